@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
@@ -38,7 +39,7 @@ func (h *HTTP) Admit(ctx context.Context, s shim.Session) (proven bool, err erro
 	}
 	unsigned, isAsked := forward.Unsigned(ctx)
 	err = ask(unsigned)
-	if se, ok := err.(*statusError); ok && (isUnknown(err) || se.status == http.StatusUnauthorized || se.status == http.StatusForbidden) {
+	if se, ok := err.(*transport.StatusError); ok && (isUnknown(err) || se.Status == http.StatusUnauthorized || se.Status == http.StatusForbidden) {
 		isAsked()
 		return true, nil
 	}
@@ -74,6 +75,6 @@ func (h *HTTP) askAboutCaller(ctx context.Context, s shim.Session) (ask func(con
 
 // isUnknown reports whether the server does not know what it is asked about.
 func isUnknown(err error) bool {
-	se, ok := err.(*statusError)
-	return ok && (se.status == http.StatusNotFound || se.status == http.StatusBadRequest)
+	se, ok := err.(*transport.StatusError)
+	return ok && (se.Status == http.StatusNotFound || se.Status == http.StatusBadRequest)
 }

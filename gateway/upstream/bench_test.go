@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"taskgate/gateway/upstream/streamable"
 	"taskgate/internal/jsonrpc"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
@@ -64,7 +65,7 @@ func BenchmarkCall(b *testing.B) {
 }
 
 func benchPost(b *testing.B, url string) {
-	client := &http.Client{Transport: newTransport(Config{}.withDefaults())}
+	client := &http.Client{Transport: streamable.New(streamable.Config{}).Base}
 	defer client.CloseIdleConnections()
 	body := jsonrpc.AppendRequest(nil, jsonrpc.StringID("r-1"), "tools/call", shimtest.Tool("t", "k").Params)
 	b.ReportAllocs()

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"taskgate/gateway/upstream/streamable"
 	"taskgate/shim/shimtest/fake"
 )
 
@@ -59,7 +60,7 @@ func bubble(t *testing.T, m fake.Mode, c Config, run func(t *testing.T, s *fake.
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.wire.transport.DialContext = l.dial
+		baseOf(h).DialContext = l.dial
 		run(t, s, h)
 		if err := h.Close(context.Background()); err != nil {
 			t.Errorf("Close: %v", err)
@@ -68,4 +69,12 @@ func bubble(t *testing.T, m fake.Mode, c Config, run func(t *testing.T, s *fake.
 		web.Close()
 		synctest.Wait()
 	})
+}
+
+// baseOf performs the HTTP requests of a client.
+func baseOf(h *HTTP) *http.Transport {
+	if h.wire.older != nil {
+		return h.wire.older.HTTP.Base
+	}
+	return h.wire.via.(*streamable.Transport).Base
 }

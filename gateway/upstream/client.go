@@ -40,8 +40,8 @@ type Client interface {
 	EndSession(ctx context.Context, key string)
 }
 
-// HTTP is the client of one MCP server over Streamable HTTP, HTTP+SSE, or a Transport that
-// behaves like the former, in whichever era the server speaks. It is safe for concurrent use. It
+// HTTP is the client of one MCP server over Streamable HTTP, HTTP+SSE, or the configured
+// transport, in whichever era the server speaks. It is safe for concurrent use. It
 // implements shim.Upstream.
 type HTTP struct {
 	wire     *wire
@@ -106,14 +106,7 @@ func (h *HTTP) EndSession(ctx context.Context, key string) {
 func (h *HTTP) Close(ctx context.Context) error {
 	h.sessions.closeAll()
 	err := h.work.Close(ctx)
-	if h.wire.older != nil {
-		err = errors.Join(err, h.wire.older.Close(ctx))
-	}
-	h.wire.transport.CloseIdleConnections()
-	if t := h.wire.cfg.Transport; t != nil {
-		err = errors.Join(err, t.Close(ctx))
-	}
-	return err
+	return errors.Join(err, h.wire.via.Close(ctx))
 }
 
 // Forget drops what is cached of the tools that this session sees, so that the
@@ -124,7 +117,7 @@ func (h *HTTP) Forget(s shim.Session) { h.memory.forgetTools(s) }
 // and port, or to those of the proxy that leads there. That is all it asks; no
 // request is sent, so it costs the server next to nothing and starts no session. Another
 // transport than HTTP says for itself whether it reaches the server.
-func (h *HTTP) Reach(ctx context.Context) error { return h.wire.dialProbe(ctx) }
+func (h *HTTP) Reach(ctx context.Context) error { return h.wire.via.Reach(ctx) }
 
 // Spoken is what is known of how the server is spoken to: in which era, "both" where clients have their own; and by
 // which transport, sse or http. Each is "" as long as nothing is known.

@@ -5,15 +5,14 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/budget"
 	"taskgate/internal/metrics"
 )
@@ -44,16 +43,6 @@ type Info struct {
 	Version string `json:"version"`
 }
 
-// Transport carries the requests of Streamable HTTP to a server that is not reached over
-// HTTP, and gives the responses that such a server would. The requests have no address.
-type Transport interface {
-	http.RoundTripper
-	// Reach reports whether the server could be reached. It starts nothing.
-	Reach(ctx context.Context) error
-	// Close ends what the transport holds. It waits for that until ctx ends.
-	Close(ctx context.Context) error
-}
-
 // Config describes one server and how to reach it. Only URL or Transport is needed.
 type Config struct {
 	// Name is the configured name of the upstream, for logs and spans.
@@ -63,7 +52,7 @@ type Config struct {
 	// TLS says how to connect to an https URL; nil for the authorities of the system.
 	TLS *tls.Config
 	// Transport is used in place of HTTP, and then there is no URL. HTTP.Close closes it.
-	Transport Transport
+	Transport transport.Transport
 	// Headers go with every request. Idempotency-Key must not be there, since net/http
 	// repeats a POST that has it when a connection breaks, nor headers that the
 	// transport writes: gateway/config refuses them.
@@ -152,21 +141,6 @@ func (c Config) withDefaults() Config {
 	}
 	return c
 }
-
-// parseURL is the URL of the requests. The configuration has been checked (gateway/config).
-func (c Config) parseURL() (*url.URL, error) {
-	if c.Transport != nil {
-		return &url.URL{Scheme: "http", Host: transportHost}, nil
-	}
-	u, err := url.Parse(c.URL)
-	if err != nil { // whose text would repeat the URL, and a secret in it
-		return nil, fmt.Errorf("upstream %s: url is not a URL", c.Name)
-	}
-	return u, nil
-}
-
-// transportHost stands in the requests for a Transport, which have no address.
-const transportHost = "upstream.invalid"
 
 // clientInfo is the Implementation object to show the server.
 func (c Config) clientInfo(given json.RawMessage) json.RawMessage {

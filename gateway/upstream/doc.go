@@ -1,5 +1,5 @@
-// Package upstream is the client of an MCP server. [HTTP] reaches one over Streamable
-// HTTP, of either era; it implements shim.Upstream. In come the requests of the shim and
+// Package upstream is the client of an MCP server of either era. [HTTP] speaks to one over a
+// transport.Transport; it implements shim.Upstream. In come the requests of the shim and
 // of the gateway; out go the server's replies, and to a Sink what it says before.
 //
 // Its files stand in six groups, and a group uses only those named before it:
@@ -7,8 +7,8 @@
 //   - Values: the configuration, errors (errors.go), what a server says of itself (server.go), how
 //     an answer to server/discover is read (verdict.go), checkpoints (checkpoint.go), replies
 //     (reply.go, rounds.go). What is known of the server is in a memory (memory.go), which asks nobody.
-//   - The wire (wire.go, transport.go): it makes HTTP requests, and hands up an inbound
-//     (inbound.go), which is a sequence of messages, or an error.
+//   - The wire (wire.go): the transport to the server, and what all messages have in common. A
+//     stream may not be silent for too long (silence.go).
 //   - One request, an exchange (exchange.go). It records in a checkpoint that it is about to be sent,
 //     posts the request exactly once and reads messages until the answer arrives. Progress and
 //     logs go to the Sink (notify.go), questions into the mailbox of the call (questions.go), and a broken
@@ -28,10 +28,6 @@
 // place that repeats). A payload is spliced, never re-marshalled (0.8). What the
 // server says of itself, its address and its headers go into logs and the Err of
 // an error, never into a message that a client may see.
-//
-// Another transport than HTTP implements Transport: it gives the responses that a Streamable
-// HTTP server would give. That over stdio is in the package stdio. The package sse stands before
-// net/http and does the same for servers of HTTP+SSE.
 //
 // The package knows nothing of clients, tasks, stores or policy.
 package upstream

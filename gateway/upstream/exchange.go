@@ -5,8 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
-	"net/http/httptrace"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -53,25 +54,25 @@ type exchange struct {
 	unseen      bool          // it has no span: it is one of many of its kind
 	patience    time.Duration // bounds the silence of the server, in place of idle_timeout; 0 for none
 
-	rec      record     // what is handed over for whoever goes on with the call
-	res      resumption // how the stream is picked up again
-	reached  atomic.Bool
-	life     context.Context
-	end      context.CancelCauseFunc
-	left     sync.WaitGroup // what the caller's end has set going
-	idle     idle
-	response *http.Response // the latest, for its headers
-	begun    time.Time
-	told     bool            // the server has said something beside the answer
-	answer   jsonrpc.Message // once it is there
-	asking   questions       // what the server asks of the caller
-	task     sequel          // what the server makes of the call; nil for an answer at once
-	span     trace.Span
-	trace    propagation.MapCarrier // the context to pass on, by its W3C names
+	rec     record     // what is handed over for whoever goes on with the call
+	res     resumption // how the stream is picked up again
+	reached atomic.Bool
+	life    context.Context
+	end     context.CancelCauseFunc
+	left    sync.WaitGroup // what the caller's end has set going
+	idle    idle
+	head    transport.Head // of the latest response
+	begun   time.Time
+	told    bool            // the server has said something beside the answer
+	answer  jsonrpc.Message // once it is there
+	asking  questions       // what the server asks of the caller
+	task    sequel          // what the server makes of the call; nil for an answer at once
+	span    trace.Span
+	trace   propagation.MapCarrier // the context to pass on, by its W3C names
 }
 
 // runRequest sends the request and returns the answer: a result or a JSON-RPC error.
-// Errors are *statusError, *shim.UpstreamError or what ended ctx.
+// Errors are *transport.StatusError, *shim.UpstreamError or what ended ctx.
 func (x *exchange) runRequest(ctx context.Context) (jsonrpc.Message, error) {
 	err := x.runApart(ctx)
 	return x.answer, err
@@ -91,7 +92,7 @@ func (x *exchange) runApart(ctx context.Context) (err error) {
 	defer x.asking.quitAsking()
 	x.allowQuestions(ctx)
 	defer x.noteAnswered()
-	in, err := x.postRequest(x.life, body)
+	in, err := x.postRequest(x.life, x.method, body)
 	if err != nil {
 		return x.judgeError(ctx, err)
 	}
@@ -120,9 +121,6 @@ func (x *exchange) announceRequest(ctx context.Context) ([]byte, error) {
 // returned function ends it and leaves no goroutine behind.
 func (x *exchange) beginExchange(ctx context.Context) func() {
 	x.life, x.end = context.WithCancelCause(context.WithoutCancel(ctx))
-	x.life = httptrace.WithClientTrace(x.life, &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) { x.reached.Store(true) },
-	})
 	x.asking.caller = ctx
 	var own *budget.Hold // of what belongs to no request of a client
 	if budget.From(ctx) == nil && x.w.cfg.Budget != nil {
@@ -186,12 +184,9 @@ const cancelTimeout = 2 * time.Second
 
 // postRequest sends the request and looks at the head of the response. A request that goes on with a call is sent
 // again once its owner has signed in, if the server does not take the token.
-func (x *exchange) postRequest(ctx context.Context, body []byte) (*inbound, error) {
-	if x.w.cfg.Transport != nil {
-		ctx = context.WithValue(ctx, callerKey{}, x.caller)
-	}
+func (x *exchange) postRequest(ctx context.Context, method string, body []byte) (transport.Stream, error) {
 	for {
-		in, err := x.postOnce(ctx, body)
+		in, err := x.postOnce(ctx, method, body)
 		if err == nil || x.method == mcp.MethodTasksUpdate || !awaitsSignIn(ctx, err) { // an answer is its client's
 			return in, err
 		}
@@ -199,23 +194,13 @@ func (x *exchange) postRequest(ctx context.Context, body []byte) (*inbound, erro
 }
 
 // postOnce is postRequest once.
-func (x *exchange) postOnce(ctx context.Context, body []byte) (*inbound, error) {
+func (x *exchange) postOnce(ctx context.Context, method string, body []byte) (transport.Stream, error) {
 	if err := x.awaitCredential(ctx); err != nil {
 		return nil, err
 	}
-	req, err := x.w.newRequest(ctx, http.MethodPost, x.to, body)
-	if err != nil {
-		return nil, err
-	}
-	for name, values := range x.header {
-		req.Header[name] = values
-	}
-	for key, value := range x.trace { // there too, for proxies that look there
-		req.Header.Set(key, value)
-	}
-	in, err := x.receiveResponse(req)
+	in, err := x.noteHead(x.w.via.Request(ctx, x.newMessage(method, body)))
 	if err == nil {
-		forward.Taken(ctx, x.method)
+		forward.Taken(ctx, method)
 	}
 	return in, err
 }
@@ -236,15 +221,32 @@ func (x *exchange) awaitCredential(ctx context.Context) error {
 	return forward.Ready(ctx)
 }
 
-// receiveResponse performs a request and makes its response readable.
-func (x *exchange) receiveResponse(req *http.Request) (*inbound, error) {
-	resp, err := x.w.performRequest(req)
-	if err != nil {
-		return nil, err
+// newMessage is a message of the exchange for the transport.
+func (x *exchange) newMessage(method string, body []byte) *transport.Message {
+	m := x.to.newMessage(body)
+	m.ID, m.Method, m.Params = jsonrpc.StringID(x.id), method, x.params
+	m.Header, m.Caller = x.header, x.caller
+	if len(x.trace) > 0 { // there too, for proxies that look there
+		m.Header = make(http.Header, len(x.header)+len(x.trace))
+		maps.Copy(m.Header, x.header)
+		for key, value := range x.trace {
+			m.Header.Set(key, value)
+		}
 	}
-	x.idle.noteHeard()
-	x.response = resp
-	return x.w.acceptHead(resp, x.to, &reading{id: x.id, hold: budget.From(x.life), touch: x.idle.noteHeard, take: x.takeRoom})
+	m.Reached = func() { x.reached.Store(true) }
+	m.Reading = transport.Reading{Hold: budget.From(x.life), Touch: x.idle.noteHeard, Take: x.takeRoom}
+	return &m
+}
+
+// noteHead takes note of how a response begins.
+func (x *exchange) noteHead(in transport.Stream, err error) (transport.Stream, error) {
+	switch se, refused := err.(*transport.StatusError); {
+	case err == nil:
+		x.head = in.Head()
+	case refused:
+		x.head = transport.Head{Protocol: se.Protocol}
+	}
+	return in, err
 }
 
 // takeRoom waits until there is room for n bytes of what the server says. They stay taken until
@@ -274,7 +276,7 @@ func (x *exchange) judgeError(ctx context.Context, err error) error {
 			err = errIdle
 		}
 	}
-	if se, ok := err.(*statusError); ok {
+	if se, ok := err.(*transport.StatusError); ok {
 		return se
 	}
 	if busy, ok := errors.AsType[*shim.BusyError](err); ok {
@@ -289,30 +291,31 @@ func (x *exchange) judgeError(ctx context.Context, err error) error {
 }
 
 // readUntilAnswer reads messages until the answer is there. From here on no error is a
-// *statusError: those that stand for the answer to the request itself, and may
+// *transport.StatusError: those that stand for the answer to the request itself, and may
 // prove that it was not begun, have come before.
-func (x *exchange) readUntilAnswer(ctx context.Context, in *inbound) (err error) {
-	defer func() { in.closeBody() }()
+func (x *exchange) readUntilAnswer(ctx context.Context, in transport.Stream) (err error) {
+	defer func() { in.Close() }()
 	defer x.rec.saveUnnoted(ctx)
 	for done := false; !done; {
-		it := in.nextEvent()
-		if it.err == nil {
+		it := in.Next()
+		if it.Err == nil {
 			if done, err = x.handleEvent(ctx, it); err != nil {
 				return x.judgeError(ctx, publicError(err))
 			}
 			continue
 		}
-		in.dropResponse()
+		why := it.Err
+		in.Drop()
 		if cause := causeOf(ctx); cause != nil {
 			return cause
 		}
-		again, err := x.res.reopenStream(ctx, in, it.err)
+		again, err := x.res.reopenStream(ctx, in, why)
 		if err != nil {
 			return x.judgeError(ctx, publicError(err))
 		}
 		in = again
 	}
-	in.finishResponse()
+	in.Finish()
 	return x.tooLate(ctx)
 }
 
@@ -327,9 +330,9 @@ func (x *exchange) tooLate(ctx context.Context) error {
 }
 
 // handleEvent handles one event: its id, and its message. done says that this is the answer.
-func (x *exchange) handleEvent(ctx context.Context, it *item) (done bool, err error) {
+func (x *exchange) handleEvent(ctx context.Context, it *transport.Event) (done bool, err error) {
 	x.res.noteEvent(it)
-	m := &it.msg
+	m := &it.Message
 	// Whoever goes on behind the event of a question does not hear it again. So the event counts
 	// as read once the checkpoint has the question: another goroutine may save it meanwhile.
 	if m.Kind == jsonrpc.Request {
@@ -337,8 +340,8 @@ func (x *exchange) handleEvent(ctx context.Context, it *item) (done bool, err er
 			return false, err
 		}
 	}
-	if it.hasID && x.to.era == mcp.Legacy {
-		x.rec.markEvent(it.eventID)
+	if it.HasID && x.to.era == mcp.Legacy {
+		x.rec.markEvent(it.ID)
 	}
 	switch m.Kind {
 	case jsonrpc.Notification:
@@ -428,7 +431,7 @@ func (discard) Checkpoint(json.RawMessage) (stored func(context.Context) error) 
 
 // finishAnswer reads the answer to the request, and where that is a task, follows the task to
 // its end.
-func (x *exchange) finishAnswer(ctx context.Context, in *inbound) error {
+func (x *exchange) finishAnswer(ctx context.Context, in transport.Stream) error {
 	err := x.readUntilAnswer(ctx, in)
 	if x.task == nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
@@ -227,7 +228,7 @@ func (h *getHold) keepOpen(bare context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if se, ok := err.(*statusError); ok && !h.mayTryAgain(ctx, l, se) {
+		if se, ok := err.(*transport.StatusError); ok && !h.mayTryAgain(ctx, l, se) {
 			return
 		}
 		if l != nil && h.moves && h.s.currentLink() != l {
@@ -241,8 +242,8 @@ func (h *getHold) keepOpen(bare context.Context) {
 
 // mayTryAgain judges a refusal, and reports whether the stream is asked for again. One that
 // has been open is: listeners rely on it.
-func (h *getHold) mayTryAgain(ctx context.Context, l *link, se *statusError) bool {
-	s := se.status
+func (h *getHold) mayTryAgain(ctx context.Context, l *link, se *transport.StatusError) bool {
+	s := se.Status
 	unclear := s == http.StatusNotFound || s == http.StatusBadRequest
 	switch {
 	case s == http.StatusConflict:
@@ -316,16 +317,10 @@ func (h *getHold) attemptOpen(ctx context.Context, l *link) error {
 	late := time.AfterFunc(headWait, func() { support.late.Store(true) })
 	in, err := x.askForRest()
 	inTime := late.Stop()
-	if r := x.response; r != nil && r.StatusCode/100 == 2 && mediaType(r.Header) != mcp.TypeSSE {
-		if err == nil {
-			in.closeBody()
-		}
-		return &statusError{status: r.StatusCode, reason: "the answer to a GET is no event stream"}
-	}
 	if err != nil {
 		return err
 	}
-	defer in.closeBody()
+	defer in.Close()
 	if inTime {
 		support.late.Store(false)
 	}
@@ -337,12 +332,12 @@ func (h *getHold) attemptOpen(ctx context.Context, l *link) error {
 		h.bridgeGap(ctx)
 	}
 	for {
-		it := in.nextEvent()
-		if it.err == nil || time.Since(begun) >= steady {
+		it := in.Next()
+		if it.Err == nil || time.Since(begun) >= steady {
 			h.tries = 1
 		}
-		if it.err != nil {
-			return it.err
+		if it.Err != nil {
+			return it.Err
 		}
 		if err := h.handleEvent(ctx, x, it); err != nil {
 			return err
@@ -351,14 +346,14 @@ func (h *getHold) attemptOpen(ctx context.Context, l *link) error {
 }
 
 // handleEvent handles one event. A response here belongs to nobody who still waits.
-func (h *getHold) handleEvent(ctx context.Context, x *exchange, it *item) error {
-	if it.hasID {
-		h.last = it.eventID
+func (h *getHold) handleEvent(ctx context.Context, x *exchange, it *transport.Event) error {
+	if it.HasID {
+		h.last = it.ID
 	}
-	if it.hasRetry {
-		h.retry = min(it.retry, maxRetry)
+	if it.HasRetry {
+		h.retry = min(it.Retry, maxRetry)
 	}
-	switch m := it.msg; m.Kind {
+	switch m := it.Message; m.Kind {
 	case jsonrpc.Notification:
 		if m.Method == mcp.NotifyCancelled {
 			h.s.withdrawQuestion(x.to.session, m.Params)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
@@ -29,7 +30,7 @@ func (s *session) initializeServer(ctx context.Context, gen int64) (*link, error
 	if err != nil {
 		return nil, notLegacy(err)
 	}
-	l := &link{target: target{era: mcp.Legacy, session: x.response.Header.Get(mcp.HeaderSession), gen: gen}, born: x.begun}
+	l := &link{target: target{era: mcp.Legacy, session: x.head.Session, gen: gen}, born: x.begun}
 	if err := l.readAnswer(m.Result); err != nil {
 		s.t.discardGeneration(ctx, l)
 		return nil, err
@@ -97,19 +98,19 @@ func notLegacy(err error) error {
 	if contradictsLegacy(err) {
 		return err
 	}
-	se, ok := err.(*statusError)
-	if !ok || se.status != http.StatusBadRequest && se.status != http.StatusNotFound && se.status != http.StatusMethodNotAllowed {
+	se, ok := err.(*transport.StatusError)
+	if !ok || se.Status != http.StatusBadRequest && se.Status != http.StatusNotFound && se.Status != http.StatusMethodNotAllowed {
 		return handshakeError(err)
 	}
-	return protocolError(fmt.Sprintf("there is no MCP endpoint at the configured address: initialize was answered with HTTP status %d", se.status), err)
+	return protocolError(fmt.Sprintf("there is no MCP endpoint at the configured address: initialize was answered with HTTP status %d", se.Status), err)
 }
 
 // handshakeError words the failure of a handshake for clients.
 func handshakeError(err error) error {
 	rpc, _ := errors.AsType[*jsonrpc.Error](err)
-	se, status := err.(*statusError)
+	se, status := err.(*transport.StatusError)
 	if status {
-		rpc = se.asAnswer()
+		rpc = se.Answer()
 	}
 	busy, full := errors.AsType[*shim.BusyError](err)
 	switch {

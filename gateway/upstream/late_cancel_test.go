@@ -3,12 +3,10 @@ package upstream
 import (
 	"context"
 	"errors"
-	"io"
 	"net/http"
-	"net/http/httptrace"
-	"strings"
 	"testing"
 
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim/shimtest"
@@ -24,33 +22,42 @@ func (lateTransport) Reach(context.Context) error { return nil }
 
 func (lateTransport) Close(context.Context) error { return nil }
 
-func (l lateTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp := &http.Response{StatusCode: http.StatusAccepted, Header: make(http.Header), Body: http.NoBody, Request: r}
-	if r.Method != http.MethodPost {
-		resp.StatusCode = http.StatusMethodNotAllowed
-		return resp, nil
+func (l lateTransport) Request(ctx context.Context, m *transport.Message) (transport.Stream, error) {
+	if m.Method == mcp.MethodInitialize {
+		return &saidOnce{head: transport.Head{Session: "s", Single: true}, e: transport.Event{Message: jsonrpc.Message{
+			Kind: jsonrpc.Result, ID: m.ID, Result: []byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"late","version":"1"}}`),
+		}}}, nil
 	}
-	body, _ := io.ReadAll(r.Body)
-	m, err := jsonrpc.Parse(body)
-	if err != nil {
-		return nil, err
-	}
-	switch m.Method {
-	case mcp.MethodInitialize:
-		answer := jsonrpc.AppendResult(nil, m.ID, []byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"late","version":"1"}}`))
-		resp.StatusCode, resp.Body = http.StatusOK, io.NopCloser(strings.NewReader(string(answer)))
-		resp.Header.Set("Content-Type", mcp.TypeJSON)
-		resp.Header.Set(mcp.HeaderSession, "s")
-	case mcp.MethodToolsCall:
-		close(l.begun)
-		<-r.Context().Done()
-		httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
-		return nil, r.Context().Err()
-	case mcp.NotifyCancelled:
-		l.after <- m.Method
-	}
-	return resp, nil
+	close(l.begun)
+	<-ctx.Done()
+	m.NoteReached()
+	return nil, ctx.Err()
 }
+
+func (l lateTransport) Notify(_ context.Context, m *transport.Message) error {
+	if method, _ := jsonrpc.GetString(m.Body, "method"); method == mcp.NotifyCancelled {
+		l.after <- method
+	}
+	return nil
+}
+
+func (lateTransport) Listen(context.Context, *transport.Message) (transport.Stream, error) {
+	return nil, &transport.StatusError{Status: http.StatusMethodNotAllowed}
+}
+
+func (lateTransport) EndSession(context.Context, *transport.Message) error { return nil }
+
+// saidOnce is a stream with one message.
+type saidOnce struct {
+	head transport.Head
+	e    transport.Event
+}
+
+func (s *saidOnce) Head() transport.Head   { return s.head }
+func (s *saidOnce) Next() *transport.Event { return &s.e }
+func (s *saidOnce) Finish()                {}
+func (s *saidOnce) Close()                 {}
+func (s *saidOnce) Drop()                  {}
 
 // A call that is cancelled while its request is about to go out is cancelled at the server.
 func TestCancelledAsItGoesOut(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -64,20 +65,20 @@ func (c *call) legacyReply(ctx context.Context, v *verdict, ses *session, l *lin
 	if contradictsLegacy(err) {
 		return shim.Reply{}, &notBegun{why: otherEra, v: v, ses: ses, link: l, err: err}
 	}
-	if se, ok := err.(*statusError); ok {
+	if se, ok := err.(*transport.StatusError); ok {
 		switch {
-		case se.isSessionLost():
+		case se.IsSessionLost():
 			return shim.Reply{}, &notBegun{why: lostSession, ses: ses, link: l, err: err}
-		case se.status == http.StatusBadRequest || se.status == http.StatusNotFound:
+		case se.Status == http.StatusBadRequest || se.Status == http.StatusNotFound:
 			// That may be about the request, or about the session. It proves nothing, so
 			// the request is not repeated; but if the session is lost, the next one begins
 			// with a handshake.
 			_ = ses.verifyGeneration(ctx, l)
 		}
-		if rpc := se.asAnswer(); rpc != nil {
+		if rpc := se.Answer(); rpc != nil {
 			return shim.Reply{Error: rpcError(rpc)}, nil
 		}
-		if se.status == http.StatusBadRequest && mcp.Foreign(c.r.Method) {
+		if se.Status == http.StatusBadRequest && mcp.Foreign(c.r.Method) {
 			// The Go SDK 1.8.0 refuses a method that it does not know with a text.
 			return shim.Reply{Error: &shim.RPCError{Code: mcp.CodeMethodNotFound, Message: "the server does not know the method " + c.r.Method}}, nil
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
@@ -38,14 +39,14 @@ func (h *HTTP) Notify(ctx context.Context, s shim.Session, n shim.Notification) 
 	if err == nil || ctx.Err() != nil {
 		return causeOf(ctx)
 	}
-	se, ok := err.(*statusError)
+	se, ok := err.(*transport.StatusError)
 	if !ok {
 		return netError(err, true)
 	}
-	if se.isSessionLost() {
+	if se.IsSessionLost() {
 		ses.loseGeneration(l)
 	}
-	return se.asUpstreamError()
+	return se.UpstreamError()
 }
 
 // Listen hands over notifications that belong to no call, until ctx ends, and

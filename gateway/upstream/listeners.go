@@ -71,8 +71,8 @@ func WhileHere(ctx context.Context, here func() bool) context.Context {
 	return context.WithValue(ctx, hereKey{}, here)
 }
 
-// IsHeard reports whether a client is there for a GET stream, for a Transport that needs its place.
-func IsHeard(ctx context.Context) bool {
+// isHeard reports whether a client is there for a GET stream.
+func isHeard(ctx context.Context) bool {
 	here, ok := ctx.Value(hereKey{}).(func() bool)
 	return !ok || here()
 }

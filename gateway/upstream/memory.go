@@ -11,6 +11,7 @@ import (
 
 	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/remember"
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -155,14 +156,14 @@ func (m *memory) doubtHandshake(v *verdict, err error) bool {
 // doubtVerdict drops the verdict on a server that answers as no modern one does, so
 // that the next call finds out what it has become: without a JSON-RPC error, or
 // with one of the codes that only legacy implementations use (X15).
-func (m *memory) doubtVerdict(v *verdict, se *statusError) {
-	if rpc := se.asAnswer(); rpc != nil {
+func (m *memory) doubtVerdict(v *verdict, se *transport.StatusError) {
+	if rpc := se.Answer(); rpc != nil {
 		code := mcp.CodeFrom(v.version, rpc.Code)
 		if code > -32000 || code <= mcp.CodeReservedLast {
 			return
 		}
 	}
-	switch se.status {
+	switch se.Status {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusUnsupportedMediaType:
 		m.forgetVerdict(v)
 	}

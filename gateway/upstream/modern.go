@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/mcpheader"
@@ -32,8 +33,8 @@ func (c *call) attemptModern(ctx context.Context, v *verdict) (shim.Reply, error
 		return taskReply(c.r, v.version, m)
 	}
 	rpc, refused := m.Error, false
-	if se, ok := err.(*statusError); ok {
-		rpc, refused = se.asAnswer(), se.isRefusal()
+	if se, ok := err.(*transport.StatusError); ok {
+		rpc, refused = se.Answer(), se.IsRefusal()
 		c.h.memory.doubtVerdict(v, se)
 	}
 	switch {

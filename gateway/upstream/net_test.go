@@ -31,7 +31,7 @@ func TestHTTP2(t *testing.T) {
 		web.StartTLS()
 		t.Cleanup(func() { s.Close(); web.Close() })
 		h := newTestClient(t, Config{URL: web.URL})
-		h.wire.transport.TLSClientConfig = &tls.Config{RootCAs: web.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
+		baseOf(h).TLSClientConfig = &tls.Config{RootCAs: web.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
 		ctx, cancel := context.WithCancel(t.Context())
 		hung := make(chan error, 1)
 		go func() { _, err := h.Call(ctx, shimtest.Tool("hang", "h"), nil); hung <- err }()
@@ -126,17 +126,4 @@ func TestLegacyCodesRaiseDoubt(t *testing.T) {
 			t.Errorf("%+v, %v", d, err)
 		}
 	})
-}
-
-func TestRetryAfter(t *testing.T) {
-	// A date is counted from now; nonsense and the past are no time at all.
-	now, err := http.ParseTime("Sun, 06 Nov 1994 08:49:37 GMT")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for v, want := range map[string]float64{"7": 7, "0": 0, "-1": 0, "x": 0, "": 0, "Sun, 06 Nov 1994 08:50:37 GMT": 60, "Sun, 06 Nov 1994 08:40:37 GMT": 0} {
-		if got := retryAfter(v, now).Seconds(); got != want {
-			t.Errorf("%q: %v s, want %v", v, got, want)
-		}
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
@@ -346,7 +347,7 @@ func (w *wire) postAnswer(ctx, life context.Context, to target, body []byte) err
 		if err = w.tellSoon(life, to, body); err == nil {
 			return nil
 		}
-		if se, ok := err.(*statusError); ok && se.status < 500 && se.status != 429 {
+		if se, ok := err.(*transport.StatusError); ok && se.Status < 500 && se.Status != 429 {
 			return answerRefused(se)
 		}
 		if errors.Is(err, errSlow) && ctx.Err() == nil {
@@ -356,11 +357,11 @@ func (w *wire) postAnswer(ctx, life context.Context, to target, body []byte) err
 	return err
 }
 
-func answerRefused(se *statusError) error {
-	if se.isSessionLost() {
-		return se.asUpstreamError() // not as proof of anything about the call, which runs
+func answerRefused(se *transport.StatusError) error {
+	if se.IsSessionLost() {
+		return se.UpstreamError() // not as proof of anything about the call, which runs
 	}
-	return protocolError(fmt.Sprintf("the server refused the answer to its question with HTTP status %d", se.status), se)
+	return protocolError(fmt.Sprintf("the server refused the answer to its question with HTTP status %d", se.Status), se)
 }
 
 // responseTo is the JSON-RPC response to a question with the answer of that number, or without

@@ -35,11 +35,11 @@ func (w *wire) modernExchange(r shim.Request, sink shim.Sink, version string) *e
 		x.meta = append(x.meta, text(mcp.MetaLogLevel, x.level))
 	}
 	x.header = make(http.Header, 4)
-	set(x.header, mcp.HeaderMethod, r.Method)
+	x.header[mcp.HeaderMethod] = []string{r.Method}
 	if member := mcp.NameParam(r.Method); member != "" {
 		// Out of the body and not out of r.Name: the server compares the two.
 		if name, ok := jsonrpc.GetString(r.Params, member); ok {
-			set(x.header, mcp.HeaderName, mcpheader.Encode(name))
+			x.header[mcp.HeaderName] = []string{mcpheader.Encode(name)}
 		}
 	}
 	return x

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
-	"taskgate/internal/mcp"
 	"taskgate/internal/semconv"
 	"taskgate/internal/work"
 	"taskgate/shim"
@@ -71,17 +71,17 @@ type resumption struct {
 }
 
 // noteEvent takes note of an event: the server is there, and may say when to come back.
-func (r *resumption) noteEvent(it *item) {
+func (r *resumption) noteEvent(it *transport.Event) {
 	r.tries, r.quiet = 0, 0
-	if it.hasRetry {
-		r.retry = min(it.retry, maxRetry)
+	if it.HasRetry {
+		r.retry = min(it.Retry, maxRetry)
 	}
 }
 
 // reopenStream goes on with a stream that ended before the answer. A legacy stream
 // with event ids is picked up by GET and Last-Event-ID (X12), which starts
 // nothing on the server; anything else is lost.
-func (r *resumption) reopenStream(ctx context.Context, in *inbound, why error) (*inbound, error) {
+func (r *resumption) reopenStream(ctx context.Context, in transport.Stream, why error) (transport.Stream, error) {
 	if err := r.finalError(in, why); err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (r *resumption) reopenStream(ctx context.Context, in *inbound, why error) (
 
 // reconnectUntilOver asks for the rest of the stream until it succeeds, is refused for good, or
 // maxTries is reached.
-func (r *resumption) reconnectUntilOver(ctx context.Context, wait time.Duration) (*inbound, error) {
+func (r *resumption) reconnectUntilOver(ctx context.Context, wait time.Duration) (transport.Stream, error) {
 	for r.tries <= maxTries {
 		r.x.idle.pauseWatch() // it is not the server that is waited for
 		if err := work.Pause(ctx, wait); err != nil {
@@ -115,8 +115,7 @@ func (r *resumption) reconnectUntilOver(ctx context.Context, wait time.Duration)
 		if err == nil {
 			r.x.asking.startAsking()
 			r.resumed = true
-			r.listenFor(again)
-			return again, nil
+			return r.listenFor(again), nil
 		}
 		if err := r.judgeRefusal(ctx, err); err != nil {
 			return nil, err
@@ -128,17 +127,15 @@ func (r *resumption) reconnectUntilOver(ctx context.Context, wait time.Duration)
 }
 
 // listenFor limits how long a resumed stream may be silent, and doubles that each time.
-func (r *resumption) listenFor(in *inbound) {
+func (r *resumption) listenFor(in transport.Stream) transport.Stream {
 	if r.quiet = min(2*r.quiet, maxQuiet); r.quiet == 0 {
 		r.quiet = firstQuiet
 	}
-	if in.events != nil {
-		in.expireAfter(r.quiet)
-	}
+	return watchSilence(in, r.quiet)
 }
 
 // finalError returns an error if resuming cannot help.
-func (r *resumption) finalError(in *inbound, why error) error {
+func (r *resumption) finalError(in transport.Stream, why error) error {
 	var tooLarge *eventstream.TooLargeError
 	var ue *shim.UpstreamError
 	var busy *shim.BusyError
@@ -147,7 +144,7 @@ func (r *resumption) finalError(in *inbound, why error) error {
 		return why
 	case r.x.canDoWithout(why):
 		return errBeside
-	case in != nil && in.events == nil:
+	case in.Head().Single:
 		return protocolError("the server answered another request than the one it was asked", why)
 	case !r.x.rec.state.hasStream():
 		return netError(why, true)
@@ -165,24 +162,18 @@ func (r *resumption) nextDelay() time.Duration {
 }
 
 // askForRest asks for what came after the last event.
-func (x *exchange) askForRest() (*inbound, error) {
+func (x *exchange) askForRest() (transport.Stream, error) {
 	ctx := forward.For(x.life, forward.Later)
 	if err := x.awaitCredential(ctx); err != nil {
 		return nil, err
-	}
-	req, err := x.w.newRequest(ctx, http.MethodGet, x.to, nil)
-	if err != nil {
-		return nil, err
-	}
-	set(req.Header, "Accept", mcp.TypeSSE)
-	if x.rec.state.Last != "" {
-		set(req.Header, mcp.HeaderLastEventID, x.rec.state.Last)
 	}
 	if !x.listens {
 		late := time.AfterFunc(headPatience, func() { x.asking.startAsking() })
 		defer late.Stop()
 	}
-	return x.receiveResponse(req)
+	m := x.newMessage("", nil)
+	m.Last, m.IsHeard = x.rec.state.Last, func() bool { return isHeard(ctx) }
+	return x.noteHead(x.w.via.Listen(ctx, m))
 }
 
 // judgeRefusal decides whether another attempt makes sense: it does unless the
@@ -194,17 +185,17 @@ func (r *resumption) judgeRefusal(ctx context.Context, err error) error {
 	if context.Cause(r.x.life) != nil {
 		return err
 	}
-	se, ok := err.(*statusError)
+	se, ok := err.(*transport.StatusError)
 	if !ok {
 		return nil
 	}
-	switch s := se.status; {
-	case se.isSessionLost():
-		return &outOfReach{se.asUpstreamError()}
+	switch s := se.Status; {
+	case se.IsSessionLost():
+		return &outOfReach{se.UpstreamError()}
 	case awaitsSignIn(forward.For(r.x.life, forward.Later), err):
 		return nil
 	case s == http.StatusUnauthorized, s == http.StatusForbidden:
-		return se.asUpstreamError()
+		return se.UpstreamError()
 	case s == http.StatusConflict, s == http.StatusTooManyRequests, s == http.StatusRequestTimeout:
 		return nil // 409: the server has not noticed yet that the old stream is gone
 	case s >= 500:

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
@@ -165,7 +166,7 @@ func another(t *testing.T, h *HTTP) *HTTP {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.wire.transport.DialContext = h.wire.transport.DialContext
+	baseOf(o).DialContext = baseOf(h).DialContext
 	t.Cleanup(func() { _ = o.Close(context.WithoutCancel(t.Context())) })
 	return o
 }
@@ -477,7 +478,7 @@ func TestCheckpointWhileAQuestionIsHeard(t *testing.T) {
 	x.asking.mu.Lock() // as an earlier question does that is settled now
 	handled := make(chan error)
 	go func() {
-		_, err := x.handleEvent(t.Context(), &item{msg: ask, eventID: "e1", hasID: true})
+		_, err := x.handleEvent(t.Context(), &transport.Event{Message: ask, ID: "e1", HasID: true})
 		handled <- err
 	}()
 	for !claimed() {

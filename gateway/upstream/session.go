@@ -12,6 +12,7 @@ import (
 
 	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/sse"
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
 	"taskgate/shim"
@@ -192,7 +193,7 @@ func (s *session) openLink(ctx context.Context) (*link, error) {
 		if err == nil {
 			return l, nil
 		}
-		if se, ok := err.(*statusError); !ok || !se.isSessionLost() || again {
+		if se, ok := err.(*transport.StatusError); !ok || !se.IsSessionLost() || again {
 			return nil, err
 		}
 		s.loseGeneration(l) // between its handshake and its first use
@@ -313,7 +314,7 @@ func (s *session) loseGeneration(l *link) {
 // lost, and an error says that it is, or that it could not be found out.
 func (s *session) verifyGeneration(ctx context.Context, l *link) error {
 	err := s.pingServer(ctx, l)
-	if se, ok := err.(*statusError); ok && (se.status == http.StatusBadRequest || se.status == http.StatusNotFound) {
+	if se, ok := err.(*transport.StatusError); ok && (se.Status == http.StatusBadRequest || se.Status == http.StatusNotFound) {
 		s.loseGeneration(l)
 	}
 	return err
@@ -337,11 +338,8 @@ func (w *wire) sessionEnded(l *link, kind string) {
 // deleteLink tells the server that a session is over (X11). Whether it cares (405 is
 // allowed) is its business.
 func (w *wire) deleteLink(ctx context.Context, l *link) {
-	req, err := w.newRequest(ctx, http.MethodDelete, l.target, nil)
-	if err == nil {
-		err = w.finishRequest(req, target{})
-	}
-	if err != nil {
+	m := l.newMessage(nil)
+	if err := w.via.EndSession(ctx, &m); err != nil {
 		w.log.Debug("session was not deleted", "err", fmt.Sprint(err))
 	}
 }

@@ -31,7 +31,7 @@ func inReplicas(t *testing.T, run func(t *testing.T, r *replicas)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		other.wire.transport.DialContext = h.wire.transport.DialContext
+		baseOf(other).DialContext = baseOf(h).DialContext
 		r := &replicas{t: t, s: s, clients: [2]*HTTP{h, other}}
 		shared := newSharedMaps("a", "b")
 		for i, client := range r.clients {

@@ -319,14 +319,14 @@ func TestSSECancelledBeforeItGoesOut(t *testing.T) {
 	defer close(stop)
 	web := newSSEWeb(t, sdkServer(c, false, stop))
 	h := newTestClient(t, Config{URL: web.URL, Way: WaySSE, Shared: true})
-	h.wire.transport.DisableKeepAlives = true
+	baseOf(h).DisableKeepAlives = true
 	if _, err := h.Call(t.Context(), shimtest.Tool("echo", "k", "text", "hallo"), nil); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	late := make(chan struct{})
-	dial := h.wire.transport.DialContext
-	h.wire.transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+	dial := baseOf(h).DialContext
+	baseOf(h).DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		cancel()
 		<-late
 		return dial(context.WithoutCancel(ctx), network, address)

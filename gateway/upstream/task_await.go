@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -68,8 +69,8 @@ func (t *serverTask) awaitEnd(ctx context.Context) error {
 		if cause := causeOf(ctx); cause != nil {
 			return cause
 		}
-		if se, ok := err.(*statusError); ok && se.asAnswer() != nil && !se.isSessionLost() {
-			x.answer, err = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: se.asAnswer()}, nil
+		if se, ok := err.(*transport.StatusError); ok && se.Answer() != nil && !se.IsSessionLost() {
+			x.answer, err = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: se.Answer()}, nil
 		}
 		if err != nil && !isPassing(err) {
 			t.abandonTask(ctx)
@@ -94,8 +95,8 @@ func (t *serverTask) awaitEnd(ctx context.Context) error {
 // lostSessionIs has whoever went on with the call learn that its task cannot be asked
 // about any more.
 func lostSessionIs(err error) error {
-	if se, ok := err.(*statusError); ok && se.isSessionLost() {
-		return &outOfReach{se.asUpstreamError()}
+	if se, ok := err.(*transport.StatusError); ok && se.IsSessionLost() {
+		return &outOfReach{se.UpstreamError()}
 	}
 	return publicError(err)
 }
@@ -129,14 +130,14 @@ func (t *serverTask) judgeResult(err error, v taskView, lookErr error, tries int
 // judgeUnseen decides what to make of an answer to tasks/get that does not say how the task stands,
 // the one of that number in a row: next is after how long to ask again, if that makes sense.
 func (t *serverTask) judgeUnseen(v taskView, lookErr error, tries int) (next time.Duration, failed error, unseen bool) {
-	se, _ := lookErr.(*statusError)
+	se, _ := lookErr.(*transport.StatusError)
 	switch {
-	case se != nil && se.isSessionLost():
+	case se != nil && se.IsSessionLost():
 		return 0, lostSessionIs(lookErr), true
 	case lookErr != nil && tries > lostTries:
 		return 0, publicError(lookErr), true
 	case se != nil:
-		return max(backoffOf(tries), min(se.retryAfter, pollMost)), nil, true
+		return max(backoffOf(tries), min(se.RetryAfter, pollMost)), nil, true
 	case lookErr != nil:
 		return backoffOf(tries), nil, true
 	case v.refused != nil && v.refused.Code == mcp.CodeInvalidParams:
@@ -213,8 +214,8 @@ func (t *serverTask) askServer(ctx context.Context, method string, params []byte
 	y := t.x.besideRequest(method, params)
 	y.unseen, y.patience = true, t.x.w.cfg.StartTimeout
 	m, err := y.runRequest(budget.With(ctx, nil))
-	if se, ok := err.(*statusError); ok && se.asAnswer() != nil && !se.isSessionLost() {
-		return jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: se.asAnswer()}, nil
+	if se, ok := err.(*transport.StatusError); ok && se.Answer() != nil && !se.IsSessionLost() {
+		return jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: se.Answer()}, nil
 	}
 	return m, err
 }
@@ -225,7 +226,7 @@ func (t *serverTask) withTaskID() []byte {
 }
 
 // askResult asks for the outcome, and hears what the server says until it is there.
-// Errors may be *statusError.
+// Errors may be *transport.StatusError.
 func (t *serverTask) askResult(ctx context.Context) error {
 	in, err := t.openResult(ctx)
 	if err != nil {
@@ -237,7 +238,7 @@ func (t *serverTask) askResult(ctx context.Context) error {
 // openResult opens the stream of a tasks/result: the one that a checkpoint names, once, and
 // then new ones. A message of the server goes out on one stream only (X5), so what the
 // old one still has is not said again on a new one.
-func (t *serverTask) openResult(ctx context.Context) (*inbound, error) {
+func (t *serverTask) openResult(ctx context.Context) (transport.Stream, error) {
 	x := t.x
 	x.res = resumption{x: x}
 	if x.rec.state.Last != "" && t.mark.Wait != "" && !t.reopened {
@@ -255,7 +256,7 @@ func (t *serverTask) openResult(ctx context.Context) (*inbound, error) {
 	x.setID(id)
 	x.rec.amendCheckpoint(func(c *checkpoint) { c.Last, t.mark.Wait = "", id })
 	x.rec.unnoted = false
-	in, err := x.postRequest(forward.For(x.life, forward.Later), jsonrpc.AppendRequest(nil, jsonrpc.StringID(id), mcp.MethodTasksResult, t.withTaskID()))
+	in, err := x.postRequest(forward.For(x.life, forward.Later), mcp.MethodTasksResult, jsonrpc.AppendRequest(nil, jsonrpc.StringID(id), mcp.MethodTasksResult, t.withTaskID()))
 	if err != nil {
 		return nil, x.judgeError(ctx, err)
 	}

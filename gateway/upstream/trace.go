@@ -3,7 +3,6 @@ package upstream
 import (
 	"context"
 	"errors"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/metrics"
@@ -86,8 +86,8 @@ func (x *exchange) spanAttributes() []attribute.KeyValue {
 	if x.to.session != "" {
 		attrs = append(attrs, semconv.MCPSessionID.String(x.to.session))
 	}
-	if x.response != nil && x.w.cfg.Transport == nil {
-		attrs = append(attrs, semconv.ProtocolName.String("http"), semconv.ProtocolVersion.String(protocolVersion(x.response)))
+	if v := x.head.Protocol; v != "" {
+		attrs = append(attrs, semconv.ProtocolName.String("http"), semconv.ProtocolVersion.String(v))
 	}
 	return attrs
 }
@@ -116,8 +116,8 @@ func (x *exchange) outcomeOf(err error) (rpc *jsonrpc.Error, kind string) {
 	if err == nil {
 		rpc = x.answer.Error
 	}
-	if se, ok := err.(*statusError); ok {
-		rpc = se.asAnswer()
+	if se, ok := err.(*transport.StatusError); ok {
+		rpc = se.Answer()
 	}
 	switch {
 	case rpc != nil:
@@ -128,14 +128,6 @@ func (x *exchange) outcomeOf(err error) (rpc *jsonrpc.Error, kind string) {
 		return nil, semconv.ErrorTool
 	}
 	return nil, ""
-}
-
-// protocolVersion is the version of HTTP as the conventions spell it: 1.1, and 2.
-func protocolVersion(r *http.Response) string {
-	if r.ProtoMajor == 1 {
-		return "1." + strconv.Itoa(r.ProtoMinor)
-	}
-	return strconv.Itoa(r.ProtoMajor)
 }
 
 // measureRequest measures the request as it ended, and learns the names that it shows to exist. A

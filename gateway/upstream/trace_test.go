@@ -71,7 +71,7 @@ func TestSpans(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			traced.wire.transport.DialContext = h.wire.transport.DialContext
+			baseOf(traced).DialContext = baseOf(h).DialContext
 			_, _ = traced.Call(from(t), in("a", ``), nil)
 			_ = traced.Close(t.Context())
 			var call sdktrace.ReadOnlySpan

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 )
@@ -28,16 +29,16 @@ func legacyVerdict() *verdict { return &verdict{era: mcp.Legacy} }
 func judgeVerdict(v *verdict, m jsonrpc.Message, err error) (*verdict, error) {
 	rpc := m.Error
 	if err != nil {
-		se, ok := err.(*statusError)
+		se, ok := err.(*transport.StatusError)
 		if !ok {
 			return nil, publicError(err) // no answer, no verdict
 		}
-		rpc = se.asAnswer()
-		switch s := se.status; {
+		rpc = se.Answer()
+		switch s := se.Status; {
 		case rpc != nil && (s < 500 || rpc.Code == mcp.CodeMethodNotFound): // an answer like any other
 		case rpc != nil, s == http.StatusUnauthorized, s == http.StatusForbidden, s == http.StatusTooManyRequests, s >= 500, s >= 300 && s < 400:
 			// Authorization, overload and failure say nothing about the era, nor does a redirect.
-			return nil, se.asUpstreamError()
+			return nil, se.UpstreamError()
 		default: // it is how an older server receives an unknown first message
 			return legacyVerdict(), nil
 		}
@@ -108,7 +109,7 @@ func supportedVersions(obj json.RawMessage) []string {
 // modern server gives: a refusal, or the error of a handshake, in which no tool
 // runs. A version error counts only with the list that belongs to it.
 func contradictsLegacy(err error) bool {
-	if se, ok := err.(*statusError); ok && !se.isRefusal() {
+	if se, ok := err.(*transport.StatusError); ok && !se.IsRefusal() {
 		return false
 	}
 	rpc := rpcOf(err)
@@ -123,8 +124,8 @@ func contradictsLegacy(err error) bool {
 
 // rpcOf finds the JSON-RPC error in an error, whatever it came in.
 func rpcOf(err error) *jsonrpc.Error {
-	if se, ok := err.(*statusError); ok {
-		return se.rpc
+	if se, ok := err.(*transport.StatusError); ok {
+		return se.RPC
 	}
 	rpc, _ := err.(*jsonrpc.Error)
 	return rpc

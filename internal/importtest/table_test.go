@@ -41,16 +41,18 @@ var imports = map[string][]string{
 	"gateway/sealed":      {"internal/jsonrpc"},
 	"gateway/gatewaytest": {"gateway/legacy", "shim"},
 	"gateway/upstream": {
-		"gateway/upstream/forward", "gateway/upstream/remember", "gateway/upstream/sse", "shim",
+		"gateway/upstream/forward", "gateway/upstream/remember", "gateway/upstream/sse", "gateway/upstream/streamable", "gateway/upstream/transport", "shim",
 		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/metrics", "internal/semconv", "internal/work",
 	},
 
-	"gateway/upstream/duplex":        {"shim", "internal/jsonrpc", "internal/mcp", "internal/work"},
+	"gateway/upstream/duplex":        {"gateway/upstream/transport", "shim", "internal/budget", "internal/jsonrpc", "internal/mcp", "internal/work"},
 	"gateway/upstream/forward":       {"shim", "internal/mcp"},
 	"gateway/upstream/remember":      {"internal/jsonrpc", "internal/work"},
-	"gateway/upstream/sse":           {"gateway/upstream/duplex", "shim", "internal/eventstream", "internal/jsonrpc", "internal/mcp"},
-	"gateway/upstream/stdio":         {"gateway/upstream", "gateway/upstream/duplex", "shim", "internal/jsonrpc", "internal/procgroup"},
-	"gateway/upstream/transporttest": {"internal/eventstream", "internal/jsonrpc", "internal/mcp"},
+	"gateway/upstream/sse":           {"gateway/upstream/duplex", "gateway/upstream/forward", "gateway/upstream/streamable", "gateway/upstream/transport", "shim", "internal/eventstream", "internal/mcp"},
+	"gateway/upstream/stdio":         {"gateway/upstream/duplex", "gateway/upstream/transport", "shim", "internal/jsonrpc", "internal/procgroup"},
+	"gateway/upstream/streamable":    {"gateway/upstream/forward", "gateway/upstream/transport", "shim", "internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/work"},
+	"gateway/upstream/transport":     {"gateway/upstream/forward", "shim", "internal/budget", "internal/jsonrpc", "internal/mcp"},
+	"gateway/upstream/transporttest": {"gateway/upstream/transport", "shim", "internal/jsonrpc", "internal/mcp"},
 
 	"shim":                       {"internal/budget", "internal/jsonrpc", "internal/metrics", "internal/patience", "internal/semconv", "internal/work", "shim/content"},
 	"shim/content":               {"internal/jsonrpc"},
@@ -115,8 +117,8 @@ var fences = []fence{
 	{
 		path: "net/http",
 		allowed: []string{
-			"cmd/taskgate", "gateway", "gateway/auth", "gateway/legacy", "gateway/modern", "gateway/operator", "gateway/operator/terminal", "gateway/stdio", "gateway/wire", "gateway/upstream", "gateway/upstream/duplex", "gateway/upstream/forward", "gateway/upstream/sse",
-			"gateway/upstream/stdio", "gateway/upstream/transporttest", "internal/eventstream",
+			"cmd/taskgate", "gateway", "gateway/auth", "gateway/legacy", "gateway/modern", "gateway/operator", "gateway/operator/terminal", "gateway/stdio", "gateway/wire", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/sse",
+			"gateway/upstream/streamable", "gateway/upstream/transport", "gateway/upstream/transporttest", "internal/eventstream",
 			"internal/taskclient", "internal/balancer", "internal/bench", "shim/shimtest/fake",
 			"examples/slowserver", "internal/e2e/conformserver", "internal/e2e/nativetasks", "internal/wiretest", "internal/otlptest", "internal/agents",
 		},
@@ -198,6 +200,7 @@ var withoutCancel = map[string]detachment{
 	"gateway/legacy/request.go":       {1, "what is in the log has to be ended there, also where the client goes"},
 	"gateway/legacy/session_table.go": {2, "the end of a session outlives the request, or the loop, that found it"},
 	"gateway/upstream/exchange.go":    {1, "a cancellation is told to the server before the connection goes"},
+	"gateway/upstream/sse/connect.go": {1, "a connection outlives the request that it is opened for, and signs in as that did"},
 	"gateway/upstream/sse/conn.go":    {1, "a POST that is cut off when it is answered could break another one"},
 	"gateway/upstream/wire.go":        {1, "a farewell outlives its call"},
 	"internal/work/background.go":     {1, "what several callers share outlives each"},

@@ -4,25 +4,24 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"net/http"
 	"sync"
 	"time"
+
+	"taskgate/gateway/upstream/transport"
+	"taskgate/shim"
 )
 
 // Config says how the servers of a Transport are opened, and how many.
 type Config struct {
 	// Open opens the Link to a server. running counts the goroutines that the Transport
 	// waits for at its end, and hurry is closed when there is no time left to end in order.
-	// header is that of the first request. An *Ending is a failed start, after which the
+	// first is the first message, of a request. An *Ending is a failed start, after which the
 	// owner waits before the next; any other error is that of the request.
-	Open func(ctx context.Context, header http.Header, running *sync.WaitGroup, hurry <-chan struct{}) (Link, error)
+	Open func(ctx context.Context, first *transport.Message, running *sync.WaitGroup, hurry <-chan struct{}) (Link, error)
 	// Owner names whom a server is for that the caller of a request needs. The requests of
 	// the modern era with the same owner share a server. A legacy session has its own, and
 	// the owner is whose starts are paused and counted. nil: all are one owner.
-	Owner func(ctx context.Context, legacy bool) Owner
-	// Heard reports whether somebody hears the stream of a GET, by the context of that. nil:
-	// each stream is heard. One that is not heard keeps no server from being ended for another.
-	Heard func(ctx context.Context) bool
+	Owner func(caller shim.Session, legacy bool) Owner
 
 	// What is a server in an error: "the process of the server".
 	What string
@@ -72,10 +71,7 @@ func (c Config) withDefaults() Config {
 	c.FirstPause = cmp.Or(c.FirstPause, time.Second)
 	c.LastPause = cmp.Or(c.LastPause, 30*time.Second)
 	if c.Owner == nil {
-		c.Owner = func(context.Context, bool) Owner { return Owner{} }
-	}
-	if c.Heard == nil {
-		c.Heard = func(context.Context) bool { return true }
+		c.Owner = func(shim.Session, bool) Owner { return Owner{} }
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

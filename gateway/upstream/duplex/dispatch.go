@@ -63,7 +63,6 @@ func (s *server) readMessages() error {
 // takeMessage takes what was received to where it belongs; false if it is no message.
 func (s *server) takeMessage(said []byte) bool {
 	said = jsonrpc.Readable(said)
-	jsonrpc.OneLine(said) // a line break would end a line of an event stream
 	m, err := jsonrpc.ParseLenient(said)
 	if err != nil {
 		return s.takeSpoilt(said, err)
@@ -98,11 +97,11 @@ func (s *server) takeCancellation(m jsonrpc.Message) {
 	s.mu.Lock()
 	s.held = slices.DeleteFunc(s.held, func(q *jsonrpc.Message) bool { return q.ID.Key() == keyOf(id) })
 	st := s.asked[keyOf(id)]
-	if s.session != "" || st == nil || st.method != mcp.MethodListen {
+	if s.session != "" || st == nil || st.m.Method != mcp.MethodListen {
 		s.mu.Unlock()
 		return
 	}
-	delete(s.asked, st.id.Key())
+	delete(s.asked, st.m.ID.Key())
 	s.startIdleTimer()
 	s.mu.Unlock()
 	st.endStream(io.EOF)
@@ -119,10 +118,10 @@ func (s *server) takeAnswer(m jsonrpc.Message) {
 		s.mu.Unlock()
 		return
 	}
-	delete(s.asked, st.id.Key())
+	delete(s.asked, st.m.ID.Key())
 	s.notes = slices.DeleteFunc(s.notes, func(serial int) bool { return serial < st.serial })
 	s.learnFromAnswer(st, m)
-	session, refused := s.session, st.method == mcp.MethodInitialize && m.Kind != jsonrpc.Result
+	session, refused := s.session, st.m.Method == mcp.MethodInitialize && m.Kind != jsonrpc.Result
 	if refused {
 		s.session = ""
 	}
@@ -134,7 +133,7 @@ func (s *server) takeAnswer(m jsonrpc.Message) {
 	if refused && !s.t.cfg.Personal {
 		s.t.takeBack(s)
 	}
-	st.putAnswer(m.Raw)
+	st.putAnswer(m)
 	if refused && s.t.cfg.Personal {
 		s.quitServer()
 	}
@@ -154,7 +153,7 @@ func (s *server) blamedRequest() *stream {
 
 // learnFromAnswer takes note of what an answer says of the server. s.mu is held.
 func (s *server) learnFromAnswer(st *stream, m jsonrpc.Message) {
-	switch st.method {
+	switch st.m.Method {
 	case mcp.MethodInitialize:
 		if m.Kind == jsonrpc.Result {
 			s.era = mcp.Legacy
@@ -179,13 +178,13 @@ func (s *server) learnFromAnswer(st *stream, m jsonrpc.Message) {
 // skips what it does not know, or that takes long to begin.
 func (s *server) answerDiscover(st *stream) {
 	s.mu.Lock()
-	silent := s.asked[st.id.Key()] == st
+	silent := s.asked[st.m.ID.Key()] == st
 	if silent {
-		delete(s.asked, st.id.Key())
+		delete(s.asked, st.m.ID.Key())
 	}
 	s.mu.Unlock()
 	if silent {
-		st.putAnswer(unknownMethod(st.id))
+		st.putAnswer(unknownMethod(st.m.ID))
 	}
 }
 
@@ -336,7 +335,7 @@ func (s *server) allStreams() []*stream {
 // request. s.mu is held.
 func (s *server) listeningStreams() (list []*stream) {
 	for _, st := range s.asked {
-		if st.method == mcp.MethodListen {
+		if st.m.Method == mcp.MethodListen {
 			list = append(list, st)
 		}
 	}
@@ -350,7 +349,7 @@ func (s *server) listeningStreams() (list []*stream) {
 func (s *server) onlyRequest() (found *stream) {
 	for _, st := range s.asked {
 		switch {
-		case st.method == mcp.MethodListen:
+		case st.m.Method == mcp.MethodListen:
 		case found != nil:
 			return nil
 		default:
@@ -368,7 +367,7 @@ func (s *server) asideStream(may func(*stream) bool) *stream {
 	}
 	var newest *stream
 	for _, st := range s.asked {
-		if st.method != mcp.MethodInitialize && may(st) && (newest == nil || st.serial > newest.serial) {
+		if st.m.Method != mcp.MethodInitialize && may(st) && (newest == nil || st.serial > newest.serial) {
 			newest = st
 		}
 	}
@@ -378,5 +377,5 @@ func (s *server) asideStream(may func(*stream) bool) *stream {
 // mayAsk reports whether a question may go to the stream of a request: a client that is asked for
 // a list waits for nothing else.
 func mayAsk(st *stream) bool {
-	return st.method != mcp.MethodPing && !strings.HasSuffix(st.method, "/list")
+	return st.m.Method != mcp.MethodPing && !strings.HasSuffix(st.m.Method, "/list")
 }

@@ -2,8 +2,6 @@ package duplex
 
 import (
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -38,13 +36,7 @@ func newAsking(t *testing.T) *asking {
 			a.refused <- m.ID.Key()
 		}
 	})
-	resp, err := post(t, a.tr, "", able)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, _ = io.ReadAll(resp.Body)
-	resp.Body.Close()
-	a.session = resp.Header.Get("Mcp-Session-Id")
+	a.session = beginWith(t, a.tr, able)
 	synctest.Wait()
 	return a
 }
@@ -54,16 +46,11 @@ func (a *asking) ask(id, more string) {
 	synctest.Wait()
 }
 
-func (a *asking) get() *http.Response {
+func (a *asking) listen() *stream {
 	a.t.Helper()
-	req, _ := http.NewRequestWithContext(a.t.Context(), http.MethodGet, "http://x.invalid", nil)
-	req.Header.Set("Mcp-Session-Id", a.session)
-	resp, err := a.tr.RoundTrip(req)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	st := listen(a.t, a.tr, a.session)
 	synctest.Wait()
-	return resp
+	return st
 }
 
 // wants wants exactly so many questions to have been refused.
@@ -81,9 +68,9 @@ func TestEachQuestionIsHeldForItself(t *testing.T) {
 		a := newAsking(t)
 		a.ask("q1", "")
 		<-time.After(5 * time.Second)
-		resp := a.get()
+		st := a.listen()
 		<-time.After(time.Second)
-		resp.Body.Close()
+		st.Close()
 		<-time.After(time.Second)
 		a.ask("q2", "")
 		<-time.After(2 * time.Second)
@@ -115,25 +102,24 @@ func TestAllHeldQuestionsAreRefused(t *testing.T) {
 func TestQuestionThatReachesNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsking(t)
-		resp := a.get()
-		st := resp.Body.(*stream)
+		st := a.listen()
 		st.mu.Lock()
 		st.closed = true // Close has begun
 		st.mu.Unlock()
 		a.ask("closed", "")
 		a.wants(1)
 		a.tr.findServer(a.session).noteLeft(st)
-		resp = a.get()
-		resp.Body.(*stream).endStream(errTest) // another GET takes its place
+		st = a.listen()
+		st.endStream(errTest) // another one takes its place
 		a.ask("ended", "")
 		a.wants(2)
-		resp.Body.Close()
+		st.Close()
 		large := strings.Repeat("x", maxQueue)
 		for i := range 3 {
 			a.ask(fmt.Sprint("large", i), large)
 		}
 		a.wants(2)
-		defer a.get().Body.Close()
+		defer a.listen().Close()
 		a.wants(4)
 	})
 }

@@ -6,12 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
 
+	"taskgate/gateway/upstream/transport"
+	"taskgate/gateway/upstream/transporttest"
 	"taskgate/internal/jsonrpc"
 	"taskgate/shim"
 )
@@ -33,14 +34,14 @@ func newPipe(said func(*pipe, jsonrpc.Message)) *pipe {
 	return &pipe{said: said, out: make(chan []byte), over: make(chan struct{})}
 }
 
-func (p *pipe) Send(ctx context.Context, m Message) error {
+func (p *pipe) Send(_ context.Context, m *transport.Message, _ <-chan struct{}) error {
 	if p.send != nil {
 		if err := p.send(); err != nil {
 			return err
 		}
 	}
-	Reached(ctx)
-	if msg, err := jsonrpc.ParseLenient(m.Bytes); err == nil {
+	m.NoteReached()
+	if msg, err := jsonrpc.ParseLenient(bytes.Clone(m.Body)); err == nil {
 		go p.said(p, msg)
 	}
 	return nil
@@ -80,7 +81,7 @@ func (p *pipe) Close() {}
 func opens(t *testing.T, c Config, said func(*pipe, jsonrpc.Message)) *Transport {
 	c.What, c.Max, c.MaxKey, c.MaxWhat = "the pipe", max(c.Max, 1), "max_pipes", "pipes"
 	if c.Open == nil {
-		c.Open = func(context.Context, http.Header, *sync.WaitGroup, <-chan struct{}) (Link, error) {
+		c.Open = func(context.Context, *transport.Message, *sync.WaitGroup, <-chan struct{}) (Link, error) {
 			return newPipe(said), nil
 		}
 	}
@@ -93,17 +94,30 @@ func opens(t *testing.T, c Config, said func(*pipe, jsonrpc.Message)) *Transport
 	return tr
 }
 
-// post posts a message in a session.
-func post(t *testing.T, tr *Transport, session, body string) (*http.Response, error) {
+// post sends a message in a session.
+func post(t *testing.T, tr *Transport, session, body string) (transport.Stream, error) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://x.invalid", bytes.NewReader([]byte(body)))
+	return transporttest.Send(t.Context(), tr, transporttest.Message(session, body))
+}
+
+// text is all that is said to a request that is answered.
+func text(t *testing.T, in transport.Stream) string {
+	t.Helper()
+	all, err := transporttest.ReadAll(in)
+	if err != nil {
+		t.Errorf("%s, %v", all, err)
+	}
+	return all
+}
+
+// listen opens the stream of what belongs to no request.
+func listen(t *testing.T, tr *Transport, session string) *stream {
+	t.Helper()
+	in, err := tr.Listen(t.Context(), transporttest.Message(session, ""))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if session != "" {
-		req.Header.Set("Mcp-Session-Id", session)
-	}
-	return tr.RoundTrip(req)
+	return in.(*stream)
 }
 
 const hello = `{"jsonrpc":"2.0","id":"h","method":"initialize","params":{}}`
@@ -111,28 +125,28 @@ const hello = `{"jsonrpc":"2.0","id":"h","method":"initialize","params":{}}`
 // begin opens a session.
 func begin(t *testing.T, tr *Transport) string {
 	t.Helper()
-	resp, err := post(t, tr, "", hello)
+	return beginWith(t, tr, hello)
+}
+
+// beginWith opens a session by this initialize.
+func beginWith(t *testing.T, tr *Transport, hello string) string {
+	t.Helper()
+	in, err := post(t, tr, "", hello)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
-	if _, err := io.ReadAll(resp.Body); err != nil {
-		t.Fatal(err)
-	}
-	return resp.Header.Get("Mcp-Session-Id")
+	text(t, in)
+	return in.Head().Session
 }
 
 // echo wants a request to be answered.
 func echo(t *testing.T, tr *Transport, session string) {
 	t.Helper()
-	resp, err := post(t, tr, session, `{"jsonrpc":"2.0","id":"e","method":"echo"}`)
+	in, err := post(t, tr, session, `{"jsonrpc":"2.0","id":"e","method":"echo"}`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
-	if b, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("%s, %q, %v", resp.Status, b, err)
-	}
+	text(t, in)
 }
 
 var errTest = errors.New("that went wrong")

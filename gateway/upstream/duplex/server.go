@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -64,12 +65,12 @@ func (s *server) addRequest(st *stream) bool {
 	if s.over || s.session != st.session {
 		return false
 	}
-	if s.session == "" && st.method != mcp.MethodDiscover {
+	if s.session == "" && st.m.Method != mcp.MethodDiscover {
 		s.era = mcp.Modern
 	}
 	s.serial++
 	st.serial = s.serial
-	s.asked[st.id.Key()] = st
+	s.asked[st.m.ID.Key()] = st
 	s.stopIdleTimer()
 	return true
 }
@@ -83,7 +84,7 @@ func (s *server) stopIdleTimer() {
 
 // isUsed reports whether a request, a listener or a task needs the server. s.mu is held.
 func (s *server) isUsed() bool {
-	heard := s.get != nil && s.t.cfg.Heard(s.get.ctx)
+	heard := s.get != nil && (s.get.m.IsHeard == nil || s.get.m.IsHeard())
 	return len(s.asked) > 0 || heard || time.Now().Before(s.task)
 }
 
@@ -174,8 +175,8 @@ func (s *server) failStreams(e *Ending) {
 		get.endStream(why)
 	}
 	for _, st := range asked {
-		if unknown && st.method == mcp.MethodDiscover {
-			st.putAnswer(unknownMethod(st.id))
+		if unknown && st.m.Method == mcp.MethodDiscover {
+			st.putAnswer(unknownMethod(st.m.ID))
 			continue
 		}
 		st.endStream(why)
@@ -184,8 +185,9 @@ func (s *server) failStreams(e *Ending) {
 
 // unknownMethod is the answer in the name of a server that knows no server/discover and did
 // not say so (protocol.md 2.10).
-func unknownMethod(id jsonrpc.ID) []byte {
-	return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: mcp.CodeMethodNotFound, Message: "the server has not answered"})
+func unknownMethod(id jsonrpc.ID) jsonrpc.Message {
+	e := &jsonrpc.Error{Code: mcp.CodeMethodNotFound, Message: "the server has not answered"}
+	return jsonrpc.Message{Kind: jsonrpc.ErrorResponse, ID: id, Error: e}
 }
 
 // isPrivate reports whether all that the server says is for one user. s.mu is held.
@@ -207,12 +209,11 @@ func (s *server) failureOf(e *Ending) *shim.UpstreamError {
 
 // sendRequest sends a request. The stream has what belongs to it, and ends with the answer. ErrOver
 // says that nothing was sent.
-func (s *server) sendRequest(ctx context.Context, st *stream, m Message) error {
+func (s *server) sendRequest(ctx context.Context, st *stream) error {
 	if !s.addRequest(st) {
 		return ErrOver
 	}
-	m.Heard = st.wake // the reader looks before it waits for the next signal
-	err := s.link.Send(ctx, m)
+	err := s.link.Send(ctx, st.m, st.wake) // the reader looks before it waits for the next signal
 	if err == nil {
 		return nil
 	}
@@ -241,9 +242,9 @@ func (s *server) sendRequest(ctx context.Context, st *stream, m Message) error {
 // noteLeft is told that nobody reads a stream any more.
 func (s *server) noteLeft(st *stream) {
 	s.mu.Lock()
-	open := s.asked[st.id.Key()] == st
+	open := s.asked[st.m.ID.Key()] == st
 	if open {
-		delete(s.asked, st.id.Key())
+		delete(s.asked, st.m.ID.Key())
 		s.lost = s.lost[min(1, len(s.lost)):] // it may have been its answer
 	}
 	if s.get == st {
@@ -253,11 +254,11 @@ func (s *server) noteLeft(st *stream) {
 	s.startIdleTimer()
 	s.mu.Unlock()
 	switch {
-	case open && st.method == mcp.MethodInitialize: // whether the handshake succeeds will not be known
+	case open && st.m.Method == mcp.MethodInitialize: // whether the handshake succeeds will not be known
 		s.quitServer()
-	case open && era == mcp.Modern && st.method != mcp.MethodDiscover:
+	case open && era == mcp.Modern && st.m.Method != mcp.MethodDiscover:
 		// Over HTTP the end of the connection is the cancellation (protocol.md H6).
-		s.sendLater(mcp.AppendCancelled(nil, st.id, ""), func() {})
+		s.sendLater(mcp.AppendCancelled(nil, st.m.ID, ""), func() {})
 	}
 }
 
@@ -273,10 +274,7 @@ func (s *server) sendLater(message []byte, done func()) {
 	s.noteMessage()
 	s.t.running.Go(func() { // the Transport still waits for the goroutine that reads
 		defer done()
-		err := s.link.Send(context.Background(), Message{Bytes: message}) // ends with the server
-		if r, ok := errors.AsType[*Refusal](err); ok {
-			r.Response.Body.Close()
-		}
+		_ = s.link.Send(context.Background(), &transport.Message{Body: message, Own: true}, nil) // ends with the server
 	})
 }
 
@@ -314,7 +312,7 @@ func (s *server) openListening(st *stream) bool {
 }
 
 // sendMessage sends what is not answered.
-func (s *server) sendMessage(ctx context.Context, m Message) error {
+func (s *server) sendMessage(ctx context.Context, m *transport.Message) error {
 	s.mu.Lock()
 	over := s.over
 	s.noteMessage()
@@ -322,5 +320,5 @@ func (s *server) sendMessage(ctx context.Context, m Message) error {
 	if over {
 		return ErrOver
 	}
-	return s.link.Send(ctx, m)
+	return s.link.Send(ctx, m, nil)
 }

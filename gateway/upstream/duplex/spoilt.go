@@ -31,7 +31,7 @@ func (s *server) takeSpoilt(said []byte, why error) bool {
 	var st *stream
 	for _, found := range idMember.FindAllSubmatch(said, -1) {
 		if st = s.asked[keyOf(found[1])]; st != nil {
-			delete(s.asked, st.id.Key())
+			delete(s.asked, st.m.ID.Key())
 			s.startIdleTimer()
 			break
 		}
@@ -51,7 +51,7 @@ func (s *server) takeSpoilt(said []byte, why error) bool {
 // spoilRequest ends a request whose answer cannot be read. Whether a handshake succeeded is not known then.
 func (st *stream) spoilRequest(why error) {
 	st.endStream(&shim.UpstreamError{Kind: shim.KindProtocol, Message: "the server sent an answer that is no JSON-RPC message", Err: why})
-	if st.method == mcp.MethodInitialize {
+	if st.m.Method == mcp.MethodInitialize {
 		st.s.quitServer()
 	}
 }
@@ -63,7 +63,7 @@ func (s *server) failSpoilt() {
 	var left []*stream
 	if n := len(s.lost); n > 0 {
 		for _, st := range s.asked {
-			if st.serial <= s.lost[n-1] && st.method != mcp.MethodListen {
+			if st.serial <= s.lost[n-1] && st.m.Method != mcp.MethodListen {
 				left = append(left, st)
 			}
 		}
@@ -74,7 +74,7 @@ func (s *server) failSpoilt() {
 		}
 	}
 	for _, st := range left {
-		delete(s.asked, st.id.Key())
+		delete(s.asked, st.m.ID.Key())
 	}
 	if left != nil {
 		s.startIdleTimer()

@@ -2,12 +2,12 @@ package duplex
 
 import (
 	"errors"
-	"io"
-	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
 
+	"taskgate/gateway/upstream/transport"
+	"taskgate/gateway/upstream/transporttest"
 	"taskgate/internal/jsonrpc"
 	"taskgate/shim"
 )
@@ -43,13 +43,13 @@ func TestSpoiltAnswersWithoutID(t *testing.T) {
 					}
 				})
 				session := begin(t, tr)
-				var all []*http.Response
+				var all []transport.Stream
 				for _, id := range c.requests {
-					resp, err := post(t, tr, session, `{"jsonrpc":"2.0","id":"`+string(id)+`","method":"work"}`)
+					in, err := post(t, tr, session, `{"jsonrpc":"2.0","id":"`+string(id)+`","method":"work"}`)
 					if err != nil {
 						t.Fatal(err)
 					}
-					all = append(all, resp)
+					all = append(all, in)
 				}
 				for _, say := range c.says {
 					if len(say) == 1 {
@@ -59,18 +59,18 @@ func TestSpoiltAnswersWithoutID(t *testing.T) {
 					synctest.Wait()
 				}
 				got := make([]byte, len(all))
-				for i, resp := range all {
+				for i, in := range all {
 					if strings.Contains(c.leaves, c.requests[i:i+1]) {
-						resp.Body.Close()
+						in.Close()
 						got[i] = 'l'
 					}
 				}
 				if c.leaves != "" {
 					tr.findServer(session).failSpoilt()
 				}
-				for i, resp := range all {
+				for i, in := range all {
 					if got[i] == 0 {
-						got[i] = fateOf(t, resp)
+						got[i] = fateOf(t, in)
 					}
 				}
 				if string(got) != c.want {
@@ -82,11 +82,11 @@ func TestSpoiltAnswersWithoutID(t *testing.T) {
 }
 
 // fateOf is what has become of a request by now.
-func fateOf(t *testing.T, resp *http.Response) byte {
+func fateOf(t *testing.T, in transport.Stream) byte {
 	t.Helper()
 	fate := make(chan byte, 1)
 	go func() {
-		_, err := io.ReadAll(resp.Body)
+		_, err := transporttest.ReadAll(in)
 		ue, ok := errors.AsType[*shim.UpstreamError](err)
 		switch {
 		case ok && ue.Kind == shim.KindProtocol:
@@ -98,7 +98,7 @@ func fateOf(t *testing.T, resp *http.Response) byte {
 		}
 	}()
 	synctest.Wait()
-	resp.Body.Close() // whoever waits reads nothing more
+	in.Close() // whoever waits reads nothing more
 	select {
 	case f := <-fate:
 		return f

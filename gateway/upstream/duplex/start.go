@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
+	"taskgate/gateway/upstream/transport"
 	"taskgate/shim"
 )
 
@@ -22,7 +22,7 @@ type starts struct {
 
 // shareOf is the server that the modern requests of an owner share. One of them opens it, and
 // the others wait for that.
-func (t *Transport) shareOf(ctx context.Context, header http.Header, owner Owner) (*server, error) {
+func (t *Transport) shareOf(ctx context.Context, m *transport.Message, owner Owner) (*server, error) {
 	for {
 		t.mu.Lock()
 		if s := t.shared[owner.Name]; s != nil {
@@ -41,7 +41,7 @@ func (t *Transport) shareOf(ctx context.Context, header http.Header, owner Owner
 		begun := make(chan struct{})
 		t.starting[owner.Name] = begun
 		t.mu.Unlock()
-		s, err := t.openServer(ctx, header, owner, owner)
+		s, err := t.openServer(ctx, m, owner, owner)
 		t.mu.Lock()
 		if err == nil {
 			t.shared[owner.Name] = s
@@ -54,23 +54,23 @@ func (t *Transport) shareOf(ctx context.Context, header http.Header, owner Owner
 }
 
 // claimServer is the server of a new session: one that was only asked which era it speaks, or else a new one.
-func (t *Transport) claimServer(req *http.Request, session string, params []byte) (*server, error) {
-	modern, legacy := t.cfg.Owner(req.Context(), false), t.cfg.Owner(req.Context(), true)
+func (t *Transport) claimServer(ctx context.Context, m *transport.Message, session string) (*server, error) {
+	modern, legacy := t.cfg.Owner(m.Caller, false), t.cfg.Owner(m.Caller, true)
 	t.mu.Lock()
-	if s := t.shared[modern.Name]; s != nil && s.claimSession(session, params) {
+	if s := t.shared[modern.Name]; s != nil && s.claimSession(session, m.Params) {
 		delete(t.shared, modern.Name)
 		t.servers[s], t.sessions[session] = legacy, s
 		t.mu.Unlock()
 		return s, nil
 	}
 	t.mu.Unlock()
-	s, err := t.openServer(req.Context(), req.Header, modern, legacy)
+	s, err := t.openServer(ctx, m, modern, legacy)
 	if err != nil {
 		return nil, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s.claimSession(session, params) // nobody else has it
+	s.claimSession(session, m.Params) // nobody else has it
 	t.sessions[session] = s
 	return s, nil
 }
@@ -92,7 +92,7 @@ func (t *Transport) takeBack(s *server) {
 
 // openServer opens a server when that may be. It counts as one of payer's; owner is whose modern
 // requests may share it.
-func (t *Transport) openServer(ctx context.Context, header http.Header, owner, payer Owner) (*server, error) {
+func (t *Transport) openServer(ctx context.Context, first *transport.Message, owner, payer Owner) (*server, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for {
@@ -120,7 +120,7 @@ func (t *Transport) openServer(ctx context.Context, header http.Header, owner, p
 	defer t.running.Done()
 	t.opening[payer.Name]++
 	t.mu.Unlock()
-	link, err := t.cfg.Open(ctx, header, &t.running, t.hurry)
+	link, err := t.cfg.Open(ctx, first, &t.running, t.hurry)
 	t.mu.Lock()
 	if t.opening[payer.Name]--; t.opening[payer.Name] == 0 {
 		delete(t.opening, payer.Name)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 
+	"taskgate/gateway/upstream/transport"
+	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
@@ -16,23 +18,23 @@ import (
 // much again.
 const maxQueue = 256 << 10
 
-// stream is the body of a response: an event stream of the messages that belong to one
-// request, or of those that belong to none. Its server puts them in, and never waits; the
-// upstream client reads it. mu guards what follows it.
+// stream has the messages that belong to one request, or those that belong to none. Its server
+// puts them in, and never waits; the upstream client reads it. mu guards what follows it.
 type stream struct {
-	s      *server
-	ctx    context.Context
-	id     jsonrpc.ID // of the request; zero for the stream of a GET
-	method string
-	// session is the one that the request belongs to; "" for none.
+	s   *server
+	ctx context.Context
+	m   *transport.Message // the request; without a Method what Listen was called with
+	// session is the one that the request belongs to, or opens; "" for none.
 	session string
 	serial  int // newer streams have a larger one
 
 	wake chan struct{} // a signal: there is something to read
 	over chan struct{} // closed when nothing more is put in
 
+	latest transport.Event // of the reader
+	taken  int64           // bytes that its reader has taken room for
+
 	mu      sync.Mutex
-	reading [][]byte // what is left of the event that is being read
 	queue   []event
 	size    int   // bytes in the queue
 	dropped int   // messages that did not fit
@@ -42,19 +44,13 @@ type stream struct {
 
 // event is a message that waits. token is that of its progress; "" for other messages.
 type event struct {
-	message []byte
+	message jsonrpc.Message
 	token   string
 }
 
-func newStream(ctx context.Context, s *server, session string, id jsonrpc.ID, method string) *stream {
-	return &stream{s: s, ctx: ctx, session: session, id: id, method: method, wake: make(chan struct{}, 1), over: make(chan struct{})}
+func newStream(ctx context.Context, s *server, session string, m *transport.Message) *stream {
+	return &stream{s: s, ctx: ctx, session: session, m: m, wake: make(chan struct{}, 1), over: make(chan struct{})}
 }
-
-// The parts of an event around a message.
-var (
-	eventHead = []byte("data: ")
-	eventTail = []byte("\n\n")
-)
 
 // putMessage adds a message. Of a reader that is slow the queue is bounded: progress takes the place
 // of what was said before under its token, and other notifications are counted instead. It
@@ -66,12 +62,12 @@ func (st *stream) putMessage(m jsonrpc.Message) bool {
 	if st.closed || st.err != nil {
 		return m.Kind != jsonrpc.Request
 	}
-	e := event{message: m.Raw}
+	e := event{message: m}
 	if m.Method == mcp.NotifyProgress {
 		token, _ := jsonrpc.Get(m.Params, mcp.MetaProgressToken)
 		e.token = string(token)
 	}
-	size := st.size + len(e.message)
+	size := st.size + len(m.Raw)
 	switch full := st.size > 0 && size > maxQueue; {
 	case !full || m.Kind == jsonrpc.Result || m.Kind == jsonrpc.ErrorResponse:
 	case e.token != "" && st.mergeProgress(e):
@@ -93,7 +89,7 @@ func (st *stream) putMessage(m jsonrpc.Message) bool {
 func (st *stream) mergeProgress(e event) bool {
 	for i, other := range slices.Backward(st.queue) {
 		if other.token == e.token {
-			st.size += len(e.message) - len(other.message)
+			st.size += len(e.message.Raw) - len(other.message.Raw)
 			st.queue[i] = e
 			return true
 		}
@@ -119,59 +115,91 @@ func (st *stream) endStream(err error) {
 }
 
 // putAnswer puts the last message in.
-func (st *stream) putAnswer(message []byte) {
-	st.putMessage(jsonrpc.Message{Kind: jsonrpc.Result, Raw: message})
+func (st *stream) putAnswer(m jsonrpc.Message) {
+	st.putMessage(m)
 	st.endStream(io.EOF)
 }
 
-// Read waits for something to read. It returns the cause of the end of the request's context,
-// and the *shim.UpstreamError of a server that has ended.
-func (st *stream) Read(p []byte) (int, error) {
+// Head has the id of the session of an initialize.
+func (st *stream) Head() transport.Head {
+	if st.m.Method == mcp.MethodInitialize {
+		return transport.Head{Session: st.session}
+	}
+	return transport.Head{}
+}
+
+// Next waits for a message. Its errors are the cause of the end of the request's context, and
+// the *shim.UpstreamError of a server that has ended.
+func (st *stream) Next() *transport.Event {
+	st.dropLatest()
 	for {
-		n, err := st.takeMessages(p)
-		if n > 0 || err != nil || len(p) == 0 {
-			return n, err
+		if st.takeEvent() {
+			return &st.latest
 		}
 		select {
 		case <-st.wake:
 		case <-st.ctx.Done():
-			return 0, context.Cause(st.ctx)
+			st.latest.Err = context.Cause(st.ctx)
+			return &st.latest
 		}
 	}
 }
 
-// takeMessages reads what is there.
-func (st *stream) takeMessages(p []byte) (n int, err error) {
+// dropLatest gives back the room of the message that was read last.
+func (st *stream) dropLatest() {
+	st.m.Hold.Give(st.taken)
+	st.latest, st.taken = transport.Event{}, 0
+}
+
+// takeEvent takes what is there; false for nothing.
+func (st *stream) takeEvent() bool {
+	m, err := st.takeMessage()
+	switch {
+	case err != nil:
+		st.latest.Err = err
+	case m == nil:
+		return false
+	default:
+		st.m.NoteHeard()
+		room := max(0, int64(len(m.Raw))-budget.Free)
+		if st.latest.Err = st.m.TakeRoom(room); st.latest.Err == nil {
+			st.latest.Message, st.taken = *m, room
+		}
+	}
+	return true
+}
+
+// takeMessage is the next message; nil if there is none yet.
+func (st *stream) takeMessage() (*jsonrpc.Message, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.closed {
-		return 0, io.ErrClosedPipe
+	switch {
+	case st.closed:
+		return nil, io.ErrClosedPipe
+	case len(st.queue) == 0:
+		return nil, st.err
 	}
-	for n < len(p) && (len(st.reading) > 0 || len(st.queue) > 0) {
-		if len(st.reading) == 0 {
-			message := st.queue[0].message
-			st.reading = [][]byte{eventHead, message, eventTail}
-			st.queue[0] = event{}
-			st.queue, st.size = st.queue[1:], st.size-len(message)
-		}
-		some := copy(p[n:], st.reading[0])
-		n += some
-		if st.reading[0] = st.reading[0][some:]; len(st.reading[0]) == 0 {
-			st.reading = st.reading[1:]
-		}
-	}
-	if n > 0 {
-		return n, nil
-	}
-	return 0, st.err
+	m := st.queue[0].message
+	st.queue[0] = event{}
+	st.queue, st.size = st.queue[1:], st.size-len(m.Raw)
+	return &m, nil
+}
+
+// Finish is Close: nothing comes after the answer.
+func (st *stream) Finish() { st.Close() }
+
+// Drop ends the stream, and gives back the room of what was read.
+func (st *stream) Drop() {
+	st.Close()
+	st.dropLatest()
 }
 
 // Close says that nobody reads any more. A request without an answer is over then.
-func (st *stream) Close() error {
+func (st *stream) Close() {
 	st.mu.Lock()
 	was := st.closed
 	st.closed = true
-	st.reading, st.queue, st.size = nil, nil, 0
+	st.queue, st.size = nil, 0
 	if !was && st.err == nil {
 		close(st.over)
 	}
@@ -180,7 +208,6 @@ func (st *stream) Close() error {
 	if !was {
 		st.s.noteLeft(st)
 	}
-	return nil
 }
 
 // streamError is the error of a stream that has ended with one.

@@ -4,25 +4,17 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"io"
-	"net/http"
 	"sync"
 	"time"
 
-	"taskgate/internal/jsonrpc"
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/mcp"
 )
 
-// Transport is an http.RoundTripper that answers as a Streamable HTTP server would, out of
-// Links that it opens when they are needed:
-//
-//   - A POST of a request is answered with an event stream of what belongs to the request,
-//     which ends with the answer. A POST of anything else is answered with 202.
-//   - initialize gives a session id. It stands for a server; once that has ended, requests
-//     of the session are answered with 404, and the client opens another session.
-//   - A GET is answered with an event stream of what belongs to no request.
-//   - A DELETE ends a session, and its server.
-//   - The end of a modern request, before its answer, cancels it.
+// Transport makes a transport of Links that it opens when they are needed. An initialize makes a
+// session id, which stands for a server: once that has ended, requests of the session are refused
+// as those of an unknown one, and the client opens another session. To end a session ends its server. To leave
+// the stream of a modern request before its answer cancels it.
 //
 // Events have no ids, so no other replica can resume a call. It is safe for concurrent use.
 // Its owner closes it.
@@ -73,147 +65,110 @@ func (t *Transport) Close(ctx context.Context) error {
 	return nil
 }
 
-// RoundTrip answers one request.
-func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	var body []byte
-	if req.Body != nil {
-		defer req.Body.Close()
-		var err error
-		if body, err = io.ReadAll(req.Body); err != nil {
-			return nil, err
-		}
-	}
-	session := req.Header.Get(mcp.HeaderSession)
-	switch req.Method {
-	case http.MethodGet:
-		return t.openGET(req, session)
-	case http.MethodDelete:
-		return t.deleteSession(req, session)
-	}
-	m, err := jsonrpc.ParseLenient(body)
+// Request sends a request to the server of its session or, in the modern era, to that of its owner.
+func (t *Transport) Request(ctx context.Context, m *transport.Message) (transport.Stream, error) {
 	switch {
-	case err != nil:
-		return newResponse(req, http.StatusBadRequest, nil), nil
-	case m.Kind == jsonrpc.Request && m.Method == mcp.MethodInitialize:
-		return t.openSession(req, m, body)
-	case session == "" && req.Header.Get(mcp.HeaderMethod) != "":
-		return t.sendModern(req, m, body)
+	case m.Method == mcp.MethodInitialize:
+		return t.openSession(ctx, m)
+	case m.Modern:
+		return t.sendModern(ctx, m)
 	}
-	s := t.findServer(session)
+	s := t.findServer(m.Session)
 	if s == nil {
-		return newResponse(req, http.StatusNotFound, nil), nil
+		return nil, transport.UnknownSession(m)
 	}
-	if m.Kind != jsonrpc.Request {
-		return answerTo(req, nil, s.sendMessage(req.Context(), readMessage(req, body)))
+	st := newStream(ctx, s, m.Session, m)
+	err := s.sendRequest(ctx, st)
+	switch {
+	case errors.Is(err, ErrOver): // it has ended just now
+		return nil, transport.UnknownSession(m)
+	case err != nil:
+		return nil, err
 	}
-	st := newStream(req.Context(), s, session, m.ID, m.Method)
-	return answerTo(req, st, s.sendRequest(req.Context(), st, readMessage(req, body)))
-}
-
-// readMessage is what a request brings.
-func readMessage(req *http.Request, body []byte) Message {
-	return Message{Bytes: body, Header: req.Header}
+	return st, nil
 }
 
 // openSession opens a session: with a server of its owner that was only asked which era it
 // speaks, or else with a new one.
-func (t *Transport) openSession(req *http.Request, m jsonrpc.Message, body []byte) (*http.Response, error) {
+func (t *Transport) openSession(ctx context.Context, m *transport.Message) (transport.Stream, error) {
 	for {
 		id := t.cfg.Prefix + rand.Text()
-		s, err := t.claimServer(req, id, m.Params)
+		s, err := t.claimServer(ctx, m, id)
 		if err != nil {
-			return answerTo(req, nil, err)
+			return nil, err
 		}
-		st := newStream(req.Context(), s, id, m.ID, m.Method)
-		err = s.sendRequest(req.Context(), st, readMessage(req, body))
-		if errors.Is(err, ErrOver) {
-			t.forgetSession(id)
-			continue // it has ended just now
+		st := newStream(ctx, s, id, m)
+		err = s.sendRequest(ctx, st)
+		switch {
+		case errors.Is(err, ErrOver):
+			t.forgetSession(id) // it has ended just now
+		case err != nil:
+			return nil, err
+		default:
+			return st, nil
 		}
-		resp, failed := answerTo(req, st, err)
-		if err == nil {
-			resp.Header.Set(mcp.HeaderSession, id)
-		}
-		return resp, failed
 	}
 }
 
 // sendModern sends a request of the modern era, which belongs to no session.
-func (t *Transport) sendModern(req *http.Request, m jsonrpc.Message, body []byte) (*http.Response, error) {
-	owner := t.cfg.Owner(req.Context(), false)
+func (t *Transport) sendModern(ctx context.Context, m *transport.Message) (transport.Stream, error) {
+	owner := t.cfg.Owner(m.Caller, false)
 	for {
-		s, err := t.shareOf(req.Context(), req.Header, owner)
+		s, err := t.shareOf(ctx, m, owner)
 		if err != nil {
-			return answerTo(req, nil, err)
+			return nil, err
 		}
-		if m.Kind != jsonrpc.Request {
-			return answerTo(req, nil, s.sendMessage(req.Context(), readMessage(req, body)))
+		st := newStream(ctx, s, "", m)
+		err = s.sendRequest(ctx, st)
+		switch {
+		case errors.Is(err, ErrOver): // it has ended just now, or has become a session
+			continue
+		case err != nil:
+			return nil, err
 		}
-		st := newStream(req.Context(), s, "", m.ID, m.Method)
-		err = s.sendRequest(req.Context(), st, readMessage(req, body))
-		if errors.Is(err, ErrOver) {
-			continue // it has ended just now, or has become a session
-		}
-		if err == nil && m.Method == mcp.MethodDiscover && t.cfg.Silence > 0 {
+		if m.Method == mcp.MethodDiscover && t.cfg.Silence > 0 {
 			timer := time.AfterFunc(t.cfg.Silence, func() { s.answerDiscover(st) })
-			context.AfterFunc(req.Context(), func() { timer.Stop() })
+			context.AfterFunc(ctx, func() { timer.Stop() })
 		}
-		return answerTo(req, st, err)
+		return st, nil
 	}
 }
 
-// openGET opens the stream of a session for what belongs to no request.
-func (t *Transport) openGET(req *http.Request, session string) (*http.Response, error) {
-	s := t.findServer(session)
+// Notify sends what is not answered, in a session.
+func (t *Transport) Notify(ctx context.Context, m *transport.Message) error {
+	s := t.findServer(m.Session)
 	if s == nil {
-		return newResponse(req, http.StatusNotFound, nil), nil
+		return transport.UnknownSession(m)
 	}
-	st := newStream(req.Context(), s, session, jsonrpc.ID{}, "")
+	err := s.sendMessage(ctx, m)
+	if errors.Is(err, ErrOver) {
+		return transport.UnknownSession(m)
+	}
+	return err
+}
+
+// Listen opens the stream of a session for what belongs to no request.
+func (t *Transport) Listen(ctx context.Context, m *transport.Message) (transport.Stream, error) {
+	s := t.findServer(m.Session)
+	if s == nil {
+		return nil, transport.UnknownSession(m)
+	}
+	st := newStream(ctx, s, m.Session, m)
 	if !s.openListening(st) {
-		return newResponse(req, http.StatusNotFound, nil), nil
+		return nil, transport.UnknownSession(m)
 	}
-	Reached(req.Context())
-	return newResponse(req, http.StatusOK, st), nil
+	m.NoteReached()
+	return st, nil
 }
 
-// deleteSession ends a session, and its server.
-func (t *Transport) deleteSession(req *http.Request, session string) (*http.Response, error) {
-	s := t.findServer(session)
+// EndSession ends a session, and its server.
+func (t *Transport) EndSession(_ context.Context, m *transport.Message) error {
+	s := t.findServer(m.Session)
 	if s == nil {
-		return newResponse(req, http.StatusNotFound, nil), nil
+		return transport.UnknownSession(m)
 	}
 	s.quitServer()
-	return newResponse(req, http.StatusNoContent, nil), nil
-}
-
-// answerTo is the response to what a server was sent. A session whose server has ended is one
-// that nobody knows.
-func answerTo(req *http.Request, st *stream, err error) (*http.Response, error) {
-	var refused *Refusal
-	switch {
-	case errors.As(err, &refused):
-		return refused.Response, nil
-	case errors.Is(err, ErrOver):
-		return newResponse(req, http.StatusNotFound, nil), nil
-	case err != nil:
-		return nil, err
-	case st == nil:
-		return newResponse(req, http.StatusAccepted, nil), nil
-	}
-	return newResponse(req, http.StatusOK, st), nil
-}
-
-// newResponse makes a response; one with a stream is an event stream.
-func newResponse(req *http.Request, status int, st *stream) *http.Response {
-	resp := &http.Response{
-		Status: http.StatusText(status), StatusCode: status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: make(http.Header, 2), Body: http.NoBody, Request: req,
-	}
-	if st != nil {
-		resp.Header.Set("Content-Type", mcp.TypeSSE)
-		resp.Body, resp.ContentLength = st, -1
-	}
-	return resp
+	return nil
 }
 
 // findServer is the server of a session; nil if there is none.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -15,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskgate/gateway/upstream/transport"
+	"taskgate/gateway/upstream/transporttest"
 	"taskgate/internal/jsonrpc"
 	"taskgate/shim"
 )
@@ -48,19 +49,18 @@ func TestReaderThatDoesNotRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer slow.Body.Close()
 		synctest.Wait()
 		before := time.Now()
 		echo(t, tr, session)
 		if d := time.Since(before); d != 0 {
 			t.Errorf("answered after %s", d)
 		}
-		b, err := io.ReadAll(slow.Body)
-		if err != nil || len(b) > maxQueue+16<<10 {
-			t.Errorf("%d bytes, %v", len(b), err)
+		all := text(t, slow)
+		if len(all) > maxQueue+16<<10 {
+			t.Errorf("%d bytes", len(all))
 		}
 		for _, want := range []string{`"progress":999,`, `"id":"c","result":{}`} {
-			if !strings.Contains(string(b), want) {
+			if !strings.Contains(all, want) {
 				t.Errorf("%s was not said", want)
 			}
 		}
@@ -75,7 +75,7 @@ func TestReaderThatDoesNotRead(t *testing.T) {
 func TestPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var failure error = &Ending{Kind: shim.KindTimeout, How: "did not begin", Err: errTest}
-		tr := opens(t, Config{Open: func(context.Context, http.Header, *sync.WaitGroup, <-chan struct{}) (Link, error) {
+		tr := opens(t, Config{Open: func(context.Context, *transport.Message, *sync.WaitGroup, <-chan struct{}) (Link, error) {
 			if failure != nil {
 				return nil, failure
 			}
@@ -107,11 +107,11 @@ func TestPauses(t *testing.T) {
 	})
 }
 
-// What a server refuses by HTTP is the response, to a message and to a session.
+// What a server refuses by HTTP is the error, of a message and of a session.
 func TestRefusal(t *testing.T) {
-	refusal := &Refusal{Response: &http.Response{StatusCode: http.StatusTeapot, Body: http.NoBody, Header: http.Header{}}}
+	refusal := &transport.StatusError{Status: http.StatusTeapot}
 	var refuse error
-	tr := opens(t, Config{Max: 9, Open: func(context.Context, http.Header, *sync.WaitGroup, <-chan struct{}) (Link, error) {
+	tr := opens(t, Config{Max: 9, Open: func(context.Context, *transport.Message, *sync.WaitGroup, <-chan struct{}) (Link, error) {
 		p := newPipe(answers)
 		p.send = func() error { return refuse }
 		return p, nil
@@ -123,8 +123,8 @@ func TestRefusal(t *testing.T) {
 		if body == hello {
 			in = ""
 		}
-		if resp, err := post(t, tr, in, body); err != nil || resp.StatusCode != http.StatusTeapot {
-			t.Errorf("%s: %+v, %v", body, resp, err)
+		if _, err := post(t, tr, in, body); err != refusal {
+			t.Errorf("%s: %v", body, err)
 		}
 	}
 	refuse = nil
@@ -141,7 +141,7 @@ func TestRefusal(t *testing.T) {
 func TestMaxCountsWhatIsBeingOpened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opened := make(chan struct{})
-		tr := opens(t, Config{Max: 2, Open: func(ctx context.Context, _ http.Header, _ *sync.WaitGroup, _ <-chan struct{}) (Link, error) {
+		tr := opens(t, Config{Max: 2, Open: func(ctx context.Context, _ *transport.Message, _ *sync.WaitGroup, _ <-chan struct{}) (Link, error) {
 			<-opened
 			return newPipe(answers), nil
 		}}, nil)
@@ -168,7 +168,7 @@ func TestCloseWhileOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opened := make(chan struct{})
 		p := newPipe(answers)
-		tr := opens(t, Config{Open: func(context.Context, http.Header, *sync.WaitGroup, <-chan struct{}) (Link, error) {
+		tr := opens(t, Config{Open: func(context.Context, *transport.Message, *sync.WaitGroup, <-chan struct{}) (Link, error) {
 			<-opened
 			return p, nil
 		}}, nil)
@@ -212,32 +212,19 @@ func TestHeldQuestions(t *testing.T) {
 			}
 		})
 		greet := func(hello string) string {
-			resp, err := post(t, tr, "", hello)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer resp.Body.Close()
-			_, _ = io.ReadAll(resp.Body)
-			session := resp.Header.Get("Mcp-Session-Id")
+			session := beginWith(t, tr, hello)
 			if _, err := post(t, tr, session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
 			return session
 		}
-		const able = `{"jsonrpc":"2.0","id":"h","method":"initialize","params":{"capabilities":{"roots":{}}}}`
 		session := greet(able)
 		<-time.After(holdFor / 2)
-		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x.invalid", nil)
-		req.Header.Set("Mcp-Session-Id", session)
-		get, err := tr.RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer get.Body.Close()
-		b := make([]byte, 1<<10)
-		if n, err := get.Body.Read(b); err != nil || !strings.Contains(string(b[:n]), "roots/list") {
-			t.Errorf("%q, %v", b[:n], err)
+		in := listen(t, tr, session)
+		defer in.Close()
+		if m, err := transporttest.Read(in); err != nil || m.Method != "roots/list" {
+			t.Errorf("%+v, %v", m, err)
 		}
 		<-time.After(2 * holdFor)
 		if len(refused) != 0 {
@@ -287,46 +274,33 @@ func TestErrorsWithoutID(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer slow.Body.Close()
 		if _, err := post(t, tr, session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`); err != nil {
 			t.Fatal(err)
 		}
-		if b, err := io.ReadAll(slow.Body); err != nil || !strings.Contains(string(b), `"id":"s","result"`) {
-			t.Errorf("%s, %v", b, err)
+		if all := text(t, slow); !strings.Contains(all, `"id":"s","result"`) {
+			t.Error(all)
 		}
 		bad, err := post(t, tr, session, `{"jsonrpc":"2.0","id":"b","method":"bad"}`)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer bad.Body.Close()
-		if b, err := io.ReadAll(bad.Body); err != nil || !strings.Contains(string(b), "invalid") {
-			t.Errorf("%s, %v", b, err)
+		if all := text(t, bad); !strings.Contains(all, "invalid") {
+			t.Error(all)
 		}
 	})
 }
 
-// ownerKey is the key of the name of the owner in the context of a request.
-type ownerKey struct{}
-
-// as is the context of a request of an owner.
-func as(t *testing.T, name string) context.Context {
-	return context.WithValue(t.Context(), ownerKey{}, name)
+// named has owners be the principals of callers.
+func named(caller shim.Session, _ bool) Owner {
+	return Owner{Name: caller.Principal, Private: caller.Principal != ""}
 }
 
-// named has owners be those that the context of a request names.
-func named(ctx context.Context, _ bool) Owner {
-	name, _ := ctx.Value(ownerKey{}).(string)
-	return Owner{Name: name, Private: name != ""}
-}
-
-// postAs posts a message of an owner outside of any session.
-func postAs(t *testing.T, tr *Transport, owner, body string, header ...string) (*http.Response, error) {
+// postAs sends a request of an owner outside of any session.
+func postAs(t *testing.T, tr *Transport, owner, body string) (transport.Stream, error) {
 	t.Helper()
-	req, _ := http.NewRequestWithContext(as(t, owner), http.MethodPost, "http://x.invalid", strings.NewReader(body))
-	for _, name := range header {
-		req.Header.Set(name, "x")
-	}
-	return tr.RoundTrip(req)
+	m := transporttest.Message("", body)
+	m.Caller.Principal, m.Modern = owner, m.Method != "initialize"
+	return tr.Request(t.Context(), m)
 }
 
 // Servers that end soon are paused for their owner alone, from the second in a row on. One that has
@@ -341,10 +315,9 @@ func TestShortLives(t *testing.T) {
 		})
 		start := func(owner string) error {
 			t.Helper()
-			resp, err := postAs(t, tr, owner, hello)
+			in, err := postAs(t, tr, owner, hello)
 			if err == nil {
-				_, err = io.ReadAll(resp.Body)
-				resp.Body.Close()
+				_, err = transporttest.ReadAll(in)
 			}
 			<-time.After(life + time.Millisecond)
 			return err
@@ -390,15 +363,13 @@ func TestEndingServersCount(t *testing.T) {
 	}{{2, false}, {9, true}} {
 		synctest.Test(t, func(t *testing.T) {
 			var running, most atomic.Int64
-			tr := opens(t, Config{Max: c.max, Exclusive: c.exclusive, Open: func(context.Context, http.Header, *sync.WaitGroup, <-chan struct{}) (Link, error) {
+			tr := opens(t, Config{Max: c.max, Exclusive: c.exclusive, Open: func(context.Context, *transport.Message, *sync.WaitGroup, <-chan struct{}) (Link, error) {
 				most.Store(max(most.Load(), running.Add(1)))
 				return &slowEnd{newPipe(answers), &running}, nil
 			}}, nil)
 			for range 10 {
 				session := begin(t, tr)
-				req, _ := http.NewRequestWithContext(t.Context(), http.MethodDelete, "http://x.invalid", nil)
-				req.Header.Set("Mcp-Session-Id", session)
-				if _, err := tr.RoundTrip(req); err != nil {
+				if err := tr.EndSession(t.Context(), transporttest.Message(session, "")); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -418,12 +389,12 @@ func TestMaxOwner(t *testing.T) {
 			}
 		})
 		busy := func(owner string) error {
-			resp, err := postAs(t, tr, owner, hello)
+			in, err := postAs(t, tr, owner, hello)
 			if err != nil {
 				return err
 			}
-			_, _ = io.ReadAll(resp.Body)
-			_, err = post(t, tr, resp.Header.Get("Mcp-Session-Id"), `{"jsonrpc":"2.0","id":"w","method":"wait"}`)
+			text(t, in)
+			_, err = post(t, tr, in.Head().Session, `{"jsonrpc":"2.0","id":"w","method":"wait"}`)
 			return err
 		}
 		for owner, want := range map[string]bool{"alice": true, "bob": true} {
@@ -446,14 +417,12 @@ func TestNobodyHearsAnothers(t *testing.T) {
 				p.say(`{"jsonrpc":"2.0","method":"notifications/unknown","params":{"of":"bob"}}`)
 				p.answer(m)
 			})
-			resp, err := postAs(t, tr, owner, `{"jsonrpc":"2.0","id":"e","method":"echo"}`, "Mcp-Method")
+			in, err := postAs(t, tr, owner, `{"jsonrpc":"2.0","id":"e","method":"echo"}`)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer resp.Body.Close()
-			b, err := io.ReadAll(resp.Body)
-			if err != nil || strings.Contains(string(b), "bob") != hears {
-				t.Errorf("owner %q hears %s, %v", owner, b, err)
+			if all := text(t, in); strings.Contains(all, "bob") != hears {
+				t.Errorf("owner %q hears %s", owner, all)
 			}
 		})
 	}

@@ -1,16 +1,16 @@
 package duplex
 
 import (
-	"context"
 	"errors"
 	"io"
-	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"taskgate/gateway/upstream/transport"
+	"taskgate/gateway/upstream/transporttest"
 	"taskgate/internal/jsonrpc"
 	"taskgate/shim"
 )
@@ -18,10 +18,9 @@ import (
 // isBusy reports whether there is no room for another session.
 func isBusy(t *testing.T, tr *Transport) bool {
 	t.Helper()
-	resp, err := post(t, tr, "", hello)
+	in, err := post(t, tr, "", hello)
 	if err == nil {
-		defer resp.Body.Close()
-		_, err = io.ReadAll(resp.Body)
+		_, err = transporttest.ReadAll(in)
 	}
 	_, busy := errors.AsType[*shim.BusyError](err)
 	if err != nil && !busy {
@@ -45,12 +44,11 @@ func TestServerWithATask(t *testing.T) {
 				session := begin(t, tr)
 				ask := func(method string) {
 					t.Helper()
-					resp, err := post(t, tr, session, `{"jsonrpc":"2.0","id":"c","method":"`+method+`"}`)
-					if err != nil || resp.StatusCode != http.StatusOK {
-						t.Fatalf("%+v, %v", resp, err)
+					in, err := post(t, tr, session, `{"jsonrpc":"2.0","id":"c","method":"`+method+`"}`)
+					if err != nil {
+						t.Fatal(err)
 					}
-					_, _ = io.ReadAll(resp.Body)
-					resp.Body.Close()
+					text(t, in)
 				}
 				ask("tools/call")
 				for range 3 {
@@ -74,15 +72,14 @@ func TestStreamThatNobodyHears(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var heard atomic.Bool
 		heard.Store(true)
-		tr := opens(t, Config{Heard: func(context.Context) bool { return heard.Load() }}, answers)
-		session := begin(t, tr)
-		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x.invalid", nil)
-		req.Header.Set("Mcp-Session-Id", session)
-		get, err := tr.RoundTrip(req)
+		tr := opens(t, Config{}, answers)
+		m := transporttest.Message(begin(t, tr), "")
+		m.IsHeard = heard.Load
+		in, err := tr.Listen(t.Context(), m)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer get.Body.Close()
+		defer in.Close()
 		if !isBusy(t, tr) {
 			t.Error("a server that is heard was ended")
 		}
@@ -90,7 +87,7 @@ func TestStreamThatNobodyHears(t *testing.T) {
 		if isBusy(t, tr) {
 			t.Error("a server that nobody hears is in the way")
 		}
-		if _, err := get.Body.Read(make([]byte, 1)); err != io.EOF {
+		if _, err := transporttest.Read(in); err != io.EOF {
 			t.Errorf("its stream: %v", err)
 		}
 	})
@@ -103,8 +100,8 @@ func TestKinOfAnOwner(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var starts atomic.Int64
-				owner := func(ctx context.Context, modern bool) Owner {
-					o := named(ctx, modern)
+				owner := func(caller shim.Session, legacy bool) Owner {
+					o := named(caller, legacy)
 					if strings.HasPrefix(o.Name, "session") {
 						o.Kin = "anonymous"
 					}
@@ -118,10 +115,8 @@ func TestKinOfAnOwner(t *testing.T) {
 					p.Stop()
 				})
 				start := func(owner string) {
-					resp, err := postAs(t, tr, owner, hello)
-					if err == nil {
-						_, _ = io.ReadAll(resp.Body)
-						resp.Body.Close()
+					if in, err := postAs(t, tr, owner, hello); err == nil {
+						_, _ = transporttest.ReadAll(in)
 					}
 					synctest.Wait()
 				}
@@ -144,8 +139,8 @@ func TestKinOfAnOwner(t *testing.T) {
 // has such a request is not taken.
 func TestOneUseOfAServer(t *testing.T) {
 	tr := opens(t, Config{Max: 9}, answers)
-	id := func(m string) (jsonrpc.ID, Message) {
-		return jsonrpc.StringID(m), Message{Bytes: []byte(`{"jsonrpc":"2.0","id":"` + m + `","method":"tools/call"}`)}
+	call := func(id string) *transport.Message {
+		return transporttest.Message("", `{"jsonrpc":"2.0","id":"`+id+`","method":"tools/call"}`)
 	}
 	s, err := tr.shareOf(t.Context(), nil, Owner{})
 	if err != nil {
@@ -155,8 +150,7 @@ func TestOneUseOfAServer(t *testing.T) {
 	if tr.findServer(session) != s {
 		t.Fatal("the server was not taken")
 	}
-	call, m := id("a")
-	if err := s.sendRequest(t.Context(), newStream(t.Context(), s, "", call, "tools/call"), m); err != ErrOver {
+	if err := s.sendRequest(t.Context(), newStream(t.Context(), s, "", call("a"))); err != ErrOver {
 		t.Errorf("a request of the modern era goes to the session: %v", err)
 	}
 	echo(t, tr, session)
@@ -164,10 +158,9 @@ func TestOneUseOfAServer(t *testing.T) {
 	if err != nil || other == s {
 		t.Fatalf("the same server, %v", err)
 	}
-	call, m = id("b")
-	st := newStream(t.Context(), other, "", call, "tools/call")
+	st := newStream(t.Context(), other, "", call("b"))
 	defer st.Close()
-	if err := other.sendRequest(t.Context(), st, m); err != nil {
+	if err := other.sendRequest(t.Context(), st); err != nil {
 		t.Error(err)
 	}
 	if tr.findServer(begin(t, tr)) == other {

@@ -2,7 +2,6 @@ package sse
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,8 +14,10 @@ import (
 	"time"
 
 	"taskgate/gateway/upstream/duplex"
+	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/streamable"
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/eventstream"
-	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
 
@@ -27,7 +28,8 @@ const postGrace = time.Second
 // conn is one connection of a server, and so one of its sessions. mu guards what follows it.
 type conn struct {
 	t        *Transport
-	header   http.Header // of what is said in the gateway's own name
+	first    *transport.Message // what the message that it was opened for brings besides its body
+	host     string             // the name by which the server is asked, where it is not that of the URL
 	endpoint *url.URL
 	body     io.Closer // of the event stream; nil for none
 	events   *eventstream.Reader
@@ -41,19 +43,19 @@ type conn struct {
 
 // Send posts one message. A request counts as sent as soon as the server says something that
 // belongs to it: servers of the Java SDK answer a POST when all is said.
-func (c *conn) Send(ctx context.Context, m duplex.Message) error {
+func (c *conn) Send(ctx context.Context, m *transport.Message, heard <-chan struct{}) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	done := make(chan error, 1)
 	var out atomic.Bool // it has a connection to go out on
-	if !c.begin(func() { done <- c.post(ctx, m, &out) }) {
+	if !c.begin(func() { done <- c.post(ctx, m, heard != nil, &out) }) {
 		return duplex.ErrOver
 	}
 	var err error
 	select {
 	case err = <-done:
-	case <-m.Heard:
+	case <-heard:
 	case <-c.life.Done():
 		err = errBroken
 	case <-ctx.Done():
@@ -62,7 +64,7 @@ func (c *conn) Send(ctx context.Context, m duplex.Message) error {
 		}
 	}
 	select {
-	case <-m.Heard: // it came first: a server may end the stream right after its answer
+	case <-heard: // it came first: a server may end the stream right after its answer
 		return nil
 	default:
 		return err
@@ -82,12 +84,19 @@ func (c *conn) begin(post func()) bool {
 
 // post posts one message. Once it goes out, it outlives the request, and the connection, by a moment. Before, it is
 // cut off with them: nobody would cancel a call that goes out later.
-func (c *conn) post(caller context.Context, m duplex.Message, out *atomic.Bool) error {
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(caller))
+func (c *conn) post(caller context.Context, m *transport.Message, asks bool, out *atomic.Bool) error {
+	named := caller
+	if m.Own { // it signs in with what the connection was opened with
+		named = forward.Unheard(c.life)
+	}
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(named))
 	defer cancel(nil)
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { out.Store(true) }})
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {
+		out.Store(true)
+		m.NoteReached()
+	}})
 	late := time.AfterFunc(c.t.cfg.Patience, func() { cancel(c.t.slow()) })
-	if m.Heard != nil { // there may be much for the server to do before it answers
+	if asks { // there may be much for the server to do before it answers
 		late.Stop()
 	}
 	defer late.Stop()
@@ -100,25 +109,33 @@ func (c *conn) post(caller context.Context, m duplex.Message, out *atomic.Bool) 
 	}
 	defer context.AfterFunc(caller, soon)()
 	defer context.AfterFunc(c.life, soon)()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "", bytes.NewReader(m.Bytes))
+	req, err := c.t.HTTP.NewRequest(ctx, http.MethodPost, c.wordMessage(m))
 	if err != nil {
 		return err
 	}
-	req.URL, req.Header = c.endpoint, c.headerOf(m)
-	req.Host = takeHost(req.Header, req.URL)
-	resp, err := c.t.cfg.Base.RoundTrip(req)
+	req.URL = c.endpoint
+	resp, err := c.t.HTTP.Perform(req)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
 		return err
 	case resp.StatusCode/100 != 2:
-		resp, _ = whole(resp)
-		return &duplex.Refusal{Response: resp}
+		return streamable.ReadStatus(resp, m)
 	}
 	_, _ = io.CopyN(io.Discard, resp.Body, maxRead)
 	resp.Body.Close()
 	return nil
+}
+
+// wordMessage is a message as it is posted. There are no sessions in this transport.
+func (c *conn) wordMessage(m *transport.Message) *transport.Message {
+	worded := *m
+	worded.Session = ""
+	if m.Own {
+		worded.Header, worded.Version = c.first.Header, c.first.Version
+	}
+	return &worded
 }
 
 // errBroken: the event stream has ended while a message was posted, which the server may have
@@ -128,24 +145,6 @@ var errBroken = errors.New("the event stream has ended")
 // slow is the error of a notification or a response that the server does not take in time.
 func (t *Transport) slow() error {
 	return &shim.UpstreamError{Kind: shim.KindTimeout, Message: fmt.Sprintf("the server did not take a message within %s", t.cfg.Patience)}
-}
-
-// headerOf is the header of the POST of a message. There are no sessions in this transport.
-func (c *conn) headerOf(m duplex.Message) http.Header {
-	h := m.Header
-	if h == nil {
-		h = c.header
-	}
-	h = h.Clone()
-	h.Del(mcp.HeaderSession)
-	return h
-}
-
-// takeHost takes the name out of a header by which the server is asked: that of the address, unless it has another.
-func takeHost(h http.Header, address *url.URL) string {
-	host := cmp.Or(h.Get(headerHost), address.Host)
-	h.Del(headerHost)
-	return host
 }
 
 // Receive returns the data of the next message event.
@@ -189,13 +188,5 @@ func (c *conn) Close() {
 	}
 }
 
-// maxRead bounds what is read of a response whose body is of no interest, or an error.
+// maxRead bounds what is read of a response whose body is of no interest.
 const maxRead = 64 << 10
-
-// whole reads a response, so that it no longer depends on its connection.
-func whole(resp *http.Response) (*http.Response, []byte) {
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRead))
-	resp.Body.Close()
-	resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	return resp, body
-}

@@ -11,10 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"taskgate/gateway/upstream/transporttest"
 	"taskgate/shim"
 )
 
-// What the server answers to a POST is the response, whatever becomes of it; the connection
+// What the server answers to a POST is the outcome, whatever becomes of it; the connection
 // stays.
 func TestRefusedPosts(t *testing.T) {
 	s := newServer(t)
@@ -25,15 +26,12 @@ func TestRefusedPosts(t *testing.T) {
 			w.Header().Set("Retry-After", "7")
 			w.Header().Set("Location", "/elsewhere")
 			w.WriteHeader(code)
-			_, _ = io.WriteString(w, "why")
+			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32099,"message":"why"}}`)
 		})
 		for _, body := range []string{ask, tell} {
-			resp, err := cl.post(session, body)
-			if err != nil || resp.StatusCode != code || resp.Header.Get("Retry-After") != "7" {
-				t.Fatalf("status %d: %+v, %v", code, resp, err)
-			}
-			if b, _ := io.ReadAll(resp.Body); string(b) != "why" {
-				t.Errorf("status %d: %q", code, b)
+			_, err := cl.post(session, body)
+			if se := wantStatus(t, err, code); se.RetryAfter != 7*time.Second || se.RPC == nil || se.RPC.Message != "why" {
+				t.Errorf("status %d: %+v", code, se)
 			}
 		}
 	}
@@ -59,21 +57,20 @@ func TestHeldPosts(t *testing.T) {
 		s.say("event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"question\"}\n\n")
 		s.say("data: {\"jsonrpc\":\"2.0\",\"id\":\"a\",\"result\":" + <-answered + "}\n\n")
 	})
-	resp, err := cl.post(session, ask)
+	in, err := cl.post(session, ask)
 	if err != nil {
 		t.Fatal(err)
 	}
-	read := events(resp)
-	if ev, err := read.Next(); err != nil || !strings.Contains(string(ev.Data), "question") {
-		t.Fatalf("%+v, %v", ev, err)
+	if m, err := transporttest.Read(in); err != nil || m.Method != "question" {
+		t.Fatalf("%+v, %v", m, err)
 	}
-	if resp, err := cl.post(session, `{"jsonrpc":"2.0","id":7,"result":{}}`); err != nil || resp.StatusCode != http.StatusAccepted {
-		t.Errorf("%+v, %v", resp, err)
+	if _, err := cl.post(session, `{"jsonrpc":"2.0","id":7,"result":{}}`); err != nil {
+		t.Error(err)
 	}
-	if ev, err := read.Next(); err != nil || !strings.Contains(string(ev.Data), `"id":7`) {
-		t.Errorf("%+v, %v", ev, err)
+	if m, err := transporttest.Read(in); err != nil || !strings.Contains(string(m.Result), `"id":7`) {
+		t.Errorf("%+v, %v", m, err)
 	}
-	if _, err := read.Next(); err != io.EOF {
+	if _, err := transporttest.Read(in); err != io.EOF {
 		t.Error(err)
 	}
 }
@@ -97,16 +94,13 @@ func TestPostsAreNotCutOff(t *testing.T) {
 		}
 	})
 	ctx, cancel := context.WithCancel(t.Context())
-	req, _ := http.NewRequestWithContext(ctx, http.MethodPost, cl.url, strings.NewReader(ask))
-	req.Header.Set("Mcp-Session-Id", session)
-	resp, err := cl.RoundTrip(req)
+	in, err := cl.Request(ctx, transporttest.Message(session, ask))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.ReadAll(resp.Body); err != nil {
+	if _, err := transporttest.ReadAll(in); err != nil {
 		t.Error(err)
 	}
-	resp.Body.Close()
 	cancel()
 	if <-cut {
 		t.Error("the POST was cut off")
@@ -128,10 +122,8 @@ func TestSlowPosts(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	req, _ := http.NewRequestWithContext(ctx, http.MethodPost, cl.url, strings.NewReader(ask))
-	req.Header.Set("Mcp-Session-Id", session)
-	if resp, err := cl.RoundTrip(req); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%+v, %v", resp, err)
+	if _, err := cl.Request(ctx, transporttest.Message(session, ask)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v", err)
 	}
 }
 
@@ -151,29 +143,27 @@ func TestEndOfStream(t *testing.T) {
 			cl := s.client(Config{MaxEvent: 1 << 10})
 			session := cl.begin()
 			s.does(status(202, ""))
-			resp, err := cl.post(session, ask)
+			in, err := cl.post(session, ask)
 			if err != nil {
 				t.Fatal(err)
 			}
 			c.end(s)
-			_, err = io.ReadAll(resp.Body)
+			_, err = transporttest.ReadAll(in)
 			ue, ok := errors.AsType[*shim.UpstreamError](err)
 			if !ok || ue.Kind != c.kind || ue.Unsent || !strings.Contains(ue.Message, c.says) {
 				t.Errorf("error %v", err)
 			}
 			s.does(nil)
-			cl.base.CloseIdleConnections() // those that the server has closed, and the client may not know of
-			resp, err = cl.post(session, ask)
+			_ = cl.HTTP.Close(t.Context()) // the connections that the server has closed, and the client may not know of
+			_, err = cl.post(session, ask)
 			for range 10 { // a connection may become idle only now
-				if err == nil {
+				if transporttest.StatusOf(err) != 0 {
 					break
 				}
-				cl.base.CloseIdleConnections()
-				resp, err = cl.post(session, ask)
+				_ = cl.HTTP.Close(t.Context())
+				_, err = cl.post(session, ask)
 			}
-			if err != nil || resp.StatusCode != http.StatusNotFound {
-				t.Errorf("%+v, %v", resp, err)
-			}
+			wantStatus(t, err, http.StatusNotFound)
 			if _, err := cl.text(cl.begin(), ask); err != nil {
 				t.Error(err)
 			}
@@ -226,7 +216,7 @@ func TestEvents(t *testing.T) {
 		s.say("event: message\r\ndata: {\"jsonrpc\":\"2.0\",\"id\":\"a\",\r\ndata: \"result\":{}}\r\n\r\n")
 	})
 	got, err := cl.text(session, ask)
-	if want := "data: {\"jsonrpc\":\"2.0\",\"id\":\"a\", \"result\":{}}\n\n"; err != nil || got != want {
+	if want := "{\"jsonrpc\":\"2.0\",\"id\":\"a\",\n\"result\":{}}\n"; err != nil || got != want {
 		t.Errorf("%q, %v", got, err)
 	}
 }
@@ -242,14 +232,13 @@ func TestMax(t *testing.T) {
 	}
 	s.does(nil)
 	c := cl.begin()
-	if resp, err := cl.post(b, tell); err != nil || resp.StatusCode != http.StatusNotFound {
-		t.Errorf("%+v, %v", resp, err)
-	}
+	_, err := cl.post(b, tell)
+	wantStatus(t, err, http.StatusNotFound)
 	s.does(status(202, ""))
 	if _, err := cl.post(c, ask); err != nil {
 		t.Fatal(err)
 	}
-	_, err := cl.post("", hello)
+	_, err = cl.post("", hello)
 	if busy, ok := errors.AsType[*shim.BusyError](err); !ok || busy.Key != "max_sse_connections" {
 		t.Errorf("error %v", err)
 	}
@@ -288,12 +277,12 @@ func TestRefusedSession(t *testing.T) {
 		w.WriteHeader(http.StatusAccepted)
 		s.say(fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"error\":{\"code\":-32600,\"message\":\"not you\"}}\n\n", idOf(string(b))))
 	})
-	resp, err := cl.post("", hello, "Authorization", "Bearer alice")
+	in, err := cl.post("", hello, "Authorization", "Bearer alice")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(b), "not you") {
-		t.Errorf("%s, %v", b, err)
+	if text, err := transporttest.ReadAll(in); err != nil || !strings.Contains(text, "not you") {
+		t.Errorf("%s, %v", text, err)
 	}
 	s.does(nil)
 	cl.begin("Authorization", "Bearer bob")

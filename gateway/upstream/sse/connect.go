@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"taskgate/gateway/upstream/duplex"
+	"taskgate/gateway/upstream/streamable"
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/eventstream"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -22,14 +24,14 @@ import (
 var errNoEndpoint = errors.New("the first event is no endpoint")
 
 // open connects to the server: a GET whose event stream names the endpoint.
-func (t *Transport) open(ctx context.Context, header http.Header, _ *sync.WaitGroup, _ <-chan struct{}) (duplex.Link, error) {
-	c := &conn{t: t, header: header.Clone()}
-	c.life, c.end = context.WithCancelCause(context.Background())
+func (t *Transport) open(ctx context.Context, first *transport.Message, _ *sync.WaitGroup, _ <-chan struct{}) (duplex.Link, error) {
+	c := &conn{t: t, first: &transport.Message{Version: first.Version, Header: first.Header}}
+	c.life, c.end = context.WithCancelCause(context.WithoutCancel(ctx))  // which says what it signs in with
 	stop := context.AfterFunc(ctx, func() { c.end(context.Cause(ctx)) }) // until it is open
 	patience := time.AfterFunc(t.cfg.Patience, func() {
 		c.end(&duplex.Ending{Kind: shim.KindTimeout, How: fmt.Sprintf("did not begin within %s", t.cfg.Patience), Err: errNoEndpoint})
 	})
-	err := c.connect(ctx)
+	err := c.connect()
 	late := !patience.Stop()
 	if gone := !stop(); err == nil && (gone || late) {
 		err = context.Cause(c.life)
@@ -49,18 +51,16 @@ func (t *Transport) open(ctx context.Context, header http.Header, _ *sync.WaitGr
 	return nil, err
 }
 
-// connect asks for the event stream, and reads its first event. ctx is that of the request which needs it: a refusal
-// is about what that signs in with.
-func (c *conn) connect(ctx context.Context) error {
-	req, err := http.NewRequestWithContext(c.life, http.MethodGet, "", nil)
+// connect asks for the event stream, and reads its first event.
+func (c *conn) connect() error {
+	req, err := c.t.HTTP.NewRequest(c.life, http.MethodGet, c.first)
 	if err != nil {
 		return err
 	}
-	req.URL, req.Header = c.t.cfg.URL, c.header.Clone()
-	req.Host = takeHost(req.Header, req.URL)
-	req.Header.Del("Content-Type")
-	req.Header.Set("Accept", mcp.TypeSSE)
-	resp, err := c.t.cfg.Base.RoundTrip(req)
+	if req.Host != req.URL.Host {
+		c.host = req.Host
+	}
+	resp, err := c.t.HTTP.Perform(req)
 	if err != nil {
 		return err
 	}
@@ -68,9 +68,7 @@ func (c *conn) connect(ctx context.Context) error {
 		if resp.StatusCode/100 == 2 || unclear(resp.StatusCode) {
 			c.t.learn(false)
 		}
-		resp, _ = whole(resp)
-		resp.Request = req.WithContext(ctx)
-		return &duplex.Refusal{Response: resp}
+		return streamable.ReadStatus(resp, c.first)
 	}
 	c.body = resp.Body
 	c.events = eventstream.NewReader(resp.Body, int(c.t.cfg.MaxEvent), nil)
@@ -101,7 +99,7 @@ func (c *conn) setEndpoint(named string) error {
 	if err != nil || named == "" {
 		return &duplex.Ending{Kind: shim.KindProtocol, How: "names an endpoint that is no URL"}
 	}
-	if host := c.header.Get(headerHost); host != "" && strings.EqualFold(u.Host, host) {
+	if c.host != "" && strings.EqualFold(u.Host, c.host) {
 		u.Scheme, u.Host = c.t.cfg.URL.Scheme, c.t.cfg.URL.Host // the name by which it was asked
 	}
 	if origin(u) != origin(c.t.cfg.URL) {

@@ -8,12 +8,13 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"taskgate/gateway/upstream/streamable"
+	"taskgate/gateway/upstream/transport"
+	"taskgate/gateway/upstream/transporttest"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
-
-	"taskgate/internal/eventstream"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -153,9 +154,7 @@ func (s *server) requests() (list []string) {
 // client is a Transport with what the tests need.
 type client struct {
 	*Transport
-	t    *testing.T
-	url  string
-	base *http.Transport
+	t *testing.T
 }
 
 func (s *server) client(c Config) *client {
@@ -164,23 +163,20 @@ func (s *server) client(c Config) *client {
 
 func newClient(t *testing.T, at string, c Config) *client {
 	t.Helper()
-	base := &http.Transport{}
 	var err error
 	if c.URL, err = url.Parse(at); err != nil {
 		t.Fatal(err)
 	}
-	c.Base = base
 	if c.Patience == 0 {
 		c.Patience = 5 * time.Second
 	}
-	tr := New(c)
+	tr := New(streamable.New(streamable.Config{URL: c.URL, MaxResult: 32 << 20}), c)
 	t.Cleanup(func() {
 		if err := tr.Close(t.Context()); err != nil && t.Context().Err() == nil {
 			t.Errorf("Close: %v", err)
 		}
-		base.CloseIdleConnections()
 	})
-	return &client{Transport: tr, t: t, url: at, base: base}
+	return &client{Transport: tr, t: t}
 }
 
 const (
@@ -189,52 +185,51 @@ const (
 	tell  = `{"jsonrpc":"2.0","method":"test","params":{}}`
 )
 
-// post posts a message, in a session if one is given.
-func (c *client) post(session, body string, header ...string) (*http.Response, error) {
+// post sends a message, in a session if one is given.
+func (c *client) post(session, body string, header ...string) (transport.Stream, error) {
 	c.t.Helper()
-	req, err := http.NewRequestWithContext(c.t.Context(), http.MethodPost, c.url, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
+	m := transporttest.Message(session, body)
+	m.Header = make(http.Header)
 	for i := 0; i+1 < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
+		m.Header.Set(header[i], header[i+1])
 	}
-	if session != "" {
-		req.Header.Set("Mcp-Session-Id", session)
+	in, err := transporttest.Send(c.t.Context(), c.Transport, m)
+	if in != nil {
+		c.t.Cleanup(in.Close)
 	}
-	resp, err := c.RoundTrip(req)
-	if err == nil {
-		c.t.Cleanup(func() { resp.Body.Close() })
-	}
-	return resp, err
+	return in, err
 }
 
 // begin opens a session.
 func (c *client) begin(header ...string) string {
 	c.t.Helper()
-	resp, err := c.post("", hello, header...)
+	in, err := c.post("", hello, header...)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	if _, err := io.ReadAll(resp.Body); err != nil || !Local(resp.Header.Get("Mcp-Session-Id")) {
-		c.t.Fatalf("%+v, %v", resp, err)
+	session := in.Head().Session
+	if _, err := transporttest.ReadAll(in); err != nil || !Local(session) {
+		c.t.Fatalf("session %q, %v", session, err)
 	}
-	return resp.Header.Get("Mcp-Session-Id")
+	return session
 }
 
-// text is the whole response to a request.
+// text is all that is said to a request.
 func (c *client) text(session, body string) (string, error) {
 	c.t.Helper()
-	resp, err := c.post(session, body)
+	in, err := c.post(session, body)
 	if err != nil {
 		return "", err
 	}
-	b, err := io.ReadAll(resp.Body)
-	return string(b), err
+	return transporttest.ReadAll(in)
 }
 
-// events reads a response.
-func events(resp *http.Response) *eventstream.Reader {
-	return eventstream.NewReader(resp.Body, 32<<20, nil)
+// wantStatus wants a message to be refused with a status.
+func wantStatus(t *testing.T, err error, status int) *transport.StatusError {
+	t.Helper()
+	se, ok := err.(*transport.StatusError)
+	if !ok || se.Status != status {
+		t.Fatalf("%v, want status %d", err, status)
+	}
+	return se
 }

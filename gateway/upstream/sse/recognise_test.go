@@ -61,13 +61,8 @@ func TestRecognition(t *testing.T) {
 				c.post(w, r)
 			})
 			cl := s.client(Config{})
-			resp, err := cl.post("", hello)
-			if err != nil || resp.StatusCode != c.status {
-				t.Fatalf("%+v, %v", resp, err)
-			}
-			if b, err := io.ReadAll(resp.Body); err != nil || c.status == 404 && string(b) != "x" {
-				t.Errorf("the body is %q, %v", b, err)
-			}
+			_, err := cl.post("", hello)
+			wantStatus(t, err, c.status)
 			if gets != c.gets || cl.Speaks() {
 				t.Errorf("%d GET requests, and the server counts as one of HTTP+SSE: %t", gets, cl.Speaks())
 			}
@@ -104,9 +99,8 @@ func TestRemembered(t *testing.T) {
 	if got := s.requests(); !slices.Equal(got, []string{"GET /sse", "POST /messages"}) {
 		t.Errorf("requests %q", got)
 	}
-	if resp, err := cl.post("", ask, "Mcp-Method", "test"); err != nil || resp.StatusCode != 405 {
-		t.Errorf("%+v, %v", resp, err)
-	}
+	_, err := cl.post("", ask)
+	wantStatus(t, err, 405)
 	always := s.client(Config{Always: true})
 	s.requests()
 	always.begin()
@@ -129,13 +123,14 @@ func TestServerChanges(t *testing.T) {
 				get(w, r)
 				return
 			}
-			b, _ := io.ReadAll(r.Body)
-			_, _ = w.Write(b)
+			if b, _ := io.ReadAll(r.Body); string(b) != hello {
+				t.Errorf("%s: the server got %q", name, b)
+			}
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":"h","result":{}}`)
 		})
-		if resp, err := cl.post("", hello); err != nil || resp.StatusCode != 200 || cl.Speaks() {
-			t.Errorf("%s: %+v, %v", name, resp, err)
-		} else if b, _ := io.ReadAll(resp.Body); string(b) != hello {
-			t.Errorf("%s: the server got %q", name, b)
+		if _, err := cl.text("", hello); err != nil || cl.Speaks() {
+			t.Errorf("%s: %v", name, err)
 		}
 		s.becomes(nil)
 		cl.begin()
@@ -153,8 +148,9 @@ func TestServerChanges(t *testing.T) {
 	cl.begin()
 	for _, code := range []int{401, 429, 500, 503, 302} {
 		s.becomes(status(code, ""))
-		if resp, err := cl.post("", hello); err != nil || resp.StatusCode != code || !cl.Speaks() {
-			t.Errorf("status %d: %+v, %v", code, resp, err)
+		_, err := cl.post("", hello)
+		if wantStatus(t, err, code); !cl.Speaks() {
+			t.Errorf("status %d: the server counts as one of Streamable HTTP", code)
 		}
 		s.becomes(nil)
 		cl.begin()
@@ -229,9 +225,8 @@ func TestBadBeginnings(t *testing.T) {
 	wantError(t, err, "protocol", "before it named an endpoint")
 	cl := s.client(Config{Always: true})
 	s.becomes(status(403, "no"))
-	if resp, err := cl.post("", hello); err != nil || resp.StatusCode != 403 {
-		t.Errorf("%+v, %v", resp, err)
-	}
+	_, err = cl.post("", hello)
+	wantStatus(t, err, 403)
 	s.Server.Close()
 	if _, err := cl.post("", hello); err == nil {
 		t.Error("no error of a server that is not there")

@@ -28,7 +28,7 @@ func TestTransportSuite(t *testing.T) {
 					web.CloseClientConnections()
 					web.Close()
 				})
-				return &transporttest.Peer{Transport: newClient(t, web.URL+"/", c.config), URL: web.URL + "/", Dead: s.Dead}
+				return &transporttest.Peer{Transport: newClient(t, web.URL+"/", c.config), Dead: s.Dead}
 			})
 		})
 	}

@@ -3,7 +3,7 @@ package sse
 import (
 	"cmp"
 	"context"
-	"io"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"taskgate/gateway/upstream/duplex"
-	"taskgate/internal/jsonrpc"
+	"taskgate/gateway/upstream/streamable"
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/mcp"
 )
 
@@ -31,9 +32,8 @@ const what = "the event stream of the server"
 
 // Config says which server is reached, and how.
 type Config struct {
-	// URL is that of the server, and Base reaches it.
-	URL  *url.URL
-	Base http.RoundTripper
+	// URL is that of the server.
+	URL *url.URL
 	// Always says that the server is one of HTTP+SSE. Otherwise that is found out.
 	Always bool
 
@@ -51,24 +51,28 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Transport is an http.RoundTripper for a server of which it is not known whether it speaks
-// Streamable HTTP or HTTP+SSE. Requests go to it as they are, until it answers an initialize
+// Transport reaches a server of which it is not known whether it speaks Streamable HTTP or
+// HTTP+SSE. Messages go to it by the former, until it answers an initialize
 // with 400, 404 or 405, without a JSON-RPC error, and a GET with an event stream that begins
 // with an endpoint event. From then on each initialize opens a connection, until a GET is
 // answered otherwise.
 //
 // It is safe for concurrent use. Its owner closes it.
 type Transport struct {
+	// HTTP performs all requests, and is closed by Close.
+	HTTP   *streamable.Transport
 	cfg    Config
 	older  *duplex.Transport
 	speaks atomic.Bool // HTTP+SSE, as far as is known
 }
 
-// New makes a transport. Nothing is contacted.
-func New(c Config) *Transport {
+var _ transport.Transport = (*Transport)(nil)
+
+// New makes a transport over another one to the same server. Nothing is contacted.
+func New(http *streamable.Transport, c Config) *Transport {
 	c.MaxEvent = cmp.Or(c.MaxEvent, 32<<20)
 	c.Patience = cmp.Or(c.Patience, 5*time.Second)
-	t := &Transport{cfg: c}
+	t := &Transport{HTTP: http, cfg: c}
 	t.speaks.Store(c.Always)
 	t.older = duplex.New(duplex.Config{
 		Open: t.open, What: what, Prefix: prefix,
@@ -85,110 +89,95 @@ func (t *Transport) Speaks() bool { return t.speaks.Load() }
 func Local(session string) bool { return strings.HasPrefix(session, prefix) }
 
 // Close closes all connections, and waits for their end.
-func (t *Transport) Close(ctx context.Context) error { return t.older.Close(ctx) }
+func (t *Transport) Close(ctx context.Context) error {
+	return errors.Join(t.older.Close(ctx), t.HTTP.Close(ctx))
+}
 
-// RoundTrip answers one request.
-func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	session := req.Header.Get(mcp.HeaderSession)
+// Reach reports whether the server could be reached.
+func (t *Transport) Reach(ctx context.Context) error { return t.HTTP.Reach(ctx) }
+
+// Request sends a request.
+func (t *Transport) Request(ctx context.Context, m *transport.Message) (transport.Stream, error) {
 	switch {
-	case Local(session):
-		return t.askOlder(req)
-	case session != "" || req.Method != http.MethodPost || req.Header.Get(mcp.HeaderMethod) != "":
-		return t.cfg.Base.RoundTrip(req)
-	case !t.speaks.Load():
-		return t.tryOlder(req)
-	case !initializes(req):
-		return t.cfg.Base.RoundTrip(req)
+	case m.Method != mcp.MethodInitialize || m.Session != "":
+		return t.way(m).Request(ctx, m)
 	case t.cfg.Always:
-		return t.askOlder(req)
+		return t.older.Request(ctx, m)
+	case t.speaks.Load():
+		return t.tryNewer(ctx, m)
 	}
-	return t.tryNewer(req)
+	return t.tryOlder(ctx, m)
 }
 
-// headerHost is where the name that a request asks for goes along with its header. net/http writes it from
-// http.Request.Host alone.
-const headerHost = "Host"
-
-// askOlder has a connection answer a request.
-func (t *Transport) askOlder(req *http.Request) (*http.Response, error) {
-	if req.Host != "" && req.Host != t.cfg.URL.Host {
-		req = req.Clone(req.Context())
-		req.Header.Set(headerHost, req.Host)
-	}
-	return t.older.RoundTrip(req)
+// Notify sends what is not answered.
+func (t *Transport) Notify(ctx context.Context, m *transport.Message) error {
+	return t.way(m).Notify(ctx, m)
 }
 
-// tryOlder sends a request as it is. If the answer to an initialize leaves it open, a GET finds
+// Listen opens the stream of what belongs to no request of a session.
+func (t *Transport) Listen(ctx context.Context, m *transport.Message) (transport.Stream, error) {
+	return t.way(m).Listen(ctx, m)
+}
+
+// EndSession ends a session.
+func (t *Transport) EndSession(ctx context.Context, m *transport.Message) error {
+	return t.way(m).EndSession(ctx, m)
+}
+
+// way is how the messages of a session travel.
+func (t *Transport) way(m *transport.Message) transport.Carrier {
+	if Local(m.Session) {
+		return t.older
+	}
+	return t.HTTP
+}
+
+// tryOlder sends an initialize by Streamable HTTP. If the answer leaves it open, a GET finds
 // out whether the server is one of HTTP+SSE. If it is none, the answer stands.
-func (t *Transport) tryOlder(req *http.Request) (*http.Response, error) {
-	resp, err := t.cfg.Base.RoundTrip(req)
-	if err != nil || !unclear(resp.StatusCode) || !initializes(req) {
-		return resp, err
+func (t *Transport) tryOlder(ctx context.Context, m *transport.Message) (transport.Stream, error) {
+	s, err := t.HTTP.Request(ctx, m)
+	if !isUnclear(err) {
+		return s, err
 	}
-	resp, body := whole(resp)
-	if m, err := jsonrpc.ParseLenient(body); err == nil && m.Kind == jsonrpc.ErrorResponse {
-		return resp, nil
-	}
-	older, err := t.askOlder(again(req))
+	older, failed := t.older.Request(ctx, m)
 	if t.speaks.Load() {
-		return older, err
+		return older, failed
 	}
-	discard(older)
-	return resp, nil
+	closeStream(older)
+	return nil, err
 }
 
 // tryNewer opens a connection. If the server turns out to be none of HTTP+SSE any more, the
-// request goes to it as it is.
-func (t *Transport) tryNewer(req *http.Request) (*http.Response, error) {
-	resp, err := t.askOlder(req)
+// initialize goes to it by Streamable HTTP.
+func (t *Transport) tryNewer(ctx context.Context, m *transport.Message) (transport.Stream, error) {
+	s, err := t.older.Request(ctx, m)
 	if t.speaks.Load() {
-		return resp, err
+		return s, err
 	}
-	discard(resp)
-	resp, failed := t.cfg.Base.RoundTrip(again(req))
-	if err != nil && failed == nil && unclear(resp.StatusCode) { // it was one of HTTP+SSE, and had trouble
-		discard(resp)
+	closeStream(s)
+	s, failed := t.HTTP.Request(ctx, m)
+	if err != nil && isUnclear(failed) { // it was one of HTTP+SSE, and had trouble
 		return nil, err
 	}
-	return resp, failed
+	return s, failed
+}
+
+func closeStream(s transport.Stream) {
+	if s != nil {
+		s.Close()
+	}
 }
 
 // learn takes note of what a GET has shown.
 func (t *Transport) learn(speaks bool) { t.speaks.Store(speaks || t.cfg.Always) }
 
-// unclear reports whether the status is one that an HTTP+SSE server may give to a POST at the
+// isUnclear reports whether an initialize is refused as an HTTP+SSE server may refuse a POST at the
 // address of its event stream (protocol.md 2.10).
+func isUnclear(err error) bool {
+	se, ok := err.(*transport.StatusError)
+	return ok && se.RPC == nil && unclear(se.Status)
+}
+
 func unclear(status int) bool {
 	return status == http.StatusBadRequest || status == http.StatusNotFound || status == http.StatusMethodNotAllowed
-}
-
-// initializes reports whether a POST opens a session.
-func initializes(req *http.Request) bool {
-	if req.GetBody == nil {
-		return false
-	}
-	body, err := req.GetBody()
-	if err != nil {
-		return false
-	}
-	defer body.Close()
-	b, err := io.ReadAll(body)
-	if err != nil {
-		return false
-	}
-	m, err := jsonrpc.ParseLenient(b)
-	return err == nil && m.Kind == jsonrpc.Request && m.Method == mcp.MethodInitialize
-}
-
-// again is a request to be made once more. initializes has been true of it.
-func again(req *http.Request) *http.Request {
-	next := req.Clone(req.Context())
-	next.Body, _ = req.GetBody() // as it has before
-	return next
-}
-
-func discard(resp *http.Response) {
-	if resp != nil {
-		resp.Body.Close()
-	}
 }

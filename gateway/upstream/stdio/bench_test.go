@@ -2,17 +2,16 @@ package stdio
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"sync"
 	"testing"
 
 	"taskgate/gateway/upstream"
+	"taskgate/gateway/upstream/transport"
+	"taskgate/gateway/upstream/transporttest"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim/shimtest"
@@ -124,25 +123,18 @@ func benchPipe(b *testing.B, exe string, n int) {
 }
 
 func benchTransport(b *testing.B, t *Transport, n int) {
-	requests, lines, answers := make([]*http.Request, n), make([][]byte, n), make([]bytes.Buffer, n)
+	requests := make([]*transport.Message, n)
 	for i := range n {
-		r, err := http.NewRequest(http.MethodPost, "http://b/mcp", nil)
-		if err != nil {
-			b.Fatal(err)
-		}
-		r.Header[mcp.HeaderMethod] = []string{mcp.MethodToolsCall}
-		requests[i], lines[i] = r, line(fmt.Sprint("r-", i))
+		requests[i] = transporttest.Message("", string(line(fmt.Sprint("r-", i))))
+		requests[i].Modern = true
 	}
 	inFlight(b, n, func(i int) error {
-		requests[i].Body = io.NopCloser(bytes.NewReader(lines[i]))
-		resp, err := t.RoundTrip(requests[i])
+		in, err := t.Request(context.Background(), requests[i])
 		if err != nil {
 			return err
 		}
-		defer resp.Body.Close()
-		answers[i].Reset()
-		_, err = answers[i].ReadFrom(resp.Body)
-		return err
+		defer in.Close()
+		return in.Next().Err
 	})
 	if err := t.Close(context.Background()); err != nil {
 		b.Error(err)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"taskgate/gateway/upstream/duplex"
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/procgroup"
 	"taskgate/shim"
@@ -85,7 +85,7 @@ func (c *Config) find() (string, error) {
 }
 
 // start runs the command.
-func (c *Config) start(ctx context.Context, _ http.Header, running *sync.WaitGroup, hurry <-chan struct{}) (duplex.Link, error) {
+func (c *Config) start(ctx context.Context, _ *transport.Message, running *sync.WaitGroup, hurry <-chan struct{}) (duplex.Link, error) {
 	if c.After != nil {
 		select {
 		case <-c.After:
@@ -180,7 +180,7 @@ func (p *child) signal(send func(pid int)) {
 // Send writes one message as a line. A server that works on something else may not read for
 // long: then it is ctx that bounds the waiting, and a line that is begun is written on without
 // its caller. If it fails, the server has not got the message.
-func (p *child) Send(ctx context.Context, m duplex.Message) error {
+func (p *child) Send(ctx context.Context, m *transport.Message, _ <-chan struct{}) error {
 	select {
 	case p.turn <- struct{}{}:
 	case <-p.ended:
@@ -188,12 +188,12 @@ func (p *child) Send(ctx context.Context, m duplex.Message) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	jsonrpc.OneLine(m.Bytes)
-	line := append(m.Bytes, '\n')
+	jsonrpc.OneLine(m.Body)
+	line := append(m.Body, '\n')
 	n, err := p.write(line, time.Now().Add(promptly))
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		<-p.turn
-		return p.written(ctx, err)
+		return p.written(m, err)
 	}
 	done := make(chan error, 1)
 	p.running.Go(func() {
@@ -203,9 +203,9 @@ func (p *child) Send(ctx context.Context, m duplex.Message) error {
 	})
 	select {
 	case err := <-done:
-		return p.written(ctx, err)
+		return p.written(m, err)
 	case <-ctx.Done():
-		duplex.Reached(ctx)
+		m.NoteReached()
 		return context.Cause(ctx)
 	}
 }
@@ -223,10 +223,10 @@ func (p *child) write(b []byte, until time.Time) (int, error) {
 
 // written takes how a line was written. After an error a part of it may be there. A process whose input the gateway
 // itself has closed is left the time that it has to end.
-func (p *child) written(ctx context.Context, err error) error {
+func (p *child) written(m *transport.Message, err error) error {
 	switch {
 	case err == nil:
-		duplex.Reached(ctx) // and not before: a cancellation must not overtake its request
+		m.NoteReached() // and not before: a cancellation must not overtake its request
 		return nil
 	case errors.Is(err, os.ErrClosed):
 		return duplex.ErrOver

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http/httptrace"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskgate/gateway/upstream/duplex"
+	"taskgate/gateway/upstream/transport"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 )
@@ -57,8 +56,7 @@ func TestDeafServer(t *testing.T) {
 		var reached atomic.Int64
 		var arrived []string
 		send := func(ctx context.Context, line string) error {
-			ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { reached.Add(1) }})
-			return p.Send(ctx, duplex.Message{Bytes: []byte(line)})
+			return p.Send(ctx, &transport.Message{Body: []byte(line), Reached: func() { reached.Add(1) }}, nil)
 		}
 		impatient, leave := context.WithTimeout(t.Context(), time.Minute)
 		defer leave()

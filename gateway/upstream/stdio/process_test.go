@@ -12,6 +12,7 @@ import (
 
 	"taskgate/gateway/upstream"
 	"taskgate/gateway/upstream/duplex"
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/procgroup"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
@@ -91,7 +92,7 @@ func TestLateWordDoesNotKill(t *testing.T) {
 	}
 	p.Stop()
 	shimtest.Eventually(t, func() bool {
-		return errors.Is(p.Send(t.Context(), duplex.Message{Bytes: []byte("{}")}), duplex.ErrOver)
+		return errors.Is(p.Send(t.Context(), &transport.Message{Body: []byte("{}")}, nil), duplex.ErrOver)
 	})
 	if why := p.broken.Load(); why != nil {
 		t.Errorf("it was killed: %+v", why)

@@ -71,6 +71,6 @@ func TestLargeResult(t *testing.T) {
 func TestTransportSuite(t *testing.T) {
 	transporttest.Suite(t, func(t *testing.T) *transporttest.Peer {
 		w := start(t, "suite", Config{}, upstream.Config{})
-		return &transporttest.Peer{Transport: w.tr, URL: "http://upstream.invalid"}
+		return &transporttest.Peer{Transport: w.tr}
 	})
 }

@@ -4,24 +4,25 @@ import (
 	"context"
 	"time"
 
-	"taskgate/gateway/upstream"
 	"taskgate/gateway/upstream/duplex"
+	"taskgate/gateway/upstream/transport"
+	"taskgate/shim"
 )
 
-// Transport answers the requests of the upstream client out of processes that it starts when
-// they are needed. It is safe for concurrent use. Its owner closes it.
+// Transport carries messages to processes that it starts when they are needed. It is safe for
+// concurrent use. Its owner closes it.
 type Transport struct {
 	*duplex.Transport
 	cfg Config
 }
 
-var _ upstream.Transport = (*Transport)(nil)
+var _ transport.Transport = (*Transport)(nil)
 
 // New makes a transport. No process is started before it is needed.
 func New(c Config) *Transport {
 	t := &Transport{cfg: c.withDefaults()}
 	t.Transport = duplex.New(duplex.Config{
-		Open: t.cfg.start, Owner: t.ownerOf, Heard: upstream.IsHeard, What: "the process of the server",
+		Open: t.cfg.start, Owner: t.ownerOf, What: "the process of the server",
 		Max: t.cfg.MaxProcesses, MaxOwner: (t.cfg.MaxProcesses + 1) / 2, MaxKey: "max_processes", MaxWhat: "processes of this server",
 		Exclusive: true, Short: shortLife, Idle: t.cfg.Idle, Silence: t.cfg.Silence, Logger: t.cfg.Logger,
 	})
@@ -39,8 +40,7 @@ const shortLife = time.Minute
 
 // ownerOf names whom a process is for: the principal of the caller of a request. An anonymous
 // legacy session has a name of its own, where it may be anybody's.
-func (t *Transport) ownerOf(ctx context.Context, legacy bool) duplex.Owner {
-	caller := upstream.CallerOf(ctx)
+func (t *Transport) ownerOf(caller shim.Session, legacy bool) duplex.Owner {
 	switch {
 	case caller.Principal != "":
 		return duplex.Owner{Name: "principal " + caller.Principal, Private: true}

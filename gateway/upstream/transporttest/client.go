@@ -3,17 +3,16 @@ package transporttest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"taskgate/internal/eventstream"
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
-	"taskgate/internal/mcp"
+	"taskgate/shim"
 )
 
 // limit bounds each request, and again for how long a server is waited for that has died.
@@ -37,58 +36,50 @@ func beginWith(t *testing.T, p *Peer, params string) *client {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(limit); ; <-tick.C {
-		resp, err := c.try(t.Context(), http.MethodPost, `{"jsonrpc":"2.0","id":"hello","method":"initialize","params":`+params+`}`)
+		first, err := c.try(t.Context(), `{"jsonrpc":"2.0","id":"hello","method":"initialize","params":`+params+`}`)
 		if err != nil {
 			if time.Now().After(deadline) {
 				t.Fatalf("initialize: %v", err)
 			}
 			continue
 		}
-		c.session = resp.Header.Get(mcp.HeaderSession)
-		in := c.inbound(resp, "hello")
+		c.session = first.Head().Session
+		in := c.inbound(first, "hello")
 		result(t, in.answer())
 		c.tell("notifications/initialized", `{}`)
 		return c
 	}
 }
 
-// try sends one HTTP request, which ends with the test at the latest.
-func (c *client) try(ctx context.Context, method, body string) (*http.Response, error) {
+// try sends one message, whose stream ends with the test at the latest.
+func (c *client) try(ctx context.Context, body string) (transport.Stream, error) {
 	c.t.Helper()
+	return Send(c.bounded(ctx), c.peer.Transport, Message(c.session, body))
+}
+
+func (c *client) bounded(ctx context.Context) context.Context {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	c.t.Cleanup(cancel)
-	req, err := http.NewRequestWithContext(ctx, method, c.peer.URL, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	req.Header.Set("Accept", mcp.TypeAccept)
-	if method == http.MethodPost {
-		req.Header.Set("Content-Type", mcp.TypeJSON)
-	}
-	if c.session != "" {
-		req.Header.Set(mcp.HeaderSession, c.session)
-	}
-	return c.peer.Transport.RoundTrip(req)
+	return ctx
 }
 
-// do is try for a request that has a response.
-func (c *client) do(ctx context.Context, method, body string) *http.Response {
+// do is try for a message that is not refused.
+func (c *client) do(ctx context.Context, body string) transport.Stream {
 	c.t.Helper()
-	resp, err := c.try(ctx, method, body)
+	in, err := c.try(ctx, body)
 	if err != nil {
-		c.t.Fatalf("%s: %v", method, err)
+		c.t.Fatalf("%s: %v", body[:min(len(body), 100)], err)
 	}
-	c.t.Cleanup(func() { resp.Body.Close() })
-	return resp
+	if in != nil {
+		c.t.Cleanup(in.Close)
+	}
+	return in
 }
 
-// tell posts what is not answered.
+// tell sends a notification.
 func (c *client) tell(method, params string) {
 	c.t.Helper()
-	resp := c.do(c.t.Context(), http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":%s}`, method, params))
-	if resp.StatusCode/100 != 2 {
-		c.t.Errorf("%s: %s", method, resp.Status)
-	}
+	c.do(c.t.Context(), fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":%s}`, method, params))
 }
 
 // ask sends a request with these members of its parameters.
@@ -99,7 +90,7 @@ func (c *client) ask(ctx context.Context, method, members string) *inbound {
 		members = "," + members
 	}
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":%q,"params":{"_meta":{"progressToken":%q}%s}}`, id, method, id, members)
-	return c.inbound(c.do(ctx, http.MethodPost, body), id)
+	return c.inbound(c.do(ctx, body), id)
 }
 
 // must is ask for a request that is answered with a result.
@@ -108,10 +99,15 @@ func (c *client) must(method, members string) answered {
 	return result(c.t, c.ask(c.t.Context(), method, members).answer())
 }
 
-// get opens the stream of what belongs to no request.
-func (c *client) get(ctx context.Context) *inbound {
+// listen opens the stream of what belongs to no request.
+func (c *client) listen(ctx context.Context) *inbound {
 	c.t.Helper()
-	return c.inbound(c.do(ctx, http.MethodGet, ""), "")
+	in, err := c.peer.Transport.Listen(c.bounded(ctx), Message(c.session, ""))
+	if err != nil {
+		c.t.Fatalf("listening: %v", err)
+	}
+	c.t.Cleanup(in.Close)
+	return c.inbound(in, "")
 }
 
 // answered is the result of all methods.
@@ -128,38 +124,26 @@ func result(t *testing.T, m jsonrpc.Message) (a answered) {
 	return a
 }
 
-// inbound reads a response. Notifications are kept, and requests of the server are answered.
+// inbound reads a stream. Notifications are kept, and requests of the server are answered.
 type inbound struct {
 	t       *testing.T
 	c       *client
 	id      string
-	body    io.ReadCloser
-	events  *eventstream.Reader
+	stream  transport.Stream
 	reply   string // the result for the server
 	lenient bool   // what is no message is left out
 	heard   []jsonrpc.Message
 }
 
-func (c *client) inbound(resp *http.Response, id string) *inbound {
-	c.t.Helper()
-	if kind := resp.Header.Get("Content-Type"); resp.StatusCode != http.StatusOK || kind != mcp.TypeSSE {
-		c.t.Fatalf("the response is %s, %q", resp.Status, kind)
-	}
-	return &inbound{t: c.t, c: c, id: id, body: resp.Body}
+func (c *client) inbound(in transport.Stream, id string) *inbound {
+	return &inbound{t: c.t, c: c, id: id, stream: in}
 }
 
 // read reads the next message.
 func (in *inbound) read() (jsonrpc.Message, error) {
-	if in.events == nil {
-		in.events = eventstream.NewReader(in.body, 32<<20, nil)
-	}
 	for {
-		ev, err := in.events.Next()
-		if err != nil {
-			return jsonrpc.Message{}, err
-		}
-		m, err := jsonrpc.ParseLenient([]byte(string(ev.Data))) // the event's data is the reader's
-		if err == nil || !in.lenient {
+		m, err := Read(in.stream)
+		if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != shim.KindProtocol || !in.lenient {
 			return m, err
 		}
 	}
@@ -183,10 +167,7 @@ func (in *inbound) answer() jsonrpc.Message {
 		case jsonrpc.Notification:
 			in.heard = append(in.heard, m)
 		case jsonrpc.Request:
-			resp := in.c.do(in.t.Context(), http.MethodPost, string(jsonrpc.AppendResult(nil, m.ID, []byte(in.reply))))
-			if resp.StatusCode/100 != 2 {
-				in.t.Errorf("answering a question: %s", resp.Status)
-			}
+			in.c.do(in.t.Context(), string(jsonrpc.AppendResult(nil, m.ID, []byte(in.reply))))
 		default:
 			if m.ID.Key() != jsonrpc.StringID(in.id).Key() {
 				in.t.Errorf("the answer to %s has the id %s", in.id, m.ID)

@@ -55,12 +55,12 @@ func testEarlyQuestion(t *testing.T, c *client) {
 	c.must("test/echo", "") // the question is there
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	aside := c.get(ctx)
+	aside := c.listen(ctx)
 	m := aside.next()
 	if m.Kind != jsonrpc.Request || m.Method != "roots/list" {
 		t.Fatalf("heard %+v", m)
 	}
-	c.do(t.Context(), "POST", string(jsonrpc.AppendResult(nil, m.ID, []byte(`{"text":"here"}`))))
+	c.do(t.Context(), string(jsonrpc.AppendResult(nil, m.ID, []byte(`{"text":"here"}`))))
 	if got := c.must("test/roots", ""); got.Text != "here" {
 		t.Errorf("the roots are %+v", got)
 	}
@@ -87,7 +87,7 @@ func testForeign(t *testing.T, c *client) {
 	other := begin(t, c.peer)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	aside := other.get(ctx)
+	aside := other.listen(ctx)
 	in := waiting(other)
 	c.must("test/steps", `"n":3`)
 	c.must("test/announce", "")

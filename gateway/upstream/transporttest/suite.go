@@ -4,20 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 )
 
 // Peer is a server of the suite, and the transport that reaches it.
 type Peer struct {
-	Transport http.RoundTripper
-	URL       string
+	Transport transport.Transport
 	// Dead waits until the server is dead that a client has made die; nil where a connection to
 	// the next one never goes to that.
 	Dead func()
@@ -82,7 +81,7 @@ func testQuestion(t *testing.T, c *client) {
 // What belongs to no request comes on the stream of a GET.
 func testAside(t *testing.T, c *client) {
 	ctx, cancel := context.WithCancel(t.Context())
-	in := c.get(ctx)
+	in := c.listen(ctx)
 	c.must("test/announce", "")
 	if m := in.next(); m.Method != "notifications/test" {
 		t.Errorf("heard %+v", m)
@@ -112,15 +111,22 @@ func testSessions(t *testing.T, c *client) {
 // A session that has ended is not known any more, and others live on.
 func testEnd(t *testing.T, c *client) {
 	other := begin(t, c.peer)
-	if resp := c.do(t.Context(), http.MethodDelete, ""); resp.StatusCode/100 != 2 {
-		t.Errorf("DELETE: %s", resp.Status)
+	if err := c.peer.Transport.EndSession(t.Context(), Message(c.session, "")); err != nil {
+		t.Errorf("ending the session: %v", err)
 	}
-	for _, method := range []string{http.MethodPost, http.MethodGet} {
-		if resp := c.do(t.Context(), method, `{"jsonrpc":"2.0","id":"x","method":"test/echo"}`); resp.StatusCode != http.StatusNotFound {
-			t.Errorf("%s: %s, want 404", method, resp.Status)
-		}
+	if _, err := c.try(t.Context(), `{"jsonrpc":"2.0","id":"x","method":"test/echo"}`); !isUnknown(err) {
+		t.Errorf("a request in the session: %v", err)
+	}
+	if _, err := c.peer.Transport.Listen(t.Context(), Message(c.session, "")); !isUnknown(err) {
+		t.Errorf("listening in the session: %v", err)
 	}
 	other.must("test/echo", "")
+}
+
+// isUnknown reports whether a message was refused since nobody knows its session.
+func isUnknown(err error) bool {
+	se, ok := err.(*transport.StatusError)
+	return ok && se.IsSessionLost()
 }
 
 // Of many requests at a time, each gets what is its own.
@@ -172,7 +178,7 @@ func testLeft(t *testing.T, c *client) {
 	ctx, cancel := context.WithCancel(t.Context())
 	in := c.ask(ctx, "test/wait", "")
 	in.next()
-	in.body.Close()
+	in.stream.Close()
 	cancel()
 	c.must("test/echo", "")
 	c.tell(mcp.NotifyCancelled, `{"requestId":"`+in.id+`"}`)
@@ -182,9 +188,9 @@ func testLeft(t *testing.T, c *client) {
 func testEndedBefore(t *testing.T, c *client) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if resp, err := c.try(ctx, http.MethodPost, `{"jsonrpc":"2.0","id":"x","method":"test/count","params":{}}`); err == nil {
-		defer resp.Body.Close()
-		if m, err := (&inbound{t: t, c: c, body: resp.Body}).read(); err == nil {
+	if in, err := c.try(ctx, `{"jsonrpc":"2.0","id":"x","method":"test/count","params":{}}`); err == nil {
+		defer in.Close()
+		if m, err := c.inbound(in, "x").read(); err == nil {
 			t.Errorf("the answer is %+v", m)
 		}
 	}
@@ -242,15 +248,15 @@ func testGarbage(t *testing.T, c *client) {
 // When the server dies, what is in flight fails soon, the session is gone, and another one
 // can be opened.
 func testGone(t *testing.T, c *client) {
-	aside := c.get(t.Context())
+	aside := c.listen(t.Context())
 	waits := []*inbound{c.ask(t.Context(), "test/wait", ""), c.ask(t.Context(), "test/wait", "")}
 	for _, in := range waits {
 		in.next()
 	}
-	die, err := c.try(t.Context(), http.MethodPost, `{"jsonrpc":"2.0","id":"die","method":"test/die","params":{}}`)
+	die, err := c.try(t.Context(), `{"jsonrpc":"2.0","id":"die","method":"test/die","params":{}}`)
 	if err == nil {
-		waits = append(waits, &inbound{t: t, c: c, body: die.Body})
-		defer die.Body.Close()
+		waits = append(waits, c.inbound(die, "die"))
+		defer die.Close()
 	}
 	for _, in := range append(waits, aside) {
 		if m, err := in.read(); err == nil {
@@ -260,12 +266,9 @@ func testGone(t *testing.T, c *client) {
 	if c.peer.Dead != nil {
 		c.peer.Dead()
 	}
-	resp, err := c.try(t.Context(), http.MethodPost, `{"jsonrpc":"2.0","id":"next","method":"test/count","params":{}}`)
-	if err == nil {
-		resp.Body.Close()
-		if resp.StatusCode != http.StatusNotFound {
-			t.Errorf("in the old session: %s", resp.Status)
-		}
+	if late, err := c.try(t.Context(), `{"jsonrpc":"2.0","id":"next","method":"test/count","params":{}}`); err == nil {
+		late.Close()
+		t.Error("the old session goes on")
 	}
 	next := begin(t, c.peer)
 	if got := next.must("test/count", ""); got.N != 1 {

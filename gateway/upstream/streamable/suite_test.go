@@ -1,25 +1,30 @@
-package upstream
+package streamable
 
 import (
 	"net/http/httptest"
+	"net/url"
 	"testing"
 
 	"taskgate/gateway/upstream/transporttest"
 )
 
-// TestTransportSuite: real HTTP keeps the contract of all transports.
+// TestTransportSuite: Streamable HTTP keeps the contract of all transports.
 func TestTransportSuite(t *testing.T) {
 	transporttest.Suite(t, func(t *testing.T) *transporttest.Peer {
 		s := transporttest.NewHTTP()
 		web := httptest.NewServer(s)
-		tr := newTransport(Config{}.withDefaults())
+		u, err := url.Parse(web.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr := New(Config{URL: u, MaxResult: 32 << 20})
 		s.Die = web.CloseClientConnections
 		t.Cleanup(func() {
 			s.Forget()
 			web.CloseClientConnections()
 			web.Close()
-			tr.CloseIdleConnections()
+			_ = tr.Close(t.Context())
 		})
-		return &transporttest.Peer{Transport: tr, URL: web.URL, Dead: s.Dead}
+		return &transporttest.Peer{Transport: tr, Dead: s.Dead}
 	})
 }

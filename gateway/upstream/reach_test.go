@@ -19,13 +19,13 @@ func TestReach(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.wire.transport.Proxy = nil
+		baseOf(h).Proxy = nil
 		if proxy != "" {
 			u, err := url.Parse(proxy)
 			if err != nil {
 				t.Fatal(err)
 			}
-			h.wire.transport.Proxy = http.ProxyURL(u)
+			baseOf(h).Proxy = http.ProxyURL(u)
 		}
 		return h.Reach(t.Context())
 	}
@@ -54,24 +54,5 @@ func TestReach(t *testing.T) {
 	cancel()
 	if err := h.Reach(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
-	}
-}
-
-func TestHostPort(t *testing.T) {
-	for raw, want := range map[string]string{
-		"http://a/mcp":        "a:80",
-		"https://a/mcp":       "a:443",
-		"https://a:8443/":     "a:8443",
-		"http://[::1]/":       "[::1]:80",
-		"http://[::1]:3001/x": "[::1]:3001",
-		"socks5://p":          "p:1080",
-	} {
-		u, err := url.Parse(raw)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := hostPort(u); got != want {
-			t.Errorf("%s: %s, want %s", raw, got, want)
-		}
 	}
 }

@@ -1,0 +1,81 @@
+package streamable
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+
+	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/transport"
+	"taskgate/internal/mcp"
+)
+
+// exchange makes the HTTP request of a message and performs it.
+func (t *Transport) exchange(ctx context.Context, method string, m *transport.Message) (*http.Response, error) {
+	if m.Reached != nil {
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { m.Reached() }})
+	}
+	req, err := t.NewRequest(ctx, method, m)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := t.Perform(req)
+	if err == nil {
+		m.NoteHeard()
+	}
+	return resp, err
+}
+
+// NewRequest makes the HTTP request of a message. Headers of the configuration
+// come first, so that they cannot replace those of the protocol.
+func (t *Transport) NewRequest(ctx context.Context, method string, m *transport.Message) (*http.Request, error) {
+	var body io.Reader
+	if m.Body != nil {
+		body = bytes.NewReader(m.Body)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "", body)
+	if err != nil {
+		return nil, err
+	}
+	req.URL, req.Host = t.cfg.URL, t.cfg.URL.Host
+	for name, values := range t.cfg.Header {
+		req.Header[http.CanonicalHeaderKey(name)] = values
+	}
+	forward.Write(req)
+	set(req.Header, "Accept", mcp.TypeAccept)
+	if method == http.MethodGet {
+		set(req.Header, "Accept", mcp.TypeSSE)
+	}
+	if body != nil {
+		set(req.Header, "Content-Type", mcp.TypeJSON)
+	}
+	if m.Session != "" {
+		set(req.Header, mcp.HeaderSession, m.Session)
+	}
+	if mcp.LookupVersion(m.Version).HeaderVersion { // X7
+		set(req.Header, mcp.HeaderProtocolVersion, m.Version)
+	}
+	if m.Last != "" {
+		set(req.Header, mcp.HeaderLastEventID, m.Last)
+	}
+	for name, values := range m.Header {
+		req.Header[name] = values
+	}
+	return req, nil
+}
+
+func set(h http.Header, canonical, value string) { h[canonical] = []string{value} }
+
+// Perform performs a request. No redirect is followed: a 307 would carry the body and the credentials to
+// another place, and run a tool there.
+func (t *Transport) Perform(req *http.Request) (*http.Response, error) {
+	resp, err := t.Base.RoundTrip(req)
+	forward.Answered(req, resp)
+	if next := forward.Renewed(req, resp); next != nil {
+		resp, err = t.Base.RoundTrip(next)
+		forward.Answered(next, resp)
+	}
+	return resp, err
+}

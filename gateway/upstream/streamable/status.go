@@ -1,0 +1,68 @@
+package streamable
+
+import (
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"time"
+
+	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/transport"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+)
+
+// maxErrorBody bounds what is read of a response that is an error anyway.
+const maxErrorBody = 64 << 10
+
+// ReadStatus reads the response to a message that is not a success, and closes it. A JSON-RPC error in it
+// counts if it is about our request: servers say with it what is wrong
+// (protocol.md 2.5), whatever the content type they give it.
+func ReadStatus(resp *http.Response, m *transport.Message) *transport.StatusError {
+	defer resp.Body.Close()
+	e := &transport.StatusError{Status: resp.StatusCode, Session: m.Session != "", Protocol: versionOf(resp)}
+	e.RetryAfter = retryAfter(resp.Header.Get("Retry-After"), time.Now())
+	e.Challenges, e.Token = forward.Challenge(resp)
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
+	if err != nil || len(body) == 0 {
+		return e
+	}
+	said, err := jsonrpc.ParseLenient(jsonrpc.Readable(body))
+	if err == nil && said.Kind == jsonrpc.ErrorResponse && (said.ID.IsZero() || said.ID.Equal(m.ID)) {
+		e.RPC = said.Error
+	}
+	return e
+}
+
+// retryAfter reads the header Retry-After, in seconds or as a date.
+func retryAfter(v string, now time.Time) time.Duration {
+	if n, err := strconv.ParseInt(v, 10, 32); err == nil {
+		return max(0, time.Duration(n)*time.Second)
+	}
+	if t, err := http.ParseTime(v); err == nil {
+		return max(0, t.Sub(now))
+	}
+	return 0
+}
+
+// mediaType is the content type without its parameters.
+func mediaType(h http.Header) string {
+	v := h.Get("Content-Type")
+	if v == mcp.TypeJSON || v == mcp.TypeSSE {
+		return v
+	}
+	kind, _, err := mime.ParseMediaType(v)
+	if err != nil {
+		return v
+	}
+	return kind
+}
+
+// versionOf is the version of HTTP as the conventions spell it: 1.1, and 2.
+func versionOf(r *http.Response) string {
+	if r.ProtoMajor == 1 {
+		return "1." + strconv.Itoa(r.ProtoMinor)
+	}
+	return strconv.Itoa(r.ProtoMajor)
+}

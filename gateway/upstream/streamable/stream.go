@@ -1,0 +1,167 @@
+package streamable
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"taskgate/gateway/upstream/transport"
+	"taskgate/internal/budget"
+	"taskgate/internal/eventstream"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/work"
+	"taskgate/shim"
+)
+
+// stream hands out what a response says, message by message. A JSON body is one event and its end.
+type stream struct {
+	head   transport.Head
+	body   io.ReadCloser
+	events *eventstream.Reader // nil for a JSON body
+	whole  transport.Event     // the JSON body
+	latest transport.Event
+	hold   *budget.Hold // of what is read
+}
+
+// readAnswer looks at the head of a response to a request.
+func (t *Transport) readAnswer(resp *http.Response, m *transport.Message) (transport.Stream, error) {
+	if resp.StatusCode/100 != 2 {
+		return nil, ReadStatus(resp, m)
+	}
+	se := &transport.StatusError{Status: resp.StatusCode, Protocol: versionOf(resp)}
+	switch kind := mediaType(resp.Header); {
+	case kind == mcp.TypeSSE && resp.StatusCode == http.StatusOK:
+		return t.newStream(resp, m), nil
+	case kind == mcp.TypeJSON && resp.StatusCode == http.StatusOK:
+		return t.readJSON(resp, m)
+	case resp.StatusCode == http.StatusAccepted || resp.StatusCode == http.StatusNoContent:
+		se.Reason = "it accepted a request without answering it"
+	case kind == "":
+		se.Reason = "the answer has no content type"
+	default:
+		se.Reason = "the answer is neither JSON nor an event stream"
+	}
+	resp.Body.Close()
+	return nil, se
+}
+
+func headOf(resp *http.Response) transport.Head {
+	return transport.Head{Session: resp.Header.Get(mcp.HeaderSession), Protocol: versionOf(resp)}
+}
+
+func (t *Transport) newStream(resp *http.Response, m *transport.Message) *stream {
+	s := &stream{head: headOf(resp), body: resp.Body, hold: m.Hold}
+	s.events = eventstream.NewReader(resp.Body, int(t.cfg.MaxResult), m.Touch)
+	s.events.Account(func(by int) error {
+		if by < 0 {
+			m.Hold.Give(int64(-by))
+			return nil
+		}
+		return m.TakeRoom(int64(by))
+	})
+	return s
+}
+
+// readJSON reads a whole JSON body. Its bytes are kept: the answer aliases them.
+func (t *Transport) readJSON(resp *http.Response, m *transport.Message) (transport.Stream, error) {
+	defer resp.Body.Close()
+	body, err := budget.ReadAll(resp.Body, resp.ContentLength, true, t.cfg.MaxResult, m.TakeRoom)
+	if errors.Is(err, budget.ErrTooLarge) {
+		err = &shim.UpstreamError{Kind: shim.KindTooLarge, Message: fmt.Sprintf("the answer of the server is larger than %d bytes", t.cfg.MaxResult)}
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := &stream{head: headOf(resp), hold: m.Hold}
+	s.head.Single = true
+	if s.whole.Message, err = s.parseMessage(body); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// parseMessage reads the message of a body or an event.
+func (s *stream) parseMessage(b []byte) (msg jsonrpc.Message, err error) {
+	s.hold.InTurn(len(b), func() { msg, err = jsonrpc.ParseLenient(jsonrpc.Readable(b)) })
+	if err != nil {
+		return msg, &shim.UpstreamError{Kind: shim.KindProtocol, Message: "the server sent something that is no JSON-RPC message", Err: err}
+	}
+	return msg, nil
+}
+
+// Head says what the head of the response has said.
+func (s *stream) Head() transport.Head { return s.head }
+
+// Next waits for the next event. The goroutine of a call spends its time here and keeps the stack
+// that it has grown to, so what comes after the waiting is done elsewhere.
+func (s *stream) Next() *transport.Event {
+	e := &s.latest
+	if s.events == nil {
+		*e, s.whole = s.whole, transport.Event{Err: io.EOF}
+		return e
+	}
+	*e = transport.Event{} // the event before may be large
+	ev, err := s.events.Next()
+	if err != nil {
+		e.Err = err
+		return e
+	}
+	s.readEvent(e, &ev)
+	return e
+}
+
+// readEvent reads an event. Other types than messages are not MCP's: some servers send
+// pings of their own. An event without data only carries its id (X9).
+func (s *stream) readEvent(e *transport.Event, ev *eventstream.Event) {
+	e.ID, e.HasID, e.Retry, e.HasRetry = ev.ID, ev.HasID, ev.Retry, ev.HasRetry
+	switch data := ev.Data; {
+	case ev.Type != "" && ev.Type != "message", len(bytes.TrimSpace(data)) == 0:
+	case isFlat(data):
+		e.Message, e.Err = s.parseMessage(data)
+	default:
+		e.Err = work.Apart(func() (err error) {
+			e.Message, err = s.parseMessage(data)
+			return err
+		})
+	}
+}
+
+// isFlat reports whether JSON is nested so little that parsing it takes little stack: as
+// progress and log messages usually are, and questions are not. The goroutine of a call
+// keeps the stack that it has grown to while the next event is waited for.
+func isFlat(b []byte) bool { return bytes.Count(b, []byte("{"))+bytes.Count(b, []byte("[")) <= 3 }
+
+// Close drops the response.
+func (s *stream) Close() {
+	if s.body != nil {
+		s.body.Close()
+	}
+}
+
+// Drop drops the response and what was read of it.
+func (s *stream) Drop() {
+	s.Close()
+	if s.events != nil {
+		s.events.Drop()
+	}
+}
+
+// Finish drops the response after the answer. Servers end the stream right after
+// it, so a moment is spent on seeing that end: the connection can then be used
+// again. A second answer, or anything else, is not waited for.
+func (s *stream) Finish() {
+	if s.body == nil {
+		return
+	}
+	timer := time.AfterFunc(endMost, func() { s.body.Close() }) // and not the exchange, which may go on
+	defer timer.Stop()
+	var b [1]byte
+	_, _ = s.body.Read(b[:])
+}
+
+// endMost is how long the end of an answered stream is waited for.
+const endMost = 10 * time.Millisecond

@@ -1,0 +1,169 @@
+package streamable
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"taskgate/gateway/upstream/transport"
+	"taskgate/internal/mcp"
+)
+
+// Config says where a server is, and how it is reached.
+type Config struct {
+	// URL is the server's MCP endpoint, http or https.
+	URL *url.URL
+	// TLS says how to connect to an https URL; nil for the authorities of the system.
+	TLS *tls.Config
+	// Header goes with every request.
+	Header http.Header
+	// MaxResult bounds a JSON body, and one event of a stream, in bytes.
+	MaxResult int64
+}
+
+// Transport reaches one server. It is safe for concurrent use. Its owner closes it.
+type Transport struct {
+	// Base performs the requests. It may be changed before the first one.
+	Base *http.Transport
+	cfg  Config
+}
+
+var _ transport.Transport = (*Transport)(nil)
+
+// connectTimeout bounds dialling and the TLS handshake, each: a server that takes longer is
+// down, whatever it does afterwards.
+const connectTimeout = 10 * time.Second
+
+// New makes a transport. Nothing is contacted. What is set of net/http, and what is left unset on purpose:
+//
+//   - no cap on connections: it would keep the answer to a question from ever
+//     being posted while every connection is taken by a parked call;
+//   - no header timeout: a synchronous tool sends its header at the end;
+//   - idle connections are given up before Node's 5s, so that a request rarely
+//     meets a connection that the server is just closing;
+//   - no compression, which would hold back events;
+//   - keep-alives and HTTP/2 pings, to notice a peer that died silently.
+func New(c Config) *Transport {
+	d := net.Dialer{
+		Timeout: connectTimeout,
+		KeepAliveConfig: net.KeepAliveConfig{
+			Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 3,
+		},
+	}
+	return &Transport{cfg: c, Base: &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         d.DialContext,
+		TLSHandshakeTimeout: connectTimeout,
+		TLSClientConfig:     c.TLS,
+		DisableCompression:  true,
+		MaxIdleConnsPerHost: 64,
+		IdleConnTimeout:     4 * time.Second,
+		ForceAttemptHTTP2:   true,
+		HTTP2: &http.HTTP2Config{
+			SendPingTimeout: 15 * time.Second,
+			PingTimeout:     15 * time.Second,
+		},
+		ReadBufferSize:  1 << 10,
+		WriteBufferSize: 1 << 10,
+	}}
+}
+
+// Request posts a request. JSON and event streams become readable, everything else is a
+// *transport.StatusError.
+func (t *Transport) Request(ctx context.Context, m *transport.Message) (transport.Stream, error) {
+	resp, err := t.exchange(ctx, http.MethodPost, m)
+	if err != nil {
+		return nil, err
+	}
+	return t.readAnswer(resp, m)
+}
+
+// Notify posts what is not answered. Any 2xx will do: servers exist that say 200 instead of
+// 202 (go-sdk #736).
+func (t *Transport) Notify(ctx context.Context, m *transport.Message) error {
+	return t.expectSuccess(ctx, http.MethodPost, m)
+}
+
+// Listen asks for an event stream by GET (X4, X12).
+func (t *Transport) Listen(ctx context.Context, m *transport.Message) (transport.Stream, error) {
+	resp, err := t.exchange(ctx, http.MethodGet, m)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case resp.StatusCode/100 != 2:
+		return nil, ReadStatus(resp, m)
+	case resp.StatusCode != http.StatusOK || mediaType(resp.Header) != mcp.TypeSSE:
+		resp.Body.Close()
+		return nil, &transport.StatusError{Status: resp.StatusCode, Protocol: versionOf(resp), Reason: "the answer to a GET is no event stream"}
+	}
+	return t.newStream(resp, m), nil
+}
+
+// EndSession tells the server that a session is over (X11).
+func (t *Transport) EndSession(ctx context.Context, m *transport.Message) error {
+	return t.expectSuccess(ctx, http.MethodDelete, m)
+}
+
+// expectSuccess performs a request of whose response only the status counts.
+func (t *Transport) expectSuccess(ctx context.Context, method string, m *transport.Message) error {
+	resp, err := t.exchange(ctx, method, m)
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode/100 != 2 {
+		return ReadStatus(resp, m)
+	}
+	defer resp.Body.Close()
+	if mediaType(resp.Header) != mcp.TypeSSE {
+		drainBody(resp.Body)
+	}
+	return nil
+}
+
+// drainBody reads what little there may be, so that the connection can be used
+// again. A stream, which some servers open even for a notification, is not
+// waited for.
+func drainBody(body io.Reader) { _, _ = io.CopyN(io.Discard, body, 4<<10) }
+
+// Reach opens a connection to the server, or to the proxy that leads there, and closes
+// it again.
+func (t *Transport) Reach(ctx context.Context) error {
+	target := t.cfg.URL
+	if t.Base.Proxy != nil {
+		proxy, err := t.Base.Proxy(&http.Request{URL: t.cfg.URL})
+		if err != nil {
+			return err
+		}
+		if proxy != nil {
+			target = proxy
+		}
+	}
+	conn, err := t.Base.DialContext(ctx, "tcp", hostPort(target))
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// hostPort is where a URL connects to.
+func hostPort(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"https": "443", "socks5": "1080", "socks5h": "1080"}[u.Scheme]
+	}
+	if port == "" {
+		port = "80"
+	}
+	return net.JoinHostPort(u.Hostname(), port)
+}
+
+// Close closes the connections that no request uses.
+func (t *Transport) Close(context.Context) error {
+	t.Base.CloseIdleConnections()
+	return nil
+}

@@ -1,0 +1,101 @@
+package transport
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"taskgate/gateway/upstream/forward"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/shim"
+)
+
+// StatusError is how a server refuses a message: by an HTTP status in place of an answer. It is
+// looked for by type and never in a chain of errors: inside a shim.UpstreamError it may be about
+// another message, a resumption or an answer to a question, and must not be taken for proof that
+// the call was not begun.
+type StatusError struct {
+	Status int
+	// RPC is the JSON-RPC error of the body, if it is ours: its id is that of the
+	// request, or absent.
+	RPC        *jsonrpc.Error
+	RetryAfter time.Duration
+	// Reason says why a 2xx is no answer.
+	Reason string
+	// Session says that the message named a session.
+	Session bool
+	// Token says that the message carried the token of a client, whose the refusal is then;
+	// Challenges are what the server says to that.
+	Token      bool
+	Challenges []string
+	// Protocol is the version of HTTP.
+	Protocol string
+}
+
+// UnknownSession is the refusal of a message whose session has ended, or never was.
+func UnknownSession(m *Message) *StatusError {
+	return &StatusError{Status: http.StatusNotFound, Session: m.Session != ""}
+}
+
+// Error is for the log. What the server says in words stays out of it: the server may
+// quote what its caller has answered.
+func (e *StatusError) Error() string {
+	text := "status " + strconv.Itoa(e.Status)
+	if e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	if e.RPC != nil {
+		text += ": JSON-RPC error " + strconv.FormatInt(e.RPC.Code, 10)
+	}
+	return text
+}
+
+// IsSessionLost reports whether the server says that it no longer knows the session
+// (X6). A 404 around "method not found" is about the method.
+func (e *StatusError) IsSessionLost() bool {
+	return e.Status == http.StatusNotFound && e.Session && (e.RPC == nil || e.RPC.Code != mcp.CodeMethodNotFound)
+}
+
+// IsRefusal reports whether this is how a server refuses a message before it looks
+// at what it asks for: HTTP 400 (protocol.md 2.5). Its codes about headers and
+// versions are proof only there. In a 200, or on a stream, where progress may have
+// come before, they say nothing about whether a tool ran.
+func (e *StatusError) IsRefusal() bool { return e.Status == http.StatusBadRequest }
+
+// Answer is the JSON-RPC error that the status carries, where it is the server's
+// answer. A refusal of credentials and a plea for relief are about the hop and
+// stay errors of it, whatever their body says.
+func (e *StatusError) Answer() *jsonrpc.Error {
+	switch e.Status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		return nil
+	}
+	return e.RPC
+}
+
+// UpstreamError says to a client what the status means.
+func (e *StatusError) UpstreamError() *shim.UpstreamError {
+	ue := &shim.UpstreamError{Kind: shim.KindProtocol, Err: e}
+	switch s := e.Status; {
+	case e.Token && (s == http.StatusUnauthorized || s == http.StatusForbidden):
+		ue.Kind, ue.Err = shim.KindRefused, &forward.Refusal{Status: s, Challenges: e.Challenges}
+		ue.Message = fmt.Sprintf("the server refused the client's sign-in (HTTP status %d)", s)
+	case s == http.StatusUnauthorized || s == http.StatusForbidden:
+		ue.Kind, ue.Message = shim.KindRefused, "the gateway's credentials were refused by the server"
+	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable:
+		ue.Kind, ue.Message, ue.RetryAfterMs = shim.KindOverloaded, "the server is overloaded", e.RetryAfter.Milliseconds()
+	case e.IsSessionLost():
+		ue.Kind, ue.Message = shim.KindSession, "the server ended the session"
+	case s == http.StatusBadGateway || s == http.StatusGatewayTimeout:
+		ue.Kind, ue.Message = shim.KindUnreachable, fmt.Sprintf("the server could not be reached: HTTP status %d", s)
+	case s >= 300 && s < 400:
+		ue.Message = fmt.Sprintf("the server redirects to another address (HTTP status %d), which is not followed", s)
+	case e.Reason != "":
+		ue.Message = "the server did not answer as MCP wants: " + e.Reason
+	default:
+		ue.Message = fmt.Sprintf("the server answered with HTTP status %d", s)
+	}
+	return ue
+}

@@ -1,0 +1,142 @@
+package transport
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"taskgate/internal/budget"
+	"taskgate/internal/jsonrpc"
+	"taskgate/shim"
+)
+
+// Carrier carries messages to one server and back. It is safe for concurrent use.
+//
+// An error is a *[StatusError] where the server has refused the message or does not know its
+// session, a *shim.UpstreamError or *shim.BusyError where the transport can say what is wrong, the
+// cause of the end of ctx, or one of the network. After any of them the server may have got the
+// message, unless Message.Reached was not called.
+type Carrier interface {
+	// Request sends a request. The stream has what belongs to it, and the answer last. It lives
+	// as long as ctx.
+	Request(ctx context.Context, m *Message) (Stream, error)
+	// Notify sends what is not answered: a notification, or a response to the server.
+	Notify(ctx context.Context, m *Message) error
+	// Listen opens the stream of what belongs to no request of a session, or what is left of the
+	// stream that an event names (Message.Last).
+	Listen(ctx context.Context, m *Message) (Stream, error)
+	// EndSession tells the server that a session is over.
+	EndSession(ctx context.Context, m *Message) error
+}
+
+// Transport is a Carrier with what it holds.
+type Transport interface {
+	Carrier
+	// Reach reports whether the server could be reached. It starts nothing.
+	Reach(ctx context.Context) error
+	// Close ends what the transport holds. It waits for that until ctx ends.
+	Close(ctx context.Context) error
+}
+
+// Message is one message to a server, or what Listen and EndSession are about.
+type Message struct {
+	// Body is the JSON of the message; nil for Listen and EndSession. The transport may change its white space.
+	Body []byte
+	// ID, Method and Params are those of a request, as Body has them.
+	ID     jsonrpc.ID
+	Method string
+	Params json.RawMessage
+
+	// Session is the id that the server knows its session by; "" for none. Version is that of the
+	// protocol, "" before it is negotiated. Modern says that the message belongs to no session,
+	// but brings all that the server has to know (protocol.md 2.2).
+	Session, Version string
+	Modern           bool
+	// Header goes along where the transport has headers.
+	Header http.Header
+	// Last is the id of the event after which Listen goes on; "" for a new stream.
+	Last string
+
+	// Own says that the message is the gateway's own, and belongs to no request of a client.
+	Own bool
+	// Caller is in whose name the message is sent, for a transport that keeps callers apart.
+	Caller shim.Session
+	// IsHeard reports whether a client is there for what Listen hears; nil if there always is.
+	IsHeard func() bool
+	// Reached is called when the message is written, or about to be; nil for nobody.
+	Reached func()
+	Reading
+}
+
+// Reading says how a stream is read. Its zero value bounds nothing.
+type Reading struct {
+	// Hold has the bytes of what is read.
+	Hold *budget.Hold
+	// Take waits until there is room for n bytes more; nil does not.
+	Take func(n int64) error
+	// Touch is called when the server has just been heard; nil for nobody.
+	Touch func()
+}
+
+// NoteReached calls Reached.
+func (m *Message) NoteReached() {
+	if m.Reached != nil {
+		m.Reached()
+	}
+}
+
+// NoteHeard calls Touch.
+func (r *Reading) NoteHeard() {
+	if r.Touch != nil {
+		r.Touch()
+	}
+}
+
+// TakeRoom calls Take.
+func (r *Reading) TakeRoom(n int64) error {
+	if r.Take == nil {
+		return nil
+	}
+	return r.Take(n)
+}
+
+// Stream is what a server says to one request, or in a session outside of any. One goroutine reads
+// it; Close may be called from others.
+type Stream interface {
+	// Next waits for the next event. It, and its bytes, are valid until the following call.
+	Next() *Event
+	// Finish is called after the answer: nothing more is read.
+	Finish()
+	// Close ends the stream. What was read last stays valid.
+	Close()
+	// Drop is Close, after which nothing that was read is needed any more.
+	Drop()
+	// Head says what is known before the first event.
+	Head() Head
+}
+
+// Head is what is known of a stream before its first event.
+type Head struct {
+	// Session is the id of the session that an initialize has opened; "" for none.
+	Session string
+	// Protocol is the version of HTTP, "" where the transport is none of HTTP.
+	Protocol string
+	// Single says that the answer is all there is: no event stream.
+	Single bool
+}
+
+// Event is what one read of a stream gives: a message, which has none if it only carries an id, or
+// why there are no more.
+type Event struct {
+	Message jsonrpc.Message
+	// ID is that of the event, for Message.Last; HasID says that it has one.
+	ID    string
+	HasID bool
+	// Retry is how long the server asks to wait before the stream is asked for again.
+	Retry    time.Duration
+	HasRetry bool
+	// Err is io.EOF or io.ErrUnexpectedEOF at the end of the stream, the cause of the end of the
+	// context, a *shim.UpstreamError, or one of the network.
+	Err error
+}
