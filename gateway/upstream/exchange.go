@@ -233,8 +233,7 @@ func (x *exchange) newMessage(method string, body []byte) *transport.Message {
 			m.Header.Set(key, value)
 		}
 	}
-	m.Reached = func() { x.reached.Store(true) }
-	m.Reading = transport.Reading{Hold: budget.From(x.life), Touch: x.idle.noteHeard, Take: x.takeRoom}
+	m.Sender, m.Hold = x, budget.From(x.life)
 	return &m
 }
 
@@ -249,9 +248,15 @@ func (x *exchange) noteHead(in transport.Stream, err error) (transport.Stream, e
 	return in, err
 }
 
-// takeRoom waits until there is room for n bytes of what the server says. They stay taken until
+// NoteReached is told that the request has got a connection: bytes of it may be written from now on.
+func (x *exchange) NoteReached() { x.reached.Store(true) }
+
+// NoteHeard is told that the server has been heard.
+func (x *exchange) NoteHeard() { x.idle.noteHeard() }
+
+// TakeRoom waits until there is room for n bytes of what the server says. They stay taken until
 // whoever asked for the answer is done with it.
-func (x *exchange) takeRoom(n int64) error {
+func (x *exchange) TakeRoom(n int64) error {
 	x.idle.pauseWatch() // it is not the server that is waited for
 	defer x.idle.resumeWatch()
 	err := budget.From(x.life).Take(x.life, n)

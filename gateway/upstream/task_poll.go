@@ -118,7 +118,7 @@ func (t *serverTask) takeResult(result json.RawMessage) error {
 	if word, _ := jsonrpc.String(kind); !jsonrpc.IsObject(result) || typed && word != mcp.ResultComplete {
 		return protocolError("the server's task has ended, and its result is none", nil)
 	}
-	if err := t.x.takeRoom(int64(len(result))); err != nil {
+	if err := t.x.TakeRoom(int64(len(result))); err != nil {
 		return err
 	}
 	t.x.answer = jsonrpc.Message{Kind: jsonrpc.Result, Result: withoutRelatedTask(result)}

@@ -13,7 +13,7 @@ import (
 type Link interface {
 	// Send sends one message. ErrOver says that the server is over and has not got it; a
 	// *transport.StatusError, that the server does not take this one. After any other error the
-	// server may have got it, unless m.Reached was not called. heard has a signal as soon as the
+	// server may have got it, unless m.NoteReached was not called. heard has a signal as soon as the
 	// server says something that belongs to this request; it is nil if the message is none.
 	Send(ctx context.Context, m *transport.Message, heard <-chan struct{}) error
 	// Receive returns the next message, which is the caller's. Errors are final.

@@ -45,6 +45,13 @@ func TestServersThatGoWrong(t *testing.T) {
 	}
 }
 
+// counter counts the messages that were written.
+type counter struct{ reached *atomic.Int64 }
+
+func (c counter) NoteReached()       { c.reached.Add(1) }
+func (counter) NoteHeard()           {}
+func (counter) TakeRoom(int64) error { return nil }
+
 // A synchronous server does not read while its tool runs, for however long. What is sent to it
 // meanwhile waits, and arrives whole, in order; a caller who leaves takes nothing of it back.
 func TestDeafServer(t *testing.T) {
@@ -56,7 +63,7 @@ func TestDeafServer(t *testing.T) {
 		var reached atomic.Int64
 		var arrived []string
 		send := func(ctx context.Context, line string) error {
-			return p.Send(ctx, &transport.Message{Body: []byte(line), Reached: func() { reached.Add(1) }}, nil)
+			return p.Send(ctx, &transport.Message{Body: []byte(line), Sender: counter{&reached}}, nil)
 		}
 		impatient, leave := context.WithTimeout(t.Context(), time.Minute)
 		defer leave()

@@ -14,8 +14,8 @@ import (
 
 // exchange makes the HTTP request of a message and performs it.
 func (t *Transport) exchange(ctx context.Context, method string, m *transport.Message) (*http.Response, error) {
-	if m.Reached != nil {
-		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { m.Reached() }})
+	if m.Sender != nil {
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { m.Sender.NoteReached() }})
 	}
 	req, err := t.NewRequest(ctx, method, m)
 	if err != nil {

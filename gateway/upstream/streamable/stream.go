@@ -55,7 +55,7 @@ func headOf(resp *http.Response) transport.Head {
 
 func (t *Transport) newStream(resp *http.Response, m *transport.Message) *stream {
 	s := &stream{head: headOf(resp), body: resp.Body, hold: m.Hold}
-	s.events = eventstream.NewReader(resp.Body, int(t.cfg.MaxResult), m.Touch)
+	s.events = eventstream.NewReader(resp.Body, int(t.cfg.MaxResult), m.NoteHeard)
 	s.events.Account(func(by int) error {
 		if by < 0 {
 			m.Hold.Give(int64(-by))

@@ -16,7 +16,7 @@ import (
 // An error is a *[StatusError] where the server has refused the message or does not know its
 // session, a *shim.UpstreamError or *shim.BusyError where the transport can say what is wrong, the
 // cause of the end of ctx, or one of the network. After any of them the server may have got the
-// message, unless Message.Reached was not called.
+// message, unless its Sender was not told that it was reached.
 type Carrier interface {
 	// Request sends a request. The stream has what belongs to it, and the answer last. It lives
 	// as long as ctx.
@@ -64,41 +64,42 @@ type Message struct {
 	Caller shim.Session
 	// IsHeard reports whether a client is there for what Listen hears; nil if there always is.
 	IsHeard func() bool
-	// Reached is called when the message is written, or about to be; nil for nobody.
-	Reached func()
-	Reading
-}
-
-// Reading says how a stream is read. Its zero value bounds nothing.
-type Reading struct {
+	// Sender hears how the message fares; nil for nobody.
+	Sender Sender
 	// Hold has the bytes of what is read.
 	Hold *budget.Hold
-	// Take waits until there is room for n bytes more; nil does not.
-	Take func(n int64) error
-	// Touch is called when the server has just been heard; nil for nobody.
-	Touch func()
 }
 
-// NoteReached calls Reached.
+// Sender is whoever sends a message.
+type Sender interface {
+	// NoteReached is told that the message is written, or about to be.
+	NoteReached()
+	// NoteHeard is told that the server has just been heard.
+	NoteHeard()
+	// TakeRoom waits until there is room to read n bytes more into the hold.
+	TakeRoom(n int64) error
+}
+
+// NoteReached tells the sender, as its name says.
 func (m *Message) NoteReached() {
-	if m.Reached != nil {
-		m.Reached()
+	if m.Sender != nil {
+		m.Sender.NoteReached()
 	}
 }
 
-// NoteHeard calls Touch.
-func (r *Reading) NoteHeard() {
-	if r.Touch != nil {
-		r.Touch()
+// NoteHeard tells the sender, as its name says.
+func (m *Message) NoteHeard() {
+	if m.Sender != nil {
+		m.Sender.NoteHeard()
 	}
 }
 
-// TakeRoom calls Take.
-func (r *Reading) TakeRoom(n int64) error {
-	if r.Take == nil {
+// TakeRoom waits for room, where the sender bounds it.
+func (m *Message) TakeRoom(n int64) error {
+	if m.Sender == nil {
 		return nil
 	}
-	return r.Take(n)
+	return m.Sender.TakeRoom(n)
 }
 
 // Stream is what a server says to one request, or in a session outside of any. One goroutine reads
