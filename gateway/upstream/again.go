@@ -13,7 +13,7 @@ import (
 type proof int
 
 // The proofs (design.md 0.11). Each is accepted once per call. The codes prove
-// something only as the body of a refusal (statusError.isRefusal), but for -32021, which does by
+// something only as the body of a refusal (transport.StatusError.IsRefusal), but for -32021, which does by
 // what it names.
 const (
 	lostSession  proof = iota // 404 to a session id

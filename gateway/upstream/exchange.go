@@ -61,7 +61,7 @@ type exchange struct {
 	end     context.CancelCauseFunc
 	left    sync.WaitGroup // what the caller's end has set going
 	idle    idle
-	head    transport.Head // of the latest response
+	head    transport.Head // of the latest stream
 	begun   time.Time
 	told    bool            // the server has said something beside the answer
 	answer  jsonrpc.Message // once it is there
@@ -182,7 +182,7 @@ func (x *exchange) cancelUpstream(ctx context.Context) {
 // be delivered.
 const cancelTimeout = 2 * time.Second
 
-// postRequest sends the request and looks at the head of the response. A request that goes on with a call is sent
+// postRequest sends the request and waits until it is taken. A request that goes on with a call is sent
 // again once its owner has signed in, if the server does not take the token.
 func (x *exchange) postRequest(ctx context.Context, method string, body []byte) (transport.Stream, error) {
 	for {
@@ -237,10 +237,11 @@ func (x *exchange) newMessage(method string, body []byte) *transport.Message {
 	return &m
 }
 
-// noteHead takes note of how a response begins.
+// noteHead takes note that the server has taken the request, and of how its stream begins.
 func (x *exchange) noteHead(in transport.Stream, err error) (transport.Stream, error) {
 	switch se, refused := err.(*transport.StatusError); {
 	case err == nil:
+		x.idle.noteHeard()
 		x.head = in.Head()
 	case refused:
 		x.head = transport.Head{Protocol: se.Protocol}
@@ -248,7 +249,7 @@ func (x *exchange) noteHead(in transport.Stream, err error) (transport.Stream, e
 	return in, err
 }
 
-// NoteReached is told that the request has got a connection: bytes of it may be written from now on.
+// NoteReached is told that bytes of the request may be written from now on.
 func (x *exchange) NoteReached() { x.reached.Store(true) }
 
 // NoteHeard is told that the server has been heard.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
@@ -76,4 +78,46 @@ func TestCancelledAsItGoesOut(t *testing.T) {
 	default:
 		t.Error("the server was not told")
 	}
+}
+
+// slowTransport takes 7 s to take a call, and its server 7 s to answer.
+type slowTransport struct{ lateTransport }
+
+func (l slowTransport) Request(ctx context.Context, m *transport.Message) (transport.Stream, error) {
+	if m.Method == mcp.MethodInitialize {
+		return l.lateTransport.Request(ctx, m)
+	}
+	<-time.After(7 * time.Second)
+	return &saidLate{ctx: ctx, saidOnce: saidOnce{e: transport.Event{Message: jsonrpc.Message{Kind: jsonrpc.Result, ID: m.ID, Result: []byte(`{"content":[]}`)}}}}, nil
+}
+
+// saidLate is a stream with one message, which takes a while.
+type saidLate struct {
+	saidOnce
+	ctx context.Context
+}
+
+func (s *saidLate) Next() *transport.Event {
+	select {
+	case <-time.After(7 * time.Second):
+	case <-s.ctx.Done():
+		s.e = transport.Event{Err: s.ctx.Err()}
+	}
+	return s.saidOnce.Next()
+}
+
+// A request that is taken is a sign of life: a server over stdio may have to start before, or have other work.
+func TestSilenceBeginsWhenTheRequestIsTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, err := New(Config{Transport: slowTransport{}, Era: EraLegacy, IdleTimeout: 10 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.Call(t.Context(), shimtest.Tool("echo", "late"), &shimtest.Sink{}); err != nil {
+			t.Error(err)
+		}
+		if err := h.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -8,7 +8,7 @@ import (
 	"taskgate/gateway/upstream/transport"
 )
 
-// idle is the watch over a response that must not be silent for too long.
+// idle is the watch over a server that must not be silent for too long.
 type idle struct {
 	d      time.Duration
 	timer  *time.Timer

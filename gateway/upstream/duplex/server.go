@@ -37,7 +37,7 @@ type server struct {
 	lost    []int              // the serial when an answer came that could not be read and has no id, of each
 	notes   []int              // what was sent and is not answered, by serial, oldest first
 	asked   map[string]*stream // requests in flight, by the key of their id
-	get     *stream            // of the GET request; nil for none
+	get     *stream            // of what belongs to no request; nil for none
 	held    []*jsonrpc.Message // questions that nobody can be asked yet
 	idle    *time.Timer        // ends it while nobody uses it; nil for never
 	since   time.Time          // nobody uses it since then

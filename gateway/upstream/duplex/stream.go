@@ -42,11 +42,17 @@ type stream struct {
 	closed  bool
 }
 
+// eventSize is about how many bytes an event takes besides the text of its message.
+const eventSize = 256
+
 // event is a message that waits. token is that of its progress; "" for other messages.
 type event struct {
 	message jsonrpc.Message
 	token   string
 }
+
+// cost is how many bytes it takes to keep an event.
+func (e *event) cost() int { return len(e.message.Raw) + eventSize }
 
 func newStream(ctx context.Context, s *server, session string, m *transport.Message) *stream {
 	return &stream{s: s, ctx: ctx, session: session, m: m, wake: make(chan struct{}, 1), over: make(chan struct{})}
@@ -67,7 +73,7 @@ func (st *stream) putMessage(m jsonrpc.Message) bool {
 		token, _ := jsonrpc.Get(m.Params, mcp.MetaProgressToken)
 		e.token = string(token)
 	}
-	size := st.size + len(m.Raw)
+	size := st.size + e.cost()
 	switch full := st.size > 0 && size > maxQueue; {
 	case !full || m.Kind == jsonrpc.Result || m.Kind == jsonrpc.ErrorResponse:
 	case e.token != "" && st.mergeProgress(e):
@@ -89,7 +95,7 @@ func (st *stream) putMessage(m jsonrpc.Message) bool {
 func (st *stream) mergeProgress(e event) bool {
 	for i, other := range slices.Backward(st.queue) {
 		if other.token == e.token {
-			st.size += len(e.message.Raw) - len(other.message.Raw)
+			st.size += e.cost() - other.cost()
 			st.queue[i] = e
 			return true
 		}
@@ -179,10 +185,10 @@ func (st *stream) takeMessage() (*jsonrpc.Message, error) {
 	case len(st.queue) == 0:
 		return nil, st.err
 	}
-	m := st.queue[0].message
+	e := st.queue[0]
 	st.queue[0] = event{}
-	st.queue, st.size = st.queue[1:], st.size-len(m.Raw)
-	return &m, nil
+	st.queue, st.size = st.queue[1:], st.size-e.cost()
+	return &e.message, nil
 }
 
 // Finish is Close: nothing comes after the answer.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"mime"
 	"net"
 	"net/http"
 	"net/url"
@@ -13,10 +12,10 @@ import (
 	"time"
 
 	"taskgate/gateway/upstream/duplex"
+	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/streamable"
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/eventstream"
-	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
 
@@ -53,7 +52,11 @@ func (t *Transport) open(ctx context.Context, first *transport.Message, _ *sync.
 
 // connect asks for the event stream, and reads its first event.
 func (c *conn) connect() error {
-	req, err := c.t.HTTP.NewRequest(c.life, http.MethodGet, c.first)
+	ctx := c.life
+	if !c.t.speaks.Load() { // a mere question, whose refusal says nothing of the client's token
+		ctx = forward.Unheard(ctx)
+	}
+	req, err := c.t.HTTP.NewRequest(ctx, http.MethodGet, c.first)
 	if err != nil {
 		return err
 	}
@@ -64,11 +67,11 @@ func (c *conn) connect() error {
 	if err != nil {
 		return err
 	}
-	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); resp.StatusCode != http.StatusOK || kind != mcp.TypeSSE {
+	if !streamable.IsStream(resp) {
 		if resp.StatusCode/100 == 2 || unclear(resp.StatusCode) {
 			c.t.learn(false)
 		}
-		return streamable.ReadStatus(resp, c.first)
+		return streamable.ReadNoStream(resp, c.first)
 	}
 	c.body = resp.Body
 	c.events = eventstream.NewReader(resp.Body, int(c.t.cfg.MaxEvent), nil)

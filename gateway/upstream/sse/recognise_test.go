@@ -40,6 +40,7 @@ func TestRecognition(t *testing.T) {
 	}{
 		{"newer", status(200, "{}"), nil, 200, 0},
 		{"refused in words of MCP", status(400, rpc), nil, 400, 0},
+		{"refused in words of MCP to nobody", status(400, `{"jsonrpc":"2.0","id":"server-error","error":{"code":-32600,"message":"no"}}`), nil, 400, 0},
 		{"no credentials", status(401, ""), nil, 401, 0},
 		{"in trouble", status(503, ""), nil, 503, 0},
 		{"elsewhere", status(307, ""), nil, 307, 0},
@@ -146,6 +147,13 @@ func TestServerChanges(t *testing.T) {
 	wantError(t, err, "protocol", "ended before it named an endpoint")
 	s.becomes(nil)
 	cl.begin()
+	s.becomes(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(map[string]int{"GET": 200, "POST": 405}[r.Method])
+	})
+	_, err = cl.post("", hello)
+	wantStatus(t, err, 405)
+	s.becomes(nil)
+	cl.begin()
 	for _, code := range []int{401, 429, 500, 503, 302} {
 		s.becomes(status(code, ""))
 		_, err := cl.post("", hello)
@@ -224,6 +232,11 @@ func TestBadBeginnings(t *testing.T) {
 	_, err := s.client(Config{Always: true, MaxEvent: 1 << 10}).post("", hello)
 	wantError(t, err, "protocol", "before it named an endpoint")
 	cl := s.client(Config{Always: true})
+	s.becomes(status(200, "<html>"))
+	_, err = cl.post("", hello)
+	if se := wantStatus(t, err, 200); !strings.Contains(se.Reason, "no event stream") {
+		t.Errorf("the reason is %q", se.Reason)
+	}
 	s.becomes(status(403, "no"))
 	_, err = cl.post("", hello)
 	wantStatus(t, err, 403)

@@ -156,8 +156,8 @@ func (t *Transport) tryNewer(ctx context.Context, m *transport.Message) (transpo
 	}
 	closeStream(s)
 	s, failed := t.HTTP.Request(ctx, m)
-	if err != nil && isUnclear(failed) { // it was one of HTTP+SSE, and had trouble
-		return nil, err
+	if _, refused := err.(*transport.StatusError); err != nil && !refused && isUnclear(failed) {
+		return nil, err // it was one of HTTP+SSE, and had trouble
 	}
 	return s, failed
 }
@@ -175,7 +175,7 @@ func (t *Transport) learn(speaks bool) { t.speaks.Store(speaks || t.cfg.Always) 
 // address of its event stream (protocol.md 2.10).
 func isUnclear(err error) bool {
 	se, ok := err.(*transport.StatusError)
-	return ok && se.RPC == nil && unclear(se.Status)
+	return ok && !se.Worded && unclear(se.Status)
 }
 
 func unclear(status int) bool {

@@ -29,10 +29,25 @@ func ReadStatus(resp *http.Response, m *transport.Message) *transport.StatusErro
 		return e
 	}
 	said, err := jsonrpc.ParseLenient(jsonrpc.Readable(body))
-	if err == nil && said.Kind == jsonrpc.ErrorResponse && (said.ID.IsZero() || said.ID.Equal(m.ID)) {
+	e.Worded = err == nil && said.Kind == jsonrpc.ErrorResponse
+	if e.Worded && (said.ID.IsZero() || said.ID.Equal(m.ID)) {
 		e.RPC = said.Error
 	}
 	return e
+}
+
+// ReadNoStream is ReadStatus for the response to a GET that is no event stream.
+func ReadNoStream(resp *http.Response, m *transport.Message) *transport.StatusError {
+	e := ReadStatus(resp, m)
+	if e.Status/100 == 2 {
+		e.Reason = "the answer to a GET is no event stream"
+	}
+	return e
+}
+
+// IsStream reports whether a response is an event stream.
+func IsStream(resp *http.Response) bool {
+	return resp.StatusCode == http.StatusOK && mediaType(resp.Header) == mcp.TypeSSE
 }
 
 // retryAfter reads the header Retry-After, in seconds or as a date.

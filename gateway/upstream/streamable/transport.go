@@ -94,12 +94,8 @@ func (t *Transport) Listen(ctx context.Context, m *transport.Message) (transport
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case resp.StatusCode/100 != 2:
-		return nil, ReadStatus(resp, m)
-	case resp.StatusCode != http.StatusOK || mediaType(resp.Header) != mcp.TypeSSE:
-		resp.Body.Close()
-		return nil, &transport.StatusError{Status: resp.StatusCode, Protocol: versionOf(resp), Reason: "the answer to a GET is no event stream"}
+	if !IsStream(resp) {
+		return nil, ReadNoStream(resp, m)
 	}
 	return t.newStream(resp, m), nil
 }

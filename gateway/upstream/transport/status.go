@@ -20,7 +20,9 @@ type StatusError struct {
 	Status int
 	// RPC is the JSON-RPC error of the body, if it is ours: its id is that of the
 	// request, or absent.
-	RPC        *jsonrpc.Error
+	RPC *jsonrpc.Error
+	// Worded says that the body is a JSON-RPC error, whoever it is for.
+	Worded     bool
 	RetryAfter time.Duration
 	// Reason says why a 2xx is no answer.
 	Reason string

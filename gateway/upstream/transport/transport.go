@@ -43,9 +43,10 @@ type Transport interface {
 type Message struct {
 	// Body is the JSON of the message; nil for Listen and EndSession. The transport may change its white space.
 	Body []byte
-	// ID, Method and Params are those of a request, as Body has them.
+	// ID and Method are those of a request, as Body has them. Method is "" for anything else.
 	ID     jsonrpc.ID
 	Method string
+	// Params are those of an initialize.
 	Params json.RawMessage
 
 	// Session is the id that the server knows its session by; "" for none. Version is that of the
