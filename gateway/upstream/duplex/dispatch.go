@@ -207,7 +207,7 @@ func isModern(m jsonrpc.Message) bool {
 	return false
 }
 
-// takeQuestion takes a request of the server to the session that it is for: to its GET stream, or
+// takeQuestion takes a request of the server to the session that it is for: to whoever listens, or
 // else to its newest request. While there is none, the question is held. A ping is answered,
 // and a question for nobody is refused: the server waits for an answer.
 func (s *server) takeQuestion(m jsonrpc.Message) {
@@ -359,7 +359,7 @@ func (s *server) onlyRequest() (found *stream) {
 	return found
 }
 
-// asideStream is the stream for what belongs to no request of the session: that of the GET, or else
+// asideStream is the stream for what belongs to no request of the session: that of its listener, or else
 // that of the newest request that may have it. s.mu is held.
 func (s *server) asideStream(may func(*stream) bool) *stream {
 	if s.get != nil {

@@ -209,11 +209,11 @@ func (s *server) failureOf(e *Ending) *shim.UpstreamError {
 
 // sendRequest sends a request. The stream has what belongs to it, and ends with the answer. ErrOver
 // says that nothing was sent.
-func (s *server) sendRequest(ctx context.Context, st *stream) error {
+func (s *server) sendRequest(ctx context.Context, st *stream, m *transport.Message) error {
 	if !s.addRequest(st) {
 		return ErrOver
 	}
-	err := s.link.Send(ctx, st.m, st.wake) // the reader looks before it waits for the next signal
+	err := s.link.Send(ctx, m, st.wake) // the reader looks before it waits for the next signal
 	if err == nil {
 		return nil
 	}

@@ -23,7 +23,7 @@ const maxQueue = 256 << 10
 type stream struct {
 	s   *server
 	ctx context.Context
-	m   *transport.Message // the request; without a Method what Listen was called with
+	m   transport.Message // the request without its Body; without a Method what Listen was called with
 	// session is the one that the request belongs to, or opens; "" for none.
 	session string
 	serial  int // newer streams have a larger one
@@ -55,7 +55,9 @@ type event struct {
 func (e *event) cost() int { return len(e.message.Raw) + eventSize }
 
 func newStream(ctx context.Context, s *server, session string, m *transport.Message) *stream {
-	return &stream{s: s, ctx: ctx, session: session, m: m, wake: make(chan struct{}, 1), over: make(chan struct{})}
+	st := &stream{s: s, ctx: ctx, session: session, m: *m, wake: make(chan struct{}, 1), over: make(chan struct{})}
+	st.m.Body, st.m.Params = nil, nil // which may be large
+	return st
 }
 
 // putMessage adds a message. Of a reader that is slow the queue is bounded: progress takes the place

@@ -78,7 +78,7 @@ func (t *Transport) Request(ctx context.Context, m *transport.Message) (transpor
 		return nil, transport.UnknownSession(m)
 	}
 	st := newStream(ctx, s, m.Session, m)
-	err := s.sendRequest(ctx, st)
+	err := s.sendRequest(ctx, st, m)
 	switch {
 	case errors.Is(err, ErrOver): // it has ended just now
 		return nil, transport.UnknownSession(m)
@@ -98,7 +98,7 @@ func (t *Transport) openSession(ctx context.Context, m *transport.Message) (tran
 			return nil, err
 		}
 		st := newStream(ctx, s, id, m)
-		err = s.sendRequest(ctx, st)
+		err = s.sendRequest(ctx, st, m)
 		switch {
 		case errors.Is(err, ErrOver):
 			t.forgetSession(id) // it has ended just now
@@ -119,7 +119,7 @@ func (t *Transport) sendModern(ctx context.Context, m *transport.Message) (trans
 			return nil, err
 		}
 		st := newStream(ctx, s, "", m)
-		err = s.sendRequest(ctx, st)
+		err = s.sendRequest(ctx, st, m)
 		switch {
 		case errors.Is(err, ErrOver): // it has ended just now, or has become a session
 			continue

@@ -150,7 +150,8 @@ func TestOneUseOfAServer(t *testing.T) {
 	if tr.findServer(session) != s {
 		t.Fatal("the server was not taken")
 	}
-	if err := s.sendRequest(t.Context(), newStream(t.Context(), s, "", call("a"))); err != ErrOver {
+	m := call("a")
+	if err := s.sendRequest(t.Context(), newStream(t.Context(), s, "", m), m); err != ErrOver {
 		t.Errorf("a request of the modern era goes to the session: %v", err)
 	}
 	echo(t, tr, session)
@@ -158,9 +159,10 @@ func TestOneUseOfAServer(t *testing.T) {
 	if err != nil || other == s {
 		t.Fatalf("the same server, %v", err)
 	}
-	st := newStream(t.Context(), other, "", call("b"))
+	m = call("b")
+	st := newStream(t.Context(), other, "", m)
 	defer st.Close()
-	if err := other.sendRequest(t.Context(), st); err != nil {
+	if err := other.sendRequest(t.Context(), st, m); err != nil {
 		t.Error(err)
 	}
 	if tr.findServer(begin(t, tr)) == other {

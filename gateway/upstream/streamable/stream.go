@@ -24,7 +24,13 @@ type stream struct {
 	events *eventstream.Reader // nil for a JSON body
 	whole  transport.Event     // the JSON body
 	latest transport.Event
-	hold   *budget.Hold // of what is read
+	m      transport.Message // the request, without its Body
+}
+
+func beginStream(resp *http.Response, m *transport.Message) *stream {
+	s := &stream{head: transport.Head{Session: resp.Header.Get(mcp.HeaderSession), Protocol: versionOf(resp)}, m: *m}
+	s.m.Body, s.m.Params = nil, nil // which may be large
+	return s
 }
 
 // readAnswer looks at the head of a response to a request.
@@ -49,19 +55,16 @@ func (t *Transport) readAnswer(resp *http.Response, m *transport.Message) (trans
 	return nil, se
 }
 
-func headOf(resp *http.Response) transport.Head {
-	return transport.Head{Session: resp.Header.Get(mcp.HeaderSession), Protocol: versionOf(resp)}
-}
-
 func (t *Transport) newStream(resp *http.Response, m *transport.Message) *stream {
-	s := &stream{head: headOf(resp), body: resp.Body, hold: m.Hold}
-	s.events = eventstream.NewReader(resp.Body, int(t.cfg.MaxResult), m.NoteHeard)
+	s := beginStream(resp, m)
+	s.body = resp.Body
+	s.events = eventstream.NewReader(resp.Body, int(t.cfg.MaxResult), s.m.NoteHeard)
 	s.events.Account(func(by int) error {
 		if by < 0 {
-			m.Hold.Give(int64(-by))
+			s.m.Hold.Give(int64(-by))
 			return nil
 		}
-		return m.TakeRoom(int64(by))
+		return s.m.TakeRoom(int64(by))
 	})
 	return s
 }
@@ -76,7 +79,7 @@ func (t *Transport) readJSON(resp *http.Response, m *transport.Message) (transpo
 	if err != nil {
 		return nil, err
 	}
-	s := &stream{head: headOf(resp), hold: m.Hold}
+	s := beginStream(resp, m)
 	s.head.Single = true
 	if s.whole.Message, err = s.parseMessage(body); err != nil {
 		return nil, err
@@ -86,7 +89,7 @@ func (t *Transport) readJSON(resp *http.Response, m *transport.Message) (transpo
 
 // parseMessage reads the message of a body or an event.
 func (s *stream) parseMessage(b []byte) (msg jsonrpc.Message, err error) {
-	s.hold.InTurn(len(b), func() { msg, err = jsonrpc.ParseLenient(jsonrpc.Readable(b)) })
+	s.m.Hold.InTurn(len(b), func() { msg, err = jsonrpc.ParseLenient(jsonrpc.Readable(b)) })
 	if err != nil {
 		return msg, &shim.UpstreamError{Kind: shim.KindProtocol, Message: "the server sent something that is no JSON-RPC message", Err: err}
 	}

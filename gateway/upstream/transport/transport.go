@@ -81,14 +81,14 @@ type Sender interface {
 	TakeRoom(n int64) error
 }
 
-// NoteReached tells the sender, as its name says.
+// NoteReached tells the sender that the message is written, or about to be.
 func (m *Message) NoteReached() {
 	if m.Sender != nil {
 		m.Sender.NoteReached()
 	}
 }
 
-// NoteHeard tells the sender, as its name says.
+// NoteHeard tells the sender that the server has just been heard.
 func (m *Message) NoteHeard() {
 	if m.Sender != nil {
 		m.Sender.NoteHeard()
