@@ -69,11 +69,17 @@ func (b *batcher) addPiece(piece json.RawMessage) {
 		b.missed++
 		return
 	}
-	if b.missed > 0 {
+	b.sayMissed()
+	b.pushPiece(piece)
+}
+
+// sayMissed says of the pieces that were left out since the last one that they were. Where the limit came next, its
+// piece says so.
+func (b *batcher) sayMissed() {
+	if b.missed > 0 && !b.full {
 		b.pushPiece(content.LeftOut(b.missed, whyStore))
 		b.missed = 0
 	}
-	b.pushPiece(piece)
 }
 
 // isExhausted reports whether a piece of this size is more than may be kept of the

@@ -318,6 +318,27 @@ func TestPartialsWaitInBoundedRoom(t *testing.T) {
 	})
 }
 
+// Where no piece comes after the missing ones, the end of the task says that they are.
+func TestPartialsMissedAtTheEnd(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		big := strings.Repeat("x", 300<<10)
+		s := w.gateway("a", says(result, words(100*time.Millisecond, "a", big, big, big, big, big)...), streaming(false))
+		task := begin(t, s, partialsCall())
+		pass(150 * time.Millisecond)
+		w.store.down.Store(true)
+		pass(2 * time.Second)
+		w.store.down.Store(false)
+		pass(time.Minute)
+		l := track(t, s, shim.Tracked{ID: task.ID, Show: shim.ShowBatches})
+		l.mu.Lock()
+		all := strings.ReplaceAll(strings.Join(l.lines, " "), big, "X")
+		l.mu.Unlock()
+		if want := "[2 partial results are left out: they came faster than they could be stored] completed"; !strings.HasSuffix(all, want) || strings.Count(all, "X") != 3 {
+			t.Errorf("got %s", all)
+		}
+	})
+}
+
 // What was shown of a run keeps it from being run again, whoever allowed it.
 func TestNoSecondRunAfterPartials(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {

@@ -243,6 +243,7 @@ func (w *pieceWriter) haltWriting() {
 	if !w.stopped {
 		w.stopped = true
 		close(w.halted)
+		w.sayMissed()
 	}
 	w.closeBatch()
 	writing := w.writing
