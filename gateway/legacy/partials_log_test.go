@@ -230,6 +230,50 @@ func TestStandingHearsAll(t *testing.T) {
 	})
 }
 
+// A client that resumes its stream just when the store is away gets all that came since, once the store is back.
+func TestStandingResumedWithoutTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, faulty := newFaultyWorld(t)
+		says := func(data string) {
+			w.a.up.say(shim.Notification{Method: mcp.NotifyMessage, Params: []byte(`{"level":"info","data":"` + data + `"}`)})
+			wiretest.Wait(time.Second)
+		}
+		soon := draftConfig(t)
+		w.a = w.gateway("soon", draftScript(), soon)
+		w.c, soon.ResumeAfter = newDraftClient(t, w.a, ""), time.Second
+		stream := w.c.begin(w.a, "")
+		wiretest.Wait(time.Minute)
+		says("on the first")
+		last := stream.lastID()
+		heard := stream.quit()
+		says("between")
+		faulty.open.Store(2)
+		stream = w.c.begin(w.a, "", mcp.HeaderLastEventID, last)
+		says("away")
+		wiretest.Wait(5 * time.Second)
+		if stream.ended() {
+			heard = append(heard, stream.said()...)
+			if id := stream.lastID(); id != "" {
+				last = id
+			}
+			stream = w.c.begin(w.a, "", mcp.HeaderLastEventID, last)
+		}
+		says("back")
+		if stream.lastID() == "" {
+			t.Error("the stream cannot be resumed again")
+		}
+		heard = append(heard, stream.quit()...)
+		var data []string
+		for _, m := range heard {
+			text, _ := jsonrpc.GetString(m, "params", "data")
+			data = append(data, text)
+		}
+		if got := strings.Join(data, ", "); got != "on the first, between, away, back" {
+			t.Errorf("heard %s", got)
+		}
+	})
+}
+
 // A stream whose log was opened, though the replica that did it does not know, is over
 // when its client goes: another replica has the next one.
 func TestStandingOpenedUnheard(t *testing.T) {

@@ -248,7 +248,7 @@ func (s *session) claimGET(ctx context.Context, no int64, resumes, counts bool) 
 	return g, nil
 }
 
-// reopenLog begins the log of a stream that is open without one.
+// reopenLog begins the log of a stream that is open without one. A client that has resumed it is where it was.
 func (w *writer) reopenLog(ctx context.Context) {
 	ctx, cancel := w.s.table.withPatience(ctx)
 	defer cancel()
@@ -258,7 +258,9 @@ func (w *writer) reopenLog(ctx context.Context) {
 		return
 	}
 	if last, err := w.s.table.store.Open(ctx, w.s.id, getStream, w.s.holderNote("")); err == nil && w.logless {
-		w.no, w.logless = last, false
+		if w.logless = false; !w.resumed {
+			w.no = last
+		}
 	}
 }
 

@@ -285,12 +285,13 @@ func (s *session) keepUnread(no int64, message []byte) {
 	}
 }
 
-// takeUnread hands over the messages that keepUnread has kept.
+// takeUnread hands over the messages that keepUnread has kept. A client that has resumed its stream without the log
+// gets them from there, in order.
 func (w *writer) takeUnread() []logEntry {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
 	h := w.s.get
-	if h == nil || h.w != w { // another stream
+	if h == nil || h.w != w || w.logless && w.resumed { // another stream, or not yet
 		return nil
 	}
 	unread := h.unread
