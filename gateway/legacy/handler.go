@@ -225,10 +225,8 @@ func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, r *http.R
 	defer t.startFollowing(ctx)()
 	// A connection that broke silently shows at a keep-alive.
 	_ = g.writeUntilEnd(ctx, interval, func(state string, _ []byte) bool {
-		if logless := g.logless; logless || state == "" { // the store was away, or has lost it
-			if g.reopenLog(ctx); logless && !g.logless && (g.resumed || g.count != nil) {
-				return true // the log has what the client lacks, or not what it counts: it is to come again
-			}
+		if (g.logless || state == "") && g.reopenLog(ctx) { // the store was away, or has lost it
+			return true
 		}
 		t.readRecord(ctx)
 		return false

@@ -187,6 +187,22 @@ func TestQuestionOnAStreamWithoutALog(t *testing.T) {
 	})
 }
 
+// A stream whose time for a log came while the store was away has one once that is back: it can be resumed.
+func TestStandingIsKeptLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var soon []*config.Config
+		w := newAskWorld(t, func(c *config.Config) { soon = append(soon, c) })
+		soon[0].ResumeAfter = time.Second
+		w.logs.away = 5
+		get := w.c.begin(w.a, "")
+		wiretest.Wait(time.Minute)
+		if w.logs.away > 0 || get.lastID() == "" {
+			t.Error("the stream cannot be resumed")
+		}
+		w.closing(get)
+	})
+}
+
 // A question that the GET stream has left unasked for its time is asked on tasks/result at once,
 // also where no wait there lasts that long.
 func TestQuestionThatTheGetStreamDoesNotAsk(t *testing.T) {

@@ -248,20 +248,28 @@ func (s *session) claimGET(ctx context.Context, no int64, resumes, counts bool) 
 	return g, nil
 }
 
-// reopenLog begins the log of a stream that is open without one. A client that has resumed it is where it was.
-func (w *writer) reopenLog(ctx context.Context) {
+// reopenLog begins the log of a stream that is open without one. It reports whether the stream is to end, since the log
+// has what its client lacks, or not what it counts.
+func (w *writer) reopenLog(ctx context.Context) (over bool) {
 	ctx, cancel := w.s.table.withPatience(ctx)
 	defer cancel()
 	state, note, err := w.s.table.stateOf(ctx, w.s.id, getStream)
 	if err != nil || state == "open" && holderOf(note) != w.s.table.name && !isUnheld(note) {
 		w.moved = err == nil
-		return
+		return false
 	}
-	if last, err := w.s.table.store.Open(ctx, w.s.id, getStream, w.s.holderNote("")); err == nil && w.logless {
-		if w.logless = false; !w.resumed {
-			w.no = last
-		}
+	last, err := w.s.table.store.Open(ctx, w.s.id, getStream, w.s.holderNote(""))
+	if err != nil || !w.logless {
+		return false
 	}
+	if w.logless = false; w.resumed {
+		return true // from where its client was
+	}
+	w.no = last
+	if w.count == nil && w.long == nil { // its messages were to have ids by now
+		w.beginLog()
+	}
+	return w.count != nil
 }
 
 // leaveStream gives the stream up, for the next one to go on where it is. That the log could not
