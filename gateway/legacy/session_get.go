@@ -188,6 +188,9 @@ func digestOf(uris []string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
+// atEnd, as the number of the last message that a client has, is the last one that there is: which one is not known.
+const atEnd = -1
+
 // claimGET makes this replica the one that keeps the session's GET stream. A client that
 // resumes it takes it along; any other finds it taken, or goes on where the last stream
 // was left. counts says that the client counts some of what it gets. While the store is
@@ -203,6 +206,7 @@ func (s *session) claimGET(ctx context.Context, no int64, resumes, counts bool) 
 		}
 		state, note, err = s.table.stateOf(ctx, s.id, getStream)
 	}
+	fresh := err == nil && state == ""
 	var last int64
 	if err == nil {
 		last, err = s.table.store.Open(ctx, s.id, getStream, s.holderNote(""))
@@ -211,11 +215,13 @@ func (s *session) claimGET(ctx context.Context, no int64, resumes, counts bool) 
 		g.no = min(no, last) // the store may have come back older
 	}
 	read := int64(0)
+	left, _ := strconv.ParseInt(string(note), 10, 64)
 	switch {
-	case resumes, state == "":
-	case state == "left":
-		g.no, _ = strconv.ParseInt(string(note), 10, 64)
-		read = g.no
+	case resumes, fresh:
+	case state == "left" && left != atEnd:
+		g.no, read = left, left
+	case err != nil:
+		g.no = atEnd
 	default:
 		g.no, read = last, last
 	}
