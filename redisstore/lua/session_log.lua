@@ -10,9 +10,10 @@
 --       of an ask also  14 the question  15 the stream whose claim of it is void  16 who asks:
 --       a repeat by the same one is told from asking again on a stream
 --       of a bury also  14 operations that are known of the stream, then list: the last messages
--- reply ok and the number of the last message; taken: another replica keeps the stream, or
---       it has ended, or it is not what the caller thought; held and a stream: that one has
---       the question; has: the client has the question; none: there is no such session
+-- reply ok and the number of the message that was added, else that of the last one; taken: another
+--       replica keeps the stream, or it has ended, or it is not what the caller thought; held and
+--       a stream: that one has the question; has: the client has the question; none: there is no
+--       such session
 -- Of each stream the last four operations are known, so that a repeat is told from a
 -- second message though another replica has added one in between. The end of a stream is
 -- an entry of its name and the time, and that it was left one of its name alone. What is known
@@ -170,8 +171,12 @@ if due and due + 1.25 * after_end <= now() then -- a little later, for several a
 end
 if what == 'clear' then return { 'ok', int(last) } end
 local repeated = (what == 'add' or what == 'post') and string.find(ops, extra, 1, true)
-if repeated then
-  -- it is there
+local at = nil
+if repeated then -- it is there
+  local all = redis.call('LRANGE', KEYS[1], 0, -1)
+  for i, entry in ipairs(all) do
+    if entry == stream .. ' ' .. value then at = last - #all + i end
+  end
 elseif what == 'open' then
   redis.call('HSET', KEYS[2], 's:' .. stream, me, 'n:' .. stream, extra)
 elseif what == 'post' then
@@ -203,4 +208,4 @@ redis.call('HSET', KEYS[2], 'r:' .. me, int(last))
 redis.call('PEXPIRE', KEYS[1], ttl)
 redis.call('PEXPIRE', KEYS[2], ttl)
 redis.call('PUBLISH', events, id .. ' ' .. int(last))
-return { 'ok', int(last) }
+return { 'ok', int(at or last) }
