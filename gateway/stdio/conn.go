@@ -35,7 +35,7 @@ const (
 	lastAnswers = time.Second
 	// queue is how many lines are read ahead of the one that is being taken.
 	queue = 4
-	// maxNotes is how many notifications are passed on at a time.
+	// maxNotes is how many notifications and answers to questions are passed on at a time.
 	maxNotes = 16
 )
 
@@ -51,7 +51,7 @@ type Conn struct {
 	ctx     context.Context // of everything; ends with Close
 	cancel  context.CancelFunc
 	running sync.WaitGroup // of everything
-	notes   chan struct{}  // places for notifications that are passed on
+	notes   chan struct{}  // places for what is passed on by note
 	session session
 
 	mu    sync.Mutex
@@ -162,7 +162,7 @@ func (c *Conn) take(ctx context.Context, l line) {
 	case err != nil, m.Kind == jsonrpc.Request: // or a text that the gateway refuses
 		c.request(ctx, m, l.text)
 	case m.Kind != jsonrpc.Notification:
-		c.post(m, l.text)
+		c.note(ctx, m, l.text)
 	case m.Method == mcp.NotifyCancelled && c.cancelled(m):
 	case m.Method == mcp.NotifyCancelled:
 		c.post(m, l.text)
@@ -174,7 +174,7 @@ func (c *Conn) take(ctx context.Context, l line) {
 	}
 }
 
-// note passes on a notification, which may have to wait for the server.
+// note passes on what may have to wait: a notification for the server, an answer to a question for the store.
 func (c *Conn) note(ctx context.Context, m jsonrpc.Message, text []byte) {
 	select {
 	case c.notes <- struct{}{}:

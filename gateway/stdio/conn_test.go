@@ -302,7 +302,9 @@ func TestSession(t *testing.T) {
 		if got := map[string]bool{first: true, second: true}; !got[question+"\n"] || !got[`{"jsonrpc":"2.0","id":2,"result":{}}`+"\n"] {
 			t.Errorf("heard %q and %q", first, second)
 		}
-		c.say(`{"jsonrpc":"2.0","id":"q","result":{"roots":[]}}`, `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
+		c.say(`{"jsonrpc":"2.0","id":"q","result":{"roots":[]}}`)
+		synctest.Wait()
+		c.say(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
 		synctest.Wait()
 		c.close()
 		got := s.noted()
@@ -312,6 +314,31 @@ func TestSession(t *testing.T) {
 		if got != want {
 			t.Errorf("the gateway got\n%s, want\n%s", got, want)
 		}
+	})
+}
+
+// An answer to a question that the gateway takes late, since its store is away, holds up nothing else.
+func TestLateAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		taken := make(chan struct{})
+		c := newClient(t, func(w http.ResponseWriter, r *http.Request) {
+			m := messageOf(r)
+			if m.Kind == jsonrpc.Request {
+				answer(w, http.StatusOK, result(m, `{}`))
+				return
+			}
+			<-taken
+			w.WriteHeader(http.StatusAccepted)
+		})
+		c.say(`{"jsonrpc":"2.0","id":"q","result":{}}`, ask(1, "ping"))
+		synctest.Wait()
+		select {
+		case <-c.out:
+		default:
+			t.Error("a request waits for an answer to be taken")
+		}
+		close(taken)
+		c.close()
 	})
 }
 
