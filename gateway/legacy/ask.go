@@ -82,9 +82,11 @@ func (a *callAsker) Ask(call shim.ID, questions []shim.Question) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, question := range questions {
+		if !a.isAsked(question.Key) {
+			a.unasked = append(a.unasked, question)
+		}
 		a.open[question.Key] = question
 	}
-	a.unasked = append(a.unasked, questions...)
 	a.askOpen(call)
 	if a.gone != nil {
 		a.gone() // it may have run already, for the questions before
@@ -96,6 +98,14 @@ func (a *callAsker) Ask(call shim.ID, questions []shim.Question) {
 			a.refuseOpen(call)
 		}
 	})
+}
+
+// isAsked reports whether a question that the store has forgotten need not be asked again: the client is here and has
+// it, or it is about to be asked. a.mu is held.
+func (a *callAsker) isAsked(key string) bool {
+	_, asked := a.open[key]
+	soon := slices.ContainsFunc(a.unasked, func(q shim.Question) bool { return q.Key == key })
+	return asked && (soon || a.q.client.Err() == nil)
 }
 
 // askOpen asks what has not been asked, as far as the store can take it. a.mu is held.

@@ -187,6 +187,34 @@ func TestQuestionOnAStreamWithoutALog(t *testing.T) {
 	})
 }
 
+// again is a stream that is given each question twice, as one that the store has forgotten is.
+type again struct{ shim.Asker }
+
+func (a again) Ask(id shim.ID, q []shim.Question) {
+	a.Asker.Ask(id, q)
+	a.Asker.Ask(id, q)
+}
+
+// A question that the store has forgotten is not put again to a client that has it, or is about to get it.
+func TestQuestionOfACallThatWasForgotten(t *testing.T) {
+	for name, away := range map[string]int{"asked": 0, "to be asked": 2} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newAskWorld(t, nil)
+				w.asks = func(s shim.Asker) shim.Asker { return again{s} }
+				w.a = w.gateway("again", w.a.up.script, taskConfig(t))
+				w.logs.away = away
+				call := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"ask"}`)
+				wiretest.Wait(10 * time.Second)
+				if asked := call.asked(); len(asked) != 1 {
+					t.Errorf("asked %v", asked)
+				}
+				w.closing(call)
+			})
+		})
+	}
+}
+
 // A stream whose time for a log came while the store was away has one once that is back: it can be resumed.
 func TestStandingIsKeptLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

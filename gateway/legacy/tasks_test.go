@@ -25,6 +25,20 @@ type taskWorld struct {
 	t        testing.TB
 	store    shim.Store
 	sessions legacy.Sessions
+	asks     func(shim.Asker) shim.Asker // stands between the shim and the stream of a call; nil for nothing
+}
+
+// asking is a shim whose streams of calls are replaced.
+type asking struct {
+	*shim.Shim
+	asks func(shim.Asker) shim.Asker
+}
+
+func (a asking) Call(ctx context.Context, c shim.Call) (shim.Answered, error) {
+	if s, ok := c.Stream.(shim.Asker); ok {
+		c.Stream = a.asks(s)
+	}
+	return a.Shim.Call(ctx, c)
 }
 
 // newTaskWorld opens a store on the clock of the bubble.
@@ -66,7 +80,11 @@ func (w *taskWorld) gateway(name string, script upstreamScript, c *config.Config
 			w.t.Error(err)
 		}
 	})
-	return startLegacyServer(w.t, up, sh, c, func(o *gateway.Options) { o.Sessions, o.Upstreams = w.sessions, clients })
+	return startLegacyServer(w.t, up, sh, c, func(o *gateway.Options) {
+		if o.Sessions, o.Upstreams = w.sessions, clients; w.asks != nil {
+			o.Shim = asking{sh, w.asks}
+		}
+	})
 }
 
 func (p *legacyPlay) configure(yaml []byte) {
