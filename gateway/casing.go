@@ -3,7 +3,6 @@ package gateway
 import (
 	"net/http"
 	"strings"
-	"unicode"
 
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
@@ -53,15 +52,4 @@ func variant(obj []byte) (name string, found bool) {
 }
 
 // fold is the same for all names that differ in case only.
-func fold(name string) string { return strings.Map(foldRune, name) }
-
-func foldRune(r rune) rune {
-	if 'a' <= r && r <= 'z' {
-		return r
-	}
-	least := r
-	for next := unicode.SimpleFold(r); next != r; next = unicode.SimpleFold(next) {
-		least = min(least, next)
-	}
-	return unicode.ToLower(least)
-}
+func fold(name string) string { return strings.ToLower(strings.ToUpper(name)) }

@@ -1,9 +1,11 @@
 package gateway
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -50,62 +52,26 @@ func (u *route) challenge(values []string) []string {
 	return out
 }
 
-const paramMetadata = "resource_metadata"
+// metadataParam is the parameter resource_metadata of a challenge, with what stands before its value. What else is quoted is
+// matched as well: a text may look like the parameter.
+var metadataParam = regexp.MustCompile(`(?i)((?:^|[ \t,])resource_metadata[ \t]*=[ \t]*)("(?:[^"\\]|\\.)*"?|[^ \t,]*)|"(?:[^"\\]|\\.)*"?`)
+
+// escaped is a character of a quoted string that is written as two.
+var escaped = regexp.MustCompile(`\\(.)`)
 
 // withMetadata returns a value of WWW-Authenticate in which the parameter resource_metadata of each
 // challenge is page, and what the first one was before; "" for none.
 func withMetadata(value, page string) (out, first string) {
-	var b strings.Builder
-	for word := true; value != ""; {
-		if name, rest, ok := cutParam(value); word && ok {
-			old, n := paramValue(rest)
-			if first == "" {
-				first = old
-			}
-			b.WriteString(name + `"` + page + `"`)
-			value = rest[n:]
-			continue
+	out = metadataParam.ReplaceAllStringFunc(value, func(found string) string {
+		parts := metadataParam.FindStringSubmatch(found)
+		if parts[1] == "" {
+			return found
 		}
-		n := 1
-		if value[0] == '"' {
-			_, n = paramValue(value)
-		}
-		word = strings.IndexByte(" \t,", value[0]) >= 0
-		b.WriteString(value[:n])
-		value = value[n:]
-	}
-	return b.String(), first
-}
-
-// cutParam cuts the name of the parameter with its sign from what follows.
-func cutParam(s string) (name, rest string, ok bool) {
-	if len(s) < len(paramMetadata) || !strings.EqualFold(s[:len(paramMetadata)], paramMetadata) {
-		return "", s, false
-	}
-	rest, ok = strings.CutPrefix(strings.TrimLeft(s[len(paramMetadata):], " \t"), "=")
-	rest = strings.TrimLeft(rest, " \t")
-	return s[:len(s)-len(rest)], rest, ok
-}
-
-// paramValue reads the value of a parameter, a token or a quoted string, and how long it is written.
-func paramValue(s string) (value string, n int) {
-	if s == "" || s[0] != '"' {
-		if n = strings.IndexAny(s, " \t,"); n < 0 {
-			n = len(s)
-		}
-		return s[:n], n
-	}
-	var b strings.Builder
-	for n = 1; n < len(s); n++ {
-		switch {
-		case s[n] == '"':
-			return b.String(), n + 1
-		case s[n] == '\\' && n+1 < len(s):
-			n++
-		}
-		b.WriteByte(s[n])
-	}
-	return b.String(), n
+		value := strings.TrimSuffix(strings.TrimPrefix(parts[2], `"`), `"`)
+		first = cmp.Or(first, escaped.ReplaceAllString(value, "$1"))
+		return parts[1] + `"` + page + `"`
+	})
+	return out, first
 }
 
 // errOtherResource says that metadata is about something else than the server.
