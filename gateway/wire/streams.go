@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -11,17 +12,17 @@ import (
 // subscriptions/listen and legacy GET streams. They would keep
 // http.Server.Shutdown waiting for ever, so the gateway ends them itself.
 type Streams struct {
-	bound *shim.Bound // those that clients open
-
-	mu     sync.Mutex
-	closed bool
-	open   map[*context.CancelCauseFunc]struct{}
-	empty  chan struct{} // closed once closed is set and open is empty
+	bound   *shim.Bound // those that clients open
+	running work.Group
+	life    context.Context // ends when the gateway closes
+	end     context.CancelFunc
 }
 
 // NewStreams makes a set with no streams in it. bound is how many clients may open.
 func NewStreams(bound *shim.Bound) *Streams {
-	return &Streams{bound: bound, open: make(map[*context.CancelCauseFunc]struct{}), empty: make(chan struct{})}
+	s := &Streams{bound: bound}
+	s.life, s.end = context.WithCancel(context.Background())
+	return s
 }
 
 // Open is Enter for a stream that a client has opened, if there is room for one more of this
@@ -38,50 +39,20 @@ func (s *Streams) Open(parent context.Context, owner string) (ctx context.Contex
 // the gateway closes; the handler then ends the stream gracefully and calls done.
 // A gateway that is closing takes no new streams: shim.ErrRefused.
 func (s *Streams) Enter(parent context.Context) (ctx context.Context, done func(), err error) {
-	ctx, cancel := context.WithCancelCause(parent)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		cancel(shim.ErrDraining)
-		return ctx, func() {}, shim.ErrRefused
+	if !s.running.Enter() {
+		return parent, func() {}, shim.ErrRefused
 	}
-	key := &cancel
-	s.open[key] = struct{}{}
-	return ctx, func() { cancel(nil); s.leave(key) }, nil
+	ctx, cancel := context.WithCancelCause(parent)
+	unlink := context.AfterFunc(s.life, func() { cancel(shim.ErrDraining) })
+	return ctx, sync.OnceFunc(func() { unlink(); cancel(nil); s.running.Leave() }), nil
 }
 
 // Count is how many streams clients have open.
 func (s *Streams) Count() int { return s.bound.Count() }
 
-func (s *Streams) leave(key *context.CancelCauseFunc) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, ok := s.open[key]; !ok {
-		return
-	}
-	delete(s.open, key)
-	if s.closed && len(s.open) == 0 {
-		close(s.empty)
-	}
-}
-
 // Close ends all streams and waits until their handlers have called done, or ctx ends.
 func (s *Streams) Close(ctx context.Context) error {
-	s.mu.Lock()
-	if !s.closed {
-		s.closed = true
-		if len(s.open) == 0 {
-			close(s.empty)
-		}
-		for cancel := range s.open {
-			(*cancel)(shim.ErrDraining)
-		}
-	}
-	s.mu.Unlock()
-	select {
-	case <-s.empty:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	s.running.Refuse()
+	s.end()
+	return s.running.Wait(ctx)
 }

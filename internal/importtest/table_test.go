@@ -34,7 +34,7 @@ var imports = map[string][]string{
 	"gateway/translate": {"gateway/sealed", "gateway/upstream", "shim", "internal/jsonrpc", "internal/mcp", "internal/mcpheader"},
 	"gateway/wire": {
 		"gateway/sealed", "shim", "shim/dialect",
-		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/metrics", "internal/semconv",
+		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/metrics", "internal/semconv", "internal/work",
 	},
 	"gateway/auth":        {"gateway/config", "gateway/sealed", "shim", "internal/work"},
 	"gateway/config":      {},
