@@ -235,7 +235,7 @@ func (p *passthrough) hearServer(own *shown, f *verification, authorization stri
 		if known, ok := p.others.Peek(hash); ok {
 			f = known
 		} else {
-			f = p.nothing()
+			f = found(unverified)
 			f.standing = own.standing
 			p.others.Add(hash, f)
 		}

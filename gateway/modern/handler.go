@@ -90,13 +90,13 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 
 // serveMethod serves a method that exists, under observation.
 func (q *request) serveMethod(w http.ResponseWriter, r *http.Request, m method) {
-	ctx, broken, release := requestContext(r)
-	defer release()
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
 	ctx, op := q.h.Telemetry.Start(ctx, r, wire.Request{Msg: q.msg, Meta: q.meta, Name: q.name, Version: q.version, Upstream: q.h.Name})
 	defer op.End()
 	q.op = op
 	q.x = wire.NewExchange(w, r, wire.ExchangeOptions{
-		Version: q.version, KeepAlive: q.h.Global.KeepAlive, Broken: broken, Op: op,
+		Version: q.version, KeepAlive: q.h.Global.KeepAlive, Broken: cancel, Op: op,
 		Progress: q.h.KeptProgress(q.msg.Method, q.name, q.token),
 	})
 	defer q.x.Close()
@@ -153,11 +153,4 @@ func (q *request) checkAndServe(ctx context.Context, m method) (jsonrpc.Spliced,
 		return nil, err
 	}
 	return m.serve(q, ctx)
-}
-
-// requestContext is the context of work done for r. It ends with the client, and
-// when writing to the client fails.
-func requestContext(r *http.Request) (context.Context, func(error), func()) {
-	ctx, cancel := context.WithCancelCause(r.Context())
-	return ctx, func(err error) { cancel(err) }, func() { cancel(nil) }
 }

@@ -183,8 +183,10 @@ func sentinelFailure(era mcp.Era, err error) *Failure {
 		return InvalidParams("unknown cursor")
 	case errors.Is(err, shim.ErrNeedsTask) && era == mcp.Modern: // T5
 		return NeedsTasks(shim.ErrNeedsTask.Error())
-	case errors.Is(err, shim.ErrNeedsTask), errors.Is(err, shim.ErrForbidsTask): // L4
-		return &Failure{Code: mcp.CodeMethodNotFound, Message: sentinelText(err)}
+	case errors.Is(err, shim.ErrNeedsTask): // L4
+		return &Failure{Code: mcp.CodeMethodNotFound, Message: shim.ErrNeedsTask.Error()}
+	case errors.Is(err, shim.ErrForbidsTask): // L4
+		return &Failure{Code: mcp.CodeMethodNotFound, Message: shim.ErrForbidsTask.Error()}
 	case errors.Is(err, shim.ErrRepeat):
 		return &Failure{Code: mcp.CodeInternal, Message: "task store unavailable", Data: RetryAfter(storeRetry.Milliseconds())}
 	case errors.Is(err, shim.ErrUnconfirmed):
@@ -205,13 +207,6 @@ func sentinelFailure(era mcp.Era, err error) *Failure {
 		return &Failure{Code: mcp.CodeInternal, Message: "the call took too long"}
 	}
 	return &Failure{Code: mcp.CodeInternal, Message: "internal error"} // its text may say too much
-}
-
-func sentinelText(err error) string {
-	if errors.Is(err, shim.ErrNeedsTask) {
-		return shim.ErrNeedsTask.Error()
-	}
-	return shim.ErrForbidsTask.Error()
 }
 
 // answeredFailure is the JSON-RPC error of an upstream as a client of this version
