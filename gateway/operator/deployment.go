@@ -3,7 +3,6 @@ package operator
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strings"
 
@@ -24,33 +23,13 @@ type Deployment struct {
 var _ Source = (*Deployment)(nil)
 
 // Tasks implements Source.
-func (d *Deployment) Tasks(ctx context.Context, q Query) (Tasks, error) {
-	wanted := shim.Query{
-		Upstream: q.Upstream, Tool: q.Tool, Owner: q.Principal, Replica: shim.Replica(q.Replica), Prefix: q.ID,
-		Before: q.Before, After: q.After, Unknown: q.Unknown, Oldest: q.Oldest, Limit: q.Limit, Cursor: q.Cursor,
-	}
-	for _, s := range q.Statuses {
-		wanted.Statuses = append(wanted.Statuses, shim.Status(s))
-	}
-	found, next, err := d.tasks.Search(ctx, wanted)
+func (d *Deployment) Tasks(ctx context.Context, q shim.Query) (Tasks, error) {
+	found, next, err := d.tasks.Search(ctx, q)
 	page := Tasks{Tasks: make([]Task, len(found)), Next: next}
 	for i, t := range found {
 		page.Tasks[i] = taskOf(t)
 	}
-	return page, told(err)
-}
-
-// told is the error of a Source for one of a store.
-func told(err error) error {
-	switch {
-	case errors.Is(err, shim.ErrNotFound):
-		return ErrUnknown
-	case errors.Is(err, shim.ErrFinal):
-		return ErrEnded
-	case errors.Is(err, shim.ErrCursor):
-		return ErrCursor
-	}
-	return err
+	return page, err
 }
 
 // taskOf is a task as a list shows it.
@@ -88,7 +67,7 @@ func (d *Deployment) Task(ctx context.Context, id string, content bool) (TaskDet
 		t, err = d.read(ctx, id, shim.WithAll)
 	}
 	if err != nil {
-		return TaskDetail{}, told(err)
+		return TaskDetail{}, err
 	}
 	out := TaskDetail{Task: taskOf(t), Events: make([]Event, len(t.Timeline)), TraceID: traceOf(t), ContentShown: content}
 	for i, m := range t.Timeline {
@@ -111,7 +90,7 @@ func (d *Deployment) Task(ctx context.Context, id string, content bool) (TaskDet
 func (d *Deployment) read(ctx context.Context, id string, part shim.Part) (shim.Task, error) {
 	known, err := shim.ParseID(id)
 	if err != nil {
-		return shim.Task{}, ErrUnknown
+		return shim.Task{}, err
 	}
 	return d.tasks.Read(ctx, known, part)
 }
@@ -146,13 +125,10 @@ func askedOf(q shim.Question, content bool) Asked {
 func (d *Deployment) Cancel(ctx context.Context, id, operator string) (Task, error) {
 	known, err := shim.ParseID(id)
 	if err != nil {
-		return Task{}, ErrUnknown
+		return Task{}, err
 	}
 	t, err := d.tasks.Cancel(ctx, known, operator)
-	if err != nil {
-		return Task{}, told(err)
-	}
-	return taskOf(t), nil
+	return taskOf(t), err
 }
 
 // Questions implements Source.
@@ -175,7 +151,7 @@ func (d *Deployment) Questions(ctx context.Context, content bool) (Questions, er
 		}
 	}
 	slices.SortStableFunc(out.Questions, func(a, b Question) int { return a.Since.Compare(b.Since) })
-	return out, told(err)
+	return out, err
 }
 
 // Changes implements Source.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"taskgate/gateway/auth"
+	"taskgate/shim"
 )
 
 //go:embed openapi.json
@@ -92,12 +93,12 @@ func write(w http.ResponseWriter, status int, body any) {
 // failed answers with the error of a Source.
 func failed(w http.ResponseWriter, err error) {
 	switch {
-	case errors.Is(err, ErrUnknown):
+	case errors.Is(err, shim.ErrNotFound):
 		fail(w, http.StatusNotFound, "there is no such task")
-	case errors.Is(err, ErrEnded):
+	case errors.Is(err, shim.ErrFinal):
 		fail(w, http.StatusConflict, "the task has ended already")
-	case errors.Is(err, ErrCursor):
-		fail(w, http.StatusBadRequest, "cursor: "+err.Error())
+	case errors.Is(err, shim.ErrCursor):
+		fail(w, http.StatusBadRequest, "cursor: not one of these filters and this order")
 	default:
 		fail(w, http.StatusServiceUnavailable, "the store is unavailable: "+err.Error())
 	}

@@ -16,12 +16,13 @@ import (
 
 	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
+	"taskgate/shim"
 )
 
 // source is a Source with one task, which counts what it is asked.
 type source struct {
 	asked   int
-	query   Query
+	query   shim.Query
 	content bool
 	by      string
 	err     error
@@ -29,7 +30,7 @@ type source struct {
 
 const theTask = "5b0d3d2e-8a37-4b1e-9a57-0d9a3a1c9f00"
 
-func (s *source) Tasks(_ context.Context, q Query) (Tasks, error) {
+func (s *source) Tasks(_ context.Context, q shim.Query) (Tasks, error) {
 	s.asked++
 	s.query = q
 	return Tasks{Tasks: []Task{{ID: theTask, Message: "<b>&"}}, Next: "more"}, s.err
@@ -163,7 +164,7 @@ func TestPathsAnswer(t *testing.T) {
 			w.Header().Get("X-Content-Type-Options") != "nosniff" || w.Header().Get("Cache-Control") != "no-store" {
 			t.Errorf("%s: %d %v %s", r.path, w.Code, w.Header(), w.Body)
 		}
-		for err, status := range map[error]int{ErrUnknown: 404, ErrEnded: 409, ErrCursor: 400, errors.New("x"): 503} {
+		for err, status := range map[error]int{shim.ErrNotFound: 404, shim.ErrFinal: 409, shim.ErrCursor: 400, errors.New("x"): 503} {
 			if s.err = err; r.path == "/access" {
 				continue
 			}
@@ -220,8 +221,8 @@ func TestQueries(t *testing.T) {
 	v, _ := url.ParseQuery("upstream=u&tool=t&status=working&status=failed&principal=&replica=r&id=AB&older_than=10s&newer_than=1m&outcome=unknown&order=oldest&limit=7&cursor=c")
 	q, err := queryOf(v, now)
 	empty := ""
-	want := Query{
-		Upstream: "u", Tool: "t", Statuses: []string{"working", "failed"}, Principal: &empty, Replica: "r", ID: "ab",
+	want := shim.Query{
+		Upstream: "u", Tool: "t", Statuses: []shim.Status{"working", "failed"}, Owner: &empty, Replica: "r", Prefix: "ab",
 		Before: now.Add(-10 * time.Second), After: now.Add(-time.Minute), Unknown: true, Oldest: true, Limit: 7, Cursor: "c",
 	}
 	if err != nil || jsonOf(t, q) != jsonOf(t, want) {
@@ -233,7 +234,7 @@ func TestQueries(t *testing.T) {
 			t.Errorf("%s is taken", bad)
 		}
 	}
-	if q, err := queryOf(nil, now); err != nil || q.Limit != 100 || q.Principal != nil {
+	if q, err := queryOf(nil, now); err != nil || q.Limit != 100 || q.Owner != nil {
 		t.Errorf("%+v %v", q, err)
 	}
 }
@@ -261,7 +262,7 @@ func TestWhoDidIt(t *testing.T) {
 		t.Errorf("%v by %s", record, s.by)
 	}
 	log.Reset()
-	s.err = ErrEnded
+	s.err = shim.ErrFinal
 	serve(h, request("POST", Base+"/tasks/"+theTask+"/cancel", "Authorization", signed))
 	if log.Len() > 0 {
 		t.Errorf("nothing was cancelled: %s", log.String())

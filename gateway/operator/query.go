@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"taskgate/shim"
 )
 
 // The limits of a page of tasks.
@@ -17,18 +19,21 @@ const (
 
 // queryOf reads the parameters of /tasks. A parameter that there is not is a mistake: a filter with a slip in its name
 // would otherwise show everything.
-func queryOf(v url.Values, now time.Time) (Query, error) {
-	q := Query{
-		Upstream: v.Get("upstream"), Tool: v.Get("tool"), Statuses: v["status"], Replica: v.Get("replica"),
-		ID: strings.ToLower(v.Get("id")), Unknown: v.Has("outcome"), Oldest: v.Get("order") == "oldest",
+func queryOf(v url.Values, now time.Time) (shim.Query, error) {
+	q := shim.Query{
+		Upstream: v.Get("upstream"), Tool: v.Get("tool"), Replica: shim.Replica(v.Get("replica")),
+		Prefix: strings.ToLower(v.Get("id")), Unknown: v.Has("outcome"), Oldest: v.Get("order") == "oldest",
 		Limit: defaultLimit, Cursor: v.Get("cursor"),
+	}
+	for _, status := range v["status"] {
+		q.Statuses = append(q.Statuses, shim.Status(status))
 	}
 	if v.Has("principal") {
 		p := v.Get("principal")
-		q.Principal = &p
+		q.Owner = &p
 	}
 	if err := checkParams(v); err != nil {
-		return Query{}, err
+		return shim.Query{}, err
 	}
 	for name, at := range map[string]*time.Time{"older_than": &q.Before, "newer_than": &q.After} {
 		if !v.Has(name) {
@@ -36,14 +41,14 @@ func queryOf(v url.Values, now time.Time) (Query, error) {
 		}
 		age, err := time.ParseDuration(v.Get(name))
 		if err != nil || age < 0 {
-			return Query{}, fmt.Errorf("%s is a duration such as 90s or 2h30m", name)
+			return shim.Query{}, fmt.Errorf("%s is a duration such as 90s or 2h30m", name)
 		}
 		*at = now.Add(-age)
 	}
 	if v.Has("limit") {
 		n, err := strconv.Atoi(v.Get("limit"))
 		if err != nil || n < 1 || n > maxLimit {
-			return Query{}, fmt.Errorf("limit is a number from 1 to %d", maxLimit)
+			return shim.Query{}, fmt.Errorf("limit is a number from 1 to %d", maxLimit)
 		}
 		q.Limit = n
 	}

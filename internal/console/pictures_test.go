@@ -18,6 +18,7 @@ import (
 
 	"taskgate/gateway/auth"
 	"taskgate/gateway/operator"
+	"taskgate/shim"
 )
 
 var pictures = flag.String("pictures", "", "folder to write the pictures of the documentation to")
@@ -114,14 +115,14 @@ func newBusy() *busy {
 	return b
 }
 
-func (b *busy) Tasks(_ context.Context, q operator.Query) (page operator.Tasks, err error) {
+func (b *busy) Tasks(_ context.Context, q shim.Query) (page operator.Tasks, err error) {
 	all := slices.Clone(b.tasks)
 	if q.Oldest {
 		slices.Reverse(all)
 	}
 	for _, t := range all {
 		switch {
-		case len(q.Statuses) > 0 && !slices.Contains(q.Statuses, t.Status):
+		case len(q.Statuses) > 0 && !slices.Contains(q.Statuses, shim.Status(t.Status)):
 		case len(page.Tasks) == q.Limit:
 			page.Next = "more"
 			return page, nil
@@ -135,7 +136,7 @@ func (b *busy) Tasks(_ context.Context, q operator.Query) (page operator.Tasks, 
 func (b *busy) Task(_ context.Context, id string, _ bool) (operator.TaskDetail, error) {
 	i := slices.IndexFunc(b.tasks, func(t operator.Task) bool { return t.ID == id })
 	if i < 0 {
-		return operator.TaskDetail{}, operator.ErrUnknown
+		return operator.TaskDetail{}, shim.ErrNotFound
 	}
 	d := operator.TaskDetail{Task: b.tasks[i], ContentShown: true, Arguments: []byte(`{"scene":"harbour at dawn","frames":9000}`),
 		TraceID: "4bf92f3577b34da6a3ce929d0e0e4736", TraceURL: "http://127.0.0.1/trace"}
@@ -152,7 +153,7 @@ func (b *busy) Task(_ context.Context, id string, _ bool) (operator.TaskDetail, 
 }
 
 func (b *busy) Cancel(context.Context, string, string) (operator.Task, error) {
-	return operator.Task{}, operator.ErrEnded
+	return operator.Task{}, shim.ErrFinal
 }
 
 func (b *busy) Questions(context.Context, bool) (all operator.Questions, err error) {

@@ -44,7 +44,7 @@ func newSource() *source {
 	}}
 }
 
-func (s *source) Tasks(_ context.Context, q operator.Query) (page operator.Tasks, err error) {
+func (s *source) Tasks(_ context.Context, q shim.Query) (page operator.Tasks, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	from := 0
@@ -53,7 +53,7 @@ func (s *source) Tasks(_ context.Context, q operator.Query) (page operator.Tasks
 	}
 	for _, t := range s.all[from:] {
 		switch {
-		case len(q.Statuses) > 0 && !slices.Contains(q.Statuses, t.Status), q.Principal != nil && *q.Principal != t.Principal, !strings.HasPrefix(t.ID, q.ID):
+		case len(q.Statuses) > 0 && !slices.Contains(q.Statuses, shim.Status(t.Status)), q.Owner != nil && *q.Owner != t.Principal, !strings.HasPrefix(t.ID, q.Prefix):
 		case len(page.Tasks) == min(q.Limit, 1): // pages of one task
 			page.Next = t.ID
 			return page, nil
@@ -78,7 +78,7 @@ func (s *source) Task(_ context.Context, id string, content bool) (operator.Task
 			return d, nil
 		}
 	}
-	return operator.TaskDetail{}, operator.ErrUnknown
+	return operator.TaskDetail{}, shim.ErrNotFound
 }
 
 func (s *source) Cancel(_ context.Context, id, _ string) (operator.Task, error) {
@@ -87,14 +87,14 @@ func (s *source) Cancel(_ context.Context, id, _ string) (operator.Task, error) 
 	for i, t := range s.all {
 		if t.ID == id {
 			if t.Status == "completed" || t.Status == "cancelled" {
-				return t, operator.ErrEnded
+				return t, shim.ErrFinal
 			}
 			s.all[i].Status = "cancelled"
 			s.cancelled = append(s.cancelled, id)
 			return s.all[i], nil
 		}
 	}
-	return operator.Task{}, operator.ErrUnknown
+	return operator.Task{}, shim.ErrNotFound
 }
 
 func (s *source) Questions(context.Context, bool) (operator.Questions, error) {
