@@ -24,7 +24,7 @@ func newAudit(to string, tel *telemetry, log *slog.Logger) (*slog.Logger, io.Clo
 		if tel.logs == nil {
 			return nil, nil, errors.New("no logs go to OpenTelemetry; set OTEL_LOGS_EXPORTER or OTEL_EXPORTER_OTLP_ENDPOINT")
 		}
-		return slog.New(brief{otelslog.NewHandler("taskgate/audit", otelslog.WithLoggerProvider(tel.logs))}), nil, nil
+		return slog.New(otelslog.NewHandler("taskgate/audit", otelslog.WithLoggerProvider(tel.logs))), nil, nil
 	}
 	// Appending is what lets the file be cut while it is written to.
 	f, err := os.OpenFile(to, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
@@ -36,7 +36,7 @@ func newAudit(to string, tel *telemetry, log *slog.Logger) (*slog.Logger, io.Clo
 
 // auditTo writes a record as one line of JSON.
 func auditTo(w io.Writer, log *slog.Logger) *slog.Logger {
-	return slog.New(brief{traced{slog.NewJSONHandler(&auditWriter{to: w, log: log}, &slog.HandlerOptions{
+	return slog.New(traced{slog.NewJSONHandler(&auditWriter{to: w, log: log}, &slog.HandlerOptions{
 		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 			switch {
 			case len(groups) > 0:
@@ -45,9 +45,9 @@ func auditTo(w io.Writer, log *slog.Logger) *slog.Logger {
 			case a.Key == slog.MessageKey:
 				a.Key = "event"
 			}
-			return a
+			return cutLong(groups, a)
 		},
-	})}})
+	})})
 }
 
 // auditWriter says in the log that records are lost, once until one is written again.

@@ -18,46 +18,21 @@ func newLogger(c config.Log, w io.Writer) *slog.Logger {
 	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
 		level = slog.LevelInfo
 	}
-	opts := &slog.HandlerOptions{Level: level}
+	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: cutLong}
 	var h slog.Handler = slog.NewTextHandler(w, opts)
 	if c.Format == config.FormatJSON {
 		h = slog.NewJSONHandler(w, opts)
 	}
-	return slog.New(brief{traced{h}})
+	return slog.New(traced{h})
 }
 
 // maxAttr bounds what one attribute of a record shows, in bytes: names of tools and methods
 // are what a client wrote, and texts of errors may have them.
 const maxAttr = 512
 
-// brief cuts attributes that are too long.
-type brief struct{ slog.Handler }
-
-// Handle cuts the attributes of the record.
-func (b brief) Handle(ctx context.Context, r slog.Record) error {
-	cut := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
-	r.Attrs(func(a slog.Attr) bool {
-		cut.AddAttrs(cutLong(a))
-		return true
-	})
-	return b.Handler.Handle(ctx, cut)
-}
-
-// WithAttrs keeps the wrapper around the handler with attributes.
-func (b brief) WithAttrs(attrs []slog.Attr) slog.Handler {
-	cut := make([]slog.Attr, len(attrs))
-	for i, a := range attrs {
-		cut[i] = cutLong(a)
-	}
-	return brief{b.Handler.WithAttrs(cut)}
-}
-
-// WithGroup keeps the wrapper around the handler with a group.
-func (b brief) WithGroup(name string) slog.Handler { return brief{b.Handler.WithGroup(name)} }
-
 // cutLong is an attribute with a text that is cut if it is too long. What is neither a text
 // nor an error has none of a client's.
-func cutLong(a slog.Attr) slog.Attr {
+func cutLong(_ []string, a slog.Attr) slog.Attr {
 	text := ""
 	if err, ok := a.Value.Any().(error); ok {
 		text = err.Error()

@@ -104,7 +104,7 @@ func (t *telemetry) startRecording(ctx context.Context, res *resource.Resource) 
 	if err != nil {
 		return err
 	}
-	t.logs = log.NewLoggerProvider(log.WithResource(res), log.WithProcessor(eventNamer{log.NewBatchProcessor(exporter)}))
+	t.logs = log.NewLoggerProvider(log.WithResource(res), log.WithProcessor(eventNamer{log.NewBatchProcessor(exporter)}), log.WithAttributeValueLengthLimit(maxAttr))
 	t.stop = append(t.stop, t.logs.Shutdown)
 	return nil
 }
@@ -129,7 +129,7 @@ func (t *telemetry) logger(l *slog.Logger) *slog.Logger {
 	if t.logs == nil {
 		return l
 	}
-	return slog.New(slog.NewMultiHandler(l.Handler(), brief{otelslog.NewHandler("taskgate", otelslog.WithLoggerProvider(t.logs))}))
+	return slog.New(slog.NewMultiHandler(l.Handler(), otelslog.NewHandler("taskgate", otelslog.WithLoggerProvider(t.logs))))
 }
 
 // flushAll flushes what has been collected.
