@@ -193,23 +193,18 @@ func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Princi
 		return
 	}
 	defer g.leaveStream()
-	h.writeGET(ctx, w, r, g, hold, p)
+	h.writeGET(ctx, w, g, hold, p)
 }
 
 // writeGET writes the stream, until its client goes, the session ends, another replica
 // takes it, or the gateway closes.
-func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, r *http.Request, g *writer, hold *getHold, p shim.Principal) {
+func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, g *writer, hold *getHold, p shim.Principal) {
 	s := g.s
 	s.noteBegun(hold, g)
 	s.listen.keepListening()
 	_, _ = s.followUpstream(ctx, h.Upstream) // it is tried again
 	interval := h.Global.KeepAlive
-	out, err := eventstream.NewWriter(w, r, eventstream.Options{WriteTimeout: wire.WriteTimeout, KeepAlive: interval})
-	if err != nil {
-		h.Log.ErrorContext(ctx, "no event stream can be written", "err", err)
-		h.refuseRequest(w, jsonrpc.ID{}, &wire.Failure{Code: mcp.CodeInternal, Message: "streams are not available", Status: http.StatusInternalServerError})
-		return
-	}
+	out := eventstream.NewWriter(w, eventstream.Options{WriteTimeout: wire.WriteTimeout, KeepAlive: interval})
 	defer out.Close()
 	s.mu.Lock()
 	hold.out = out

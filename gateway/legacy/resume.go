@@ -34,11 +34,7 @@ func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session
 		h.serveWait(w, r, q, stream, note, no)
 		return
 	}
-	out, err := eventstream.NewWriter(w, r, eventstream.Options{WriteTimeout: wire.WriteTimeout, KeepAlive: h.Global.KeepAlive})
-	if err != nil {
-		h.refuseRequest(w, jsonrpc.ID{}, &wire.Failure{Code: mcp.CodeInternal, Message: "streams are not available", Status: http.StatusInternalServerError})
-		return
-	}
+	out := eventstream.NewWriter(w, eventstream.Options{WriteTimeout: wire.WriteTimeout, KeepAlive: h.Global.KeepAlive})
 	defer out.Close()
 	if out.Comment("open") != nil {
 		return

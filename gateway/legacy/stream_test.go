@@ -66,28 +66,3 @@ func TestLegacyStreamBreaks(t *testing.T) {
 		}
 	})
 }
-
-// bufferless is a connection that cannot stream.
-type bufferless struct {
-	header http.Header
-	status int
-}
-
-func (w *bufferless) Header() http.Header         { return w.header }
-func (w *bufferless) Write(b []byte) (int, error) { return len(b), nil }
-func (w *bufferless) WriteHeader(status int)      { w.status = status }
-
-// TestLegacyStreamCannotFlush: where nothing can be streamed the client is told.
-func TestLegacyStreamCannotFlush(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`)}, nil)
-		h := s.Handler()
-		id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
-		w := &bufferless{header: http.Header{}}
-		h.ServeHTTP(w, readRequest(t, []byte("GET\n"+mcp.HeaderSession+": "+id+"\n\n")))
-		synctest.Wait() // what the opening of the stream began at the side has ended
-		if w.status != http.StatusInternalServerError || tableOf(s.Gateway).Busy(id) {
-			t.Errorf("status %d, in use %t", w.status, tableOf(s.Gateway).Busy(id))
-		}
-	})
-}

@@ -131,11 +131,7 @@ func (x *Exchange) begin() error {
 	if x.silence != nil {
 		x.silence.Stop()
 	}
-	s, err := eventstream.NewWriter(x.w, x.r, eventstream.Options{WriteTimeout: WriteTimeout, KeepAlive: x.opts.KeepAlive})
-	if err != nil {
-		return err
-	}
-	x.stream = s
+	x.stream = eventstream.NewWriter(x.w, eventstream.Options{WriteTimeout: WriteTimeout, KeepAlive: x.opts.KeepAlive})
 	return nil
 }
 

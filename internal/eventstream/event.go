@@ -6,8 +6,8 @@
 // Reading is done here and not by go-sse, whose scanner looks at a pending
 // event again with every read (a 16 MB event in small reads takes half a
 // minute), reports neither retry nor comments, and hands out an event that was
-// cut off. Writing uses go-sse for the framing and adds what a long-lived
-// response needs: deadlines, keep-alive, and safety for concurrent use.
+// cut off. Writing has what a long-lived response needs: deadlines, keep-alive, and
+// safety for concurrent use.
 package eventstream
 
 import (

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/tmaxmax/go-sse"
 )
 
 // DefaultWriteTimeout is how long a Chunk may take when nobody says.
@@ -35,35 +33,28 @@ type Writer struct {
 	opts Options
 	to   *Paced
 
-	mu      sync.Mutex
-	session *sse.Session
-	idle    *time.Timer // nil without keep-alive
-	closed  bool
-	err     error
+	mu     sync.Mutex
+	idle   *time.Timer // nil without keep-alive
+	closed bool
+	err    error
 }
 
 // NewWriter makes w an event stream. It sets the content type and the headers
 // that keep proxies from buffering or changing the stream, and sends nothing
 // yet: the status and further headers can still be set until the first write.
-// It fails if w cannot be flushed.
-func NewWriter(w http.ResponseWriter, r *http.Request, o Options) (*Writer, error) {
-	to := Pace(w, o.WriteTimeout)
-	session, err := sse.Upgrade(to.ResponseWriter, r) // looks whether that can be flushed
-	if err != nil {
-		return nil, fmt.Errorf("event stream: %w", err)
-	}
-	session.Res = to
+func NewWriter(w http.ResponseWriter, o Options) *Writer {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-cache, no-transform")
 	h.Set("X-Accel-Buffering", "no")
-	ew := &Writer{opts: o, to: to, session: session}
+	ew := &Writer{opts: o, to: Pace(w, o.WriteTimeout)}
 	if o.KeepAlive > 0 {
 		ew.mu.Lock() // the timer must not see a half-made Writer
-		ew.idle = time.AfterFunc(o.KeepAlive, ew.keepAlive)
+		// A write stops the timer and starts it anew when it is done, so that it fires only after silence.
+		ew.idle = time.AfterFunc(o.KeepAlive, func() { _ = ew.Comment("k") }) // kept in Err; the next Send returns it
 		ew.mu.Unlock()
 	}
-	return ew, nil
+	return ew
 }
 
 // Send writes one event; its data is that of all pieces together. With an empty id there
@@ -71,17 +62,7 @@ func NewWriter(w http.ResponseWriter, r *http.Request, o Options) (*Writer, erro
 // 2026-07-28 has no resumption. Data may have several lines; the peer gets \r\n and \r as
 // \n.
 func (w *Writer) Send(id string, data ...[]byte) error {
-	if strings.ContainsAny(id, "\x00\r\n") {
-		return fmt.Errorf("event stream: %q cannot be the id of an event", id)
-	}
-	return w.write(func() error {
-		if id != "" {
-			if _, err := io.WriteString(w.to, "id: "+id+"\n"); err != nil {
-				return err
-			}
-		}
-		return writeData(w.to, data)
-	})
+	return w.write(id, func() error { return writeData(w.to, data) })
 }
 
 // writeData writes the data lines of an event, and its end. Nothing of the data is copied:
@@ -129,28 +110,15 @@ func lineEnd(b []byte) int {
 // resume (SEP-1699, MCP 2025-11-25), and asks it to wait for retry, rounded
 // down to milliseconds, before it does so; below 1ms it is not mentioned.
 func (w *Writer) Prime(id string, retry time.Duration) error {
-	m := &sse.Message{Retry: retry}
-	m.AppendData("\n")
-	if id != "" {
-		eid, err := sse.NewID(id)
-		if err != nil {
-			return fmt.Errorf("event stream: %w", err)
-		}
-		m.ID = eid
+	text := "data: \n\n"
+	if ms := retry.Milliseconds(); ms > 0 {
+		text = fmt.Sprintf("retry: %d\n%s", ms, text)
 	}
-	return w.send(m)
+	return w.writeText(id, text)
 }
 
-// Comment writes a comment, which clients ignore; an empty one is a bare colon
-// line.
-func (w *Writer) Comment(s string) error {
-	m := new(sse.Message)
-	if strings.Trim(s, "\r\n") == "" {
-		s = "\n"
-	}
-	m.AppendComment(s)
-	return w.send(m)
-}
+// Comment writes a comment of one line, which clients ignore.
+func (w *Writer) Comment(line string) error { return w.writeText("", ": "+line+"\n\n") }
 
 // Close stops the keep-alive. It waits for a write under way and does not close
 // the connection: the server does, when the handler returns. It may be called
@@ -180,17 +148,20 @@ func (w *Writer) Blocked() time.Duration { return w.to.Blocked() }
 // Break fails the write under way, and all that come: somebody else has the stream.
 func (w *Writer) Break() { w.to.Break() }
 
-func (w *Writer) send(m *sse.Message) error {
-	return w.write(func() error { return w.session.Send(m) })
+func (w *Writer) writeText(id, text string) error {
+	return w.write(id, func() error {
+		_, err := io.WriteString(w.to, text)
+		return err
+	})
 }
 
-func (w *Writer) write(event func() error) error {
+// write writes one event, of which rest is what follows the id.
+func (w *Writer) write(id string, rest func() error) error {
+	if strings.ContainsAny(id, "\x00\r\n") {
+		return fmt.Errorf("event stream: %q cannot be the id of an event", id)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.writeLocked(event)
-}
-
-func (w *Writer) writeLocked(event func() error) error {
 	switch {
 	case w.closed:
 		return ErrClosed
@@ -198,36 +169,27 @@ func (w *Writer) writeLocked(event func() error) error {
 		return w.err
 	}
 	w.stop() // the timer would only queue up behind a peer that reads slowly
-	if err := w.deliver(event); err != nil {
-		w.err = err
-		return err
-	}
-	if w.idle != nil {
+	if w.err = w.deliver(id, rest); w.err == nil && w.idle != nil {
 		w.idle.Reset(w.opts.KeepAlive)
 	}
-	return nil
+	return w.err
 }
 
 // deliver writes under deadlines of its own.
-func (w *Writer) deliver(event func() error) error {
+func (w *Writer) deliver(id string, rest func() error) error {
 	defer w.to.begun.Store(0)
 	if err := w.to.Begin(); err != nil {
 		return err
 	}
-	if err := event(); err != nil {
+	if id != "" {
+		if _, err := io.WriteString(w.to, "id: "+id+"\n"); err != nil {
+			return err
+		}
+	}
+	if err := rest(); err != nil {
 		return err
 	}
-	return w.session.Flush()
-}
-
-// keepAlive runs on the timer. A write stops the timer and starts it anew when
-// it is done, so that it fires only after silence.
-func (w *Writer) keepAlive() {
-	m := new(sse.Message)
-	m.AppendComment("k")
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	_ = w.writeLocked(func() error { return w.session.Send(m) }) // kept in Err; the next Send returns it
+	return w.to.Flush()
 }
 
 func (w *Writer) stop() {
