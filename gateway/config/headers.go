@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // Why a header cannot be configured.
@@ -43,20 +45,25 @@ var reserved = map[string]string{
 	"X-Idempotency-Key":   ofRepeats,
 }
 
+// reservedFor is why a header cannot be configured; "" where it can.
+func reservedFor(name string) string {
+	key := canonicalURL(name)
+	if strings.HasPrefix(key, "Mcp-") {
+		return ofProtocol
+	}
+	return reserved[key]
+}
+
 // checkHeaders checks the headers of an upstream; values are never quoted.
 func (p *problems) checkHeaders(at string, headers map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
-		key := canonicalURL(name)
-		reason := reserved[key]
-		if strings.HasPrefix(key, "Mcp-") {
-			reason = ofProtocol
-		}
+		reason := reservedFor(name)
 		switch {
-		case !isToken(name):
+		case !httpguts.ValidHeaderFieldName(name):
 			p.addKey(joinKey(at, name), "%q is not the name of a header", clipText(name))
 		case reason != "":
 			p.addKey(joinKey(at, name), "%s cannot be set: it %s", name, reason)
-		case !isHeaderValue(headers[name]):
+		case !httpguts.ValidHeaderFieldValue(headers[name]):
 			p.add(joinKey(at, name), "the value holds a line break or another character that no header may hold")
 		}
 	}
@@ -69,13 +76,9 @@ func (p *problems) forwardHeaders(list string, u *Upstream, auth Auth) {
 		seen[canonicalURL(name)] = true
 	}
 	for i, name := range u.ForwardHeaders {
-		at, key := fmt.Sprintf("%s[%d]", list, i), canonicalURL(name)
-		reason := reserved[key]
-		if strings.HasPrefix(key, "Mcp-") {
-			reason = ofProtocol
-		}
+		at, key, reason := fmt.Sprintf("%s[%d]", list, i), canonicalURL(name), reservedFor(name)
 		switch {
-		case !isToken(name):
+		case !httpguts.ValidHeaderFieldName(name):
 			p.add(at, "%q is not the name of a header", clipText(name))
 		case key == "Host":
 			p.add(at, "Host cannot be forwarded by its name; use forward_host")
@@ -88,17 +91,4 @@ func (p *problems) forwardHeaders(list string, u *Upstream, auth Auth) {
 		}
 		seen[key] = true
 	}
-}
-
-// isToken reports whether s is a token of RFC 9110: what names of headers, and
-// keys of baggage, are made of.
-func isToken(s string) bool {
-	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
-		return !(isUnreserved(r) || strings.ContainsRune("!#$%&'*+^`|", r))
-	})
-}
-
-// isHeaderValue reports whether s can be sent as the value of a header.
-func isHeaderValue(s string) bool {
-	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }

@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // Validate reports every mistake of a configuration that was made by hand or
@@ -39,7 +41,7 @@ func (c *Config) problems() []problem {
 		p.checkHost(fmt.Sprintf("allowed_hosts[%d]", i), host)
 	}
 	for i, name := range c.Baggage {
-		if !isToken(name) {
+		if !httpguts.ValidHeaderFieldName(name) { // a token of RFC 9110 as well
 			p.add(fmt.Sprintf("baggage[%d]", i), "not a baggage key")
 		}
 	}

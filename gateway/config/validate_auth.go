@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // checkAuth reports an auth of all upstreams that names no way to sign in. To read it as
@@ -153,12 +155,11 @@ func (p *problems) publicURL(raw string) {
 
 func (p *problems) trustedHeader(at string, h *TrustedHeader) {
 	p.checkFields(at, h)
-	key := canonicalURL(h.Name)
 	switch {
 	case h.Name == "":
-	case !isToken(h.Name):
+	case !httpguts.ValidHeaderFieldName(h.Name):
 		p.add(at+".name", "not the name of a header")
-	case reserved[key] != "" || strings.HasPrefix(key, "Mcp-"):
+	case reservedFor(h.Name) != "":
 		p.add(at+".name", "this header has another meaning")
 	}
 	if len(h.From) == 0 {

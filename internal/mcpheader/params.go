@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/net/http/httpguts"
+
 	"taskgate/internal/jsonrpc"
 )
 
@@ -137,7 +139,7 @@ func isData(keyword string) bool {
 func (f *finder) found(schema, value []byte, path []string, reachable bool) error {
 	header, ok := jsonrpc.GetString(value)
 	switch {
-	case !ok || !isToken(header):
+	case !ok || !httpguts.ValidHeaderFieldName(header):
 		return fmt.Errorf("%s %s is not a header name", annotation, value)
 	case !reachable || len(path) == 0:
 		return fmt.Errorf("%s %q is not on a property that properties alone lead to", annotation, header)
@@ -151,18 +153,6 @@ func (f *finder) found(schema, value []byte, path []string, reachable bool) erro
 	f.seen[strings.ToLower(header)] = true
 	f.params = append(f.params, Param{Header: header, Path: slices.Clone(path), Type: typ})
 	return nil
-}
-
-// isToken reports whether s is a token after RFC 9110 section 5.6.2.
-func isToken(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		alnum := c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
-		if !alnum && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
-			return false
-		}
-	}
-	return s != ""
 }
 
 // Argument is the value of p in a tool's arguments, for [Value] and [Match]; nil

@@ -116,7 +116,7 @@ func FuzzParams(f *testing.F) {
 		seen := map[string]bool{}
 		for _, p := range params {
 			name := strings.ToLower(p.Header)
-			if !isToken(p.Header) || seen[name] || len(p.Path) == 0 {
+			if p.Header == "" || strings.ContainsAny(p.Header, " :\t\"(),/;<=>?@[\\]{}") || seen[name] || len(p.Path) == 0 {
 				t.Errorf("found %+v", p)
 			}
 			seen[name] = true
