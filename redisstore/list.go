@@ -65,21 +65,25 @@ func (s *Store) sweepList(ctx context.Context, listKey string, n int64) {
 	if err != nil {
 		return
 	}
+	if gone, err := findGone(ctx, s, ids); err == nil {
+		s.pruneEntries(ctx, listKey, gone)
+	}
+}
+
+// findGone returns those of some ids that no task has.
+func findGone(ctx context.Context, s *Store, ids []string) (gone []string, err error) {
 	p := s.client.Pipeline()
 	there := make([]*redis.IntCmd, len(ids))
 	for i, id := range ids {
 		there[i] = p.Exists(ctx, s.keys.task(shim.ID(id)))
 	}
-	if _, err := p.Exec(ctx); err != nil {
-		return
-	}
-	var gone []shim.ID
+	_, err = p.Exec(ctx)
 	for i, id := range ids {
-		if there[i].Val() == 0 {
-			gone = append(gone, shim.ID(id))
+		if err == nil && there[i].Val() == 0 {
+			gone = append(gone, id)
 		}
 	}
-	s.pruneEntries(ctx, listKey, gone)
+	return gone, err
 }
 
 // entry is a place on a list: creation time in microseconds, and among equals the id.
@@ -207,7 +211,7 @@ func (s *Store) readTasksOf(ctx context.Context, listKey string, entries []entry
 		return nil, err
 	}
 	var found []listed
-	var gone []shim.ID
+	var gone []string
 	for i, e := range entries {
 		err := recordError(e.id, cmds[i].Err())
 		var t shim.Task
@@ -217,7 +221,7 @@ func (s *Store) readTasksOf(ctx context.Context, listKey string, entries []entry
 		switch {
 		case s.skipUnreadable(ctx, err):
 		case errors.Is(err, shim.ErrNotFound):
-			gone = append(gone, e.id)
+			gone = append(gone, string(e.id))
 		case err != nil:
 			return nil, err
 		case t.Visible && t.ListKey == listKey:
@@ -229,7 +233,7 @@ func (s *Store) readTasksOf(ctx context.Context, listKey string, entries []entry
 }
 
 // pruneEntries removes entries without a task; if that fails, the next reader does it.
-func (s *Store) pruneEntries(ctx context.Context, listKey string, gone []shim.ID) {
+func (s *Store) pruneEntries(ctx context.Context, listKey string, gone []string) {
 	if len(gone) == 0 {
 		return
 	}

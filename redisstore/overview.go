@@ -217,28 +217,13 @@ func (s Overview) Sweep(ctx context.Context) error {
 // store had lost: if that is written again just now, operators may not find it until it runs again.
 func (s Overview) sweepSet(ctx context.Context, key string) (seen, gone int, err error) {
 	for at := int64(0); ; at += sweepAll {
-		var ids []string
-		var old []any
+		var ids, old []string
 		err := s.doRepeated(ctx, "sweep", func(ctx context.Context) (err error) {
 			if ids, err = s.client.ZRange(ctx, key, at, at+sweepAll-1).Result(); err != nil || len(ids) == 0 {
 				return err
 			}
-			p := s.client.Pipeline()
-			there := make([]*redis.IntCmd, len(ids))
-			for i, id := range ids {
-				there[i] = p.Exists(ctx, s.keys.task(shim.ID(id)))
-			}
-			if _, err = p.Exec(ctx); err != nil {
-				return err
-			}
-			old = nil
-			for i, id := range ids {
-				if there[i].Val() == 0 {
-					old = append(old, id)
-				}
-			}
-			if len(old) > 0 {
-				err = s.client.ZRem(ctx, key, old...).Err()
+			if old, err = findGone(ctx, s.Store, ids); len(old) > 0 {
+				err = s.client.ZRem(ctx, key, old).Err()
 			}
 			return err
 		})
