@@ -73,7 +73,7 @@ func readEnvelope(h http.Header, msg jsonrpc.Message) (*request, error) {
 	if !ok {
 		return q, badEnvelope("%s must be a string", mcp.MetaProtocolVersion)
 	}
-	if err := checkVersionHeader(h, version); err != nil {
+	if err := checkHeader(h, mcp.HeaderProtocolVersion, "version", version); err != nil {
 		return q, err
 	}
 	if err := q.readMeta(&meta); err != nil {

@@ -71,7 +71,7 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 	var err error
 	budget.From(r.Context()).InTurn(len(msg.Raw), func() { q, err = readEnvelope(header, msg) })
 	if err == nil {
-		err = checkMethodHeader(header, msg.Method)
+		err = checkHeader(header, mcp.HeaderMethod, "method", msg.Method)
 	}
 	q.h, q.principal = h, p
 	m, ok := methods[msg.Method]

@@ -29,26 +29,14 @@ func onlyValue(h http.Header, name string) (string, error) {
 	}
 }
 
-// checkVersionHeader compares MCP-Protocol-Version with the envelope.
-func checkVersionHeader(h http.Header, version string) error {
+// checkHeader compares a required header with what the body says. Its value is case-sensitive.
+func checkHeader(h http.Header, name, what, inBody string) error {
 	if h == nil {
 		return nil
 	}
-	got, err := onlyValue(h, mcp.HeaderProtocolVersion)
-	if err == nil && got != version {
-		err = headerMismatch("%s differs from the version in the body", mcp.HeaderProtocolVersion)
-	}
-	return err
-}
-
-// checkMethodHeader compares Mcp-Method, whose value is case-sensitive.
-func checkMethodHeader(h http.Header, method string) error {
-	if h == nil {
-		return nil
-	}
-	got, err := onlyValue(h, mcp.HeaderMethod)
-	if err == nil && got != method {
-		err = headerMismatch("%s differs from the method in the body", mcp.HeaderMethod)
+	got, err := onlyValue(h, name)
+	if err == nil && got != inBody {
+		err = headerMismatch("%s differs from the %s in the body", name, what)
 	}
 	return err
 }

@@ -28,7 +28,7 @@ func TestHeadersOverStdio(t *testing.T) {
 		q, err := readEnvelope(tt.header, msg)
 		for what, err := range map[string]error{
 			mcp.HeaderProtocolVersion: err,
-			mcp.HeaderMethod:          checkMethodHeader(tt.header, msg.Method),
+			mcp.HeaderMethod:          checkHeader(tt.header, mcp.HeaderMethod, "method", msg.Method),
 			mcp.HeaderName:            checkNameHeader(q),
 			mcp.HeaderParamPrefix:     checkParamHeaders(tt.header, q.arguments, params),
 		} {
