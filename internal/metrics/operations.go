@@ -53,9 +53,9 @@ func (o Operation) attributes() []attribute.KeyValue {
 	return attrs
 }
 
-// served are the attributes on the side of the server.
-func (o Operation) served() []attribute.KeyValue {
-	return append(o.attributes(), semconv.Transport.String(semconv.TransportTCP), semconv.ProtocolName.String(transportProtocol))
+// served are the attributes of an operation or a session on the side of the server.
+func served[K interface{ attributes() []attribute.KeyValue }](k K) []attribute.KeyValue {
+	return append(k.attributes(), semconv.Transport.String(semconv.TransportTCP), semconv.ProtocolName.String(transportProtocol))
 }
 
 // Code is a JSON-RPC code as a metric has it. A server may answer with any number: what is
@@ -74,7 +74,7 @@ func (m *Metrics) ServerOperation(ctx context.Context, d time.Duration, o Operat
 		return
 	}
 	o.bound(&m.Names)
-	m.serverOperation.Record(ctx, d.Seconds(), m.operations.of(o, Operation.served).record...)
+	m.serverOperation.Record(ctx, d.Seconds(), m.operations.of(o, served).record...)
 }
 
 // request is what the metric of HTTP requests says of one.
@@ -114,16 +114,12 @@ func (s session) attributes() []attribute.KeyValue {
 	return attrs
 }
 
-func (s session) served() []attribute.KeyValue {
-	return append(s.attributes(), semconv.Transport.String(semconv.TransportTCP), semconv.ProtocolName.String(transportProtocol))
-}
-
 // ServerSession measures a session that has ended, on the replica that has made it.
 func (m *Metrics) ServerSession(ctx context.Context, d time.Duration, upstream, version string) {
 	if m == nil {
 		return
 	}
-	m.serverSession.Record(ctx, d.Seconds(), m.sessions.of(session{version, upstream, ""}, session.served).record...)
+	m.serverSession.Record(ctx, d.Seconds(), m.sessions.of(session{version, upstream, ""}, served).record...)
 }
 
 // Client measures what goes to one upstream.
