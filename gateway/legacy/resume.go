@@ -63,13 +63,13 @@ func (h *Handler) waitOf(ctx context.Context, s *session, p shim.Principal, stre
 	ctx, cancel := s.table.withPatience(ctx)
 	defer cancel()
 	state, note, err := s.table.stateOf(ctx, s.id, stream)
-	ids, about := notedRequests(note), readAskNotes(note)
-	if err != nil || state == "ended" || len(ids) != 1 || len(about) != 1 {
+	about := readNote(note)
+	if err != nil || state == "ended" || len(about.requests) != 1 || len(about.waits) != 1 {
 		return nil, nil
 	}
-	msg := jsonrpc.Message{Kind: jsonrpc.Request, ID: ids[0], Method: mcp.MethodTasksResult}
-	msg.Params = append(jsonrpc.AppendString([]byte(`{"taskId":`), string(about[0].Task)), '}')
-	if about[0].First {
+	msg := jsonrpc.Message{Kind: jsonrpc.Request, ID: about.requests[0], Method: mcp.MethodTasksResult}
+	msg.Params = append(jsonrpc.AppendString([]byte(`{"taskId":`), string(about.waits[0].Task)), '}')
+	if about.waits[0].First {
 		msg.Method = mcp.MethodToolsCall
 		name := jsonrpc.AppendString([]byte(`{"name":`), endpoint.TaskResultTool)
 		msg.Params = append(append(append(name, `,"arguments":`...), msg.Params...), '}')
@@ -85,7 +85,7 @@ func (h *Handler) serveWait(w http.ResponseWriter, r *http.Request, q *request, 
 		return
 	}
 	defer q.leave()
-	about := readAskNotes(note)[0]
+	about := readNote(note).waits[0]
 	x := wire.NewExchange(w, r, wire.ExchangeOptions{
 		Version: q.state.Version, KeepAlive: h.Global.KeepAlive, Outlives: true,
 		Progress: h.KeptProgress(q.msg.Method, q.name, json.RawMessage(about.Token)),

@@ -11,8 +11,6 @@ import (
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
 	"taskgate/shim"
-
-	"github.com/google/uuid"
 )
 
 // Sessions keeps the states of client sessions (protocol.md X6) between
@@ -248,14 +246,4 @@ func decodeSession(b []byte) (sessionState, error) {
 		return st, fmt.Errorf("session state: %w", err)
 	}
 	return st, nil
-}
-
-// newSessionID mints the id of a session: visible ASCII with 122 random bits
-// (X6, Z7).
-func newSessionID() (string, error) {
-	u, err := uuid.NewRandom()
-	if err != nil {
-		return "", fmt.Errorf("session id: %w", err)
-	}
-	return u.String(), nil
 }

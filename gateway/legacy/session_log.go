@@ -2,6 +2,7 @@ package legacy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -313,7 +314,7 @@ const writesSignal = "writes "
 // askKeeper has the replica that keeps a stream end it if nobody writes it there any more. The one of the version
 // before is not named in the note, and ends none.
 func (s *session) askKeeper(ctx context.Context, stream string, note []byte) {
-	if name := keeperOf(note); name != "" {
+	if name := readNote(note).keeper; name != "" {
 		ctx, cancel := s.table.withPatience(ctx)
 		defer cancel()
 		_ = s.table.store.Signal(ctx, s.id, writesSignal+name+" "+stream, "") // or the next time
@@ -390,46 +391,37 @@ func (l *eventLog) spellNote() []byte {
 	return append(all, ']')
 }
 
-// keeperOf is the replica that note has named; "" in a note of the version before.
-func keeperOf(note []byte) string {
-	var raw []json.RawMessage
-	var n struct{ Keeper string }
-	if json.Unmarshal(note, &raw) == nil && len(raw) > 1 {
-		_ = json.Unmarshal(raw[1], &n)
-	}
-	return n.Keeper
+// streamNote is what a note says of a stream.
+type streamNote struct {
+	requests []jsonrpc.ID // that are answered on it
+	keeper   string       // the replica that does; "" in a note of the version before
+	waits    []askNote    // the tasks that are waited for
 }
 
-// readAskNotes are the tasks that ask on a stream, by its note.
-func readAskNotes(note []byte) (asking []askNote) {
+// readNote reads what spellNote wrote. One of another release says nothing.
+func readNote(note []byte) (n streamNote) {
 	var raw []json.RawMessage
-	_ = json.Unmarshal(note, &raw) // of another release: then it names none
+	_ = json.Unmarshal(note, &raw)
 	for _, r := range raw {
-		var n askNote
-		if json.Unmarshal(r, &n) == nil && n.Task != "" {
-			asking = append(asking, n)
+		var says struct {
+			askNote
+			Keeper string
 		}
-	}
-	return asking
-}
-
-// notedRequests are the requests that note has named.
-func notedRequests(note []byte) []jsonrpc.ID {
-	var raw []json.RawMessage
-	_ = json.Unmarshal(note, &raw) // of another release: then it names none
-	var ids []jsonrpc.ID
-	for _, r := range raw {
 		if id, err := jsonrpc.ParseID(r); err == nil {
-			ids = append(ids, id)
+			n.requests = append(n.requests, id)
+		} else if json.Unmarshal(r, &says) == nil && says.Task != "" {
+			n.waits = append(n.waits, says.askNote)
+		} else {
+			n.keeper = cmp.Or(n.keeper, says.Keeper)
 		}
 	}
-	return ids
+	return n
 }
 
 // lastWords makes the answers to the requests of a stream that have none in its log: errors that say why.
 func lastWords(why string) func(note []byte, had [][]byte) [][]byte {
 	return func(note []byte, had [][]byte) (last [][]byte) {
-		for _, id := range notedRequests(note) {
+		for _, id := range readNote(note).requests {
 			if !slices.ContainsFunc(had, func(m []byte) bool { return isAnswer(m, id) }) {
 				last = append(last, jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: why}))
 			}

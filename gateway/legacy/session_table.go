@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"taskgate/internal/patience"
 	"taskgate/internal/work"
 	"taskgate/shim"
@@ -102,10 +104,7 @@ func (t *Table) takeSignal(id, text, token string, at time.Time) {
 
 // createSession stores a new session and opens it.
 func (t *Table) createSession(ctx context.Context, st sessionState) (*session, error) {
-	id, err := newSessionID()
-	if err != nil {
-		return nil, err
-	}
+	id := uuid.NewString() // visible ASCII with 122 random bits (X6, Z7)
 	b, err := st.encode()
 	if err != nil {
 		return nil, err
