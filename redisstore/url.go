@@ -5,16 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"taskgate/internal/storeurl"
 )
 
 // target is where a URL leads.
@@ -29,74 +27,18 @@ type target struct {
 // parseURL reads the URL of a store. Its errors never contain the URL, which may
 // contain a password.
 func parseURL(raw string) (target, error) {
-	scheme, rest, ok := strings.Cut(raw, "://")
-	if !ok {
-		return target{}, errors.New(`store URL: neither "embedded" nor scheme://host:port`)
-	}
-	plain, kind, _ := strings.Cut(scheme, "+")
-	if plain != "redis" && plain != "rediss" || !slices.Contains([]string{"", "cluster", "sentinel"}, kind) {
-		return target{}, fmt.Errorf("store URL: unknown scheme %q", scheme)
-	}
-	rest, query, _ := strings.Cut(rest, "?")
-	userinfo := ""
-	if at := strings.LastIndex(rest, "@"); at >= 0 {
-		userinfo, rest = rest[:at+1], rest[at+1:]
-	}
-	hosts, path, _ := strings.Cut(rest, "/")
-	t := target{addrs: strings.Split(hosts, ","), cluster: kind == "cluster"}
-	if slices.Contains(t.addrs, "") || kind == "" && len(t.addrs) > 1 {
-		return target{}, errors.New("store URL: needs one host, or for cluster and sentinel a list of them")
-	}
-	var err error
-	switch kind {
-	case "cluster":
-		if strings.Trim(path, "/") != "" {
-			return target{}, errors.New("store URL: a cluster has no database to choose")
-		}
-		path = ""
-	case "sentinel":
-		if t.master, path, err = sentinelPath(path); err != nil {
-			return target{}, err
-		}
-		query, t.sentinel, err = sentinelQuery(query)
-	}
+	u, err := storeurl.Parse(raw)
 	if err != nil {
-		return target{}, err
+		return target{}, fmt.Errorf("store URL: %w", err)
 	}
-	for i, a := range t.addrs {
-		if t.addrs[i], err = withPort(a, kind); err != nil {
+	t := target{addrs: u.Addrs, cluster: u.Kind == storeurl.Cluster, master: u.Master}
+	if u.Kind == storeurl.Sentinel {
+		if u.Query, t.sentinel, err = sentinelQuery(u.Query); err != nil {
 			return target{}, err
 		}
 	}
-	t.base, err = baseOptions(plain + "://" + userinfo + t.addrs[0] + "/" + path + "?" + query)
+	t.base, err = baseOptions(u.Scheme + "://" + u.User + t.addrs[0] + "/" + u.DB + "?" + u.Query)
 	return t, err
-}
-
-// withPort adds the port that was left out.
-func withPort(addr, kind string) (string, error) {
-	if strings.LastIndex(addr, ":") <= strings.LastIndex(addr, "]") {
-		if kind == "sentinel" {
-			return addr + ":26379", nil
-		}
-		return addr + ":6379", nil
-	}
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil || host == "" {
-		return "", errors.New("store URL: a host is host, host:port or [v6 address]:port")
-	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return "", errors.New("store URL: bad port")
-	}
-	return addr, nil
-}
-
-// sentinelPath splits /mymaster/0.
-func sentinelPath(path string) (master, db string, err error) {
-	master, db, _ = strings.Cut(path, "/")
-	if master == "" {
-		return "", "", errors.New("store URL: sentinel needs the name of the master: redis+sentinel://host:26379/mymaster")
-	}
-	return master, db, nil
 }
 
 // sentinelQuery takes the credentials for the sentinels out of a query.
@@ -116,7 +58,7 @@ func baseOptions(plain string) (*redis.Options, error) {
 	o, err := redis.ParseURL(plain)
 	var bad *url.Error
 	if errors.As(err, &bad) {
-		return nil, errors.New("store URL: cannot be parsed; special characters in user and password need %-encoding")
+		return nil, errors.New("store URL: cannot be parsed") // the text of the error has the password
 	}
 	if err != nil {
 		return nil, fmt.Errorf("store URL: %w", err)
