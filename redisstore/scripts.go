@@ -2,7 +2,7 @@ package redisstore
 
 import (
 	"context"
-	_ "embed" // for the scripts
+	"embed"
 	"errors"
 	"fmt"
 	"strconv"
@@ -11,77 +11,33 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The scripts, each documented at the top of its file.
+//go:embed lua
+var lua embed.FS
+
+// The scripts, each documented at the top of its file in lua.
 var (
-	//go:embed lua/common.lua
-	commonLua string
-	//go:embed lua/questions.lua
-	questionsLua string
-	//go:embed lua/create.lua
-	createLua string
-	//go:embed lua/apply.lua
-	applyLua string
-	//go:embed lua/append.lua
-	appendLua string
-	//go:embed lua/touch.lua
-	touchLua string
-	//go:embed lua/adopt.lua
-	adoptLua string
-	//go:embed lua/beat.lua
-	beatLua string
-	//go:embed lua/gone.lua
-	goneLua string
-	//go:embed lua/forget.lua
-	forgetLua string
-	//go:embed lua/look.lua
-	lookLua string
-	//go:embed lua/index.lua
-	indexLua string
-	//go:embed lua/prune.lua
-	pruneLua string
-	//go:embed lua/running.lua
-	runningLua string
-	//go:embed lua/session_enter.lua
-	sessionEnterLua string
-	//go:embed lua/session_put.lua
-	sessionPutLua string
-	//go:embed lua/session_end.lua
-	sessionEndLua string
-	//go:embed lua/session_leave.lua
-	sessionLeaveLua string
-	//go:embed lua/session_sweep.lua
-	sessionSweepLua string
-	//go:embed lua/session_signal.lua
-	sessionSignalLua string
-	//go:embed lua/session_log.lua
-	sessionLogLua string
-	//go:embed lua/session_since.lua
-	sessionSinceLua string
-	//go:embed lua/upstream_end.lua
-	upstreamEndLua string
+	createScript  = newScript("create")
+	applyScript   = newScript("questions", "apply")
+	appendScript  = newScript("append")
+	touchScript   = newScript("touch")
+	adoptScript   = newScript("adopt")
+	beatScript    = newScript("beat")
+	goneScript    = newScript("gone")
+	forgetScript  = newScript("forget")
+	lookScript    = newScript("look")
+	indexScript   = newScript("index")
+	pruneScript   = newScript("prune")
+	runningScript = newScript("running")
 
-	createScript  = newScript(createLua)
-	applyScript   = newScript(questionsLua, applyLua)
-	appendScript  = newScript(appendLua)
-	touchScript   = newScript(touchLua)
-	adoptScript   = newScript(adoptLua)
-	beatScript    = newScript(beatLua)
-	goneScript    = newScript(goneLua)
-	forgetScript  = newScript(forgetLua)
-	lookScript    = newScript(lookLua)
-	indexScript   = newScript(indexLua)
-	pruneScript   = newScript(pruneLua)
-	runningScript = newScript(runningLua)
-
-	sessionEnterScript  = newScript(sessionEnterLua)
-	sessionPutScript    = newScript(sessionPutLua)
-	sessionEndScript    = newScript(sessionEndLua)
-	sessionLeaveScript  = newScript(sessionLeaveLua)
-	sessionSweepScript  = newScript(sessionSweepLua)
-	sessionSignalScript = newScript(sessionSignalLua)
-	sessionLogScript    = newScript(sessionLogLua)
-	sessionSinceScript  = newScript(sessionSinceLua)
-	upstreamEndScript   = newScript(upstreamEndLua)
+	sessionEnterScript  = newScript("session_enter")
+	sessionPutScript    = newScript("session_put")
+	sessionEndScript    = newScript("session_end")
+	sessionLeaveScript  = newScript("session_leave")
+	sessionSweepScript  = newScript("session_sweep")
+	sessionSignalScript = newScript("session_signal")
+	sessionLogScript    = newScript("session_log")
+	sessionSinceScript  = newScript("session_since")
+	upstreamEndScript   = newScript("upstream_end")
 )
 
 // The codes that begin a script's reply; see lua/common.lua.
@@ -104,16 +60,23 @@ const (
 // script is Lua that Redis keeps under its hash.
 type script struct{ source, sha string }
 
-// newScript puts the field names and the common functions before a script.
-func newScript(parts ...string) *script {
+// newScript puts the field names and the common functions before the files of a script.
+func newScript(names ...string) *script {
 	var b strings.Builder
 	fmt.Fprintf(&b, "local format = %d\n", format)
 	fmt.Fprintf(&b, "local summary = { '%s' }\n", strings.Join(summaryFields, "', '"))
-	b.WriteString(commonLua)
-	for _, p := range parts {
-		b.WriteString(p)
+	for _, name := range append([]string{"common"}, names...) {
+		text, err := lua.ReadFile("lua/" + name + ".lua")
+		if err != nil {
+			panic(err)
+		}
+		b.Write(text)
 	}
-	return &script{source: b.String(), sha: redis.NewScript(b.String()).Hash()}
+	return scriptOf(b.String())
+}
+
+func scriptOf(source string) *script {
+	return &script{source: source, sha: redis.NewScript(source).Hash()}
 }
 
 // processor is a client, a single connection, or a pipeliner.

@@ -104,7 +104,7 @@ func makeTask(ctx context.Context, s *Store, i int, timeline bool) error {
 // with what is kept for operators, and without the index and the timelines.
 func BenchmarkMade(b *testing.B) {
 	const index = "redis.call('ZADD', KEYS[4], int(at), id)\n"
-	if !strings.Contains(createLua, index) {
+	if !strings.Contains(createScript.source, index) {
 		b.Fatal("the index is written elsewhere")
 	}
 	for name, listed := range map[string]bool{"listed": true, "unlisted": false} {
@@ -112,7 +112,7 @@ func BenchmarkMade(b *testing.B) {
 			s := openTest(b, redistest.Start(b).URL(), testOptions())
 			if !listed {
 				listing := createScript
-				createScript = newScript(strings.Replace(createLua, index, "", 1))
+				createScript = scriptOf(strings.Replace(listing.source, index, "", 1))
 				defer func() { createScript = listing }()
 			}
 			for i := 1; b.Loop(); i++ {
