@@ -70,9 +70,7 @@ var recorded = map[string]bool{
 	"SET": true, "SETNX": true,
 	"HSET": true, "HINCRBY": true, "HDEL": false,
 	"RPUSH": true, "LPOP": false, "LSET": false, "LTRIM": false,
-	"SADD": true, "SREM": false,
 	"ZADD": true, "ZREM": false, "ZREMRANGEBYSCORE": false,
-	"XADD": true, "XDEL": false, "XTRIM": false,
 }
 
 // expiry are those of them that change when a key expires. An answer of 0 says that there is none,
@@ -167,7 +165,7 @@ func (r *recorder) recordInside(p *server.Peer, cmd string, args []string, write
 	if fresh { // what had this name before may have expired, which is not recorded
 		r.unit.addLine("DEL", args[0])
 	}
-	r.unit.addLine(makeAbsolute(line, reply, time.Now())...)
+	r.unit.addLine(makeAbsolute(line, time.Now())...)
 	r.unit.keys = append(r.unit.keys, args[0])
 	if cmd == "DEL" {
 		r.unit.keys = append(r.unit.keys, args[1:]...)
@@ -187,7 +185,7 @@ func (r *recorder) askEngine(ctx any, line []string) string {
 }
 
 // makeAbsolute is a command as it has the same effect at any time.
-func makeAbsolute(line []string, reply string, now time.Time) []string {
+func makeAbsolute(line []string, now time.Time) []string {
 	switch line[0] {
 	case "PEXPIRE":
 		left, _ := strconv.ParseInt(line[2], 10, 64)
@@ -196,14 +194,6 @@ func makeAbsolute(line []string, reply string, now time.Time) []string {
 		if unit := map[string]time.Duration{"ex": time.Second, "px": time.Millisecond}; len(line) == 5 && unit[line[3]] > 0 {
 			left, _ := strconv.ParseInt(line[4], 10, 64)
 			return []string{"SET", line[1], line[2], "PXAT", strconv.FormatInt(now.Add(time.Duration(left)*unit[line[3]]).UnixMilli(), 10)}
-		}
-	case "XADD": // the reply is the id
-		for i, word := range line {
-			if i > 1 && (word == "*" || strings.HasSuffix(word, "-*")) {
-				_, id, _ := strings.Cut(strings.TrimSuffix(reply, "\r\n"), "\r\n")
-				line[i] = id
-				return line
-			}
 		}
 	}
 	return line

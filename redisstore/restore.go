@@ -170,19 +170,12 @@ func (r *recorder) dumpKey(key string) {
 		u.addValue("HSET", key, r.askWords("HGETALL", key))
 	case "list":
 		u.addValue("RPUSH", key, r.askWords("LRANGE", key, "0", "-1"))
-	case "set":
-		u.addValue("SADD", key, r.askWords("SMEMBERS", key))
 	case "zset":
 		pairs := r.askWords("ZRANGE", key, "0", "-1", "WITHSCORES")
 		for pair := range slices.Chunk(pairs, 2) {
 			pair[0], pair[1] = pair[1], pair[0]
 		}
 		u.addValue("ZADD", key, pairs)
-	case "stream":
-		entries, _ := r.redis.Stream(key)
-		for _, e := range entries {
-			u.addValue("XADD", key, append([]string{e.ID}, e.Values...))
-		}
 	}
 	if left > 0 {
 		u.addLine("PEXPIREAT", key, strconv.FormatInt(time.Now().Add(left).UnixMilli(), 10))
