@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -72,11 +73,7 @@ func (c *Sessions) listenForChanges(ctx context.Context) {
 func (c *Sessions) knownSessions() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	ids := make([]string, 0, len(c.known))
-	for id := range c.known {
-		ids = append(ids, id)
-	}
-	return ids
+	return slices.Collect(maps.Keys(c.known))
 }
 
 // lookAgain reads a session that something was said about. If that was only a signal, the state
@@ -96,19 +93,7 @@ func (c *Sessions) lookAgain(ctx context.Context, id string, signal bool) {
 			return
 		}
 	}
-	var signals *redis.StringSliceCmd
-	var now *redis.TimeCmd
-	err := c.store.doRepeated(ctx, "session signals", func(ctx context.Context) error {
-		p := c.store.client.Pipeline()
-		signals, now = p.LRange(ctx, c.store.keys.signals(id), 0, -1), p.Time(ctx)
-		_, err := p.Exec(ctx)
-		return err
-	})
-	if err != nil {
-		c.store.log.DebugContext(ctx, "signals of a session were not read", "error", err)
-		return
-	}
-	c.tellSignals(id, signals.Val(), time.Since(now.Val()))
+	c.checkSessions(ctx, []string{id})
 }
 
 // tellSignals hands on the signals of a session that have not been told here, but for those whose event is on its way: they
@@ -191,30 +176,38 @@ const signalsCheck = signalTime / 2
 // fail.
 func (c *Sessions) recheckUsed(ctx context.Context) {
 	for ids := range slices.Chunk(c.dueChecks(), 100) {
-		there, signals := make([]*redis.IntCmd, len(ids)), make([]*redis.StringSliceCmd, len(ids))
-		var now *redis.TimeCmd
-		err := c.store.doRepeated(ctx, "session check", func(ctx context.Context) error {
-			p := c.store.client.Pipeline()
-			for i, id := range ids {
-				there[i] = p.Exists(ctx, c.store.keys.session(id))
-				signals[i] = p.LRange(ctx, c.store.keys.signals(id), 0, -1)
-			}
-			now = p.Time(ctx)
-			_, err := p.Exec(ctx)
-			return err
-		})
-		if err != nil {
-			c.store.log.DebugContext(ctx, "sessions in use were not looked at", "error", err)
+		if !c.checkSessions(ctx, ids) {
 			return // the next tick tries again
 		}
-		for i, id := range ids {
-			if there[i].Val() == 0 {
-				c.noteEnded(id)
-				continue
-			}
-			c.tellSignals(id, signals[i].Val(), time.Since(now.Val()))
-		}
 	}
+}
+
+// checkSessions looks whether sessions are there, and at their signals.
+func (c *Sessions) checkSessions(ctx context.Context, ids []string) bool {
+	there, signals := make([]*redis.IntCmd, len(ids)), make([]*redis.StringSliceCmd, len(ids))
+	var now *redis.TimeCmd
+	err := c.store.doRepeated(ctx, "session check", func(ctx context.Context) error {
+		p := c.store.client.Pipeline()
+		for i, id := range ids {
+			there[i] = p.Exists(ctx, c.store.keys.session(id))
+			signals[i] = p.LRange(ctx, c.store.keys.signals(id), 0, -1)
+		}
+		now = p.Time(ctx)
+		_, err := p.Exec(ctx)
+		return err
+	})
+	if err != nil {
+		c.store.log.DebugContext(ctx, "sessions in use were not looked at", "error", err)
+		return false
+	}
+	for i, id := range ids {
+		if there[i].Val() == 0 {
+			c.noteEnded(id)
+			continue
+		}
+		c.tellSignals(id, signals[i].Val(), time.Since(now.Val()))
+	}
+	return true
 }
 
 // dueChecks are the sessions in use that are to be looked at by now.
