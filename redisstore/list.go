@@ -197,10 +197,20 @@ func (s *Store) readEntries(ctx context.Context, listKey string, at entry, n int
 
 // readTasksOf reads the tasks of some entries: only what its own record says decides
 // whether a task is on this list. Entries without a task are pruned.
-func (s *Store) readTasksOf(ctx context.Context, listKey string, entries []entry) ([]listed, error) {
-	if len(entries) == 0 {
-		return nil, nil
+func (s *Store) readTasksOf(ctx context.Context, listKey string, entries []entry) (found []listed, err error) {
+	tasks, gone, err := readRecords(ctx, s, entries)
+	for i, t := range tasks {
+		if t != nil && t.Visible && t.ListKey == listKey {
+			found = append(found, listed{entries[i], *t})
+		}
 	}
+	s.pruneEntries(ctx, listKey, gone)
+	return found, err
+}
+
+// readRecords reads the tasks of entries with one round trip; nil for one that is gone or cannot be read. gone are the
+// ids that no task has.
+func readRecords(ctx context.Context, s *Store, entries []entry) (tasks []*shim.Task, gone []string, err error) {
 	p := s.client.Pipeline()
 	cmds := make([]*redis.StringSliceCmd, len(entries))
 	for i, e := range entries {
@@ -208,10 +218,9 @@ func (s *Store) readTasksOf(ctx context.Context, listKey string, entries []entry
 		_ = p.Process(ctx, cmds[i])
 	}
 	if _, err := p.Exec(ctx); err != nil && !hasPrefix(err, wrongType) {
-		return nil, err
+		return nil, nil, err
 	}
-	var found []listed
-	var gone []string
+	tasks = make([]*shim.Task, len(entries))
 	for i, e := range entries {
 		err := recordError(e.id, cmds[i].Err())
 		var t shim.Task
@@ -219,17 +228,15 @@ func (s *Store) readTasksOf(ctx context.Context, listKey string, entries []entry
 			t, err = decode(e.id, shim.Summary, cmds[i].Val())
 		}
 		switch {
-		case s.skipUnreadable(ctx, err):
+		case err == nil:
+			tasks[i] = &t
 		case errors.Is(err, shim.ErrNotFound):
 			gone = append(gone, string(e.id))
-		case err != nil:
-			return nil, err
-		case t.Visible && t.ListKey == listKey:
-			found = append(found, listed{e, t})
+		case !s.skipUnreadable(ctx, err):
+			return nil, nil, err
 		}
 	}
-	s.pruneEntries(ctx, listKey, gone)
-	return found, nil
+	return tasks, gone, nil
 }
 
 // pruneEntries removes entries without a task; if that fails, the next reader does it.

@@ -163,7 +163,7 @@ func (f *search) fillPage(ctx context.Context, at entry) (page []shim.Task, next
 		if err != nil {
 			return nil, "", err
 		}
-		tasks, err := f.readFound(ctx, entries)
+		tasks, _, err := readRecords(ctx, f.s.Store, entries) // what is gone is Sweep's to forget
 		if err != nil {
 			return nil, "", err
 		}
@@ -280,36 +280,6 @@ func (f *search) readSets(ctx context.Context, parts []part, at entry, n int) er
 		pending = again
 	}
 	return nil
-}
-
-// readFound reads the tasks of entries; nil for one that is gone or cannot be read. What is
-// gone is Sweep's to forget.
-func (f *search) readFound(ctx context.Context, entries []entry) ([]*shim.Task, error) {
-	p := f.s.client.Pipeline()
-	cmds := make([]*redis.StringSliceCmd, len(entries))
-	for i, e := range entries {
-		cmds[i] = f.s.hmget(ctx, e.id, shim.Summary)
-		_ = p.Process(ctx, cmds[i])
-	}
-	if _, err := p.Exec(ctx); err != nil && !hasPrefix(err, wrongType) {
-		return nil, err
-	}
-	tasks := make([]*shim.Task, len(entries))
-	for i, e := range entries {
-		err := recordError(e.id, cmds[i].Err())
-		var t shim.Task
-		if err == nil {
-			t, err = decode(e.id, shim.Summary, cmds[i].Val())
-		}
-		switch {
-		case err == nil:
-			tasks[i] = &t
-		case errors.Is(err, shim.ErrNotFound), f.s.skipUnreadable(ctx, err):
-		default:
-			return nil, err
-		}
-	}
-	return tasks, nil
 }
 
 // isWanted reports whether the query lets a task through.
