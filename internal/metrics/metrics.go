@@ -4,8 +4,8 @@
 //
 // No attribute has a value that a client or a server makes up: names of tools and prompts are
 // bounded by Names, and codes of errors by Code. The sets of attributes are made once and kept.
-// What exists for as long as a task does is counted when it changes, so that nothing is looked
-// through when metrics are read.
+// What exists for as long as a task does is counted when it changes; only for the oldest is looked
+// when metrics are read.
 //
 // All methods do nothing on a nil receiver: then there are no metrics.
 package metrics

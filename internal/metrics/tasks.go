@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"container/heap"
 	"context"
 	"slices"
 	"sync"
@@ -92,7 +91,7 @@ func (t *Tasks) load(tool string) *load {
 	if l != nil {
 		return l
 	}
-	l = &load{}
+	l = &load{since: ages{}, askedFrom: ages{}}
 	t.loads[tool] = l
 	attrs := []attribute.KeyValue{semconv.Upstream.String(t.upstream)}
 	if tool != "" {
@@ -199,8 +198,8 @@ type Running struct {
 
 	// Tasks.mu guards what follows.
 	load *load // nil until there is something to count
-	task *age
-	asks *age
+	task *time.Time
+	asks *time.Time
 	open int
 	over bool
 }
@@ -280,57 +279,26 @@ func (r *Running) End() {
 	}
 }
 
-// ages are points in time, of which the earliest is known whichever go. It is a heap.
-type ages []*age
+// ages are points in time.
+type ages map[*time.Time]struct{}
 
-// age is one of them, with its place in the heap.
-type age struct {
-	at    time.Time
-	index int
+func (a ages) add(at time.Time) *time.Time {
+	a[&at] = struct{}{}
+	return &at
 }
 
-func (a *ages) add(at time.Time) *age {
-	one := &age{at: at}
-	heap.Push(a, one)
-	return one
-}
-
-func (a *ages) remove(one *age) { heap.Remove(a, one.index) }
+func (a ages) remove(one *time.Time) { delete(a, one) }
 
 // oldest is the age of the earliest in seconds, 0 for none.
-func (a *ages) oldest() float64 {
-	if len(*a) == 0 {
+func (a ages) oldest() float64 {
+	var first time.Time
+	for at := range a {
+		if first.IsZero() || at.Before(first) {
+			first = *at
+		}
+	}
+	if first.IsZero() {
 		return 0
 	}
-	return max(0, time.Since((*a)[0].at).Seconds())
-}
-
-// Len, Less, Swap, Push and Pop are those of heap.Interface.
-
-// Len is their number.
-func (a *ages) Len() int { return len(*a) }
-
-// Less reports whether one is earlier than another.
-func (a *ages) Less(i, j int) bool { return (*a)[i].at.Before((*a)[j].at) }
-
-// Swap changes the places of two.
-func (a *ages) Swap(i, j int) {
-	s := *a
-	s[i], s[j] = s[j], s[i]
-	s[i].index, s[j].index = i, j
-}
-
-// Push adds an *age at the end.
-func (a *ages) Push(one any) {
-	one.(*age).index = len(*a)
-	*a = append(*a, one.(*age))
-}
-
-// Pop takes the last.
-func (a *ages) Pop() any {
-	s := *a
-	last := s[len(s)-1]
-	s[len(s)-1] = nil
-	*a = s[:len(s)-1]
-	return last
+	return max(0, time.Since(first).Seconds())
 }
