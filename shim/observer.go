@@ -19,17 +19,14 @@ type observer struct {
 	replica Replica
 	life    *life
 	tracer  trace.Tracer
-	dark    bool // nobody records spans
 	log     *slog.Logger
 }
 
 func newObserver(replica Replica, tracer trace.Tracer, life *life, log *slog.Logger) observer {
-	w := observer{replica: replica, life: life, tracer: tracer, log: log}
-	if w.tracer == nil {
-		w.tracer = noop.NewTracerProvider().Tracer("")
+	if tracer == nil {
+		tracer = noop.Tracer{}
 	}
-	_, w.dark = w.tracer.(noop.Tracer)
-	return w
+	return observer{replica: replica, life: life, tracer: tracer, log: log}
 }
 
 func (o *observer) startAttempt(above trace.SpanContext, t Task, kind string) trace.Span {

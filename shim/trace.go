@@ -46,20 +46,16 @@ type runTrace struct {
 // reads or adopts the task finds it. A creation that is repeated keeps the one that its
 // record may have by now.
 func (w *runTrace) startTrace(t, before *Task) trace.Span {
-	r, o := w.run, &w.run.core.observer
-	switch {
-	case before != nil:
+	r := w.run
+	if before != nil {
 		t.Trace = before.Trace
-		return noop.Span{}
-	case o.dark:
-		t.Trace = carryTrace(r.base)
 		return noop.Span{}
 	}
 	var links []trace.Link
 	if sc := trace.SpanContextFromContext(r.base); sc.IsValid() {
 		links = []trace.Link{{SpanContext: sc}}
 	}
-	ctx, span := o.tracer.Start(r.base, rootName(*t), trace.WithNewRoot(), trace.WithLinks(links...), trace.WithAttributes(attrsOf(*t)...))
+	ctx, span := r.core.observer.tracer.Start(r.base, rootName(*t), trace.WithNewRoot(), trace.WithLinks(links...), trace.WithAttributes(attrsOf(*t)...))
 	t.Trace = carryTrace(ctx)
 	return span
 }
@@ -74,21 +70,15 @@ func rootName(t Task) string {
 
 // beginSpan begins the span of the run that has made a task.
 func (w *runTrace) beginSpan(t Task) {
-	w.above, w.span = contextOf(t).WithRemote(false), noop.Span{}
-	if o := &w.run.core.observer; !o.dark {
-		w.span = o.startAttempt(w.above, t, semconv.AttemptRun)
-	}
+	w.above = contextOf(t).WithRemote(false)
+	w.span = w.run.core.observer.startAttempt(w.above, t, semconv.AttemptRun)
 }
 
 // adoptTrace begins the spans of a run that goes on with another's task.
 func (w *runTrace) adoptTrace(t Task) {
 	o := &w.run.core.observer
-	w.above, w.span = contextOf(t), noop.Span{}
 	w.told.saidSent, w.told.notedSent = true, true // unless it is sent anew
-	if o.dark {
-		return
-	}
-	ctx := trace.ContextWithRemoteSpanContext(o.life.ctx, w.above)
+	ctx := trace.ContextWithRemoteSpanContext(o.life.ctx, contextOf(t))
 	more := append(o.attemptAttrs(t), semconv.TaskFrom.String(string(t.From)))
 	_, span := o.tracer.Start(ctx, "adopt "+spanSubject(t), trace.WithAttributes(append(attrsOf(t), more...)...))
 	span.End()
@@ -115,9 +105,6 @@ func (w *runTrace) setKind(kind string) { w.span.SetAttributes(semconv.AttemptKi
 // task meanwhile has a second one, from then on, in the trace of the task.
 func (w *runTrace) traceQueue(ctx context.Context) error {
 	r, o := w.run, &w.run.core.observer
-	if o.dark {
-		return r.ticket.awaitSlots(ctx)
-	}
 	t := Task{Upstream: r.srv.name, Method: r.call.Request.Method, Tool: r.call.Request.Name}
 	if r.hasRecord() {
 		t = r.record.constantPart()
@@ -335,9 +322,6 @@ func (w *runTrace) logEnd(f finish) {
 // it was answered, and never what it said.
 func (b *mailbox) startQuestions(q []Question) []trace.Span {
 	r := b.run
-	if r.core.observer.dark {
-		return nil
-	}
 	ctx, attrs := r.trace.contextOfRun(), attrsOf(r.record.constantPart())
 	spans := make([]trace.Span, len(q))
 	for i := range q {
