@@ -6,6 +6,8 @@ import (
 	"errors"
 	"math"
 	"time"
+
+	"taskgate/internal/work"
 )
 
 // retryCreate is how often creating a task is tried again while the store is down
@@ -91,14 +93,14 @@ func (c *caller) awaitReply(ctx context.Context, grace time.Duration) (Answered,
 		case <-r.done:
 			return Answered{Reply: r.reply}, c.errorForCaller(r.err)
 		case <-r.ctx.Done():
-			if r.isAnswered() {
+			if work.IsClosed(r.done) { // which ends the context, too
 				return Answered{Reply: r.reply}, c.errorForCaller(r.err)
 			}
 			// The client hears nothing more; exec ends by the same context.
 			c.detachStream()
 			return Answered{}, c.errorForCaller(r.findCause(r.ctx.Err()))
 		case <-c.news:
-			if r.isAnswered() {
+			if work.IsClosed(r.done) {
 				return Answered{Reply: r.reply}, c.errorForCaller(r.err)
 			}
 			if a, err, done := c.lookAtNews(ctx); done {

@@ -201,14 +201,7 @@ func (rec *record) raiseTTL(retain time.Duration) {
 
 // isClosed reports whether nothing more is written of it here.
 func (rec *record) isClosed() bool {
-	select {
-	case <-rec.over:
-		return true
-	case <-rec.run.core.life.writes.Done():
-		return true
-	default:
-		return false
-	}
+	return work.IsClosed(rec.over) || rec.run.core.life.writes.Err() != nil
 }
 
 // closeRecord forgets the record: the task has ended, or is somebody else's.

@@ -220,17 +220,6 @@ func (r *run) findCause(err error) error {
 	return ErrDraining
 }
 
-// isAnswered reports whether the reply is there. An answered run also ends its
-// context, so whoever saw that has to ask.
-func (r *run) isAnswered() bool {
-	select {
-	case <-r.done:
-		return true
-	default:
-		return false
-	}
-}
-
 // hasRecord reports whether the call has a record: it is a task, or had to wait for an
 // answer.
 func (r *run) hasRecord() bool {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"taskgate/internal/work"
 )
 
 // retryBusy is what a refused caller is told to wait: long enough to be polite,
@@ -116,7 +118,7 @@ func (c *claim) awaitPlace(ctx context.Context) error {
 	defer s.mu.Unlock()
 	s.places--
 	c.queued = false
-	switch given := isClosed(turn); {
+	switch given := work.IsClosed(turn); {
 	case err == nil:
 		c.held = true
 	case given: // just now
@@ -126,15 +128,6 @@ func (c *claim) awaitPlace(ctx context.Context) error {
 		s.waiting.Remove(place)
 	}
 	return err
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 func (c *claim) dropClaim() {

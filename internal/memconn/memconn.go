@@ -32,10 +32,8 @@ func New(c net.Conn) *Conn {
 // Write keeps b to be sent. A caller waits for the answer before it writes more,
 // so what is kept is no more than one caller's commands.
 func (p *Conn) Write(b []byte) (int, error) {
-	select {
-	case <-p.ended:
+	if work.IsClosed(p.ended) {
 		return 0, net.ErrClosed
-	default:
 	}
 	p.mu.Lock()
 	p.out = append(p.out, b...)

@@ -48,6 +48,16 @@ func Signal(c chan struct{}) {
 	}
 }
 
+// IsClosed reports whether a channel is closed, on which nothing is sent.
+func IsClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // Apart runs f on a goroutine of its own and waits for its end. A goroutine that waits for long
 // afterwards would keep the stack to which f has made it grow: that of a call at the server
 // would be twice as large for having written to the store.

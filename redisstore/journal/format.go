@@ -82,17 +82,17 @@ func checksum(salt, payload []byte) uint32 {
 	return crc32.Update(sum, castagnoli, payload)
 }
 
-// cutRecord takes the first record off. It is whole, or ok is false.
-func cutRecord(data, salt []byte) (payload, rest []byte, ok bool) {
+// firstRecord is the payload of the record that data begins with. It is whole, or ok is false.
+func firstRecord(data, salt []byte) (payload []byte, ok bool) {
 	if len(data) < recordSize || !bytes.HasPrefix(data, recordMark) {
-		return nil, nil, false
+		return nil, false
 	}
 	n := uint64(binary.BigEndian.Uint32(data[4:]))
 	if n > uint64(len(data)-recordSize) {
-		return nil, nil, false
+		return nil, false
 	}
-	payload, rest = data[recordSize:recordSize+n], data[recordSize+n:]
-	return payload, rest, binary.BigEndian.Uint32(data[8:]) == checksum(salt, payload)
+	payload = data[recordSize : recordSize+n]
+	return payload, binary.BigEndian.Uint32(data[8:]) == checksum(salt, payload)
 }
 
 // holdsRecord reports whether a whole record is anywhere in data. Then what is broken before
@@ -103,16 +103,11 @@ func holdsRecord(data, salt []byte) bool {
 		if i < 0 {
 			return false
 		}
-		if _, _, ok := cutRecord(data[i:], salt); ok {
+		if _, ok := firstRecord(data[i:], salt); ok {
 			return true
 		}
 		data = data[i+1:]
 	}
-}
-
-// appendEntry appends an entry to a payload.
-func appendEntry(to, entry []byte) []byte {
-	return append(binary.AppendUvarint(to, uint64(len(entry))), entry...)
 }
 
 // cutEntry takes the first entry off a payload.

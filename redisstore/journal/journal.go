@@ -13,6 +13,7 @@ package journal
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -112,7 +113,9 @@ func open(path string, dir folder, o Options, replay func(entry []byte) error) (
 }
 
 // Encode appends an entry to those of one Add.
-func Encode(to, entry []byte) []byte { return appendEntry(to, entry) }
+func Encode(to, entry []byte) []byte {
+	return append(binary.AppendUvarint(to, uint64(len(entry))), entry...)
+}
 
 // Add takes encoded entries about keys, which become durable together, and after what was
 // added before. Once they are, after is called.
@@ -137,10 +140,8 @@ func (j *Journal) last() *batch {
 }
 
 // push begins a batch. j.mu is held.
-func (j *Journal) push(to *segment) *batch {
-	b := &batch{to: to, keys: map[string]struct{}{}, done: make(chan struct{})}
-	j.queue = append(j.queue, b)
-	return b
+func (j *Journal) push(to *segment) {
+	j.queue = append(j.queue, &batch{to: to, keys: map[string]struct{}{}, done: make(chan struct{})})
 }
 
 // Wait returns once all entries that there are about the keys are durable, with an error once that is in doubt.
@@ -163,7 +164,7 @@ func (j *Journal) wait(ctx context.Context, of func(*batch) bool) error {
 		j.mu.Lock()
 		err, failed := j.err, j.failed
 		j.mu.Unlock()
-		if latest.isDone() {
+		if work.IsClosed(latest.done) {
 			return nil
 		}
 		if err != nil {
@@ -193,16 +194,6 @@ func (j *Journal) latest(of func(*batch) bool) *batch {
 		return j.writing
 	}
 	return nil
-}
-
-// isDone reports whether it is durable.
-func (b *batch) isDone() bool {
-	select {
-	case <-b.done:
-		return true
-	default:
-		return false
-	}
 }
 
 // errSlow says that the disk takes long.

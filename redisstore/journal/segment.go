@@ -228,7 +228,7 @@ func (s *segment) read(replay func(entry []byte) error) (whole bool, err error) 
 		if err != nil {
 			return false, err
 		}
-		payload, _, ok := cutRecord(record, s.salt)
+		payload, ok := firstRecord(record, s.salt)
 		if !ok {
 			return false, s.torn(size)
 		}
