@@ -215,7 +215,7 @@ func TestAdoptionWithoutAMaster(t *testing.T) {
 	tags, others := tagsOf(t, masters[1], 0), tagsOf(t, masters[1], 1)
 	o := testOptions()
 	for base := o.Prefix; masters[1].Do("cluster", "keyslot", keys{o.Prefix}.replicas()).(int64) < 16384/3+1; {
-		o.Prefix = fmt.Sprint(base, "-", newID(t)) // the replicas are not on the master that is lost
+		o.Prefix = fmt.Sprint(base, "-", shim.NewID()) // the replicas are not on the master that is lost
 	}
 	o.RetryFor = 50 * time.Millisecond
 	s := openTest(t, redistest.ClusterURL(masters), o)
@@ -290,7 +290,7 @@ func TestSearchWhileATaskIsAdopted(t *testing.T) {
 	bubble(t, func(t *testing.T, s *Store) {
 		must(t, s.Beat(t.Context(), held.Replica, time.Hour))
 		must(t, s.Beat(t.Context(), "heir", time.Hour))
-		task := create(t, s, newTask(t))
+		task := create(t, s, newTask())
 		must(t, s.client.ZAdd(t.Context(), s.keys.run(shard(task.ID), "heir"), redis.Z{Member: string(task.ID)}).Err()) // as it was a moment later
 		found, _, err := s.Overview().Search(t.Context(), shim.Query{Statuses: shim.Open(), Limit: 10})
 		must(t, err)

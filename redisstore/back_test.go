@@ -121,7 +121,7 @@ func TestStoreThatWentBack(t *testing.T) {
 			must(t, errors.Join(s.Beat(ctx, held.Replica, ttl), s.Beat(ctx, "heir", ttl)))
 		}
 		beat()
-		task := create(t, s, newTask(t))
+		task := create(t, s, newTask())
 		older, err := s.client.HGetAll(ctx, s.keys.replicas()).Result()
 		must(t, err)
 		for range 4 {

@@ -62,15 +62,15 @@ func skewed(t *testing.T, s, other *Store) shim.Task {
 	t.Helper()
 	ctx, begin := t.Context(), clock(t, s).Truncate(time.Millisecond)
 	must(t, s.Beat(ctx, "skewed", time.Hour))
-	left := newTask(t)
+	left := newTask()
 	left.Lease = shim.Lease{Replica: "skewed"}
 	left = create(t, s, left)
 	_, err := s.Apply(ctx, left.ID, nil, shim.Change{TTL: 2 * time.Hour})
 	must(t, err)
-	hidden := newTask(t)
+	hidden := newTask()
 	hidden.Visible = false
 	hidden = create(t, s, hidden)
-	ended := end(t, s, create(t, s, newTask(t)))
+	ended := end(t, s, create(t, s, newTask()))
 	gone, err := s.Adopt(ctx, "early", []string{"up"}, 10)
 	must(t, err)
 	same(t, 0, len(gone)) // alive by the clock of Redis, for an hour

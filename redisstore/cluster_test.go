@@ -54,7 +54,7 @@ func TestClientSendsOnce(t *testing.T) {
 				o.RetryFor = 1
 				proxies := through(t, &o, c.servers...)
 				s := openTest(t, c.url, o)
-				task := create(t, direct, newTask(t))
+				task := create(t, direct, newTask())
 				read(t, s, task.ID, shim.Summary)
 				for what, do := range map[string]struct {
 					match string

@@ -18,7 +18,7 @@ func TestCutAtAnyByte(t *testing.T) {
 	const most, step = 1600, 11 // no command and no reply here is longer
 	for name, do := range map[string]func(*testing.T, *Store, shim.Task) (shim.Task, error){
 		"create": func(t *testing.T, s *Store, task shim.Task) (shim.Task, error) {
-			task = newTask(t)
+			task = newTask()
 			task.Tool = "MARK"
 			return s.Create(t.Context(), task, content("[0]"))
 		},
@@ -37,7 +37,7 @@ func TestCutAtAnyByte(t *testing.T) {
 				proxy := redistest.NewProxy(t, redis.Addr)
 				direct, s := openTest(t, redis.URL(), o), openTest(t, proxy.URL(), o)
 				for n := 0; n < most; n += step {
-					task := create(t, direct, newTask(t))
+					task := create(t, direct, newTask())
 					proxy.NextAfter(fault, "MARK", n)
 					task, err := do(t, s, task)
 					if err != nil {
@@ -62,7 +62,7 @@ func TestEventsCutAtAnyByte(t *testing.T) {
 	proxy := redistest.NewProxy(t, redis.Addr)
 	o := testOptions()
 	direct, s := openTest(t, redis.URL(), o), openTest(t, proxy.URL(), o)
-	task := create(t, direct, newTask(t))
+	task := create(t, direct, newTask())
 	next := watching(t, s.Watch(t.Context(), task.ID))
 	for n := range 150 { // an event has some 110 bytes
 		proxy.CutEvents(n)

@@ -25,8 +25,8 @@ type story struct{ running, ended shim.Task }
 // tell makes one task that runs, with a piece, and one that has ended.
 func tell(t *testing.T, s *Store) story {
 	t.Helper()
-	running := create(t, s, newTask(t), content("[0]"))
-	return story{running, end(t, s, create(t, s, newTask(t), content("[1]")))}
+	running := create(t, s, newTask(), content("[0]"))
+	return story{running, end(t, s, create(t, s, newTask(), content("[1]")))}
 }
 
 // kept wants both as they were, and the first to go on.
@@ -186,7 +186,7 @@ func TestReplicaWaitedFor(t *testing.T) {
 	p.part()
 	o.WaitTimeout = 50 * time.Millisecond
 	alone := openTest(t, p.master.URL(), o)
-	late := newTask(t)
+	late := newTask()
 	_, err := alone.Create(t.Context(), late)
 	is(t, err, ErrNotReplicated)
 	_, err = alone.Apply(t.Context(), told.running.ID, &held, shim.Change{Op: "x", To: shim.Completed})
@@ -213,7 +213,7 @@ func TestEviction(t *testing.T) {
 			told := tell(t, s)
 			redis.Do("config", "set", "maxmemory", "1")
 			// A command that may take memory has Redis evict what it can first.
-			_, err := s.Create(t.Context(), newTask(t))
+			_, err := s.Create(t.Context(), newTask())
 			is(t, err, shim.ErrUnavailable)
 			redis.Do("config", "set", "maxmemory", "0")
 			switch {

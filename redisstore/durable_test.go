@@ -17,8 +17,8 @@ func TestWaitOfARepeat(t *testing.T) {
 	replica := redistest.Replica(t, master.Addr)
 	o := testOptions()
 	o.WaitReplicas, o.WaitTimeout = 1, 20*time.Second
-	task := newTask(t)
-	running := create(t, openTest(t, master.URL(), o), newTask(t))
+	task := newTask()
+	running := create(t, openTest(t, master.URL(), o), newTask())
 	o.WaitTimeout = 100 * time.Millisecond
 	cancel := shim.Change{Op: "cancel", To: shim.Cancelled}
 	replica.Freeze()
@@ -54,7 +54,7 @@ func TestFullRedisWithoutLists(t *testing.T) {
 	redis := redistest.Start(t)
 	s := openTest(t, redis.URL(), testOptions())
 	redis.Do("config", "set", "maxmemory", "1")
-	task := newTask(t)
+	task := newTask()
 	task.ListKey = ""
 	_, err := s.Create(t.Context(), task)
 	is(t, err, shim.ErrUnavailable)

@@ -39,9 +39,9 @@ func present(t *testing.T, s *Store, id shim.ID) bool {
 // a promise to keep.
 func TestExpiry(t *testing.T) {
 	bubble(t, func(t *testing.T, s *Store) {
-		hidden := newTask(t)
+		hidden := newTask()
 		hidden.Visible, hidden.TTL = false, time.Minute
-		both := []shim.Task{create(t, s, newTask(t)), create(t, s, hidden, content("[0]"))}
+		both := []shim.Task{create(t, s, newTask()), create(t, s, hidden, content("[0]"))}
 		pass(1000 * time.Hour) // their ttls are an hour and a minute
 		same(t, []string{"[0]"}, batches(t, s, hidden.ID))
 		for _, task := range both {
@@ -74,7 +74,7 @@ func TestHeartbeat(t *testing.T) {
 			return len(got)
 		}
 		must(t, s.Beat(t.Context(), held.Replica, ttl))
-		create(t, s, newTask(t))
+		create(t, s, newTask())
 		for range 10 {
 			pass(ttl - time.Millisecond)
 			same(t, 0, adopt("up"))
@@ -83,7 +83,7 @@ func TestHeartbeat(t *testing.T) {
 		pass(ttl)
 		same(t, 1, adopt("up"))
 
-		other := newTask(t)
+		other := newTask()
 		must(t, s.Beat(t.Context(), held.Replica, ttl))
 		last := time.Now()
 		create(t, s, other)
@@ -124,13 +124,13 @@ func TestGoneReplicaIsRemembered(t *testing.T) {
 		same(t, true, known())
 
 		must(t, s.Beat(t.Context(), held.Replica, ttl))
-		create(t, s, newTask(t))
+		create(t, s, newTask())
 		pass(2 * ttl)
 		same(t, 1, adopt())
 
 		// A task that is created as late as it can be is found with the last look.
 		same(t, 0, adopt())
-		create(t, s, newTask(t))
+		create(t, s, newTask())
 		same(t, 0, adopt())
 		pass(forgetAfter)
 		same(t, 1, adopt())
@@ -142,7 +142,7 @@ func TestGoneReplicaIsRemembered(t *testing.T) {
 // A list lives at least as long as each task on it, whatever moves its end.
 func TestListOutlivesTasks(t *testing.T) {
 	bubble(t, func(t *testing.T, s *Store) {
-		task := newTask(t)
+		task := newTask()
 		task.TTL, task.Retain = time.Second, time.Second
 		task = create(t, s, task)
 		key := s.keys.list(task.ListKey)
@@ -175,7 +175,7 @@ func TestPruning(t *testing.T) {
 		add := func(n int) {
 			t.Helper()
 			for range n {
-				task := newTask(t)
+				task := newTask()
 				task.Retain = time.Second
 				end(t, s, create(t, s, task))
 			}
@@ -212,13 +212,13 @@ func TestPruning(t *testing.T) {
 // claimed by an entry that lies, is not shown.
 func TestListIsAHint(t *testing.T) {
 	bubble(t, func(t *testing.T, s *Store) {
-		must(t, s.listTask(t.Context(), newTask(t)))
-		foreign := newTask(t)
+		must(t, s.listTask(t.Context(), newTask()))
+		foreign := newTask()
 		foreign.ListKey = "p:bob"
 		create(t, s, foreign)
 		foreign.ListKey = "p:alice"
 		must(t, s.listTask(t.Context(), foreign))
-		mine := create(t, s, newTask(t))
+		mine := create(t, s, newTask())
 		got, cursor, err := s.List(t.Context(), "p:alice", "", 1)
 		must(t, err)
 		same(t, []shim.Task{mine}, got)
@@ -230,7 +230,7 @@ func TestListIsAHint(t *testing.T) {
 func TestListOfTwins(t *testing.T) {
 	bubble(t, func(t *testing.T, s *Store) {
 		for range 100 { // the bubble's clock stands still
-			create(t, s, newTask(t))
+			create(t, s, newTask())
 		}
 		seen := map[shim.ID]bool{}
 		cursor := ""
@@ -269,7 +269,7 @@ func TestEmbeddedForgetsKeys(t *testing.T) {
 	o.tick = time.Millisecond
 	s := openTest(t, "embedded", o)
 	for range 100 {
-		must(t, s.client.Set(t.Context(), string(newID(t)), "", time.Millisecond).Err())
+		must(t, s.client.Set(t.Context(), string(shim.NewID()), "", time.Millisecond).Err())
 	}
 	eventually(t, "all have expired", func() bool { return len(s.embedded.server.Keys()) == 0 })
 	s.embedded.forgetVersions()
@@ -286,7 +286,7 @@ func TestEmbeddedForgetsKeys(t *testing.T) {
 func TestUnknownOutcomesThatHaveExpired(t *testing.T) {
 	bubble(t, func(t *testing.T, s *Store) {
 		for range 50 {
-			task := newTask(t)
+			task := newTask()
 			task.TTL, task.Retain = time.Minute, time.Minute
 			task = create(t, s, task)
 			_, err := s.Apply(t.Context(), task.ID, &task.Lease, shim.Change{Op: "end", To: shim.Failed, Outcome: &shim.Outcome{Error: json.RawMessage(`{}`), Unknown: true}})

@@ -38,7 +38,7 @@ func TestEventsCarryPieces(t *testing.T) {
 	for name, url := range map[string]string{"redis": redistest.Start(t).URL(), "embedded": "embedded"} {
 		t.Run(name, func(t *testing.T) {
 			s := openTest(t, url, testOptions())
-			task := create(t, s, newTask(t))
+			task := create(t, s, newTask())
 			next := watching(t, s.Watch(t.Context(), task.ID))
 			appends := func(at shim.Position, b ...shim.Batch) shim.Added {
 				t.Helper()

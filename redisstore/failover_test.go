@@ -38,7 +38,7 @@ func TestSentinel(t *testing.T) {
 	s := openTest(t, sentinel.SentinelURL(), o)
 	must(t, s.Ping(t.Context()))
 	told := tell(t, s)
-	watched := create(t, s, newTask(t))
+	watched := create(t, s, newTask())
 	next := watching(t, s.Watch(t.Context(), watched.ID))
 	inbox := watching(t, s.Inbox(t.Context(), held.Replica))
 
@@ -70,19 +70,19 @@ func TestSentinelOfAFrozenMaster(t *testing.T) {
 	o := testOptions()
 	o.RetryFor, o.ReadTimeout, o.ProbeInterval = limit, 300*time.Millisecond, 200*time.Millisecond
 	s := openTest(t, sentinel.SentinelURL(), o)
-	task := create(t, s, newTask(t))
+	task := create(t, s, newTask())
 	next := watching(t, s.Watch(t.Context(), task.ID))
 	eventually(t, "the replica has it", func() bool { return len(replica.Keys(o.Prefix+":*:t:*")) == 1 })
 
 	master.Freeze()
-	created := create(t, s, newTask(t)) // goes on once there is another master
+	created := create(t, s, newTask()) // goes on once there is another master
 	sentinel.WaitMaster(replica)
 	synced(next)
 	master.Thaw()
 	master.WaitInfo("replication", "role:slave", "master_link_status:up")
 	for range 20 { // over whatever connection the pool has
 		read(t, s, created.ID, shim.Summary)
-		create(t, s, newTask(t))
+		create(t, s, newTask())
 	}
 	same(t, 22, len(replica.Keys(o.Prefix+":*:t:*")))
 	cancels(t, s, task, next)
@@ -91,9 +91,9 @@ func TestSentinelOfAFrozenMaster(t *testing.T) {
 // ofShard makes a task whose slot one of the masters has.
 func ofShard(t *testing.T, s *Store, tags []string) shim.Task {
 	t.Helper()
-	task := newTask(t)
+	task := newTask()
 	for !slices.Contains(tags, shard(task.ID)) {
-		task.ID = newID(t)
+		task.ID = shim.NewID()
 	}
 	return task
 }

@@ -130,7 +130,7 @@ func onlyOther(t *testing.T, s *Store, _ shim.Task) {
 // does not.
 func warm(t *testing.T, s *Store) {
 	t.Helper()
-	ctx, task := t.Context(), create(t, s, newTask(t))
+	ctx, task := t.Context(), create(t, s, newTask())
 	must(t, s.Append(ctx, task.ID, held, 0, nil))
 	goodbye(t, s, task)
 	got, err := s.Adopt(ctx, "warm", []string{"up"}, 1)
@@ -153,7 +153,7 @@ func TestRepeatedWrites(t *testing.T) {
 					o.RetryFor = retry
 					proxy := redistest.NewProxy(t, redis.Addr)
 					direct, faulty := openTest(t, redis.URL(), o), openTest(t, proxy.URL(), o)
-					task := create(t, direct, newTask(t))
+					task := create(t, direct, newTask())
 					w.setup(t, direct, task)
 					proxy.Next(fault, w.match)
 					err := w.do(t, faulty, task)
@@ -181,7 +181,7 @@ func TestLateWrites(t *testing.T) {
 	o.ReadTimeout, o.RetryFor = 100*time.Millisecond, limit
 	proxy := redistest.NewProxy(t, redis.Addr)
 	s := openTest(t, proxy.URL(), o)
-	task, ended := create(t, s, newTask(t)), create(t, s, newTask(t))
+	task, ended := create(t, s, newTask()), create(t, s, newTask())
 	add := func(at int64, checkpoint, piece string) {
 		t.Helper()
 		must(t, s.Append(t.Context(), task.ID, held, shim.Position(at), json.RawMessage(checkpoint), content(piece)))
@@ -210,7 +210,7 @@ func TestOutage(t *testing.T) {
 	o := testOptions()
 	o.RetryFor = 50 * time.Millisecond
 	s := openTest(t, proxy.URL(), o)
-	task := create(t, s, newTask(t))
+	task := create(t, s, newTask())
 	next := watching(t, s.Watch(t.Context(), task.ID))
 	proxy.Refuse(true)
 	proxy.Cut()
@@ -263,7 +263,7 @@ func TestRestart(t *testing.T) {
 	o := testOptions()
 	o.RetryFor = limit
 	s := openTest(t, redis.URL(), o)
-	task := create(t, s, newTask(t), content("[0]"))
+	task := create(t, s, newTask(), content("[0]"))
 	next := watching(t, s.Watch(t.Context(), task.ID))
 	redis.Kill()
 	redis.Restart()
@@ -285,7 +285,7 @@ func TestAdoptionInDoubt(t *testing.T) {
 		o.RetryFor = 1
 		proxy := redistest.NewProxy(t, redis.Addr)
 		direct, s := openTest(t, redis.URL(), o), openTest(t, proxy.URL(), o)
-		create(t, direct, newTask(t))
+		create(t, direct, newTask())
 		goodbye(t, direct, shim.Task{})
 		proxy.Next(fault, "run:HEIR")
 		for range 2 {

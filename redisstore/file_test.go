@@ -234,7 +234,7 @@ func TestFileRewritesUnderLoad(t *testing.T) {
 	for range 4 {
 		writers.Go(func() {
 			for ctx.Err() == nil {
-				task, err := s.Create(ctx, newTask(t), content("[0]"))
+				task, err := s.Create(ctx, newTask(), content("[0]"))
 				if err == nil && rand.N(2) == 0 {
 					task, err = s.Apply(ctx, task.ID, &task.Lease, shim.Change{Op: "end", To: shim.Completed})
 				}
@@ -290,8 +290,8 @@ func TestFileTellsNothingEarly(t *testing.T) {
 	t.Parallel()
 	var d disk
 	s := fileStore(t, t.TempDir(), d.options())
-	other := create(t, s, newTask(t))
-	task := create(t, s, newTask(t))
+	other := create(t, s, newTask())
+	task := create(t, s, newTask())
 	next := watching(t, s.Watch(t.Context(), task.ID))
 	d.halt.Lock()
 	goOn := sync.OnceFunc(d.halt.Unlock)
@@ -323,11 +323,11 @@ func TestFileOnAFullDisk(t *testing.T) {
 	var d disk
 	path, o := t.TempDir(), d.options()
 	s := fileStore(t, path, o)
-	task := create(t, s, newTask(t))
+	task := create(t, s, newTask())
 	d.full.Store(true)
 	_, err := s.Apply(t.Context(), task.ID, &task.Lease, shim.Change{Op: "end", To: shim.Completed})
 	is(t, err, shim.ErrUnavailable)
-	refused := newTask(t)
+	refused := newTask()
 	_, err = s.Create(t.Context(), refused)
 	is(t, err, shim.ErrUnavailable)
 	is(t, s.Ping(t.Context()), shim.ErrUnavailable)
@@ -364,7 +364,7 @@ func TestFileGivesPlaceBack(t *testing.T) {
 	for range 10 {
 		writers.Go(func() {
 			for range 60 {
-				task := newTask(t)
+				task := newTask()
 				task.TTL, task.Retain = time.Millisecond, time.Millisecond
 				if task, err := s.Create(t.Context(), task); err == nil {
 					_, _ = s.Apply(t.Context(), task.ID, &task.Lease, shim.Change{Op: "end", To: shim.Completed})

@@ -68,7 +68,7 @@ func TestClockLeaps(t *testing.T) {
 			return len(got)
 		}
 		beat(held.Replica)
-		create(t, s, newTask(t))
+		create(t, s, newTask())
 		for _, d := range []time.Duration{ttl, time.Minute, 1000 * time.Hour} {
 			redis.pass(time.Second)
 			beat("heir")

@@ -17,19 +17,10 @@ import (
 // held is the lease of the tasks that newTask makes.
 var held = shim.Lease{Replica: "runner"}
 
-// newID is a fresh id.
-func newID(t testing.TB) shim.ID {
-	t.Helper()
-	id, err := shim.NewID()
-	must(t, err)
-	return id
-}
-
 // newTask is an ordinary task.
-func newTask(t testing.TB) shim.Task {
-	t.Helper()
+func newTask() shim.Task {
 	return shim.Task{
-		ID: newID(t), Op: "create", ListKey: "p:alice", Upstream: "up", Visible: true,
+		ID: shim.NewID(), Op: "create", ListKey: "p:alice", Upstream: "up", Visible: true,
 		TTL: time.Hour, Retain: time.Hour, Lease: held,
 	}
 }

@@ -18,9 +18,9 @@ func TestStoreMetrics(t *testing.T) {
 	m, r := metricstest.New(t)
 	s, err := Open(t.Context(), "embedded", Options{Metrics: m})
 	must(t, err)
-	task := create(t, s, newTask(t))
+	task := create(t, s, newTask())
 	read(t, s, task.ID, shim.Summary)
-	_, err = s.Get(t.Context(), newID(t), shim.Summary)
+	_, err = s.Get(t.Context(), shim.NewID(), shim.Summary)
 	is(t, err, shim.ErrNotFound)
 	end(t, s, task)
 	r.Want(map[string]float64{

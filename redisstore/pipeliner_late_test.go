@@ -38,7 +38,7 @@ func TestDeadConnections(t *testing.T) {
 			o := testOptions()
 			o.ReadTimeout, o.WriteTimeout = 10*limit, 10*limit // only the pipeliner does not wait for them
 			s := openTest(t, proxy.URL(), o)
-			p, task := c.of(s), create(t, s, newTask(t))
+			p, task := c.of(s), create(t, s, newTask())
 			results := make(chan error, 100)
 			do := func() { results <- c.do(t.Context(), s, task) }
 			for n := range p.limit {

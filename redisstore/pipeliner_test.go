@@ -119,7 +119,7 @@ func own(t *testing.T, s *Store, n int) []shim.ID {
 	t.Helper()
 	ids := make([]shim.ID, n)
 	for i := range ids {
-		task := newTask(t)
+		task := newTask()
 		task.Op, ids[i] = string("op of "+task.ID), task.ID
 		create(t, s, task)
 	}
@@ -138,7 +138,7 @@ func TestReadsGather(t *testing.T) {
 			for _, id := range ids {
 				c.get(t.Context(), id)
 			}
-			unknown := newID(t)
+			unknown := shim.NewID()
 			missing := make(chan error, 1)
 			go func() { _, err := s.Get(t.Context(), unknown, shim.Summary); missing <- err }()
 			c.wait(t, len(ids)+1)

@@ -66,7 +66,7 @@ func TestWritesFailAlone(t *testing.T) {
 			case 1:
 				at, want = 7, shim.ErrPosition
 			case 2:
-				id, want = newID(t), shim.ErrNotFound
+				id, want = shim.NewID(), shim.ErrNotFound
 			}
 			if err := s.Append(t.Context(), id, held, at, nil, piece); want == nil && err != nil || want != nil && err == nil {
 				t.Errorf("%d: %v, want %v", i, err, want)

@@ -36,7 +36,7 @@ func TestRequestsOfAFrozenRedis(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
 	s := openTest(t, redis.URL(), hasty())
-	task := create(t, s, newTask(t))
+	task := create(t, s, newTask())
 	redis.Freeze()
 	t.Cleanup(redis.Thaw)
 	is(t, asRequest(t, s, task.ID, 100*time.Millisecond), shim.ErrUnavailable)
@@ -68,7 +68,7 @@ func TestFrozenRedisIsFoundByHeartbeats(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
 	s := openTest(t, redis.URL(), hasty())
-	task := create(t, s, newTask(t))
+	task := create(t, s, newTask())
 	redis.Freeze()
 	t.Cleanup(redis.Thaw)
 	ctx, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -77,7 +77,7 @@ func TestFrozenRedisIsFoundByHeartbeats(t *testing.T) {
 		t.Fatal("a frozen Redis took a heartbeat")
 	}
 	is(t, asRequest(t, s, task.ID, time.Hour), errAway)
-	_, err := s.Create(patience.With(t.Context(), time.Hour), newTask(t))
+	_, err := s.Create(patience.With(t.Context(), time.Hour), newTask())
 	is(t, err, errAway)
 	is(t, err, shim.ErrUnavailable)
 }
@@ -89,7 +89,7 @@ func TestUsesOfARequestShareItsPatience(t *testing.T) {
 	o := hasty()
 	o.AwayAfter = time.Hour // it is never known
 	s := openTest(t, redis.URL(), o)
-	task := create(t, s, newTask(t))
+	task := create(t, s, newTask())
 	redis.Freeze()
 	t.Cleanup(redis.Thaw)
 	const most = 500 * time.Millisecond
@@ -194,7 +194,7 @@ func TestRequestsWhileSentinelSwitches(t *testing.T) {
 	sentinel := redistest.Sentinel(t, master, 1)
 	o := hasty()
 	s := openTest(t, sentinel.SentinelURL(), o)
-	task := create(t, s, newTask(t))
+	task := create(t, s, newTask())
 	eventually(t, "the replica has it", func() bool { return len(replica.Keys(o.Prefix+":*:t:*")) == 1 })
 	master.Freeze()
 	t.Cleanup(master.Thaw)

@@ -12,7 +12,7 @@ import (
 func TestClaimedQuestions(t *testing.T) {
 	t.Parallel()
 	s := inProcess(t)().(*Store)
-	task := create(t, s, newTask(t))
+	task := create(t, s, newTask())
 	field := func() string { return s.client.HGet(t.Context(), s.keys.task(task.ID), fieldQuestions).Val() }
 	claimed := string(pack(nil, "q", "roots/list", "{}", "stream", stateOpen, "", ""))
 	must(t, s.client.HSet(t.Context(), s.keys.task(task.ID), fieldQuestions, claimed).Err())

@@ -56,7 +56,7 @@ func logged() (Options, *logText) {
 func refuses(t *testing.T, s *Store, task shim.Task, reads bool, reason string) {
 	t.Helper()
 	reading := map[string]bool{"get": true, "list": true, "batches": true, "append": true, "apply": true, "adopt": true}
-	fresh := newTask(t)
+	fresh := newTask()
 	for name, op := range operations(task) {
 		switch name {
 		case "create":
@@ -89,7 +89,7 @@ func TestReadOnlyReplica(t *testing.T) {
 	master := openTest(t, p.master.URL(), testOptions())
 	o, log := logged()
 	o.Prefix = master.keys.prefix
-	task := create(t, master, newTask(t))
+	task := create(t, master, newTask())
 	eventually(t, "the replica has it", func() bool { return len(p.replica.Keys(o.Prefix+":*:t:*")) == 1 })
 	s := openTest(t, p.replica.URL(), o)
 	same(t, 1, log.count("redis is a read-only replica"))
@@ -107,7 +107,7 @@ func TestFullRedisRefuses(t *testing.T) {
 	redis := redistest.Start(t)
 	o, _ := logged()
 	s := openTest(t, redis.URL(), o)
-	task := create(t, s, newTask(t), content("[0]"))
+	task := create(t, s, newTask(), content("[0]"))
 	keys := len(redis.Keys("*"))
 	redis.Do("config", "set", "maxmemory", "1")
 	refuses(t, s, task, true, "OOM")
@@ -129,7 +129,7 @@ func TestDiskTrouble(t *testing.T) {
 	redis := redistest.Start(t, "--save", "3600 1000000")
 	o, _ := logged()
 	s := openTest(t, redis.URL(), o)
-	task := create(t, s, newTask(t))
+	task := create(t, s, newTask())
 	// Nothing can be put where a directory with something in it is.
 	must(t, os.MkdirAll(redis.Path("dump.rdb/in-the-way"), 0o700))
 	redis.Do("bgsave")
@@ -147,7 +147,7 @@ func TestTooFewReplicas(t *testing.T) {
 	redis := redistest.Start(t)
 	o, _ := logged()
 	s := openTest(t, redis.URL(), o)
-	task := create(t, s, newTask(t))
+	task := create(t, s, newTask())
 	redis.Do("config", "set", "min-replicas-to-write", "1")
 	refuses(t, s, task, true, "NOREPLICAS")
 	redis.Do("config", "set", "min-replicas-to-write", "0")
@@ -160,7 +160,7 @@ func TestLoading(t *testing.T) {
 	redis := redistest.Start(t, "--appendonly", "no", "--save", "3600 1000000")
 	o, _ := logged()
 	s := openTest(t, redis.URL(), o)
-	task := create(t, s, newTask(t))
+	task := create(t, s, newTask())
 	p := s.client.Pipeline()
 	for i := range 3000 {
 		noise := make([]byte, 1000)
@@ -187,7 +187,7 @@ func TestPasswordChanges(t *testing.T) {
 	redis := redistest.Start(t, "--user", "gate", "on", ">right-secret", "~*", "&*", "+@all")
 	o, log := logged()
 	s := openTest(t, "redis://gate:right-secret@"+redis.Addr, o)
-	task := create(t, s, newTask(t))
+	task := create(t, s, newTask())
 	next := watching(t, s.Watch(t.Context(), task.ID))
 	change := func(password string) {
 		redis.Do("acl", "setuser", "gate", "resetpass", ">"+password)
@@ -203,7 +203,7 @@ func TestPasswordChanges(t *testing.T) {
 
 	// And one that may no longer do what it did.
 	redis.Do("acl", "setuser", "gate", "-@scripting")
-	_, err := s.Create(t.Context(), newTask(t))
+	_, err := s.Create(t.Context(), newTask())
 	is(t, err, shim.ErrUnavailable)
 	if !strings.Contains(err.Error(), "redis refuses this user") || log.count("secret") > 0 {
 		t.Errorf("%v; %s", err, log.text.String())
@@ -223,7 +223,7 @@ func TestMayNotSubscribe(t *testing.T) {
 	defer cancel()
 	heard := make(chan shim.Event, 1)
 	all.Go(func() {
-		for e := range s.Watch(ctx, newID(t)) {
+		for e := range s.Watch(ctx, shim.NewID()) {
 			heard <- e
 			return
 		}
@@ -254,7 +254,7 @@ func TestMaxClients(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
 	inside := openTest(t, redis.URL(), testOptions())
-	task := create(t, inside, newTask(t))
+	task := create(t, inside, newTask())
 	redis.Do("config", "set", "maxclients", "1")
 	o, log := logged()
 	o.Prefix = inside.keys.prefix
@@ -276,7 +276,7 @@ func TestPolicyBecomesWrong(t *testing.T) {
 	redis := redistest.Start(t)
 	o, log := logged()
 	s := openTest(t, redis.URL(), o)
-	next := watching(t, s.Watch(t.Context(), newID(t)))
+	next := watching(t, s.Watch(t.Context(), shim.NewID()))
 	redis.Do("config", "set", "maxmemory-policy", "allkeys-lru")
 	for range 3 {
 		asked := commands(redis, "config\\|get")
@@ -295,7 +295,7 @@ func TestPolicyChanges(t *testing.T) {
 	o, log := logged()
 	o.policyCheck = 10 * time.Millisecond
 	s := openTest(t, redis.URL(), o)
-	watching(t, s.Watch(t.Context(), newID(t)))
+	watching(t, s.Watch(t.Context(), shim.NewID()))
 	for i, policy := range []string{"allkeys-lru", "noeviction", "volatile-ttl"} {
 		redis.Do("config", "set", "maxmemory-policy", policy)
 		asked := commands(redis, "config\\|get")
@@ -349,7 +349,7 @@ func TestScriptsFlushed(t *testing.T) {
 	for range 4 {
 		workers.Go(func() {
 			for range 50 {
-				task, err := s.Create(ctx, newTask(t), content("[0]"))
+				task, err := s.Create(ctx, newTask(), content("[0]"))
 				if err == nil {
 					err = s.Append(ctx, task.ID, held, 1, nil, content("[1]"))
 				}
@@ -371,13 +371,13 @@ func TestSlowRedis(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
 	s := openTest(t, redis.URL(), testOptions())
-	tasks := []shim.Task{create(t, s, newTask(t)), create(t, s, newTask(t))}
+	tasks := []shim.Task{create(t, s, newTask()), create(t, s, newTask())}
 	redis.Freeze()
 	for name, op := range map[string]func(context.Context) error{
 		"get":    func(ctx context.Context) error { _, err := s.Get(ctx, tasks[0].ID, shim.Summary); return err },
 		"list":   func(ctx context.Context) error { _, _, err := s.List(ctx, "p:alice", "", 5); return err },
 		"ping":   s.Ping,
-		"create": func(ctx context.Context) error { _, err := s.Create(ctx, newTask(t)); return err },
+		"create": func(ctx context.Context) error { _, err := s.Create(ctx, newTask()); return err },
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		err := op(ctx)

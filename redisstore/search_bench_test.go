@@ -79,10 +79,7 @@ func makeTask(ctx context.Context, s *Store, i int, timeline bool) error {
 	if timeline {
 		made, ended = []shim.Moment{{Kind: shim.KindMade}}, []shim.Moment{{Kind: shim.KindEnded}}
 	}
-	id, err := shim.NewID()
-	if err != nil {
-		return err
-	}
+	id := shim.NewID()
 	t := shim.Task{
 		ID: id, Op: "op", Upstream: "up", Visible: true, Status: shim.Working, StatusMessage: fmt.Sprint("step ", i), TTL: time.Hour,
 		Retain: time.Hour, Lease: shim.Lease{Replica: "r"}, Method: "tools/call", Tool: "slow", Timeline: made,

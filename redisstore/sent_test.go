@@ -27,7 +27,7 @@ func TestSentIsReplicated(t *testing.T) {
 	eventually(t, "replica is in sync", inSync)
 	o := testOptions()
 	o.WaitReplicas, o.WaitTimeout = 1, 9*time.Second
-	task := create(t, openTest(t, master.URL(), o), newTask(t))
+	task := create(t, openTest(t, master.URL(), o), newTask())
 
 	replica.Kill()
 	o.WaitTimeout = 100 * time.Millisecond

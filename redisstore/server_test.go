@@ -41,18 +41,18 @@ func TestErrorsOfRedis(t *testing.T) {
 		"ERR max number of clients reached",
 	} {
 		s.embedded.server.SetError(text)
-		for name, op := range operations(newTask(t)) {
+		for name, op := range operations(newTask()) {
 			if err := op(t, s); name != "ping" {
 				is(t, err, shim.ErrUnavailable)
 			}
 		}
 	}
 	s.embedded.server.SetError("ERR something is wrong with this command")
-	if _, err := s.Get(t.Context(), newID(t), shim.Summary); err == nil || strings.Contains(err.Error(), shim.ErrUnavailable.Error()) {
+	if _, err := s.Get(t.Context(), shim.NewID(), shim.Summary); err == nil || strings.Contains(err.Error(), shim.ErrUnavailable.Error()) {
 		t.Errorf("got %v", err)
 	}
 	s.embedded.server.SetError("")
-	_, err := s.Get(t.Context(), newID(t), shim.Summary)
+	_, err := s.Get(t.Context(), shim.NewID(), shim.Summary)
 	is(t, err, shim.ErrNotFound)
 }
 
@@ -63,7 +63,7 @@ func TestEndedContext(t *testing.T) {
 	s := openTest(t, "embedded", testOptions())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := s.Create(ctx, newTask(t))
+	_, err := s.Create(ctx, newTask())
 	is(t, err, shim.ErrUnavailable)
 	is(t, err, context.Canceled)
 }
@@ -79,7 +79,7 @@ func TestWrongCredentials(t *testing.T) {
 		var log bytes.Buffer
 		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		s := openTest(t, "redis://"+user+redis.Addr, o)
-		_, err := s.Get(t.Context(), newID(t), shim.Summary)
+		_, err := s.Get(t.Context(), shim.NewID(), shim.Summary)
 		is(t, err, shim.ErrUnavailable)
 		if !strings.Contains(err.Error(), "refuses this user") || strings.Contains(err.Error()+log.String(), "secret") {
 			t.Errorf("%q: %v; %s", user, err, log.String())
@@ -93,9 +93,9 @@ func TestFullRedis(t *testing.T) {
 	redis := redistest.Start(t)
 	o := testOptions()
 	s := openTest(t, redis.URL(), o)
-	task := create(t, s, newTask(t))
+	task := create(t, s, newTask())
 	redis.Do("config", "set", "maxmemory", "1")
-	_, err := s.Create(t.Context(), newTask(t))
+	_, err := s.Create(t.Context(), newTask())
 	is(t, err, shim.ErrUnavailable)
 	_, err = s.Apply(t.Context(), task.ID, &held, shim.Change{Op: "end", To: shim.Completed})
 	is(t, err, shim.ErrUnavailable)
@@ -140,7 +140,7 @@ func TestWaitReplicas(t *testing.T) {
 	})
 	o := testOptions()
 	o.WaitReplicas, o.WaitTimeout = 1, 9*time.Second
-	task := create(t, openTest(t, master.URL(), o), newTask(t))
+	task := create(t, openTest(t, master.URL(), o), newTask())
 	same(t, 1, len(replica.Keys(o.Prefix+":*:t:*")))
 
 	replica.Kill()
@@ -153,7 +153,7 @@ func TestWaitReplicas(t *testing.T) {
 		is(t, err, shim.ErrUnavailable)
 	}
 	same(t, shim.Completed, read(t, s, task.ID, shim.Summary).Status)
-	_, err = s.Create(t.Context(), newTask(t))
+	_, err = s.Create(t.Context(), newTask())
 	is(t, err, ErrNotReplicated)
 	// What is not the beginning or the end of a task does not wait.
 	_, err = s.Apply(t.Context(), task.ID, nil, shim.Change{TTL: time.Hour})
@@ -178,7 +178,7 @@ func TestWaitReplicasCluster(t *testing.T) {
 	s := openTest(t, redistest.ClusterURL(masters), o)
 	must(t, s.Ping(t.Context()))
 	for range 20 {
-		_, err := s.Create(t.Context(), newTask(t))
+		_, err := s.Create(t.Context(), newTask())
 		is(t, err, ErrNotReplicated)
 	}
 	keys, waits := 0, 0
@@ -213,7 +213,7 @@ func TestLeastPrivilege(t *testing.T) {
 	o.Prefix, o.Logger, o.ProbeInterval = "tg", slog.New(slog.NewTextHandler(log, nil)), 20*time.Millisecond
 	s := openTest(t, "redis://taskgate:secret@"+redis.Addr, o)
 	s.hub.patience = limit // a probe that is late is none that is refused
-	task := create(t, s, newTask(t))
+	task := create(t, s, newTask())
 	next := watching(t, s.Watch(t.Context(), task.ID))
 	for name, op := range operations(task) {
 		if err := op(t, s); err != nil {
@@ -225,6 +225,6 @@ func TestLeastPrivilege(t *testing.T) {
 	eventually(t, "probes", func() bool { return commands(redis, "publish") > probes+2 })
 	same(t, 0, log.count(""))
 	o.Prefix = "other"
-	_, err = openTest(t, "redis://taskgate:secret@"+redis.Addr, o).Create(t.Context(), newTask(t))
+	_, err = openTest(t, "redis://taskgate:secret@"+redis.Addr, o).Create(t.Context(), newTask())
 	is(t, err, shim.ErrUnavailable)
 }

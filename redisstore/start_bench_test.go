@@ -26,7 +26,7 @@ func endTasks(b *testing.B, s *Store, tasks int64) {
 	for range 64 {
 		writers.Go(func() {
 			for left.Add(-1) >= 0 {
-				task, err := s.Create(b.Context(), newTask(b))
+				task, err := s.Create(b.Context(), newTask())
 				if err == nil {
 					_, err = s.Apply(b.Context(), task.ID, &task.Lease, shim.Change{Op: "end", To: shim.Completed, Outcome: done})
 				}

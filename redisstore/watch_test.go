@@ -43,7 +43,7 @@ func TestOneConnection(t *testing.T) {
 	synced.Add(n)
 	before := runtime.NumGoroutine()
 	for range n {
-		id := newID(t)
+		id := shim.NewID()
 		all.Go(func() {
 			ready := sync.OnceFunc(synced.Done)
 			defer ready()
@@ -83,7 +83,7 @@ func TestResubscribe(t *testing.T) {
 	proxy := redistest.NewProxy(t, redis.Addr)
 	o := testOptions()
 	direct, s := openTest(t, redis.URL(), o), openTest(t, proxy.URL(), o)
-	one, two := create(t, direct, newTask(t)), create(t, direct, newTask(t))
+	one, two := create(t, direct, newTask()), create(t, direct, newTask())
 	first := watching(t, s.Watch(t.Context(), one.ID))
 	both := watching(t, s.Watch(t.Context(), one.ID, two.ID))
 	inbox := watching(t, s.Inbox(t.Context(), held.Replica))
@@ -111,7 +111,7 @@ func TestDeafSubscription(t *testing.T) {
 	o := testOptions()
 	o.ProbeInterval = 200 * time.Millisecond
 	s := openTest(t, proxy.URL(), o)
-	task := create(t, s, newTask(t))
+	task := create(t, s, newTask())
 	next := watching(t, s.Watch(t.Context(), task.ID))
 	proxy.Deafen()
 	end(t, s, task)
@@ -126,7 +126,7 @@ func TestHearingSubscription(t *testing.T) {
 	o.ProbeInterval = 20 * time.Millisecond
 	s := openTest(t, redis.URL(), o)
 	s.hub.patience = limit // it may hear late
-	watching(t, s.Watch(t.Context(), newID(t)))
+	watching(t, s.Watch(t.Context(), shim.NewID()))
 	made := commands(redis, "subscribe")
 	probes := commands(redis, "publish")
 	eventually(t, "several probes", func() bool { return commands(redis, "publish") > probes+5 })
@@ -143,11 +143,11 @@ func TestUnconfirmedSubscription(t *testing.T) {
 	o.ProbeInterval = time.Hour // a late probe would make a new connection as well
 	s := openTest(t, proxy.URL(), o)
 	s.hub.timeout = 200 * time.Millisecond
-	task := create(t, s, newTask(t))
+	task := create(t, s, newTask())
 	watching(t, s.Watch(t.Context(), task.ID)) // the connection is up
 	proxy.Deafen()
 	began := time.Now()
-	other := newTask(t)
+	other := newTask()
 	next := watching(t, s.Watch(t.Context(), other.ID))
 	if d := time.Since(began); d < s.hub.timeout {
 		t.Errorf("synced after %v by a Redis that does not answer", d)
@@ -165,11 +165,11 @@ func TestWatchBeforeRedis(t *testing.T) {
 	s := openTest(t, proxy.URL(), testOptions())
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	for e, err := range s.Watch(ctx, newID(t)) {
+	for e, err := range s.Watch(ctx, shim.NewID()) {
 		t.Errorf("%v %v without a Redis", e, err)
 	}
 	time.AfterFunc(50*time.Millisecond, func() { proxy.Refuse(false) })
-	watching(t, s.Watch(t.Context(), newID(t)))
+	watching(t, s.Watch(t.Context(), shim.NewID()))
 }
 
 // When the store is closed, watches end for good.
@@ -177,7 +177,7 @@ func TestClose(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"embedded", redistest.Start(t).URL()} {
 		s := openTest(t, url, testOptions())
-		task := create(t, s, newTask(t))
+		task := create(t, s, newTask())
 		var ready, all sync.WaitGroup
 		ready.Add(20)
 		for range 20 {
@@ -255,7 +255,7 @@ func TestCostOfGet(t *testing.T) {
 		return counted{c, moved}, err
 	}
 	s := openTest(t, redis.URL(), o)
-	task := create(t, s, newTask(t))
+	task := create(t, s, newTask())
 	big := []byte(strings.Repeat("x", 1<<20))
 	_, err := s.Apply(t.Context(), task.ID, &held, shim.Change{
 		Op: "x", To: shim.Completed, Outcome: &shim.Outcome{Result: big}, Checkpoint: big, Call: big,

@@ -66,8 +66,8 @@ func (c *core) cancelUntold(id ID, message string, retain time.Duration, token s
 }
 
 // newTaskID makes the id of a new task.
-func (c *core) newTaskID(ctx context.Context, t Task) (ID, error) {
-	return withPatience(ctx, c, func(ctx context.Context) (ID, error) {
-		return c.marks.newID(ctx, t.Owner, t.Upstream, t.Retain)
-	})
+func (c *core) newTaskID(ctx context.Context, t Task) ID {
+	ctx, done := patience.Use(patience.Or(ctx, c.storeTimeout))
+	defer done(true)
+	return c.marks.newID(ctx, t.Owner, t.Upstream, t.Retain)
 }

@@ -50,10 +50,7 @@ func (r *run) callRecord(sent bool) json.RawMessage {
 	if sent && !r.policy.Retry && r.rounds.open == nil {
 		rec.Request.Params = nil
 	}
-	b, err := json.Marshal(rec)
-	if err != nil {
-		return nil // Params are JSON that was parsed; there is nothing to fail
-	}
+	b, _ := json.Marshal(rec) // Params are JSON that was parsed; there is nothing to fail
 	return b
 }
 
@@ -188,11 +185,8 @@ func (c *creation) storeTask(t Task, begin []Batch) (Task, error) {
 	}
 	if c.maybe != nil { // under the same id, so that there is never a second record
 		t.ID, t.Op = c.maybe.ID, c.maybe.Op
-	} else if t.ID, err = r.core.newTaskID(r.base, t); err != nil {
-		r.srv.tasks.Leave(t.Owner)
-		return Task{}, err
 	} else {
-		t.Op = r.core.newOp()
+		t.ID, t.Op = r.core.newTaskID(r.base, t), r.core.newOp()
 	}
 	root := r.trace.startTrace(&t, c.maybe)
 	defer root.End()

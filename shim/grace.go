@@ -43,10 +43,7 @@ type toolGrace struct {
 }
 
 func newGraces() *graces {
-	tools, err := lru.New[string, *toolGrace](learnedTools)
-	if err != nil {
-		panic(err) // learnedTools is positive
-	}
+	tools, _ := lru.New[string, *toolGrace](learnedTools) // fails for no size only
 	return &graces{tools: tools}
 }
 

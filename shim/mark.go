@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -54,24 +53,18 @@ type marker struct {
 	missing *lru.Cache[ID, time.Time]
 }
 
-func newMarker(store Store, keys [][]byte) (*marker, error) {
+func newMarker(store Store, keys [][]byte) *marker {
 	if len(keys) == 0 {
 		keys = [][]byte{[]byte("taskgate")}
 	}
-	missing, err := lru.New[ID, time.Time](maxMissing)
-	if err != nil {
-		return nil, fmt.Errorf("shim: %w", err)
-	}
-	return &marker{keys: keys, store: store, missing: missing}, nil
+	missing, _ := lru.New[ID, time.Time](maxMissing) // fails for no size only
+	return &marker{keys: keys, store: store, missing: missing}
 }
 
 // newID makes an unguessable id for a task of an owner. The mark keeps no secret: who may read
 // the task is decided by its record.
-func (m *marker) newID(ctx context.Context, owner, upstream string, ttl time.Duration) (ID, error) {
-	u, err := uuid.NewRandom()
-	if err != nil {
-		return "", fmt.Errorf("task id: %w", err)
-	}
+func (m *marker) newID(ctx context.Context, owner, upstream string, ttl time.Duration) ID {
+	u := uuid.NewString()
 	epoch := ""
 	if known := m.epoch.Load(); known != nil {
 		epoch = *known
@@ -82,8 +75,8 @@ func (m *marker) newID(ctx context.Context, owner, upstream string, ttl time.Dur
 	b = binary.BigEndian.AppendUint32(b, uint32(time.Now().Unix()))
 	b = binary.BigEndian.AppendUint32(b, uint32(min(ttl/time.Second, 1<<32-1)))
 	b = append(b, epochBytes(epoch)...)
-	b = append(b, m.makeCode(m.keys[0], u.String(), owner, upstream, b)...)
-	return ID(u.String() + "-" + hex.EncodeToString(b)), nil
+	b = append(b, m.makeCode(m.keys[0], u, owner, upstream, b)...)
+	return ID(u + "-" + hex.EncodeToString(b))
 }
 
 // readEpoch asks the store for its epoch.

@@ -223,7 +223,7 @@ func TestAdoptedPartials(t *testing.T) {
 					s.Progress(shim.Progress{Progress: 2, Message: " you", Checkpoint: json.RawMessage(`{"at":2}`)})
 					return shim.Reply{Result: json.RawMessage(`{"content":[{"type":"text","text":"Hello you!"}]}`)}, err
 				}}
-				id, _ := shim.NewID()
+				id := shim.NewID()
 				if err := w.store.Beat(t.Context(), "gone", time.Second); err != nil {
 					t.Fatal(err)
 				}
@@ -344,7 +344,7 @@ func TestNoSecondRunAfterPartials(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		p := streaming(false)
 		p.Retry = true
-		id, _ := shim.NewID()
+		id := shim.NewID()
 		if err := w.store.Beat(t.Context(), "gone", time.Second); err != nil {
 			t.Fatal(err)
 		}

@@ -94,6 +94,7 @@ func New(o Options) (*Shim, error) {
 		log:          log,
 		observer:     newObserver(o.Replica, o.Tracer, life, log),
 		life:         life,
+		marks:        newMarker(o.Store, o.MarkKeys),
 		outcomes: outcomes{
 			store: o.Store, life: life, log: log, held: make(map[ID]ending),
 			settle: cmp.Or(o.Settle, defaultSettle), most: cmp.Or(o.SettleBytes, defaultSettleBytes),
@@ -110,13 +111,7 @@ func New(o Options) (*Shim, error) {
 		budget:    o.Budget,
 		runs:      newRuns[run](),
 	}
-	var err error
-	if s.shown, err = lru.New[ID, shown](maxShown); err != nil {
-		return nil, fmt.Errorf("shim: %w", err)
-	}
-	if s.marks, err = newMarker(o.Store, o.MarkKeys); err != nil {
-		return nil, err
-	}
+	s.shown, _ = lru.New[ID, shown](maxShown) // fails for no size only
 	s.recovery = recovery{s: s, wake: make(chan struct{}, 1)}
 	s.Serve(o.Servers)
 	return s, nil

@@ -109,9 +109,7 @@ func (s *server) openServer(ctx context.Context) error {
 }
 
 func (s *server) buildGateway(ctx context.Context) (err error) {
-	if s.replica, err = newReplica(); err != nil {
-		return err
-	}
+	s.replica = newReplica()
 	if s.tel, err = newTelemetry(ctx, s.replica, s.config.Admin != ""); err != nil {
 		return fmt.Errorf("telemetry: %w", err)
 	}
@@ -456,10 +454,7 @@ func policyOf(t config.Tool) shim.Policy {
 
 // newReplica names this process for as long as it runs. The name begins the ids
 // we send upstream, so it is short; 80 random bits are new at each start.
-func newReplica() (shim.Replica, error) {
-	id, err := shim.NewID()
-	if err != nil {
-		return "", err
-	}
-	return shim.Replica(id[:8] + id[24:]), nil
+func newReplica() shim.Replica {
+	id := shim.NewID()
+	return shim.Replica(id[:8] + id[24:])
 }

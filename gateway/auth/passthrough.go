@@ -99,11 +99,8 @@ func (m *Methods) passthrough(c *config.Config, u *config.Upstream, secure *tls.
 	if err != nil {
 		return nil, err
 	}
-	known, err := lru.New[[sha256.Size]byte, *verification](MaxTokens)
-	if err != nil {
-		return nil, err
-	}
-	others, _ := lru.New[[sha256.Size]byte, *verification](MaxTokens) // as before
+	known, _ := lru.New[[sha256.Size]byte, *verification](MaxTokens) // fails for no size only
+	others, _ := lru.New[[sha256.Size]byte, *verification](MaxTokens)
 	p := &passthrough{
 		cfg: cfg, page: c.PublicURL + MetadataPath(u),
 		public: append(sameAddress(c.PublicURL+u.Path, u.URL), c.Audiences(u, cfg.Audiences)...), secret: m.secret,

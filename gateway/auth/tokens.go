@@ -65,11 +65,7 @@ func newTokens(c *config.JWT, from *issuer, remember int, metadata string, log *
 		return nil, errors.New("jwt needs issuer and audiences")
 	}
 	if remember > 0 {
-		cache, err := lru.New[[sha256.Size]byte, *grant](remember)
-		if err != nil {
-			return nil, err
-		}
-		t.verified = cache
+		t.verified, _ = lru.New[[sha256.Size]byte, *grant](remember) // fails for no size only
 	}
 	const text = "a token is needed: Authorization: Bearer TOKEN"
 	t.none = challengeWith(http.StatusUnauthorized, metadata, "", text, t.scopes)

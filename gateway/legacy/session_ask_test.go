@@ -27,13 +27,8 @@ func askingSession(t *testing.T, store Sessions) *session {
 }
 
 // asksOf is a task that asks these questions.
-func asksOf(t *testing.T, keys ...string) shim.Task {
-	t.Helper()
-	id, err := shim.NewID()
-	if err != nil {
-		t.Fatal(err)
-	}
-	task := shim.Task{ID: id, Visible: true, Status: shim.InputRequired}
+func asksOf(keys ...string) shim.Task {
+	task := shim.Task{ID: shim.NewID(), Visible: true, Status: shim.InputRequired}
 	for _, key := range keys {
 		task.Questions = append(task.Questions, shim.Question{Key: key, Method: mcp.MethodElicit, Params: json.RawMessage(`{}`)})
 	}
@@ -65,7 +60,7 @@ func TestAskerWaitsForTheStore(t *testing.T) {
 			sent++
 			return "", false, nil
 		}})
-		task := asksOf(t, "q")
+		task := asksOf("q")
 		for range 2 {
 			a.takeState(task)
 			wiretest.Wait(10 * time.Second)
@@ -88,7 +83,7 @@ func TestAskerIsAnsweredMeanwhile(t *testing.T) {
 		return "", false, nil
 	}})
 	a.wake = make(chan struct{}, 1) // the rounds are those of the test
-	before := asksOf(t, "q")
+	before := asksOf("q")
 	a.takeState(before)
 	a.askAll(false)
 	answered := before
@@ -109,7 +104,7 @@ func TestAskerFindsTheLatestQuestion(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				logs := wiretest.OpenSessions(t, 1, time.Hour)
 				s := askingSession(t, logs)
-				task := asksOf(t, "q")
+				task := asksOf("q")
 				_, err := logs.Open(t.Context(), s.id, "x", []byte("[]"))
 				if late {
 					message := questionRequest(task.ID, task.Questions[0], true)
@@ -161,7 +156,7 @@ func TestQuestionsOfABrokenStreamAreGivenBack(t *testing.T) {
 		store := &leaveless{wiretest.OpenSessions(t, 1, time.Hour), 2}
 		s := askingSession(t, store)
 		ctx, end := context.WithCancel(t.Context())
-		task := asksOf(t, "a", "b")
+		task := asksOf("a", "b")
 		var streams []*asker
 		for _, stream := range []string{getStream, "y"} {
 			if _, err := store.Open(ctx, s.id, stream, nil); err != nil {

@@ -26,10 +26,10 @@ func TestStateKeepsRoomForNames(t *testing.T) {
 	}
 	st.LogLevel, st.Token = "emergency", "passthrough:"+strings.Repeat("x", 43)
 	for range mostTold {
-		st.Tasks = append(st.Tasks, newTaskID(t))
+		st.Tasks = append(st.Tasks, shim.NewID())
 	}
 	for range mostSessionQuestions {
-		st.SessionQuestions = append(st.SessionQuestions, newTaskID(t))
+		st.SessionQuestions = append(st.SessionQuestions, shim.NewID())
 	}
 	b, err := st.encode()
 	if err != nil || len(b) > l.bytes || len(b) < l.bytes-200 {
@@ -44,25 +44,16 @@ func TestStateKeepsRoomForNames(t *testing.T) {
 func TestStateKeepsToItsQuestions(t *testing.T) {
 	var st sessionState
 	for range mostSessionQuestions {
-		next, err := st.withSessionQuestions([]shim.ID{newTaskID(t)}, nil)
+		next, err := st.withSessionQuestions([]shim.ID{shim.NewID()}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		st = next
 	}
-	if full, err := st.withSessionQuestions([]shim.ID{newTaskID(t)}, nil); !errors.Is(err, errManySessionQuestions) || len(full.SessionQuestions) != mostSessionQuestions {
+	if full, err := st.withSessionQuestions([]shim.ID{shim.NewID()}, nil); !errors.Is(err, errManySessionQuestions) || len(full.SessionQuestions) != mostSessionQuestions {
 		t.Errorf("one more: %v", err)
 	}
 	if less, err := st.withSessionQuestions(nil, st.SessionQuestions[:1]); err != nil || len(less.SessionQuestions) != mostSessionQuestions-1 {
 		t.Errorf("one that is over: %v", err)
 	}
-}
-
-func newTaskID(t *testing.T) shim.ID {
-	t.Helper()
-	id, err := shim.NewID()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return id
 }

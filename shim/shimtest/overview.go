@@ -87,10 +87,10 @@ var overviewCases = []overviewCase{
 	}},
 	{"Search/many of one moment", func(t *overviewTest) {
 		var want []shim.Task
-		id := fresh(t)
+		id := shim.NewID()
 		for i := range 40 { // in one shard, and many within a ms
 			task, err := t.a.Create(t.ctx, func() shim.Task {
-				k := newTask(t)
+				k := newTask()
 				k.ID = id[:32] + shim.ID(fmt.Sprintf("%04x", i))
 				return k
 			}())

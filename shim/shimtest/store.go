@@ -73,20 +73,9 @@ const (
 // held is the lease of the tasks that newTask makes.
 var held = shim.Lease{Replica: runner}
 
-// fresh is an id, or an op.
-func fresh(t TB) shim.ID {
-	t.Helper()
-	id, err := shim.NewID()
-	if err != nil {
-		t.Fatalf("new id: %v", err)
-	}
-	return id
-}
-
 // newTask is an ordinary task.
-func newTask(t TB) shim.Task {
-	t.Helper()
-	id := fresh(t)
+func newTask() shim.Task {
+	id := shim.NewID()
 	return shim.Task{
 		ID: id, Op: "create " + string(id), Owner: "alice", ListKey: listKey, Upstream: upstream, Origin: "ext",
 		Visible: true, Status: shim.Working, StatusMessage: "begun", TTL: time.Hour, Retain: time.Hour,
@@ -97,7 +86,7 @@ func newTask(t TB) shim.Task {
 // create stores an ordinary task, changed as wanted.
 func (t *storeTest) create(change func(*shim.Task), begin ...shim.Batch) shim.Task {
 	t.Helper()
-	task := newTask(t)
+	task := newTask()
 	if change != nil {
 		change(&task)
 	}
@@ -126,7 +115,7 @@ func (t *storeTest) get(id shim.ID, part shim.Part) shim.Task {
 func (t *storeTest) apply(task shim.Task, c shim.Change) shim.Task {
 	t.Helper()
 	if c.Op == "" {
-		c.Op = string(fresh(t))
+		c.Op = string(shim.NewID())
 	}
 	got, err := t.a.Apply(t.ctx, task.ID, &task.Lease, c)
 	t.ok(err)

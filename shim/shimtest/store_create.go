@@ -9,7 +9,7 @@ import (
 
 // full is a task with something in each field.
 func full(t *storeTest) shim.Task {
-	task := newTask(t)
+	task := newTask()
 	task.StatusMessage = "queued \x00 ü"
 	task.Trace = map[string]string{"traceparent": "00-a-b-01", "tracestate": "x=1"}
 	task.Progress = shim.TaskProgress{Token: json.RawMessage(`"t"`), Params: json.RawMessage("{\n\"progress\": 1.0}")}
@@ -43,7 +43,7 @@ var createCases = []storeCase{
 		t.same(want, t.get(task.ID, shim.WithRun))
 	}},
 	{"Create/again returns what is stored", func(t *storeTest) {
-		task := newTask(t)
+		task := newTask()
 		first, err := t.a.Create(t.ctx, task, batch("[1]"))
 		t.ok(err)
 		changed := t.apply(first, shim.Change{StatusMessage: pointer("later")})
@@ -62,7 +62,7 @@ var createCases = []storeCase{
 		for _, change := range []func(*shim.Task){
 			func(k *shim.Task) { k.ID = "x" }, func(k *shim.Task) { k.ID = "" }, func(k *shim.Task) { k.Op = "" },
 		} {
-			task := newTask(t)
+			task := newTask()
 			change(&task)
 			if _, err := t.a.Create(t.ctx, task); err == nil {
 				t.Errorf("%q %q: created", task.ID, task.Op)
@@ -118,7 +118,7 @@ var createCases = []storeCase{
 		t.same(time.Minute, task.Retain)
 	}},
 	{"Get/nothing", func(t *storeTest) {
-		ids := []shim.ID{fresh(t), "", "a", "{}", "ABCDEFAB-0000-4000-8000-000000000000", "urn:uuid:" + fresh(t)}
+		ids := []shim.ID{shim.NewID(), "", "a", "{}", "ABCDEFAB-0000-4000-8000-000000000000", "urn:uuid:" + shim.NewID()}
 		for _, id := range ids {
 			for _, part := range []shim.Part{shim.Summary, shim.WithOutcome, shim.WithRun} {
 				_, err := t.a.Get(t.ctx, id, part)

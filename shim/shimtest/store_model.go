@@ -112,7 +112,7 @@ func (m *modelTest) adjust(k *modelTask, got shim.Task) {
 }
 
 func (m *modelTest) create(rt *rapid.T) {
-	k := newTask(m.T)
+	k := newTask()
 	k.Op = m.op()
 	k.ListKey = rapid.SampledFrom(lists).Draw(rt, "list")
 	k.Upstream = rapid.SampledFrom(servers).Draw(rt, "upstream")

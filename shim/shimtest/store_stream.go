@@ -123,7 +123,7 @@ var raceCases = []storeCase{
 		var all sync.WaitGroup
 		for i := range 20 {
 			all.Go(func() {
-				task := newTask(t)
+				task := newTask()
 				task.Visible, task.TTL = false, time.Duration(i)*time.Millisecond
 				task, err := t.a.Create(t.ctx, task)
 				if err == nil {

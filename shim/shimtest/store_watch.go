@@ -101,7 +101,7 @@ var watchCases = []storeCase{
 		t.same(shim.Event{ID: task.ID, Version: end.Version}, next())
 	}},
 	{"Watch/several tasks, and no others", func(t *storeTest) {
-		first, second, other := newTask(t), newTask(t), newTask(t)
+		first, second, other := newTask(), newTask(), newTask()
 		next := t.watching(t.b.Watch(t.ctx, first.ID, second.ID, first.ID))
 		t.synced(next())
 		for _, k := range []shim.Task{other, first, second} {
@@ -157,7 +157,7 @@ var watchCases = []storeCase{
 		for i := range 30 {
 			all.Go(func() {
 				for range 10 {
-					ids := []shim.ID{task.ID, fresh(t)}[:1+i%2]
+					ids := []shim.ID{task.ID, shim.NewID()}[:1+i%2]
 					for e, err := range t.b.Watch(t.ctx, ids...) {
 						if err != nil || !e.Synced {
 							t.Errorf("begins with %+v %v", e, err)
