@@ -75,7 +75,7 @@ func (e *Endpoint) Identify(info json.RawMessage) { e.identity.Store(&info) }
 func (e *Endpoint) Identity() json.RawMessage { return *e.identity.Load() }
 
 // Convertible reports whether any tool of this upstream could become a task, or could before, and
-// so whether tasks are offered at all.
+// so whether tasks are offered at all, with partial results.
 func (e *Endpoint) Convertible() bool {
 	if e.Before || e.Config.Defaults.Tasks != config.TasksNever {
 		return true
@@ -98,11 +98,6 @@ func (e *Endpoint) MayBeTask(tool string) bool {
 func (e *Endpoint) TasksOf(s upstream.Server) bool {
 	_, offers := jsonrpc.Get(s.Capabilities, "extensions", mcp.ExtensionTasks)
 	return offers && s.Era == mcp.Modern && e.Config.UpstreamTasks != config.UpstreamTasksNever
-}
-
-// OffersPartials reports whether the upstream's tasks show partial results.
-func (e *Endpoint) OffersPartials() bool {
-	return e.Convertible()
 }
 
 // LogFailure logs what a client is not told, once and here at the edge: the cause

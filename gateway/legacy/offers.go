@@ -10,10 +10,10 @@ import (
 )
 
 // takesPartials reports whether the client of a session takes partial results (SEP-2679, P8),
-// and the upstream offers them.
+// and the upstream offers tasks.
 func (h *Handler) takesPartials(st sessionState) bool {
 	partial, _ := jsonrpc.Get(st.Capabilities, "tasks", "streaming", "partial")
-	return jsonrpc.IsObject(partial) && h.offersTasks(st.Version) && h.OffersPartials()
+	return jsonrpc.IsObject(partial) && h.offersTasks(st.Version)
 }
 
 // clientOf is what decides how a slow call of the client of a session is answered.
@@ -22,16 +22,13 @@ func clientOf(st sessionState, p shim.Principal) endpoint.Client {
 	return endpoint.Client{Info: st.ClientInfo, Tasks: declares || p.NoTasks}
 }
 
-// ownTasks is the capability of a gateway that makes tasks (L1), with partial results (P8) and
+// ownTasks is the capability of a gateway that makes tasks (L1), with partial results (P8), and
 // response modes where it offers them; nil where sessions of this version can make no tasks.
 func (h *Handler) ownTasks(version string) json.RawMessage {
 	if !h.offersTasks(version) {
 		return nil
 	}
-	own := json.RawMessage(`{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}`)
-	if h.OffersPartials() {
-		own = jsonrpc.With(own, json.RawMessage(`{"partial":{}}`), "streaming")
-	}
+	own := json.RawMessage(`{"list":{},"cancel":{},"requests":{"tools":{"call":{}}},"streaming":{"partial":{}}}`)
 	if h.Modes != nil {
 		own = h.Modes.Declare(own)
 	}

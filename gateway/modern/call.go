@@ -29,7 +29,7 @@ func (q *request) callTool(ctx context.Context) (jsonrpc.Spliced, error) {
 	return q.converseOnCall(ctx, shim.Call{
 		Request:  req,
 		Handle:   q.tasks && q.isConvertible(), // T2, T3
-		Partials: q.h.OffersPartials() && wantsPartials(q.capabilities),
+		Partials: q.h.Convertible() && wantsPartials(q.capabilities),
 		After:    q.h.HandleAfter(q.describeCaller()),
 	})
 }

@@ -14,6 +14,6 @@ func (q *request) answerDiscover(ctx context.Context) (jsonrpc.Spliced, error) {
 	if err != nil {
 		return nil, err
 	}
-	result := translate.DiscoverResult(server, q.isConvertible(), q.isConvertible() && q.h.OffersPartials())
+	result := translate.DiscoverResult(server, q.isConvertible())
 	return translate.ModernResult(mcp.MethodDiscover, mcp.Modern, q.h.WithInstructions(q.describeCaller(), result), q.h.Identity())
 }

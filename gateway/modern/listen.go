@@ -37,7 +37,7 @@ type subscription struct {
 // the latter two cases a final result tells the client that it was no accident.
 func (q *request) answerListen(ctx context.Context) (jsonrpc.Spliced, error) {
 	s := &subscription{q: q, acked: make(chan struct{})}
-	if err := s.readParams(q.h.Config.MaxTasksPerOwner, q.h.OffersPartials()); err != nil {
+	if err := s.readParams(q.h.Config.MaxTasksPerOwner, q.h.Convertible()); err != nil {
 		return nil, err
 	}
 	ctx, done, err := q.h.Streams.Open(ctx, q.principal.Owner())

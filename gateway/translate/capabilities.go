@@ -110,12 +110,10 @@ func Undeclared(required json.RawMessage) json.RawMessage {
 // modernCapabilities are a server's capabilities as modern clients see them: with the
 // extensions of the gateway where it offers them, whose value is {} and no other (T1; clients
 // take anything else for no tasks, Appendix C.1), and never with the legacy tasks (T10).
-func modernCapabilities(s upstream.Server, tasks, partials bool) json.RawMessage {
+func modernCapabilities(s upstream.Server, tasks bool) json.RawMessage {
 	caps := serverCapabilities(s.Capabilities)
 	if tasks {
 		caps = jsonrpc.With(caps, json.RawMessage(`{}`), "extensions", mcp.ExtensionTasks)
-	}
-	if partials {
 		caps = jsonrpc.With(caps, json.RawMessage(`{}`), "extensions", mcp.ExtensionPartials)
 	}
 	return caps

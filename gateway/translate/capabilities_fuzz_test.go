@@ -44,7 +44,7 @@ func FuzzCapabilities(f *testing.F) {
 			}
 		}
 		s := upstream.Server{Capabilities: caps}
-		legacy, modern := legacyCapabilities(s, nil), modernCapabilities(s, false, false)
+		legacy, modern := legacyCapabilities(s, nil), modernCapabilities(s, false)
 		if !bytes.Equal(legacy, modern) {
 			t.Errorf("a legacy client is told %s, a modern one %s", legacy, modern)
 		}
@@ -55,7 +55,7 @@ func FuzzCapabilities(f *testing.F) {
 		if v, _ := jsonrpc.Get(legacyCapabilities(s, json.RawMessage(`{"list":{}}`)), "tasks"); string(v) != `{"list":{}}` {
 			t.Errorf("with %s, a legacy client is told of tasks %s", caps, v)
 		}
-		both := modernCapabilities(s, true, true)
+		both := modernCapabilities(s, true)
 		for _, own := range []string{mcp.ExtensionTasks, mcp.ExtensionPartials} {
 			if v, _ := jsonrpc.Get(both, "extensions", own); string(v) != `{}` {
 				t.Errorf("with %s, a modern client is told of %s: %s", caps, own, v)

@@ -68,7 +68,7 @@ func TestServerCapabilities(t *testing.T) {
 		if got := string(legacyCapabilities(s, own)); got != c.legacy {
 			t.Errorf("%s to a legacy client\ngot  %s\nwant %s", c.in, got, c.legacy)
 		}
-		if got := string(modernCapabilities(s, c.tasks, c.tasks)); got != c.modern {
+		if got := string(modernCapabilities(s, c.tasks)); got != c.modern {
 			t.Errorf("%s to a modern client\ngot  %s\nwant %s", c.in, got, c.modern)
 		}
 	}

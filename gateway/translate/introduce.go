@@ -24,9 +24,9 @@ var SupportedVersions = func() []string {
 // DiscoverResult is what an upstream says of itself, with the versions that the
 // gateway speaks in its place and the extensions that it adds. For a legacy
 // upstream it is made of the InitializeResult.
-func DiscoverResult(s upstream.Server, tasks, partials bool) json.RawMessage {
+func DiscoverResult(s upstream.Server, tasks bool) json.RawMessage {
 	versions := jsonrpc.AppendStrings(nil, SupportedVersions)
-	caps := modernCapabilities(s, tasks, partials)
+	caps := modernCapabilities(s, tasks)
 	if s.Era == mcp.Modern && jsonrpc.IsObject(s.Raw) {
 		return jsonrpc.With(jsonrpc.With(s.Raw, versions, "supportedVersions"), caps, "capabilities")
 	}
