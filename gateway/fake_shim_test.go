@@ -191,10 +191,10 @@ func (f *fakeShim) FollowSet(ctx context.Context, p shim.Principal, up string, s
 		}
 		all := f.tasks[k.ID].Partials
 		switch first := min(k.From, int64(len(all))); {
-		case k.Show != shim.ShowState && f.tasks[k.ID].Behind:
+		case k.Pieces && f.tasks[k.ID].Behind:
 			err = shim.ErrBehind
 		case k.Live && f.tasks[k.ID].Over:
-		case k.Show == shim.ShowBatches && len(all[first:]) > 0:
+		case k.Pieces && len(all[first:]) > 0:
 			err = yield(shim.Update{ID: k.ID, Pieces: all[first:], First: first})
 		}
 		if err == nil {

@@ -64,7 +64,7 @@ func TestNothingIsSaidTwiceInRounds(t *testing.T) {
 						return nil
 					})
 				}()
-				l := track(t, b, shim.Tracked{ID: id, Show: shim.ShowBatches})
+				l := track(t, b, shim.Tracked{ID: id, Pieces: true})
 				l.want(t, "0:a 1:b input_required")
 				if err := b.Update(t.Context(), anyone, "up", id, results("q1")); err != nil {
 					t.Fatal(err)

@@ -410,7 +410,7 @@ func partials(w *faultWorld) {
 	a, b := w.pair(s, streaming(false))
 	id := w.task(a, partialsCall())
 	if id != "" {
-		w.wait("all pieces have come", w.streamed(b, shim.Tracked{ID: id, Show: shim.ShowBatches}, "a b c d e f"))
+		w.wait("all pieces have come", w.streamed(b, shim.Tracked{ID: id, Pieces: true}, "a b c d e f"))
 	}
 	w.done()
 	w.ran(s, 1)

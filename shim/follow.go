@@ -15,15 +15,6 @@ import (
 // the task has expired. The reader is told instead of missing it silently.
 var ErrBehind = errors.New("what the task streamed has expired before it was read")
 
-// Show says which pieces of a task FollowSet yields.
-type Show uint8
-
-// What FollowSet can show of a task besides its state.
-const (
-	ShowState   Show = iota // nothing
-	ShowBatches             // batches, by seq (SEP-2679)
-)
-
 // Tracked is a task of a Set, and what is wanted of it.
 type Tracked struct {
 	ID ID
@@ -34,8 +25,8 @@ type Tracked struct {
 	// Outcome says that the state in which the task has ended comes with its outcome.
 	// All other states are summaries.
 	Outcome bool
-	// Show says which pieces are wanted besides the state.
-	Show Show
+	// Pieces says that its batches are wanted besides the state, by seq (SEP-2679).
+	Pieces bool
 	// From is the number of the first piece that is wanted: a seq, which begins at 0 (P4).
 	From int64
 	// Live says that no pieces are wanted of a task that has ended when it is first read

@@ -181,7 +181,7 @@ func (f *follower) readDue(ctx context.Context, tasks []due) error {
 		case k.new && k.seen.version > 0: // its reader has just looked
 		case k.unseen.version == 0 || k.unseen.version != k.seen.version:
 			err = f.readTask(ctx, k.followed)
-		case k.Show != ShowState: // an append: it repeats the version
+		case k.Pieces: // an append: it repeats the version
 			err = f.takePieces(ctx, k.followed, k.unseen.added)
 		}
 		if err != nil {
@@ -253,7 +253,7 @@ func (f *follower) readTask(ctx context.Context, k *followed) error {
 	switch {
 	case errors.Is(err, ErrNotFound):
 		f.set.removeTask(k)
-		if k.Show != ShowState && k.seen.version > 0 {
+		if k.Pieces && k.seen.version > 0 {
 			return ErrBehind
 		}
 		return f.yield(Update{ID: k.ID, Gone: true})
@@ -338,4 +338,4 @@ func (f *follower) yieldPieces(k *followed, list []json.RawMessage) error {
 }
 
 // isBehind reports whether there are pieces that have not been yielded.
-func (k *followed) isBehind(p Position) bool { return k.Show == ShowBatches && int64(p) > k.next }
+func (k *followed) isBehind(p Position) bool { return k.Pieces && int64(p) > k.next }

@@ -23,7 +23,7 @@ func TestPartialsOutlastTheStore(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				s := w.gateway("a", says(result, words(time.Second, strings.Fields("a b c d e f g h")...)...), streaming(false))
 				task := begin(t, s, partialsCall())
-				l := track(t, s, shim.Tracked{ID: task.ID, Show: shim.ShowBatches})
+				l := track(t, s, shim.Tracked{ID: task.ID, Pieces: true})
 				pass(1500 * time.Millisecond)
 				fault(w.store, true)
 				pass(2 * time.Second)
@@ -149,7 +149,7 @@ func TestPartialsComeWithTheEnd(t *testing.T) {
 				p.TTL = c.ttl
 				s := w.over("a", h, says(result, words(time.Second, "a", "b", "c")...), p)
 				task := begin(t, s, partialsCall())
-				l := track(t, s, shim.Tracked{ID: task.ID, Show: shim.ShowBatches})
+				l := track(t, s, shim.Tracked{ID: task.ID, Pieces: true})
 				pass(c.back)
 				other := openEmbedded(t)
 				w.store.failover.Store(&other)
@@ -235,7 +235,7 @@ func TestAdoptedPartials(t *testing.T) {
 					t.Fatal(err)
 				}
 				s := w.gateway("a", resumed, streaming(content))
-				l := track(t, s, shim.Tracked{ID: id, Show: shim.ShowBatches})
+				l := track(t, s, shim.Tracked{ID: id, Pieces: true})
 				pass(time.Minute)
 				l.want(t, "0:Hello working 1: you completed")
 				if got := read(t, s, id); got.Outcome == nil || string(got.Outcome.Result) != `{"content":[{"type":"text","text":"Hello you!"}]}` {
@@ -289,7 +289,7 @@ func TestPartialsAreBounded(t *testing.T) {
 				s := w.gateway("a", says(`{"content":[{"type":"text","text":"abcdef"}]}`, words(time.Second, texts...)...), p)
 				task := begin(t, s, partialsCall())
 				pass(time.Minute)
-				track(t, s, shim.Tracked{ID: task.ID, Show: shim.ShowBatches}).want(t, c.want)
+				track(t, s, shim.Tracked{ID: task.ID, Pieces: true}).want(t, c.want)
 			})
 		})
 	}
@@ -308,7 +308,7 @@ func TestPartialsWaitInBoundedRoom(t *testing.T) {
 		pass(2 * time.Second)
 		w.store.down.Store(false)
 		pass(time.Minute)
-		l := track(t, s, shim.Tracked{ID: task.ID, Show: shim.ShowBatches})
+		l := track(t, s, shim.Tracked{ID: task.ID, Pieces: true})
 		l.mu.Lock()
 		all := strings.ReplaceAll(strings.Join(l.lines, " "), big, "X")
 		l.mu.Unlock()
@@ -329,7 +329,7 @@ func TestPartialsMissedAtTheEnd(t *testing.T) {
 		pass(2 * time.Second)
 		w.store.down.Store(false)
 		pass(time.Minute)
-		l := track(t, s, shim.Tracked{ID: task.ID, Show: shim.ShowBatches})
+		l := track(t, s, shim.Tracked{ID: task.ID, Pieces: true})
 		l.mu.Lock()
 		all := strings.ReplaceAll(strings.Join(l.lines, " "), big, "X")
 		l.mu.Unlock()
@@ -374,7 +374,7 @@ func TestWhatAPartialCosts(t *testing.T) {
 		loud := w.gateway("b", says(result, words(100*time.Millisecond, strings.Fields("a b c d e f g h i j k l m n o p q r s t u v w x y z")...)...), p)
 		quiet := begin(t, s, call())
 		task := begin(t, loud, call())
-		l := track(t, s, shim.Tracked{ID: quiet.ID, Show: shim.ShowBatches}, shim.Tracked{ID: task.ID, Show: shim.ShowBatches})
+		l := track(t, s, shim.Tracked{ID: quiet.ID, Pieces: true}, shim.Tracked{ID: task.ID, Pieces: true})
 		_ = follow(t, s, anyone, task.ID)
 		go func() { _, _ = s.Wait(t.Context(), anyone, "up", task.ID, nil) }()
 		pass(1050 * time.Millisecond) // all are at rest, but for the partials
@@ -395,7 +395,7 @@ func TestPartialsOfOthers(t *testing.T) {
 		c.Principal = shim.Principal{Subject: "ann"}
 		task := begin(t, s, c)
 		pass(1500 * time.Millisecond)
-		l := track(t, s, shim.Tracked{ID: task.ID, Show: shim.ShowBatches})
+		l := track(t, s, shim.Tracked{ID: task.ID, Pieces: true})
 		if err := l.ended(t); err != nil {
 			t.Error(err)
 		}
@@ -412,7 +412,7 @@ func TestTrackTellsWhatIsGone(t *testing.T) {
 		task := begin(t, s, call())
 		gate, done := make(chan struct{}), make(chan error, 1)
 		go func() {
-			done <- s.Track(t.Context(), anyone, "up", []shim.Tracked{{ID: task.ID, Show: shim.ShowBatches}}, func(shim.Update) error {
+			done <- s.Track(t.Context(), anyone, "up", []shim.Tracked{{ID: task.ID, Pieces: true}}, func(shim.Update) error {
 				<-gate
 				return nil
 			})

@@ -136,7 +136,7 @@ func TestPartialsAreBatched(t *testing.T) {
 		s := w.gateway("a", says(result, burst...), streaming(false))
 		other := w.gateway("b", takes(0), policy(shim.Always))
 		task := begin(t, s, partialsCall())
-		l := track(t, other, shim.Tracked{ID: task.ID, Show: shim.ShowBatches})
+		l := track(t, other, shim.Tracked{ID: task.ID, Pieces: true})
 		l.want(t, "working")
 		pass(time.Second)
 		l.want(t, "0:a")
@@ -149,7 +149,7 @@ func TestPartialsAreBatched(t *testing.T) {
 		if err := l.ended(t); err != nil {
 			t.Error(err)
 		}
-		late := track(t, other, shim.Tracked{ID: task.ID, Show: shim.ShowBatches, From: 2})
+		late := track(t, other, shim.Tracked{ID: task.ID, Pieces: true, From: 2})
 		late.want(t, "2:e 3:f+g completed")
 		if err := late.ended(t); err != nil {
 			t.Error(err)
@@ -163,7 +163,7 @@ func TestPartialsAfterTheEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		s := w.gateway("a", says(result, words(time.Second, "a", "b")...), streaming(false))
 		task := begin(t, s, partialsCall())
-		live := shim.Tracked{ID: task.ID, Show: shim.ShowBatches, Live: true}
+		live := shim.Tracked{ID: task.ID, Pieces: true, Live: true}
 		l := track(t, s, live)
 		pass(10 * time.Second)
 		l.want(t, "working 0:a 1:b completed")
@@ -182,7 +182,7 @@ func TestPartialsAtOnce(t *testing.T) {
 		p.Partials.Interval, p.Partials.Bytes = 0, 0
 		s := w.gateway("a", says(result, words(time.Millisecond, "a", "b", "c")...), p)
 		task := begin(t, s, partialsCall())
-		l := track(t, s, shim.Tracked{ID: task.ID, Show: shim.ShowBatches})
+		l := track(t, s, shim.Tracked{ID: task.ID, Pieces: true})
 		pass(10 * time.Second)
 		l.want(t, "working 0:a 1:b 2:c completed")
 	})
@@ -195,7 +195,7 @@ func TestPartialsBeforeTheHandle(t *testing.T) {
 		p.Tasks = shim.Auto
 		s := w.gateway("a", says(result, words(2*time.Second, "a", "b", "c")...), p)
 		task := begin(t, s, partialsCall())
-		l := track(t, s, shim.Tracked{ID: task.ID, Show: shim.ShowBatches})
+		l := track(t, s, shim.Tracked{ID: task.ID, Pieces: true})
 		l.want(t, "0:a+b working")
 		pass(10 * time.Second)
 		l.want(t, "1:c completed")
@@ -214,7 +214,7 @@ func TestNoPartialsUnasked(t *testing.T) {
 				t.Errorf("status message %q, %v", now.StatusMessage, err)
 			}
 			pass(10 * time.Second)
-			l := track(t, s, shim.Tracked{ID: task.ID, Show: shim.ShowBatches})
+			l := track(t, s, shim.Tracked{ID: task.ID, Pieces: true})
 			l.want(t, want)
 		})
 	}

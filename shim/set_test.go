@@ -218,7 +218,7 @@ func TestSetOfAllKinds(t *testing.T) {
 		c.Principal = client
 		task := begin(t, s, c).ID
 		pass(100 * time.Millisecond)
-		set := shim.NewSet(shim.Tracked{ID: question, Hidden: true}, shim.Tracked{ID: task, Show: shim.ShowBatches})
+		set := shim.NewSet(shim.Tracked{ID: question, Hidden: true}, shim.Tracked{ID: task, Pieces: true})
 		set.Close()
 		f := followSet(t, q, client, set, question, task)
 		f.want(t, "a:input_required", "b:working")

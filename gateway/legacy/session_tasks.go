@@ -119,7 +119,7 @@ func (t *taskNotifier) startFollowing(ctx context.Context) (stop func()) {
 	if c := t.w.count; c != nil && t.tasks {
 		for _, id := range c.unsent {
 			t.known[id] = true // if the record names it all the same
-			t.set.Add(shim.Tracked{ID: id, Show: shim.ShowBatches, Live: true})
+			t.set.Add(shim.Tracked{ID: id, Pieces: true, Live: true})
 		}
 	}
 	var running sync.WaitGroup
@@ -161,11 +161,7 @@ func (t *taskNotifier) readRecord(ctx context.Context) {
 		}
 	}
 	if t.tasks {
-		show := shim.ShowState
-		if t.w.count != nil {
-			show = shim.ShowBatches
-		}
-		add(st.Tasks, shim.Tracked{Show: show})
+		add(st.Tasks, shim.Tracked{Pieces: t.w.count != nil})
 	}
 	if t.able {
 		owner := t.s.owner()

@@ -56,7 +56,7 @@ func (s *subscription) followedTasks() *shim.Set {
 		task := shim.Tracked{ID: id, Outcome: true}
 		if s.partials {
 			from, resumes := s.from[id]
-			task.Show, task.From, task.Live = shim.ShowBatches, from, !resumes
+			task.Pieces, task.From, task.Live = true, from, !resumes
 		}
 		set.Add(task)
 	}

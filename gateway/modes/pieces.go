@@ -72,10 +72,7 @@ func (p *pieces) read(ctx context.Context) error {
 // track reads what the task streams until it has ended, and calls look for each update: a state of
 // the task, or more blocks.
 func (p *pieces) track(ctx context.Context, look func(state bool) error) error {
-	k := shim.Tracked{ID: p.id, From: p.from}
-	if p.streams {
-		k.Show = shim.ShowBatches
-	}
+	k := shim.Tracked{ID: p.id, From: p.from, Pieces: p.streams}
 	err := p.m.e.Shim.Track(ctx, p.r.Principal, p.m.e.Name, []shim.Tracked{k}, func(u shim.Update) error {
 		if u.Task != nil {
 			p.task = *u.Task
