@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -376,6 +377,28 @@ func TestIdleTimeout(t *testing.T) {
 				t.Errorf("error %v after %v, want a timeout after 46s", err, time.Since(start))
 			}
 		})
+	}
+}
+
+// An answer that comes slowly is no silence, in whatever it comes.
+func TestSlowAnswerIsNoSilence(t *testing.T) {
+	for kind, frame := range map[string][2]string{"application/json": {"", ""}, "text/event-stream": {"data: ", "\n\n"}} {
+		for _, m := range []fake.Mode{fake.Stateful, fake.Modern} {
+			bubble(t, m, Config{IdleTimeout: 10 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
+				s.Tool("t", func(x *fake.Exchange) {
+					x.Head(kind)
+					text := frame[0] + x.Fill(result) + frame[1]
+					for i := range 5 {
+						fmt.Fprint(x.W, text[i*len(text)/5:(i+1)*len(text)/5])
+						_ = http.NewResponseController(x.W).Flush()
+						_ = work.Pause(x.R.Context(), 9*time.Second)
+					}
+				})
+				if r, err := h.Call(t.Context(), in("a", ``), nil); err != nil || r.Result == nil {
+					t.Errorf("%s: %+v, %v", kind, r, err)
+				}
+			})
+		}
 	}
 }
 

@@ -24,8 +24,24 @@ func (t *Transport) exchange(ctx context.Context, method string, m *transport.Me
 	resp, err := t.Perform(req)
 	if err == nil {
 		m.NoteHeard()
+		resp.Body = heardBody{resp.Body, m.Sender}
 	}
 	return resp, err
+}
+
+// heardBody is the body of a response, whose sender hears of each piece of it: a large message may come slowly.
+type heardBody struct {
+	io.ReadCloser
+	sender transport.Sender // nil for nobody
+}
+
+// Read reads a piece.
+func (b heardBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 && b.sender != nil {
+		b.sender.NoteHeard()
+	}
+	return n, err
 }
 
 // NewRequest makes the HTTP request of a message. Headers of the configuration
