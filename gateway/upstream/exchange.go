@@ -376,7 +376,8 @@ func (x *exchange) handleRequest(ctx context.Context, m jsonrpc.Message) error {
 		x.answerPing(ctx, m.ID)
 		return nil
 	}
-	if !x.calls.claimRequest(m.ID) {
+	// A server without sessions may number its requests anew at any time, so on a first stream none is a replay.
+	if !x.calls.claimRequest(m.ID) && (x.to.session != "" || x.res.resumed) {
 		return nil // replayed: it has been asked, by this call or another
 	}
 	if refused := x.asking.addQuestion(m, false); refused != nil {

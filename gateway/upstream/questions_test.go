@@ -51,6 +51,24 @@ func TestAnswerIDs(t *testing.T) {
 	}
 }
 
+// A server without sessions numbers its requests anew when it is started again, and nothing says that it was:
+// its questions are asked all the same.
+func TestIDsOfAServerWithoutSessions(t *testing.T) {
+	bubble(t, fake.Stateless, Config{Era: EraLegacy}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", func(x *fake.Exchange) {
+			x.Ask(`0`, "elicitation/create", elicit)
+			x.Event(x.Fill(result))
+		})
+		for range 2 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			if _, err := h.Call(ctx, in("a", all), &shimtest.Sink{OnAsk: answering}); err != nil {
+				t.Error(err)
+			}
+			cancel()
+		}
+	})
+}
+
 // What may not be asked is refused with the code that is for it (protocol.md
 // 7.4), and the client is left alone.
 func TestUndeclared(t *testing.T) {
