@@ -41,11 +41,8 @@ func (t *Transport) shareOf(ctx context.Context, m *transport.Message, owner Own
 		begun := make(chan struct{})
 		t.starting[owner.Name] = begun
 		t.mu.Unlock()
-		s, err := t.openServer(ctx, m, owner, owner)
+		s, err := t.openServer(ctx, m, owner, owner, func(s *server) { t.shared[owner.Name] = s })
 		t.mu.Lock()
-		if err == nil {
-			t.shared[owner.Name] = s
-		}
 		delete(t.starting, owner.Name)
 		close(begun)
 		t.mu.Unlock()
@@ -64,22 +61,17 @@ func (t *Transport) claimServer(ctx context.Context, m *transport.Message, sessi
 		return s, nil
 	}
 	t.mu.Unlock()
-	s, err := t.openServer(ctx, m, modern, legacy)
-	if err != nil {
-		return nil, err
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s.claimSession(session, m.Params) // nobody else has it
-	t.sessions[session] = s
-	return s, nil
+	return t.openServer(ctx, m, modern, legacy, func(s *server) {
+		s.claimSession(session, m.Params) // nobody else has it
+		t.sessions[session] = s
+	})
 }
 
 // takeBack takes back a server that has refused a session: it may speak the modern era. If its
 // owner has another one for that, it is ended.
 func (t *Transport) takeBack(s *server) {
 	t.mu.Lock()
-	free := t.shared[s.owner.Name] == nil && t.starting[s.owner.Name] == nil && !t.closed
+	free := t.shared[s.owner.Name] == nil && t.starting[s.owner.Name] == nil && !t.closed && !s.isOver()
 	if free {
 		t.shared[s.owner.Name] = s
 		t.servers[s] = s.owner
@@ -91,8 +83,8 @@ func (t *Transport) takeBack(s *server) {
 }
 
 // openServer opens a server when that may be. It counts as one of payer's; owner is whose modern
-// requests may share it.
-func (t *Transport) openServer(ctx context.Context, first *transport.Message, owner, payer Owner) (*server, error) {
+// requests may share it. keep notes where it is found, with t.mu held: before its end can be noted.
+func (t *Transport) openServer(ctx context.Context, first *transport.Message, owner, payer Owner, keep func(*server)) (*server, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for {
@@ -142,6 +134,7 @@ func (t *Transport) openServer(ctx context.Context, first *transport.Message, ow
 		asked: make(map[string]*stream), replies: make(chan struct{}, maxReplies),
 	}
 	t.servers[s] = payer
+	keep(s)
 	t.running.Go(s.readUntilEnd)
 	return s, nil
 }

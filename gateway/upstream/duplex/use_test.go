@@ -1,9 +1,11 @@
 package duplex
 
 import (
+	"context"
 	"errors"
 	"io"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -167,5 +169,41 @@ func TestOneUseOfAServer(t *testing.T) {
 	}
 	if tr.findServer(begin(t, tr)) == other {
 		t.Error("a server with a request of the modern era was taken")
+	}
+}
+
+// A server that has ended takes no request, however soon that was: who asks for one gets another, or hears that there
+// is none.
+func TestServerThatEndsAtOnce(t *testing.T) {
+	tr := opens(t, Config{Max: 9, FirstPause: 1, LastPause: 1, Open: func(context.Context, *transport.Message, *sync.WaitGroup, <-chan struct{}) (Link, error) {
+		p := newPipe(nil)
+		p.Stop()
+		return p, nil
+	}}, nil)
+	over, stop := context.WithCancel(t.Context())
+	var others sync.WaitGroup
+	defer others.Wait()
+	defer stop()
+	for range 4 { // who hold the lock up, so that its turn may come in any order
+		others.Go(func() {
+			for over.Err() == nil {
+				tr.findServer("")
+			}
+		})
+	}
+	for range 5000 {
+		s, _ := tr.shareOf(t.Context(), nil, Owner{})
+		tr.running.Wait()
+		tr.mu.Lock()
+		kept := len(tr.shared) + len(tr.servers)
+		tr.mu.Unlock()
+		if kept > 0 {
+			t.Fatalf("%d dead servers are kept", kept)
+		}
+		if s != nil {
+			if tr.takeBack(s); len(tr.shared) > 0 {
+				t.Fatal("a dead server is taken back")
+			}
+		}
 	}
 }
