@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
+	"time"
 
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
@@ -92,13 +93,23 @@ func TestConnectionsAreReused(t *testing.T) {
 	}
 }
 
-// A server that opens a stream for a notification does not hold anybody up.
-func TestNotificationWithStream(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		s.Tool("t", fake.Text("ok"))
-		s.On("notifications/initialized", func(x *fake.Exchange) { x.Head("text/event-stream"); x.Hang() })
-		mustCall(t, h, in("a", ``))
-	})
+// A server that opens a stream for a notification does not hold anybody up, and neither does one that
+// does not end its response.
+func TestNotificationWithoutEnd(t *testing.T) {
+	for _, head := range []func(x *fake.Exchange){
+		func(x *fake.Exchange) { x.Head("text/event-stream") },
+		func(x *fake.Exchange) { x.W.WriteHeader(202); _ = http.NewResponseController(x.W).Flush() },
+	} {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tool("t", fake.Text("ok"))
+			s.On("notifications/initialized", func(x *fake.Exchange) { head(x); x.Hang() })
+			begun := time.Now()
+			mustCall(t, h, in("a", ``))
+			if d := time.Since(begun); d > time.Second {
+				t.Errorf("it took %v", d)
+			}
+		})
+	}
 }
 
 // A server that swallows an answer without a word does not hold the call for

@@ -123,7 +123,7 @@ func (c *conn) post(caller context.Context, m *transport.Message, asks bool, out
 	case resp.StatusCode/100 != 2:
 		return streamable.ReadStatus(resp, m)
 	}
-	_, _ = io.CopyN(io.Discard, resp.Body, maxRead)
+	streamable.Drain(resp.Body)
 	resp.Body.Close()
 	return nil
 }
@@ -187,6 +187,3 @@ func (c *conn) Close() {
 		c.body.Close()
 	}
 }
-
-// maxRead bounds what is read of a response whose body is of no interest.
-const maxRead = 64 << 10

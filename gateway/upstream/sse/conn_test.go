@@ -127,6 +127,23 @@ func TestSlowPosts(t *testing.T) {
 	}
 }
 
+// A POST is over with its head: a server that does not end the response holds nobody up.
+func TestPostWithoutEnd(t *testing.T) {
+	s := newServer(t)
+	cl := s.client(Config{Patience: time.Minute})
+	session := cl.begin()
+	s.does(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // the end of the connection is seen then
+		w.WriteHeader(http.StatusAccepted)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	begun := time.Now()
+	if _, err := cl.post(session, tell); err != nil || time.Since(begun) > time.Minute/2 {
+		t.Errorf("error %v after %v", err, time.Since(begun))
+	}
+}
+
 // When the event stream ends, what is in flight fails and says so; the session is not known any
 // more, and the next one opens another stream.
 func TestEndOfStream(t *testing.T) {

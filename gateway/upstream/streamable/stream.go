@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"time"
 
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/budget"
@@ -153,18 +152,10 @@ func (s *stream) Drop() {
 	}
 }
 
-// Finish drops the response after the answer. Servers end the stream right after
-// it, so a moment is spent on seeing that end: the connection can then be used
-// again. A second answer, or anything else, is not waited for.
+// Finish drops the response after the answer, once its end is seen. A second answer, or anything else, is not
+// waited for.
 func (s *stream) Finish() {
-	if s.body == nil {
-		return
+	if s.body != nil {
+		Drain(s.body)
 	}
-	timer := time.AfterFunc(endMost, func() { s.body.Close() }) // and not the exchange, which may go on
-	defer timer.Stop()
-	var b [1]byte
-	_, _ = s.body.Read(b[:])
 }
-
-// endMost is how long the end of an answered stream is waited for.
-const endMost = 10 * time.Millisecond

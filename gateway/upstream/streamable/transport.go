@@ -116,15 +116,21 @@ func (t *Transport) expectSuccess(ctx context.Context, method string, m *transpo
 	}
 	defer resp.Body.Close()
 	if mediaType(resp.Header) != mcp.TypeSSE {
-		drainBody(resp.Body)
+		Drain(resp.Body)
 	}
 	return nil
 }
 
-// drainBody reads what little there may be, so that the connection can be used
-// again. A stream, which some servers open even for a notification, is not
-// waited for.
-func drainBody(body io.Reader) { _, _ = io.CopyN(io.Discard, body, 4<<10) }
+// Drain reads what little there may be of a body that is of no interest, so that the connection can be used
+// again. Servers end it right after the head; one that does not is not waited for.
+func Drain(body io.ReadCloser) {
+	timer := time.AfterFunc(endMost, func() { body.Close() }) // and not the exchange, which may go on
+	defer timer.Stop()
+	_, _ = io.CopyN(io.Discard, body, 4<<10)
+}
+
+// endMost is how long the end of a response is waited for.
+const endMost = 10 * time.Millisecond
 
 // Reach opens a connection to the server, or to the proxy that leads there, and closes
 // it again.
