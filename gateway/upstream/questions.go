@@ -285,21 +285,27 @@ func (q *questions) cancelQuestion(id []byte) bool {
 	return true
 }
 
-// restUntilAnswered waits while questions of the call's own stream are open, or until the exchange
-// ends.
-func (q *questions) restUntilAnswered() {
+// restUntilAnswered waits while questions of the call's own stream are open, until the exchange ends, or so
+// long that the server may have withdrawn them. It reports whether there was anything to wait for.
+func (q *questions) restUntilAnswered() (rested bool) {
 	q.mu.Lock()
 	if q.settled == nil {
 		q.settled = make(chan struct{}, 1)
 	}
 	q.mu.Unlock()
+	long := time.NewTimer(maxQuiet)
+	defer long.Stop()
 	for slices.ContainsFunc(q.x.rec.openQuestions(), func(p pending) bool { return !p.OnGET }) {
+		rested = true
 		select {
 		case <-q.settled:
+		case <-long.C:
+			return true
 		case <-q.x.life.Done():
-			return
+			return true
 		}
 	}
+	return rested
 }
 
 // tooMuch says why a call may not ask this as well; "" if it may. A question too many is

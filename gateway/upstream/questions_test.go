@@ -209,6 +209,35 @@ func TestWithdrawn(t *testing.T) {
 	}
 }
 
+// A server that no longer waits ends the question also where the stream of the call has broken meanwhile.
+func TestWithdrawnBehindABreak(t *testing.T) {
+	for name, after := range map[string]string{
+		"withdrawn": `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`,
+		"answered":  `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`,
+	} {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.OnAnswer(func(*fake.Exchange) bool {
+				t.Errorf("%s: an answer to a question nobody waits for", name)
+				return true
+			})
+			s.Tool("t", func(x *fake.Exchange) {
+				x.Run()
+				x.Resumable(0, 2, func(send func(string)) {
+					send(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":` + elicit + `}`)
+					_ = work.Pause(t.Context(), time.Minute)
+					send(after)
+					send(x.Fill(result))
+				})
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			if _, err := h.Call(ctx, in("a", all), &shimtest.Sink{OnAsk: blocked}); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
+}
+
 // A caller who leaves while a question is open cancels the call.
 func TestCancelWhileAsking(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {

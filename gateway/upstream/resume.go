@@ -85,8 +85,10 @@ func (r *resumption) reopenStream(ctx context.Context, in transport.Stream, why 
 	if err := r.finalError(in, why); err != nil {
 		return nil, err
 	}
-	// The server sends nothing more until it has the answers to its questions.
-	r.x.asking.restUntilAnswered()
+	// The server sends little more until it has the answers to its questions.
+	if r.x.asking.restUntilAnswered() {
+		r.tries = 0
+	}
 	if context.Cause(r.x.life) != nil {
 		return nil, why
 	}
