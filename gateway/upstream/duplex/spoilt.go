@@ -29,15 +29,16 @@ func isAnswer(said []byte) bool {
 func (s *server) takeSpoilt(said []byte, why error) bool {
 	s.mu.Lock()
 	var st *stream
-	for _, found := range idMember.FindAllSubmatch(said, -1) {
+	ids := idMember.FindAllSubmatch(said, -1)
+	for _, found := range ids {
 		if st = s.asked[keyOf(found[1])]; st != nil {
 			delete(s.asked, st.m.ID.Key())
 			s.startIdleTimer()
 			break
 		}
 	}
-	lost := st == nil && isAnswer(bytes.TrimSpace(said))
-	if lost {
+	answer := st == nil && isAnswer(bytes.TrimSpace(said))
+	if answer && len(ids) == 0 { // else its request has left
 		s.lost = append(s.lost, s.serial)
 	}
 	s.mu.Unlock()
@@ -45,7 +46,7 @@ func (s *server) takeSpoilt(said []byte, why error) bool {
 		st.spoilRequest(why)
 	}
 	s.failSpoilt()
-	return st != nil || lost
+	return st != nil || answer
 }
 
 // spoilRequest ends a request whose answer cannot be read. Whether a handshake succeeded is not known then.

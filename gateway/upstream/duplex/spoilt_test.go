@@ -26,6 +26,7 @@ func TestSpoiltAnswersWithoutID(t *testing.T) {
 		"an error":                {"a", []string{`{"jsonrpc":"2.0","error":{"code":NaN}}`}, "", "f"},
 		"a line of a log":         {"a", []string{`{"level":"info","msg":NaN}`, "Server started!", `{"error":"jsonrpc`}, "", "w"},
 		"a notification":          {"a", []string{`{"jsonrpc":"2.0","method":"notifications/message","params":{"result":NaN}}`}, "", "w"},
+		"of a request that left":  {"a", []string{`{"jsonrpc":"2.0","id":"x","result":{"value":NaN`}, "", "w"},
 		"one of two":              {"ab", []string{spoilt}, "", "ww"},
 		"the other is answered":   {"ab", []string{spoilt, "b"}, "", "fa"},
 		"answered before":         {"ab", []string{"b", spoilt}, "", "fa"},
