@@ -20,13 +20,15 @@ var (
 
 // isAnswer reports whether what is no JSON was meant to be an answer, and not to be read by people.
 func isAnswer(said []byte) bool {
-	kind := kindMember.FindSubmatch(said)
-	return bytes.HasPrefix(said, []byte("{")) && bytes.Contains(said, []byte(`"jsonrpc"`)) && kind != nil && string(kind[1]) != "method"
+	return bytes.HasPrefix(said, []byte("{")) && bytes.Contains(said, []byte(`"jsonrpc"`)) && kindMember.Match(said)
 }
 
 // takeSpoilt fails the request that an unreadable answer belongs to. It reports false for what is no
 // answer.
 func (s *server) takeSpoilt(said []byte, why error) bool {
+	if kind := kindMember.FindSubmatch(said); kind != nil && string(kind[1]) == "method" {
+		return false // a request of ours, too, which programs print
+	}
 	s.mu.Lock()
 	var st *stream
 	ids := idMember.FindAllSubmatch(said, -1)

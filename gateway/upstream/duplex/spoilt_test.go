@@ -25,6 +25,8 @@ func TestSpoiltAnswersWithoutID(t *testing.T) {
 		"the only request":        {"a", []string{spoilt}, "", "f"},
 		"an error":                {"a", []string{`{"jsonrpc":"2.0","error":{"code":NaN}}`}, "", "f"},
 		"a line of a log":         {"a", []string{`{"level":"info","msg":NaN}`, "Server started!", `{"error":"jsonrpc`}, "", "w"},
+		"a printed request":       {"a", []string{`received {"jsonrpc":"2.0","id":"a","method":"work"}`}, "", "w"},
+		"a print and an answer":   {"a", []string{`working...{"jsonrpc":"2.0","id":"a","result":{"method":1}}`}, "", "f"},
 		"a notification":          {"a", []string{`{"jsonrpc":"2.0","method":"notifications/message","params":{"result":NaN}}`}, "", "w"},
 		"of a request that left":  {"a", []string{`{"jsonrpc":"2.0","id":"x","result":{"value":NaN`}, "", "w"},
 		"one of two":              {"ab", []string{spoilt}, "", "ww"},
