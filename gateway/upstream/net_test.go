@@ -3,6 +3,8 @@ package upstream
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -107,6 +109,28 @@ func TestNotificationWithoutEnd(t *testing.T) {
 			mustCall(t, h, in("a", ``))
 			if d := time.Since(begun); d > time.Second {
 				t.Errorf("it took %v", d)
+			}
+		})
+	}
+}
+
+// A refusal is one by its head: a server that does not end it does not hold the call.
+func TestRefusalWithoutEnd(t *testing.T) {
+	for body, code := range map[string]int64{"": 0, `{"jsonrpc":"2.0","error":{"code":7,"message":"no"}}`: 7} {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tool("t", func(x *fake.Exchange) {
+				x.W.WriteHeader(500)
+				fmt.Fprint(x.W, body)
+				_ = http.NewResponseController(x.W).Flush()
+				x.Hang()
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			r, err := h.Call(ctx, in("a", ``), nil)
+			if code != 0 {
+				checkKind(t, r, err, "", code)
+			} else if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != shim.KindProtocol {
+				t.Errorf("error %v", err)
 			}
 		})
 	}

@@ -13,8 +13,11 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// maxErrorBody bounds what is read of a response that is an error anyway.
-const maxErrorBody = 64 << 10
+// What is read of a response that is an error anyway, and for how long.
+const (
+	maxErrorBody = 64 << 10
+	errorMost    = 5 * time.Second
+)
 
 // ReadStatus reads the response to a message that is not a success, and closes it. A JSON-RPC error in it
 // counts if it is about our request: servers say with it what is wrong
@@ -24,8 +27,10 @@ func ReadStatus(resp *http.Response, m *transport.Message) *transport.StatusErro
 	e := &transport.StatusError{Status: resp.StatusCode, Session: m.Session != "", Protocol: versionOf(resp)}
 	e.RetryAfter = retryAfter(resp.Header.Get("Retry-After"), time.Now())
 	e.Challenges, e.Token = forward.Challenge(resp)
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
-	if err != nil || len(body) == 0 {
+	timer := time.AfterFunc(errorMost, func() { resp.Body.Close() })
+	defer timer.Stop()
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // of one that does not end, what there is
+	if len(body) == 0 {
 		return e
 	}
 	said, err := jsonrpc.ParseLenient(jsonrpc.Readable(body))
