@@ -81,8 +81,8 @@ type Config struct {
 	// StartTimeout bounds each of the requests that find out the era and open a session, with the
 	// start of a process; 60s if 0.
 	StartTimeout time.Duration
-	// IdleTimeout ends a call whose response is silent for this long: no header,
-	// or no line of a stream, not even a comment. 0 means never. Time in which a
+	// IdleTimeout ends a call whose server is silent for this long: the request is not taken,
+	// or nothing comes of its response, not even a comment. 0 means never. Time in which a
 	// question waits for the client does not count.
 	IdleTimeout time.Duration
 	// SessionIdle is how long an upstream session without calls is kept; 10m if 0.
