@@ -41,7 +41,7 @@ func (p *passthrough) lookUp(ctx context.Context, token, address string, before 
 	if p.cfg.Introspection != nil && (from == "" || sameHost(from, p.cfg.Introspection.URL)) {
 		return p.lookups.lookUp(ctx, address, before, func() (*verification, error) { return p.introspectToken(ctx, t, token, before) })
 	}
-	return found(unverified), nil
+	return newVerification(unverified), nil
 }
 
 // sameHost reports whether two addresses are of one origin.
@@ -51,8 +51,8 @@ func sameHost(a, b string) bool {
 	return err == nil && failed == nil && sameOrigin(one, two)
 }
 
-// found is what is remembered for a while of a token of which no more is known.
-func found(v verdict) *verification {
+// newVerification is what is remembered for a while of a token of which no more is known.
+func newVerification(v verdict) *verification {
 	return &verification{verdict: v, until: time.Now().Add(remember)}
 }
 
@@ -122,13 +122,13 @@ func (p *passthrough) asJWT(ctx context.Context, t *trust, issuer, token string)
 			Owner: newPrincipal("passthrough", issuer, g.name, g.client).Owner(), Client: g.client != "", Audience: g.audience, Scopes: g.scopes, Issued: g.issued, Expires: g.until,
 		}}, nil
 	case errors.Is(err, jwt.ErrExpired), errors.Is(err, jwt.ErrNotValidYet), errors.Is(err, jwt.ErrIssuedInTheFuture):
-		return found(refuted), nil
+		return newVerification(refuted), nil
 	case errors.Is(err, errKeyless):
 	case errors.Is(err, errNoKeys), ctx.Err() != nil:
 		return nil, err
 	}
 	p.log.DebugContext(ctx, "a token is not verified", "reason", err)
-	return found(unverified), nil
+	return newVerification(unverified), nil
 }
 
 // tokensOf are the tokens of an issuer that the server takes.
@@ -209,11 +209,11 @@ func (p *passthrough) introspectToken(ctx context.Context, t *trust, token strin
 	}
 	switch {
 	case !says.Active && (before == nil || before.verdict == unverified):
-		return found(unverified), nil // another authorization server of the server may know it
+		return newVerification(unverified), nil // another authorization server of the server may know it
 	case !says.Active, !expires.IsZero() && !now.Before(expires), says.Begins != nil && now.Add(clockLeeway).Before(says.Begins.Time()):
-		return found(refuted), nil
+		return newVerification(refuted), nil
 	case says.Subject == "", !slices.ContainsFunc(p.audiences(t), audience.Contains):
-		return found(unverified), nil
+		return newVerification(unverified), nil
 	}
 	from := says.Issuer
 	if from == "" {

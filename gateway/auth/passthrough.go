@@ -232,7 +232,7 @@ func (p *passthrough) hearServer(own *shown, f *verification, authorization stri
 		if known, ok := p.others.Peek(hash); ok {
 			f = known
 		} else {
-			f = found(unverified)
+			f = newVerification(unverified)
 			f.standing = own.standing
 			p.others.Add(hash, f)
 		}
