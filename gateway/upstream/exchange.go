@@ -51,6 +51,7 @@ type exchange struct {
 	asks        bool // the sink can be asked
 	limits      shim.QuestionLimits
 	listens     bool          // the stream may be silent for ever
+	isHeard     func() bool   // whether a client is there for it; nil if there always is
 	unseen      bool          // it has no span: it is one of many of its kind
 	patience    time.Duration // bounds the silence of the server, in place of idle_timeout; 0 for none
 

@@ -311,9 +311,9 @@ func (h *getHold) attemptOpen(ctx context.Context, l *link) error {
 	h.s.get.mu.Unlock()
 	support := &h.s.t.support
 	x := h.s.newExchange(l.target, shim.Request{Method: "GET"}, discard{})
-	x.uncancelled, x.listens = true, true
+	x.uncancelled, x.listens, x.isHeard = true, true, h.s.listeners.hasListener
 	x.rec.state.Last = h.last
-	defer x.beginExchange(WhileHere(ctx, h.s.listeners.hasListener))()
+	defer x.beginExchange(ctx)()
 	late := time.AfterFunc(headWait, func() { support.late.Store(true) })
 	in, err := x.askForRest()
 	inTime := late.Stop()

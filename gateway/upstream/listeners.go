@@ -71,12 +71,6 @@ func WhileHere(ctx context.Context, here func() bool) context.Context {
 	return context.WithValue(ctx, hereKey{}, here)
 }
 
-// isHeard reports whether a client is there for a GET stream.
-func isHeard(ctx context.Context) bool {
-	here, ok := ctx.Value(hereKey{}).(func() bool)
-	return !ok || here()
-}
-
 // passToListeners hands a notification to those who asked for it, and reports whether anybody
 // did. Params must not change afterwards.
 func (e *listeners) passToListeners(n shim.Notification) (heard bool) {

@@ -174,7 +174,7 @@ func (x *exchange) askForRest() (transport.Stream, error) {
 		defer late.Stop()
 	}
 	m := x.newMessage("", nil)
-	m.Last, m.IsHeard = x.rec.state.Last, func() bool { return isHeard(ctx) }
+	m.Last, m.IsHeard = x.rec.state.Last, x.isHeard
 	return x.noteHead(x.w.via.Listen(ctx, m))
 }
 

@@ -51,8 +51,8 @@ type event struct {
 	token   string
 }
 
-// cost is how many bytes it takes to keep an event.
-func (e *event) cost() int { return len(e.message.Raw) + eventSize }
+// countBytes is how many bytes it takes to keep an event.
+func (e *event) countBytes() int { return len(e.message.Raw) + eventSize }
 
 func newStream(ctx context.Context, s *server, session string, m *transport.Message) *stream {
 	st := &stream{s: s, ctx: ctx, session: session, m: *m, wake: make(chan struct{}, 1), over: make(chan struct{})}
@@ -75,7 +75,7 @@ func (st *stream) putMessage(m jsonrpc.Message) bool {
 		token, _ := jsonrpc.Get(m.Params, mcp.MetaProgressToken)
 		e.token = string(token)
 	}
-	size := st.size + e.cost()
+	size := st.size + e.countBytes()
 	switch full := st.size > 0 && size > maxQueue; {
 	case !full || m.Kind == jsonrpc.Result || m.Kind == jsonrpc.ErrorResponse:
 	case e.token != "" && st.mergeProgress(e):
@@ -97,7 +97,7 @@ func (st *stream) putMessage(m jsonrpc.Message) bool {
 func (st *stream) mergeProgress(e event) bool {
 	for i, other := range slices.Backward(st.queue) {
 		if other.token == e.token {
-			st.size += e.cost() - other.cost()
+			st.size += e.countBytes() - other.countBytes()
 			st.queue[i] = e
 			return true
 		}
@@ -189,7 +189,7 @@ func (st *stream) takeMessage() (*jsonrpc.Message, error) {
 	}
 	e := st.queue[0]
 	st.queue[0] = event{}
-	st.queue, st.size = st.queue[1:], st.size-e.cost()
+	st.queue, st.size = st.queue[1:], st.size-e.countBytes()
 	return &e.message, nil
 }
 

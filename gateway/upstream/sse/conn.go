@@ -91,10 +91,7 @@ func (c *conn) post(caller context.Context, m *transport.Message, asks bool, out
 	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(named))
 	defer cancel(nil)
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {
-		out.Store(true)
-		m.NoteReached()
-	}})
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { out.Store(true) }})
 	late := time.AfterFunc(c.t.cfg.Patience, func() { cancel(c.t.slow()) })
 	if asks { // there may be much for the server to do before it answers
 		late.Stop()
@@ -124,7 +121,6 @@ func (c *conn) post(caller context.Context, m *transport.Message, asks bool, out
 		return streamable.ReadStatus(resp, m)
 	}
 	streamable.Drain(resp.Body)
-	resp.Body.Close()
 	return nil
 }
 

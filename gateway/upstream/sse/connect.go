@@ -68,7 +68,7 @@ func (c *conn) connect() error {
 		return err
 	}
 	if !streamable.IsStream(resp) {
-		if resp.StatusCode/100 == 2 || unclear(resp.StatusCode) {
+		if resp.StatusCode/100 == 2 || isUnclearStatus(resp.StatusCode) {
 			c.t.learn(false)
 		}
 		return streamable.ReadNoStream(resp, c.first)

@@ -100,7 +100,7 @@ func (t *Transport) Reach(ctx context.Context) error { return t.HTTP.Reach(ctx) 
 func (t *Transport) Request(ctx context.Context, m *transport.Message) (transport.Stream, error) {
 	switch {
 	case m.Method != mcp.MethodInitialize || m.Session != "":
-		return t.way(m).Request(ctx, m)
+		return t.carrierOf(m).Request(ctx, m)
 	case t.cfg.Always:
 		return t.older.Request(ctx, m)
 	case t.speaks.Load():
@@ -111,21 +111,21 @@ func (t *Transport) Request(ctx context.Context, m *transport.Message) (transpor
 
 // Notify sends what is not answered.
 func (t *Transport) Notify(ctx context.Context, m *transport.Message) error {
-	return t.way(m).Notify(ctx, m)
+	return t.carrierOf(m).Notify(ctx, m)
 }
 
 // Listen opens the stream of what belongs to no request of a session.
 func (t *Transport) Listen(ctx context.Context, m *transport.Message) (transport.Stream, error) {
-	return t.way(m).Listen(ctx, m)
+	return t.carrierOf(m).Listen(ctx, m)
 }
 
 // EndSession ends a session.
 func (t *Transport) EndSession(ctx context.Context, m *transport.Message) error {
-	return t.way(m).EndSession(ctx, m)
+	return t.carrierOf(m).EndSession(ctx, m)
 }
 
-// way is how the messages of a session travel.
-func (t *Transport) way(m *transport.Message) transport.Carrier {
+// carrierOf is how the messages of a session travel.
+func (t *Transport) carrierOf(m *transport.Message) transport.Carrier {
 	if Local(m.Session) {
 		return t.older
 	}
@@ -175,9 +175,9 @@ func (t *Transport) learn(speaks bool) { t.speaks.Store(speaks || t.cfg.Always) 
 // address of its event stream (protocol.md 2.10).
 func isUnclear(err error) bool {
 	se, ok := err.(*transport.StatusError)
-	return ok && !se.Worded && unclear(se.Status)
+	return ok && !se.Worded && isUnclearStatus(se.Status)
 }
 
-func unclear(status int) bool {
+func isUnclearStatus(status int) bool {
 	return status == http.StatusBadRequest || status == http.StatusNotFound || status == http.StatusMethodNotAllowed
 }

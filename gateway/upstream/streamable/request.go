@@ -12,11 +12,8 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// exchange makes the HTTP request of a message and performs it.
-func (t *Transport) exchange(ctx context.Context, method string, m *transport.Message) (*http.Response, error) {
-	if m.Sender != nil {
-		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { m.Sender.NoteReached() }})
-	}
+// performMessage makes the HTTP request of a message and performs it.
+func (t *Transport) performMessage(ctx context.Context, method string, m *transport.Message) (*http.Response, error) {
 	req, err := t.NewRequest(ctx, method, m)
 	if err != nil {
 		return nil, err
@@ -45,8 +42,12 @@ func (b heardBody) Read(p []byte) (int, error) {
 }
 
 // NewRequest makes the HTTP request of a message. Headers of the configuration
-// come first, so that they cannot replace those of the protocol.
+// come first, so that they cannot replace those of the protocol. The sender is told when the request
+// has a connection.
 func (t *Transport) NewRequest(ctx context.Context, method string, m *transport.Message) (*http.Request, error) {
+	if sender := m.Sender; sender != nil {
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sender.NoteReached() }})
+	}
 	var body io.Reader
 	if m.Body != nil {
 		body = bytes.NewReader(m.Body)
@@ -60,21 +61,21 @@ func (t *Transport) NewRequest(ctx context.Context, method string, m *transport.
 		req.Header[http.CanonicalHeaderKey(name)] = values
 	}
 	forward.Write(req)
-	set(req.Header, "Accept", mcp.TypeAccept)
+	setHeader(req.Header, "Accept", mcp.TypeAccept)
 	if method == http.MethodGet {
-		set(req.Header, "Accept", mcp.TypeSSE)
+		setHeader(req.Header, "Accept", mcp.TypeSSE)
 	}
 	if body != nil {
-		set(req.Header, "Content-Type", mcp.TypeJSON)
+		setHeader(req.Header, "Content-Type", mcp.TypeJSON)
 	}
 	if m.Session != "" {
-		set(req.Header, mcp.HeaderSession, m.Session)
+		setHeader(req.Header, mcp.HeaderSession, m.Session)
 	}
 	if mcp.LookupVersion(m.Version).HeaderVersion { // X7
-		set(req.Header, mcp.HeaderProtocolVersion, m.Version)
+		setHeader(req.Header, mcp.HeaderProtocolVersion, m.Version)
 	}
 	if m.Last != "" {
-		set(req.Header, mcp.HeaderLastEventID, m.Last)
+		setHeader(req.Header, mcp.HeaderLastEventID, m.Last)
 	}
 	for name, values := range m.Header {
 		req.Header[name] = values
@@ -82,7 +83,7 @@ func (t *Transport) NewRequest(ctx context.Context, method string, m *transport.
 	return req, nil
 }
 
-func set(h http.Header, canonical, value string) { h[canonical] = []string{value} }
+func setHeader(h http.Header, canonical, value string) { h[canonical] = []string{value} }
 
 // Perform performs a request. No redirect is followed: a 307 would carry the body and the credentials to
 // another place, and run a tool there.

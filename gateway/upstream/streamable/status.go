@@ -13,7 +13,7 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// What is read of a response that is an error anyway, and for how long.
+// The bounds of reading a response that is an error anyway.
 const (
 	maxErrorBody = 64 << 10
 	errorMost    = 5 * time.Second
@@ -41,13 +41,13 @@ func ReadStatus(resp *http.Response, m *transport.Message) *transport.StatusErro
 	return e
 }
 
-// ReadNoStream is ReadStatus for the response to a GET that is no event stream.
+// ReadNoStream is ReadStatus for the response to a GET that is no event stream. Nothing is read of a success.
 func ReadNoStream(resp *http.Response, m *transport.Message) *transport.StatusError {
-	e := ReadStatus(resp, m)
-	if e.Status/100 == 2 {
-		e.Reason = "the answer to a GET is no event stream"
+	if resp.StatusCode/100 != 2 {
+		return ReadStatus(resp, m)
 	}
-	return e
+	resp.Body.Close()
+	return &transport.StatusError{Status: resp.StatusCode, Protocol: versionOf(resp), Reason: "the answer to a GET is no event stream"}
 }
 
 // IsStream reports whether a response is an event stream.

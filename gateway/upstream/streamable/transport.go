@@ -75,7 +75,7 @@ func New(c Config) *Transport {
 // Request posts a request. JSON and event streams become readable, everything else is a
 // *transport.StatusError.
 func (t *Transport) Request(ctx context.Context, m *transport.Message) (transport.Stream, error) {
-	resp, err := t.exchange(ctx, http.MethodPost, m)
+	resp, err := t.performMessage(ctx, http.MethodPost, m)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func (t *Transport) Notify(ctx context.Context, m *transport.Message) error {
 
 // Listen asks for an event stream by GET (X4, X12).
 func (t *Transport) Listen(ctx context.Context, m *transport.Message) (transport.Stream, error) {
-	resp, err := t.exchange(ctx, http.MethodGet, m)
+	resp, err := t.performMessage(ctx, http.MethodGet, m)
 	if err != nil {
 		return nil, err
 	}
@@ -107,25 +107,27 @@ func (t *Transport) EndSession(ctx context.Context, m *transport.Message) error 
 
 // expectSuccess performs a request of whose response only the status counts.
 func (t *Transport) expectSuccess(ctx context.Context, method string, m *transport.Message) error {
-	resp, err := t.exchange(ctx, method, m)
+	resp, err := t.performMessage(ctx, method, m)
 	if err != nil {
 		return err
 	}
 	if resp.StatusCode/100 != 2 {
 		return ReadStatus(resp, m)
 	}
-	defer resp.Body.Close()
-	if mediaType(resp.Header) != mcp.TypeSSE {
+	if mediaType(resp.Header) == mcp.TypeSSE {
+		resp.Body.Close()
+	} else {
 		Drain(resp.Body)
 	}
 	return nil
 }
 
 // Drain reads what little there may be of a body that is of no interest, so that the connection can be used
-// again. Servers end it right after the head; one that does not is not waited for.
+// again, and closes it. Servers end it right after the head; one that does not is not waited for.
 func Drain(body io.ReadCloser) {
 	timer := time.AfterFunc(endMost, func() { body.Close() }) // and not the exchange, which may go on
 	defer timer.Stop()
+	defer body.Close()
 	_, _ = io.CopyN(io.Discard, body, 4<<10)
 }
 
