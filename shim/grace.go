@@ -94,9 +94,15 @@ func (g *graces) graceOf(tool string) time.Duration {
 	return LearnedGrace
 }
 
+// imageReach is how far from its beginning or its end a result names the kind of an image. A long one is not
+// searched from end to end.
+const imageReach = 4 << 10
+
 // hasImage reports whether a result has an image among its content.
 func hasImage(result json.RawMessage) bool {
-	if !bytes.Contains(result, []byte(`"image"`)) {
+	kind := []byte(`"image"`)
+	near := min(len(result), imageReach)
+	if !bytes.Contains(result[:near], kind) && !bytes.Contains(result[len(result)-near:], kind) {
 		return false
 	}
 	for _, block := range content.Blocks(result) {

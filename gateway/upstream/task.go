@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"encoding/json"
 	"strconv"
 	"sync"
 	"time"
@@ -71,11 +72,14 @@ func (t *serverTask) readAnswer(ctx context.Context, m jsonrpc.Message) {
 	if t.awaiting || m.Error != nil {
 		return
 	}
-	task := m.Result
-	if t.x.to.era == mcp.Legacy {
-		task, _ = jsonrpc.Get(m.Result, "task")
-	} else if kind, _ := jsonrpc.GetString(m.Result, "resultType"); kind != mcp.ResultTask {
-		return
+	var found [2]json.RawMessage
+	m.PickResult([]string{"task", "resultType"}, found[:])
+	task := found[0]
+	if t.x.to.era != mcp.Legacy {
+		if kind, _ := jsonrpc.String(found[1]); kind != mcp.ResultTask {
+			return
+		}
+		task = m.Result
 	}
 	id, _ := jsonrpc.GetString(task, "taskId")
 	if id == "" || t.x.rec.taskID() != "" {

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"slices"
 	"testing"
+	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -39,6 +41,36 @@ func FuzzParse(f *testing.F) {
 		}
 		if id, err := ParseID([]byte(strict.ID.Raw())); !strict.ID.IsZero() && (err != nil || id != strict.ID) {
 			t.Errorf("id %s does not read back", strict.ID.Raw())
+		}
+	})
+}
+
+// FuzzCheck: a text is taken if another reader takes it.
+func FuzzCheck(f *testing.F) {
+	for _, s := range []string{
+		`{"a":[1.0e+5,-0,{"b":"\ud83d\ude00","\u0062":0}],"c":{}}`, `{"a":1,"a":2}`, `"\ud800\u0041"`, `"\udc00"`, `"\ud800\ud800"`,
+		`"long enough for more than eight bytes \"\\\/\b\f\n\r\t and more"`, "\"a control \x1f character\"", "\"12345678\xff\"",
+		` [ true , false , null ] `, `tru`, `-`, `01`, `1.`, `1e`, `.5`, `[1,]`, `{"a" 1}`, `{"a":}`, `[1}`, `"\x"`, `"\u12g4"`, `1 2`,
+		`{"1":1,"2":1,"3":1,"4":1,"5":1,"6":1,"7":1,"8":1,"9":1,"10":1,"11":1,"12":1,"13":1,"14":1,"13":1}`, ``,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		for _, strict := range []bool{true, false} {
+			w := newWalker(b, strict)
+			defer w.putBack()
+			end := -1
+			if !strict || utf8.Valid(b) {
+				end = w.checkValue(skipSpace(b, 0))
+			}
+			got := end >= 0 && skipSpace(b, end) == len(b)
+			want := jsontext.Value(b).IsValid(jsontext.AllowDuplicateNames(!strict), jsontext.AllowInvalidUTF8(!strict))
+			if got != want && w.reason != reasonDeep {
+				t.Errorf("strict %v: taken %v (%q), want %v: %q", strict, got, w.reason, want, b)
+			}
+			if got && w.depth != 0 {
+				t.Errorf("depth %d behind %q", w.depth, b)
+			}
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -103,7 +104,11 @@ func validString(b []byte) bool {
 	if _, plain := unescaped(b); plain {
 		return true
 	}
-	return len(b) > 0 && b[0] == '"' && jsontext.Value(b).IsValid()
+	if len(b) == 0 || b[0] != '"' || !utf8.Valid(b) {
+		return false
+	}
+	w := walker{in: b, strict: true}
+	return w.checkString(0) == len(b)
 }
 
 // unquote decodes a JSON string; bytes that are not UTF-8 and lone surrogates

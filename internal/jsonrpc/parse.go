@@ -52,20 +52,20 @@ const (
 // read finds the members of the envelope.
 func (e *envelope) read(b []byte, strict bool) *ParseError {
 	w := newWalker(b, strict)
-	defer w.free()
-	if perr := w.begin("message"); perr != nil {
+	defer w.putBack()
+	if perr := w.openObject("message"); perr != nil {
 		return perr
 	}
 	for {
-		name, perr := w.name()
+		name, perr := w.nextName()
 		if perr != nil || name == nil {
 			return perr
 		}
 		var value json.RawMessage
 		if !strict && len(b) >= longText && string(name) == "result" {
-			value, e.members, perr = w.noted()
+			value, e.members, perr = w.nextNoted()
 		} else {
-			value, perr = w.value()
+			value, perr = w.nextValue()
 		}
 		if perr != nil {
 			return perr
@@ -110,18 +110,18 @@ func (e *envelope) message(strict bool) (Message, *ParseError) {
 	case e.method != nil && (e.result != nil || e.err != nil):
 		return Message{}, invalid("a message is a call or a response, not both")
 	case e.method != nil:
-		return e.call()
+		return e.callMessage()
 	case e.result != nil && e.err != nil:
 		return Message{}, invalid("a response has a result or an error, not both")
 	case e.result != nil:
-		return e.success()
+		return e.resultMessage()
 	case e.err != nil:
-		return e.failure(strict)
+		return e.errorMessage(strict)
 	}
 	return Message{}, invalid("a message needs a method, a result or an error")
 }
 
-func (e *envelope) call() (Message, *ParseError) {
+func (e *envelope) callMessage() (Message, *ParseError) {
 	m := Message{Kind: Notification, Params: e.params}
 	if e.id != nil {
 		id, err := ParseID(e.id)
@@ -143,7 +143,7 @@ func (e *envelope) call() (Message, *ParseError) {
 	return m, nil
 }
 
-func (e *envelope) success() (Message, *ParseError) {
+func (e *envelope) resultMessage() (Message, *ParseError) {
 	id, err := ParseID(e.id)
 	if err != nil {
 		return Message{}, invalid("%v", err)
@@ -151,9 +151,9 @@ func (e *envelope) success() (Message, *ParseError) {
 	return Message{Kind: Result, ID: id, Result: e.result, Members: e.members}, nil
 }
 
-// failure reads an error response. Its id may be absent: MCP 2025-11-25 makes
+// errorMessage reads an error response. Its id may be absent: MCP 2025-11-25 makes
 // it optional where the request's id could not be read.
-func (e *envelope) failure(strict bool) (Message, *ParseError) {
+func (e *envelope) errorMessage(strict bool) (Message, *ParseError) {
 	m := Message{Kind: ErrorResponse}
 	if e.id != nil && (strict || string(e.id) != "null") {
 		id, err := ParseID(e.id)
@@ -170,14 +170,14 @@ func (e *envelope) failure(strict bool) (Message, *ParseError) {
 // readError reads the error object, with code and message required.
 func readError(b []byte, strict bool) (*Error, *ParseError) {
 	w := newWalker(b, strict)
-	defer w.free()
-	if perr := w.begin("error"); perr != nil {
+	defer w.putBack()
+	if perr := w.openObject("error"); perr != nil {
 		return nil, perr
 	}
 	var code, message json.RawMessage
 	var e Error
 	for {
-		name, value, perr := w.member()
+		name, value, perr := w.nextMember()
 		if perr != nil {
 			return nil, perr
 		}

@@ -26,7 +26,7 @@ func IsObject(b []byte) bool {
 func Get(obj []byte, path ...string) (json.RawMessage, bool) {
 	value := bytes.Trim(obj, " \t\r\n")
 	for _, name := range path {
-		m, _, ok := find(value, name)
+		m, _, ok := findMember(value, name)
 		if !ok || m.value.to == 0 {
 			return nil, false
 		}
@@ -106,10 +106,10 @@ func Elements(arr []byte) iter.Seq[json.RawMessage] {
 	}
 }
 
-// find looks for the last member called name and goes through the whole object
+// findMember looks for the last member called name and goes through the whole object
 // to do so; m is zero if there is none. It reports false if obj is not an
 // object as far as brackets tell.
-func find(obj []byte, name string) (m member, c cursor, ok bool) {
+func findMember(obj []byte, name string) (m member, c cursor, ok bool) {
 	if c, ok = newCursor(obj, '{'); !ok {
 		return m, c, false
 	}

@@ -30,19 +30,19 @@ func Set(obj, value []byte, path ...string) ([]byte, error) {
 	}
 	at := span{0, len(obj)}
 	for i, name := range path {
-		m, c, ok := find(obj[at.from:at.to], name)
+		m, c, ok := findMember(obj[at.from:at.to], name)
 		if !ok {
 			return nil, errObject
 		}
 		if m.value.to == 0 {
-			return insert(obj, at.from+c.last, c.empty, value, path[i:]), nil
+			return insertMember(obj, at.from+c.last, c.empty, value, path[i:]), nil
 		}
 		at = span{at.from + m.value.from, at.from + m.value.to}
 		if i < len(path)-1 && string(obj[at.from:at.to]) == "null" {
-			return replace(obj, at, nest(nil, value, path[i+1:])), nil
+			return replaceSpan(obj, at, appendNested(nil, value, path[i+1:])), nil
 		}
 	}
-	return replace(obj, at, value), nil
+	return replaceSpan(obj, at, value), nil
 }
 
 // Delete returns a copy of obj without the member at path, and without the
@@ -56,7 +56,7 @@ func Delete(obj []byte, path ...string) ([]byte, error) {
 	}
 	at := span{0, len(obj)}
 	for i, name := range path[:len(path)-1] {
-		m, _, ok := find(obj[at.from:at.to], name)
+		m, _, ok := findMember(obj[at.from:at.to], name)
 		if !ok && i == 0 {
 			return nil, errObject
 		}
@@ -87,20 +87,20 @@ func without(out Spliced, obj []byte, name string) (Spliced, bool) {
 	return out, ok
 }
 
-// insert adds a member, with the objects that path asks for, at index i.
-func insert(obj []byte, i int, first bool, value []byte, path []string) []byte {
+// insertMember adds a member, with the objects that path asks for, at index i.
+func insertMember(obj []byte, i int, first bool, value []byte, path []string) []byte {
 	var text []byte
 	if !first {
 		text = append(text, ',')
 	}
 	text = AppendString(text, path[0])
 	text = append(text, ':')
-	text = nest(text, value, path[1:])
-	return replace(obj, span{i, i}, text)
+	text = appendNested(text, value, path[1:])
+	return replaceSpan(obj, span{i, i}, text)
 }
 
-// nest appends value wrapped into one object per path element.
-func nest(dst, value []byte, path []string) []byte {
+// appendNested appends value wrapped into one object per path element.
+func appendNested(dst, value []byte, path []string) []byte {
 	for _, name := range path {
 		dst = AppendString(append(dst, '{'), name)
 		dst = append(dst, ':')
@@ -112,7 +112,7 @@ func nest(dst, value []byte, path []string) []byte {
 	return dst
 }
 
-func replace(obj []byte, at span, with []byte) []byte {
+func replaceSpan(obj []byte, at span, with []byte) []byte {
 	out := make([]byte, 0, at.from+len(with)+len(obj)-at.to)
 	out = append(out, obj[:at.from]...)
 	out = append(out, with...)

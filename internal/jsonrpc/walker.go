@@ -1,243 +1,150 @@
 package jsonrpc
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
-	"strings"
 	"sync"
-
-	"github.com/go-json-experiment/json/jsontext"
+	"unicode/utf8"
 )
 
 // maxDepth is how deeply a client's message may nest: far beyond any honest
-// call, far below what could exhaust a stack in a reader behind us.
-const maxDepth = 1000
+// call, far below what could exhaust a stack in a reader behind us. A server's
+// message may nest to maxLenientDepth.
+const (
+	maxDepth        = 1000
+	maxLenientDepth = 10_000
+)
 
 // walker goes through the members of one object and validates all of it on the
-// way. It holds a jsontext decoder that reads its input in place.
+// way.
 type walker struct {
-	dec    jsontext.Decoder
-	buf    bytes.Buffer
 	in     []byte
 	strict bool
-	names  nameSet // names seen so far; only where the decoder does not look
+	at     int    // the next byte of the object that openObject has entered
+	top    object // that object
+	depth  int
+	names  [][]byte // of the objects that it is in, where they have to be unique
+	reason string   // of the first fault
 }
+
+// mostSpare is the room for names that a walker keeps for its next text.
+const mostSpare = 256
 
 var walkers = sync.Pool{New: func() any { return new(walker) }}
 
-var lenientOptions = jsontext.AllowDuplicateNames(true)
-var lenientUTF8 = jsontext.AllowInvalidUTF8(true)
-
 func newWalker(b []byte, strict bool) *walker {
 	w := walkers.Get().(*walker)
-	w.in, w.strict = b, strict
-	w.buf = *bytes.NewBuffer(b)
-	if strict {
-		w.dec.Reset(&w.buf)
-	} else {
-		w.dec.Reset(&w.buf, lenientOptions, lenientUTF8)
-	}
+	*w = walker{in: b, strict: strict, names: w.names[:0]}
 	return w
 }
 
-// free gives the walker back without the input, which may be large.
-func (w *walker) free() {
-	w.in, w.buf = nil, bytes.Buffer{}
-	w.dec.Reset(&w.buf)
-	w.names.reset()
+// putBack gives the walker back without the input, which may be large.
+func (w *walker) putBack() {
+	names := w.names[:0]
+	if cap(names) > mostSpare {
+		names = nil
+	}
+	clear(names[:cap(names)])
+	*w = walker{names: names}
 	walkers.Put(w)
 }
 
-// begin enters the object; what names it in errors.
-func (w *walker) begin(what string) *ParseError {
-	if w.strict && tooDeep(w.in) {
-		return &ParseError{Code: CodeParseError, Reason: "nested too deeply"}
+// openObject enters the object; what names it in errors.
+func (w *walker) openObject(what string) *ParseError {
+	if w.strict && !utf8.Valid(w.in) {
+		w.failWith(reasonUTF8)
+		return w.parseError()
 	}
-	if kind := w.dec.PeekKind(); kind != '{' {
-		return w.notObject(what, kind)
+	if w.at = skipSpace(w.in, 0); w.at >= len(w.in) || w.in[w.at] != '{' {
+		return w.notObject(what)
 	}
-	if _, err := w.dec.ReadToken(); err != nil {
-		return unreadable(err)
-	}
+	w.at = w.enterNested(w.at)
 	return nil
 }
 
 // notObject tells a text that is no JSON at all from one that is, but is not
 // the object that is needed.
-func (w *walker) notObject(what string, kind jsontext.Kind) *ParseError {
-	if _, err := w.dec.ReadValue(); err != nil {
-		return unreadable(err)
+func (w *walker) notObject(what string) *ParseError {
+	from := w.at
+	if w.at = w.checkValue(from); w.at < 0 {
+		return w.parseError()
 	}
-	if perr := w.end(); perr != nil {
+	if perr := w.checkEnd(); perr != nil {
 		return perr
 	}
-	if kind == '[' && what == "message" { // 2025-03-26 has batches; no SDK sends them
+	if w.in[from] == '[' && what == "message" { // 2025-03-26 has batches; no SDK sends them
 		return invalid("batches are not supported: send each message by itself")
 	}
 	return invalid("%s must be an object", what)
 }
 
-// member returns the next member, or a nil name after the last one. The value
+// nextMember returns the next member, or a nil name after the last one. The value
 // aliases the input.
-func (w *walker) member() (name []byte, value json.RawMessage, perr *ParseError) {
-	if name, perr = w.name(); perr != nil || name == nil {
+func (w *walker) nextMember() (name []byte, value json.RawMessage, perr *ParseError) {
+	if name, perr = w.nextName(); perr != nil || name == nil {
 		return nil, nil, perr
 	}
-	value, perr = w.value()
+	value, perr = w.nextValue()
 	return name, value, perr
 }
 
-// name returns the name of the next member, or nil after the last one.
-func (w *walker) name() (name []byte, perr *ParseError) {
-	if w.dec.PeekKind() == '}' {
-		if _, err := w.dec.ReadToken(); err != nil {
-			return nil, unreadable(err)
-		}
-		return nil, w.end()
+// nextName returns the name of the next member, or nil after the last one.
+func (w *walker) nextName() (name []byte, perr *ParseError) {
+	var at span
+	at, w.at = w.checkName(&w.top, w.at, true)
+	switch {
+	case w.at < 0:
+		return nil, w.parseError()
+	case at.to == 0:
+		return nil, w.checkEnd()
 	}
-	raw, err := w.dec.ReadValue()
-	if err != nil {
-		return nil, unreadable(err)
-	}
-	if !w.strict && !validString(raw) {
-		return nil, &ParseError{Code: CodeParseError, Reason: "member name is not valid UTF-8"}
-	}
-	name, ok := unescaped(raw)
-	if !ok {
-		name = []byte(unquote(raw))
-	}
-	// The decoder looks for duplicates either at every depth or nowhere.
-	if !w.strict && !w.names.add(name) {
-		return nil, &ParseError{Code: CodeParseError, Reason: "duplicate member name in the envelope"}
-	}
-	return name, nil
+	return decodedName(w.in[at.from:at.to:at.to]), nil
 }
 
-// value returns the next value. It aliases the input.
-func (w *walker) value() (json.RawMessage, *ParseError) {
-	v, err := w.dec.ReadValue()
-	if err != nil {
-		return nil, unreadable(err)
+// nextValue returns the next value. It aliases the input.
+func (w *walker) nextValue() (json.RawMessage, *ParseError) {
+	from := w.at
+	if w.at = w.checkValue(from); w.at < 0 {
+		return nil, w.parseError()
 	}
-	end := w.dec.InputOffset()
-	return json.RawMessage(w.in[end-int64(len(v)) : end : end]), nil
+	return w.in[from:w.at:w.at], nil
 }
 
-// noted is value, with its members if it is an object; nil if there are many.
-func (w *walker) noted() (value json.RawMessage, members []Member, perr *ParseError) {
-	if w.dec.PeekKind() != '{' {
-		value, perr = w.value()
+// nextNoted is nextValue, with its members if it is an object; nil if there are many.
+func (w *walker) nextNoted() (value json.RawMessage, members []Member, perr *ParseError) {
+	from := w.at
+	if from >= len(w.in) || w.in[from] != '{' {
+		value, perr = w.nextValue()
 		return value, nil, perr
 	}
-	if _, err := w.dec.ReadToken(); err != nil {
-		return nil, nil, unreadable(err)
-	}
-	begin := w.dec.InputOffset() - 1
 	members = make([]Member, 0, mostMembers)
-	for w.dec.PeekKind() != '}' {
-		var m Member
-		if m.Name, perr = w.value(); perr == nil {
-			m.Value, perr = w.value()
-		}
-		if perr != nil {
-			return nil, nil, perr
-		}
-		if len(members) == mostMembers {
+	o := object{from: len(w.names)}
+	for i := w.enterNested(from); ; {
+		var m member
+		m, i = w.checkMember(&o, i, w.strict)
+		switch {
+		case i < 0:
+			return nil, nil, w.parseError()
+		case m.name.to == 0:
+			w.at = i
+			return w.in[from:i:i], members, nil
+		case len(members) == mostMembers:
 			members = nil
-		}
-		if members != nil {
-			members = append(members, m)
+		case members != nil:
+			members = append(members, Member{Name: w.in[m.name.from:m.name.to:m.name.to], Value: w.in[m.value.from:m.value.to:m.value.to]})
 		}
 	}
-	if _, err := w.dec.ReadToken(); err != nil {
-		return nil, nil, unreadable(err)
-	}
-	end := w.dec.InputOffset()
-	return json.RawMessage(w.in[begin:end:end]), members, nil
 }
 
-// end checks that nothing but blanks follows.
-func (w *walker) end() *ParseError {
-	switch _, err := w.dec.ReadToken(); {
-	case err == io.EOF:
+// checkEnd checks that nothing but blanks follows.
+func (w *walker) checkEnd() *ParseError {
+	if skipSpace(w.in, w.at) == len(w.in) {
 		return nil
-	case err != nil:
-		return unreadable(err)
 	}
-	return &ParseError{Code: CodeParseError, Reason: "more than one JSON value"}
+	w.failWith(reasonMore)
+	return w.parseError()
 }
 
-// unreadable words a decoder's error without quoting the input, which may be
-// secret.
-func unreadable(err error) *ParseError {
-	reason := "not valid JSON"
-	var syn *jsontext.SyntacticError
-	switch {
-	case errors.Is(err, jsontext.ErrDuplicateName):
-		reason = "duplicate member name"
-	case errors.Is(err, io.ErrUnexpectedEOF), err == io.EOF:
-		reason = "JSON text ends early"
-	case errors.As(err, &syn) && syn.Err != nil && strings.Contains(syn.Err.Error(), "UTF-8"):
-		reason = "not valid UTF-8"
-	}
-	return &ParseError{Code: CodeParseError, Reason: reason}
+// parseError is the error for the fault that was found.
+func (w *walker) parseError() *ParseError {
+	return &ParseError{Code: CodeParseError, Reason: w.reason}
 }
-
-// tooDeep reports whether b nests deeper than maxDepth. The two counts settle
-// it for nearly every text at memory speed.
-func tooDeep(b []byte) bool {
-	if len(b) <= 2*maxDepth || bytes.Count(b, []byte{'{'})+bytes.Count(b, []byte{'['}) <= maxDepth {
-		return false
-	}
-	depth := 0
-	for i := 0; i < len(b); i++ {
-		switch b[i] {
-		case '"':
-			i = skipString(b, i) - 1
-			if i < 0 {
-				return false // not JSON: the decoder will say so
-			}
-		case '{', '[':
-			if depth++; depth > maxDepth {
-				return true
-			}
-		case '}', ']':
-			depth--
-		}
-	}
-	return false
-}
-
-// nameSet is a set of member names: a few are compared one by one, without
-// allocating; more go into a map, so that a hostile envelope costs linear time.
-type nameSet struct {
-	few  [12][]byte
-	n    int
-	many map[string]struct{}
-}
-
-// add reports whether name is new. It keeps name.
-func (s *nameSet) add(name []byte) bool {
-	for _, have := range s.few[:s.n] {
-		if string(have) == string(name) {
-			return false
-		}
-	}
-	if s.n < len(s.few) {
-		s.few[s.n] = name
-		s.n++
-		return true
-	}
-	if _, have := s.many[string(name)]; have {
-		return false
-	}
-	if s.many == nil {
-		s.many = make(map[string]struct{})
-	}
-	s.many[string(name)] = struct{}{}
-	return true
-}
-
-func (s *nameSet) reset() { *s = nameSet{} }
