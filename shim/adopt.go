@@ -150,7 +150,7 @@ func (rv *recovery) beginAdopted(t Task) {
 func (rv *recovery) startAdopted(r *run, t Task) {
 	r.trace.logRun(slog.LevelInfo, "took over a task", "attempt", t.Lease.Adoption+1, "from", string(t.From), "event", KindAdopted.eventName())
 	r.meter.adopted = true
-	r.srv.metrics.Adopted(r.ctx)
+	r.srv.metrics.Adopted(r.ctx, r.call.Request.tool())
 	r.inbox.reviewVersion(0)
 	rv.s.life.work.Go(func() { r.finishAs(t) })
 }

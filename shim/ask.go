@@ -296,7 +296,6 @@ func (b *mailbox) deliverQuestions(t Task, turn int64, q []Question) {
 	if b.since.IsZero() {
 		b.since = time.Now()
 	}
-	b.countOpen()
 	if r.inbox.turn != turn {
 		r.inbox.rereadRecord()
 	}
@@ -311,18 +310,6 @@ func (b *mailbox) endAsk() {
 	b.run.mu.Lock()
 	defer b.run.mu.Unlock()
 	b.open, b.read, b.since = nil, letters{}, time.Time{}
-	b.countOpen()
-}
-
-// countOpen counts the questions that are open. run.mu is held.
-func (b *mailbox) countOpen() {
-	n := 0
-	for i := range b.open {
-		if q, ok := findQuestion(b.read.questions, b.open[i].Key); ok && q.Outstanding() {
-			n++
-		}
-	}
-	b.run.meter.live.Ask(n)
 }
 
 // measureAnswers measures how the questions ended that were asked.
@@ -344,7 +331,6 @@ func (b *mailbox) takeState(t Task) {
 	if b.open != nil {
 		b.read.gatherAnswers(t)
 		b.read = b.read.renewedBy(t)
-		b.countOpen()
 		work.Signal(b.wake)
 	}
 }

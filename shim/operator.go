@@ -1,11 +1,12 @@
 package shim
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
 	"time"
+
+	"taskgate/internal/metrics"
 )
 
 // Query says which calls and tasks an operator wants to see. Fields that are zero let all through.
@@ -110,55 +111,45 @@ func Arguments(t Task) json.RawMessage {
 	return rec.Request.Params
 }
 
-// Load is what this replica does for one upstream.
-type Load struct {
-	Calls  int // in flight
-	Queued int
-	Tools  map[string]ToolLoad
-}
+// Loads are what this replica does for each upstream, by name.
+func (o *Operator) Loads() map[string]metrics.Load { return o.s.loads() }
 
-// ToolLoad is what runs of one tool, or of one method that is no tools/call.
-type ToolLoad struct {
-	Running, InputRequired, Queued int
-	Oldest                         time.Time
-}
-
-// Loads are those of each upstream, by name.
-func (o *Operator) Loads() map[string]Load {
-	all := map[string]Load{}
-	for name, srv := range *o.s.servers.Load() {
-		all[name] = Load{Calls: srv.slots.inFlight(), Queued: srv.countWaiting(), Tools: map[string]ToolLoad{}}
+// loads are what operators and metrics see of what runs.
+func (s *Shim) loads() map[string]metrics.Load {
+	all := map[string]metrics.Load{}
+	for name, srv := range *s.servers.Load() {
+		all[name] = metrics.Load{Calls: srv.slots.inFlight(), Queued: srv.countWaiting(), Tools: map[string]metrics.ToolLoad{}}
 	}
-	for _, r := range o.s.runs.listRuns() {
-		addLoad(all, r)
+	for _, r := range s.runs.listRuns() {
+		if tools := all[r.srv.name].Tools; tools != nil { // else of an upstream that is not served any more
+			tool := r.call.Request.tool()
+			tools[tool] = r.addLoad(tools[tool])
+		}
 	}
 	return all
 }
 
-// addLoad adds the task of a run.
-func addLoad(all map[string]Load, r *run) {
+// addLoad adds the run to those of its tool.
+func (r *run) addLoad(l metrics.ToolLoad) metrics.ToolLoad {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.record == nil || r.record.hidden || r.ended {
-		return
+	open := len(openQuestions(r.box.read.questions))
+	if open > 0 {
+		l.Questions += open
+		l.Asked = metrics.Earlier(l.Asked, r.box.since)
 	}
-	tools, name := all[r.srv.name].Tools, cmp.Or(r.call.Request.tool(), r.call.Request.Method)
-	if tools == nil { // of an upstream that is not served any more
-		return
-	}
-	l := tools[name]
 	switch {
+	case r.record.hidden:
+		return l
 	case r.queuing:
 		l.Queued++
-	case len(openQuestions(r.box.read.questions)) > 0:
+	case open > 0:
 		l.InputRequired++
 	default:
 		l.Running++
 	}
-	if l.Oldest.IsZero() || r.record.born.Before(l.Oldest) {
-		l.Oldest = r.record.born
-	}
-	tools[name] = l
+	l.Oldest = metrics.Earlier(l.Oldest, r.record.born)
+	return l
 }
 
 // Draining reports whether this replica takes no new calls.

@@ -43,7 +43,6 @@ func (r *run) setRecord(t Task, rec *record) {
 	}
 	if !rec.hidden {
 		rec.keepTTL(t.Retain)
-		r.meter.live.Begin(rec.born)
 	}
 }
 
@@ -158,12 +157,11 @@ func (r *run) noteShown(t Task) {
 	rec := r.record
 	r.caller.releaseClient()
 	rec.hidden = false
-	r.meter.live.Begin(rec.born)
 	rec.made.Visible, rec.made.TTL, rec.made.Retain = true, t.TTL, t.Retain
 	rec.raised = t.TTL
 	rec.keepTTL(t.Retain)
 	work.Signal(r.caller.news)
-	r.srv.metrics.Made()
+	r.srv.metrics.Made(r.call.Request.tool())
 	r.trace.logRun(slog.LevelInfo, "a task was made", "event", KindMade.eventName())
 }
 
@@ -214,7 +212,6 @@ func (rec *record) closeRecord() {
 		rec.ttl.Stop()
 	}
 	r.box.stopAbandoning()
-	r.meter.live.End()
 	r.srv.tasks.Leave(rec.made.Owner)
 	close(rec.over)
 }

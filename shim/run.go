@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"taskgate/internal/budget"
-	"taskgate/internal/metrics"
 	"taskgate/internal/work"
 )
 
@@ -95,7 +94,7 @@ func newRun(ctx context.Context, shared *core, rs *runs[run], srv *server, c Cal
 // assembleParts makes the parts of a run whose call and policy are known.
 func (r *run) assembleParts() {
 	r.done = make(chan struct{})
-	r.meter = meter{run: r, live: r.srv.metrics.Run(r.call.Request.tool())}
+	r.meter.run = r
 	r.caller = caller{run: r, news: make(chan struct{}, 1), leave: func() bool { return true }}
 	r.trace.run, r.creation.run, r.status.run, r.rounds.run, r.inbox.run, r.box.run = r, r, r, r, r, r
 	r.box.wake, r.token = make(chan struct{}, 1), tokenInbox{run: r, came: make(chan struct{}, 1)}
@@ -366,8 +365,7 @@ func (r *run) writeCheckpoint(ctx context.Context) (wrote Change, err error) {
 
 // meter measures a run. The run owns it.
 type meter struct {
-	run  *run
-	live metrics.Running
+	run *run
 	// adopted: the call was taken over from another replica. It is set before the goroutine of
 	// the upstream call begins.
 	adopted bool

@@ -114,6 +114,7 @@ func New(o Options) (*Shim, error) {
 	s.shown, _ = lru.New[ID, shown](maxShown) // fails for no size only
 	s.recovery = recovery{s: s, wake: make(chan struct{}, 1)}
 	s.Serve(o.Servers)
+	s.metrics.ReadLoads(s.loads)
 	return s, nil
 }
 
@@ -125,7 +126,7 @@ func (s *Shim) Serve(servers map[string]Server) {
 	for name, srv := range servers {
 		next[name] = newServer(name, srv, s.known[name])
 		if s.known[name] == nil {
-			next[name].metrics = s.metrics.Tasks(name, next[name].countWaiting)
+			next[name].metrics = s.metrics.Tasks(name)
 		}
 		s.known[name] = next[name]
 	}

@@ -265,7 +265,7 @@ func (w *runTrace) logRunAt(at time.Time, level slog.Level, message string, more
 
 // logMade tells that a task was made of the call, which may have been sent before.
 func (w *runTrace) logMade() {
-	w.run.srv.metrics.Made()
+	w.run.srv.metrics.Made(w.run.call.Request.tool())
 	w.logRun(slog.LevelInfo, "a task was made", "event", KindMade.eventName())
 	w.logSent()
 }

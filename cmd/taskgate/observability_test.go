@@ -42,7 +42,7 @@ func everything(t *testing.T, m *metrics.Metrics) {
 	m.Stored(ctx, "get", one, false)
 	m.Stored(ctx, "get", one, true)
 	m.SkippedRecord(ctx)
-	client, tasks := m.Client("up", nil), m.Tasks("up", zero)
+	client, tasks := m.Client("up", nil), m.Tasks("up")
 	for _, method := range []string{"tools/call", "prompts/get", "tasks/get", "tasks/result", "tasks/list", "subscriptions/listen"} {
 		for _, o := range []metrics.Operation{{Code: -32603}, {Err: semconv.ErrorTool}} {
 			o.Method, o.Name, o.Upstream, o.Version = method, "t", "up", "2026-07-28"
@@ -59,9 +59,9 @@ func everything(t *testing.T, m *metrics.Metrics) {
 		tasks.Ended(ctx, "t", outcome, one)
 	}
 	tasks.Sent(ctx, one)
-	run := tasks.Run("t")
-	run.Begin(time.Now())
-	run.Ask(1)
+	m.ReadLoads(func() map[string]metrics.Load {
+		return map[string]metrics.Load{"up": {Tools: map[string]metrics.ToolLoad{"t": {}}}}
+	})
 	for _, outcome := range []string{semconv.QuestionAnswered, semconv.QuestionExpired, semconv.QuestionWithdrawn, semconv.QuestionLost} {
 		tasks.Answered(ctx, outcome, one)
 	}

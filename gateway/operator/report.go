@@ -141,10 +141,13 @@ func (d *Deployment) report(ctx context.Context) error {
 }
 
 // toolsOf are the tools that run, by name.
-func toolsOf(l shim.Load) []Tool {
+func toolsOf(l metrics.Load) []Tool {
 	tools := []Tool{}
 	for _, name := range slices.Sorted(maps.Keys(l.Tools)) {
 		one := l.Tools[name]
+		if one.Oldest.IsZero() { // none of its calls is a task
+			continue
+		}
 		oldest := one.Oldest.UTC()
 		tools = append(tools, Tool{Tool: name, Running: one.Running, InputRequired: one.InputRequired, Queued: one.Queued, Oldest: &oldest})
 		if len(tools) == maxTools {

@@ -91,6 +91,7 @@ type Metrics struct {
 	sources []source
 	parts   func() (store bool, upstreams map[string]bool, ok bool)
 	config  func() string
+	loads   func() map[string]Load
 	tasks   map[string]*Tasks
 }
 
@@ -169,13 +170,16 @@ func (b *builder) gauge(name, unit, help string) {
 // observe reads all gauges.
 func (m *Metrics) observe(_ context.Context, o metric.Observer) error {
 	m.mu.Lock()
-	sources, parts, config := m.sources, m.parts, m.config // the first is only appended to
+	sources, parts, config, loads := m.sources, m.parts, m.config, m.loads // the first is only appended to
 	m.mu.Unlock()
 	if config != nil {
 		o.ObserveFloat64(m.gauges[configInfo], 1, metric.WithAttributes(semconv.ConfigHash.String(config())))
 	}
 	if parts != nil {
 		m.observeParts(o, parts)
+	}
+	if loads != nil {
+		m.observeLoads(o, loads())
 	}
 	for _, s := range sources {
 		o.ObserveFloat64(s.gauge, s.read(), s.set...)

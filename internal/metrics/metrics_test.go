@@ -72,7 +72,7 @@ func TestCode(t *testing.T) {
 func TestSeriesAreBounded(t *testing.T) {
 	m, r := metricstest.New(t)
 	c := m.Client("up", nil)
-	tasks := m.Tasks("up", nil)
+	tasks := m.Tasks("up")
 	ctx := context.Background()
 	for i := range 1000 {
 		name := fmt.Sprint("made-up-", i)
@@ -83,8 +83,7 @@ func TestSeriesAreBounded(t *testing.T) {
 		m.HTTP(ctx, time.Second, name, 0)
 		tasks.Called(ctx, name, semconv.AnswerError, time.Second)
 		tasks.Ended(ctx, name, semconv.OutcomeFailed, time.Second)
-		run := tasks.Run(name)
-		run.Begin(time.Now())
+		tasks.Made(name)
 	}
 	if n := len(r.Points()); n > 60 {
 		t.Errorf("%d series", n)
@@ -97,11 +96,12 @@ func TestSeriesAreBounded(t *testing.T) {
 	})
 }
 
-// The gauges follow what runs, whatever comes in which order.
+// The gauges show what runs at the moment, and zeros where nothing does.
 func TestGauges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, r := metricstest.New(t)
-		tasks := m.Tasks("up", func() int { return 3 })
+		loads := map[string]metrics.Load{"up": {Queued: 3}}
+		m.ReadLoads(func() map[string]metrics.Load { return loads })
 		want := func(working, waiting, oldest, open, asked float64) {
 			t.Helper()
 			r.Want(map[string]float64{
@@ -114,26 +114,13 @@ func TestGauges(t *testing.T) {
 			})
 		}
 		want(0, 0, 0, 0, 0)
-		a, b, parked := tasks.Run(""), tasks.Run(""), tasks.Run("")
-		a.Begin(time.Now())
-		<-time.After(10 * time.Second)
-		b.Begin(time.Now().Add(-time.Minute)) // adopted
-		b.Begin(time.Now())                   // said twice
-		want(2, 0, 60, 0, 0)
-		parked.Ask(2)
-		a.Ask(1)
+		begun := time.Now()
+		loads["up"] = metrics.Load{Queued: 3, Tools: map[string]metrics.ToolLoad{"": {
+			Running: 1, Queued: 1, InputRequired: 1, Oldest: begun.Add(-time.Minute), Questions: 2, Asked: begun,
+		}}}
 		<-time.After(5 * time.Second)
-		want(1, 1, 65, 3, 5)
-		parked.Begin(time.Now()) // a call that waits becomes a task
-		parked.Ask(1)
-		want(1, 2, 65, 2, 5)
-		b.End()
-		parked.Ask(0)
-		want(1, 1, 15, 1, 5)
-		a.End()
-		parked.End()
-		a.Ask(3) // too late
-		a.Begin(time.Now())
+		want(2, 1, 65, 2, 5)
+		loads["up"] = metrics.Load{Queued: 3}
 		want(0, 0, 0, 0, 0)
 	})
 }
@@ -143,22 +130,20 @@ func TestGaugesByTool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, r := metricstest.New(t)
 		m.Names.Learn("up", "tools/call", "known")
-		tasks := m.Tasks("up", nil)
-		for _, name := range []string{"known", "made-up-1", "made-up-2"} {
-			run := tasks.Run(name)
-			run.Begin(time.Now())
-			run.Ask(1)
-		}
-		quiet := tasks.Run("known")
-		quiet.Begin(time.Now().Add(-time.Minute))
-		tasks.Run("made-up-3")
+		now := time.Now()
+		loads := map[string]metrics.Load{"up": {Tools: map[string]metrics.ToolLoad{
+			"known":     {Running: 1, InputRequired: 1, Oldest: now.Add(-time.Minute), Questions: 1, Asked: now},
+			"made-up-1": {InputRequired: 1, Oldest: now, Questions: 1, Asked: now},
+			"made-up-2": {InputRequired: 1, Oldest: now.Add(-time.Second), Questions: 1, Asked: now.Add(-time.Second)},
+		}}}
+		m.ReadLoads(func() map[string]metrics.Load { return loads })
 		want := map[string]float64{
 			"taskgate.tasks.oldest_age gen_ai.tool.name=known taskgate.upstream=up":      60,
 			"taskgate.tasks.oldest_age taskgate.upstream=up":                             0,
 			"taskgate.questions.open taskgate.upstream=up":                               0,
 			"taskgate.questions.oldest_age gen_ai.tool.name=known taskgate.upstream=up":  0,
-			"taskgate.questions.oldest_age gen_ai.tool.name=_other taskgate.upstream=up": 0,
-			"taskgate.tasks.oldest_age gen_ai.tool.name=_other taskgate.upstream=up":     0,
+			"taskgate.questions.oldest_age gen_ai.tool.name=_other taskgate.upstream=up": 1,
+			"taskgate.tasks.oldest_age gen_ai.tool.name=_other taskgate.upstream=up":     1,
 			"taskgate.questions.open gen_ai.tool.name=_other taskgate.upstream=up":       2,
 			"taskgate.questions.open gen_ai.tool.name=known taskgate.upstream=up":        1,
 			"taskgate.tasks.running taskgate.task.status=working taskgate.upstream=up":   0,
@@ -168,7 +153,7 @@ func TestGaugesByTool(t *testing.T) {
 			want["taskgate.tasks.running gen_ai.tool.name="+tool+" taskgate.task.status=input_required taskgate.upstream=up"] = n[1]
 		}
 		r.Want(want)
-		quiet.End()
+		loads["up"] = metrics.Load{}
 		r.Want(map[string]float64{"taskgate.tasks.oldest_age gen_ai.tool.name=known taskgate.upstream=up": 0})
 	})
 }
@@ -176,7 +161,7 @@ func TestGaugesByTool(t *testing.T) {
 // Counters of what should not happen are there before it does.
 func TestCountersBeginAtZero(t *testing.T) {
 	m, r := metricstest.New(t)
-	if first := m.Tasks("up", nil); first != m.Tasks("up", nil) {
+	if first := m.Tasks("up"); first != m.Tasks("up") {
 		t.Error("an upstream has two")
 	}
 	r.Want(map[string]float64{
@@ -215,23 +200,21 @@ func TestNone(t *testing.T) {
 	c.Operation(ctx, 0, metrics.Operation{})
 	c.Listed("tools/call", nil)
 	c.Session(ctx, 0, "", "")
-	tasks := m.Tasks("up", nil)
+	tasks := m.Tasks("up")
 	tasks.Called(ctx, "", "", 0)
 	tasks.Ended(ctx, "", "", 0)
 	tasks.Sent(ctx, 0)
-	tasks.Adopted(ctx)
+	tasks.Adopted(ctx, "")
 	tasks.Recovered(ctx, "")
 	tasks.Answered(ctx, "", 0)
-	run := tasks.Run("t")
-	run.Begin(time.Now())
-	run.Ask(1)
-	run.End()
+	tasks.Made("")
+	m.ReadLoads(nil)
 }
 
 // A plain call is measured four times, and that allocates nothing.
 func TestAllocations(t *testing.T) {
 	m, _ := metricstest.New(t)
-	c, tasks, ctx := m.Client("up", nil), m.Tasks("up", nil), context.Background()
+	c, tasks, ctx := m.Client("up", nil), m.Tasks("up"), context.Background()
 	o := metrics.Operation{Method: "tools/call", Version: "2026-07-28", Upstream: "up", Name: "t"}
 	measure := func() {
 		c.Operation(ctx, time.Millisecond, o)

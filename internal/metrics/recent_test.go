@@ -18,13 +18,13 @@ func TestRecent(t *testing.T) {
 			t.Fatal(err)
 		}
 		first := time.Now().Unix() / 60
-		a, b := m.Tasks("a", nil), m.Tasks("b", nil)
+		a, b := m.Tasks("a"), m.Tasks("b")
 		a.Called(t.Context(), "x", semconv.AnswerReply, 15*time.Millisecond)
 		a.Called(t.Context(), "x", semconv.AnswerTask, time.Second)
-		a.Made()
+		a.Made("t")
 		b.Ended(t.Context(), "x", semconv.OutcomeFailed, 10*time.Hour)
 		<-time.After(time.Minute)
-		a.Made()
+		a.Made("t")
 		got := m.Recent()
 		var sum Counts
 		for _, c := range got[first] {

@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -21,18 +20,8 @@ type Tasks struct {
 	called   sets[toolWith]
 	with     sets[attribute.KeyValue]
 
-	mu    sync.Mutex       // guards what follows
-	loads map[string]*load // by the bounded name of the tool, "" for what calls none
-	queue func() int
-}
-
-// load is what the gauges show of one tool. Tasks.mu guards it.
-type load struct {
-	running   int
-	waiting   int // those of running that wait for an answer
-	since     ages
-	open      int // questions
-	askedFrom ages
+	mu    sync.Mutex
+	shown map[string]bool // bounded names of tools that the gauges show; "" for what calls none
 }
 
 // toolWith is a tool and one more attribute.
@@ -46,70 +35,37 @@ func (t toolWith) attributes() []attribute.KeyValue {
 }
 
 // Tasks returns what measures the tasks of an upstream, the same for the same name. The counters
-// of what should not happen begin at 0, so that a rate shows the first time that it does. queue
-// says how many calls wait for a place; nil for none ever.
-func (m *Metrics) Tasks(upstream string, queue func() int) *Tasks {
+// of what should not happen begin at 0, so that a rate shows the first time that it does.
+func (m *Metrics) Tasks(upstream string) *Tasks {
 	if m == nil {
 		return nil
 	}
 	m.mu.Lock()
-	t := m.tasks[upstream]
-	if t == nil {
-		own := semconv.Upstream.String(upstream)
-		t = &Tasks{m: m, upstream: upstream, own: metric.WithAttributeSet(attribute.NewSet(own)), loads: make(map[string]*load), queue: queue}
-		if m.tasks == nil {
-			m.tasks = make(map[string]*Tasks)
-		}
-		m.tasks[upstream] = t
-		m.mu.Unlock()
-		t.begin(own)
+	defer m.mu.Unlock()
+	if t := m.tasks[upstream]; t != nil {
 		return t
 	}
-	m.mu.Unlock()
-	return t
-}
-
-// begin has the gauges be read, and the counters exist.
-func (t *Tasks) begin(own attribute.KeyValue) {
+	own := metric.WithAttributeSet(attribute.NewSet(semconv.Upstream.String(upstream)))
+	t := &Tasks{m: m, upstream: upstream, own: own, shown: map[string]bool{"": true}}
+	if m.tasks == nil {
+		m.tasks = make(map[string]*Tasks)
+	}
+	m.tasks[upstream] = t
 	ctx := context.Background()
-	t.m.adoptions.Add(ctx, 0, t.own)
-	t.m.unknown.Add(ctx, 0, t.own)
+	m.adoptions.Add(ctx, 0, own)
+	m.unknown.Add(ctx, 0, own)
 	for _, how := range []string{semconv.RecoverySent, semconv.RecoveryResumed, semconv.RecoveryRetried, semconv.RecoveryLost} {
 		t.recovered(ctx, how, 0)
 	}
-	t.mu.Lock()
-	t.load("")
-	t.mu.Unlock()
-	if t.queue != nil {
-		t.m.read(queueLength, func() float64 { return float64(t.queue()) }, own)
-	}
+	return t
 }
 
-// load has the gauges show a tool from now on. It returns what they show. t.mu is held.
-func (t *Tasks) load(tool string) *load {
-	l := t.loads[tool]
-	if l != nil {
-		return l
-	}
-	l = &load{since: ages{}, askedFrom: ages{}}
-	t.loads[tool] = l
-	attrs := []attribute.KeyValue{semconv.Upstream.String(t.upstream)}
-	if tool != "" {
-		attrs = append(attrs, semconv.GenAITool.String(tool))
-	}
-	show := func(name string, value func() float64, more ...attribute.KeyValue) {
-		t.m.read(name, func() float64 {
-			t.mu.Lock()
-			defer t.mu.Unlock()
-			return value()
-		}, append(slices.Clone(attrs), more...)...)
-	}
-	show(tasksRunning, func() float64 { return float64(l.running - l.waiting) }, semconv.TaskStatus.String("working"))
-	show(tasksRunning, func() float64 { return float64(l.waiting) }, semconv.TaskStatus.String("input_required"))
-	show(tasksOldest, func() float64 { return l.since.oldest() })
-	show(questionsOpen, func() float64 { return float64(l.open) })
-	show(questionsOldest, func() float64 { return l.askedFrom.oldest() })
-	return l
+// showTool has the gauges show a tool from now on.
+func (t *Tasks) showTool(tool string) {
+	name := t.m.Names.Bound(t.upstream, methodTool, tool)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.shown[name] = true
 }
 
 // Called counts a call of a tool by what its client got, and when: a value of semconv.CallAnswer.
@@ -128,8 +84,9 @@ func (t *Tasks) Called(ctx context.Context, tool, answer string, d time.Duration
 }
 
 // Made counts a task that was made.
-func (t *Tasks) Made() {
+func (t *Tasks) Made(tool string) {
 	if t != nil {
+		t.showTool(tool)
 		t.m.recent.count(t.upstream, func(c *Counts) { c.Made++ })
 	}
 }
@@ -158,8 +115,9 @@ func (t *Tasks) Sent(ctx context.Context, d time.Duration) {
 }
 
 // Adopted counts a call that was taken over from another replica.
-func (t *Tasks) Adopted(ctx context.Context) {
+func (t *Tasks) Adopted(ctx context.Context, tool string) {
 	if t != nil {
+		t.showTool(tool)
 		t.m.adoptions.Add(ctx, 1, t.own)
 	}
 }
@@ -188,117 +146,4 @@ func (t *Tasks) Answered(ctx context.Context, outcome string, d time.Duration) {
 // and is the upstream with one more attribute.
 func (t *Tasks) and(kv attribute.KeyValue) []attribute.KeyValue {
 	return []attribute.KeyValue{semconv.Upstream.String(t.upstream), kv}
-}
-
-// Running is a call that this replica runs, as the gauges count it. The zero value is one of no
-// upstream, which nobody counts.
-type Running struct {
-	tasks *Tasks
-	tool  string // as it was sent
-
-	// Tasks.mu guards what follows.
-	load *load // nil until there is something to count
-	task *time.Time
-	asks *time.Time
-	open int
-	over bool
-}
-
-// Run returns a call that is counted as soon as it is a task or has questions. tool is the tool
-// that it calls, "" for none.
-func (t *Tasks) Run(tool string) Running { return Running{tasks: t, tool: tool} }
-
-// counted is where the call is counted. Tasks.mu is held.
-func (r *Running) counted() *load {
-	if r.load == nil {
-		r.load = r.tasks.load(r.tasks.m.Names.Bound(r.tasks.upstream, methodTool, r.tool))
-	}
-	return r.load
-}
-
-// Begin counts the call as a task, which was made at a time of this process's clock.
-func (r *Running) Begin(made time.Time) {
-	t := r.tasks
-	if t == nil {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if r.task != nil || r.over {
-		return
-	}
-	l := r.counted()
-	r.task = l.since.add(made)
-	l.running++
-	if r.open > 0 {
-		l.waiting++
-	}
-}
-
-// Ask says how many questions of the call are open now, 0 for none.
-func (r *Running) Ask(n int) {
-	t := r.tasks
-	if t == nil {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if r.over || n == r.open {
-		return
-	}
-	l, was := r.counted(), r.open
-	l.open += n - was
-	r.open = n
-	switch {
-	case was == 0:
-		r.asks = l.askedFrom.add(time.Now())
-		if r.task != nil {
-			l.waiting++
-		}
-	case n == 0:
-		l.askedFrom.remove(r.asks)
-		if r.task != nil {
-			l.waiting--
-		}
-	}
-}
-
-// End counts the call no more, whatever is said of it later.
-func (r *Running) End() {
-	r.Ask(0)
-	t := r.tasks
-	if t == nil {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if r.over = true; r.task != nil {
-		r.load.since.remove(r.task)
-		r.load.running--
-		r.task = nil
-	}
-}
-
-// ages are points in time.
-type ages map[*time.Time]struct{}
-
-func (a ages) add(at time.Time) *time.Time {
-	a[&at] = struct{}{}
-	return &at
-}
-
-func (a ages) remove(one *time.Time) { delete(a, one) }
-
-// oldest is the age of the earliest in seconds, 0 for none.
-func (a ages) oldest() float64 {
-	var first time.Time
-	for at := range a {
-		if first.IsZero() || at.Before(first) {
-			first = *at
-		}
-	}
-	if first.IsZero() {
-		return 0
-	}
-	return max(0, time.Since(first).Seconds())
 }

@@ -1,0 +1,89 @@
+package metrics
+
+import (
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"taskgate/internal/semconv"
+)
+
+// Load is what this replica does for one upstream.
+type Load struct {
+	Calls  int // in flight
+	Queued int
+	Tools  map[string]ToolLoad // by name; "" for what calls none
+}
+
+// ToolLoad is what runs of one tool.
+type ToolLoad struct {
+	Running, InputRequired, Queued int       // tasks
+	Oldest                         time.Time // when the oldest of them was made; zero for none
+	Questions                      int       // open, those of calls that are no task included
+	Asked                          time.Time // when the oldest of these calls has asked; zero for none
+}
+
+// ReadLoads has the gauges of what runs be read by a function, by upstream.
+func (m *Metrics) ReadLoads(read func() map[string]Load) {
+	if m != nil {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.loads = read
+	}
+}
+
+// observeLoads reads them. A tool that had a task once is shown with zeros.
+func (m *Metrics) observeLoads(o metric.Observer, loads map[string]Load) {
+	for upstream, load := range loads {
+		t, tools := m.Tasks(upstream), map[string]ToolLoad{}
+		o.ObserveFloat64(m.gauges[queueLength], float64(load.Queued), t.own)
+		for tool, l := range load.Tools {
+			t.showTool(tool)
+			name := m.Names.Bound(upstream, methodTool, tool)
+			tools[name] = tools[name].plus(l)
+		}
+		t.mu.Lock()
+		for tool := range t.shown {
+			m.observeTool(o, upstream, tool, tools[tool])
+		}
+		t.mu.Unlock()
+	}
+}
+
+func (m *Metrics) observeTool(o metric.Observer, upstream, tool string, l ToolLoad) {
+	attrs := []attribute.KeyValue{semconv.Upstream.String(upstream)}
+	if tool != "" {
+		attrs = append(attrs, semconv.GenAITool.String(tool))
+	}
+	of := metric.WithAttributes(attrs...)
+	o.ObserveFloat64(m.gauges[tasksRunning], float64(l.Running+l.Queued), of, metric.WithAttributes(semconv.TaskStatus.String("working")))
+	o.ObserveFloat64(m.gauges[tasksRunning], float64(l.InputRequired), of, metric.WithAttributes(semconv.TaskStatus.String("input_required")))
+	o.ObserveFloat64(m.gauges[tasksOldest], ageOf(l.Oldest), of)
+	o.ObserveFloat64(m.gauges[questionsOpen], float64(l.Questions), of)
+	o.ObserveFloat64(m.gauges[questionsOldest], ageOf(l.Asked), of)
+}
+
+// plus adds the load of another tool.
+func (l ToolLoad) plus(o ToolLoad) ToolLoad {
+	return ToolLoad{
+		l.Running + o.Running, l.InputRequired + o.InputRequired, l.Queued + o.Queued, Earlier(l.Oldest, o.Oldest),
+		l.Questions + o.Questions, Earlier(l.Asked, o.Asked),
+	}
+}
+
+// Earlier is the earlier of two times that are not zero.
+func Earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// ageOf is how long ago a time was, in seconds; 0 for none.
+func ageOf(at time.Time) float64 {
+	if at.IsZero() {
+		return 0
+	}
+	return max(0, time.Since(at).Seconds())
+}
