@@ -92,11 +92,6 @@ type entry struct {
 	id      shim.ID
 }
 
-// after reports whether e comes later on the list than o.
-func (e entry) after(o entry) bool {
-	return e.created > o.created || e.created == o.created && e.id > o.id
-}
-
 // spellCursor spells a place for clients.
 func (e entry) spellCursor() string {
 	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(e.created, 10) + " " + string(e.id)))
@@ -155,8 +150,9 @@ type listed struct {
 // to go on from, and whether there may be more.
 func (s *Store) readListed(ctx context.Context, listKey string, at entry, n int) (found []listed, next entry, more bool, err error) {
 	next = at
+	f := search{s: s.Overview(), q: shim.Query{Oldest: true}, keys: []string{s.keys.list(listKey)}}
 	err = s.doRepeated(ctx, "list", func(ctx context.Context) error {
-		entries, rest, err := s.readEntries(ctx, listKey, at, n)
+		entries, rest, err := f.nextEntries(ctx, at, n)
 		if err != nil {
 			return err
 		}
@@ -167,32 +163,6 @@ func (s *Store) readListed(ctx context.Context, listKey string, at entry, n int)
 		return err
 	})
 	return found, next, more, err
-}
-
-// readEntries reads some entries of a list that come after a place, and says whether
-// there may be more. Entries of the very time of the place are read again and left
-// out, so it reads on until it is past them.
-func (s *Store) readEntries(ctx context.Context, listKey string, at entry, n int) ([]entry, bool, error) {
-	n = max(n, 16)
-	for offset := 0; ; offset += n {
-		z, err := s.client.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
-			Key: s.keys.list(listKey), ByScore: true, Start: at.created, Stop: "+inf",
-			Offset: int64(offset), Count: int64(n),
-		}).Result()
-		if err != nil {
-			return nil, false, err
-		}
-		var out []entry
-		for _, m := range z {
-			id, _ := m.Member.(string)
-			if e := (entry{int64(m.Score), shim.ID(id)}); e.after(at) {
-				out = append(out, e)
-			}
-		}
-		if len(out) > 0 || len(z) < n {
-			return out, len(z) == n, nil
-		}
-	}
 }
 
 // readTasksOf reads the tasks of some entries: only what its own record says decides

@@ -65,8 +65,18 @@ func (s *Store) listGone(ctx context.Context, r shim.Replica) ([]dead, error) {
 	a := &argv{}
 	a.addInt(ms(forgetAfter))
 	a.add(string(r))
+	v, err := s.readBeats(ctx, goneScript, r, a)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(deadIn(v[3:]), func(d dead) bool { return !s.jumps.isOver(d.beatExpiry()) }), nil
+}
+
+// readBeats runs a script that reads heartbeats for a replica, and answers with the time and its own. It notes
+// what those say of the clock, and of a Redis that went back.
+func (s *Store) readBeats(ctx context.Context, sc *script, r shim.Replica, a *argv) ([]string, error) {
 	begin, known := time.Now(), s.jumps.writtenBy(r)
-	v, err := goneScript.runOn(ctx, s.client, []string{s.keys.replicas()}, a)
+	v, err := sc.runOn(ctx, s.client, []string{s.keys.replicas()}, a)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +84,7 @@ func (s *Store) listGone(ctx context.Context, r shim.Replica) ([]dead, error) {
 	if s.jumps.compareBeat(known, v[2]) {
 		s.orphans.doubtAll()
 	}
-	return slices.DeleteFunc(deadIn(v[3:]), func(d dead) bool { return !s.jumps.isOver(d.beatExpiry()) }), nil
+	return v, nil
 }
 
 // Running implements shim.Store. A part is the sixteen shards whose hash tags begin with
@@ -137,16 +147,11 @@ func (c *sessionLogs) IsGone(ctx context.Context, other shim.Replica) (gone bool
 		return false, nil
 	}
 	err = s.doRepeated(ctx, "replica", func(ctx context.Context) error {
-		begin, known := time.Now(), s.jumps.writtenBy(own)
 		a := &argv{}
 		a.add(string(own), string(other))
-		v, err := lookScript.runOn(ctx, s.client, []string{s.keys.replicas()}, a)
+		v, err := s.readBeats(ctx, lookScript, own, a)
 		if err != nil {
 			return err
-		}
-		s.jumps.observeTime(v[1], begin)
-		if s.jumps.compareBeat(known, v[2]) {
-			s.orphans.doubtAll()
 		}
 		b, now := parseBeat(v[3]), parseBeat(v[1]).until
 		switch {

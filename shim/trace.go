@@ -37,7 +37,7 @@ type runTrace struct {
 	above trace.SpanContext
 	span  trace.Span // of the attempt
 	told  told       // run.mu guards it, and noted
-	noted []noted    // what the timeline does not have yet
+	noted []Moment   // what the timeline does not have yet, by the clock of this process
 }
 
 // startTrace begins the trace of a task that is about to be stored, whose root is linked to
@@ -206,18 +206,11 @@ func labelOf(err error) string {
 // the task: a span of it comes at its end only. Records have ids and names and how things
 // ended, and never what was asked, answered or said.
 
-// noted is a moment that is on its way into the record.
-type noted struct {
-	kind   Kind
-	at     time.Time
-	detail string
-}
-
 // noteMoment has the timeline tell of something, with the next change of the record.
 func (w *runTrace) noteMoment(kind Kind, detail string) {
 	w.run.mu.Lock()
 	defer w.run.mu.Unlock()
-	w.noted = append(w.noted, noted{kind, time.Now(), detail})
+	w.noted = append(w.noted, Moment{Kind: kind, At: time.Now(), Detail: detail})
 }
 
 // takeMoments takes what was noted. Where the call was sent since, that is noted with it.
@@ -226,12 +219,12 @@ func (w *runTrace) takeMoments() (all []Moment) {
 	defer w.run.mu.Unlock()
 	if at := w.told.sent; !at.IsZero() && !w.told.notedSent {
 		w.told.notedSent = true
-		w.noted = append(w.noted, noted{KindSent, at, string(w.run.core.replica)})
+		w.noted = append(w.noted, Moment{Kind: KindSent, At: at, Detail: string(w.run.core.replica)})
 	}
-	for _, n := range w.noted {
-		all = append(all, Moment{Kind: n.kind, Ago: time.Since(n.at), Detail: n.detail})
+	all, w.noted = w.noted, nil
+	for i := range all {
+		all[i].Ago = time.Since(all[i].At)
 	}
-	w.noted = nil
 	return all
 }
 
