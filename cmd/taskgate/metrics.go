@@ -120,7 +120,7 @@ func (r *readiness) reachableParts() (store bool, upstreams map[string]bool, ok 
 	if r.draining() {
 		return false, nil, false
 	}
-	found := r.askParts(nil)
+	found := r.askParts(checkAge, nil)
 	upstreams = make(map[string]bool, len(found.Upstreams))
 	for name, s := range found.Upstreams {
 		upstreams[name] = s.Reachable

@@ -15,9 +15,11 @@ const (
 	// checkTimeout is how long a part may take to show that it is there. It is
 	// below the second after which Kubernetes gives up a probe.
 	checkTimeout = 800 * time.Millisecond
-	// checkAge is how long what was found out is believed: however many probes
+	// checkAge is how long a probe believes what was found out: however many probes
 	// come, the store and the servers are asked no more often than that.
 	checkAge = 2 * time.Second
+	// reportAge is how long a report believes it.
+	reportAge = 10 * time.Second
 )
 
 // readiness says whether this process should get requests. It should unless
@@ -75,18 +77,18 @@ const (
 	partUpstreams = "upstreams"
 )
 
-// askParts asks all parts at once.
-func (r *readiness) askParts(exclude []string) report {
+// askParts asks all parts at once, but for those that were asked not longer ago than age.
+func (r *readiness) askParts(age time.Duration, exclude []string) report {
 	r.mu.Lock()
 	parts := r.upstreams
 	r.mu.Unlock()
 	out := report{Draining: r.draining(), Upstreams: make(map[string]state, len(parts))}
 	var all sync.WaitGroup
 	var mu sync.Mutex
-	all.Go(func() { out.Store = r.store.stateNow() })
+	all.Go(func() { out.Store = r.store.stateNow(age) })
 	for name, p := range parts {
 		all.Go(func() {
-			s := p.stateNow()
+			s := p.stateNow(age)
 			mu.Lock()
 			defer mu.Unlock()
 			out.Upstreams[name] = s
@@ -110,7 +112,7 @@ func (r *readiness) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 			return
 		}
 	}
-	found := r.askParts(exclude)
+	found := r.askParts(checkAge, exclude)
 	status := http.StatusOK
 	if !found.Ready {
 		status = http.StatusServiceUnavailable
@@ -136,11 +138,11 @@ type part struct {
 	err error
 }
 
-// stateNow asks the part, unless it was asked a moment ago.
-func (p *part) stateNow() state {
+// stateNow asks the part, unless it was asked not longer ago than age.
+func (p *part) stateNow(age time.Duration) state {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.at.IsZero() || time.Since(p.at) >= checkAge {
+	if p.at.IsZero() || time.Since(p.at) >= age {
 		p.err = p.askPart()
 		p.at = time.Now()
 	}
@@ -160,21 +162,4 @@ func (p *part) askPart() error {
 		return fmt.Errorf("no sign of life within %s", checkTimeout)
 	}
 	return err
-}
-
-// reachEvery is how often a report looks anew whether the servers can be reached.
-const reachEvery = 10 * time.Second
-
-// lookout remembers for a while which servers can be reached. It belongs to one goroutine.
-type lookout struct {
-	ready *readiness
-	at    time.Time
-	found map[string]state
-}
-
-func (l *lookout) lookAtFiles() map[string]state {
-	if l.at.IsZero() || time.Since(l.at) >= reachEvery {
-		l.found, l.at = l.ready.askParts(nil).Upstreams, time.Now()
-	}
-	return l.found
 }

@@ -243,12 +243,12 @@ func (s *server) listenOn(ctx context.Context) (err error) {
 
 // showOperators makes what shows this process to operators.
 func (s *server) showOperators() (err error) {
-	view, begun, reach := s.store.Overview(), time.Now().UTC().Truncate(time.Second), lookout{ready: s.ready}
+	view, begun := s.store.Overview(), time.Now().UTC().Truncate(time.Second)
 	s.operators, err = newOperators(s.config, isLoopback(s.config.Admin), operator.DeploymentOptions{
 		Tasks: shim.NewOperator(s.shim, view), Store: view, Replica: s.replica, Metrics: s.tel.metrics, Logger: s.log, TraceAt: s.config.TraceAt,
 		Say: func() operator.Report {
 			r := operator.Report{Host: hostName(), Address: s.listener.Addr().String(), Version: moduleVersion(), Config: s.inUse(), Since: begun}
-			r.Upstreams = s.served.Load().reported(reach.lookAtFiles())
+			r.Upstreams = s.served.Load().reported(s.ready.askParts(reportAge, nil).Upstreams)
 			return r
 		},
 	}, operator.Options{Version: moduleVersion(), Replica: string(s.replica), Audit: s.auditLog}, s.log)
