@@ -124,13 +124,19 @@ func (s *Store) List(ctx context.Context, listKey, cursor string, n int) ([]shim
 	var page []shim.Task
 	var last entry
 	for more := true; more && len(page) <= n; {
-		var found []listed
-		if found, at, more, err = s.readListed(ctx, listKey, at, n+1); err != nil {
+		var entries []entry
+		var tasks []*shim.Task
+		if entries, tasks, more, err = s.readListed(ctx, listKey, at, n+1); err != nil {
 			return nil, "", err
 		}
-		for _, f := range found {
-			if page = append(page, f.task); len(page) == n {
-				last = f.entry
+		for i, t := range tasks {
+			at = entries[i]
+			// Only what its own record says decides whether a task is on this list.
+			if t == nil || !t.Visible || t.ListKey != listKey {
+				continue
+			}
+			if page = append(page, *t); len(page) == n {
+				last = at
 			}
 		}
 	}
@@ -140,42 +146,20 @@ func (s *Store) List(ctx context.Context, listKey, cursor string, n int) ([]shim
 	return page[:n], last.spellCursor(), nil
 }
 
-// listed is a task on its list.
-type listed struct {
-	entry entry
-	task  shim.Task
-}
-
-// readListed reads some tasks of a list that come after a place. It returns the place
-// to go on from, and whether there may be more.
-func (s *Store) readListed(ctx context.Context, listKey string, at entry, n int) (found []listed, next entry, more bool, err error) {
-	next = at
+// readListed reads some entries of a list that come after a place, with the tasks of them, and says whether there
+// may be more. Entries without a task are pruned.
+func (s *Store) readListed(ctx context.Context, listKey string, at entry, n int) (entries []entry, tasks []*shim.Task, more bool, err error) {
 	f := search{s: s.Overview(), q: shim.Query{Oldest: true}, keys: []string{s.keys.list(listKey)}}
-	err = s.doRepeated(ctx, "list", func(ctx context.Context) error {
-		entries, rest, err := f.nextEntries(ctx, at, n)
-		if err != nil {
+	err = s.doRepeated(ctx, "list", func(ctx context.Context) (err error) {
+		if entries, more, err = f.nextEntries(ctx, at, n); err != nil {
 			return err
 		}
-		if more = rest; len(entries) > 0 {
-			next = entries[len(entries)-1]
-		}
-		found, err = s.readTasksOf(ctx, listKey, entries)
+		var gone []string
+		tasks, gone, err = readRecords(ctx, s, entries)
+		s.pruneEntries(ctx, listKey, gone)
 		return err
 	})
-	return found, next, more, err
-}
-
-// readTasksOf reads the tasks of some entries: only what its own record says decides
-// whether a task is on this list. Entries without a task are pruned.
-func (s *Store) readTasksOf(ctx context.Context, listKey string, entries []entry) (found []listed, err error) {
-	tasks, gone, err := readRecords(ctx, s, entries)
-	for i, t := range tasks {
-		if t != nil && t.Visible && t.ListKey == listKey {
-			found = append(found, listed{entries[i], *t})
-		}
-	}
-	s.pruneEntries(ctx, listKey, gone)
-	return found, err
+	return entries, tasks, more, err
 }
 
 // readRecords reads the tasks of entries with one round trip; nil for one that is gone or cannot be read. gone are the
