@@ -33,35 +33,20 @@ type sessionQuestionKey struct{ session, id string }
 type sessionQuestion struct {
 	context.Context
 	withdraw context.CancelCauseFunc
+	key      sessionQuestionKey
 }
 
 // maxSessionQuestions bounds the questions of a session that belong to no call. No limit of a call
 // counts them.
 const maxSessionQuestions = 64
 
-// addQuestion notes one. It reports false if there are too many.
-func (l *sessionQuestions) addQuestion(k sessionQuestionKey) bool {
+// openQuestion is the entry of a question, a new one if there is none; nil if there are too many.
+func (l *sessionQuestions) openQuestion(k sessionQuestionKey) *sessionQuestion {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.m) >= maxSessionQuestions {
-		return false
-	}
-	l.findLocked(k)
-	return true
-}
-
-// findEntry is the entry of a question, a new one if there is none.
-func (l *sessionQuestions) findEntry(k sessionQuestionKey) *sessionQuestion {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.findLocked(k)
-}
-
-// findLocked is findEntry with l.mu held.
-func (l *sessionQuestions) findLocked(k sessionQuestionKey) *sessionQuestion {
-	if l.m[k] == nil {
+	if l.m[k] == nil && len(l.m) < maxSessionQuestions {
 		ctx, withdraw := context.WithCancelCause(context.Background())
-		l.m[k] = &sessionQuestion{ctx, withdraw}
+		l.m[k] = &sessionQuestion{ctx, withdraw, k}
 	}
 	return l.m[k]
 }
@@ -85,15 +70,15 @@ func (l *sessionQuestions) forgetQuestion(k sessionQuestionKey) (withdrawn bool)
 }
 
 // askClient puts a question to the client of the session, or refuses it.
-func (s *session) askClient(ctx context.Context, to target, k sessionQuestionKey, id jsonrpc.ID, p pending) {
+func (s *session) askClient(ctx context.Context, to target, q *sessionQuestion, id jsonrpc.ID, p pending) {
 	c := checkpoint{
 		Era: to.era.String(), Version: to.version, Session: to.session, Generation: to.gen, ID: s.t.wire.nextID(),
 		Asked: 1, SessionQuestion: true,
 	}
 	p.Key = c.ID + "-q1"
 	c.Pending = []pending{p}
-	err := s.putQuestion(ctx, k, c)
-	if err == nil || s.questions.forgetQuestion(k) { // resumeSessionQuestion has taken the question over, or the server has withdrawn it
+	err := s.putQuestion(ctx, q, c)
+	if err == nil || s.questions.forgetQuestion(q.key) { // resumeSessionQuestion has taken the question over, or the server has withdrawn it
 		return
 	}
 	if errors.Is(err, shim.ErrNoAsk) {
@@ -109,8 +94,7 @@ func (s *session) askClient(ctx context.Context, to target, k sessionQuestionKey
 const holdFor = 10 * time.Second
 
 // putQuestion puts a question to the client once that can be asked.
-func (s *session) putQuestion(ctx context.Context, k sessionQuestionKey, c checkpoint) error {
-	q := s.questions.findEntry(k)
+func (s *session) putQuestion(ctx context.Context, q *sessionQuestion, c checkpoint) error {
 	for pause := firstLook; ; pause = min(2*pause, time.Second) {
 		err := (*s.t.askSession.Load())(ctx, s.from, questionsOf(c.Pending)[0], c.encodeCheckpoint())
 		held := errors.Is(err, shim.ErrNoAsk) && time.Since(time.Unix(0, s.readyAt.Load())) < holdFor
@@ -133,7 +117,9 @@ func (t *sessionTable) resumeSessionQuestion(ctx context.Context, r shim.Request
 	if id, err := jsonrpc.ParseID(p.ID); err == nil {
 		s.calls.claimRequest(id)
 		k := sessionQuestionKey{c.Session, id.Key()}
-		context.AfterFunc(s.questions.findEntry(k), func() { withdraw(errWithdrawn) })
+		if q := s.questions.openQuestion(k); q != nil {
+			context.AfterFunc(q, func() { withdraw(errWithdrawn) })
+		}
 		defer s.questions.forgetQuestion(k)
 	}
 	answers, err := sink.Ask(ask, questionsOf(c.Pending)...)
@@ -183,17 +169,17 @@ func (s *session) routeQuestion(ctx context.Context, x *exchange, m jsonrpc.Mess
 	if code, ok := mayAsk(s.from, m.Method, m.Params); !ok {
 		return x.postResponse(ctx, refusalOf(m.ID, code, m.Method))
 	}
-	k := sessionQuestionKey{x.to.session, m.ID.Key()}
-	if !s.questions.addQuestion(k) {
+	q := s.questions.openQuestion(sessionQuestionKey{x.to.session, m.ID.Key()})
+	if q == nil {
 		return x.postResponse(ctx, notPut(m.ID, "too many questions wait that belong to no call"))
 	}
 	p := pending{ID: []byte(m.ID.Raw()), Method: m.Method, Params: copyRaw(m.Params), OnGET: true}
 	s.pinSession()
 	if !s.t.work.Go(ctx, func(ctx context.Context) {
 		defer s.releaseSession()
-		s.askClient(ctx, x.to, k, m.ID, p)
+		s.askClient(ctx, x.to, q, m.ID, p)
 	}) {
-		s.questions.forgetQuestion(k)
+		s.questions.forgetQuestion(q.key)
 		s.releaseSession()
 		return x.postResponse(ctx, notPut(m.ID, "the gateway is shutting down"))
 	}
