@@ -11,7 +11,6 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
-	"github.com/redis/go-redis/v9"
 
 	"taskgate/shim"
 )
@@ -58,17 +57,15 @@ type moment struct{ heard, wrote int64 }
 
 // knownSession is a session that this replica has used.
 type knownSession struct {
-	state   []byte
-	rev     int64
-	owner   string          // the digest of its name
-	wrote   int64           // the number of the last write here
-	read    time.Time       // when it was last known to be so; zero: look again
-	used    time.Time       // when it was last asked for
-	touched time.Time       // when its expiry, and that of its log, was last put off
-	flushed time.Time       // when the set of all sessions was last told of a use
-	checked time.Time       // when its signals were last read, or it became known
-	awaits  bool            // the event of a signal that was read is on its way
-	told    map[string]bool // signals that were told here, as they are stored
+	state  []byte
+	rev    int64
+	owner  string          // the digest of its name
+	wrote  int64           // the number of the last write here
+	read   time.Time       // when it was last known to be so; zero: look again
+	used   time.Time       // when it was last asked for
+	kept   time.Time       // when its expiry, and that of its log, was last put off, and its signals were read
+	awaits bool            // the event of a signal that was read is on its way
+	told   map[string]bool // signals that were told here, as they are stored
 }
 
 // Sessions keeps at most limit sessions, each until it has been idle for the given time. A
@@ -179,7 +176,7 @@ func (c *Sessions) learnState(id string, got stored, begun moment, used bool) {
 		if !used {
 			return
 		}
-		k = &knownSession{checked: time.Now()}
+		k = &knownSession{}
 		c.known[id] = k
 	}
 	if begun.wrote < k.wrote && got.rev != k.rev {
@@ -422,30 +419,4 @@ func (c *Sessions) Signal(ctx context.Context, id, text, token string) error {
 		_, err := sessionSignalScript.runOn(ctx, c.store.client, []string{c.store.keys.signals(id)}, a)
 		return err
 	})
-}
-
-// runPipelined runs one command per id in one round trip for each hundred, and returns
-// whether each answered with something else than zero.
-func (c *Sessions) runPipelined(ctx context.Context, ids []string, add func(redis.Pipeliner, string) *redis.BoolCmd) ([]bool, error) {
-	out := make([]bool, 0, len(ids))
-	for len(ids) > 0 {
-		n := min(len(ids), 100)
-		cmds := make([]*redis.BoolCmd, n)
-		err := c.store.doRepeated(ctx, "sessions", func(ctx context.Context) error {
-			p := c.store.client.Pipeline()
-			for i, id := range ids[:n] {
-				cmds[i] = add(p, id)
-			}
-			_, err := p.Exec(ctx)
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-		for _, cmd := range cmds {
-			out = append(out, cmd.Val())
-		}
-		ids = ids[n:]
-	}
-	return out, nil
 }

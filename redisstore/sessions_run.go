@@ -40,9 +40,13 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 			return nil
 		case <-t.C:
 		}
-		c.touchUsed(ctx)
-		c.recheckUsed(ctx)
-		kept = c.sweepSets(ctx, kept)
+		used := c.dueSessions()
+		for ids := range slices.Chunk(used, 100) {
+			if !c.lookAfter(ctx, ids, true) {
+				break // the next tick tries again
+			}
+		}
+		kept = c.sweepSets(ctx, used, kept)
 	}
 }
 
@@ -93,7 +97,7 @@ func (c *Sessions) lookAgain(ctx context.Context, id string, signal bool) {
 			return
 		}
 	}
-	c.checkSessions(ctx, []string{id})
+	c.lookAfter(ctx, []string{id}, false)
 }
 
 // tellSignals hands on the signals of a session that have not been told here, but for those whose event is on its way: they
@@ -105,7 +109,7 @@ func (c *Sessions) tellSignals(id string, signals []string, ahead time.Duration)
 	var fresh []string
 	c.mu.Lock()
 	if k := c.known[id]; k != nil {
-		k.checked, k.awaits = time.Now(), false
+		k.awaits = false
 		listed := make(map[string]bool, len(signals))
 		for _, w := range signals {
 			switch {
@@ -172,32 +176,33 @@ func (c *Sessions) tellNew(id string, signals []string) {
 // is there for twice as long.
 const signalsCheck = signalTime / 2
 
-// recheckUsed looks at sessions in use: an event may be lost, and the read that it asks for may
-// fail.
-func (c *Sessions) recheckUsed(ctx context.Context) {
-	for ids := range slices.Chunk(c.dueChecks(), 100) {
-		if !c.checkSessions(ctx, ids) {
-			return // the next tick tries again
-		}
-	}
-}
-
-// checkSessions looks whether sessions are there, and at their signals.
-func (c *Sessions) checkSessions(ctx context.Context, ids []string) bool {
+// lookAfter looks whether sessions are there, and at their signals: an event may be lost, and the read that it asks
+// for may fail. Of sessions in use it also puts off the expiry, and that of their logs, and has what ended streams
+// had leave these.
+func (c *Sessions) lookAfter(ctx context.Context, ids []string, used bool) bool {
 	there, signals := make([]*redis.IntCmd, len(ids)), make([]*redis.StringSliceCmd, len(ids))
+	ends := make([]*redis.SliceCmd, len(ids)) // when the first stream of each ended, if one did
 	var now *redis.TimeCmd
 	err := c.store.doRepeated(ctx, "session check", func(ctx context.Context) error {
 		p := c.store.client.Pipeline()
 		for i, id := range ids {
 			there[i] = p.Exists(ctx, c.store.keys.session(id))
 			signals[i] = p.LRange(ctx, c.store.keys.signals(id), 0, -1)
+			if !used {
+				continue
+			}
+			ends[i] = p.HMGet(ctx, c.store.keys.log(id)[1], "due")
+			for _, key := range c.store.keys.log(id) {
+				p.PExpire(ctx, key, c.logTTL)
+			}
+			p.PExpire(ctx, c.store.keys.session(id), c.ttl())
 		}
 		now = p.Time(ctx)
 		_, err := p.Exec(ctx)
 		return err
 	})
 	if err != nil {
-		c.store.log.DebugContext(ctx, "sessions in use were not looked at", "error", err)
+		c.store.log.DebugContext(ctx, "sessions were not looked at", "error", err)
 		return false
 	}
 	for i, id := range ids {
@@ -206,58 +211,29 @@ func (c *Sessions) checkSessions(ctx context.Context, ids []string) bool {
 			continue
 		}
 		c.tellSignals(id, signals[i].Val(), time.Since(now.Val()))
+		if used {
+			c.noteKept(ctx, id, ends[i].Val())
+		}
 	}
 	return true
 }
 
-// dueChecks are the sessions in use that are to be looked at by now.
-func (c *Sessions) dueChecks() []string {
+// noteKept notes that the expiry of a session in use was put off. ended is when the first stream in its log ended,
+// nil if none did.
+func (c *Sessions) noteKept(ctx context.Context, id string, ended []any) {
+	if len(ended) > 0 && ended[0] != nil && ended[0] != "" {
+		_, _ = c.changeLog(ctx, id, "", "clear", nil, "") // or the next time
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var ids []string
-	for id, k := range c.known {
-		if k.awaits || time.Since(k.checked) >= signalsCheck-c.tick && c.busy(id) {
-			ids = append(ids, id)
-		}
-	}
-	return ids
-}
-
-// touchUsed puts off the expiry of the sessions that are in use here, and of their logs, has what
-// ended streams had leave these, and forgets sessions that have not been used for long.
-func (c *Sessions) touchUsed(ctx context.Context) {
-	due := c.dueTouches()
-	ends := make(map[string]*redis.SliceCmd, len(due)) // when the first stream of each ended, if one did
-	there, err := c.runPipelined(ctx, due, func(p redis.Pipeliner, id string) *redis.BoolCmd {
-		ends[id] = p.HMGet(ctx, c.store.keys.log(id)[1], "due")
-		for _, key := range c.store.keys.log(id) {
-			p.PExpire(ctx, key, c.logTTL)
-		}
-		return p.PExpire(ctx, c.store.keys.session(id), c.ttl())
-	})
-	if err != nil {
-		c.store.log.DebugContext(ctx, "sessions in use were not kept", "error", err)
-		return
-	}
-	now := time.Now()
-	for i, id := range due {
-		if !there[i] {
-			c.noteEnded(id)
-			continue
-		}
-		if v := ends[id].Val(); len(v) > 0 && v[0] != nil && v[0] != "" {
-			_, _ = c.changeLog(ctx, id, "", "clear", nil, "") // or the next time
-		}
-		c.mu.Lock()
-		if k := c.known[id]; k != nil {
-			k.touched = now
-		}
-		c.mu.Unlock()
+	if k := c.known[id]; k != nil {
+		k.kept = time.Now()
 	}
 }
 
-// dueTouches are the sessions in use whose expiry has to be put off.
-func (c *Sessions) dueTouches() []string {
+// dueSessions are the sessions in use that are to be looked after by now. Those that have not been used for long are
+// forgotten.
+func (c *Sessions) dueSessions() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -269,25 +245,25 @@ func (c *Sessions) dueTouches() []string {
 		switch {
 		case now.Sub(k.used) > 2*c.ttl()+10*c.tick: // nobody has said that it ended
 			delete(c.known, id)
-		case k.used.After(k.touched) && now.Sub(k.touched) >= min(c.idle/8, c.afterEnd/4):
+		case k.awaits, k.used.After(k.kept) && now.Sub(k.kept) >= min(signalsCheck-c.tick, c.idle/8, c.afterEnd/4):
 			ids = append(ids, id)
 		}
 	}
 	return ids
 }
 
-// recentlyUsed are the sessions that were used since the sets were last told, each with the
-// number of the key of its owner's set, which follow that of the set of all.
-func (c *Sessions) recentlyUsed() (keys, used []string) {
+// ownersOf are sessions that are known here, each with the number of the key of its owner's set. These keys follow
+// that of the set of all.
+func (c *Sessions) ownersOf(ids []string) (keys, used []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	keys = []string{c.store.keys.sessions()}
 	number := map[string]string{"": "1"}
-	for id, k := range c.known {
-		if !k.used.After(k.flushed) {
+	for _, id := range ids {
+		k := c.known[id]
+		if k == nil {
 			continue
 		}
-		k.flushed = time.Now()
 		if number[k.owner] == "" {
 			keys = append(keys, c.store.keys.sessionsOf(k.owner))
 			number[k.owner] = strconv.Itoa(len(keys))
@@ -297,11 +273,11 @@ func (c *Sessions) recentlyUsed() (keys, used []string) {
 	return keys, used
 }
 
-// sweepSets tells the set of all sessions which were used, and takes out of it those that
+// sweepSets tells the set of all sessions which are in use, and takes out of it those that
 // have expired. It returns those that look expired and are not. Whoever takes one out
 // tells that it has ended: once, if nobody knows the session any more.
-func (c *Sessions) sweepSets(ctx context.Context, kept []string) []string {
-	keys, used := c.recentlyUsed()
+func (c *Sessions) sweepSets(ctx context.Context, ids, kept []string) []string {
+	keys, used := c.ownersOf(ids)
 	a := &argv{}
 	a.addInt(c.life().Milliseconds(), sweepMax)
 	addList(a, used)
