@@ -26,10 +26,8 @@ type session struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
-	// pins counts the requests and streams that hold it, since is when the first
-	// of them came. Both are guarded by table.mu.
-	pins  int
-	since time.Time
+	// pins counts the requests and streams that hold it. It is guarded by table.mu.
+	pins int
 
 	listen  *listener
 	notes   taskNotes
@@ -50,16 +48,13 @@ func newSession(t *Table, id string) *session {
 	return s
 }
 
-// endUse is the end of a request's use of the session: idle time begins now, and
-// not when a long call or stream began.
+// endUse lets go of a live part, which is forgotten once nothing of it goes on. Idle time begins now, and not when a
+// long call or stream began: see Sessions.Run.
 func (s *session) endUse() {
-	if s.table.unpinSession(s) {
-		s.table.outlive(func() {
-			ctx, cancel := s.table.withPatience(context.Background())
-			defer cancel()
-			_, _, _ = s.table.store.Get(ctx, s.id) // if it fails, the session ends earlier than it might
-		})
-	}
+	s.table.mu.Lock()
+	defer s.table.mu.Unlock()
+	s.pins--
+	s.table.forgetSession(s)
 }
 
 // isWorthKeeping reports whether the live part is worth keeping without a request.

@@ -21,10 +21,6 @@ var errNoSession = errors.New("unknown session")
 // endTimeout is how long telling an upstream that a session has ended may take.
 const endTimeout = 5 * time.Second
 
-// longUse is how long a request or a stream lasts before its end, too, is worth
-// telling the store: until then the session was used at its beginning.
-const longUse = time.Second
-
 // Table holds what this replica has going on in client sessions: calls in
 // flight, streams, and listening upstream. What has to outlive that, or be known
 // elsewhere, is in the store.
@@ -149,22 +145,8 @@ func (t *Table) pinSession(id string) *session {
 		}
 		t.live[id] = s
 	}
-	if s.pins == 0 {
-		s.since = time.Now()
-	}
 	s.pins++
 	return s
-}
-
-// unpinSession lets go of a live part, and forgets it once nothing of it goes on. It
-// reports whether that ends a time of use that was long enough to matter for the
-// session's idle time.
-func (t *Table) unpinSession(s *session) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s.pins--
-	t.forgetSession(s)
-	return s.pins == 0 && time.Since(s.since) >= longUse
 }
 
 // forgetSession removes a live part that nobody holds. The table's lock is held.
