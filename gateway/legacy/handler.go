@@ -201,8 +201,7 @@ func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Princi
 func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, g *writer, hold *getHold, p shim.Principal) {
 	s := g.s
 	s.noteBegun(hold, g)
-	s.listen.keepListening()
-	_, _ = s.followUpstream(ctx, h.Upstream) // it is tried again
+	_, _ = s.listen.startListening(ctx, h.Upstream) // it is tried again
 	interval := h.Global.KeepAlive
 	out := eventstream.NewWriter(w, eventstream.Options{WriteTimeout: wire.WriteTimeout, KeepAlive: interval})
 	defer out.Close()

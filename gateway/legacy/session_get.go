@@ -136,10 +136,9 @@ func (s *session) detachGET(hold *getHold) {
 		s.listen.endListening() // before the next one here begins to listen
 	}
 	s.mu.Lock()
-	s.get = nil
+	defer s.mu.Unlock()
+	s.get, s.left = nil, time.Now()
 	close(hold.gone)
-	s.mu.Unlock()
-	s.listen.endSoon()
 }
 
 // isAttached reports whether a GET stream is open here.
@@ -147,6 +146,19 @@ func (s *session) isAttached() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.get != nil
+}
+
+// timeDetached is how long no GET stream has been open here since a moment; 0 while one is.
+func (s *session) timeDetached(since time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.get != nil:
+		return 0
+	case s.left.After(since):
+		since = s.left
+	}
+	return time.Since(since)
 }
 
 // isElsewhere reports whether another replica has the session's GET stream.
@@ -323,12 +335,12 @@ func (s *session) listenHere(ctx context.Context, up upstream.Client) (agreed sh
 		s.awaitListening(ctx)
 		return shim.Filter{}, false, nil
 	}
-	agreed, err = s.followUpstream(ctx, up)
+	agreed, err = s.listen.startListening(ctx, up)
 	return agreed, true, err
 }
 
 // awaitListening waits until the replica with the GET stream listens for what the session wants to
-// hear now, as followUpstream does: what happens upstream from then on reaches the client.
+// hear now, as startListening does: what happens upstream from then on reaches the client.
 func (s *session) awaitListening(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, listenReady)
 	defer cancel()

@@ -45,7 +45,6 @@ type listener struct {
 	unwatch context.CancelFunc // ends watch, which lasts as long as there is one
 	hearing int                // the number of the one whose messages count
 	started int
-	linger  *time.Timer // runs while no GET stream is open
 	halted  bool
 }
 
@@ -188,47 +187,21 @@ func loudEnough(level, want string) bool {
 	return have < 0 || have >= mcp.LogSeverity(want)
 }
 
-// keepListening keeps the listening up: a GET stream is open.
-func (l *listener) keepListening() {
+// endLeft ends the listening if no GET stream has been open here for listenLinger since it began. It returns how long
+// that is.
+func (l *listener) endLeft(began time.Time) (left time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.linger != nil {
-		l.linger.Stop()
-		l.linger = nil
-	}
-}
-
-// endSoon ends the listening in a while, unless a GET stream opens before.
-func (l *listener) endSoon() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.linger == nil && l.stop != nil {
-		l.linger = time.AfterFunc(listenLinger, l.endLinger)
-	}
-}
-
-// endLinger runs on the linger timer.
-func (l *listener) endLinger() {
-	l.mu.Lock()
-	due := l.linger != nil && !l.s.isAttached() // else a GET stream has just opened
-	l.linger = nil                              // the end of that one sets it anew
-	if due {
+	if left = l.s.timeDetached(began); left >= listenLinger {
 		l.quitListening()
 	}
-	l.mu.Unlock()
-	if due {
-		l.s.table.reapSession(l.s)
-	}
+	return left
 }
 
 // endListening ends the listening, until there is a reason to begin again.
 func (l *listener) endListening() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.linger != nil {
-		l.linger.Stop()
-		l.linger = nil
-	}
 	l.quitListening()
 }
 
@@ -249,16 +222,26 @@ func (l *listener) quitListening() {
 }
 
 // watchSession keeps the listening where the session's GET stream is, and with what the session
-// wants to hear, whichever replica that is said to. It ends with ctx.
+// wants to hear, whichever replica that is said to. It ends with ctx, or once there was no GET stream for a while.
 func (l *listener) watchSession(ctx context.Context, up upstream.Client) {
 	wake, stop := l.s.watchLog(ctx)
 	defer stop()
+	began, linger := time.Now(), time.NewTimer(listenLinger)
+	defer linger.Stop()
 	noted := "" // what the note of the stream says
 	for {
 		// An event of the session's log or record wakes it; the GET stream reads the record each keep_alive
 		// by itself, which is such an event if it has changed.
 		select {
 		case <-wake:
+		case <-linger.C:
+			left := l.endLeft(began)
+			if left >= listenLinger {
+				l.s.table.reapSession(l.s)
+				return
+			}
+			linger.Reset(listenLinger - left)
+			continue
 		case <-ctx.Done():
 			return
 		}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"taskgate/gateway/translate"
-	"taskgate/gateway/upstream"
 	"taskgate/gateway/upstream/forward"
 	"taskgate/internal/jsonrpc"
 	"taskgate/shim"
@@ -39,6 +38,7 @@ type session struct {
 	state sessionState
 	calls map[string]inFlight // by callKey of their id
 	get   *getHold            // nil while no GET stream is here
+	left  time.Time           // when the last one ended
 }
 
 func newSession(t *Table, id string) *session {
@@ -153,16 +153,6 @@ func (s *session) subscribeTo(ctx context.Context, uri string, room stateLimits)
 // unsubscribeFrom removes one.
 func (s *session) unsubscribeFrom(ctx context.Context, uri string) error {
 	return s.updateState(ctx, func(st sessionState) (sessionState, error) { return st.withSubscription(uri, false), nil })
-}
-
-// followUpstream listens upstream for what the session wants to hear now, and returns what
-// the upstream agreed to. Without a GET stream it does so only for a while.
-func (s *session) followUpstream(ctx context.Context, up upstream.Client) (shim.Filter, error) {
-	agreed, err := s.listen.startListening(ctx, up)
-	if !s.isAttached() {
-		s.listen.endSoon()
-	}
-	return agreed, err
 }
 
 // beginRequest registers a request in flight. Its context has the values of ctx but not

@@ -447,10 +447,11 @@ func TestListeningEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table, _ := newTable(wiretest.OpenSessions(t, 10, time.Hour))
 		s := mustCreate(t, table, sessionState{})
-		s.listen.stop, s.listen.unwatch = func() {}, func() {}
+		ctx, unwatch := context.WithCancel(t.Context())
+		s.listen.stop, s.listen.unwatch = func() {}, unwatch
+		table.work.Go(func() { s.listen.watchSession(ctx, nil) })
+		s.detachGET(s.attachGET(t.Context(), func() {}, false))
 		next := s.attachGET(t.Context(), func() {}, false)
-		s.listen.keepListening()
-		s.listen.endSoon() // of the one before
 		wiretest.Wait(2 * listenLinger)
 		if !s.listen.isActive() {
 			t.Error("it does not listen for the stream that is open")

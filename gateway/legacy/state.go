@@ -52,7 +52,7 @@ func (q *request) answerSubscribe(ctx context.Context) (json.RawMessage, error) 
 	if err := q.s.unsubscribeFrom(ctx, uri); err != nil {
 		return nil, err
 	}
-	_, _ = q.s.followUpstream(ctx, q.h.Upstream) // it is tried again
+	_, _ = q.s.listen.startListening(ctx, q.h.Upstream) // it is tried again
 	if failed != nil {
 		return nil, failed
 	}
