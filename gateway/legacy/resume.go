@@ -127,24 +127,20 @@ func (l *eventLog) resumeStream(ctx context.Context, no int64, r *replay) (answe
 		return false, err
 	}
 	l.asked = questionsOf(all)
+	var more []logEntry
 	for _, m := range all {
 		l.x.Heard(m.message)
+		answered = answered || isAnswer(m.message, l.id)
+		if m.no > no {
+			more = append(more, m)
+		}
 	}
 	l.x.Resumable(l.keepMessage, func(out *eventstream.Writer) error {
 		_ = out.Comment("open")
-		sent := false
-		if isMissing(all, no, false) {
-			l.s.sayMissing(out)
-		}
-		for _, m := range all {
-			answered = answered || isAnswer(m.message, l.id)
-			if m.no > no && m.message != nil && !r.isStale(ctx, m.message) {
-				_ = out.Send(eventID(l.stream, m.no), m.message)
-				sent = true
-			}
-		}
-		if !sent && !answered {
-			_ = l.sendPriming(out, no)
+		w := &writer{s: l.s, name: l.stream, no: no, out: out, kept: true, replay: r}
+		w.sendMore(ctx, nil, more)
+		if !w.primed && !answered {
+			w.sendPriming()
 		}
 		return out.Err()
 	})

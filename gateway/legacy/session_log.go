@@ -65,7 +65,7 @@ func (l *eventLog) beginLog() {
 	}
 	var first func(*eventstream.Writer) error
 	if mcp.LookupVersion(l.version).Priming { // it begins the stream
-		first = func(out *eventstream.Writer) error { return l.sendPriming(out, after) }
+		first = func(out *eventstream.Writer) error { return out.Prime(eventID(l.stream, after), wire.ResumeRetry) }
 	}
 	l.x.Resumable(l.keepMessage, first)
 }
@@ -84,14 +84,6 @@ func (l *eventLog) openStream(ctx context.Context) (after int64, err error) {
 	after, err = t.store.Open(ctx, l.s.id, l.stream, l.spellNote())
 	l.on.Store(err == nil)
 	return after, err
-}
-
-// sendPriming sends an event from which the client can resume, if its version has such events.
-func (l *eventLog) sendPriming(out *eventstream.Writer, after int64) error {
-	if !mcp.LookupVersion(l.version).Priming {
-		return nil
-	}
-	return out.Prime(eventID(l.stream, after), wire.ResumeRetry)
 }
 
 // errTaken: this replica does not keep the stream any more.

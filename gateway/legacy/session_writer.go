@@ -222,24 +222,26 @@ func (w *writer) sendMore(ctx context.Context, unread, more []logEntry) {
 	merged := make(map[string]bool) // changes of lists that wait are sent once
 	for _, m := range more {
 		// A replica that holds the stream keeps what it has put into the log, and claimGET knows of what was lost before.
-		if w.lost = w.lost || m.message == nil && !w.holds; w.lost {
-			w.lost = false
-			w.s.sayMissing(w.out)
-		}
+		w.lost = w.lost || m.message == nil && !w.holds
 		method, change := listChange(m.message)
 		if change && merged[method] || !w.isDue(ctx, m) {
 			w.no = m.no
-		} else if w.out.Send(w.eventID(m.no), m.message) == nil {
+			continue
+		}
+		w.sayMissing()
+		if w.out.Send(w.eventID(m.no), m.message) == nil {
 			w.no, merged[method], w.primed = m.no, true, true
 		}
 	}
+	w.sayMissing()
 }
 
-// sayMissing tells the client of a stream that messages may be missing here, if it wants warnings.
-func (s *session) sayMissing(out *eventstream.Writer) {
-	if loudEnough("warning", s.currentState().LogLevel) {
-		_ = out.Send("", missingNote) // its error is in out
+// sayMissing tells the client that messages may be missing here if that is so, and the client wants warnings.
+func (w *writer) sayMissing() {
+	if w.lost && loudEnough("warning", w.s.currentState().LogLevel) {
+		_ = w.out.Send("", missingNote) // its error is in out
 	}
+	w.lost = false
 }
 
 // missingNote says that messages may be missing in a stream.
