@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"time"
 
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/translate"
@@ -54,40 +53,48 @@ func (q *request) waysToAsk(task bool) shim.Asking {
 	return shim.AskStream
 }
 
+// newAsker is an asker on the stream of the request. stop ends it.
+func (q *request) newAsker(ctx context.Context) (a *asker, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	a = newAsker(ctx, q.h.Endpoint, q.s, q.log.asked, askLine{
+		ask:  q.log.askOnStream,
+		over: func(m []byte) { _ = q.out.Send(m) }, // a client that is gone misses it
+	})
+	return a, func() {
+		cancel()
+		a.work.Wait()
+	}
+}
+
 // callAsker is the stream of a call that the client can be asked on. A client that
 // goes away before it answers may come back to the stream, if it can be resumed. If
 // not, the server is told.
 type callAsker struct {
 	endpoint.Sink
+	asks *asker
 	q    *request
 	gone func() bool // stops waiting for the client's going
 
-	mu      sync.Mutex
-	open    map[string]shim.Question // by key
-	unasked []shim.Question          // those that the store could not take yet
-	again   *time.Timer              // asks these; nil before there are any
-	over    bool                     // the call has returned
+	mu   sync.Mutex
+	open []shim.Question // never changed in place: the asker has it
 }
 
 var _ shim.Asker = (*callAsker)(nil)
 
-func newCallAsker(q *request) *callAsker {
-	return &callAsker{Sink: q.newSink(), q: q, open: make(map[string]shim.Question)}
-}
-
 // Ask sends questions on the stream of the call, which can be resumed from then on:
 // nobody else would ask them (X5). While the store is away they wait: it could not take the
 // answer either, and a question that is not in the log would be asked again elsewhere.
+// The store may have forgotten one that was asked: a client that has gone is asked again, once it resumes the stream.
 func (a *callAsker) Ask(call shim.ID, questions []shim.Question) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, question := range questions {
-		if !a.isAsked(question.Key) {
-			a.unasked = append(a.unasked, question)
+		a.open = append(without(a.open, []string{question.Key}), question)
+		if a.q.client.Err() != nil {
+			a.asks.forgetAsked(call, question.Key)
 		}
-		a.open[question.Key] = question
 	}
-	a.askOpen(call)
+	a.asks.takeState(shim.Task{ID: call, Questions: a.open})
 	if a.gone != nil {
 		a.gone() // it may have run already, for the questions before
 	}
@@ -100,49 +107,22 @@ func (a *callAsker) Ask(call shim.ID, questions []shim.Question) {
 	})
 }
 
-// isAsked reports whether a question that the store has forgotten need not be asked again: the client is here and has
-// it, or it is about to be asked. a.mu is held.
-func (a *callAsker) isAsked(key string) bool {
-	_, asked := a.open[key]
-	soon := slices.ContainsFunc(a.unasked, func(q shim.Question) bool { return q.Key == key })
-	return asked && (soon || a.q.client.Err() == nil)
-}
-
-// askOpen asks what has not been asked, as far as the store can take it. a.mu is held.
-func (a *callAsker) askOpen(call shim.ID) {
-	a.unasked = slices.DeleteFunc(a.unasked, func(q shim.Question) bool {
-		if _, open := a.open[q.Key]; !open {
-			return true
-		}
-		_, _, err := a.q.log.askOnStream(a.q.log.ctx, questionName(call, q.Key), "", questionRequest(call, q, false))
-		return err == nil || errors.Is(err, errTaken) // whoever has taken the stream asks
-	})
-	switch {
-	case len(a.unasked) == 0:
-	case a.again != nil:
-		a.again.Reset(storeAgain)
-	default:
-		a.again = time.AfterFunc(storeAgain, func() {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			if !a.over {
-				a.askOpen(call)
-			}
-		})
-	}
+// without are questions without those with these keys.
+func without(all []shim.Question, keys []string) []shim.Question {
+	return slices.DeleteFunc(slices.Clone(all), func(q shim.Question) bool { return slices.Contains(keys, q.Key) })
 }
 
 // refuseOpen answers all open questions in the place of a client that is gone. a.mu is
 // held.
 func (a *callAsker) refuseOpen(call shim.ID) {
 	open := a.open
-	a.open = make(map[string]shim.Question)
+	a.open = nil
 	a.q.s.table.outlive(func() {
 		ctx, cancel := a.q.s.table.withPatience(context.Background())
 		defer cancel()
-		for key, question := range open {
+		for _, question := range open {
 			// Where it fails, the questions run out of time.
-			_ = a.q.h.Shim.Answer(ctx, a.q.principal, a.q.h.Name, call, key, shim.Unanswered(question, "the client has gone"))
+			_ = a.q.h.Shim.Answer(ctx, a.q.principal, a.q.h.Name, call, question.Key, shim.Unanswered(question, "the client has gone"))
 		}
 	})
 }
@@ -151,10 +131,12 @@ func (a *callAsker) refuseOpen(call shim.ID) {
 func (a *callAsker) Withdrawn(call shim.ID, keys []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, key := range keys {
-		delete(a.open, key)
-		_ = a.q.out.Send(questionOver(call, key)) // a client that is gone misses it
+	state := shim.Task{ID: call, Questions: slices.Clone(a.open)}
+	for i, q := range state.Questions {
+		state.Questions[i].Withdraw = q.Withdraw || slices.Contains(keys, q.Key)
 	}
+	a.open = without(a.open, keys)
+	a.asks.takeState(state)
 }
 
 // Completed passes on that the user is done with a page (protocol.md 7.4). The id is
@@ -167,12 +149,8 @@ func (a *callAsker) Completed(params json.RawMessage) {
 func (a *callAsker) endAsking() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.over = true
 	if a.gone != nil {
 		a.gone()
-	}
-	if a.again != nil {
-		a.again.Stop()
 	}
 }
 

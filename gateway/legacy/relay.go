@@ -74,7 +74,9 @@ func (q *request) makeCall(ctx context.Context, c shim.Call) (shim.Answered, err
 		c.Stream = q.newSink()
 		return q.h.Shim.Call(ctx, c)
 	}
-	asker := newCallAsker(q)
+	asks, stop := q.newAsker(ctx)
+	defer stop()
+	asker := &callAsker{Sink: q.newSink(), asks: asks, q: q}
 	defer asker.endAsking()
 	c.Stream = asker
 	return q.h.Shim.Call(ctx, c)

@@ -120,6 +120,13 @@ func (a *asker) forgetSettled(t shim.Task) (over [][]byte) {
 	return over
 }
 
+// forgetAsked has a question asked again.
+func (a *asker) forgetAsked(call shim.ID, key string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.asked, questionName(call, key))
+}
+
 // askUntilEnd asks what is to be asked, until the stream ends.
 func (a *asker) askUntilEnd() {
 	check := time.NewTicker(holderCheck)

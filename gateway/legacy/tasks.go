@@ -191,16 +191,9 @@ func (q *request) askOnResult(ctx context.Context, late bool) (look func(shim.Ta
 	if !q.out.Streams() || translate.Answerable(q.state.Capabilities) == nil {
 		return func(shim.Task) {}, func() {}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	a := newAsker(ctx, q.h.Endpoint, q.s, q.log.asked, askLine{
-		ask:  q.log.askOnStream,
-		over: func(m []byte) { _ = q.out.Send(m) }, // a client that is gone misses it
-	})
+	a, stop := q.newAsker(ctx)
 	a.late = late
-	return a.takeState, func() {
-		cancel()
-		a.work.Wait()
-	}
+	return a.takeState, stop
 }
 
 // showOutcome is how a task ended, as its call would have been answered.
