@@ -32,7 +32,6 @@ var (
 	sessionEnterScript  = newScript("session_enter")
 	sessionPutScript    = newScript("session_put")
 	sessionEndScript    = newScript("session_end")
-	sessionLeaveScript  = newScript("session_leave")
 	sessionSweepScript  = newScript("session_sweep")
 	sessionSignalScript = newScript("session_signal")
 	sessionLogScript    = newScript("session_log")

@@ -358,11 +358,11 @@ func (c *Sessions) Delete(ctx context.Context, id string) error {
 	}
 	c.doubtState(id) // whoever reads it now may have asked before
 	c.forgetSession(id)
-	a := &argv{}
-	a.add(id)
-	k := c.store.keys
 	return c.store.doRepeated(ctx, "session delete", func(ctx context.Context) error {
-		_, err := sessionLeaveScript.runOn(ctx, c.store.client, []string{k.sessions(), k.sessionsOf(owner)}, a)
+		p := c.store.client.Pipeline()
+		p.ZRem(ctx, c.store.keys.sessions(), id)
+		p.ZRem(ctx, c.store.keys.sessionsOf(owner), id)
+		_, err := p.Exec(ctx)
 		return err
 	})
 }
