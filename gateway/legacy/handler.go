@@ -199,22 +199,19 @@ func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Princi
 // writeGET writes the stream, until its client goes, the session ends, another replica
 // takes it, or the gateway closes.
 func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, g *writer, hold *getHold, p shim.Principal) {
-	s := g.s
-	s.noteBegun(hold, g)
-	_, _ = s.listen.startListening(ctx, h.Upstream) // it is tried again
-	interval := h.Global.KeepAlive
+	s, interval := g.s, h.Global.KeepAlive
 	out := eventstream.NewWriter(w, eventstream.Options{WriteTimeout: wire.WriteTimeout, KeepAlive: interval})
 	defer out.Close()
-	s.mu.Lock()
-	hold.out = out
-	s.mu.Unlock()
+	g.out = out
+	s.noteBegun(hold, g)
+	_, _ = s.listen.startListening(ctx, h.Upstream) // it is tried again
 	// The client waits for the head of the response.
 	if out.Comment("open") != nil {
 		return
 	}
 	long := time.NewTimer(h.Global.ResumeAfter)
 	defer long.Stop()
-	g.out, g.long, g.replay = out, long.C, newReplay(h.Endpoint, s, p)
+	g.long, g.replay = long.C, newReplay(h.Endpoint, s, p)
 	t := newTaskNotifier(h.Endpoint, g, p, h.offersTasks(s.currentState().Version), hold.end)
 	defer t.startFollowing(ctx)()
 	// A connection that broke silently shows at a keep-alive.

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"taskgate/gateway/upstream"
-	"taskgate/internal/eventstream"
 	"taskgate/shim"
 )
 
@@ -25,10 +24,9 @@ var errMoved = errors.New("the session has a stream already")
 
 // getHold is the GET stream of a session while this replica has it.
 type getHold struct {
-	end  context.CancelFunc  // ends it
-	gone chan struct{}       // closed when it has ended
-	w    *writer             // nil until it has begun
-	out  *eventstream.Writer // nil until it is written to
+	end  context.CancelFunc // ends it
+	gone chan struct{}      // closed when it has ended
+	w    *writer            // nil until it has begun
 	// unread are the messages that were put into the log here, and were not read from there yet: a store that comes
 	// back older has forgotten them.
 	unread []logEntry
@@ -52,11 +50,11 @@ func (s *session) attachGET(ctx context.Context, end context.CancelFunc, resumes
 			defer s.mu.Unlock()
 			return s.get
 		}
-		read, out := before.isRead(), before.out
+		read, w := before.isRead(), before.w
 		s.mu.Unlock()
 		switch {
 		case !read:
-			out.Break()
+			w.out.Break()
 		case !resumes:
 			return nil
 		}
@@ -71,7 +69,7 @@ func (s *session) attachGET(ctx context.Context, end context.CancelFunc, resumes
 
 // isRead reports whether the client takes what is written. A stream that is about to begin counts as read.
 // session.mu is held.
-func (h *getHold) isRead() bool { return h.out == nil || h.out.Blocked() < holderPatience }
+func (h *getHold) isRead() bool { return h.w == nil || h.w.out.Blocked() < holderPatience }
 
 // streamSignal begins the signal that asks the holder of the GET stream for a sign of life. What makes its note
 // another one follows.
@@ -210,7 +208,7 @@ const atEnd = -1
 func (s *session) claimGET(ctx context.Context, no int64, resumes, counts bool) (*writer, error) {
 	ctx, cancel := s.table.withPatience(ctx)
 	defer cancel()
-	g := &writer{s: s, name: getStream, asker: rand.Text(), no: no, in: make(chan delivery), resumed: resumes, holds: true}
+	g := &writer{s: s, name: getStream, asker: rand.Text(), no: no, in: make(chan delivery), resumed: resumes}
 	state, note, err := s.table.stateOf(ctx, s.id, getStream)
 	if err == nil && !resumes && state == "open" && holderOf(note) != s.table.name {
 		if s.holderLives(ctx, note) {

@@ -37,7 +37,6 @@ type writer struct {
 	primed  bool // the client has had an event on this connection to resume from
 	logless bool // the store was away when the stream began
 	resumed bool // the client has been on the stream before, and says how far it came
-	holds   bool // this replica holds the stream, or the stream is over
 	moved   bool // another replica has taken it
 
 	lost   bool            // the client is to hear that messages may be missing
@@ -46,6 +45,9 @@ type writer struct {
 	count  *seqFilter      // nil where the client takes no partial results
 	replay *replay         // of what is in the log already; nil once that has been sent
 }
+
+// isHeld reports whether this replica holds the stream: it is the GET stream. Of others it reads the log.
+func (w *writer) isHeld() bool { return w.name == getStream }
 
 // delivery are messages for a stream.
 type delivery struct {
@@ -193,7 +195,7 @@ func (w *writer) catchUp(ctx context.Context) (state string, note []byte, err er
 	within, cancel := w.s.table.withPatience(ctx)
 	defer cancel()
 	more, state, note, err := w.s.readLog(within, w.name, w.no)
-	if err == nil && w.holds && state != "" && holderOf(note) != w.s.table.name {
+	if err == nil && w.isHeld() && state != "" && holderOf(note) != w.s.table.name {
 		if w.moved = !isUnheld(note); w.moved { // what is in the log is the other one's to send
 			return state, note, errMoved
 		}
@@ -222,7 +224,7 @@ func (w *writer) sendMore(ctx context.Context, unread, more []logEntry) {
 	merged := make(map[string]bool) // changes of lists that wait are sent once
 	for _, m := range more {
 		// A replica that holds the stream keeps what it has put into the log, and claimGET knows of what was lost before.
-		w.lost = w.lost || m.message == nil && !w.holds
+		w.lost = w.lost || m.message == nil && !w.isHeld()
 		method, change := listChange(m.message)
 		if change && merged[method] || !w.isDue(ctx, m) {
 			w.no = m.no
