@@ -19,7 +19,7 @@ const (
 	reasonUTF8      = "not valid UTF-8"
 	reasonDuplicate = "duplicate member name"
 	reasonDeep      = "nested too deeply"
-	reasonMore      = "more than one JSON value"
+	reasonMore      = "something follows the JSON value"
 )
 
 // failAt notes that the text cannot go on as it does at i.
