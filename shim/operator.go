@@ -112,10 +112,10 @@ func Arguments(t Task) json.RawMessage {
 }
 
 // Loads are what this replica does for each upstream, by name.
-func (o *Operator) Loads() map[string]metrics.Load { return o.s.loads() }
+func (o *Operator) Loads() map[string]metrics.Load { return o.s.readLoads() }
 
-// loads are what operators and metrics see of what runs.
-func (s *Shim) loads() map[string]metrics.Load {
+// readLoads reads what operators and metrics see of what runs.
+func (s *Shim) readLoads() map[string]metrics.Load {
 	all := map[string]metrics.Load{}
 	for name, srv := range *s.servers.Load() {
 		all[name] = metrics.Load{Calls: srv.slots.inFlight(), Queued: srv.countWaiting(), Tools: map[string]metrics.ToolLoad{}}

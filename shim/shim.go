@@ -114,7 +114,7 @@ func New(o Options) (*Shim, error) {
 	s.shown, _ = lru.New[ID, shown](maxShown) // fails for no size only
 	s.recovery = recovery{s: s, wake: make(chan struct{}, 1)}
 	s.Serve(o.Servers)
-	s.metrics.ReadLoads(s.loads)
+	s.metrics.ReadLoads(s.readLoads)
 	return s, nil
 }
 

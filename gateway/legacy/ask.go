@@ -89,7 +89,7 @@ func (a *callAsker) Ask(call shim.ID, questions []shim.Question) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, question := range questions {
-		a.open = append(without(a.open, []string{question.Key}), question)
+		a.open = append(withoutKeys(a.open, []string{question.Key}), question)
 		if a.q.client.Err() != nil {
 			a.asks.forgetAsked(call, question.Key)
 		}
@@ -107,8 +107,8 @@ func (a *callAsker) Ask(call shim.ID, questions []shim.Question) {
 	})
 }
 
-// without are questions without those with these keys.
-func without(all []shim.Question, keys []string) []shim.Question {
+// withoutKeys are questions without those with these keys.
+func withoutKeys(all []shim.Question, keys []string) []shim.Question {
 	return slices.DeleteFunc(slices.Clone(all), func(q shim.Question) bool { return slices.Contains(keys, q.Key) })
 }
 
@@ -135,7 +135,7 @@ func (a *callAsker) Withdrawn(call shim.ID, keys []string) {
 	for i, q := range state.Questions {
 		state.Questions[i].Withdraw = q.Withdraw || slices.Contains(keys, q.Key)
 	}
-	a.open = without(a.open, keys)
+	a.open = withoutKeys(a.open, keys)
 	a.asks.takeState(state)
 }
 

@@ -1,8 +1,10 @@
 package jsonrpc
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/bits"
+	"slices"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -66,7 +68,7 @@ func (w *walker) enterNested(i int) int {
 }
 
 func (w *walker) checkArray(i int) int {
-	if i = w.enterNested(i); i >= 0 && i < len(w.in) && w.in[i] == ']' {
+	if i = w.enterNested(i); w.hasByte(i, ']') {
 		w.depth--
 		return i + 1
 	}
@@ -75,9 +77,9 @@ func (w *walker) checkArray(i int) int {
 			break
 		}
 		switch i = skipSpace(w.in, i); {
-		case i < len(w.in) && w.in[i] == ',':
+		case w.hasByte(i, ','):
 			i = skipSpace(w.in, i+1)
-		case i < len(w.in) && w.in[i] == ']':
+		case w.hasByte(i, ']'):
 			w.depth--
 			return i + 1
 		default:
@@ -120,19 +122,19 @@ func (w *walker) checkMember(o *object, i int, unique bool) (m member, next int)
 // checkName is checkMember up to the value.
 func (w *walker) checkName(o *object, i int, unique bool) (name span, next int) {
 	i = skipSpace(w.in, i)
-	if i < len(w.in) && w.in[i] == '}' {
+	if w.hasByte(i, '}') {
 		w.depth--
 		w.names = w.names[:o.from]
 		return name, i + 1
 	}
 	if o.begun {
-		if i >= len(w.in) || w.in[i] != ',' {
+		if !w.hasByte(i, ',') {
 			return name, w.failAt(i)
 		}
 		i = skipSpace(w.in, i+1)
 	}
 	o.begun = true
-	if i >= len(w.in) || w.in[i] != '"' {
+	if !w.hasByte(i, '"') {
 		return name, w.failAt(i)
 	}
 	end := w.checkString(i)
@@ -140,7 +142,7 @@ func (w *walker) checkName(o *object, i int, unique bool) (name span, next int) 
 		return name, -1
 	}
 	colon := skipSpace(w.in, end)
-	if colon >= len(w.in) || w.in[colon] != ':' {
+	if !w.hasByte(colon, ':') {
 		return name, w.failAt(colon)
 	}
 	return span{i, end}, skipSpace(w.in, colon+1)
@@ -152,20 +154,17 @@ const fewNames = 12
 // addName adds a quoted name to those of an object. It reports false, with the reason, if it is there already.
 func (w *walker) addName(o *object, quoted []byte) bool {
 	if !w.strict && !validString(quoted) {
-		return w.failWith(reasonUTF8) >= 0
+		w.failWith(reasonUTF8)
+		return false
 	}
 	name := decodedName(quoted)
+	if o.hasName(w.names, name) {
+		w.failWith(reasonDuplicate)
+		return false
+	}
 	if o.many != nil {
-		if _, have := o.many[string(name)]; have {
-			return w.failWith(reasonDuplicate) >= 0
-		}
 		o.many[string(name)] = struct{}{}
 		return true
-	}
-	for _, have := range w.names[o.from:] {
-		if string(have) == string(name) {
-			return w.failWith(reasonDuplicate) >= 0
-		}
 	}
 	w.names = append(w.names, name)
 	if names := w.names[o.from:]; len(names) > fewNames {
@@ -175,6 +174,15 @@ func (w *walker) addName(o *object, quoted []byte) bool {
 		}
 	}
 	return true
+}
+
+// hasName reports whether a name is among those of the object. The last ones of names are its own, while they are few.
+func (o *object) hasName(names [][]byte, name []byte) bool {
+	if o.many != nil {
+		_, have := o.many[string(name)]
+		return have
+	}
+	return slices.ContainsFunc(names[o.from:], func(have []byte) bool { return bytes.Equal(have, name) })
 }
 
 // decodedName is a quoted name without quotes and escapes.
@@ -196,30 +204,28 @@ func (w *walker) checkLiteral(i int, word string) int {
 
 // checkNumber checks a number, which ends where it cannot go on.
 func (w *walker) checkNumber(i int) int {
-	if w.isOne(i, '-', '-') {
+	if w.hasByte(i, '-') {
 		i++
 	}
-	if w.isOne(i, '0', '0') {
+	if w.hasByte(i, '0') {
 		i++
 	} else {
 		i = w.checkDigits(i)
 	}
-	if w.isOne(i, '.', '.') {
+	if w.hasByte(i, '.') {
 		i = w.checkDigits(i + 1)
 	}
-	if !w.isOne(i, 'e', 'E') {
+	if !w.hasByte(i, 'e') && !w.hasByte(i, 'E') {
 		return i
 	}
-	if i++; w.isOne(i, '+', '-') {
+	if i++; w.hasByte(i, '+') || w.hasByte(i, '-') {
 		i++
 	}
 	return w.checkDigits(i)
 }
 
-// isOne reports whether one of two bytes stands at i, which may be -1.
-func (w *walker) isOne(i int, a, b byte) bool {
-	return uint(i) < uint(len(w.in)) && (w.in[i] == a || w.in[i] == b)
-}
+// hasByte reports whether a byte stands at i, which may be -1, or the end.
+func (w *walker) hasByte(i int, c byte) bool { return uint(i) < uint(len(w.in)) && w.in[i] == c }
 
 // checkDigits checks that one or more digits stand at i.
 func (w *walker) checkDigits(i int) int {
@@ -280,14 +286,14 @@ func (w *walker) checkEscape(i int) int {
 
 // checkCharacter checks the number of a character, or of two that are a pair of surrogates.
 func (w *walker) checkCharacter(i int) int {
-	if !w.isOne(i, 'u', 'u') {
+	if !w.hasByte(i, 'u') {
 		return w.failAt(i)
 	}
 	first, i := w.readHex(i + 1)
 	if i < 0 || !w.strict || !utf16.IsSurrogate(first) {
 		return i
 	}
-	if !w.isOne(i, '\\', '\\') || !w.isOne(i+1, 'u', 'u') {
+	if !w.hasByte(i, '\\') || !w.hasByte(i+1, 'u') {
 		return w.failWith(reasonUTF8)
 	}
 	second, i := w.readHex(i + 2)

@@ -54,7 +54,7 @@ func (w *walker) openObject(what string) *ParseError {
 		w.failWith(reasonUTF8)
 		return w.parseError()
 	}
-	if w.at = skipSpace(w.in, 0); w.at >= len(w.in) || w.in[w.at] != '{' {
+	if w.at = skipSpace(w.in, 0); !w.hasByte(w.at, '{') {
 		return w.notObject(what)
 	}
 	w.at = w.enterNested(w.at)
@@ -112,7 +112,7 @@ func (w *walker) nextValue() (json.RawMessage, *ParseError) {
 // nextNoted is nextValue, with its members if it is an object; nil if there are many.
 func (w *walker) nextNoted() (value json.RawMessage, members []Member, perr *ParseError) {
 	from := w.at
-	if from >= len(w.in) || w.in[from] != '{' {
+	if !w.hasByte(from, '{') {
 		value, perr = w.nextValue()
 		return value, nil, perr
 	}

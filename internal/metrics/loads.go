@@ -39,9 +39,8 @@ func (m *Metrics) observeLoads(o metric.Observer, loads map[string]Load) {
 		t, tools := m.Tasks(upstream), map[string]ToolLoad{}
 		o.ObserveFloat64(m.gauges[queueLength], float64(load.Queued), t.own)
 		for tool, l := range load.Tools {
-			t.showTool(tool)
-			name := m.Names.Bound(upstream, methodTool, tool)
-			tools[name] = tools[name].plus(l)
+			name := t.showTool(tool)
+			tools[name] = tools[name].addLoad(l)
 		}
 		t.mu.Lock()
 		for tool := range t.shown {
@@ -64,8 +63,8 @@ func (m *Metrics) observeTool(o metric.Observer, upstream, tool string, l ToolLo
 	o.ObserveFloat64(m.gauges[questionsOldest], ageOf(l.Asked), of)
 }
 
-// plus adds the load of another tool.
-func (l ToolLoad) plus(o ToolLoad) ToolLoad {
+// addLoad adds the load of another tool.
+func (l ToolLoad) addLoad(o ToolLoad) ToolLoad {
 	return ToolLoad{
 		l.Running + o.Running, l.InputRequired + o.InputRequired, l.Queued + o.Queued, Earlier(l.Oldest, o.Oldest),
 		l.Questions + o.Questions, Earlier(l.Asked, o.Asked),

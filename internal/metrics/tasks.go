@@ -60,12 +60,13 @@ func (m *Metrics) Tasks(upstream string) *Tasks {
 	return t
 }
 
-// showTool has the gauges show a tool from now on.
-func (t *Tasks) showTool(tool string) {
+// showTool has the gauges show a tool from now on, and returns its bounded name.
+func (t *Tasks) showTool(tool string) string {
 	name := t.m.Names.Bound(t.upstream, methodTool, tool)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.shown[name] = true
+	return name
 }
 
 // Called counts a call of a tool by what its client got, and when: a value of semconv.CallAnswer.
