@@ -148,9 +148,7 @@ func (rv *recovery) beginAdopted(t Task) {
 
 // startAdopted has an adopted task run. What others did to it before it had a run is read.
 func (rv *recovery) startAdopted(r *run, t Task) {
-	r.trace.logRun(slog.LevelInfo, "took over a task", "attempt", t.Lease.Adoption+1, "from", string(t.From), "event", KindAdopted.eventName())
-	r.meter.adopted = true
-	r.srv.metrics.Adopted(r.ctx, r.call.Request.tool())
+	r.observed.noteAdopted(t)
 	r.inbox.reviewVersion(0)
 	rv.s.life.work.Go(func() { r.finishAs(t) })
 }
@@ -187,8 +185,8 @@ func (s *Shim) adoptedRun(t Task) *run {
 	r.rounds.goOn(rec.Round)
 	r.status.message, r.status.params = t.StatusMessage, t.Progress.Params
 	r.pieces.resumeAt(t.Position)
-	r.trace.adoptTrace(t)
-	ctx := trace.ContextWithRemoteSpanContext(s.life.ctx, r.trace.above)
+	r.observed.adoptTrace(t)
+	ctx := trace.ContextWithRemoteSpanContext(s.life.ctx, r.observed.above)
 	if s.budget != nil {
 		r.hold = s.budget.Hold()
 		ctx = budget.With(ctx, r.hold)

@@ -4,11 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"time"
-
-	"go.opentelemetry.io/otel/trace"
 
 	"taskgate/internal/semconv"
 	"taskgate/internal/work"
@@ -41,15 +38,12 @@ func (b *mailbox) askQuestions(ctx context.Context, q []Question) ([]Answer, err
 	if b.run.call.Asking == AskNever || len(q) == 0 {
 		return nil, ErrNoAsk
 	}
-	var spans []trace.Span
+	var settled func(how []string)
 	// This goroutine now waits for long, so everything else is done apart.
 	err := work.Apart(func() error {
 		err := b.storeQuestions(ctx, q)
 		if err == nil {
-			spans = b.startQuestions(q)
-			if !b.asksOn(q) {
-				b.run.trace.logRun(slog.LevelInfo, "a task asks its client", "questions", len(q), "event", KindAsked.eventName())
-			}
+			settled = b.run.observed.noteAsked(q, b.asksOn(q))
 		}
 		return err
 	})
@@ -67,21 +61,12 @@ func (b *mailbox) askQuestions(ctx context.Context, q []Question) ([]Answer, err
 	}
 	var answers []Answer
 	err = work.Apart(func() error {
-		how := slices.Repeat([]string{semconv.QuestionWithdrawn}, len(q)) // unless their end is stored
-		defer func() {
-			endQuestions(spans, how)
-			b.measureAnswers(how)
-		}()
-		if err != nil {
-			return err
+		var how []string
+		if err == nil {
+			answers, how, err = b.collectAnswers(ctx, q, late)
 		}
-		got, ended, err := b.collectAnswers(ctx, q, late)
-		if err != nil {
-			return err
-		}
-		answers, how = got, ended
-		b.run.trace.logRun(slog.LevelInfo, "the questions of a task are settled", "outcomes", how, "event", KindAnswered.eventName())
-		return nil
+		settled(how)
+		return err
 	})
 	return answers, err
 }
@@ -312,20 +297,6 @@ func (b *mailbox) endAsk() {
 	b.open, b.read, b.since = nil, letters{}, time.Time{}
 }
 
-// measureAnswers measures how the questions ended that were asked.
-func (b *mailbox) measureAnswers(how []string) {
-	r := b.run
-	r.mu.Lock()
-	since := b.since
-	r.mu.Unlock()
-	if since.IsZero() { // nobody was asked
-		return
-	}
-	for _, outcome := range how {
-		r.srv.metrics.Answered(r.ctx, outcome, time.Since(since))
-	}
-}
-
 // takeState takes the state of the record. run.mu is held.
 func (b *mailbox) takeState(t Task) {
 	if b.open != nil {
@@ -450,7 +421,7 @@ func (b *mailbox) collectAnswers(ctx context.Context, q []Question, late bool) (
 	b.run.mu.Unlock()
 	if late {
 		b.expireQuestions(t, q)
-		b.run.trace.noteMoment(KindWithdrawn, "nobody answered in time")
+		b.run.observed.noteMoment(KindWithdrawn, "nobody answered in time")
 		b.run.status.setMessage("nobody answered in time: " + clipText(textOf(q[0])))
 	}
 	answers, how = answersIn(t, q)

@@ -188,9 +188,9 @@ func (c *creation) storeTask(t Task, begin []Batch) (Task, error) {
 	} else {
 		t.ID, t.Op = r.core.newTaskID(r.base, t), r.core.newOp()
 	}
-	root := r.trace.startTrace(&t, c.maybe)
+	root := r.observed.startTrace(&t, c.maybe)
 	defer root.End()
-	timeline := r.trace.takeMoments()
+	timeline := r.observed.takeMoments()
 	if t.Visible {
 		timeline = append(timeline, Moment{Kind: KindMade, Detail: string(r.core.replica)})
 	}
@@ -220,13 +220,12 @@ func (c *creation) storeTask(t Task, begin []Batch) (Task, error) {
 		return Task{}, fmt.Errorf("create a task: %w", err)
 	}
 	t.CreatedAt, t.UpdatedAt = stored.CreatedAt, stored.UpdatedAt // of the store's clock
-	r.trace.beginSpan(t)
+	r.observed.beginSpan(t)
 	r.setRecord(stored, &record{id: t.ID, made: t, hidden: !stored.Visible, lease: t.Lease})
 	if stored.Visible {
-		r.trace.logMade()
-	} else {
-		r.trace.logSent()
+		r.observed.noteMade()
 	}
+	r.observed.logSent()
 	return stored, nil
 }
 

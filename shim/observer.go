@@ -93,19 +93,6 @@ func linkTo(ctx context.Context, t Task) {
 	}
 }
 
-// inTrace is a context with the trace of a task.
-func inTrace(ctx context.Context, t Task) context.Context {
-	if sc := contextOf(t); sc.IsValid() {
-		return trace.ContextWithSpanContext(ctx, sc)
-	}
-	return ctx
-}
-
-// taskAttrs are the attributes of all records on a task.
-func taskAttrs(t Task) []any {
-	return []any{"task_id", string(t.ID), "upstream", t.Upstream, "tool", t.Tool}
-}
-
 // logTask writes a record on a task.
 func (o *observer) logTask(t Task, level slog.Level, message string, more ...any) {
 	o.logTaskAt(time.Now(), contextOf(t), t, level, message, more...)
@@ -121,7 +108,7 @@ func (o *observer) logTaskAt(at time.Time, above trace.SpanContext, t Task, leve
 		ctx = trace.ContextWithSpanContext(ctx, above)
 	}
 	rec := slog.NewRecord(at, level, message, 0)
-	rec.Add(taskAttrs(t)...)
+	rec.Add("task_id", string(t.ID), "upstream", t.Upstream, "tool", t.Tool)
 	rec.Add(more...)
 	_ = o.log.Handler().Handle(ctx, rec) // as slog.Logger does
 }

@@ -44,11 +44,11 @@ func (e ending) heldBytes() int64 {
 // runs again, or is gone. So an ending is kept for a while and written again if need be
 // (design.md 0.20). The Shim owns it.
 type outcomes struct {
-	store  Store
-	life   *life
-	log    *slog.Logger
-	settle time.Duration // how long an ending is kept; not at all if that is negative
-	most   int64         // bytes of all that is kept
+	store    Store
+	life     *life
+	observer *observer
+	settle   time.Duration // how long an ending is kept; not at all if that is negative
+	most     int64         // bytes of all that is kept
 
 	mu    sync.Mutex // guards all below
 	held  map[ID]ending
@@ -112,7 +112,7 @@ func (o *outcomes) assureEnding(ctx context.Context, id ID) {
 	}
 	_, err := retry(ctx, func(ctx context.Context) (Task, error) { return o.endAgain(ctx, e) })
 	if err != nil && ctx.Err() == nil {
-		o.log.ErrorContext(inTrace(ctx, e.made), "the end of a task was lost by the store and could not be written again", append(taskAttrs(e.made), "err", err)...)
+		o.observer.logTask(e.made, slog.LevelError, "the end of a task was lost by the store and could not be written again", "err", err)
 	}
 }
 
@@ -132,7 +132,7 @@ func (o *outcomes) endAgain(ctx context.Context, e ending) (Task, error) {
 	case err != nil:
 		return t, err
 	}
-	o.log.WarnContext(inTrace(ctx, e.made), "the store had forgotten the end of a task; it is written again", taskAttrs(e.made)...)
+	o.observer.logTask(e.made, slog.LevelWarn, "the store had forgotten the end of a task; it is written again")
 	t, err = o.store.Apply(ctx, e.made.ID, nil, e.end)
 	if errors.Is(err, ErrPosition) {
 		if t, err = o.store.Get(ctx, e.made.ID, Summary); err != nil {

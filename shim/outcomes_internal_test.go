@@ -2,7 +2,6 @@ package shim
 
 import (
 	"context"
-	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +15,7 @@ func (silent) Get(context.Context, ID, Part) (Task, error) { return Task{}, ErrU
 // An ending that takes the place of one whose time is over, while the store is away, has all of its own time.
 func TestEndingInPlaceOfAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := &outcomes{store: silent{}, life: newLife(), log: slog.New(slog.DiscardHandler), held: make(map[ID]ending), settle: time.Minute, most: 1}
+		o := &outcomes{store: silent{}, life: newLife(), held: make(map[ID]ending), settle: time.Minute, most: 1}
 		o.holdEnding(ending{made: Task{ID: "a"}})
 		<-time.After(70 * time.Second) // the store is asked whether it still has that
 		o.holdEnding(ending{made: Task{ID: "a"}, end: Change{To: Cancelled}})

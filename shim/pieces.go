@@ -182,7 +182,7 @@ func (w *pieceWriter) goBack(at Position) {
 	whole := w.rewindTo(t.Position)
 	r.mu.Unlock()
 	if !whole {
-		r.trace.logRun(slog.LevelWarn, "the store has lost partial results of a task", "had", at, "has", t.Position)
+		r.observed.logRun(slog.LevelWarn, "the store has lost partial results of a task", "had", at, "has", t.Position)
 	}
 }
 

@@ -72,7 +72,7 @@ func (rec *record) applyChange(ctx context.Context, change func() Change) (Task,
 	defer func() { <-rec.writing }()
 	rec.order++
 	c := change()
-	c.Order, c.Moments = rec.order, append(rec.run.trace.takeMoments(), c.Moments...)
+	c.Order, c.Moments = rec.order, append(rec.run.observed.takeMoments(), c.Moments...)
 	var lease Lease
 	t, err := retry(ctx, func(ctx context.Context) (Task, error) {
 		for lease = rec.currentLease(); ; lease = rec.currentLease() {
@@ -161,8 +161,7 @@ func (r *run) noteShown(t Task) {
 	rec.raised = t.TTL
 	rec.keepTTL(t.Retain)
 	work.Signal(r.caller.news)
-	r.srv.metrics.Made(r.call.Request.tool())
-	r.trace.logRun(slog.LevelInfo, "a task was made", "event", KindMade.eventName())
+	r.observed.noteMade()
 }
 
 // leastRaise is the least that is left of a TTL after it was raised: a task that

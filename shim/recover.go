@@ -3,7 +3,6 @@ package shim
 import (
 	"context"
 	"errors"
-	"log/slog"
 
 	"taskgate/internal/semconv"
 )
@@ -33,7 +32,7 @@ func (r *run) continuesUnder(l Lease) bool {
 // finishAs goes on with a call as its record says, and records how it ends.
 func (r *run) finishAs(t Task) {
 	if r.reply, r.err = r.recoverCall(t); r.err == errLost {
-		r.meter.countRecovery(semconv.RecoveryLost)
+		r.observed.countRecovery(semconv.RecoveryLost)
 	}
 	r.mu.Lock()
 	r.ended = true
@@ -55,20 +54,15 @@ func (r *run) recoverCall(t Task) (Reply, error) {
 	}
 	switch {
 	case r.rounds.open != nil: // nothing is on its way: the server waits for a retry
-		r.trace.setKind(semconv.AttemptResume)
+		r.observed.setKind(semconv.AttemptResume)
 		return r.sendAnew(semconv.RecoverySent)
 	case t.Checkpoint == nil && r.firm:
-		r.trace.setKind(semconv.AttemptSend)
+		r.observed.setKind(semconv.AttemptSend)
 		return r.sendAnew(semconv.RecoverySent)
 	case t.Checkpoint == nil:
 		return r.runAgain()
 	}
-	if r.srv.Upstream.Resumable(t.Checkpoint) {
-		r.trace.setKind(semconv.AttemptResume)
-		r.trace.logRun(slog.LevelInfo, "the call of a task is resumed", "event", KindResumed.eventName())
-		r.trace.noteMoment(KindResumed, "")
-	}
-	r.meter.countRecovery(semconv.RecoveryResumed)
+	r.observed.noteResumed(r.srv.Upstream.Resumable(t.Checkpoint))
 	reply, err := r.srv.Upstream.Resume(r.ctx, r.upstreamRequest(nil), t.Checkpoint, r)
 	switch {
 	case !errors.Is(err, ErrNotResumable):
@@ -92,9 +86,7 @@ func (r *run) runAgain() (Reply, error) {
 	r.begun++
 	runs := r.begun
 	r.mu.Unlock()
-	r.trace.setKind(semconv.AttemptRetry)
-	r.trace.logRun(slog.LevelInfo, "the call of a task is sent again", "runs", runs, "event", KindRetried.eventName())
-	r.trace.noteMoment(KindRetried, "")
+	r.observed.noteRetried(runs)
 	r.status.setMessage("started again after its replica was lost")
 	if err := r.record.persistChange(r.ctx, func() Change { return Change{Call: r.callRecord(true), Durable: true} }); err != nil {
 		return Reply{}, err
@@ -109,10 +101,7 @@ func (r *run) sendAnew(how string) (Reply, error) {
 	if r.call.Request.Params == nil { // it was sent, and its record has kept none
 		return Reply{}, errLost
 	}
-	r.meter.countRecovery(how)
-	r.mu.Lock()
-	r.trace.told = told{heard: r.trace.told.heard, progress: r.trace.told.progress}
-	r.mu.Unlock()
+	r.observed.noteUnsent(how)
 	if r.rounds.open == nil { // else it waits for its turn once it has the answers
 		var err error
 		if r.ticket, err = r.srv.reserveSlots(r.call.Request.Name, r.policy, true); err != nil {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,11 +58,10 @@ type run struct {
 	rounds   rounds
 	inbox    inbox
 	token    tokenInbox
-	meter    meter
 	// pieces has what is shown of the task while it runs; nil for nothing. It is set
 	// before anything else knows the run.
-	pieces *pieceWriter
-	trace  runTrace
+	pieces   *pieceWriter
+	observed observation
 
 	mu     sync.Mutex // guards all below, and what the parts say
 	ended  bool       // the upstream call has returned
@@ -94,9 +92,8 @@ func newRun(ctx context.Context, shared *core, rs *runs[run], srv *server, c Cal
 // assembleParts makes the parts of a run whose call and policy are known.
 func (r *run) assembleParts() {
 	r.done = make(chan struct{})
-	r.meter.run = r
 	r.caller = caller{run: r, news: make(chan struct{}, 1), leave: func() bool { return true }}
-	r.trace.run, r.creation.run, r.status.run, r.rounds.run, r.inbox.run, r.box.run = r, r, r, r, r, r
+	r.observed.run, r.creation.run, r.status.run, r.rounds.run, r.inbox.run, r.box.run = r, r, r, r, r, r
 	r.box.wake, r.token = make(chan struct{}, 1), tokenInbox{run: r, came: make(chan struct{}, 1)}
 	r.pieces = newPieceWriter(r)
 }
@@ -150,7 +147,7 @@ func (r *run) queueAndSend() (Reply, error) {
 	if err := r.takeTurn(); err != nil {
 		return Reply{}, err
 	}
-	r.meter.measureQueue()
+	r.observed.measureQueue()
 	return r.rounds.sendRounds()
 }
 
@@ -160,7 +157,7 @@ func (r *run) takeTurn() error {
 		return nil
 	}
 	r.status.setMessage(messageQueued)
-	r.trace.noteMoment(KindQueued, "")
+	r.observed.noteMoment(KindQueued, "")
 	r.setQueuing(true)
 	r.confirmUnsent()
 	err := r.awaitSlot(r.ctx)
@@ -174,7 +171,9 @@ func (r *run) takeTurn() error {
 // awaitSlot waits for a slot. One that comes free while this replica halts, because the halt has ended
 // a call, is for nobody.
 func (r *run) awaitSlot(ctx context.Context) error {
-	if err := r.trace.traceQueue(ctx); err != nil {
+	over := r.observed.noteQueue()
+	err := r.ticket.awaitSlots(ctx)
+	if over(err); err != nil {
 		return err
 	}
 	return context.Cause(r.core.life.ctx)
@@ -245,12 +244,10 @@ func (r *run) hasWaitingCaller() bool {
 // into the status message after it (protocol.md H17, T44), and into what is shown of
 // the task.
 func (r *run) Progress(p Progress) {
-	if heard := r.takeProgress(p); heard > 0 {
-		r.trace.logRun(slog.LevelDebug, "a task makes progress", "notifications", heard, "event", KindProgress.eventName())
-	}
+	r.observed.logProgress(r.takeProgress(p))
 }
 
-// takeProgress is Progress, and says what is to be told of it in the log (run.hears).
+// takeProgress is Progress, and says what is to be told of it in the log.
 func (r *run) takeProgress(p Progress) (heard int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -262,7 +259,7 @@ func (r *run) takeProgress(p Progress) (heard int) {
 	if !r.rounds.repeatsProgress(p) {
 		r.pieces.gatherProgress(p)
 	}
-	return r.trace.countProgress()
+	return r.observed.countProgress()
 }
 
 // Log takes a log notification: to the caller before there is a handle, and to nobody
@@ -300,9 +297,7 @@ func (r *run) Checkpoint(cp json.RawMessage) (stored func(context.Context) error
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	over := cmp.Or(context.Cause(r.ctx), context.Cause(r.core.life.ctx))
-	if r.trace.told.sent.IsZero() {
-		r.trace.told.sent = time.Now()
-	}
+	r.observed.noteReached()
 	if over == nil || r.checkpoint != nil { // a call that has not begun by its end never does
 		r.checkpoint, r.unsaved = cp, true
 	}
@@ -329,7 +324,7 @@ func (r *run) storeCheckpoint(ctx context.Context) error {
 		}
 		if err == nil {
 			r.box.noteForgotten(wrote.Forget)
-			r.trace.logSent()
+			r.observed.logSent()
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -361,40 +356,6 @@ func (r *run) writeCheckpoint(ctx context.Context) (wrote Change, err error) {
 		r.mu.Unlock()
 	}
 	return wrote, err
-}
-
-// meter measures a run. The run owns it.
-type meter struct {
-	run *run
-	// adopted: the call was taken over from another replica. It is set before the goroutine of
-	// the upstream call begins.
-	adopted bool
-}
-
-// measureQueue measures how long a task has waited for its call to be sent, where that is sent for the
-// first time now.
-func (m *meter) measureQueue() {
-	r := m.run
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.record != nil && !r.record.hidden && r.checkpoint == nil && r.begun == 1 && r.rounds.open == nil {
-		r.srv.metrics.Sent(r.ctx, time.Since(r.record.born))
-	}
-}
-
-// countRecovery counts what is done with a call that was taken over. A question outside of any call
-// goes the same way, and is none.
-func (m *meter) countRecovery(how string) {
-	if m.adopted {
-		m.run.srv.metrics.Recovered(m.run.ctx, how)
-	}
-}
-
-// measureTask measures the task, if the call is one.
-func (m *meter) measureTask(outcome string) {
-	if r := m.run; !r.isHidden() {
-		r.srv.metrics.Ended(r.ctx, r.call.Request.Name, outcome, time.Since(r.record.born))
-	}
 }
 
 // Causes with which the context of an upstream call ends, besides ErrDetached and

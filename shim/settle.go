@@ -20,14 +20,14 @@ func (r *run) settle() {
 	defer rec.closeRecord()
 	r.pieces.haltWriting()
 	c, ok := r.endChange()
-	how := r.trace.describeEnd(c, ok)
+	how := r.observed.describeEnd(c, ok)
 	if ok {
 		c.Moments = []Moment{{Kind: KindEnded, Detail: how.outcome}}
 		if c.Outcome != nil {
 			c.Outcome.Unknown = how.outcome == semconv.OutcomeUnknown
 		}
 	}
-	defer func() { r.trace.endSpan(how) }()
+	defer func() { r.observed.noteEnd(how) }()
 	if !ok {
 		switch {
 		case errors.Is(r.err, errTaskCancelled):
@@ -44,10 +44,10 @@ func (r *run) settle() {
 	err := r.persistLast(&c)
 	switch {
 	case err == nil:
-		r.meter.measureTask(how.outcome)
+		r.observed.measureTask(how.outcome)
 		r.core.outcomes.holdEnding(ending{made: rec.made, end: c, streamed: r.pieces.takeRecent()})
 	case errors.Is(err, ErrNotFound): // the store has forgotten that the task was made
-		r.meter.measureTask(how.outcome)
+		r.observed.measureTask(how.outcome)
 		if r.core.outcomes.holdEnding(ending{made: rec.made, end: c, streamed: r.pieces.takeRecent()}) {
 			r.core.outcomes.assureEnding(r.core.life.writes, rec.id)
 			return
@@ -59,7 +59,7 @@ func (r *run) settle() {
 		how = finish{Working, semconv.OutcomeLeft, labelOf(err)}
 	}
 	if err != nil && !errors.Is(err, ErrFinal) && !errors.Is(err, ErrDetached) {
-		r.trace.logRun(slog.LevelError, "the outcome of a task could not be recorded", "err", err)
+		r.observed.logRun(slog.LevelError, "the outcome of a task could not be recorded", "err", err)
 	}
 }
 
@@ -162,7 +162,7 @@ func (r *run) holdCancellation() {
 	if err != nil || t.Status.Final() && t.Status != Cancelled {
 		return
 	}
-	r.meter.measureTask(semconv.OutcomeCancelled)
+	r.observed.measureTask(semconv.OutcomeCancelled)
 	message := t.StatusMessage
 	if !t.Status.Final() {
 		message = messageCancelled // forgotten already
@@ -226,7 +226,7 @@ func (r *run) handOver() {
 	change.Moments = []Moment{{Kind: KindLeft, Detail: string(r.core.replica)}}
 	err := r.persistLast(&change)
 	if err != nil && !errors.Is(err, ErrLeaseLost) && !errors.Is(err, ErrFinal) {
-		r.trace.logRun(slog.LevelWarn, "a call is handed over with what was known of it before", "err", err)
+		r.observed.logRun(slog.LevelWarn, "a call is handed over with what was known of it before", "err", err)
 	}
 }
 

@@ -96,10 +96,11 @@ func New(o Options) (*Shim, error) {
 		life:         life,
 		marks:        newMarker(o.Store, o.MarkKeys),
 		outcomes: outcomes{
-			store: o.Store, life: life, log: log, held: make(map[ID]ending),
+			store: o.Store, life: life, held: make(map[ID]ending),
 			settle: cmp.Or(o.Settle, defaultSettle), most: cmp.Or(o.SettleBytes, defaultSettleBytes),
 		},
 	}
+	c.outcomes.observer = &c.observer
 	s := &Shim{
 		core:      c,
 		Heart:     c.heart,

@@ -15,7 +15,9 @@ import (
 	"taskgate/internal/semconv"
 )
 
-// This file writes the trace of a task. A task has one, whatever replicas it visits:
+// This file makes of the events of a run what is seen of it: spans, records of the log, metrics, and the moments
+// of the timeline. A run says what happens, and waits for none of it. A task has one trace, whatever replicas it
+// visits:
 //
 //	task {tool}          ends as soon as the task is stored, and is the root
 //	  run {tool}         the first attempt, until it has ended
@@ -28,16 +30,19 @@ import (
 // its replica. So nothing hangs below it: what an attempt does hangs below the short span
 // that came before.
 
-// runTrace is what is observed of a run. The run owns it. above and span are set before the
+// observation is what is seen of a run. The run owns it. above and span are set before the
 // run has its record.
-type runTrace struct {
+type observation struct {
 	run *run
 	// above is the span below which the spans of this attempt hang. It is exported already.
 	// If nobody records spans, it is that of the caller, who may want the server to know.
 	above trace.SpanContext
 	span  trace.Span // of the attempt
-	told  told       // run.mu guards it, and noted
-	noted []Moment   // what the timeline does not have yet, by the clock of this process
+	// adopted: the call was taken over from another replica. It is set before the goroutine of
+	// the upstream call begins.
+	adopted bool
+	told    told     // run.mu guards it, and noted
+	noted   []Moment // what the timeline does not have yet, by the clock of this process
 }
 
 // startTrace begins the trace of a task that is about to be stored, whose root is linked to
@@ -45,7 +50,7 @@ type runTrace struct {
 // ended for hours when the task does. Its context goes into the record, so that whoever
 // reads or adopts the task finds it. A creation that is repeated keeps the one that its
 // record may have by now.
-func (w *runTrace) startTrace(t, before *Task) trace.Span {
+func (w *observation) startTrace(t, before *Task) trace.Span {
 	r := w.run
 	if before != nil {
 		t.Trace = before.Trace
@@ -69,13 +74,13 @@ func rootName(t Task) string {
 }
 
 // beginSpan begins the span of the run that has made a task.
-func (w *runTrace) beginSpan(t Task) {
+func (w *observation) beginSpan(t Task) {
 	w.above = contextOf(t).WithRemote(false)
 	w.span = w.run.core.observer.startAttempt(w.above, t, semconv.AttemptRun)
 }
 
 // adoptTrace begins the spans of a run that goes on with another's task.
-func (w *runTrace) adoptTrace(t Task) {
+func (w *observation) adoptTrace(t Task) {
 	o := &w.run.core.observer
 	w.told.saidSent, w.told.notedSent = true, true // unless it is sent anew
 	ctx := trace.ContextWithRemoteSpanContext(o.life.ctx, contextOf(t))
@@ -88,7 +93,7 @@ func (w *runTrace) adoptTrace(t Task) {
 
 // contextOfRun is that of what the run does now: below the task's span, if there is a record, else
 // below the caller's.
-func (w *runTrace) contextOfRun() context.Context {
+func (w *observation) contextOfRun() context.Context {
 	r := w.run
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,29 +104,70 @@ func (w *runTrace) contextOfRun() context.Context {
 }
 
 // setKind says what kind of attempt this has come to be.
-func (w *runTrace) setKind(kind string) { w.span.SetAttributes(semconv.AttemptKind.String(kind)) }
+func (w *observation) setKind(kind string) { w.span.SetAttributes(semconv.AttemptKind.String(kind)) }
 
-// traceQueue waits for the slots of the call. Its span shows how long that took. A call that became a
-// task meanwhile has a second one, from then on, in the trace of the task.
-func (w *runTrace) traceQueue(ctx context.Context) error {
+// noteAdopted tells that the call of the run was taken over.
+func (w *observation) noteAdopted(t Task) {
+	w.adopted = true
+	w.run.srv.metrics.Adopted(w.run.ctx, w.run.call.Request.tool())
+	w.logEvent(KindAdopted, slog.LevelInfo, "took over a task", "attempt", t.Lease.Adoption+1, "from", string(t.From))
+}
+
+// noteResumed tells that the server is asked to go on with a call, if it may be able to.
+func (w *observation) noteResumed(resumable bool) {
+	w.countRecovery(semconv.RecoveryResumed)
+	if resumable {
+		w.setKind(semconv.AttemptResume)
+		w.logEvent(KindResumed, slog.LevelInfo, "the call of a task is resumed")
+		w.noteMoment(KindResumed, "")
+	}
+}
+
+// noteRetried tells that the call is begun again, for the time of that number.
+func (w *observation) noteRetried(runs int) {
+	w.setKind(semconv.AttemptRetry)
+	w.logEvent(KindRetried, slog.LevelInfo, "the call of a task is sent again", "runs", runs)
+	w.noteMoment(KindRetried, "")
+}
+
+// noteUnsent tells that a call is about to be sent that this replica does not have in flight: what is said of its
+// sending is said again. how is a value of semconv.Recovery.
+func (w *observation) noteUnsent(how string) {
+	w.countRecovery(how)
+	w.run.mu.Lock()
+	defer w.run.mu.Unlock()
+	w.told = told{heard: w.told.heard, progress: w.told.progress}
+}
+
+// countRecovery counts what is done with a call that was taken over: a value of semconv.Recovery. A question
+// outside of any call goes the same way, and is none.
+func (w *observation) countRecovery(how string) {
+	if w.adopted {
+		w.run.srv.metrics.Recovered(w.run.ctx, how)
+	}
+}
+
+// noteQueue tells that the call waits for its slots, and over how that has ended. The span shows how long it
+// took. A call that became a task meanwhile has a second one, from then on, in the trace of the task.
+func (w *observation) noteQueue() (over func(error)) {
 	r, o := w.run, &w.run.core.observer
 	t := Task{Upstream: r.srv.name, Method: r.call.Request.Method, Tool: r.call.Request.Name}
 	if r.hasRecord() {
 		t = r.record.constantPart()
 	}
 	_, span := o.tracer.Start(w.contextOfRun(), "queue "+spanSubject(t), trace.WithAttributes(attrsOf(t)...))
-	defer span.End()
-	err := r.ticket.awaitSlots(ctx)
-	if err != nil {
-		span.SetAttributes(semconv.ErrorType.String(labelOf(err)))
-		span.SetStatus(codes.Error, "")
+	return func(err error) {
+		defer span.End()
+		if err != nil {
+			span.SetAttributes(semconv.ErrorType.String(labelOf(err)))
+			span.SetStatus(codes.Error, "")
+		}
+		if t.ID == "" && r.hasRecord() {
+			t = r.record.constantPart()
+			_, since := o.tracer.Start(w.contextOfRun(), "queue "+spanSubject(t), trace.WithAttributes(attrsOf(t)...), trace.WithTimestamp(r.record.born))
+			since.End()
+		}
 	}
-	if t.ID == "" && r.hasRecord() {
-		t = r.record.constantPart()
-		_, since := o.tracer.Start(w.contextOfRun(), "queue "+spanSubject(t), trace.WithAttributes(attrsOf(t)...), trace.WithTimestamp(r.record.born))
-		since.End()
-	}
-	return err
 }
 
 // finish is how an attempt ended.
@@ -132,7 +178,7 @@ type finish struct {
 }
 
 // describeEnd says how the run ended, given what endChange has made of that.
-func (w *runTrace) describeEnd(c Change, ends bool) finish {
+func (w *observation) describeEnd(c Change, ends bool) finish {
 	r := w.run
 	switch {
 	case !ends && errors.Is(r.err, errTaskCancelled):
@@ -163,8 +209,15 @@ func (w *runTrace) describeEnd(c Change, ends bool) finish {
 // maybeDone are the kinds of an UpstreamError after which the server may have done the work.
 var maybeDone = []string{"lost", "shutdown", KindClosed, KindSession}
 
-// endSpan ends the span of the attempt, and tells how it ended.
-func (w *runTrace) endSpan(f finish) {
+// measureTask measures the task, if the call is one.
+func (w *observation) measureTask(outcome string) {
+	if r := w.run; !r.isHidden() {
+		r.srv.metrics.Ended(r.ctx, r.call.Request.Name, outcome, time.Since(r.record.born))
+	}
+}
+
+// noteEnd tells how the attempt ended.
+func (w *observation) noteEnd(f finish) {
 	defer w.logEnd(f)
 	defer w.span.End()
 	if !w.span.IsRecording() {
@@ -207,14 +260,14 @@ func labelOf(err error) string {
 // ended, and never what was asked, answered or said.
 
 // noteMoment has the timeline tell of something, with the next change of the record.
-func (w *runTrace) noteMoment(kind Kind, detail string) {
+func (w *observation) noteMoment(kind Kind, detail string) {
 	w.run.mu.Lock()
 	defer w.run.mu.Unlock()
 	w.noted = append(w.noted, Moment{Kind: kind, At: time.Now(), Detail: detail})
 }
 
 // takeMoments takes what was noted. Where the call was sent since, that is noted with it.
-func (w *runTrace) takeMoments() (all []Moment) {
+func (w *observation) takeMoments() (all []Moment) {
 	w.run.mu.Lock()
 	defer w.run.mu.Unlock()
 	if at := w.told.sent; !at.IsZero() && !w.told.notedSent {
@@ -247,24 +300,46 @@ func (rec *record) constantPart() Task {
 }
 
 // logRun writes a record on the task of the run, below the span that its attempt has begun with.
-func (w *runTrace) logRun(level slog.Level, message string, more ...any) {
+func (w *observation) logRun(level slog.Level, message string, more ...any) {
 	w.logRunAt(time.Now(), level, message, more...)
 }
 
 // logRunAt is logRun of what happened at some time before.
-func (w *runTrace) logRunAt(at time.Time, level slog.Level, message string, more ...any) {
+func (w *observation) logRunAt(at time.Time, level slog.Level, message string, more ...any) {
 	w.run.core.observer.logTaskAt(at, w.above, w.run.record.constantPart(), level, message, more...)
 }
 
-// logMade tells that a task was made of the call, which may have been sent before.
-func (w *runTrace) logMade() {
+// logEvent is logRun of an event of a kind.
+func (w *observation) logEvent(kind Kind, level slog.Level, message string, more ...any) {
+	w.logRun(level, message, append(more, "event", kind.eventName())...)
+}
+
+// noteMade tells that a task was made of the call.
+func (w *observation) noteMade() {
 	w.run.srv.metrics.Made(w.run.call.Request.tool())
-	w.logRun(slog.LevelInfo, "a task was made", "event", KindMade.eventName())
-	w.logSent()
+	w.logEvent(KindMade, slog.LevelInfo, "a task was made")
+}
+
+// measureQueue measures how long a task has waited for its call to be sent, where that is sent for the
+// first time now.
+func (w *observation) measureQueue() {
+	r := w.run
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.record != nil && !r.record.hidden && r.checkpoint == nil && r.begun == 1 && r.rounds.open == nil {
+		r.srv.metrics.Sent(r.ctx, time.Since(r.record.born))
+	}
+}
+
+// noteReached notes when the server was first reached. run.mu is held.
+func (w *observation) noteReached() {
+	if w.told.sent.IsZero() {
+		w.told.sent = time.Now()
+	}
 }
 
 // logSent tells once of each attempt that its call went to the server.
-func (w *runTrace) logSent() {
+func (w *observation) logSent() {
 	w.run.mu.Lock()
 	at := w.told.sent
 	due := w.run.record != nil && !at.IsZero() && !w.told.saidSent
@@ -277,7 +352,7 @@ func (w *runTrace) logSent() {
 
 // countProgress counts progress, and returns how much there was where that is to be told: at once for
 // the first of a task, and then at a bounded rate. run.mu is held.
-func (w *runTrace) countProgress() (heard int) {
+func (w *observation) countProgress() (heard int) {
 	if w.run.record == nil {
 		return 0
 	}
@@ -290,13 +365,20 @@ func (w *runTrace) countProgress() (heard int) {
 	return w.told.heard
 }
 
+// logProgress tells of as much progress as countProgress has found worth it.
+func (w *observation) logProgress(heard int) {
+	if heard > 0 {
+		w.logEvent(KindProgress, slog.LevelDebug, "a task makes progress", "notifications", heard)
+	}
+}
+
 // logEnd tells how the attempt ended.
-func (w *runTrace) logEnd(f finish) {
-	level, event, message := slog.LevelInfo, KindEnded.eventName(), "a task has ended"
+func (w *observation) logEnd(f finish) {
+	level, kind, message := slog.LevelInfo, KindEnded, "a task has ended"
 	more := []any{"status", string(f.status), "outcome", f.outcome}
 	switch {
 	case f.outcome == semconv.OutcomeLeft:
-		event, message = KindLeft.eventName(), "a task is left to another replica"
+		kind, message = KindLeft, "a task is left to another replica"
 	case w.run.err != nil && f.outcome != semconv.OutcomeCancelled:
 		level, message = slog.LevelWarn, "the call of a task failed"
 	case w.run.isHidden():
@@ -308,30 +390,42 @@ func (w *runTrace) logEnd(f finish) {
 	if level == slog.LevelWarn {
 		more = append(more, "err", w.run.err)
 	}
-	w.logRun(level, message, append(more, "event", event)...)
+	w.logEvent(kind, level, message, more...)
 }
 
-// startQuestions begins the spans of questions that are open now: how long each was and how
-// it was answered, and never what it said.
-func (b *mailbox) startQuestions(q []Question) []trace.Span {
-	r := b.run
-	ctx, attrs := r.trace.contextOfRun(), attrsOf(r.record.constantPart())
+// noteAsked tells of questions that are open now, and settled how each ended, nil for withdrawn: never what they
+// say. again says that another replica has told of them.
+func (w *observation) noteAsked(q []Question, again bool) (settled func(how []string)) {
+	r := w.run
+	ctx, attrs := w.contextOfRun(), attrsOf(r.record.constantPart())
 	spans := make([]trace.Span, len(q))
 	for i := range q {
 		_, spans[i] = r.core.observer.tracer.Start(ctx, "question "+q[i].Method, trace.WithAttributes(append(attrs, semconv.MCPMethod.String(q[i].Method))...))
 	}
-	return spans
-}
-
-// endQuestions ends the spans of questions with how each ended.
-func endQuestions(spans []trace.Span, how []string) {
-	for i, span := range spans {
-		outcome := how[i]
-		span.SetAttributes(semconv.QuestionOutcome.String(outcome))
-		if outcome != semconv.QuestionAnswered && outcome != semconv.QuestionWithdrawn {
-			span.SetAttributes(semconv.ErrorType.String(outcome))
-			span.SetStatus(codes.Error, "")
+	if !again {
+		w.logEvent(KindAsked, slog.LevelInfo, "a task asks its client", "questions", len(q))
+	}
+	return func(how []string) {
+		if how != nil {
+			w.logEvent(KindAnswered, slog.LevelInfo, "the questions of a task are settled", "outcomes", how)
 		}
-		span.End()
+		r.mu.Lock()
+		since := r.box.since
+		r.mu.Unlock()
+		for i, span := range spans {
+			outcome := semconv.QuestionWithdrawn
+			if how != nil {
+				outcome = how[i]
+			}
+			span.SetAttributes(semconv.QuestionOutcome.String(outcome))
+			if outcome != semconv.QuestionAnswered && outcome != semconv.QuestionWithdrawn {
+				span.SetAttributes(semconv.ErrorType.String(outcome))
+				span.SetStatus(codes.Error, "")
+			}
+			span.End()
+			if !since.IsZero() { // else nobody was asked
+				r.srv.metrics.Answered(r.ctx, outcome, time.Since(since))
+			}
+		}
 	}
 }
