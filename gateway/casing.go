@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"cmp"
+	"encoding/json"
 	"net/http"
 	"strings"
 
@@ -27,28 +29,32 @@ var spelt = func() map[string]string {
 
 // checkCase refuses params in which, or in whose _meta, members differ in case only, and members that
 // have the name of one that the gateway reads, in other case.
-func checkCase(id jsonrpc.ID, params, meta []byte) *wire.Failure {
-	for _, obj := range [][]byte{params, meta} {
-		if name, ok := variant(obj); ok {
-			f := wire.InvalidParams("params: the name of the member %q differs in case from another one", name)
-			f.ID, f.Status = id, http.StatusBadRequest
-			return f
-		}
+// envelope says that _meta carries the mark of a modern request, whose value is looked at later: a wrong one
+// is a modern mistake.
+func checkCase(id jsonrpc.ID, params []byte) (envelope bool, fail *wire.Failure) {
+	meta, odd := findMember(params, "_meta")
+	mark, oddMeta := findMember(meta, mcp.MetaProtocolVersion)
+	if name := cmp.Or(odd, oddMeta); name != nil {
+		fail = wire.InvalidParams("params: the name of the member %q differs in case from another one", *name)
+		fail.ID, fail.Status = id, http.StatusBadRequest
 	}
-	return nil
+	return mark != nil, fail
 }
 
-// variant finds the first such member of an object.
-func variant(obj []byte) (name string, found bool) {
+// findMember finds the value of a member of an object, and the first name that differs in case only.
+func findMember(obj []byte, wanted string) (found json.RawMessage, odd *string) {
 	seen := make(map[string]bool, 8)
-	for name := range jsonrpc.Members(obj) {
+	for name, value := range jsonrpc.Members(obj) {
 		folded := fold(name)
-		if exact, ok := spelt[folded]; ok && exact != name || seen[folded] {
-			return name, true
+		if exact, ok := spelt[folded]; odd == nil && (ok && exact != name || seen[folded]) {
+			odd = &name
 		}
 		seen[folded] = true
+		if name == wanted {
+			found = value
+		}
 	}
-	return "", false
+	return found, odd
 }
 
 // fold is the same for all names that differ in case only.

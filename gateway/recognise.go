@@ -95,8 +95,7 @@ func recognise(h http.Header, body []byte) (era mcp.Era, msg jsonrpc.Message, er
 	if msg, err = jsonrpc.Parse(body); err != nil { // 2 is in it
 		return mcp.NoEra, msg, wire.Unreadable(err)
 	}
-	meta, _ := jsonrpc.Get(msg.Params, "_meta")
-	odd := checkCase(msg.ID, msg.Params, meta)
+	envelope, odd := checkCase(msg.ID, msg.Params)
 	switch {
 	case msg.Kind == jsonrpc.Request && msg.ID.Long():
 		return mcp.NoEra, msg, wire.InvalidRequest(msg.ID, "the id is too long")
@@ -107,7 +106,7 @@ func recognise(h http.Header, body []byte) (era mcp.Era, msg jsonrpc.Message, er
 			return mcp.NoEra, msg, wire.InvalidRequest(jsonrpc.ID{}, "clients do not post responses in this version")
 		}
 		return mcp.Legacy, msg, nil
-	case hasEnvelope(meta): // 4
+	case envelope: // 4
 		return mcp.Modern, msg, nil
 	case msg.Kind == jsonrpc.Notification:
 		// Which headers a modern notification needs is undefined in this
@@ -124,11 +123,4 @@ func recognise(h http.Header, body []byte) (era mcp.Era, msg jsonrpc.Message, er
 			Message: "params._meta lacks " + mcp.MetaProtocolVersion}
 	}
 	return mcp.Legacy, msg, nil // 7
-}
-
-// hasEnvelope reports whether params._meta carries the mark of a modern request. Its
-// value is looked at later: a wrong one is a modern mistake.
-func hasEnvelope(meta []byte) bool {
-	_, ok := jsonrpc.Get(meta, mcp.MetaProtocolVersion)
-	return ok
 }

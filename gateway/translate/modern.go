@@ -122,35 +122,29 @@ func ours(key string) bool {
 
 // foreignMeta is _meta without the members that are ours; nil if none is left.
 func foreignMeta(meta json.RawMessage) json.RawMessage {
-	var out []byte
-	for name, value := range jsonrpc.Members(meta) {
+	left := false
+	meta = jsonrpc.Edit(meta, func(name string, value json.RawMessage) json.RawMessage {
 		if ours(name) {
-			continue
+			return nil
 		}
-		out = append(out, ',')
-		out = jsonrpc.AppendString(out, name)
-		out = append(append(out, ':'), value...)
-	}
-	if out == nil {
+		left = true
+		return value
+	})
+	if !left {
 		return nil
 	}
-	out[0] = '{'
-	return append(out, '}')
+	return meta
 }
 
 // ModernParams are the params of a modern request for an upstream of this era. Only a
 // modern one knows what a retry has besides (2.7): the state that comes back to a legacy
 // one can only be ours.
 func ModernParams(method string, upstream mcp.Era, params json.RawMessage) json.RawMessage {
-	params = upstreamParams(method, params)
-	switch {
-	case !mcp.MayRequireInput(method):
-		return params
-	case upstream != mcp.Modern:
-		return withoutRetry(params)
-	}
-	if state, ok := jsonrpc.GetString(params, "requestState"); ok {
-		return unwrapState(params, state)
+	params = upstreamParams(method, params, upstream == mcp.Modern)
+	if upstream == mcp.Modern && mcp.MayRequireInput(method) {
+		if state, ok := jsonrpc.GetString(params, "requestState"); ok {
+			return unwrapState(params, state)
+		}
 	}
 	return params
 }
@@ -159,29 +153,22 @@ func ModernParams(method string, upstream mcp.Era, params json.RawMessage) json.
 // (protocol.md 7.2). The session's era has no retries: a modern server would take for one
 // what has their members.
 func LegacyParams(method string, upstream mcp.Era, params json.RawMessage) json.RawMessage {
-	params = upstreamParams(method, params)
-	if upstream == mcp.Modern && mcp.MayRequireInput(method) {
-		return withoutRetry(params)
-	}
-	return params
+	return upstreamParams(method, params, upstream != mcp.Modern)
 }
 
 // upstreamParams are params without what only means something between the client and the
-// gateway. A task, too, is made here and not there (T11).
-func upstreamParams(method string, params json.RawMessage) json.RawMessage {
-	meta, _ := jsonrpc.Get(params, "_meta")
-	if foreign := foreignMeta(meta); foreign != nil {
-		params = jsonrpc.With(params, foreign, "_meta")
-	} else {
-		params = jsonrpc.Without(params, "_meta")
-	}
-	if method == mcp.MethodToolsCall {
-		params = jsonrpc.Without(params, "task")
-	}
-	return params
-}
-
-// withoutRetry are params without what makes a request a retry.
-func withoutRetry(params json.RawMessage) json.RawMessage {
-	return jsonrpc.Without(jsonrpc.Without(params, "inputResponses"), "requestState")
+// gateway. A task, too, is made here and not there (T11). retry says that what makes a request a retry
+// stays. It is one walk.
+func upstreamParams(method string, params json.RawMessage, retry bool) json.RawMessage {
+	return jsonrpc.Edit(params, func(name string, value json.RawMessage) json.RawMessage {
+		switch {
+		case name == "_meta":
+			return foreignMeta(value)
+		case name == "task" && method == mcp.MethodToolsCall:
+			return nil
+		case (name == "inputResponses" || name == "requestState") && !retry && mcp.MayRequireInput(method):
+			return nil
+		}
+		return value
+	})
 }
