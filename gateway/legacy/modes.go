@@ -52,6 +52,7 @@ func inMode(serve serve) serve {
 func (q *request) serveAs(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	as := *q
 	as.msg.Method, as.msg.Params = method, params
+	as.task, _ = jsonrpc.Get(params, "task")
 	if method == mcp.MethodTasksResult {
 		return as.awaitTask(ctx)
 	}

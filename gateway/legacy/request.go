@@ -25,7 +25,10 @@ type request struct {
 	state     sessionState // as of the request's arrival
 	principal shim.Principal
 	msg       jsonrpc.Message
+	meta      json.RawMessage // params._meta
 	name      string          // of the tool or prompt, or the resource's URI
+	task      json.RawMessage // params.task
+	retry     json.RawMessage // params.requestState
 	token     json.RawMessage // the client's progress token; nil if it wants none
 	out       *wire.Exchange
 	op        *wire.Operation
@@ -83,10 +86,13 @@ func (h *Handler) serveRequest(w http.ResponseWriter, r *http.Request, s *sessio
 
 func newLegacyRequest(h *Handler, s *session, p shim.Principal, msg jsonrpc.Message) *request {
 	q := &request{h: h, s: s, state: s.currentState(), principal: s.principalOf(p), msg: msg}
-	q.name, _ = jsonrpc.GetString(msg.Params, mcp.NameParam(msg.Method))
+	var params [4]json.RawMessage
+	jsonrpc.Pick(msg.Params, []string{"_meta", mcp.NameParam(msg.Method), "task", "requestState"}, params[:])
+	q.meta, q.task, q.retry = params[0], params[2], params[3]
+	q.name, _ = jsonrpc.String(params[1])
 	// A token that is neither string nor number is none, nor is one that is too long to be
 	// kept and repeated.
-	if token, ok := jsonrpc.Get(msg.Params, "_meta", mcp.MetaProgressToken); ok {
+	if token, ok := jsonrpc.Get(q.meta, mcp.MetaProgressToken); ok {
 		if id, err := jsonrpc.ParseID(token); err == nil && !id.Long() {
 			q.token = token
 		}
@@ -118,7 +124,7 @@ func (q *request) enterCalls() error {
 func (q *request) beginRequest(r *http.Request) (ctx context.Context, end func()) {
 	q.client = r.Context()
 	ctx, q.op = q.h.Telemetry.Start(r.Context(), r, wire.Request{
-		Msg: q.msg, Name: q.name, Version: q.state.Version, Upstream: q.h.Name, SessionID: q.s.id,
+		Msg: q.msg, Meta: q.meta, Name: q.name, Version: q.state.Version, Upstream: q.h.Name, SessionID: q.s.id,
 	})
 	if q.leave == nil {
 		if err := q.enterCalls(); err != nil {
@@ -197,7 +203,7 @@ func (q *request) answerError(err error) {
 // strayState reports whether a request comes with a state of a gateway, which nobody
 // gave to a client of this era: it cannot come back to a call (design.md 0.18).
 func (q *request) strayState() bool {
-	state, _ := jsonrpc.GetString(q.msg.Params, "requestState")
+	state, _ := jsonrpc.String(q.retry)
 	return mcp.MayRequireInput(q.msg.Method) && translate.OfGateway(state)
 }
 

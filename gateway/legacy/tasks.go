@@ -48,14 +48,13 @@ func withTasks(serve serve) serve {
 // (L2). Other members of it are tolerated: the TypeScript SDK 1.x also sends
 // pollInterval.
 func (q *request) taskWish() (wish bool, ttl time.Duration, err error) {
-	task, ok := jsonrpc.Get(q.msg.Params, "task")
-	if !ok || !q.h.offersTasks(q.state.Version) || q.principal.NoTasks {
+	if q.task == nil || !q.h.offersTasks(q.state.Version) || q.principal.NoTasks {
 		return false, 0, nil
 	}
-	if !jsonrpc.IsObject(task) {
+	if !jsonrpc.IsObject(q.task) {
 		return false, 0, wire.InvalidParams("params.task must be an object")
 	}
-	raw, ok := jsonrpc.Get(task, "ttl")
+	raw, ok := jsonrpc.Get(q.task, "ttl")
 	if !ok {
 		return true, 0, nil
 	}
