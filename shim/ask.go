@@ -19,6 +19,7 @@ type mailbox struct {
 	run   *run
 	open  []Question // those of the Ask under way, nil if there is none
 	read  letters    // what the record had when it was last read meanwhile
+	gone  []string   // keys of those that the server has withdrawn
 	wake  chan struct{}
 	since time.Time // when the open questions were brought to the caller; zero before
 	// until is the deadline of the open questions: when they were asked plus the timeout,
@@ -51,7 +52,7 @@ func (b *mailbox) askQuestions(ctx context.Context, q []Question) ([]Answer, err
 		return b.neverStored(ctx, q)
 	}
 	if err != nil {
-		b.withdrawQuestions(q) // an attempt may have stored them
+		b.withdrawQuestions(keysOf(q)) // an attempt may have stored them
 		return nil, err
 	}
 	defer b.endAsk()
@@ -86,7 +87,7 @@ func (b *mailbox) awaitAnswers(ctx context.Context, q []Question) (late bool, er
 				return true, nil
 			}
 			if err != nil {
-				b.withdrawQuestions(q)
+				b.withdrawQuestions(keysOf(q))
 				return false, err
 			}
 			continue
@@ -100,7 +101,7 @@ func (b *mailbox) awaitAnswers(ctx context.Context, q []Question) (late bool, er
 		case <-timer.C:
 			return true, nil
 		case <-ctx.Done():
-			b.withdrawQuestions(q)
+			b.withdrawQuestions(keysOf(q))
 			return false, context.Cause(ctx)
 		}
 	}
@@ -114,7 +115,7 @@ func (b *mailbox) neverStored(ctx context.Context, q []Question) ([]Answer, erro
 	case !b.run.hasRecord():
 		return notAsked(q), nil
 	case b.run.rounds.open == nil:
-		b.withdrawQuestions(q)
+		b.withdrawQuestions(keysOf(q))
 		return notAsked(q), nil
 	}
 	if err := b.run.rounds.takePlace(); err != nil {
@@ -139,6 +140,9 @@ func (b *mailbox) checkAsked(asked []Question) (open bool, forgotten []Question)
 	b.run.mu.Lock()
 	defer b.run.mu.Unlock()
 	for i := range asked {
+		if slices.Contains(b.gone, asked[i].Key) {
+			continue
+		}
 		q, ok := findQuestion(b.read.questions, asked[i].Key)
 		open = open || ok && q.Outstanding()
 		if !ok {
@@ -203,7 +207,8 @@ func (b *mailbox) questionChange(q []Question, again bool) (Change, int64) {
 	if !again && !b.asksAgain(q) {
 		b.until = time.Since(r.record.born) + b.answerTimeout()
 	}
-	change := Change{Ask: q, Call: r.callRecord(true), Forget: b.taken}
+	asked := slices.DeleteFunc(slices.Clone(q), func(q Question) bool { return slices.Contains(b.gone, q.Key) })
+	change := Change{Ask: asked, Call: r.callRecord(true), Forget: b.taken}
 	if !again && !b.asksAgain(q) {
 		change.Moments = []Moment{{Kind: KindAsked, Detail: methodsOf(q)}}
 	}
@@ -273,7 +278,8 @@ func (b *mailbox) deliverQuestions(t Task, turn int64, q []Question) {
 	var open []Question
 	b.read = b.read.renewedBy(t)
 	for i := range q {
-		if stored, ok := findQuestion(b.read.questions, q[i].Key); ok && stored.Outstanding() {
+		stored, ok := findQuestion(b.read.questions, q[i].Key)
+		if ok && stored.Outstanding() && !slices.Contains(b.gone, q[i].Key) { // else withdrawn while it was stored
 			open = append(open, stored)
 		}
 	}
@@ -294,7 +300,7 @@ func (b *mailbox) deliverQuestions(t Task, turn int64, q []Question) {
 func (b *mailbox) endAsk() {
 	b.run.mu.Lock()
 	defer b.run.mu.Unlock()
-	b.open, b.read, b.since = nil, letters{}, time.Time{}
+	b.open, b.gone, b.read, b.since = nil, nil, letters{}, time.Time{}
 }
 
 // takeState takes the state of the record. run.mu is held.
@@ -306,20 +312,25 @@ func (b *mailbox) takeState(t Task) {
 	}
 }
 
-// withdrawQuestions ends questions that the server no longer waits for. If the call itself has
-// ended, so has its record, or it is somebody else's.
-func (b *mailbox) withdrawQuestions(q []Question) {
+// withdrawQuestions ends questions that the server no longer waits for: some of the Ask under way, or all. If the call
+// itself has ended, so has its record, or it is somebody else's.
+func (b *mailbox) withdrawQuestions(keys []string) {
 	r := b.run
-	if r.ctx.Err() != nil || !r.hasRecord() {
+	r.mu.Lock()
+	b.gone = slices.Concat(b.gone, keys)
+	b.open = slices.DeleteFunc(slices.Clone(b.open), func(q Question) bool { return slices.Contains(keys, q.Key) })
+	work.Signal(b.wake)
+	kept := r.record != nil && r.ctx.Err() == nil
+	if kept {
+		r.caller.tellWithdrawn(slices.DeleteFunc(slices.Clone(keys), func(key string) bool {
+			stored, ok := findQuestion(b.read.questions, key)
+			return !ok || !stored.Outstanding()
+		}))
+	}
+	r.mu.Unlock()
+	if !kept {
 		return
 	}
-	keys := keysOf(q)
-	r.mu.Lock()
-	r.caller.tellWithdrawn(slices.DeleteFunc(keysOf(q), func(key string) bool {
-		stored, ok := findQuestion(b.read.questions, key)
-		return !ok || !stored.Outstanding()
-	}))
-	r.mu.Unlock()
 	// An answer that has come all the same is for nobody any more.
 	change := Change{Op: r.core.newOp(), Withdraw: keys, Take: keys}
 	r.core.life.work.Go(func() {
@@ -418,6 +429,7 @@ func (b *mailbox) collectAnswers(ctx context.Context, q []Question, late bool) (
 	b.run.token.awaitToken(t)
 	b.run.mu.Lock()
 	t.Questions = b.read.withGiven(t.Questions)
+	gone := b.gone
 	b.run.mu.Unlock()
 	if late {
 		b.expireQuestions(t, q)
@@ -425,6 +437,11 @@ func (b *mailbox) collectAnswers(ctx context.Context, q []Question, late bool) (
 		b.run.status.setMessage("nobody answered in time: " + clipText(textOf(q[0])))
 	}
 	answers, how = answersIn(t, q)
+	for i := range q {
+		if slices.Contains(gone, q[i].Key) {
+			how[i] = semconv.QuestionWithdrawn
+		}
+	}
 	return answers, how, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -309,3 +310,100 @@ func TestWhoMayAnswer(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// A server that withdraws one of several questions gets the answer to the other one, and nobody is asked the first any more.
+func TestOneOfTheQuestionsIsWithdrawn(t *testing.T) {
+	withdraws := func(d time.Duration) *scripted {
+		return &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+			if d == 0 {
+				s.Withdraw("b")
+			}
+			defer time.AfterFunc(d, func() { s.Withdraw("b") }).Stop()
+			answers, err := s.Ask(ctx, questions("a", "b")...)
+			if err != nil {
+				return shim.Reply{}, err
+			}
+			return shim.Reply{Result: json.RawMessage(spell(answers))}, nil
+		}}
+	}
+	const want = `{"answers":[{"to":"a"},{"action":"cancel"}]}`
+	t.Run("of a task", func(t *testing.T) {
+		bubble(t, func(t *testing.T, w *world) {
+			s := w.gateway("r1", withdraws(time.Minute), policy(shim.Auto))
+			task := asked(t, s, "a", "b")
+			pass(time.Minute)
+			got := read(t, s, task.ID)
+			wantStatus(t, got, shim.InputRequired)
+			if !got.Questions[0].Outstanding() || got.Questions[1].Outstanding() {
+				t.Errorf("%+v", got.Questions)
+			}
+			if err := s.Update(t.Context(), anyone, "up", task.ID, results("a")); err != nil {
+				t.Fatal(err)
+			}
+			pass(time.Second)
+			if got := read(t, s, task.ID); got.Outcome == nil || string(got.Outcome.Result) != want {
+				t.Errorf("%+v", got)
+			}
+		})
+	})
+	t.Run("that is answered already", func(t *testing.T) {
+		bubble(t, func(t *testing.T, w *world) {
+			s := w.gateway("r1", withdraws(time.Minute), policy(shim.Auto))
+			task := asked(t, s, "a", "b")
+			if err := s.Update(t.Context(), anyone, "up", task.ID, results("a")); err != nil {
+				t.Fatal(err)
+			}
+			pass(time.Minute + time.Second)
+			if got := read(t, s, task.ID); got.Outcome == nil || string(got.Outcome.Result) != want {
+				t.Errorf("%+v", got)
+			}
+		})
+	})
+	t.Run("on a stream", func(t *testing.T) {
+		for d, keys := range map[time.Duration]string{time.Minute: "[b]", 0: "[]"} {
+			bubble(t, func(t *testing.T, w *world) {
+				s := w.gateway("r1", withdraws(d), policy(shim.Never))
+				stream := &relayed{}
+				c := legacy(stream)
+				k := calls(t, s, c)
+				pass(d)
+				if fmt.Sprint(stream.withdrawn) != keys || len(stream.asked) != len(stream.withdrawn)+1 {
+					t.Errorf("%v is asked, and %v withdrawn", stream.asked, stream.withdrawn)
+				}
+				if err := s.Answer(t.Context(), c.Principal, "up", stream.id, "a", shim.Answer{Result: json.RawMessage(`{"to":"a"}`)}); err != nil {
+					t.Fatal(err)
+				}
+				pass(time.Second)
+				select {
+				case <-k.done:
+					wantReply(t, k.a, k.err, want)
+				default:
+					t.Error("the call waits for an answer that nobody waits for")
+				}
+			})
+		}
+	})
+	t.Run("while it is stored", func(t *testing.T) {
+		bubble(t, func(t *testing.T, w *world) {
+			withdraw := func() {}
+			h := &hooked{apply: func(ctx context.Context, c shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+				t, err := next(ctx)
+				if len(c.Ask) > 0 {
+					withdraw()
+				}
+				return t, err
+			}}
+			u := withdraws(time.Hour)
+			s := w.over("r1", h, &scripted{call: func(ctx context.Context, r shim.Request, sink shim.Sink) (shim.Reply, error) {
+				withdraw = func() { sink.Withdraw("b") }
+				return u.call(ctx, r, sink)
+			}}, policy(shim.Never))
+			stream := &relayed{}
+			calls(t, s, legacy(stream))
+			pass(time.Second)
+			if len(stream.asked) != 1 || len(stream.withdrawn) != 0 {
+				t.Errorf("%v is asked, and %v withdrawn", stream.asked, stream.withdrawn)
+			}
+		})
+	})
+}

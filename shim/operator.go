@@ -123,14 +123,14 @@ func (s *Shim) readLoads() map[string]metrics.Load {
 	for _, r := range s.runs.listRuns() {
 		if tools := all[r.srv.name].Tools; tools != nil { // else of an upstream that is not served any more
 			tool := r.call.Request.tool()
-			tools[tool] = r.addLoad(tools[tool])
+			tools[tool] = withRun(tools[tool], r)
 		}
 	}
 	return all
 }
 
-// addLoad adds the run to those of its tool.
-func (r *run) addLoad(l metrics.ToolLoad) metrics.ToolLoad {
+// withRun is the load of a tool with one more run.
+func withRun(l metrics.ToolLoad, r *run) metrics.ToolLoad {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	open := len(openQuestions(r.box.read.questions))

@@ -291,6 +291,9 @@ func (r *run) Ask(ctx context.Context, q ...Question) ([]Answer, error) {
 	return r.box.askQuestions(ctx, q)
 }
 
+// Withdraw has the caller asked something no more.
+func (r *run) Withdraw(key string) { r.box.withdrawQuestions([]string{key}) }
+
 // Checkpoint takes where the call could be resumed. What it returns keeps that durably once
 // the call is a task: an error keeps the upstream client from going on (design.md 0.6).
 func (r *run) Checkpoint(cp json.RawMessage) (stored func(context.Context) error) {

@@ -176,6 +176,9 @@ type Sink interface {
 	// Ask puts questions to the client and blocks until each is answered, refused,
 	// withdrawn or out of time. ErrNoAsk says that this client cannot be asked.
 	Ask(ctx context.Context, q ...Question) ([]Answer, error)
+	// Withdraw says that the server no longer waits for the answer to a question of the Ask under way, or
+	// of one that is about to begin. It comes from any goroutine, and does not block.
+	Withdraw(key string)
 	// Checkpoint takes what the upstream client needs to resume the call on another
 	// replica. It does not block. A newer checkpoint, also one from Progress, replaces an
 	// older one. The function that it returns waits until this one, or a newer one, is in

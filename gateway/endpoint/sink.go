@@ -61,6 +61,9 @@ func (s Sink) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) {
 	return nil, shim.ErrNoAsk
 }
 
+// Withdraw has nothing to do: nobody is asked.
+func (s Sink) Withdraw(string) {}
+
 // Checkpoint keeps nothing: a call that is no task is not resumed.
 func (s Sink) Checkpoint(json.RawMessage) (stored func(context.Context) error) {
 	return func(context.Context) error { return nil }

@@ -429,6 +429,7 @@ type discard struct{}
 
 func (discard) Progress(shim.Progress)             {}
 func (discard) Log(shim.Log)                       {}
+func (discard) Withdraw(string)                    {}
 func (discard) takeNotification(shim.Notification) {}
 func (discard) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) {
 	return nil, shim.ErrNoAsk

@@ -46,16 +46,15 @@ type questions struct {
 	x      *exchange
 	caller context.Context // of the call
 
-	mu       sync.Mutex
-	ready    bool                    // the questions may be asked
-	over     bool                    // the call is over: none is taken any more
-	waiting  []pending               // not put to the client yet
-	asked    []pending               // those of the Ask under way
-	gone     map[string]bool         // ids of those that the server has withdrawn
-	withdraw context.CancelCauseFunc // ends the Ask under way
-	held     bool                    // the GET stream of the session is held
-	routed   bool                    // questions on that stream may come here
-	settled  chan struct{}           // a signal for rest; nil before its first use
+	mu      sync.Mutex
+	ready   bool            // the questions may be asked
+	over    bool            // the call is over: none is taken any more
+	waiting []pending       // not put to the client yet
+	asked   []pending       // those of the Ask under way
+	gone    map[string]bool // ids of those that the server has withdrawn
+	held    bool            // the GET stream of the session is held
+	routed  bool            // questions on that stream may come here
+	settled chan struct{}   // a signal for rest; nil before its first use
 
 	busy bool            // the goroutine is there
 	ctx  context.Context // of that goroutine: over with the call
@@ -179,37 +178,35 @@ func (q *questions) askUntilNone() {
 	defer q.x.idle.resumeWatch()
 	for {
 		_ = work.Pause(q.ctx, gather) // next sees an end
-		ctx, asked := q.nextQuestions()
+		asked := q.nextQuestions()
 		if asked == nil {
 			return
 		}
 		// This goroutine waits in Ask for long, and keeps the stack that it has grown to.
-		_ = work.Apart(func() error { q.x.rec.saveCheckpoint(ctx); return nil })
-		answers, err := q.x.sink.Ask(ctx, questionsOf(asked)...)
+		_ = work.Apart(func() error { q.x.rec.saveCheckpoint(q.ctx); return nil })
+		answers, err := q.x.sink.Ask(q.ctx, questionsOf(asked)...)
 		q.settleAnswers(asked, answers, err)
 	}
 }
 
 // nextQuestions is what is to be asked now, nil for nothing.
-func (q *questions) nextQuestions() (ctx context.Context, asked []pending) {
+func (q *questions) nextQuestions() (asked []pending) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.over || q.ctx.Err() != nil || len(q.waiting) == 0 {
 		q.busy = false
-		return nil, nil
+		return nil
 	}
-	ctx, q.withdraw = context.WithCancelCause(q.ctx)
 	q.asked, q.waiting, q.gone = q.waiting, nil, make(map[string]bool)
-	return ctx, q.asked
+	return q.asked
 }
 
 // settleAnswers gives the server what the client said, and records that it has it. What the
 // server withdraws from now on comes too late.
 func (q *questions) settleAnswers(asked []pending, answers []shim.Answer, failed error) {
 	q.mu.Lock()
-	q.withdraw(nil)
 	gone := q.gone
-	q.asked, q.gone, q.withdraw = nil, nil, nil
+	q.asked, q.gone = nil, nil
 	q.mu.Unlock()
 	if failed != nil && isDetached(q.ctx) {
 		return // whoever goes on with the call asks again, under the same keys
@@ -265,6 +262,15 @@ func (q *questions) deliverAnswer(body []byte) error {
 // cancelQuestion hears that the server no longer waits for the answer to its request of this
 // id. It reports whether that is one of these questions.
 func (q *questions) cancelQuestion(id []byte) bool {
+	key, found := q.dropQuestion(id)
+	if key != "" {
+		q.x.sink.Withdraw(key)
+	}
+	return found
+}
+
+// dropQuestion takes one from those that wait. Of one that is being asked it returns the key.
+func (q *questions) dropQuestion(id []byte) (key string, found bool) {
 	is := func(p pending) bool { return string(p.ID) == string(id) }
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -273,16 +279,14 @@ func (q *questions) cancelQuestion(id []byte) bool {
 		q.x.rec.amendCheckpoint(func(c *checkpoint) { c.closeQuestions(withdrawn) })
 		q.waiting = slices.Delete(slices.Clone(q.waiting), i, i+1)
 		work.Signal(q.settled)
-		return true
+		return "", true
 	}
 	i := slices.IndexFunc(q.asked, is)
 	if i < 0 {
-		return false
+		return "", false
 	}
-	if q.gone[string(q.asked[i].ID)] = true; len(q.gone) == len(q.asked) {
-		q.withdraw(errWithdrawn)
-	}
-	return true
+	q.gone[string(id)] = true
+	return q.asked[i].Key, true
 }
 
 // restUntilAnswered waits while questions of the call's own stream are open, until the exchange ends, or so

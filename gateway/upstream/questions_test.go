@@ -238,6 +238,35 @@ func TestWithdrawnBehindABreak(t *testing.T) {
 	}
 }
 
+// A server may withdraw one of the questions that it has asked together: the client is told which.
+func TestOneOfTheQuestionsIsWithdrawn(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", func(x *fake.Exchange) {
+			first := x.Expect(`1`)
+			x.Event(`{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":` + elicit + `}`)
+			x.Event(`{"jsonrpc":"2.0","id":2,"method":"roots/list"}`)
+			_ = work.Pause(x.R.Context(), time.Second)
+			x.Event(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
+			x.Await(first)
+			x.Event(x.Fill(result))
+		})
+		sink := &shimtest.Sink{}
+		sink.OnAsk = func(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
+			_ = work.Pause(ctx, time.Minute)
+			if gone := sink.Withdrawn(); len(q) != 2 || len(gone) != 1 || gone[0] != q[1].Key {
+				t.Errorf("of %v are withdrawn: %v", q, gone)
+			}
+			return answering(ctx, q...)
+		}
+		if _, err := callIn(t, h, all, sink); err != nil {
+			t.Error(err)
+		}
+		if n := len(s.Seen("")); n != 1 {
+			t.Errorf("%d answers", n)
+		}
+	})
+}
+
 // A caller who leaves while a question is open cancels the call.
 func TestCancelWhileAsking(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {

@@ -24,6 +24,9 @@ type Sink struct {
 	logs        []shim.Log
 	checkpoints []json.RawMessage
 	questions   []shim.Question
+	open        []shim.Question // of the latest Ask
+	stop        func()          // ends it
+	withdrawn   []string
 }
 
 var _ shim.Sink = (*Sink)(nil)
@@ -45,15 +48,41 @@ func (s *Sink) Log(l shim.Log) {
 	s.logs = append(s.logs, l)
 }
 
-// Ask implements shim.Sink.
+// Ask implements shim.Sink. The context of OnAsk ends with the last of the questions that is withdrawn.
 func (s *Sink) Ask(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	s.mu.Lock()
-	s.questions = append(s.questions, q...)
+	s.questions, s.open, s.stop = append(s.questions, q...), q, stop
+	s.stopIfWithdrawn()
 	s.mu.Unlock()
 	if s.OnAsk == nil {
 		return nil, shim.ErrNoAsk
 	}
 	return s.OnAsk(ctx, q...)
+}
+
+// Withdraw implements shim.Sink.
+func (s *Sink) Withdraw(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.withdrawn = append(s.withdrawn, key)
+	s.stopIfWithdrawn()
+}
+
+// stopIfWithdrawn ends the latest Ask if all its questions are withdrawn. s.mu is held.
+func (s *Sink) stopIfWithdrawn() {
+	open := func(q shim.Question) bool { return !slices.Contains(s.withdrawn, q.Key) }
+	if s.stop != nil && !slices.ContainsFunc(s.open, open) {
+		s.stop()
+	}
+}
+
+// Withdrawn returns the keys of the questions that were withdrawn so far.
+func (s *Sink) Withdrawn() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.withdrawn)
 }
 
 // Checkpoint implements shim.Sink.

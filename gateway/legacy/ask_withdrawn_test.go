@@ -1,0 +1,57 @@
+package legacy_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"taskgate/internal/mcp"
+	"taskgate/shim/shimtest/fake"
+)
+
+// A server asks two things together and takes one back: the client is told, and its answer to the other one ends the call.
+func TestOneOfTheQuestionsIsTakenBack(t *testing.T) {
+	s := fake.New(t, fake.Stateful)
+	both := make(chan struct{})
+	s.Tool("t", func(x *fake.Exchange) {
+		first := x.Expect(`1`)
+		x.Event(`{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{"message":"first"}}`)
+		x.Event(`{"jsonrpc":"2.0","id":2,"method":"elicitation/create","params":{"message":"second"}}`)
+		<-both
+		x.Event(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
+		x.Await(first)
+		x.Event(x.Fill(`{"jsonrpc":"2.0","id":{id},"result":{"content":[{"type":"text","text":"done"}]}}`))
+	})
+	c := newRawClient(t, newBefore(t, s, nil))
+	c.initializeAsked()
+	stream := openSSE(t, c, http.MethodPost, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`, "")
+	defer stream.close()
+	asked := map[string]string{} // their ids
+	for {
+		_, data, ok := stream.event()
+		if !ok {
+			t.Fatal("the stream has ended")
+		}
+		var m struct {
+			ID, Method string
+			Params     struct{ Message, RequestID string }
+		}
+		_ = json.Unmarshal([]byte(data), &m) // of the answer the id is a number
+		switch {
+		case m.Method == mcp.MethodElicit:
+			if asked[m.Params.Message] = m.ID; len(asked) == 2 {
+				close(both)
+			}
+		case m.Method == mcp.NotifyCancelled:
+			if m.Params.RequestID != asked["second"] {
+				t.Errorf("%s is taken back", data)
+			}
+			if status, body := c.post(`{"jsonrpc":"2.0","id":"` + asked["first"] + `","result":{"action":"decline"}}`); status != http.StatusAccepted {
+				t.Errorf("%d %s", status, body)
+			}
+		case strings.Contains(data, `"done"`):
+			return
+		}
+	}
+}
