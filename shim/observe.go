@@ -6,12 +6,14 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
+	"taskgate/internal/metrics"
 	"taskgate/internal/semconv"
 )
 
@@ -41,8 +43,9 @@ type observation struct {
 	// adopted: the call was taken over from another replica. It is set before the goroutine of
 	// the upstream call begins.
 	adopted bool
-	told    told     // run.mu guards it, and noted
-	noted   []Moment // what the timeline does not have yet, by the clock of this process
+	told    told                             // run.mu guards it, and noted
+	noted   []Moment                         // what the timeline does not have yet, by the clock of this process
+	counted atomic.Pointer[metrics.ToolLoad] // as what the run was counted last
 }
 
 // startTrace begins the trace of a task that is about to be stored, whose root is linked to

@@ -129,26 +129,37 @@ func (s *Shim) readLoads() map[string]metrics.Load {
 	return all
 }
 
-// withRun is the load of a tool with one more run.
+// withRun is the load of a tool with one more run. One that writes just now, maybe to a client that does not read,
+// counts as it did before: whoever counts does not wait for it.
 func withRun(l metrics.ToolLoad, r *run) metrics.ToolLoad {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	if r.mu.TryLock() {
+		one := loadOf(r)
+		r.mu.Unlock()
+		r.observed.counted.Store(&one)
+	}
+	if one := r.observed.counted.Load(); one != nil {
+		return l.WithLoad(*one)
+	}
+	return l
+}
+
+// loadOf is the load of one run. Its lock is held.
+func loadOf(r *run) (l metrics.ToolLoad) {
 	open := len(openQuestions(r.box.read.questions))
 	if open > 0 {
-		l.Questions += open
-		l.Asked = metrics.Earlier(l.Asked, r.box.since)
+		l.Questions, l.Asked = open, r.box.since
 	}
 	switch {
 	case r.record.hidden:
 		return l
 	case r.queuing:
-		l.Queued++
+		l.Queued = 1
 	case open > 0:
-		l.InputRequired++
+		l.InputRequired = 1
 	default:
-		l.Running++
+		l.Running = 1
 	}
-	l.Oldest = metrics.Earlier(l.Oldest, r.record.born)
+	l.Oldest = r.record.born
 	return l
 }
 

@@ -40,7 +40,7 @@ func (m *Metrics) observeLoads(o metric.Observer, loads map[string]Load) {
 		o.ObserveFloat64(m.gauges[queueLength], float64(load.Queued), t.own)
 		for tool, l := range load.Tools {
 			name := t.showTool(tool)
-			tools[name] = tools[name].addLoad(l)
+			tools[name] = tools[name].WithLoad(l)
 		}
 		t.mu.Lock()
 		for tool := range t.shown {
@@ -63,8 +63,8 @@ func (m *Metrics) observeTool(o metric.Observer, upstream, tool string, l ToolLo
 	o.ObserveFloat64(m.gauges[questionsOldest], ageOf(l.Asked), of)
 }
 
-// addLoad adds the load of another tool.
-func (l ToolLoad) addLoad(o ToolLoad) ToolLoad {
+// WithLoad is the load with another one.
+func (l ToolLoad) WithLoad(o ToolLoad) ToolLoad {
 	return ToolLoad{
 		l.Running + o.Running, l.InputRequired + o.InputRequired, l.Queued + o.Queued, Earlier(l.Oldest, o.Oldest),
 		l.Questions + o.Questions, Earlier(l.Asked, o.Asked),
