@@ -57,7 +57,7 @@ func (s *server) graceFor(r Request, p Policy) time.Duration {
 
 // learnGrace takes an answer of the server.
 func (g *graces) learnGrace(tool string, took time.Duration, result json.RawMessage) {
-	images := hasImage(result)
+	images := hasImage(took, result)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	t, known := g.tools.Get(tool)
@@ -94,14 +94,20 @@ func (g *graces) graceOf(tool string) time.Duration {
 	return LearnedGrace
 }
 
-// imageReach is how far from its beginning or its end a result names the kind of an image. A long one is not
-// searched from end to end.
-const imageReach = 4 << 10
+// imageReach is how far from its beginning or its end a result names the kind of an image, if the result took less than
+// imageSearch. A later one is searched from end to end: beside its call that costs nothing.
+const (
+	imageReach  = 4 << 10
+	imageSearch = time.Second
+)
 
-// hasImage reports whether a result has an image among its content.
-func hasImage(result json.RawMessage) bool {
+// hasImage reports whether a result that took so long has an image among its content.
+func hasImage(took time.Duration, result json.RawMessage) bool {
 	kind := []byte(`"image"`)
-	near := min(len(result), imageReach)
+	near := len(result)
+	if took < imageSearch {
+		near = min(near, imageReach)
+	}
 	if !bytes.Contains(result[:near], kind) && !bytes.Contains(result[len(result)-near:], kind) {
 		return false
 	}

@@ -3,6 +3,7 @@ package shim_test
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -54,10 +55,12 @@ func TestLearnedGrace(t *testing.T) {
 		if got := graceOf("other", time.Minute); got != 30*time.Second {
 			t.Errorf("another tool became a task after %v", got)
 		}
-		answer.Result = json.RawMessage(`{"content":[{"type":"text","text":"a"},{"type":"image","data":"","mimeType":"image/png"}]}`)
-		for i, want := range []time.Duration{30 * time.Second, 50 * time.Second, 50 * time.Second} {
-			if got := graceOf("picture", 90*time.Second); got != want {
-				t.Errorf("call %d of a tool with images became a task after %v, want %v", i, got, want)
+		for tool, long := range map[string]string{"picture": "a", "picture of a page": strings.Repeat("a", 1<<20)} {
+			answer.Result = json.RawMessage(`{"content":[{"type":"text","text":"` + long + `"},{"type":"image","data":"` + long + `","mimeType":"image/png"}]}`)
+			for i, want := range []time.Duration{30 * time.Second, 50 * time.Second, 50 * time.Second} {
+				if got := graceOf(tool, 90*time.Second); got != want {
+					t.Errorf("%s: call %d of a tool with images became a task after %v, want %v", tool, i, got, want)
+				}
 			}
 		}
 	})
