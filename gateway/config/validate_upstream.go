@@ -25,7 +25,7 @@ func (p *problems) checkUpstreams(c *Config) {
 		}
 		if first, ok := names[u.Name]; ok && u.Name != "" {
 			p.add(at+".name", "this name is already that of upstreams[%d]", first)
-		} else if first, ok := paths[u.Path]; ok {
+		} else if first, ok := paths[u.Path]; ok && u.Path != defaultPath("") {
 			p.addFor([]string{at + ".path", at + ".name"}, "this path is already that of upstreams[%d]", first)
 		}
 		names[u.Name], paths[u.Path] = i, i
