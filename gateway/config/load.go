@@ -56,7 +56,7 @@ func (s *source) readConfig(root *yaml.Node, whole bool, env lookup) *Config {
 	}
 	for _, p := range c.problems() {
 		// What is missing from the lines above a syntax error may well stand
-		// below it.
+		// below it, as may the value of the last key.
 		if whole || s.hasPath(p.paths) {
 			s.addProblem(p)
 		}

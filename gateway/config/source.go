@@ -85,9 +85,9 @@ func (s *source) isBad(path string) bool {
 	return false
 }
 
-// hasPath reports whether the file itself has one of the paths.
+// hasPath reports whether the file itself has a value at one of the paths.
 func (s *source) hasPath(paths []string) bool {
-	return slices.ContainsFunc(paths, func(p string) bool { _, ok := s.at[p]; return ok })
+	return slices.ContainsFunc(paths, func(p string) bool { at, ok := s.at[p]; return ok && !isNull(at.value) })
 }
 
 // findPlace returns where to show a problem: the first of the paths that the file
