@@ -122,14 +122,17 @@ func (p *problems) secureURL(at, raw string) {
 	if raw == "" {
 		return // where it is required, that is said already
 	}
+	const begin = "must begin with https://, or with http:// and a loopback address"
 	u, err := url.Parse(raw)
 	switch {
+	case !strings.Contains(raw, "://"):
+		p.add(at, begin)
 	case err != nil:
 		p.add(at, "not a URL")
 	case u.Hostname() == "":
 		p.add(at, "the URL needs a host")
 	case u.Scheme != "https" && !(u.Scheme == "http" && IsLoopback(u.Hostname())):
-		p.add(at, "must begin with https://, or with http:// and a loopback address")
+		p.add(at, begin)
 	case u.User != nil:
 		p.add(at, "credentials do not belong in this URL")
 	case strings.Contains(raw, "#"):

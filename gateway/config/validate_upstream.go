@@ -179,10 +179,10 @@ func (p *problems) checkTarget(at, raw string) {
 	}
 	u, err := url.Parse(raw)
 	switch {
+	case !strings.Contains(raw, "://") || err == nil && u.Scheme != "http" && u.Scheme != "https":
+		p.add(at, "must begin with http:// or https://")
 	case err != nil:
 		p.add(at, "not a URL")
-	case u.Scheme != "http" && u.Scheme != "https":
-		p.add(at, "must begin with http:// or https://")
 	case u.Hostname() == "":
 		p.add(at, "the URL needs a host")
 	case u.User != nil:
