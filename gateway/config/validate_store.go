@@ -1,6 +1,10 @@
 package config
 
-import "taskgate/internal/storeurl"
+import (
+	"strings"
+
+	"taskgate/internal/storeurl"
+)
 
 // checkStore checks the store as far as that can be done without connecting.
 func (p *problems) checkStore(c *Config) {
@@ -13,7 +17,10 @@ func (p *problems) checkStore(c *Config) {
 	if c.WaitReplicas > 0 {
 		p.addFor([]string{"wait_replicas", "store"}, "only a Redis has replicas to wait for")
 	}
-	if path, onDisk := c.StoreFolder(); onDisk && path == "" {
+	switch path, onDisk := c.StoreFolder(); {
+	case onDisk && path == "":
 		p.add("store", "file: needs the path of a folder")
+	case strings.HasPrefix(path, "~"): // a shell leaves it alone behind "file:"
+		p.add("store", "the folder must not begin with ~, which is not replaced: write the whole path")
 	}
 }
