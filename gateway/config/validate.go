@@ -64,17 +64,17 @@ func (p *problems) checkListen(path, addr string) {
 	}
 }
 
-// checkAdmin checks the admin listener, which must not be the public one: what it says
-// is not for clients, and it asks nobody for a key.
+// checkAdmin checks the admin listener, and what it is for, as --admin may open it. It must not be the
+// public one: what it says is not for clients, and it asks nobody for a key.
 func (p *problems) checkAdmin(c *Config) {
-	if c.Admin == "" {
-		return
-	}
-	p.checkListen("admin", c.Admin)
 	p.checkAuth("admin_auth", &c.AdminAuth, c)
 	if c.TraceURL != "" {
 		p.traceURL(c)
 	}
+	if c.Admin == "" {
+		return
+	}
+	p.checkListen("admin", c.Admin)
 	if _, port, err := net.SplitHostPort(c.Admin); err == nil && port != "0" && c.Admin == c.Listen {
 		p.addFor([]string{"admin", "listen"}, "this address is already that of listen; admin needs one of its own")
 	}
