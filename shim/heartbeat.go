@@ -24,6 +24,7 @@ type Heart struct {
 	log     *slog.Logger
 	ticked  chan struct{} // holds a signal after each beat
 	ticks   atomic.Int64  // how many beats there have been
+	logged  string        // why the last beat failed, for Run; "" if it did not
 
 	// beats is held for reading while the heart beats, and guards gone: no beat may
 	// come after the goodbye.
@@ -57,8 +58,8 @@ func (h *Heart) Run(ctx context.Context) {
 		err := h.sendBeat(bounded)
 		stop()
 		h.noteBeat(now, err == nil)
-		if err != nil && ctx.Err() == nil && !errors.Is(err, ErrDraining) {
-			h.log.Warn("no heartbeat: the store is unavailable", "err", err)
+		if ctx.Err() == nil && !errors.Is(err, ErrDraining) {
+			h.logBeat(err)
 		}
 		h.ticks.Add(1)
 		work.Signal(h.ticked)
@@ -67,6 +68,23 @@ func (h *Heart) Run(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
+	}
+}
+
+// logBeat logs why there is no heartbeat, once until there is one again or the reason is another.
+func (h *Heart) logBeat(err error) {
+	reason := ""
+	if err != nil {
+		reason = err.Error()
+	}
+	if reason == h.logged {
+		return
+	}
+	h.logged = reason
+	if err != nil {
+		h.log.Warn("no heartbeat: the store is unavailable", "err", err)
+	} else {
+		h.log.Info("the store takes heartbeats again")
 	}
 }
 
