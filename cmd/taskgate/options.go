@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"time"
 
@@ -25,10 +26,22 @@ func newServeOptions(flags *flag.FlagSet) *serveOptions {
 	flags.StringVar(&o.listen, "listen", "", "")
 	flags.StringVar(&o.admin, "admin", "", "")
 	flags.StringVar(&o.store, "store", "", "")
-	flags.DurationVar(&o.grace, "grace", 0, "")
+	o.declareGrace()
 	flags.StringVar(&o.logFormat, "log-format", "", "")
 	flags.StringVar(&o.logLevel, "log-level", "", "")
 	return o
+}
+
+func (o *serveOptions) declareGrace() {
+	o.flags.Func("grace", "", func(text string) (err error) {
+		if o.grace = config.Auto; text == "auto" {
+			return nil
+		}
+		if o.grace, err = time.ParseDuration(text); err != nil {
+			return errors.New("it is auto, or a number with a unit, such as 300ms, 5s or 1h30m")
+		}
+		return nil
+	})
 }
 
 // usageError is a mistake of the command line, as opposed to one of a file.

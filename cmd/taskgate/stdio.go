@@ -70,7 +70,7 @@ func newStdioOptions(flags *flag.FlagSet) *stdioOptions {
 	flags.StringVar(&o.file, "config", "", "")
 	flags.StringVar(&o.name, "name", "", "")
 	flags.StringVar(&o.upstream, "upstream", "", "")
-	flags.DurationVar(&o.grace, "grace", 0, "")
+	o.declareGrace()
 	flags.StringVar(&o.era, "era", "", "")
 	flags.StringVar(&o.withoutTasks, "without-tasks", "", "")
 	flags.StringVar(&o.store, "store", "", "")

@@ -39,7 +39,7 @@ func TestCommandAsWithoutTheGateway(t *testing.T) {
 		u.WithoutTasks != config.WithoutTasksHandle || c.Log.Level != config.LevelWarn || c.Store != config.StoreEmbedded {
 		t.Errorf("%+v", u)
 	}
-	if u = stdioConfigOf(t, "--upstream", "http://127.0.0.1:1/mcp").Upstreams[0]; u.URL == "" || u.Command != "" || len(u.Env) != 0 {
+	if u = stdioConfigOf(t, "--grace", "auto", "--upstream", "http://127.0.0.1:1/mcp").Upstreams[0]; u.URL == "" || u.Defaults.Grace != config.Auto || u.Command != "" || len(u.Env) != 0 {
 		t.Errorf("%+v", u)
 	}
 }
