@@ -166,6 +166,9 @@ func (p *problems) checkProgram(at string, u *Upstream) {
 	if strings.ContainsRune(u.Command, 0) {
 		p.add(at+".command", nul)
 	}
+	if name, _, more := strings.Cut(u.Command, " "); more && !strings.Contains(name, "/") { // no path that has a space
+		p.add(at+".command", "the program alone: what follows it belongs in args, as a list")
+	}
 	if strings.ContainsRune(u.Cwd, 0) {
 		p.add(at+".cwd", nul)
 	}
