@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -379,6 +381,54 @@ func TestWatch(t *testing.T) {
 	go func() { _, _ = io.Copy(io.Discard, read) }()
 	if err := <-end; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestWatchOfNobody: what a program reads from watch is JSON, also while the gateway cannot say what runs.
+func TestWatchOfNobody(t *testing.T) {
+	var reads atomic.Int64
+	gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/changes") {
+			_, _ = io.WriteString(w, "data: {}\n\n")
+			return
+		}
+		n := reads.Add(1)
+		if n == 2 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, `{"error":"the store is away"}`)
+			return
+		}
+		_, _ = fmt.Fprintf(w, `{"tasks":[{"id":"%d"}]}`, n)
+	}))
+	defer gateway.Close()
+	g, err := NewGateway(gateway.URL, "right")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	defer stop()
+	read, write := io.Pipe()
+	var said bytes.Buffer
+	end := make(chan error, 1)
+	go func() {
+		o := Options{}
+		o.Define(flag.NewFlagSet("test", flag.ContinueOnError))
+		o.JSON = true
+		end <- Run(ctx, g, Streams{Out: write, Err: &said}, o, "tasks", []string{"watch"})
+		_ = write.Close()
+	}()
+	lines := json.NewDecoder(read)
+	for _, want := range []string{"1", "3"} {
+		var page operator.Tasks
+		if err := lines.Decode(&page); err != nil || len(page.Tasks) != 1 || page.Tasks[0].ID != want {
+			t.Errorf("%v, %v", page, err)
+			break
+		}
+	}
+	stop()
+	_, _ = io.Copy(io.Discard, read)
+	if err := <-end; err != nil || said.String() != "the store is away\n" {
+		t.Errorf("%q, %v", &said, err)
 	}
 }
 

@@ -49,6 +49,7 @@ func (c command) watch(ctx context.Context, args []string) error {
 	defer func() { stop(); <-over }()
 	for before := ""; ; {
 		text, err := c.frame(ctx)
+		out := c.Out
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -56,8 +57,11 @@ func (c command) watch(ctx context.Context, args []string) error {
 			return err
 		case err != nil:
 			text = fmt.Sprintf("%s\n", err) // the next read may reach it
+			if c.o.JSON {
+				out = c.Err
+			}
 		}
-		if err := c.draw(text, before); err != nil {
+		if err := c.draw(out, text, before); err != nil {
 			return err
 		}
 		before = text
@@ -153,7 +157,7 @@ func summary(all operator.Tasks, replicas []operator.Replica) string {
 }
 
 // draw shows a picture in place of the one before.
-func (c command) draw(text, before string) error {
+func (c command) draw(out io.Writer, text, before string) error {
 	if !c.Interactive {
 		if text == before {
 			return nil
@@ -161,7 +165,7 @@ func (c command) draw(text, before string) error {
 		if before != "" && !c.o.JSON {
 			text = "\n" + text
 		}
-		_, err := io.WriteString(c.Out, text)
+		_, err := io.WriteString(out, text)
 		return err
 	}
 	columns, _ := c.Size()
@@ -177,6 +181,6 @@ func (c command) draw(text, before string) error {
 		screen.WriteString(strings.TrimSuffix(line, "\n") + clearLine + "\r\n")
 	}
 	screen.WriteString(clearBelow)
-	_, err := io.WriteString(c.Out, screen.String())
+	_, err := io.WriteString(out, screen.String())
 	return err
 }
