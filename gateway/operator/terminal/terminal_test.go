@@ -432,6 +432,20 @@ func TestWatchOfNobody(t *testing.T) {
 	}
 }
 
+// TestWatchIsJSONOnATerminal: each change is one whole line there, too.
+func TestWatchIsJSONOnATerminal(t *testing.T) {
+	c := newConsole(t)
+	ctx, stop := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+	defer stop()
+	if err := c.run(ctx, "tasks watch --json", true); err != nil {
+		t.Fatal(err)
+	}
+	var page operator.Tasks
+	if err := json.Unmarshal(c.out.Bytes(), &page); err != nil || len(page.Tasks) != 2 {
+		t.Errorf("%q: %v", &c.out, err)
+	}
+}
+
 // TestScreen: on a terminal each picture is drawn over the one before, and no line is longer than the screen.
 func TestScreen(t *testing.T) {
 	c := newConsole(t)

@@ -38,6 +38,7 @@ func (c command) watch(ctx context.Context, args []string) error {
 	if len(c.o.Filters["status"]) == 0 && c.o.Filters.Get("outcome") == "" {
 		c.o.Filters["status"] = open
 	}
+	c.Interactive = c.Interactive && !c.o.JSON
 	ctx, stop := context.WithCancel(ctx)
 	news, over := make(chan struct{}, 1), make(chan struct{})
 	go func() {
