@@ -115,7 +115,11 @@ func handshakeError(err error) error {
 	busy, full := errors.AsType[*shim.BusyError](err)
 	switch {
 	case rpc != nil:
-		return protocolError(fmt.Sprintf("the server refused to open a session (error %d)", rpc.Code), err)
+		refused := protocolError(fmt.Sprintf("the server refused to open a session (error %d)", rpc.Code), err)
+		if ue, worded := err.(*shim.UpstreamError); worded && ue.Message == refused.Message {
+			return err
+		}
+		return refused
 	case status, errors.Is(err, errSlow):
 		return err
 	case full:

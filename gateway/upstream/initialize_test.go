@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"errors"
 	"testing"
 
 	"taskgate/internal/mcp"
@@ -35,4 +36,17 @@ func TestInitializedIsTheClients(t *testing.T) {
 			})
 		})
 	}
+}
+
+// That a server refuses to open a session is said once, with the server's own words for the log, although its era is
+// in doubt then.
+func TestRefusedHandshakeIsWordedOnce(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.On(mcp.MethodInitialize, fake.RPCError(200, -32000, "no seats left", ""))
+		_, err := h.Describe(t.Context(), clientOf(mcp.Legacy, 0).Session)
+		var ue *shim.UpstreamError
+		if !errors.As(err, &ue) || ue.Error() != "protocol: the server refused to open a session (error -32000): no seats left (-32000)" {
+			t.Errorf("%v", err)
+		}
+	})
 }
