@@ -3,8 +3,14 @@ package main
 import (
 	"bytes"
 	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"taskgate/gateway/config"
 )
@@ -39,4 +45,57 @@ func TestLogShowsNoKey(t *testing.T) {
 			t.Errorf("shown(%q) = %q, want %q", raw, got, want)
 		}
 	}
+}
+
+// Why nothing could be sent to OpenTelemetry is logged, and not sent there: that would fail, and be logged, for ever.
+func TestFailedExportIsNotExported(t *testing.T) {
+	var mu sync.Mutex
+	var got [][]byte
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		mu.Lock()
+		defer mu.Unlock()
+		if got = append(got, body); len(got) == 1 {
+			w.WriteHeader(http.StatusTeapot)
+		}
+	}))
+	defer receiver.Close()
+	t.Setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", receiver.URL)
+	t.Setenv("OTEL_BLRP_SCHEDULE_DELAY", "10")
+	r := runServer(t, "http://127.0.0.1:1/mcp", nil)
+	const reason = "418 I'm a teapot"
+	until(t, "it is logged", func() bool { return strings.Contains(r.log.String(), reason) })
+	r.stop()
+	r.ends()
+	if text := r.log.String(); strings.Count(text, reason) != 1 || !strings.Contains(text, `level=WARN msg="OpenTelemetry reports an error"`) {
+		t.Error(text)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for _, body := range got {
+		if bytes.Contains(body, []byte(reason)) {
+			t.Errorf("sent: %q", body)
+		}
+	}
+}
+
+// Each reason why nothing can be sent is logged once in a while, and not with each batch.
+func TestFailedExportsAreLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		failed := newExportFailures(newLogger(config.Default().Log, &out))
+		for range 9 * 60 {
+			failed.Handle(errors.New("refused"))
+			failed.Handle(errors.New("traces refused"))
+			<-time.After(time.Second)
+		}
+		if n := strings.Count(out.String(), "\n"); n != 2 {
+			t.Errorf("%d lines in nine minutes", n)
+		}
+		<-time.After(time.Minute)
+		failed.Handle(errors.New("refused"))
+		if n := strings.Count(out.String(), "\n"); n != 3 {
+			t.Errorf("%d lines after ten minutes:\n%s", n, &out)
+		}
+	})
 }

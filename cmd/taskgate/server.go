@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel"
 	"golang.org/x/sync/errgroup"
 
 	"taskgate/gateway"
@@ -110,6 +111,7 @@ func (s *server) openServer(ctx context.Context) error {
 
 func (s *server) buildGateway(ctx context.Context) (err error) {
 	s.replica = newReplica()
+	otel.SetErrorHandler(newExportFailures(s.log))
 	if s.tel, err = newTelemetry(ctx, s.replica, s.config.Admin != ""); err != nil {
 		return fmt.Errorf("telemetry: %w", err)
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/contrib/bridges/otelslog"
@@ -139,4 +141,32 @@ func (t *telemetry) flushAll(ctx context.Context) error {
 		errs = append(errs, stop(ctx))
 	}
 	return errors.Join(errs...)
+}
+
+// exportFailures logs why OpenTelemetry reports an error: as a warning, and each reason once in failurePause, not with each
+// batch. Its logger is not one that sends records, too: that would fail as well, and be logged, for ever.
+type exportFailures struct {
+	log *slog.Logger
+
+	mu     sync.Mutex
+	logged map[string]time.Time // by the reason
+}
+
+const failurePause = 10 * time.Minute
+
+func newExportFailures(log *slog.Logger) *exportFailures {
+	return &exportFailures{log: log, logged: map[string]time.Time{}}
+}
+
+// Handle implements otel.ErrorHandler.
+func (e *exportFailures) Handle(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now, reason := time.Now(), err.Error()
+	maps.DeleteFunc(e.logged, func(_ string, at time.Time) bool { return now.Sub(at) >= failurePause })
+	if _, known := e.logged[reason]; known {
+		return
+	}
+	e.logged[reason] = now
+	e.log.Warn("OpenTelemetry reports an error", "err", err)
 }
