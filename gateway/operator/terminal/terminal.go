@@ -90,10 +90,14 @@ func (o *Options) addFilter(text string) error {
 	switch {
 	case value == "" && name != "principal": // of nobody in particular
 		return fmt.Errorf("%s is empty: it would let every task through", name)
-	case name == "status" && value == "open":
-		o.Filters[name] = append(o.Filters[name], open...)
 	case name == "status":
-		o.Filters[name] = append(o.Filters[name], strings.Split(value, ",")...)
+		for status := range strings.SplitSeq(value, ",") {
+			if status == "open" {
+				o.Filters[name] = append(o.Filters[name], open...)
+			} else {
+				o.Filters.Add(name, status)
+			}
+		}
 	default:
 		o.Filters.Add(name, value) // the gateway refuses what is given twice
 	}

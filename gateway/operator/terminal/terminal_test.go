@@ -197,6 +197,11 @@ func TestCommands(t *testing.T) {
 			"ID UPSTREAM TOOL PRINCIPAL STATE AGE/TOOK MADE REPLICA MESSAGE",
 			"11111111 reports research ada working 1h30m * r1 half[31m done",
 		},
+		"tasks list --filter status=completed,open --filter principal=ada": {
+			"ID UPSTREAM TOOL PRINCIPAL STATE AGE/TOOK MADE REPLICA MESSAGE",
+			"11111111 reports research ada working 1h30m * r1 half[31m done",
+			"11111111 reports write ada completed 1m30s * - -",
+		},
 		"tasks events " + first: {
 			"AT SINCE EVENT DETAIL", "* +0s made r1", "* +1s sent -", "now +1h30m working half[31m done",
 		},
