@@ -99,3 +99,15 @@ func TestFailedExportsAreLoggedOnce(t *testing.T) {
 		}
 	})
 }
+
+// A signal that cannot be sent as the environment wants is named.
+func TestUnknownExporterIsNamed(t *testing.T) {
+	for _, signal := range []string{"traces", "metrics", "logs"} {
+		t.Run(signal, func(t *testing.T) {
+			t.Setenv("OTEL_"+strings.ToUpper(signal)+"_EXPORTER", "carrier-pigeon")
+			if _, err := newTelemetry(t.Context(), "replica", true); err == nil || !strings.HasPrefix(err.Error(), signal+": ") {
+				t.Error(err)
+			}
+		})
+	}
+}

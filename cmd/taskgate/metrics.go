@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -34,7 +35,7 @@ func (t *telemetry) startMeasuring(ctx context.Context, res *resource.Resource, 
 	if wantsSignal("METRICS") {
 		reader, err := autoexport.NewMetricReader(ctx)
 		if err != nil {
-			return err
+			return fmt.Errorf("metrics: %w", err)
 		}
 		options = append(options, sdkmetric.WithReader(reader))
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"os"
@@ -72,7 +73,7 @@ func (t *telemetry) startTracing(ctx context.Context, res *resource.Resource) er
 	}
 	exporter, err := autoexport.NewSpanExporter(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("traces: %w", err)
 	}
 	sampler, err := samplerFromEnv()
 	if err != nil {
@@ -104,7 +105,7 @@ func (t *telemetry) startRecording(ctx context.Context, res *resource.Resource) 
 	}
 	exporter, err := autoexport.NewLogExporter(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("logs: %w", err)
 	}
 	t.logs = log.NewLoggerProvider(log.WithResource(res), log.WithProcessor(eventNamer{log.NewBatchProcessor(exporter)}), log.WithAttributeValueLengthLimit(maxAttr))
 	t.stop = append(t.stop, t.logs.Shutdown)
