@@ -111,3 +111,14 @@ func TestUnknownExporterIsNamed(t *testing.T) {
 		})
 	}
 }
+
+// A process ends well although its collector has ended before it, as one beside it in a pod does.
+func TestCollectorIsGoneAtTheEnd(t *testing.T) {
+	t.Setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "http://127.0.0.1:1")
+	r := runServer(t, "http://127.0.0.1:1/mcp", nil)
+	r.stop()
+	r.ends()
+	if text := r.log.String(); !strings.Contains(text, `level=WARN msg="not all telemetry could be sent"`) {
+		t.Error(text)
+	}
+}

@@ -426,7 +426,9 @@ func (s *server) closeAll() error {
 		errs = append(errs, s.audit.Close())
 	}
 	if s.tel != nil {
-		errs = append(errs, s.tel.flushAll(ctx))
+		if err := s.tel.flushAll(ctx); err != nil {
+			s.log.Warn("not all telemetry could be sent", "err", err)
+		}
 	}
 	s.log.Info("stopped")
 	return errors.Join(errs...)
