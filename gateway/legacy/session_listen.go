@@ -188,11 +188,11 @@ func loudEnough(level, want string) bool {
 }
 
 // endLeft ends the listening if no GET stream has been open here for listenLinger since it began. It returns how long
-// that is.
-func (l *listener) endLeft(began time.Time) (left time.Duration) {
+// that is. The listening that ctx belongs to may be over, and another one have begun.
+func (l *listener) endLeft(ctx context.Context, began time.Time) (left time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if left = l.s.timeDetached(began); left >= listenLinger {
+	if left = l.s.timeDetached(began); left >= listenLinger && ctx.Err() == nil {
 		l.quitListening()
 	}
 	return left
@@ -235,7 +235,7 @@ func (l *listener) watchSession(ctx context.Context, up upstream.Client) {
 		select {
 		case <-wake:
 		case <-linger.C:
-			left := l.endLeft(began)
+			left := l.endLeft(ctx, began)
 			if left >= listenLinger {
 				l.s.table.reapSession(l.s)
 				return
