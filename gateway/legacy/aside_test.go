@@ -2,7 +2,6 @@ package legacy_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -15,39 +14,17 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// beside is a context with which a server of the go-sdk asks on the GET stream of the
-// session: it does not name the request that is being served.
-func beside(ctx context.Context) (context.Context, func()) {
-	out, cancel := context.WithCancel(context.Background())
-	stop := context.AfterFunc(ctx, cancel)
-	return out, func() {
-		stop()
-		cancel()
-	}
-}
-
 // withAsides adds tools that ask on the GET stream of the session.
 func withAsides(s *sdk.Server) {
-	tool := func(name string, ask func(context.Context, *sdk.ServerSession) (string, error)) {
-		s.AddTool(&sdk.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)},
-			func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-				ctx, done := beside(ctx)
-				defer done()
-				text, err := ask(ctx, r.Session)
-				if err != nil {
-					return nil, err
-				}
-				return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, nil
-			})
+	for name, ask := range map[string]func(context.Context, *sdk.ServerSession) (string, error){"ask": askForAll, "colour": askColour} {
+		addTool(s, name, func(ctx context.Context, r *sdk.CallToolRequest) (string, error) {
+			// A server of the go-sdk asks on the GET stream with a context that does not name the request.
+			beside, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			defer context.AfterFunc(ctx, cancel)()
+			return ask(beside, r.Session)
+		})
 	}
-	tool("ask", asksAll)
-	tool("colour", func(ctx context.Context, s *sdk.ServerSession) (string, error) {
-		e, err := s.Elicit(ctx, form)
-		if err != nil {
-			return "", err
-		}
-		return fmt.Sprint(e.Action, " ", e.Content["colour"]), nil
-	})
 }
 
 // newAsidePair is one session at two replicas, in front of a server that asks on the GET

@@ -24,9 +24,18 @@ import (
 // form is what the server of these tests asks for.
 var form = &sdk.ElicitParams{Message: "Which colour?", RequestedSchema: json.RawMessage(`{"type":"object","properties":{"colour":{"type":"string"}}}`)}
 
-// asksAll has a server ask for everything there is to ask for, and say what it got.
-func asksAll(ctx context.Context, s *sdk.ServerSession) (string, error) {
+// askColour has a server ask for a colour, and say what it got.
+func askColour(ctx context.Context, s *sdk.ServerSession) (string, error) {
 	e, err := s.Elicit(ctx, form)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprint(e.Action, " ", e.Content["colour"]), nil
+}
+
+// askForAll has it ask for everything there is to ask for.
+func askForAll(ctx context.Context, s *sdk.ServerSession) (string, error) {
+	colour, err := askColour(ctx, s)
 	if err != nil {
 		return "", fmt.Errorf("elicit: %w", err)
 	}
@@ -38,32 +47,19 @@ func asksAll(ctx context.Context, s *sdk.ServerSession) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("roots: %w", err)
 	}
-	return fmt.Sprint(e.Action, " ", e.Content["colour"], " ", m.Model, " ", len(r.Roots)), nil
+	return fmt.Sprint(colour, " ", m.Model, " ", len(r.Roots)), nil
 }
 
 // withQuestions adds a tool, a prompt and a resource that ask.
 func withQuestions(s *sdk.Server) {
-	schema := json.RawMessage(`{"type":"object"}`)
-	s.AddTool(&sdk.Tool{Name: "ask", InputSchema: schema}, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-		text, err := asksAll(ctx, r.Session)
-		if err != nil {
-			return nil, err
-		}
-		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, nil
-	})
-	s.AddTool(&sdk.Tool{Name: "colour", InputSchema: schema}, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-		e, err := r.Session.Elicit(ctx, form)
-		if err != nil {
-			return nil, err
-		}
-		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: fmt.Sprint(e.Action, " ", e.Content["colour"])}}}, nil
-	})
+	addTool(s, "ask", func(ctx context.Context, r *sdk.CallToolRequest) (string, error) { return askForAll(ctx, r.Session) })
+	addTool(s, "colour", func(ctx context.Context, r *sdk.CallToolRequest) (string, error) { return askColour(ctx, r.Session) })
 	s.AddPrompt(&sdk.Prompt{Name: "asking"}, func(ctx context.Context, r *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) {
-		text, err := asksAll(ctx, r.Session)
+		text, err := askForAll(ctx, r.Session)
 		return &sdk.GetPromptResult{Description: text}, err
 	})
 	s.AddResource(&sdk.Resource{Name: "asking", URI: "test://asking"}, func(ctx context.Context, r *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
-		text, err := asksAll(ctx, r.Session)
+		text, err := askForAll(ctx, r.Session)
 		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: "test://asking", Text: text}}}, err
 	})
 }
@@ -328,20 +324,19 @@ func TestReplicasAskForeign(t *testing.T) {
 func TestReplicasTaskProgress(t *testing.T) {
 	stack := newLegacyReplicas(t, func(c *config.Config) { c.Upstreams[0].Defaults.PollInterval = time.Second })
 	moved := make(chan struct{})
-	stack.server.AddTool(&sdk.Tool{Name: "walk", InputSchema: json.RawMessage(`{"type":"object"}`)},
-		func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-			for i := 1; ; i++ {
-				select {
-				case <-moved:
-					if err := r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: float64(i), Total: 9}); err != nil {
-						return nil, err
-					}
-				case <-stack.session.proceed:
-					err := r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: 9, Total: 9})
-					return &sdk.CallToolResult{Content: []sdk.Content{}}, err
-				}
+	addTool(stack.server, "walk", func(ctx context.Context, r *sdk.CallToolRequest) (string, error) {
+		for i, over := 1.0, false; ; i++ {
+			select {
+			case <-moved:
+			case <-stack.session.proceed:
+				i, over = 9, true
 			}
-		})
+			err := r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: i, Total: 9})
+			if err != nil || over {
+				return "", err
+			}
+		}
+	})
 	a := stack.on(t, 0, nil)
 	a.initialize()
 	get := openSSE(t, stack.on(t, 1, a), http.MethodGet, "", "")
@@ -382,15 +377,10 @@ func TestReplicasHandleAsks(t *testing.T) {
 	stack := newLegacyReplicas(t, func(c *config.Config) {
 		c.Upstreams[0].WithoutTasks, c.Upstreams[0].Defaults.Tasks = config.WithoutTasksHandle, config.TasksRequired
 	})
-	stack.server.AddTool(&sdk.Tool{Name: "late", InputSchema: json.RawMessage(`{"type":"object"}`)},
-		func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-			<-stack.session.proceed
-			e, err := r.Session.Elicit(ctx, form)
-			if err != nil {
-				return nil, err
-			}
-			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: fmt.Sprint(e.Action, " ", e.Content["colour"])}}}, nil
-		})
+	addTool(stack.server, "late", func(ctx context.Context, r *sdk.CallToolRequest) (string, error) {
+		<-stack.session.proceed
+		return askColour(ctx, r.Session)
+	})
 	c := stack.asked(t, mcp.Version20250618, &sdk.ClientOptions{ElicitationHandler: red})
 	handle, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "late"})
 	if err != nil {

@@ -2,8 +2,6 @@ package legacy_test
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -25,31 +23,23 @@ import (
 // other, and returns what it has heard from each.
 func withLateQuestions(stack *legacyReplicas, n, times int) (heard chan string) {
 	heard = make(chan string, n*times)
-	stack.server.AddTool(&sdk.Tool{Name: "late", InputSchema: json.RawMessage(`{"type":"object"}`)},
-		func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-			stack.session.started <- "late"
-			<-stack.session.proceed
-			text := ""
-			for range times {
-				all := make(chan string, n)
-				for range n {
-					go func() { // ends with its answer
-						e, err := r.Session.Elicit(ctx, form)
-						if err != nil {
-							all <- err.Error()
-							return
-						}
-						all <- fmt.Sprint(e.Action, " ", e.Content["colour"])
-					}()
-				}
-				for range n {
-					one := <-all
-					heard <- one
-					text += one
-				}
+	addTool(stack.server, "late", func(ctx context.Context, r *sdk.CallToolRequest) (string, error) {
+		stack.session.started <- "late"
+		<-stack.session.proceed
+		text := ""
+		for range times {
+			all := make(chan string, n)
+			for range n {
+				go func() { all <- elicit(ctx, r.Session) }() // ends with its answer
 			}
-			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, nil
-		})
+			for range n {
+				one := <-all
+				heard <- one
+				text += one
+			}
+		}
+		return text, nil
+	})
 	return heard
 }
 

@@ -4,13 +4,10 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 
 	"taskgate/gateway/upstream"
@@ -32,27 +29,7 @@ import (
 //	legacy      what a client of 2025-11-25 gets for a call with a progress token
 //	modern      what one of 2026-07-28 gets
 func TestBrokenServersWire(t *testing.T) {
-	files, err := filepath.Glob("testdata/broken/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatal("no transcripts", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			archive, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			want := txtar.Format(archive)
-			playBroken(t, archive)
-			if got := txtar.Format(archive); *wiretest.Update {
-				if err := os.WriteFile(file, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
-			} else if diff := cmp.Diff(string(want), string(got)); diff != "" {
-				t.Errorf("-want +got\n%s", diff)
-			}
-		})
-	}
+	replayTranscripts(t, "broken", playBroken)
 }
 
 // Clients ask for this.
@@ -63,7 +40,7 @@ const (
 
 func playBroken(t *testing.T, archive *txtar.Archive) {
 	var server *fake.Server
-	var gateway http.Handler
+	var handler http.Handler
 	for i := range archive.Files {
 		f := &archive.Files[i]
 		switch word, name, _ := strings.Cut(f.Name, " "); word {
@@ -78,15 +55,15 @@ func playBroken(t *testing.T, archive *txtar.Archive) {
 				t.Fatal(err)
 			}
 			g, _ := serveGateway(t, up, nil)
-			gateway = g.Handler()
+			handler = g.Handler()
 		case "sends":
 			server.Tool("t", sends(string(f.Data)))
 		case "legacy":
-			made := askBroken(t, gateway, "POST /up/mcp\n\n"+wiretest.InitializeBody)
+			made := askBroken(t, handler, "POST /up/mcp\n\n"+wiretest.InitializeBody)
 			session := mcp.HeaderSession + ": " + made.Header().Get(mcp.HeaderSession)
-			f.Data = []byte(responseText(askBroken(t, gateway, "POST /up/mcp\n"+session+"\n\n"+brokenCall)))
+			f.Data = []byte(responseText(askBroken(t, handler, "POST /up/mcp\n"+session+"\n\n"+brokenCall)))
 		case "modern":
-			f.Data = []byte(responseText(askBroken(t, gateway, "POST /up/mcp\n\n"+brokenModern)))
+			f.Data = []byte(responseText(askBroken(t, handler, "POST /up/mcp\n\n"+brokenModern)))
 		default:
 			t.Fatalf("unknown section %q", f.Name)
 		}
@@ -107,11 +84,11 @@ func sends(body string) fake.Behaviour {
 }
 
 // askBroken plays a request, and holds the response against the official schema of its version.
-func askBroken(t *testing.T, gateway http.Handler, request string) *httptest.ResponseRecorder {
+func askBroken(t *testing.T, handler http.Handler, request string) *httptest.ResponseRecorder {
 	t.Helper()
 	r, word, msg := wiretest.ParseRequest(t, request)
 	rec := httptest.NewRecorder()
-	gateway.ServeHTTP(rec, r)
+	handler.ServeHTTP(rec, r)
 	if strings.Contains(request, "$META") {
 		wiretest.CheckSchemas(t, msg, word, rec)
 		return rec

@@ -162,17 +162,14 @@ func TestSessionOutlivesItsToken(t *testing.T) {
 // before.
 func askOutside(t *testing.T, ss *sdk.ServerSession, get *sseClient, as *caller, before func()) {
 	t.Helper()
-	got := make(chan said, 1)
-	go func() {
-		result, err := ss.Elicit(t.Context(), form)
-		got <- said{result, err}
-	}()
+	got := make(chan string, 1)
+	go func() { got <- elicit(t.Context(), ss) }()
 	id := get.question("")
 	before()
 	if r := as.do("POST", answerBody(id, "blue"), nil); r.status != http.StatusAccepted {
 		t.Errorf("the answer: %v", r)
 	}
-	if text := wiretest.Await(t, got, "the answer").colour(); text != "accept blue" {
+	if text := wiretest.Await(t, got, "the answer"); text != "accept blue" {
 		t.Errorf("the server got %s", text)
 	}
 }

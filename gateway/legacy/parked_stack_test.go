@@ -50,18 +50,17 @@ func newAskingServer(t *testing.T) (*askingServer, string) {
 	server := sdk.NewServer(&sdk.Implementation{Name: "asker", Version: "1"}, nil)
 	a.server = server
 	tool := func(name string, ask func(context.Context, *sdk.ServerSession) (string, error)) {
-		server.AddTool(&sdk.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)},
-			func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-				text, err := a.run(ctx, r.Session, ask)
-				if err != nil {
-					return nil, err
-				}
-				return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, nil
-			})
+		addTool(server, name, func(ctx context.Context, r *sdk.CallToolRequest) (string, error) { return a.run(ctx, r.Session, ask) })
 	}
 	tool("plain", func(context.Context, *sdk.ServerSession) (string, error) { return "plain", nil })
 	tool("ask", askName)
-	tool("url", askURL)
+	tool("url", func(ctx context.Context, ss *sdk.ServerSession) (string, error) {
+		r, err := ss.Elicit(ctx, &sdk.ElicitParams{Mode: "url", Message: "open", URL: "https://example.com/x", ElicitationID: "el-1"})
+		if err != nil {
+			return "", err
+		}
+		return r.Action, nil
+	})
 	tool("all", askAll)
 	tool("twice", func(ctx context.Context, ss *sdk.ServerSession) (string, error) {
 		first, err := askName(ctx, ss)
@@ -97,14 +96,7 @@ func newAskingServer(t *testing.T) (*askingServer, string) {
 		text, err := a.run(ctx, r.Session, askName)
 		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: "test://ask", Text: text}}}, err
 	})
-	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
-	t.Cleanup(func() {
-		for ss := range server.Sessions() {
-			_ = ss.Close()
-		}
-		web.Close()
-	})
-	return a, web.URL
+	return a, serveSDK(t, server, nil, nil)
 }
 
 // run counts a call, and tells how it ended.
@@ -142,14 +134,6 @@ func askName(ctx context.Context, ss *sdk.ServerSession) (string, error) {
 		return "", err
 	}
 	return fmt.Sprintf("%s %v", r.Action, r.Content["name"]), nil
-}
-
-func askURL(ctx context.Context, ss *sdk.ServerSession) (string, error) {
-	r, err := ss.Elicit(ctx, &sdk.ElicitParams{Mode: "url", Message: "open", URL: "https://example.com/x", ElicitationID: "el-1"})
-	if err != nil {
-		return "", err
-	}
-	return r.Action, nil
 }
 
 // askAll asks three things at once.

@@ -214,41 +214,28 @@ func newHouse(t *testing.T, signIn func(*house, *config.Config)) (*house, *confi
 	t.Helper()
 	leaks := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
-	h := &house{t: t, ops: &opLog{}, events: &stackEvents{
-		started: make(chan string, 16), cancelled: make(chan string, 16), proceed: make(chan struct{}), subs: make(chan string, 16),
-	}}
+	h := &house{t: t, ops: &opLog{}}
+	h.peer, h.events = newPeer()
 	h.logger, h.audit = slog.New(slog.NewTextHandler(&h.log, nil)), slog.New(slog.NewTextHandler(&h.records, nil))
 	c := config.Default()
 	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
 	signIn(h, c)
-	h.behind = h.serveUpstream()
-	return h, c
-}
-
-func (h *house) serveUpstream() string {
-	server := newPeer(h.events)
-	h.peer = server
-	handler := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: h.stateless})
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		h.mu.Lock()
-		h.received = append(h.received, received{r.Header.Clone(), r.URL.String(), string(body)})
-		h.mu.Unlock()
-		if h.refuses != nil && h.refuses(r, body) {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			w.WriteHeader(cmp.Or(h.refusal, http.StatusUnauthorized))
-			return
-		}
-		handler.ServeHTTP(w, r)
-	}))
-	h.t.Cleanup(func() {
-		for ss := range server.Sessions() {
-			_ = ss.Close() // some have been ended by then
-		}
-		web.Close()
+	h.behind = serveSDK(t, h.peer, &sdk.StreamableHTTPOptions{Stateless: h.stateless}, func(handler http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			h.mu.Lock()
+			h.received = append(h.received, received{r.Header.Clone(), r.URL.String(), string(body)})
+			h.mu.Unlock()
+			if h.refuses != nil && h.refuses(r, body) {
+				w.Header().Set("WWW-Authenticate", "Bearer")
+				w.WriteHeader(cmp.Or(h.refusal, http.StatusUnauthorized))
+				return
+			}
+			handler.ServeHTTP(w, r)
+		})
 	})
-	return web.URL
+	return h, c
 }
 
 // serveFront starts a replica.

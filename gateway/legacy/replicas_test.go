@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
 
 	"taskgate/gateway"
@@ -38,22 +37,12 @@ func newLegacyReplicas(t *testing.T, change func(*config.Config)) *legacyReplica
 	redis := redistest.Start(t)
 	leaks := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
-	ev := &stackEvents{
-		started: make(chan string, 16), cancelled: make(chan string, 16),
-		proceed: make(chan struct{}), subs: make(chan string, 16),
-	}
-	server := newPeer(ev)
-	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
-	t.Cleanup(func() {
-		for ss := range server.Sessions() {
-			_ = ss.Close()
-		}
-		web.Close()
-	})
+	server, ev := newPeer()
+	web := serveSDK(t, server, nil, nil)
 	r := &legacyReplicas{legacyStack: &legacyStack{server: server, session: ev}, store: redis}
 	handlers := make([]http.Handler, 2)
 	for i, name := range []string{"a", "b"} {
-		g := newReplica(t, redis.URL(), name, web.URL, change)
+		g := newReplica(t, redis.URL(), name, web, change)
 		r.gates = append(r.gates, g)
 		handlers[i] = g.Handler()
 		front := httptest.NewServer(handlers[i])

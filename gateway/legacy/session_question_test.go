@@ -14,29 +14,21 @@ import (
 	"taskgate/internal/wiretest"
 )
 
-// said is what a server got for a question.
-type said struct {
-	result *sdk.ElicitResult
-	err    error
-}
-
-// colour is the answer in words.
-func (s said) colour() string {
-	if s.err != nil {
-		return s.err.Error()
+// elicit has a server ask for a colour, and says in words what it got.
+func elicit(ctx context.Context, ss *sdk.ServerSession) string {
+	text, err := askColour(ctx, ss)
+	if err != nil {
+		return err.Error()
 	}
-	return fmt.Sprint(s.result.Action, " ", s.result.Content["colour"])
+	return text
 }
 
 // elicits has the server ask outside of any call, in the one session that it has.
-func (r *legacyReplicas) elicits(t *testing.T) <-chan said {
+func (r *legacyReplicas) elicits(t *testing.T) <-chan string {
 	t.Helper()
-	got := make(chan said, 1)
+	got := make(chan string, 1)
 	for ss := range r.server.Sessions() {
-		go func() {
-			result, err := ss.Elicit(t.Context(), form)
-			got <- said{result, err}
-		}()
+		go func() { got <- elicit(t.Context(), ss) }()
 		return got
 	}
 	t.Fatal("there is no session with the server")
@@ -55,7 +47,7 @@ func TestReplicasSessionQuestion(t *testing.T) {
 				t.Fatalf("answer: %d %s", status, body)
 			}
 		}
-		if text := wiretest.Await(t, got, "the answer").colour(); text != fmt.Sprint("accept true ", i) {
+		if text := wiretest.Await(t, got, "the answer"); text != fmt.Sprint("accept true ", i) {
 			t.Errorf("the server got %s", text)
 		}
 	}
@@ -80,24 +72,24 @@ func TestReplicasSessionQuestionElsewhere(t *testing.T) {
 	asking.end("c")
 	// For two seconds it still has. It may take longer to get here, and a server of the
 	// go-sdk asks in vain while nobody has.
-	got := make(chan said, 1)
+	got := make(chan string, 1)
 	go func() {
 		for give := time.After(wiretest.Patience); ; {
-			s := wiretest.Await(t, stack.elicits(t), "the answer")
-			if s.err == nil {
-				got <- s
+			text := wiretest.Await(t, stack.elicits(t), "the answer")
+			if strings.HasPrefix(text, "accept") {
+				got <- text
 				return
 			}
 			select {
 			case <-give:
-				got <- s
+				got <- text
 				return
 			case <-time.After(50 * time.Millisecond):
 			}
 		}
 	}()
 	b.post(answerBody(get.question(""), "blue"))
-	if text := wiretest.Await(t, got, "the answer").colour(); text != "accept blue" {
+	if text := wiretest.Await(t, got, "the answer"); text != "accept blue" {
 		t.Errorf("the server got %s", text)
 	}
 }
@@ -122,7 +114,7 @@ func TestReplicasSessionQuestionAgain(t *testing.T) {
 		t.Errorf("asked under another id: %s, %s", id, again)
 	}
 	a.post(answerBody(id, "red"))
-	if text := wiretest.Await(t, got, "the answer").colour(); text != "accept red" {
+	if text := wiretest.Await(t, got, "the answer"); text != "accept red" {
 		t.Errorf("the server got %s", text)
 	}
 }
@@ -138,7 +130,7 @@ func TestReplicasSessionQuestionInVain(t *testing.T) {
 		call := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"colour"}}`, "")
 		a.post(answerBody(call.question(""), "red"))
 		call.end("c")
-		if text := wiretest.Await(t, stack.elicits(t), "the refusal").colour(); strings.HasPrefix(text, "accept") {
+		if text := wiretest.Await(t, stack.elicits(t), "the refusal"); strings.HasPrefix(text, "accept") {
 			t.Errorf("the server got %s", text)
 		}
 	})
@@ -146,7 +138,7 @@ func TestReplicasSessionQuestionInVain(t *testing.T) {
 		stack, _, b, get := newAsidePair(t)
 		got := stack.elicits(t)
 		b.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"error":{"code":-1,"message":"not now"}}`, get.question("")))
-		if text := wiretest.Await(t, got, "the error").colour(); !strings.Contains(text, "not now") {
+		if text := wiretest.Await(t, got, "the error"); !strings.Contains(text, "not now") {
 			t.Errorf("the server got %s", text)
 		}
 	})
@@ -157,7 +149,7 @@ func TestReplicasSessionQuestionInVain(t *testing.T) {
 		if resp, err := b.do(t.Context(), http.MethodDelete, ""); err != nil || resp.StatusCode != http.StatusNoContent {
 			t.Fatalf("DELETE: %v %v", resp, err)
 		}
-		if text := wiretest.Await(t, got, "the end").colour(); !strings.Contains(text, "could not be asked") {
+		if text := wiretest.Await(t, got, "the end"); !strings.Contains(text, "could not be asked") {
 			t.Errorf("the server got %s", text)
 		}
 	})
@@ -181,7 +173,7 @@ func TestReplicasSessionQuestionSDK(t *testing.T) {
 		}
 	})
 	for ss := range stack.server.Sessions() {
-		if text, err := asksAll(t.Context(), ss); err != nil || text != "accept red m1 2" {
+		if text, err := askForAll(t.Context(), ss); err != nil || text != "accept red m1 2" {
 			t.Errorf("the server got %s, %v", text, err)
 		}
 	}

@@ -44,25 +44,13 @@ func newLegacyStack(t *testing.T, modern bool, change func(*config.Config), limi
 	t.Helper()
 	leaks := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
-	ev := &stackEvents{
-		started: make(chan string, 16), cancelled: make(chan string, 16),
-		proceed: make(chan struct{}), subs: make(chan string, 16),
-	}
-	server := newPeer(ev)
-	handler := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server },
-		&sdk.StreamableHTTPOptions{Stateless: modern, PropagateRequestCancellation: modern})
-	web := httptest.NewServer(handler)
-	t.Cleanup(func() {
-		for ss := range server.Sessions() {
-			_ = ss.Close() // some have been ended by then
-		}
-		web.Close()
-	})
+	server, ev := newPeer()
+	web := serveSDK(t, server, &sdk.StreamableHTTPOptions{Stateless: modern, PropagateRequestCancellation: modern}, nil)
 	era := upstream.EraAuto
 	if modern { // it has a legacy era without sessions as well
 		era = upstream.EraModern
 	}
-	up, err := upstream.New(upstream.Config{Name: "up", URL: web.URL, Replica: "r", Era: era})
+	up, err := upstream.New(upstream.Config{Name: "up", URL: web, Replica: "r", Era: era})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,8 +104,40 @@ func serveGateway(t *testing.T, up *upstream.HTTP, change func(*config.Config), 
 	return g, front.URL + "/up/mcp"
 }
 
+// serveSDK puts a server of the go-sdk on a socket, perhaps with something in front of it.
+func serveSDK(t *testing.T, server *sdk.Server, o *sdk.StreamableHTTPOptions, front func(http.Handler) http.Handler) (url string) {
+	t.Helper()
+	var handler http.Handler = sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, o)
+	if front != nil {
+		handler = front(handler)
+	}
+	web := httptest.NewServer(handler)
+	t.Cleanup(func() {
+		for ss := range server.Sessions() {
+			_ = ss.Close() // some have been ended by then
+		}
+		web.Close()
+	})
+	return web.URL
+}
+
+// addTool adds a tool that says a text, or has gone wrong.
+func addTool(s *sdk.Server, name string, run func(context.Context, *sdk.CallToolRequest) (string, error)) {
+	s.AddTool(&sdk.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)}, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		text, err := run(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, nil
+	})
+}
+
 // newPeer is an ordinary server with everything a client may ask for.
-func newPeer(ev *stackEvents) *sdk.Server {
+func newPeer() (*sdk.Server, *stackEvents) {
+	ev := &stackEvents{
+		started: make(chan string, 16), cancelled: make(chan string, 16),
+		proceed: make(chan struct{}), subs: make(chan string, 16),
+	}
 	s := sdk.NewServer(&sdk.Implementation{Name: "peer", Version: "1.2"}, &sdk.ServerOptions{
 		Instructions: "Ask nicely.",
 		CompletionHandler: func(context.Context, *sdk.CompleteRequest) (*sdk.CompleteResult, error) {
@@ -130,13 +150,9 @@ func newPeer(ev *stackEvents) *sdk.Server {
 		UnsubscribeHandler: func(context.Context, *sdk.UnsubscribeRequest) error { return nil },
 		Capabilities:       &sdk.ServerCapabilities{Logging: &sdk.LoggingCapabilities{}},
 	})
-	schema := json.RawMessage(`{"type":"object"}`)
 	tool := func(name string, run func(context.Context, *sdk.CallToolRequest) error) {
-		s.AddTool(&sdk.Tool{Name: name, InputSchema: schema}, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-			if err := run(ctx, r); err != nil {
-				return nil, err
-			}
-			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: name + " " + string(r.Params.Arguments)}}}, nil
+		addTool(s, name, func(ctx context.Context, r *sdk.CallToolRequest) (string, error) {
+			return name + " " + string(r.Params.Arguments), run(ctx, r)
 		})
 	}
 	tool("echo", func(context.Context, *sdk.CallToolRequest) error { return nil })
@@ -158,7 +174,7 @@ func newPeer(ev *stackEvents) *sdk.Server {
 		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: "test://a", Text: "body"}}}, nil
 	})
 	s.AddResourceTemplate(&sdk.ResourceTemplate{URITemplate: "test://{x}", Name: "t"}, nil)
-	return s
+	return s, ev
 }
 
 // steps reports progress and logs on the way.

@@ -23,10 +23,7 @@ import (
 
 // addTool has the server say that its tools have changed.
 func (r *legacyReplicas) addTool(name string) {
-	r.server.AddTool(&sdk.Tool{Name: name, InputSchema: map[string]any{"type": "object"}},
-		func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-			return &sdk.CallToolResult{}, nil
-		})
+	addTool(r.server, name, func(context.Context, *sdk.CallToolRequest) (string, error) { return "", nil })
 }
 
 // snapshot returns what has Redis come back with a session as it is now.

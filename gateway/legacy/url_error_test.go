@@ -2,7 +2,6 @@ package legacy_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -27,19 +26,17 @@ type gated struct {
 	opened, refused, ran atomic.Int32
 }
 
-func (g *gated) call(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-	if g.opened.Load() == 0 {
-		g.refused.Add(1)
-		return nil, sdk.URLElicitationRequiredError([]*sdk.ElicitParams{
-			{Mode: "url", ElicitationID: "el-7", URL: pageURL, Message: "Connect your account"},
-		})
-	}
-	g.ran.Add(1)
-	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "connected"}}}, nil
-}
-
 func (g *gated) add(s *sdk.Server) {
-	s.AddTool(&sdk.Tool{Name: "gated", InputSchema: json.RawMessage(`{"type":"object"}`)}, g.call)
+	addTool(s, "gated", func(context.Context, *sdk.CallToolRequest) (string, error) {
+		if g.opened.Load() == 0 {
+			g.refused.Add(1)
+			return "", sdk.URLElicitationRequiredError([]*sdk.ElicitParams{
+				{Mode: "url", ElicitationID: "el-7", URL: pageURL, Message: "Connect your account"},
+			})
+		}
+		g.ran.Add(1)
+		return "connected", nil
+	})
 }
 
 func (g *gated) want(t *testing.T, refused, ran int32) {
@@ -169,16 +166,15 @@ func TestURLFirstToItsOwnEra(t *testing.T) {
 func TestElicitationCompleteOnTheCallsStream(t *testing.T) {
 	stack := newLegacyReplicas(t, nil)
 	done := make(chan string, 1)
-	stack.server.AddTool(&sdk.Tool{Name: "connect", InputSchema: json.RawMessage(`{"type":"object"}`)},
-		func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-			e, err := r.Session.Elicit(ctx, &sdk.ElicitParams{Mode: "url", Message: "open", URL: pageURL, ElicitationID: "el-8"})
-			if err != nil {
-				return nil, err
-			}
-			stack.completes(t, "el-8")
-			wantDone(t, done, "el-8")
-			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: e.Action}}}, nil
-		})
+	addTool(stack.server, "connect", func(ctx context.Context, r *sdk.CallToolRequest) (string, error) {
+		e, err := r.Session.Elicit(ctx, &sdk.ElicitParams{Mode: "url", Message: "open", URL: pageURL, ElicitationID: "el-8"})
+		if err != nil {
+			return "", err
+		}
+		stack.completes(t, "el-8")
+		wantDone(t, done, "el-8")
+		return e.Action, nil
+	})
 	var was atomic.Value
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)

@@ -51,7 +51,15 @@ import (
 // tasks as ${t1}, ${t2}, cursors as ${c1}, ${c2} and logs of streams as ${l1}, ${l2}. Every message
 // is held against the official schema of the version that the session has.
 func TestLegacyWire(t *testing.T) {
-	files, err := filepath.Glob("testdata/legacy/*.txtar")
+	replayTranscripts(t, "legacy", func(t *testing.T, archive *txtar.Archive) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) { playLegacy(t, archive) })
+	})
+}
+
+// replayTranscripts has each transcript of a folder written anew, and compares what comes of it with what is there.
+func replayTranscripts(t *testing.T, folder string, play func(*testing.T, *txtar.Archive)) {
+	files, err := filepath.Glob("testdata/" + folder + "/*.txtar")
 	if err != nil || len(files) == 0 {
 		t.Fatal("no transcripts", err)
 	}
@@ -62,8 +70,7 @@ func TestLegacyWire(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := txtar.Format(archive)
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { playLegacy(t, archive) })
+			play(t, archive)
 			if got := txtar.Format(archive); *wiretest.Update {
 				if err := os.WriteFile(file, got, 0o644); err != nil {
 					t.Fatal(err)
