@@ -5,14 +5,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"taskgate/gateway/legacy"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
@@ -116,46 +114,22 @@ func TestReplicasAskedNobody(t *testing.T) {
 	}
 }
 
-// goneLogs are sessions whose logs are out of reach for a while.
-type goneLogs struct {
-	legacy.Sessions
-	gone atomic.Bool
-}
-
-func (g *goneLogs) Since(ctx context.Context, id, stream string, after int64, on func(int64, []byte)) (string, []byte, error) {
-	if g.gone.Load() {
-		return "", nil, shim.ErrUnavailable
-	}
-	return g.Sessions.Since(ctx, id, stream, after, on)
-}
-
-func (g *goneLogs) Leave(ctx context.Context, id, stream string, note []byte) error {
-	if g.gone.Load() {
-		return shim.ErrUnavailable
-	}
-	return g.Sessions.Leave(ctx, id, stream, note)
-}
-
 // A GET stream that begins and ends while the store is away has the next one go on where it is: nothing comes twice.
 func TestStandingAmidAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &modeWorld{taskWorld: newTaskWorld(t)}
-		logs := &goneLogs{Sessions: w.sessions}
-		w.sessions = logs
-		w.a = w.gateway("a", draftScript(), draftConfig(t))
-		w.c = newDraftClient(t, w.a, "")
+		w := newDraftWorld(t, "")
 		says := func(data string) {
 			w.a.up.say(shim.Notification{Method: mcp.NotifyMessage, Params: []byte(`{"level":"info","data":"` + data + `"}`)})
 			wiretest.Wait(5 * time.Second)
 		}
 		first := w.c.begin(w.a, "")
 		says("before")
-		logs.gone.Store(true)
+		w.sessions.gone.Store(true)
 		heard := first.quit()
 		amid := w.c.begin(w.a, "")
 		wiretest.Wait(5 * time.Second)
 		heard = append(heard, amid.quit()...)
-		logs.gone.Store(false)
+		w.sessions.gone.Store(false)
 		wiretest.Wait(5 * time.Second)
 		last := w.c.begin(w.a, "")
 		says("after")

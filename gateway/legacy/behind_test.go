@@ -11,15 +11,12 @@ import (
 	"taskgate/shim"
 )
 
-// newQuietWorld is a newModeWorld whose gateways write nothing by themselves to a client
+// newQuietWorld is a newDraftWorld whose gateways write nothing by themselves to a client
 // that does not read: who waits for a mutex does not let the clock of a bubble go on.
-func newQuietWorld(t *testing.T, capabilities string) *modeWorld {
-	w := &modeWorld{taskWorld: newTaskWorld(t)}
+func newQuietWorld(t *testing.T, capabilities string) *world {
 	c := draftConfig(t)
 	c.KeepAlive = 24 * time.Hour
-	w.a, w.b = w.gateway("a", draftScript(), c), w.gateway("b", draftScript(), c)
-	w.c = newDraftClient(t, w.a, capabilities)
-	return w
+	return newWorld(t).start(draftScript(), c, capabilities)
 }
 
 // A client reads its GET stream so slowly that a task has expired before all of its
@@ -46,7 +43,7 @@ func TestLegacyPartialsBehind(t *testing.T) {
 		says(t, w.c.ask(w.a, mcp.MethodTasksGet, `{"taskId":"`+id+`"}`).one(), `"code":-32602`)
 
 		next := w.c.begin(w.a, "", mcp.HeaderLastEventID, slow.lastID())
-		tokens := w.made("tokens")
+		tokens := w.c.call(w.a, "tokens")
 		wiretest.Wait(time.Minute)
 		r.take(next.quit())
 		if r.over[many] || !r.over[tokens] || r.text[tokens] != "Once upon a " {

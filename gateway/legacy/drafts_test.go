@@ -2,6 +2,7 @@ package legacy_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,11 +29,11 @@ const (
 	takeAll     = `"tasks":{"streaming":{"partial":{}},"responses":{"modes":["task","immediate","streaming"]}}`
 )
 
-// newDraftClient is a client of 2025-11-25 that declares these capabilities.
-func newDraftClient(t *testing.T, g *legacyServer, capabilities string) *taskClient {
+// newClient is a client of 2025-11-25, or another version, that declares these capabilities.
+func newClient(t *testing.T, g *legacyServer, capabilities string, version ...string) *taskClient {
 	t.Helper()
 	c := &taskClient{t: t}
-	c.do(g, mcp.MethodInitialize, `{"protocolVersion":"2025-11-25","capabilities":{`+capabilities+`},"clientInfo":{"name":"c","version":"1"}}`)
+	c.do(g, mcp.MethodInitialize, `{"protocolVersion":"`+cmp.Or(append(version, mcp.Version20251125)...)+`","capabilities":{`+capabilities+`},"clientInfo":{"name":"c","version":"1"}}`)
 	return c
 }
 

@@ -16,9 +16,9 @@ import (
 var modeRules = []struct {
 	name         string
 	capabilities string
-	play         func(*testing.T, *modeWorld)
+	play         func(*testing.T, *world)
 }{
-	{"A3 the order of the list is nothing", allModes, func(t *testing.T, w *modeWorld) {
+	{"A3 the order of the list is nothing", allModes, func(t *testing.T, w *world) {
 		says(t, w.call("quick", `["task","streaming","immediate"]`).one(), `"text":"quick"`)
 		h, s := w.stream(t, "quick")
 		wiretest.Wait(2 * time.Second)
@@ -26,18 +26,18 @@ var modeRules = []struct {
 		s.merged(w.c, w.a)
 		says(t, w.call("plain", `["task"]`).one(), `"task":{`)
 	}},
-	{"A5 nothing in common is a task, with a warning", someModes, func(t *testing.T, w *modeWorld) {
+	{"A5 nothing in common is a task, with a warning", someModes, func(t *testing.T, w *world) {
 		for _, modes := range []string{`["streaming"]`, `["unheard-of"]`, `[]`} {
 			says(t, w.call("quick", modes).one(), `"task":{`, `"`+mcp.MetaFallbackMode+`":"task"`)
 		}
 	}},
-	{"A7 a tool that does not stream falls back to a task", allModes, func(t *testing.T, w *modeWorld) {
+	{"A7 a tool that does not stream falls back to a task", allModes, func(t *testing.T, w *world) {
 		says(t, w.call("plain", `["immediate","task","streaming"]`).one(), `"task":{`, `"status":"working"`)
 		got := w.call("plain", `["immediate","streaming"]`).one()
 		says(t, got, `"task":{`, `"`+mcp.MetaFallbackMode+`":"task"`)
 		lacks(t, got, "partial-content")
 	}},
-	{"A9 without event streams", allModes, func(t *testing.T, w *modeWorld) {
+	{"A9 without event streams", allModes, func(t *testing.T, w *world) {
 		got := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"tokens","task":{"responseModes":["streaming"]}}`, "Accept", mcp.TypeJSON).one()
 		s := &segments{t: t} // there is only the first answer
 		s.take([][]byte{got})
@@ -53,7 +53,7 @@ var modeRules = []struct {
 		got = w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"prompt","task":{"responseModes":["streaming"]}}`, "Accept", mcp.TypeJSON).one()
 		says(t, got, `"task":{`, `{"type":"text","text":"at ","seqNr":1},{"type":"text","text":"once","seqNr":2}],"isComplete":true`)
 	}},
-	{"A12 numbers that are none", allModes, func(t *testing.T, w *modeWorld) {
+	{"A12 numbers that are none", allModes, func(t *testing.T, w *world) {
 		_, s := w.stream(t, "forever")
 		for _, no := range []string{`0`, `-1`, `1.5`, `"1"`, `null`, `{}`, `1e-400`} {
 			says(t, w.pull(w.b, s.task, no).one(), `"error":{"code":-32602`)
@@ -64,7 +64,7 @@ var modeRules = []struct {
 		says(t, w.call("never", `["immediate"]`).one(), `"error":{"code":-32601`)
 		says(t, w.call("never", `["streaming"]`).one(), `"error":{"code":-32601`)
 	}},
-	{"A12 all segments are the result", allModes, func(t *testing.T, w *modeWorld) {
+	{"A12 all segments are the result", allModes, func(t *testing.T, w *world) {
 		for _, tool := range []string{"quick", "plain", "tokens"} {
 			h, s := w.stream(t, tool)
 			wiretest.Wait(2 * time.Minute)
@@ -84,7 +84,7 @@ var modeRules = []struct {
 func TestResponseModeRules(t *testing.T) {
 	for _, s := range modeRules {
 		t.Run(s.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { s.play(t, newModeWorld(t, s.capabilities)) })
+			synctest.Test(t, func(t *testing.T) { s.play(t, newDraftWorld(t, s.capabilities)) })
 		})
 	}
 }

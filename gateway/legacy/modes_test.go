@@ -18,28 +18,14 @@ import (
 // with the task.
 const firstWait = 50 * time.Millisecond
 
-// modeWorld is two replicas and a client of theirs.
-type modeWorld struct {
-	*taskWorld
-	a, b *legacyServer
-	c    *taskClient
-}
-
-func newModeWorld(t *testing.T, capabilities string) *modeWorld {
-	w := &modeWorld{taskWorld: newTaskWorld(t)}
-	w.a, w.b = w.gateway("a", draftScript(), draftConfig(t)), w.gateway("b", draftScript(), draftConfig(t))
-	w.c = newDraftClient(t, w.a, capabilities)
-	return w
-}
-
 // call makes a call with these modes.
-func (w *modeWorld) call(tool, modes string) *hearing {
+func (w *world) call(tool, modes string) *hearing {
 	w.t.Helper()
 	return w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"`+tool+`","task":{"responseModes":`+modes+`}}`)
 }
 
 // stream makes a call that streams, and reads what is there of it.
-func (w *modeWorld) stream(t *testing.T, tool string) (*hearing, *segments) {
+func (w *world) stream(t *testing.T, tool string) (*hearing, *segments) {
 	t.Helper()
 	h := w.call(tool, `["streaming"]`)
 	wiretest.Wait(firstWait)
@@ -52,13 +38,13 @@ func (w *modeWorld) stream(t *testing.T, tool string) (*hearing, *segments) {
 }
 
 // pull asks a replica for the blocks after a number.
-func (w *modeWorld) pull(g *legacyServer, id shim.ID, after string) *hearing {
+func (w *world) pull(g *legacyServer, id shim.ID, after string) *hearing {
 	w.t.Helper()
 	return w.c.ask(g, mcp.MethodTasksResult, `{"taskId":"`+string(id)+`","lastSeqNr":`+after+`}`)
 }
 
 // status is what tasks/get says of a task.
-func (w *modeWorld) status(id shim.ID) string {
+func (w *world) status(id shim.ID) string {
 	w.t.Helper()
 	status, _ := jsonrpc.GetString(w.c.do(w.b, mcp.MethodTasksGet, `{"taskId":"`+string(id)+`"}`), "status")
 	return status
@@ -100,14 +86,14 @@ func lacks(t *testing.T, got []byte, unwanted ...string) {
 var modeScenarios = []struct {
 	name         string
 	capabilities string
-	play         func(*testing.T, *modeWorld)
+	play         func(*testing.T, *world)
 }{
-	{"01 immediate, complete results", allModes, func(t *testing.T, w *modeWorld) {
+	{"01 immediate, complete results", allModes, func(t *testing.T, w *world) {
 		got := w.call("quick", `["immediate"]`).one()
 		says(t, got, `"result":{"content":[{"type":"text","text":"quick"}],"x":1.0,`, mcp.MetaRelatedTask)
 		says(t, w.c.do(w.b, mcp.MethodTasksList, `{}`), `"status":"completed"`) // there is a task, too (A6)
 	}},
-	{"02 task, the standard flow", allModes, func(t *testing.T, w *modeWorld) {
+	{"02 task, the standard flow", allModes, func(t *testing.T, w *world) {
 		for _, task := range []string{`{"responseModes":["task"]}`, `{}`} {
 			got := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"quick","task":`+task+`}`).one()
 			says(t, got, `"result":{"task":{`)
@@ -125,7 +111,7 @@ var modeScenarios = []struct {
 			lacks(t, result, "seqNr", "isComplete")
 		}
 	}},
-	{"03 streaming, the initial response only", allModes, func(t *testing.T, w *modeWorld) {
+	{"03 streaming, the initial response only", allModes, func(t *testing.T, w *world) {
 		h := w.call("prompt", `["streaming"]`)
 		got := h.one()
 		if kind := h.w.header.Get("Content-Type"); kind != mcp.TypeJSON {
@@ -138,7 +124,7 @@ var modeScenarios = []struct {
 		}
 		s.merged(w.c, w.b)
 	}},
-	{"04 streaming, multiple responses", allModes, func(t *testing.T, w *modeWorld) {
+	{"04 streaming, multiple responses", allModes, func(t *testing.T, w *world) {
 		h := w.call("letters", `["streaming","immediate"]`) // it says two in its grace
 		wiretest.Wait(5 * time.Second)
 		s := &segments{t: t}
@@ -159,7 +145,7 @@ var modeScenarios = []struct {
 		}
 		s.merged(w.c, w.b)
 	}},
-	{"05 streaming, event stream", allModes, func(t *testing.T, w *modeWorld) {
+	{"05 streaming, event stream", allModes, func(t *testing.T, w *world) {
 		h := w.call("letters", `["streaming"]`)
 		wiretest.Wait(time.Minute)
 		if kind := h.w.header.Get("Content-Type"); kind != mcp.TypeSSE || !h.ended() {
@@ -181,7 +167,7 @@ var modeScenarios = []struct {
 		}
 		s.merged(w.c, w.b)
 	}},
-	{"06 streaming, resume with lastSeqNr", allModes, func(t *testing.T, w *modeWorld) {
+	{"06 streaming, resume with lastSeqNr", allModes, func(t *testing.T, w *world) {
 		h, s := w.stream(t, "letters")
 		wiretest.Wait(6500 * time.Millisecond)
 		h.leave()
@@ -198,7 +184,7 @@ var modeScenarios = []struct {
 		}
 		s.merged(w.c, w.b)
 	}},
-	{"07 streaming, gap detection", allModes, func(t *testing.T, w *modeWorld) {
+	{"07 streaming, gap detection", allModes, func(t *testing.T, w *world) {
 		h := w.call("letters", `["streaming"]`)
 		wiretest.Wait(10500 * time.Millisecond)
 		g := newGatherer(t)
@@ -224,7 +210,7 @@ var modeScenarios = []struct {
 		}
 		g.merged(w.c, w.b)
 	}},
-	{"08 immediate, fallback", allModes, func(t *testing.T, w *modeWorld) {
+	{"08 immediate, fallback", allModes, func(t *testing.T, w *world) {
 		before := time.Now()
 		got := w.call("plain", `["task","immediate"]`).one()
 		says(t, got, `"result":{"task":{`, `"status":"working"`)
@@ -239,7 +225,7 @@ var modeScenarios = []struct {
 		s.take(h.said())
 		s.merged(w.c, w.b)
 	}},
-	{"09 the ttl expires amid the stream", allModes, func(t *testing.T, w *modeWorld) {
+	{"09 the ttl expires amid the stream", allModes, func(t *testing.T, w *world) {
 		// While the task runs it is prolonged, and the stream goes on.
 		h := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"letters","task":{"ttl":2000,"responseModes":["streaming"]}}`)
 		wiretest.Wait(10500 * time.Millisecond)
@@ -266,7 +252,7 @@ var modeScenarios = []struct {
 			lacks(t, msg, `"isComplete":true`)
 		}
 	}},
-	{"10 cancelled amid the stream", allModes, func(t *testing.T, w *modeWorld) {
+	{"10 cancelled amid the stream", allModes, func(t *testing.T, w *world) {
 		h, s := w.stream(t, "forever")
 		wiretest.Wait(11 * time.Second)
 		s.take(h.said()[1:])
@@ -283,7 +269,7 @@ var modeScenarios = []struct {
 		wiretest.Wait(time.Minute)
 		says(t, w.pull(w.b, s.task, "1").one(), `"partial-content":[],"isComplete":true`) // nothing after it
 	}},
-	{"11 a failure amid the stream", allModes, func(t *testing.T, w *modeWorld) {
+	{"11 a failure amid the stream", allModes, func(t *testing.T, w *world) {
 		for tool, pieces := range map[string]int64{"breaks": 2, "fails": 3} {
 			h, s := w.stream(t, tool)
 			wiretest.Wait(time.Minute)
@@ -301,7 +287,7 @@ var modeScenarios = []struct {
 		}
 		says(t, w.pull(w.b, s.task, "1").one(), `"partial-content":[],"isComplete":true,"isError":true`)
 	}},
-	{"12 the client removes repeats", allModes, func(t *testing.T, w *modeWorld) {
+	{"12 the client removes repeats", allModes, func(t *testing.T, w *world) {
 		h := w.call("tokens", `["streaming"]`)
 		wiretest.Wait(11 * time.Second)
 		g := newGatherer(t)
@@ -315,11 +301,11 @@ var modeScenarios = []struct {
 		}
 		g.merged(w.c, w.a)
 	}},
-	{"13 a new client and a server without the draft", allModes, func(t *testing.T, w *modeWorld) {
+	{"13 a new client and a server without the draft", allModes, func(t *testing.T, w *world) {
 		c := draftConfig(t)
 		c.Upstreams[0].ResponseModes = config.Off
-		w.a = newTaskWorld(t).gateway("off", draftScript(), c)
-		w.c = newDraftClient(t, w.a, allModes)
+		w.a = newWorld(t).gateway("off", draftScript(), c)
+		w.c = newClient(t, w.a, allModes)
 		for _, modes := range []string{`["streaming"]`, `["immediate","streaming"]`} {
 			got := w.call("quick", modes).one()
 			says(t, got, `"result":{"task":{`)
@@ -328,15 +314,15 @@ var modeScenarios = []struct {
 			says(t, w.pull(w.a, shim.ID(id), "0").one(), `"content":[`) // the member means nothing
 		}
 	}},
-	{"14 an old client and a server with the draft", "", func(t *testing.T, w *modeWorld) {
+	{"14 an old client and a server with the draft", "", func(t *testing.T, w *world) {
 		for _, capabilities := range []string{``, `"tasks":{}`, allModes} {
-			w.c = newDraftClient(t, w.a, capabilities)
+			w.c = newClient(t, w.a, capabilities)
 			got := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"prompt","task":{}}`).one()
 			says(t, got, `"result":{"task":{`)
 			lacks(t, got, mcp.MetaFallbackMode, "partial-content", "isComplete")
 		}
 	}},
-	{"15 mixed mechanisms", allModes, func(t *testing.T, w *modeWorld) {
+	{"15 mixed mechanisms", allModes, func(t *testing.T, w *world) {
 		for tool, pull := range map[string]bool{"letters": false, "tokens": true} {
 			h := w.call(tool, `["streaming","immediate"]`)
 			wiretest.Wait(20 * time.Second)
@@ -361,7 +347,7 @@ var modeScenarios = []struct {
 func TestResponseModes(t *testing.T) {
 	for _, s := range modeScenarios {
 		t.Run(s.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { s.play(t, newModeWorld(t, s.capabilities)) })
+			synctest.Test(t, func(t *testing.T) { s.play(t, newDraftWorld(t, s.capabilities)) })
 		})
 	}
 }

@@ -2,133 +2,34 @@ package legacy_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"taskgate/gateway/legacy"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
 	"taskgate/shim"
 )
 
-// faultySessions loses the reply to the next reading of a log, or to the next opening of
-// one, after it was opened; or it stores no states; or logs can neither be added to nor
-// ended; or they forget what is added before anybody reads it, as a Redis that comes back older.
-type faultySessions struct {
-	legacy.Sessions
-	since, put, away, forgets atomic.Bool
-	missing                   atomic.Bool  // they know that messages may be missing
-	unknown                   atomic.Bool  // they have come back as they were before the streams of calls
-	open                      atomic.Int64 // of so many
-	older                     atomic.Int64 // they have come back as they were after this message; 0 for not
-}
-
-func (f *faultySessions) Append(ctx context.Context, id, stream string, message []byte) (int64, error) {
-	if f.away.Load() {
-		return 0, shim.ErrUnavailable
-	}
-	if f.forgets.Load() {
-		return f.Sessions.Post(ctx, id, "forgotten", message)
-	}
-	return f.Sessions.Append(ctx, id, stream, message)
-}
-
-func (f *faultySessions) Post(ctx context.Context, id, stream string, message []byte) (int64, error) {
-	if f.away.Load() {
-		return 0, shim.ErrUnavailable
-	}
-	if f.forgets.Load() {
-		stream = "forgotten"
-	}
-	return f.Sessions.Post(ctx, id, stream, message)
-}
-
-func (f *faultySessions) Leave(ctx context.Context, id, stream string, note []byte) error {
-	if f.away.Load() {
-		return shim.ErrUnavailable
-	}
-	return f.Sessions.Leave(ctx, id, stream, note)
-}
-
-func (f *faultySessions) Finish(ctx context.Context, id, stream string, gone bool) error {
-	if f.away.Load() {
-		return shim.ErrUnavailable
-	}
-	if f.forgets.Load() {
-		return nil
-	}
-	return f.Sessions.Finish(ctx, id, stream, gone)
-}
-
-func (f *faultySessions) Put(ctx context.Context, id string, rev int64, state []byte) (int64, error) {
-	if f.put.Load() {
-		return 0, shim.ErrUnavailable
-	}
-	return f.Sessions.Put(ctx, id, rev, state)
-}
-
-func (f *faultySessions) Since(ctx context.Context, id, stream string, after int64, on func(no int64, message []byte)) (string, []byte, error) {
-	if stream == legacy.GetStream && after == 0 && f.since.CompareAndSwap(true, false) {
-		return "", nil, shim.ErrUnavailable
-	}
-	if stream != legacy.GetStream && f.unknown.Load() {
-		return "", nil, nil
-	}
-	older := f.older.Load()
-	state, note, err := f.Sessions.Since(ctx, id, stream, after, func(no int64, message []byte) {
-		if older == 0 || no <= older {
-			on(no, message)
-		}
-	})
-	if f.missing.Load() {
-		on(1<<40, nil)
-	}
-	return state, note, err
-}
-
-func (f *faultySessions) Open(ctx context.Context, id, stream string, note []byte) (int64, error) {
-	after, err := f.Sessions.Open(ctx, id, stream, note)
-	if stream == legacy.GetStream && f.open.Load() > 0 && f.open.Add(-1) >= 0 {
-		return 0, shim.ErrUnavailable
-	}
-	if older := f.older.Load(); older > 0 {
-		after = min(after, older)
-	}
-	return after, err
-}
-
-// newFaultyWorld is two replicas whose sessions fail as told.
-func newFaultyWorld(t *testing.T) (*modeWorld, *faultySessions) {
-	w := &modeWorld{taskWorld: newTaskWorld(t)}
-	faulty := &faultySessions{Sessions: w.sessions}
-	w.sessions = faulty
-	w.a, w.b = w.gateway("a", draftScript(), draftConfig(t)), w.gateway("b", draftScript(), draftConfig(t))
-	w.c = newDraftClient(t, w.a, takePartial)
-	return w, faulty
-}
-
 // A stream that is resumed while its log cannot be read does not know how far its client
 // has come. It ends before the next partial result, and repeats none (P4).
 func TestLegacyPartialsWithoutTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, faulty := newFaultyWorld(t)
+		w := newDraftWorld(t, takePartial)
 		r := newPartialReader(t)
 		first := w.c.begin(w.a, "")
-		many := w.made("many")
+		many := w.c.call(w.a, "many")
 		wiretest.Wait(30 * time.Second)
 		r.take(first.quit())
 		if r.next[many] < 25 {
 			t.Fatalf("read %d", r.next[many])
 		}
-		faulty.since.Store(true)
+		w.sessions.since.Store(true)
 		without := w.c.begin(w.b, "", mcp.HeaderLastEventID, first.lastID())
 		wiretest.Wait(20 * time.Second)
 		r.take(without.said())
@@ -148,14 +49,14 @@ func TestLegacyPartialsWithoutTheLog(t *testing.T) {
 // same, and once.
 func TestStandingForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, faulty := newFaultyWorld(t)
+		w := newDraftWorld(t, takePartial)
 		r := newPartialReader(t)
 		stream := w.c.begin(w.a, "")
-		many := w.made("many")
+		many := w.c.call(w.a, "many")
 		wiretest.Wait(30 * time.Second)
-		faulty.forgets.Store(true)
+		w.sessions.forgets.Store(true)
 		wiretest.Wait(30 * time.Second)
-		faulty.forgets.Store(false)
+		w.sessions.forgets.Store(false)
 		wiretest.Wait(5 * time.Minute)
 		r.take(stream.quit())
 		if !r.over[many] || r.text[many] != strings.Repeat("x", 200) {
@@ -167,14 +68,14 @@ func TestStandingForgotten(t *testing.T) {
 // A client that resumes its stream when the store has forgotten how far it had come hears so, and begins anew.
 func TestLegacyPartialsOlderStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, faulty := newFaultyWorld(t)
+		w := newDraftWorld(t, takePartial)
 		first := w.c.begin(w.a, "")
-		many := w.made("many")
+		many := w.c.call(w.a, "many")
 		wiretest.Wait(30 * time.Second)
 		first.quit()
-		faulty.older.Store(5)
+		w.sessions.older.Store(5)
 		second := w.c.begin(w.b, "", mcp.HeaderLastEventID, first.lastID())
-		faulty.older.Store(0)
+		w.sessions.older.Store(0)
 		wiretest.Wait(5 * time.Minute)
 		said := second.quit()
 		r := newPartialReader(t)
@@ -192,7 +93,7 @@ func TestLegacyPartialsOlderStore(t *testing.T) {
 // and so does what comes before a stream has a log, which it could not have at first.
 func TestStandingHearsAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, faulty := newFaultyWorld(t)
+		w := newDraftWorld(t, "")
 		no := 0
 		says := func(pause time.Duration) {
 			no++
@@ -207,19 +108,18 @@ func TestStandingHearsAll(t *testing.T) {
 				}
 			}
 		}
-		w.c = newDraftClient(t, w.a, "")
 		stream := w.c.begin(w.a, "")
 		wiretest.Wait(time.Minute)
 		says(time.Second)
-		faulty.forgets.Store(true)
+		w.sessions.forgets.Store(true)
 		says(0)
-		faulty.away.Store(true)
+		w.sessions.away.Store(true)
 		says(time.Second)
-		faulty.forgets.Store(false)
-		faulty.away.Store(false)
+		w.sessions.forgets.Store(false)
+		w.sessions.away.Store(false)
 		says(time.Second)
 		hear(stream.quit())
-		faulty.open.Store(2)
+		w.sessions.unheard.Store(2)
 		stream = w.c.begin(w.a, "")
 		says(2 * time.Second)
 		says(time.Second)
@@ -233,21 +133,19 @@ func TestStandingHearsAll(t *testing.T) {
 // A client that resumes its stream just when the store is away gets all that came since, once the store is back.
 func TestStandingResumedWithoutTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, faulty := newFaultyWorld(t)
+		w := newDraftWorld(t, "")
 		says := func(data string) {
 			w.a.up.say(shim.Notification{Method: mcp.NotifyMessage, Params: []byte(`{"level":"info","data":"` + data + `"}`)})
 			wiretest.Wait(time.Second)
 		}
-		soon := draftConfig(t)
-		w.a = w.gateway("soon", draftScript(), soon)
-		w.c, soon.ResumeAfter = newDraftClient(t, w.a, ""), time.Second
+		w.config.ResumeAfter = time.Second
 		stream := w.c.begin(w.a, "")
 		wiretest.Wait(time.Minute)
 		says("on the first")
 		last := stream.lastID()
 		heard := stream.quit()
 		says("between")
-		faulty.open.Store(2)
+		w.sessions.unheard.Store(2)
 		stream = w.c.begin(w.a, "", mcp.HeaderLastEventID, last)
 		says("away")
 		wiretest.Wait(5 * time.Second)
@@ -278,10 +176,10 @@ func TestStandingResumedWithoutTheLog(t *testing.T) {
 // when its client goes: another replica has the next one.
 func TestStandingOpenedUnheard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, faulty := newFaultyWorld(t)
-		faulty.open.Store(1)
+		w := newDraftWorld(t, takePartial)
+		w.sessions.unheard.Store(1)
 		first := w.c.begin(w.a, "")
-		if faulty.open.Load() > 0 {
+		if w.sessions.unheard.Load() > 0 {
 			t.Fatal("nothing was opened")
 		}
 		first.quit()
@@ -297,9 +195,9 @@ func TestStandingOpenedUnheard(t *testing.T) {
 // stream: it has nothing of what went out on the streams before, and gets all of it.
 func TestLegacyPartialsAnewAndResumed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newModeWorld(t, takePartial)
+		w := newDraftWorld(t, takePartial)
 		first := w.c.begin(w.a, "")
-		many := w.made("many")
+		many := w.c.call(w.a, "many")
 		wiretest.Wait(30 * time.Second)
 		before := newPartialReader(t)
 		before.take(first.quit())
@@ -372,7 +270,7 @@ func TestLegacyPartialsLostOnTheWay(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.begun, c.noted), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w, faulty := newFaultyWorld(t)
+				w := newDraftWorld(t, takePartial)
 				slow := &breaking{tape: tape{header: http.Header{}}, room: make(chan struct{}), broken: make(chan struct{})}
 				left := make(chan struct{})
 				go func() {
@@ -380,14 +278,14 @@ func TestLegacyPartialsLostOnTheWay(t *testing.T) {
 					w.a.Handler().ServeHTTP(slow, w.c.request(t.Context(), http.MethodGet, ""))
 				}()
 				slow.until("open")
-				tokens := w.made("tokens")
+				tokens := w.c.call(w.a, "tokens")
 				wiretest.Wait(5 * time.Minute) // all that there is of it waits
-				faulty.put.Store(!c.noted)
+				w.sessions.put.Store(!c.noted)
 				slow.until(c.begun)
 				wiretest.Wait(time.Minute)
 				close(slow.broken)
 				<-left
-				faulty.put.Store(false)
+				w.sessions.put.Store(false)
 				anew := w.c.begin(w.a, "")
 				wiretest.Wait(time.Minute)
 				r := newPartialReader(t)
@@ -405,10 +303,10 @@ func TestLegacyPartialsLostOnTheWay(t *testing.T) {
 // partial result comes after the end (P2).
 func TestLegacyPartialsResumedAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, faulty := newFaultyWorld(t)
-		tokens := w.made("tokens")
+		w := newDraftWorld(t, takePartial)
+		tokens := w.c.call(w.a, "tokens")
 		wiretest.Wait(5 * time.Minute)
-		faulty.put.Store(true)
+		w.sessions.put.Store(true)
 		anew := w.c.begin(w.a, "")
 		wiretest.Wait(time.Minute)
 		r := newPartialReader(t)
@@ -416,7 +314,7 @@ func TestLegacyPartialsResumedAfterTheEnd(t *testing.T) {
 		if !r.over[tokens] || anew.lastID() == "" {
 			t.Fatalf("over %t, last event %q", r.over[tokens], anew.lastID())
 		}
-		faulty.put.Store(false)
+		w.sessions.put.Store(false)
 		next := w.c.begin(w.b, "", mcp.HeaderLastEventID, anew.lastID())
 		wiretest.Wait(time.Minute)
 		for _, m := range next.quit() {

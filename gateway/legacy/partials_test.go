@@ -12,21 +12,17 @@ import (
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
-	"taskgate/shim"
 )
-
-// made calls a tool as a task at a replica.
-func (w *modeWorld) made(tool string) shim.ID { return w.c.call(w.a, tool) }
 
 // A client that takes partial results hears all of them on its session's stream, in order and before the end (P1–P4), of tasks of its session; and tools say
 // so to it (P9).
 func TestLegacyPartials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newModeWorld(t, takePartial)
+		w := newDraftWorld(t, takePartial)
 		lacks(t, w.c.do(w.a, mcp.MethodToolsList, `{}`), `"never","inputSchema":{"type":"object"},"execution"`)
 		says(t, w.c.do(w.a, mcp.MethodToolsList, `{}`), `"execution":{"taskSupport":"optional","streamPartial":true}`)
 		live := w.c.begin(w.a, "")
-		tokens, many := w.made("tokens"), w.made("many")
+		tokens, many := w.c.call(w.a, "tokens"), w.c.call(w.a, "many")
 		wiretest.Wait(15 * time.Second)
 		r := newPartialReader(t)
 		r.take(live.said())
@@ -34,13 +30,13 @@ func TestLegacyPartials(t *testing.T) {
 			t.Errorf("live: %v", r.text)
 		}
 		seen := len(live.said())
-		failed := w.made("breaks")
+		failed := w.c.call(w.a, "breaks")
 		wiretest.Wait(5 * time.Minute)
 		r.take(live.said()[seen:])
 		if !r.over[tokens] || !r.over[many] || r.text[tokens] != "Once upon a " || r.text[many] != strings.Repeat("x", 200) || r.text[failed] != "so far " {
 			t.Errorf("over: %v, read: %v", r.over, r.text)
 		}
-		cancelled := w.made("forever")
+		cancelled := w.c.call(w.a, "forever")
 		seen = len(live.said())
 		wiretest.Wait(11 * time.Second)
 		w.c.do(w.a, mcp.MethodTasksCancel, `{"taskId":"`+string(cancelled)+`"}`)
@@ -58,10 +54,10 @@ func TestLegacyPartials(t *testing.T) {
 // that is not begins each task anew.
 func TestLegacyPartialsResumed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newModeWorld(t, takePartial)
+		w := newDraftWorld(t, takePartial)
 		r := newPartialReader(t)
 		first := w.c.begin(w.a, "")
-		many := w.made("many")
+		many := w.c.call(w.a, "many")
 		wiretest.Wait(30 * time.Second)
 		r.take(first.quit())
 		if len(r.text[many]) < 25 || first.lastID() == "" {
@@ -94,7 +90,7 @@ func TestLegacyPartialsResumed(t *testing.T) {
 // A client that reads slowly misses nothing, and holds up no more than its own stream.
 func TestLegacyPartialsToASlowClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newModeWorld(t, takePartial)
+		w := newDraftWorld(t, takePartial)
 		slow := &hearing{t: t, w: &tape{header: http.Header{}, full: make(chan struct{}, 1000)}, done: make(chan struct{})}
 		slow.leave = func() {}
 		go func() {
@@ -102,7 +98,7 @@ func TestLegacyPartialsToASlowClient(t *testing.T) {
 			w.b.Handler().ServeHTTP(slow.w, w.c.request(t.Context(), http.MethodGet, ""))
 		}()
 		synctest.Wait() // the stream is there before the task
-		many := w.made("many")
+		many := w.c.call(w.a, "many")
 		wiretest.Wait(4 * time.Minute)
 		if n := len(slow.said()); n != 0 {
 			t.Fatalf("%d messages to a client that does not read", n)
@@ -131,7 +127,7 @@ func TestLegacyDraftsUnasked(t *testing.T) {
 	words := []string{"partial", "seqNr", `"seq"`, "isComplete", mcp.MetaFallbackMode, "streamPartial", "streaming"}
 	for _, capabilities := range []string{``, `"tasks":{}`, `"tasks":{"streaming":{},"responses":{}}`, `"tasks":{"streaming":{"partial":true},"responses":{"modes":"task"}}`} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newModeWorld(t, capabilities)
+			w := newDraftWorld(t, capabilities)
 			live := w.c.begin(w.b, "")
 			var all [][]byte
 			ask := func(method, params string) []byte {
@@ -167,10 +163,10 @@ func TestLegacyDraftsUnasked(t *testing.T) {
 // reads nothing. Of its own tasks it hears the partial results without numbers of blocks.
 func TestLegacyDraftsOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newModeWorld(t, takeAll)
+		w := newDraftWorld(t, takeAll)
 		mine := w.c.begin(w.b, "")
 		h, s := w.stream(t, "tokens")
-		other := newDraftClient(t, w.b, takeAll)
+		other := newClient(t, w.b, takeAll)
 		theirs := other.begin(w.b, "")
 		wiretest.Wait(2 * time.Minute)
 		s.take(h.said()[1:])

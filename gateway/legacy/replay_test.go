@@ -51,14 +51,14 @@ func TestQuestionsOfAResumedResult(t *testing.T) {
 // any more, and of those that it has it is told.
 func TestDeadQuestionsAreNotAskedAgain(t *testing.T) {
 	for name, c := range map[string]struct {
-		end  func(w *askWorld, task shim.ID)
+		end  func(w *world, task shim.ID)
 		over bool // the client, which has the question, is told
 	}{
-		"answered elsewhere": {func(w *askWorld, task shim.ID) { w.answer(w.b, nth(task, 0)) }, false},
-		"cancelled": {func(w *askWorld, task shim.ID) {
+		"answered elsewhere": {func(w *world, task shim.ID) { w.answer(w.b, nth(task, 0)) }, false},
+		"cancelled": {func(w *world, task shim.ID) {
 			w.c.do(w.b, mcp.MethodTasksCancel, `{"taskId":"`+string(task)+`"}`)
 		}, true},
-		"out of time": {func(*askWorld, shim.ID) { wiretest.Wait(11 * time.Minute) }, true},
+		"out of time": {func(*world, shim.ID) { wiretest.Wait(11 * time.Minute) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -23,10 +23,9 @@ func TestResumedHearsProgress(t *testing.T) {
 	} {
 		t.Run(c.name+" "+c.version, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w, config := &modeWorld{taskWorld: newTaskWorld(t), c: &taskClient{t: t}}, draftConfig(t)
-				w.a, w.b = w.gateway("a", draftScript(), config), w.gateway("b", draftScript(), config)
-				config.ResumeAfter = 5 * time.Second
-				w.c.do(w.a, mcp.MethodInitialize, `{"protocolVersion":"`+c.version+`","capabilities":{},"clientInfo":{"name":"c","version":"1"}}`)
+				w := newDraftWorld(t, "")
+				w.config.ResumeAfter = 5 * time.Second
+				w.c = newClient(t, w.a, "", c.version)
 				params := `{"name":"plain","_meta":{"progressToken":"p"}}`
 				if c.method == mcp.MethodTasksResult {
 					made := w.c.do(w.a, mcp.MethodToolsCall, `{"name":"plain","task":{}}`)
@@ -72,20 +71,16 @@ func TestResumedHearsOfMissingProgress(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w, config := &modeWorld{taskWorld: newTaskWorld(t), c: &taskClient{t: t}}, draftConfig(t)
-				faulty := &faultySessions{Sessions: w.sessions}
-				w.sessions = faulty
-				w.a, w.b = w.gateway("a", draftScript(), config), w.gateway("b", draftScript(), config)
-				config.ResumeAfter = time.Second
-				w.c.do(w.a, mcp.MethodInitialize, `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}`)
+				w := newDraftWorld(t, "")
+				w.config.ResumeAfter = time.Second
 				w.c.do(w.a, mcp.MethodSetLevel, `{"level":"`+c.level+`"}`)
 				first := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"many","_meta":{"progressToken":"p"}}`)
 				wiretest.Wait(10500 * time.Millisecond)
 				first.leave()
 				wiretest.Wait(5 * time.Second)
-				faulty.away.Store(true)
+				w.sessions.away.Store(true)
 				wiretest.Wait(c.away)
-				faulty.away.Store(false)
+				w.sessions.away.Store(false)
 				wiretest.Wait(5 * time.Second)
 				resumed := w.c.begin(w.b, "", mcp.HeaderLastEventID, first.lastID())
 				wiretest.Wait(5 * time.Minute)

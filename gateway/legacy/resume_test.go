@@ -227,17 +227,17 @@ func TestResumeEndedWhileStoreAway(t *testing.T) {
 	for name, room := range map[string]bool{"answered": true, "no room for the answer": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w, faulty, resume := resumedWorld(t)
+				w, resume := resumedWorld(t)
 				if !room {
 					tableOf(w.a.Gateway).FillLate()
 				}
 				resumed := resume()
-				faulty.away.Store(true)
+				w.sessions.away.Store(true)
 				wiretest.Wait(2 * time.Minute)
 				if resumed.ended() {
 					t.Fatal("the resumed stream has ended")
 				}
-				faulty.away.Store(false)
+				w.sessions.away.Store(false)
 				wiretest.Wait(legacy.StoreAgain + legacy.ResumeCheck)
 				if !resumed.ended() {
 					t.Fatal("the resumed stream waits on")
@@ -251,29 +251,25 @@ func TestResumeEndedWhileStoreAway(t *testing.T) {
 }
 
 // resumedWorld has a client go that waits for a call. With resume it comes back for the answer, at the other replica.
-func resumedWorld(t *testing.T) (w *modeWorld, faulty *faultySessions, resume func() *hearing) {
-	w = &modeWorld{taskWorld: newTaskWorld(t)}
-	faulty = &faultySessions{Sessions: w.sessions}
-	w.sessions = faulty
-	c := draftConfig(t)
-	w.a, w.b = w.gateway("a", draftScript(), c), w.gateway("b", draftScript(), c)
-	w.c, c.ResumeAfter = newDraftClient(t, w.a, ""), time.Second
+func resumedWorld(t *testing.T) (w *world, resume func() *hearing) {
+	w = newDraftWorld(t, "")
+	w.config.ResumeAfter = time.Second
 	call := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"plain"}`)
 	wiretest.Wait(2 * time.Second)
 	call.leave()
-	return w, faulty, func() *hearing { return w.c.begin(w.b, "", mcp.HeaderLastEventID, call.lastID()) }
+	return w, func() *hearing { return w.resume(w.b, call) }
 }
 
 // A client gets its answer also where the store, which was away when that came, is back without the stream.
 func TestResumeForgottenWhileStoreAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, faulty, resume := resumedWorld(t)
-		faulty.away.Store(true)
-		faulty.unknown.Store(true)
+		w, resume := resumedWorld(t)
+		w.sessions.away.Store(true)
+		w.sessions.unknown.Store(true)
 		wiretest.Wait(2 * time.Minute)
-		faulty.away.Store(false)
+		w.sessions.away.Store(false)
 		wiretest.Wait(2 * legacy.StoreAgain)
-		faulty.unknown.Store(false)
+		w.sessions.unknown.Store(false)
 		resumed := resume()
 		wiretest.Wait(legacy.ResumeCheck)
 		if said := resumed.said(); len(said) != 1 || !strings.Contains(string(said[0]), `"text":"one"`) || !resumed.ended() {
@@ -286,14 +282,14 @@ func TestResumeForgottenWhileStoreAway(t *testing.T) {
 // it is lost.
 func TestResumeForgottenUnheard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, faulty, resume := resumedWorld(t)
+		w, resume := resumedWorld(t)
 		resumed := resume()
-		faulty.forgets.Store(true)
+		w.sessions.forgets.Store(true)
 		wiretest.Wait(2 * time.Minute)
 		if resumed.ended() {
 			t.Fatalf("it has heard %s", resumed.said())
 		}
-		faulty.forgets.Store(false)
+		w.sessions.forgets.Store(false)
 		wiretest.Wait(legacy.AskAgain + legacy.ResumeCheck)
 		if said := resumed.said(); len(said) != 1 || !strings.Contains(string(said[0]), "the answer to this call was lost") || !resumed.ended() {
 			t.Errorf("it has heard %s, and ended: %t", said, resumed.ended())
@@ -304,10 +300,10 @@ func TestResumeForgottenUnheard(t *testing.T) {
 // A client that resumes while the answer of its call waits for the store gets that, and no error.
 func TestResumeBeforeTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, faulty, resume := resumedWorld(t)
-		faulty.away.Store(true)
+		w, resume := resumedWorld(t)
+		w.sessions.away.Store(true)
 		wiretest.Wait(2*time.Minute + legacy.StoreAgain/2)
-		faulty.away.Store(false)
+		w.sessions.away.Store(false)
 		resumed := resume()
 		synctest.Wait()
 		if resumed.ended() {
@@ -325,15 +321,15 @@ func TestResumeMissing(t *testing.T) {
 	for level, told := range map[string]bool{"warning": true, "error": false} {
 		t.Run(level, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w, faulty, _ := resumedWorld(t)
+				w, _ := resumedWorld(t)
 				wiretest.Wait(time.Minute)
 				if said := w.c.ask(w.a, mcp.MethodSetLevel, `{"level":"`+level+`"}`).quit(); len(said) != 1 || !strings.Contains(string(said[0]), `"result"`) {
 					t.Fatalf("the level: %s", said)
 				}
-				first := w.c.ask(w.a, mcp.MethodTasksResult, `{"taskId":"`+string(w.made("plain"))+`"}`)
+				first := w.c.ask(w.a, mcp.MethodTasksResult, `{"taskId":"`+string(w.c.call(w.a, "plain"))+`"}`)
 				wiretest.Wait(2 * time.Second)
 				first.leave()
-				faulty.missing.Store(true)
+				w.sessions.missing.Store(true)
 				resumed := w.c.begin(w.b, "", mcp.HeaderLastEventID, first.lastID())
 				wiretest.Wait(time.Second)
 				said := bytes.Join(resumed.said(), nil)
@@ -350,12 +346,12 @@ func TestResumeMissing(t *testing.T) {
 // another replica.
 func TestStandingEndedWhileStoreAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, faulty := newFaultyWorld(t)
+		w := newDraftWorld(t, takePartial)
 		first := w.c.begin(w.a, "")
-		faulty.away.Store(true)
+		w.sessions.away.Store(true)
 		first.quit()
 		wiretest.Wait(time.Minute)
-		faulty.away.Store(false)
+		w.sessions.away.Store(false)
 		wiretest.Wait(legacy.StoreAgain)
 		next := w.c.begin(w.b, "")
 		if next.ended() {
@@ -371,13 +367,13 @@ func TestStandingHearsWhileStoreAway(t *testing.T) {
 	for name, age := range map[string]time.Duration{"young": 0, "kept": time.Minute} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w, faulty := newFaultyWorld(t)
+				w := newDraftWorld(t, takePartial)
 				get := w.c.begin(w.a, "")
 				wiretest.Wait(age)
-				faulty.away.Store(true)
+				w.sessions.away.Store(true)
 				w.a.up.say(shim.Notification{Method: mcp.NotifyToolsListChanged})
 				wiretest.Wait(time.Second)
-				faulty.away.Store(false)
+				w.sessions.away.Store(false)
 				w.a.up.say(shim.Notification{Method: mcp.NotifyPromptsListChanged})
 				wiretest.Wait(time.Second)
 				if said := get.said(); len(said) != 2 {
@@ -434,11 +430,9 @@ func TestReplicasResumeOlder(t *testing.T) {
 // A stream can be resumed again though nothing was said since it was resumed before.
 func TestResumeTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &modeWorld{taskWorld: newTaskWorld(t)}
-		c := draftConfig(t)
-		w.a, w.b = w.gateway("a", draftScript(), c), w.gateway("b", draftScript(), c)
-		w.c, c.ResumeAfter = newDraftClient(t, w.a, ""), time.Second
-		task := w.made("plain")
+		w := newDraftWorld(t, "")
+		w.config.ResumeAfter = time.Second
+		task := w.c.call(w.a, "plain")
 		streams := map[string]*hearing{
 			"a call":                    w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"plain"}`),
 			"an answer that waits":      w.c.ask(w.a, mcp.MethodTasksResult, `{"taskId":"`+string(task)+`"}`),
@@ -470,9 +464,7 @@ func TestResumeTwice(t *testing.T) {
 // twice. Only changes of one list are told once.
 func TestWaitingMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &modeWorld{taskWorld: newTaskWorld(t)}
-		w.a = w.gateway("a", draftScript(), draftConfig(t))
-		w.c = newDraftClient(t, w.a, "")
+		w := newDraftWorld(t, "")
 		w.c.begin(w.a, "").quit()
 		logged := `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"again"}}`
 		tools := `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`

@@ -1,56 +1,24 @@
 package legacy_test
 
 import (
-	"context"
-	"math"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"taskgate/gateway/legacy"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
-	"taskgate/shim"
 )
 
-// heldSessions do not hand over the logs of calls, or do not answer whoever opens one, as they are told.
-type heldSessions struct {
-	legacy.Sessions
-	unread atomic.Bool
-	held   chan chan struct{} // closed for the next one to open a log to go on
-}
-
-func (s *heldSessions) Since(ctx context.Context, id, stream string, after int64, on func(int64, []byte)) (string, []byte, error) {
-	if s.unread.Load() && after < math.MaxInt64 && stream != legacy.GetStream {
-		return "", nil, shim.ErrUnavailable
-	}
-	return s.Sessions.Since(ctx, id, stream, after, on)
-}
-
-func (s *heldSessions) Open(ctx context.Context, id, stream string, note []byte) (int64, error) {
-	select {
-	case held := <-s.held:
-		<-held
-	default:
-	}
-	return s.Sessions.Open(ctx, id, stream, note)
-}
-
 // waitingWorld has a client go that waits for a task. With resume it comes back for the answer, at the other replica.
-func waitingWorld(t *testing.T) (held *heldSessions, resume func() *hearing) {
-	w := &modeWorld{taskWorld: newTaskWorld(t)}
-	held = &heldSessions{Sessions: w.sessions, held: make(chan chan struct{}, 1)}
-	w.sessions = held
-	c := draftConfig(t)
-	w.a, w.b = w.gateway("a", draftScript(), c), w.gateway("b", draftScript(), c)
-	w.c, c.ResumeAfter = newDraftClient(t, w.a, ""), time.Second
-	wait := w.c.ask(w.a, mcp.MethodTasksResult, `{"taskId":"`+string(w.made("plain"))+`"}`)
+func waitingWorld(t *testing.T) (sessions *faultySessions, resume func() *hearing) {
+	w := newDraftWorld(t, "")
+	w.config.ResumeAfter = time.Second
+	wait := w.c.ask(w.a, mcp.MethodTasksResult, `{"taskId":"`+string(w.c.call(w.a, "plain"))+`"}`)
 	wiretest.Wait(2 * time.Second)
 	wait.leave()
 	synctest.Wait()
-	return held, func() *hearing { return w.c.begin(w.b, "", mcp.HeaderLastEventID, wait.lastID()) }
+	return w.sessions, func() *hearing { return w.resume(w.b, wait) }
 }
 
 // toldResult waits until the task has ended, and checks that its result has come.
@@ -65,14 +33,14 @@ func toldResult(t *testing.T, resumed *hearing) {
 // A client that cannot resume an answer, since the store was away just when its log was read, resumes it later.
 func TestResumeUnread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		held, resume := waitingWorld(t)
-		held.unread.Store(true)
+		sessions, resume := waitingWorld(t)
+		sessions.unread.Store(true)
 		refused := resume()
 		wiretest.Wait(5 * time.Second)
 		if said := refused.said(); len(said) != 1 || !strings.Contains(string(said[0]), "not available") || !refused.ended() {
 			t.Errorf("it has heard %s, and ended: %t", said, refused.ended())
 		}
-		held.unread.Store(false)
+		sessions.unread.Store(false)
 		toldResult(t, resume())
 	})
 }
@@ -80,9 +48,9 @@ func TestResumeUnread(t *testing.T) {
 // A client that resumes an answer twice, since the store was slow the first time, gets it once.
 func TestResumeTwiceAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		held, resume := waitingWorld(t)
+		sessions, resume := waitingWorld(t)
 		slow := make(chan struct{})
-		held.held <- slow
+		sessions.held <- slow
 		resume()
 		again := resume()
 		close(slow)

@@ -17,7 +17,7 @@ import (
 func handling(c *config.Config) { c.Upstreams[0].WithoutTasks = config.WithoutTasksHandle }
 
 // handle makes a call that becomes a task, of which its client is told in words.
-func (w *askWorld) handle(tool string) (call *hearing, task shim.ID) {
+func (w *world) handle(tool string) (call *hearing, task shim.ID) {
 	w.t.Helper()
 	call = w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"`+tool+`"}`)
 	wiretest.Wait(46 * time.Second)
@@ -30,7 +30,7 @@ func (w *askWorld) handle(tool string) (call *hearing, task shim.ID) {
 }
 
 // read begins to wait for a task by the gateway's own tool.
-func (w *askWorld) read(c *taskClient, g *legacyServer, task shim.ID) *hearing {
+func (w *world) read(c *taskClient, g *legacyServer, task shim.ID) *hearing {
 	w.t.Helper()
 	return c.ask(g, mcp.MethodToolsCall, `{"name":"task_result","arguments":{"taskId":"`+string(task)+`"}}`)
 }
@@ -74,7 +74,7 @@ func TestQuestionOfATaskThatIsReadAgain(t *testing.T) {
 		if !again.ended() {
 			t.Error("no answer")
 		}
-		anew := newDraftClient(t, w.b, `"elicitation":{}`)
+		anew := newClient(t, w.b, `"elicitation":{}`)
 		other := w.read(anew, w.b, task)
 		wiretest.Wait(time.Second)
 		other.wantAsked("in another session", nth(task, 0))

@@ -20,7 +20,7 @@ func TestQuestionOfALostStream(t *testing.T) {
 		w := newAskWorld(t, nil)
 		idle := w.result(w.b, w.c.call(w.b, "forever"))
 		wiretest.Wait(time.Minute)
-		if n := w.logs.looked(); n != 0 {
+		if n := w.sessions.looks.Swap(0); n != 0 {
 			t.Errorf("looked %d times after nothing", n)
 		}
 		idle.leave()
@@ -28,13 +28,13 @@ func TestQuestionOfALostStream(t *testing.T) {
 		first := w.result(w.a, task)
 		first.wantAsked("the first stream", nth(task, 0))
 		second := w.result(w.b, task)
-		w.logs.looked()
+		w.sessions.looks.Swap(0)
 		wiretest.Wait(10 * legacy.HolderCheck)
 		second.wantAsked("while the first one lives")
-		if n := w.logs.looked(); n < 9 || n > 12 {
+		if n := w.sessions.looks.Swap(0); n < 9 || n > 12 {
 			t.Errorf("looked %d times after the first stream", n)
 		}
-		w.logs.kill()
+		w.sessions.kill()
 		wiretest.Wait(3 * legacy.HolderCheck)
 		second.wantAsked("after its death", nth(task, 0))
 		w.answer(w.b, nth(task, 0))
@@ -42,9 +42,9 @@ func TestQuestionOfALostStream(t *testing.T) {
 		if said := second.said(); !strings.Contains(string(said[len(said)-1]), "accept") {
 			t.Errorf("the end: %s", said)
 		}
-		w.logs.looked()
+		w.sessions.looks.Swap(0)
 		wiretest.Wait(time.Minute)
-		if n := w.logs.looked(); n != 0 {
+		if n := w.sessions.looks.Swap(0); n != 0 {
 			t.Errorf("looked %d times after the end", n)
 		}
 		w.closing(first, second, idle)
@@ -107,25 +107,25 @@ func TestQuestionThatIsNotInTheLog(t *testing.T) {
 // A question is asked once, on whichever stream, also where the store was away for a moment, or
 // took the question and could not say so any more.
 func TestQuestionWhileTheStoreIsAway(t *testing.T) {
-	streams := map[string]func(w *askWorld) *hearing{
-		"call":         func(w *askWorld) *hearing { return w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"ask"}`) },
-		"tasks/result": func(w *askWorld) *hearing { return w.result(w.a, w.c.call(w.b, "ask")) },
-		"GET": func(w *askWorld) *hearing {
+	streams := map[string]func(w *world) *hearing{
+		"call":         func(w *world) *hearing { return w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"ask"}`) },
+		"tasks/result": func(w *world) *hearing { return w.result(w.a, w.c.call(w.b, "ask")) },
+		"GET": func(w *world) *hearing {
 			get := w.c.begin(w.a, "")
 			w.c.call(w.b, "ask")
 			return get
 		},
 	}
-	faults := map[string]func(*mortalLogs){
-		"no stream is opened": func(m *mortalLogs) { m.away = 2 },
-		"the reply is lost":   func(m *mortalLogs) { m.mute = 2 },
+	faults := map[string]func(*faultySessions){
+		"no stream is opened": func(f *faultySessions) { f.unopened.Store(2) },
+		"the reply is lost":   func(f *faultySessions) { f.mute.Store(2) },
 	}
 	for where, begin := range streams {
 		for what, fault := range faults {
 			t.Run(where+"/"+what, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					w := newAskWorld(t, nil)
-					fault(w.logs)
+					fault(w.sessions)
 					first := begin(w)
 					wiretest.Wait(10 * time.Second)
 					asked := first.asked()
@@ -151,14 +151,14 @@ func TestQuestionAtTheEndOfAWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newAskWorld(t, handling)
 		_, task := w.handle("late")
-		w.logs.mute = 1000
+		w.sessions.mute.Store(1000)
 		first := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"task_result","arguments":{"taskId":"`+string(task)+`","waitSeconds":14.5}}`)
 		wiretest.Wait(20 * time.Second)
 		first.wantAsked("at the end of the wait")
-		if w.logs.mute == 1000 || !first.ended() {
+		if w.sessions.mute.Load() == 1000 || !first.ended() {
 			t.Fatal("the question did not come at the end of the wait")
 		}
-		w.logs.mute = 0
+		w.sessions.mute.Store(0)
 		again := w.read(w.c, w.b, task)
 		wiretest.Wait(time.Second)
 		again.wantAsked("in the next wait", nth(task, 0))
@@ -171,8 +171,8 @@ func TestQuestionAtTheEndOfAWait(t *testing.T) {
 func TestQuestionOnAStreamWithoutALog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newAskWorld(t, func(c *config.Config) { *c = *draftConfig(t) })
-		w.c = newDraftClient(t, w.a, takePartial+`,"elicitation":{}`)
-		w.logs.away = 1
+		w.c = newClient(t, w.a, takePartial+`,"elicitation":{}`)
+		w.sessions.unopened.Store(1)
 		get := w.c.begin(w.a, "")
 		task := w.c.call(w.b, "ask")
 		wiretest.Wait(5 * time.Second)
@@ -197,13 +197,13 @@ func (a again) Ask(id shim.ID, q []shim.Question) {
 
 // A question that the store has forgotten is not put again to a client that has it, or is about to get it.
 func TestQuestionOfACallThatWasForgotten(t *testing.T) {
-	for name, away := range map[string]int{"asked": 0, "to be asked": 2} {
+	for name, away := range map[string]int64{"asked": 0, "to be asked": 2} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newAskWorld(t, nil)
 				w.asks = func(s shim.Asker) shim.Asker { return again{s} }
 				w.a = w.gateway("again", w.a.up.script, taskConfig(t))
-				w.logs.away = away
+				w.sessions.unopened.Store(away)
 				call := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"ask"}`)
 				wiretest.Wait(10 * time.Second)
 				if asked := call.asked(); len(asked) != 1 {
@@ -218,13 +218,12 @@ func TestQuestionOfACallThatWasForgotten(t *testing.T) {
 // A stream whose time for a log came while the store was away has one once that is back: it can be resumed.
 func TestStandingIsKeptLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var soon []*config.Config
-		w := newAskWorld(t, func(c *config.Config) { soon = append(soon, c) })
-		soon[0].ResumeAfter = time.Second
-		w.logs.away = 5
+		w := newAskWorld(t, nil)
+		w.config.ResumeAfter = time.Second
+		w.sessions.unopened.Store(5)
 		get := w.c.begin(w.a, "")
 		wiretest.Wait(time.Minute)
-		if w.logs.away > 0 || get.lastID() == "" {
+		if w.sessions.unopened.Load() > 0 || get.lastID() == "" {
 			t.Error("the stream cannot be resumed")
 		}
 		w.closing(get)
@@ -236,7 +235,7 @@ func TestStandingIsKeptLater(t *testing.T) {
 func TestQuestionThatTheGetStreamDoesNotAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newAskWorld(t, nil)
-		w.logs.shy = true
+		w.sessions.shy.Store(true)
 		get := w.c.begin(w.a, "")
 		task := w.c.call(w.b, "ask")
 		first := w.result(w.b, task)

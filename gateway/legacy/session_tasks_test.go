@@ -31,13 +31,6 @@ type taskClient struct {
 	serial  int
 }
 
-func newTaskClient(t *testing.T, g *legacyServer) *taskClient {
-	t.Helper()
-	c := &taskClient{t: t}
-	c.do(g, mcp.MethodInitialize, `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}`)
-	return c
-}
-
 // do sends a request to a replica and returns its result.
 func (c *taskClient) do(g *legacyServer, method, params string) json.RawMessage {
 	c.t.Helper()
@@ -77,38 +70,17 @@ func (c *taskClient) call(g *legacyServer, tool string) shim.ID {
 	return shim.ID(id)
 }
 
-// hear opens the session's stream on a replica. The function it returns closes it
-// and tells what came: of each notification the task and its state.
-func (c *taskClient) hear(g *legacyServer) (heard func() []string) {
-	c.t.Helper()
-	ctx, leave := context.WithCancel(c.t.Context())
-	rec, done := httptest.NewRecorder(), make(chan struct{})
-	go func() {
-		defer close(done)
-		g.Handler().ServeHTTP(rec, c.request(ctx, http.MethodGet, ""))
-	}()
-	synctest.Wait()
-	return func() []string {
-		leave()
-		<-done
-		var out []string
-		for _, text := range messages(mcp.TypeSSE, rec.Body.Bytes()) {
-			schematest.Validate(c.t, mcp.Version20251125, "TaskStatusNotification", text)
-			id, _ := jsonrpc.GetString(text, "params", "taskId")
-			status, _ := jsonrpc.GetString(text, "params", "status")
-			message, _ := jsonrpc.GetString(text, "params", "statusMessage")
-			out = append(out, strings.TrimSpace(id+" "+status+" "+message))
-		}
-		return out
+// statuses has the client go, and tells what came on its stream: of each notification the task and its state.
+func (a *hearing) statuses() (out []string) {
+	a.t.Helper()
+	for _, text := range a.quit() {
+		schematest.Validate(a.t, mcp.Version20251125, "TaskStatusNotification", text)
+		id, _ := jsonrpc.GetString(text, "params", "taskId")
+		status, _ := jsonrpc.GetString(text, "params", "status")
+		message, _ := jsonrpc.GetString(text, "params", "statusMessage")
+		out = append(out, strings.TrimSpace(id+" "+status+" "+message))
 	}
-}
-
-// slowScript is a server whose tools take their time.
-func slowScript() upstreamScript {
-	return upstreamScript{Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}}}`), Replies: map[string]scriptReply{
-		"tools/call slow":    {After: "60s", Result: json.RawMessage(`{"content":[]}`)},
-		"tools/call forever": {Blocks: true},
-	}}
+	return out
 }
 
 func taskConfig(t *testing.T) *config.Config {
@@ -122,12 +94,9 @@ func taskConfig(t *testing.T) *config.Config {
 // wherever it is opened again.
 func TestTaskStatusOnAnyReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTaskWorld(t)
-		a, b := w.gateway("a", slowScript(), taskConfig(t)), w.gateway("b", slowScript(), taskConfig(t))
-		c := newTaskClient(t, a)
-		heard := c.hear(b)
-		first := c.call(a, "slow")
-		second := c.call(b, "forever")
+		w := newWorld(t).start(askScript(), taskConfig(t), "")
+		stream := w.c.begin(w.b, "")
+		first, second := w.c.call(w.a, "slow"), w.c.call(w.b, "forever")
 		wiretest.Wait(30 * time.Second)
 		message := "half way"
 		if _, err := w.store.Apply(t.Context(), second, nil, shim.Change{Op: "test", StatusMessage: &message}); err != nil {
@@ -135,15 +104,15 @@ func TestTaskStatusOnAnyReplica(t *testing.T) {
 		}
 		wiretest.Wait(40 * time.Second)
 		want := []string{string(second) + " working half way", string(first) + " completed"}
-		if got := heard(); !slices.Equal(got, want) {
+		if got := stream.statuses(); !slices.Equal(got, want) {
 			t.Errorf("b told %q, want %q", got, want)
 		}
 		wiretest.Wait(time.Second)
-		c.do(b, mcp.MethodTasksCancel, `{"taskId":"`+string(second)+`"}`)
-		heard = c.hear(a)
+		w.c.do(w.b, mcp.MethodTasksCancel, `{"taskId":"`+string(second)+`"}`)
+		stream = w.c.begin(w.a, "")
 		wiretest.Wait(20 * time.Second)
 		want = []string{string(second) + " cancelled cancelled by the client"}
-		if got := heard(); !slices.Equal(got, want) {
+		if got := stream.statuses(); !slices.Equal(got, want) {
 			t.Errorf("a told %q, want %q", got, want)
 		}
 	})
@@ -153,22 +122,20 @@ func TestTaskStatusOnAnyReplica(t *testing.T) {
 // none of them up, and none is forgotten.
 func TestManyTasksOfOneSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTaskWorld(t)
-		a := w.gateway("a", slowScript(), taskConfig(t))
-		c := newTaskClient(t, a)
-		heard := c.hear(a)
+		w := newWorld(t).start(askScript(), taskConfig(t), "")
+		stream := w.c.begin(w.a, "")
 		var calls sync.WaitGroup
 		for i := range legacy.MostTold {
-			one := *c
+			one := *w.c
 			one.serial = 1000 * (i + 1)
-			calls.Go(func() { one.call(a, "slow") })
+			calls.Go(func() { one.call(w.a, "slow") })
 		}
 		calls.Wait()
 		wiretest.Wait(2 * time.Minute)
-		if got := heard(); len(got) != legacy.MostTold {
+		if got := stream.statuses(); len(got) != legacy.MostTold {
 			t.Errorf("told %d times, want of the end of %d tasks: %q", len(got), legacy.MostTold, got)
 		}
-		b, _, err := w.sessions.Get(t.Context(), c.session)
+		b, _, err := w.sessions.Get(t.Context(), w.c.session)
 		if err != nil || bytes.Contains(b, []byte("tasks")) {
 			t.Errorf("nothing is left to tell, but the session knows %s (%v)", b, err)
 		}
@@ -179,17 +146,16 @@ func TestManyTasksOfOneSession(t *testing.T) {
 // hold every task once, also those of the time in between (L20, L21).
 func TestTaskPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newTaskWorld(t).gateway("a", slowScript(), taskConfig(t))
-		c := newTaskClient(t, a)
+		w := newWorld(t).start(askScript(), taskConfig(t), "")
 		var made []string
 		for range 120 {
-			made = append(made, string(c.call(a, "forever")))
+			made = append(made, string(w.c.call(w.a, "forever")))
 			wiretest.Wait(10 * time.Millisecond)
 		}
 		var listed []string
 		params, pages := `{}`, 0
 		for params != "" {
-			result := c.do(a, mcp.MethodTasksList, params)
+			result := w.c.do(w.a, mcp.MethodTasksList, params)
 			schematest.Validate(t, mcp.Version20251125, "ListTasksResult", result)
 			tasks, _ := jsonrpc.Get(result, "tasks")
 			for task := range jsonrpc.Elements(tasks) {
@@ -201,7 +167,7 @@ func TestTaskPages(t *testing.T) {
 				params = string(append(jsonrpc.AppendString([]byte(`{"cursor":`), cursor), '}'))
 			}
 			if pages++; pages == 1 {
-				made = append(made, string(c.call(a, "forever")))
+				made = append(made, string(w.c.call(w.a, "forever")))
 			}
 		}
 		if !slices.Equal(listed, made) || pages != 3 {
@@ -246,22 +212,20 @@ func TestNothingIsToldAfterTheEnd(t *testing.T) {
 		for _, resumes := range []bool{false, true} {
 			t.Run(fmt.Sprint(client, ", resumes: ", resumes), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					w := newTaskWorld(t)
+					w := newWorld(t)
 					store := &olderTask{Store: w.store}
 					w.store = store
-					conf := draftConfig(t)
-					a, b := w.gateway("a", draftScript(), conf), w.gateway("b", draftScript(), conf)
-					conf.ResumeAfter = time.Second
-					c := newDraftClient(t, a, capabilities)
-					stream := c.begin(a, "")
+					w.start(draftScript(), draftConfig(t), capabilities)
+					w.config.ResumeAfter = time.Second
+					stream := w.c.begin(w.a, "")
 					wiretest.Wait(time.Minute)
-					id := c.call(a, "letters")
+					id := w.c.call(w.a, "letters")
 					wiretest.Wait(5 * time.Second)
 					task, err := store.Get(t.Context(), id, shim.Summary)
 					if err != nil {
 						t.Fatal(err)
 					}
-					session, _, err := w.sessions.Get(t.Context(), c.session)
+					session, _, err := w.sessions.Get(t.Context(), w.c.session)
 					if err != nil || !bytes.Contains(session, []byte(id)) {
 						t.Fatalf("the session is %s (%v)", session, err)
 					}
@@ -272,13 +236,13 @@ func TestNothingIsToldAfterTheEnd(t *testing.T) {
 					}
 					if resumes {
 						stream.quit()
-						stream = c.begin(b, "", mcp.HeaderLastEventID, stream.lastID())
+						stream = w.resume(w.b, stream)
 						said = nil
 					}
 					store.was.Store(&task)
-					_, rev, err := w.sessions.Get(t.Context(), c.session)
+					_, rev, err := w.sessions.Get(t.Context(), w.c.session)
 					if err == nil {
-						_, err = w.sessions.Put(t.Context(), c.session, rev, session)
+						_, err = w.sessions.Put(t.Context(), w.c.session, rev, session)
 					}
 					if err != nil {
 						t.Fatal(err)
@@ -289,7 +253,7 @@ func TestNothingIsToldAfterTheEnd(t *testing.T) {
 					if more := stream.quit()[len(said):]; len(more) > 0 {
 						t.Errorf("told after the end: %s", more)
 					}
-					if session, _, err = w.sessions.Get(t.Context(), c.session); err != nil || bytes.Contains(session, []byte(id)) {
+					if session, _, err = w.sessions.Get(t.Context(), w.c.session); err != nil || bytes.Contains(session, []byte(id)) {
 						t.Errorf("the session is %s (%v)", session, err)
 					}
 				})

@@ -28,7 +28,7 @@ import (
 type handlePlay struct {
 	*legacyServer
 	t       *testing.T
-	world   *taskWorld
+	world   *world
 	task    shim.ID
 	session string
 }
@@ -48,7 +48,7 @@ func newHandlePlay(t *testing.T, wrap func(shim.Store) shim.Store) *handlePlay {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newTaskWorld(t)
+	w := newWorld(t)
 	w.store = wrap(w.store)
 	p := &handlePlay{t: t, world: w, legacyServer: w.gateway("r", upstreamScript{
 		Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}},"serverInfo":{"name":"up","version":"1"}}`),
@@ -246,7 +246,7 @@ func TestTaskResultOfAnotherServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g := newTaskWorld(t).gateway("r", upstreamScript{
+		g := newWorld(t).gateway("r", upstreamScript{
 			Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}}}`),
 			Replies: map[string]scriptReply{"tools/call": {After: "30s", Result: json.RawMessage(`{"content":[{"type":"text","text":"found"}]}`)}},
 		}, c)

@@ -2,6 +2,7 @@ package legacy_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,19 +14,21 @@ import (
 
 	"taskgate/gateway"
 	"taskgate/gateway/config"
-	"taskgate/gateway/legacy"
 	"taskgate/gateway/upstream"
 	"taskgate/internal/wiretest"
 	"taskgate/redisstore"
 	"taskgate/shim"
 )
 
-// taskWorld is one store with gateways over it that make tasks.
-type taskWorld struct {
-	t        testing.TB
+// world is one store, two replicas over it that make tasks, and a client of theirs, on the clock of a bubble.
+type world struct {
+	t        *testing.T
 	store    shim.Store
-	sessions legacy.Sessions
+	sessions *faultySessions
 	asks     func(shim.Asker) shim.Asker // stands between the shim and the stream of a call; nil for nothing
+	config   *config.Config              // of both replicas
+	a, b     *legacyServer
+	c        *taskClient
 }
 
 // asking is a shim whose streams of calls are replaced.
@@ -41,19 +44,56 @@ func (a asking) Call(ctx context.Context, c shim.Call) (shim.Answered, error) {
 	return a.Shim.Call(ctx, c)
 }
 
-// newTaskWorld opens a store on the clock of the bubble.
-func newTaskWorld(t testing.TB) *taskWorld {
+// newWorld opens the store.
+func newWorld(t *testing.T) *world {
 	t.Helper()
 	store, err := redisstore.Open(t.Context(), "embedded", redisstore.Options{ClockTTL: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	return &taskWorld{t: t, store: store, sessions: &together{Sessions: store.Sessions(100, time.Hour)}}
+	return &world{t: t, store: store, sessions: &faultySessions{
+		Sessions: &together{Sessions: store.Sessions(100, time.Hour)}, held: make(chan chan struct{}, 1),
+	}}
+}
+
+// start starts the replicas, and a session at the first one.
+func (w *world) start(script upstreamScript, c *config.Config, capabilities string) *world {
+	w.t.Helper()
+	w.config, w.a, w.b = c, w.gateway("a", script, c), w.gateway("b", script, c)
+	w.c = newClient(w.t, w.a, capabilities)
+	return w
+}
+
+// newDraftWorld has a server whose tools say something on the way, and a client that declares this.
+func newDraftWorld(t *testing.T, capabilities string) *world {
+	t.Helper()
+	return newWorld(t).start(draftScript(), draftConfig(t), capabilities)
+}
+
+// newAskWorld has a server whose tools ask, and a client that can be asked.
+func newAskWorld(t *testing.T, change func(*config.Config)) *world {
+	t.Helper()
+	c := taskConfig(t)
+	if change != nil {
+		change(c)
+	}
+	return newWorld(t).start(askScript(), c, `"elicitation":{}`)
+}
+
+// askScript is a server whose tools ask, or take their time.
+func askScript() upstreamScript {
+	return upstreamScript{Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}}}`), Replies: map[string]scriptReply{
+		"tools/call ask":     {Asks: []string{"who?"}},
+		"tools/call forever": {Blocks: true},
+		"tools/call late":    {Asks: []string{"who?"}, Progress: []json.RawMessage{[]byte(`{}`)}, Every: "60s"},
+		"tools/call slow":    {After: "60s", Result: json.RawMessage(`{"content":[]}`)},
+		"tools/call twice":   {Asks: []string{"who?", "why?"}},
+	}}
 }
 
 // gateway starts a replica that ends with the test. All its upstreams are one server.
-func (w *taskWorld) gateway(name string, script upstreamScript, c *config.Config) *legacyServer {
+func (w *world) gateway(name string, script upstreamScript, c *config.Config) *legacyServer {
 	w.t.Helper()
 	up := &scriptedUpstream{script: script}
 	servers, clients := map[string]shim.Server{}, map[string]upstream.Client{}
@@ -100,7 +140,7 @@ func (p *legacyPlay) serve(script upstreamScript) {
 	if p.config == nil {
 		p.server = newLegacyServer(p.t, script, nil)
 	} else {
-		p.server = newTaskWorld(p.t).gateway("r", script, p.config)
+		p.server = newWorld(p.t).gateway("r", script, p.config)
 	}
 	p.handler = p.server.Handler()
 }
