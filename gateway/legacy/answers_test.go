@@ -86,9 +86,7 @@ func TestUpdateBadAnswers(t *testing.T) {
 func TestReplicasBadAnswers(t *testing.T) {
 	stack := newLegacyReplicas(t, nil)
 	withQuestions(stack.server)
-	a := stack.on(t, 0, nil)
-	a.initializeAsked()
-	b := stack.on(t, 1, a)
+	a, b := stack.beginBoth(t, canBeAsked)
 	for _, bad := range []string{`{}`, `{"action":"secret"}`, `"x"`, `[]`, `null`, `{"action":"accept","content":{"colour":{"secret":1}}}`} {
 		for _, answered := range []*rawClient{a, b} {
 			call := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"colour"}}`, "")

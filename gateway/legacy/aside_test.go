@@ -33,8 +33,7 @@ func newAsidePair(t *testing.T) (stack *legacyReplicas, a, b *rawClient, get *ss
 	t.Helper()
 	stack = newLegacyReplicas(t, func(c *config.Config) { c.ResumeAfter = 100 * time.Millisecond })
 	withAsides(stack.server)
-	a = stack.on(t, 0, nil)
-	a.initializeAsked()
+	a, b = stack.beginBoth(t, canBeAsked)
 	get = openSSE(t, a, http.MethodGet, "", "")
 	stack.until(t, func(wait <-chan time.Time) bool {
 		for {
@@ -48,7 +47,7 @@ func newAsidePair(t *testing.T) (stack *legacyReplicas, a, b *rawClient, get *ss
 			}
 		}
 	})
-	return stack, a, stack.on(t, 1, a), get
+	return stack, a, b, get
 }
 
 // until has the server tell of a change until it is heard of, which is when the GET
@@ -82,13 +81,9 @@ func TestReplicasAskAside(t *testing.T) {
 		}
 		question := asked.question("")
 		for _, colour := range []string{"blue", "green"} {
-			if status, body := from.post(answerBody(question, colour)); status != http.StatusAccepted {
-				t.Fatalf("answer: %d %s", status, body)
-			}
+			from.answer(question, colour)
 		}
-		if got := call.end(id); !strings.Contains(got, "accept blue") {
-			t.Errorf("result: %s", got)
-		}
+		call.wantEnd(id, "accept blue")
 	}
 }
 
@@ -97,7 +92,7 @@ func TestReplicasAskAside(t *testing.T) {
 func TestReplicasTaskAsksAside(t *testing.T) {
 	_, a, b, get := newAsidePair(t)
 	for _, at := range []*rawClient{a, b} {
-		task := at.task()
+		task := at.task("colour")
 		related, status := task, "input_required"
 		if at == b {
 			related, status = "", "working"
@@ -107,9 +102,7 @@ func TestReplicasTaskAsksAside(t *testing.T) {
 			t.Errorf("while it asks: %s, want %s", body, status)
 		}
 		for _, c := range []*rawClient{a, b} {
-			if status, body := c.post(answerBody(id, "red")); status != http.StatusAccepted {
-				t.Fatalf("answer: %d %s", status, body)
-			}
+			c.answer(id, "red")
 		}
 		if _, body := a.post(fmt.Sprintf(resultBody, task)); !strings.Contains(body, "accept red") {
 			t.Errorf("result: %s", body)

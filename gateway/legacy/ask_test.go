@@ -144,27 +144,6 @@ func TestReplicasAskRefused(t *testing.T) {
 	}
 }
 
-const askableBody = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"c","version":"2"}}}`
-
-// initializeAsked begins a session whose client answers forms.
-func (c *rawClient) initializeAsked() {
-	c.t.Helper()
-	if status, body := c.post(askableBody); status != http.StatusOK || c.session == "" {
-		c.t.Fatalf("initialize: %d %s", status, body)
-	}
-}
-
-// task makes a task of the tool that asks for a colour, and returns its id.
-func (c *rawClient) task() string {
-	c.t.Helper()
-	_, body := c.post(`{"jsonrpc":"2.0","id":"t","method":"tools/call","params":{"name":"colour","task":{}}}`)
-	id, ok := jsonrpc.GetString([]byte(body), "result", "task", "taskId")
-	if !ok {
-		c.t.Fatalf("no task: %s", body)
-	}
-	return id
-}
-
 // question returns the next request on a stream, of a task or, without one, of a call.
 func (s *sseClient) question(task string) (id string) {
 	s.t.Helper()
@@ -206,6 +185,14 @@ func (s *sseClient) end(id string) string {
 	}
 }
 
+// wantEnd wants that message to say this.
+func (s *sseClient) wantEnd(id, text string) {
+	s.t.Helper()
+	if got := s.end(id); !strings.Contains(got, text) {
+		s.t.Errorf("%s ended with %s, want %s", id, got, text)
+	}
+}
+
 const resultBody = `{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":%q}}`
 
 // newAskedPair is one session at two replicas, in front of a server that asks.
@@ -213,29 +200,23 @@ func newAskedPair(t *testing.T) (a, b *rawClient) {
 	t.Helper()
 	stack := newLegacyReplicas(t, nil)
 	withQuestions(stack.server)
-	a = stack.on(t, 0, nil)
-	a.initializeAsked()
-	return a, stack.on(t, 1, a)
+	return stack.beginBoth(t, canBeAsked)
 }
 
 // TestReplicasTaskAsks: without a GET stream a task asks on tasks/result (L32), and
 // the answer may come to the other replica (L33).
 func TestReplicasTaskAsks(t *testing.T) {
 	a, b := newAskedPair(t)
-	task := a.task()
+	task := a.task("colour")
 	stream := openSSE(t, b, http.MethodPost, fmt.Sprintf(resultBody, task), "")
 	id := stream.question(task)
 	if _, body := b.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":"g","method":"tasks/get","params":{"taskId":%q}}`, task)); !strings.Contains(body, "input_required") {
 		t.Errorf("while it asks: %s", body)
 	}
 	for _, colour := range []string{"blue", "green"} { // the second is too late
-		if status, body := a.post(answerBody(id, colour)); status != http.StatusAccepted {
-			t.Fatalf("answer: %d %s", status, body)
-		}
+		a.answer(id, colour)
 	}
-	if got := stream.end("r"); !strings.Contains(got, "accept blue") {
-		t.Errorf("result: %s", got)
-	}
+	stream.wantEnd("r", "accept blue")
 }
 
 // TestReplicasTaskAsksOnGet: where the session has a GET stream, a task asks there, and
@@ -243,9 +224,9 @@ func TestReplicasTaskAsks(t *testing.T) {
 func TestReplicasTaskAsksOnGet(t *testing.T) {
 	a, b := newAskedPair(t)
 	get := openSSE(t, b, http.MethodGet, "", "")
-	task := a.task()
+	task := a.task("colour")
 	result := openSSE(t, a, http.MethodPost, fmt.Sprintf(resultBody, task), "")
-	a.post(answerBody(get.question(task), "red"))
+	a.answer(get.question(task), "red")
 	for {
 		_, data, ok := result.event()
 		if !ok {
@@ -264,7 +245,7 @@ func TestReplicasTaskAsksOnGet(t *testing.T) {
 // under the same id (H7).
 func TestReplicasTaskAsksAgain(t *testing.T) {
 	a, b := newAskedPair(t)
-	task := a.task()
+	task := a.task("colour")
 	first := openSSE(t, a, http.MethodPost, fmt.Sprintf(resultBody, task), "")
 	id := first.question(task)
 	first.close()
@@ -272,10 +253,8 @@ func TestReplicasTaskAsksAgain(t *testing.T) {
 	if again := second.question(task); again != id {
 		t.Errorf("asked under another id: %s, %s", id, again)
 	}
-	b.post(answerBody(id, "red"))
-	if got := second.end("r2"); !strings.Contains(got, "accept red") {
-		t.Errorf("result: %s", got)
-	}
+	b.answer(id, "red")
+	second.wantEnd("r2", "accept red")
 }
 
 // TestReplicasAskResumed: a client whose connection broke while it was asked finds the
@@ -290,21 +269,15 @@ func TestReplicasAskResumed(t *testing.T) {
 	if again := resumed.question(""); again != id {
 		t.Errorf("asked under another id: %s, %s", id, again)
 	}
-	if status, body := b.post(answerBody(id, "red")); status != http.StatusAccepted {
-		t.Fatalf("answer: %d %s", status, body)
-	}
-	if got := resumed.end("c"); !strings.Contains(got, "accept red") {
-		t.Errorf("result: %s", got)
-	}
+	b.answer(id, "red")
+	resumed.wantEnd("c", "accept red")
 }
 
 // TestReplicasAskForeign: another session, and another caller, answer nothing.
 func TestReplicasAskForeign(t *testing.T) {
 	stack := newLegacyReplicas(t, nil)
 	withQuestions(stack.server)
-	a, other := stack.on(t, 0, nil), stack.on(t, 1, nil)
-	a.initializeAsked()
-	other.initializeAsked()
+	a, other := stack.begin(t, 0, canBeAsked), stack.begin(t, 1, canBeAsked)
 	call := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"colour"}}`, "")
 	id := call.question("")
 	for _, body := range []string{answerBody(id, "black"), answerBody("nonsense", "x"), answerBody(strings.Repeat("0", 36)+"/q", "x")} {
@@ -312,10 +285,8 @@ func TestReplicasAskForeign(t *testing.T) {
 			t.Errorf("%s: %d %s", body, status, text)
 		}
 	}
-	a.post(answerBody(id, "red"))
-	if got := call.end("c"); !strings.Contains(got, "accept red") {
-		t.Errorf("result: %s", got)
-	}
+	a.answer(id, "red")
+	call.wantEnd("c", "accept red")
 }
 
 // TestReplicasTaskProgress: the progress of a task goes on under the token of its call,
@@ -337,8 +308,7 @@ func TestReplicasTaskProgress(t *testing.T) {
 			}
 		}
 	})
-	a := stack.on(t, 0, nil)
-	a.initialize()
+	a := stack.begin(t, 0, "")
 	get := openSSE(t, stack.on(t, 1, a), http.MethodGet, "", "")
 	_, made := a.post(`{"jsonrpc":"2.0","id":"t","method":"tools/call","params":{"name":"walk","task":{},"_meta":{"progressToken":7}}}`)
 	task := regexp.MustCompile(`"taskId":"([^"]+)"`).FindStringSubmatch(made)

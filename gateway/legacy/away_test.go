@@ -64,9 +64,7 @@ func (s *legacyReplicas) watched(t *testing.T, c *rawClient, replica int) (broke
 func TestReplicasAskedWhileAway(t *testing.T) {
 	stack := newLegacyReplicas(t, soon)
 	withLateQuestions(stack, 1, 1)
-	a := stack.on(t, 0, nil)
-	a.initializeAsked()
-	b := stack.on(t, 1, a)
+	a, b := stack.beginBoth(t, canBeAsked)
 	broken := stack.watched(t, a, 0)
 	call := openSSE(t, a, http.MethodPost, lateCall, "")
 	primed, _, _ := call.event()
@@ -76,12 +74,8 @@ func TestReplicasAskedWhileAway(t *testing.T) {
 	stack.session.proceed <- struct{}{}
 	resumed := openSSE(t, b, http.MethodGet, "", primed)
 	id := resumed.question("")
-	if status, body := b.post(answerBody(id, "red")); status != http.StatusAccepted {
-		t.Fatalf("answer: %d %s", status, body)
-	}
-	if got := resumed.end("c"); !strings.Contains(got, "accept red") {
-		t.Errorf("result: %s", got)
-	}
+	b.answer(id, "red")
+	resumed.wantEnd("c", "accept red")
 }
 
 // TestReplicasAskedNobody: of a client that has gone for good, the server hears at once,
@@ -89,22 +83,11 @@ func TestReplicasAskedWhileAway(t *testing.T) {
 func TestReplicasAskedNobody(t *testing.T) {
 	stack := newLegacyReplicas(t, nil)
 	heard := withLateQuestions(stack, 3, 2)
-	a := stack.on(t, 0, nil)
-	a.initializeAsked()
+	a := stack.begin(t, 0, canBeAsked)
 	broken := stack.watched(t, a, 0)
-	ctx, leave := context.WithCancel(t.Context())
-	left := make(chan struct{})
-	go func() { // ends with the request
-		defer close(left)
-		r, _ := http.NewRequestWithContext(ctx, http.MethodPost, a.url, strings.NewReader(lateCall))
-		r.Header = http.Header{"Accept": {"application/json, text/event-stream"}, "Content-Type": {"application/json"}, "Mcp-Session-Id": {a.session}}
-		if resp, err := a.http.Do(r); err == nil {
-			resp.Body.Close()
-		}
-	}()
+	leave := a.sends(lateCall)
 	wiretest.Await(t, stack.session.started, "the tool")
 	leave()
-	<-left
 	wiretest.Await(t, broken, "the connection's end")
 	stack.session.proceed <- struct{}{}
 	for range 6 {

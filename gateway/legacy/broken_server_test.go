@@ -1,6 +1,7 @@
 package legacy_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -37,14 +38,10 @@ func TestBrokenServers(t *testing.T) {
 					t.Errorf("%s: %s", who, got)
 				}
 			}
-			client := newRawClient(t, url)
-			client.initialize()
+			client := newRawClient(t, url).initialize("")
 			_, plain := client.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`)
 			check("a plain call", plain)
-			_, created := client.post(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t","task":{}}}`)
-			_, id, _ := strings.Cut(created, `"taskId":"`)
-			id, _, _ = strings.Cut(id, `"`)
-			_, result := client.post(`{"jsonrpc":"2.0","id":3,"method":"tasks/result","params":{"taskId":"` + id + `"}}`)
+			_, result := client.post(fmt.Sprintf(resultBody, client.task("t")))
 			check("from a task", result)
 			status, body := exchange(t, asked{caps: `{}`, method: mcp.MethodToolsCall, params: `{"name":"t"}`}, url)
 			if status != http.StatusOK || !strings.Contains(body, `"resultType":"complete"`) {
@@ -68,8 +65,7 @@ func TestProgressCountsBack(t *testing.T) {
 			s.Tool("t", answer)
 			s.On("prompts/get", answer)
 			url := newBefore(t, s, nil)
-			client := newRawClient(t, url)
-			client.initialize()
+			client := newRawClient(t, url).initialize("")
 			check := func(who, got string) {
 				t.Helper()
 				var heard []string

@@ -156,11 +156,7 @@ func (c *declaringClient) introduce(t *rapid.T, modern bool) json.RawMessage {
 		t.Fatalf("%s", answer)
 	}
 	said, _ := jsonrpc.Get([]byte(body), "result", "capabilities")
-	resp, err := c.do(c.t.Context(), http.MethodDelete, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp.Body.Close()
+	c.endSession()
 	return said
 }
 
@@ -168,16 +164,7 @@ func (c *declaringClient) introduce(t *rapid.T, modern bool) json.RawMessage {
 func (c *declaringClient) ask(t *rapid.T, method string) json.RawMessage {
 	body := `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"_meta":{"` + mcp.MetaProtocolVersion + `":"2026-07-28","` +
 		mcp.MetaClientCapabilities + `":` + c.capabilities + `}}}`
-	r, err := http.NewRequestWithContext(c.t.Context(), http.MethodPost, c.url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, value := range map[string]string{
-		"Accept": mcp.TypeAccept, "Content-Type": mcp.TypeJSON, mcp.HeaderProtocolVersion: mcp.Version20260728, mcp.HeaderMethod: method,
-	} {
-		r.Header.Set(name, value)
-	}
-	resp, err := c.http.Do(r)
+	resp, err := c.do(c.t.Context(), http.MethodPost, body, mcp.HeaderProtocolVersion, mcp.Version20260728, mcp.HeaderMethod, method)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,12 +227,8 @@ func without(object, name string) string {
 // replica opens it.
 func TestReplicasDeclare(t *testing.T) {
 	stack := newLegacyReplicas(t, nil)
-	a := stack.on(t, 0, nil)
-	const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"extensions":{"com.example/x":{"n":7}}}}}`
-	if status, body := a.post(initialize); status != http.StatusOK {
-		t.Fatalf("initialize: %d %s", status, body)
-	}
-	for i, c := range []*rawClient{a, stack.on(t, 1, a)} {
+	a, b := stack.beginBoth(t, `"extensions":{"com.example/x":{"n":7}}`)
+	for i, c := range []*rawClient{a, b} {
 		if _, body := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`); !strings.Contains(body, `echo `) {
 			t.Errorf("call: %s", body)
 		}

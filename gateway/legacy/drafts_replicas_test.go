@@ -46,24 +46,14 @@ func streamingReplicas(t *testing.T) (stack *legacyReplicas, say chan<- string, 
 	t.Helper()
 	stack = newLegacyReplicas(t, atOnce)
 	say = withPieces(stack.server)
-	a = stack.on(t, 0, nil)
-	a.initializeDrafts(allModes)
-	return stack, say, a, stack.on(t, 1, a)
+	a, b = stack.beginBoth(t, allModes)
+	return stack, say, a, b
 }
 
 // atOnce has what tools say be content. It goes out as it comes (newReplica).
 func atOnce(c *config.Config) {
 	c.Upstreams[0].Defaults.Progress = config.ProgressContent
 	c.Upstreams[0].ResponseModes = config.On
-}
-
-// initializeDrafts begins a session whose client declares this.
-func (c *rawClient) initializeDrafts(capabilities string) {
-	c.t.Helper()
-	body := `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{` + capabilities + `},"clientInfo":{"name":"c","version":"2"}}}`
-	if status, body := c.post(body); status != http.StatusOK || c.session == "" {
-		c.t.Fatalf("initialize: %d %s", status, body)
-	}
 }
 
 const piecesCall = `{"jsonrpc":"2.0","id":"p","method":"tools/call","params":{"name":"pieces","task":{"responseModes":["streaming"]}}}`
@@ -146,14 +136,10 @@ func (r *partialReader) upTo(c *sseClient, id shim.ID, n int64) (last string) {
 func TestReplicasPartials(t *testing.T) {
 	stack := newLegacyReplicas(t, atOnce)
 	say := withPieces(stack.server)
-	a := stack.on(t, 0, nil)
-	a.initializeDrafts(takePartial)
-	b := stack.on(t, 1, a)
+	a, b := stack.beginBoth(t, takePartial)
 	at := []*rawClient{b, a}
 	stream := openSSE(t, b, http.MethodGet, "", "")
-	_, body := a.post(`{"jsonrpc":"2.0","id":"t","method":"tools/call","params":{"name":"pieces","task":{}}}`)
-	task, _ := jsonrpc.GetString([]byte(body), "result", "task", "taskId")
-	id := shim.ID(task)
+	id := shim.ID(a.task("pieces"))
 	r := newPartialReader(t)
 	want, said := "", int64(0)
 	for turn := range 6 {
@@ -185,8 +171,7 @@ func TestReplicasPartials(t *testing.T) {
 	if r.text[id] != want || !r.over[id] {
 		t.Errorf("over %t, read %q, want %q", r.over[id], r.text[id], want)
 	}
-	fresh := stack.on(t, 1, nil)
-	fresh.initializeDrafts(takePartial)
+	fresh := stack.begin(t, 1, takePartial)
 	if _, body := fresh.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"taskId":%q}}`, id)); !strings.Contains(body, `"streamPartial":true`) {
 		t.Errorf("tools: %s", body)
 	}

@@ -37,13 +37,13 @@ func TestReplicasStayInTheirEra(t *testing.T) {
 		}
 	}
 	a := on("a", "")
-	a.initialize()
+	a.initialize("")
 	calls(a, mcp.Modern)
 
 	server.Become(fake.Both)
 	calls(on("b", a.session), mcp.Modern)
 	c := on("c", "")
-	c.initialize()
+	c.initialize("")
 	calls(c, mcp.Legacy)
 	calls(on("d", c.session), mcp.Legacy)
 	calls(on("e", a.session), mcp.Modern)

@@ -28,8 +28,7 @@ func TestForeignMethods(t *testing.T) {
 				<-x.R.Context().Done()
 			})
 			url := newBefore(t, s, nil)
-			c := newRawClient(t, url)
-			c.initialize()
+			c := newRawClient(t, url).initialize("")
 			if _, got := c.post(`{"jsonrpc":"2.0","id":1,"method":"acme/do","params":{"y":2.0}}`); !strings.Contains(got, `"did":1.0`) {
 				t.Errorf("a legacy client's request: %s", got)
 			}

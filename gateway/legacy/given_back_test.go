@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"taskgate/gateway/config"
-	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
 )
@@ -103,8 +102,7 @@ func TestConnectionsOfCallsWhoseClientLeft(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			stack := newLegacyReplicas(t, change)
 			front := newCounted(t, stack.gates[0].Handler())
-			a := newRawClient(t, front.url)
-			a.initialize()
+			a := newRawClient(t, front.url).initialize("")
 			var primed string
 			var leave func()
 			if name == "in the log" {
@@ -138,13 +136,8 @@ func TestConnectionsOfAbandonedResults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			stack := newLegacyReplicas(t, change)
 			front := newCounted(t, stack.gates[0].Handler())
-			a := newRawClient(t, front.url)
-			a.initialize()
-			_, body := a.post(`{"jsonrpc":"2.0","id":"t","method":"tools/call","params":{"name":"wait","task":{}}}`)
-			id, ok := jsonrpc.GetString([]byte(body), "result", "task", "taskId")
-			if !ok {
-				t.Fatalf("no task: %s", body)
-			}
+			a := newRawClient(t, front.url).initialize("")
+			id := a.task("wait")
 			wiretest.Await(t, stack.session.started, "the tool")
 			result := `{"jsonrpc":"2.0","id":"r","method":"` + mcp.MethodTasksResult + `","params":{"taskId":"` + id + `"}}`
 			var leave []func()

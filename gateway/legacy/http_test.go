@@ -2,7 +2,6 @@ package legacy_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"io"
 	"net/http"
@@ -15,6 +14,7 @@ import (
 	"taskgate/gateway"
 	"taskgate/gateway/config"
 	"taskgate/gateway/legacy"
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
 	"taskgate/shim"
@@ -34,9 +34,9 @@ func newRawClient(t *testing.T, url string) *rawClient {
 	return &rawClient{t: t, http: &http.Client{Transport: transport}, url: url}
 }
 
-// do sends a request and returns the response, whose body the caller closes.
-func (c *rawClient) do(ctx context.Context, method, body string) (*http.Response, error) {
-	r, err := http.NewRequestWithContext(ctx, method, c.url, bytes.NewReader([]byte(body)))
+// do sends a request, with more headers, and returns the response, whose body the caller closes.
+func (c *rawClient) do(ctx context.Context, method, body string, header ...string) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, c.url, strings.NewReader(body))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -44,6 +44,9 @@ func (c *rawClient) do(ctx context.Context, method, body string) (*http.Response
 	r.Header.Set("Content-Type", mcp.TypeJSON)
 	if c.session != "" {
 		r.Header.Set(mcp.HeaderSession, c.session)
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
 	}
 	return c.http.Do(r)
 }
@@ -66,11 +69,48 @@ func (c *rawClient) post(body string) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
-func (c *rawClient) initialize() {
+// canBeAsked is what a client declares that answers forms.
+const canBeAsked = `"elicitation":{}`
+
+// initialize begins a session whose client declares these capabilities.
+func (c *rawClient) initialize(capabilities string) *rawClient {
 	c.t.Helper()
-	if status, body := c.post(wiretest.InitializeBody); status != http.StatusOK || c.session == "" {
+	body := strings.Replace(wiretest.InitializeBody, `"capabilities":{`, `"capabilities":{`+capabilities, 1)
+	if status, body := c.post(body); status != http.StatusOK || c.session == "" {
 		c.t.Fatalf("initialize: %d %s", status, body)
 	}
+	return c
+}
+
+// endSession has the client end its session.
+func (c *rawClient) endSession() {
+	c.t.Helper()
+	resp, err := c.do(c.t.Context(), http.MethodDelete, "")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if resp.Body.Close(); resp.StatusCode != http.StatusNoContent {
+		c.t.Fatalf("DELETE: %s", resp.Status)
+	}
+}
+
+// answer gives an answer to a question.
+func (c *rawClient) answer(id, colour string) {
+	c.t.Helper()
+	if status, body := c.post(answerBody(id, colour)); status != http.StatusAccepted {
+		c.t.Fatalf("answer: %d %s", status, body)
+	}
+}
+
+// task makes a task of a tool, and returns its id.
+func (c *rawClient) task(tool string) string {
+	c.t.Helper()
+	_, body := c.post(`{"jsonrpc":"2.0","id":"t","method":"tools/call","params":{"name":"` + tool + `","task":{}}}`)
+	id, ok := jsonrpc.GetString([]byte(body), "result", "task", "taskId")
+	if !ok {
+		c.t.Fatalf("no task: %s", body)
+	}
+	return id
 }
 
 // TestLegacyDropped: a connection that breaks in the middle of a call cancels
@@ -78,8 +118,7 @@ func (c *rawClient) initialize() {
 // words.
 func TestLegacyDropped(t *testing.T) {
 	stack := newLegacyStack(t, false, nil)
-	c := newRawClient(t, stack.url)
-	c.initialize()
+	c := newRawClient(t, stack.url).initialize("")
 	drop := func(id string) {
 		t.Helper()
 		ctx, leave := context.WithCancel(t.Context())
@@ -113,16 +152,13 @@ func TestLegacyDropped(t *testing.T) {
 		t.Errorf("cancelled: %d", status)
 	}
 	wiretest.Await(t, stack.session.cancelled, "the cancellation upstream")
-	if resp, err := c.do(t.Context(), http.MethodDelete, ""); err != nil || resp.StatusCode != http.StatusNoContent {
-		t.Errorf("DELETE: %v %v", resp, err)
-	}
+	c.endSession()
 }
 
 // TestLegacyStreamReopens: a client whose stream broke gets it again.
 func TestLegacyStreamReopens(t *testing.T) {
 	stack := newLegacyStack(t, false, func(c *config.Config) { c.KeepAlive = 100 * time.Millisecond })
-	c := newRawClient(t, stack.url)
-	c.initialize()
+	c := newRawClient(t, stack.url).initialize("")
 	for range 3 {
 		ctx, leave := context.WithCancel(t.Context())
 		resp := openStream(t, c, ctx)

@@ -16,8 +16,7 @@ func oneCall(c *config.Config) { c.MaxCalls = 1 }
 // gone. What makes room goes through.
 func TestLegacyCallsInFlight(t *testing.T) {
 	stack := newLegacyStack(t, false, oneCall)
-	a := newRawClient(t, stack.url)
-	a.initialize()
+	a := newRawClient(t, stack.url).initialize("")
 	leave := a.sends(waitCall)
 	wiretest.Await(t, stack.session.started, "the tool")
 	leave()
@@ -44,9 +43,7 @@ func TestLegacyCallsInFlight(t *testing.T) {
 // TestLegacyStreamsInAll: the GET streams of sessions count, and so do streams that are resumed.
 func TestLegacyStreamsInAll(t *testing.T) {
 	stack := newLegacyStack(t, false, nil, gateway.Limits{Streams: 1})
-	a, b := newRawClient(t, stack.url), newRawClient(t, stack.url)
-	a.initialize()
-	b.initialize()
+	a, b := newRawClient(t, stack.url).initialize(""), newRawClient(t, stack.url).initialize("")
 	open := openSSE(t, a, http.MethodGet, "", "")
 	if open.resp.StatusCode != http.StatusOK {
 		t.Fatalf("the first one: %d", open.resp.StatusCode)

@@ -102,8 +102,7 @@ func (h *house) openGET(token, session string) *sseClient {
 func TestSessionOutlivesItsToken(t *testing.T) {
 	h, tokens := newOpaqueHouse(t, false)
 	tokens.set("a1", true)
-	first := newRawClient(t, h.url).as("a1")
-	first.initializeAsked()
+	first := newRawClient(t, h.url).as("a1").initialize(canBeAsked)
 	session := first.session
 	var server *sdk.ServerSession // the only one so far
 	for server = range h.peer.Sessions() {
@@ -316,8 +315,7 @@ func TestAnsweredWithTheNextToken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h, tokens := newOpaqueHouseOf(t, false, newHouses, func(*house) {})
 			tokens.set("a1", true)
-			first := newRawClient(t, h.url).as("a1")
-			first.initializeAsked()
+			first := newRawClient(t, h.url).as("a1").initialize(canBeAsked)
 			var server *sdk.ServerSession // the only one
 			for server = range h.peer.Sessions() {
 				continue

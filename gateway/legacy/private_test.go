@@ -234,8 +234,7 @@ func marked(tool string) string {
 
 // privateLegacy asks by requests.
 func privateLegacy(t *testing.T, p *private) {
-	c := newRawClient(t, p.at[0])
-	c.initializeAsked()
+	c := newRawClient(t, p.at[0]).initialize(canBeAsked)
 	bodies := []string{`"error":{"code":-1,"message":"` + marker + `","data":"` + marker + `"}`}
 	for _, a := range answers {
 		bodies = append(bodies, `"result":`+a.answer)

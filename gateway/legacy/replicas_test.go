@@ -127,6 +127,19 @@ func (r *legacyReplicas) on(t *testing.T, i int, c *rawClient) *rawClient {
 	return o
 }
 
+// begin is a client of one replica in a session of its own, with these capabilities.
+func (r *legacyReplicas) begin(t *testing.T, i int, capabilities string) *rawClient {
+	t.Helper()
+	return r.on(t, i, nil).initialize(capabilities)
+}
+
+// beginBoth is a client of both in one session, which has begun at the first.
+func (r *legacyReplicas) beginBoth(t *testing.T, capabilities string) (a, b *rawClient) {
+	t.Helper()
+	a = r.begin(t, 0, capabilities)
+	return a, r.on(t, 1, a)
+}
+
 // TestReplicasSDK has an ordinary client do what it can while each of its requests
 // comes to another replica than the one before.
 func TestReplicasSDK(t *testing.T) {
@@ -152,9 +165,7 @@ func TestReplicasSDK(t *testing.T) {
 // ends on both.
 func TestReplicasSession(t *testing.T) {
 	stack := newLegacyReplicas(t, nil)
-	a := stack.on(t, 0, nil)
-	a.initialize()
-	b := stack.on(t, 1, a)
+	a, b := stack.beginBoth(t, "")
 	if status, body := b.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); status != http.StatusOK || !strings.Contains(body, `"echo"`) {
 		t.Errorf("list: %d %s", status, body)
 	}
@@ -168,9 +179,7 @@ func TestReplicasSession(t *testing.T) {
 		}
 		return st.LogLevel == "error"
 	})
-	if resp, err := a.do(t.Context(), http.MethodDelete, ""); err != nil || resp.StatusCode != http.StatusNoContent {
-		t.Fatalf("DELETE: %v %v", resp, err)
-	}
+	a.endSession()
 	settled(t, "the end on the second replica", func() bool {
 		status, _ := b.post(`{"jsonrpc":"2.0","id":3,"method":"ping"}`)
 		return status == http.StatusNotFound
@@ -181,9 +190,7 @@ func TestReplicasSession(t *testing.T) {
 // the end of the session.
 func TestReplicasCancel(t *testing.T) {
 	stack := newLegacyReplicas(t, nil)
-	a := stack.on(t, 0, nil)
-	a.initialize()
-	b := stack.on(t, 1, a)
+	a, b := stack.beginBoth(t, "")
 	answered := make(chan string, 1)
 	call := func() {
 		_, body := a.post(`{"jsonrpc":"2.0","id":"c1","method":"tools/call","params":{"name":"wait"}}`)
@@ -200,9 +207,7 @@ func TestReplicasCancel(t *testing.T) {
 	}
 	go call()
 	wiretest.Await(t, stack.session.started, "the tool")
-	if resp, err := b.do(t.Context(), http.MethodDelete, ""); err != nil || resp.StatusCode != http.StatusNoContent {
-		t.Fatalf("DELETE: %v %v", resp, err)
-	}
+	b.endSession()
 	wiretest.Await(t, stack.session.cancelled, "the cancellation upstream")
 	wiretest.Await(t, answered, "the call's end")
 }

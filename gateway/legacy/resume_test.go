@@ -30,17 +30,11 @@ type sseClient struct {
 func openSSE(t *testing.T, c *rawClient, method, body, last string) *sseClient {
 	t.Helper()
 	ctx, leave := context.WithCancel(t.Context())
-	r, err := http.NewRequestWithContext(ctx, method, c.url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
+	header := []string{mcp.HeaderLastEventID, last}
+	if last == "" {
+		header = nil
 	}
-	r.Header.Set("Accept", mcp.TypeAccept)
-	r.Header.Set("Content-Type", mcp.TypeJSON)
-	r.Header.Set(mcp.HeaderSession, c.session)
-	if last != "" {
-		r.Header.Set(mcp.HeaderLastEventID, last)
-	}
-	resp, err := c.http.Do(r)
+	resp, err := c.do(ctx, method, body, header...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,9 +103,7 @@ const waitCall = `{"jsonrpc":"2.0","id":"w1","method":"tools/call","params":{"na
 // the other replica, also when that comes later, and again when it asks again.
 func TestReplicasResume(t *testing.T) {
 	stack := newLegacyReplicas(t, soon)
-	a := stack.on(t, 0, nil)
-	a.initialize()
-	b := stack.on(t, 1, a)
+	a, b := stack.beginBoth(t, "")
 	first := openSSE(t, a, http.MethodPost, waitCall, "")
 	primed, data, ok := first.event()
 	if primed == "" || data != "" || !ok {
@@ -136,8 +128,7 @@ func TestReplicasResume(t *testing.T) {
 		again.close()
 	}
 	// To another session the stream is not there, like one that never was.
-	other := stack.on(t, 1, nil)
-	other.initialize()
+	other := stack.begin(t, 1, "")
 	for _, last := range []string{primed, "unknown.1"} {
 		foreign := openSSE(t, other, http.MethodGet, "", last)
 		if _, data, ok := foreign.event(); ok || foreign.resp.StatusCode != http.StatusOK {
@@ -152,8 +143,7 @@ func TestReplicasResumeForgotten(t *testing.T) {
 	for i, where := range []string{"the same replica", "the other replica"} {
 		t.Run(where, func(t *testing.T) {
 			stack := newLegacyReplicas(t, soon)
-			a := stack.on(t, 0, nil)
-			a.initialize()
+			a := stack.begin(t, 0, "")
 			first := openSSE(t, a, http.MethodPost, waitCall, "")
 			primed, _, _ := first.event()
 			wiretest.Await(t, stack.session.started, "the tool")
@@ -181,8 +171,7 @@ func TestReplicasResumeForgotten(t *testing.T) {
 // so is told. It is the one answer: a replica that was only slow has lost the stream.
 func TestReplicasResumeLost(t *testing.T) {
 	stack := newLegacyReplicas(t, soon)
-	a := stack.on(t, 0, nil)
-	a.initialize()
+	a := stack.begin(t, 0, "")
 	first := openSSE(t, a, http.MethodPost, waitCall, "")
 	primed, _, _ := first.event()
 	wiretest.Await(t, stack.session.started, "the tool")
@@ -389,8 +378,7 @@ func TestStandingHearsWhileStoreAway(t *testing.T) {
 // hears of it. A client of an older version is not sent an event without data.
 func TestReplicasShortAnswers(t *testing.T) {
 	stack := newLegacyReplicas(t, nil)
-	a := stack.on(t, 0, nil)
-	a.initialize()
+	a := stack.begin(t, 0, "")
 	s := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"steps","_meta":{"progressToken":7}}}`, "")
 	n := 0
 	for id, data, ok := s.event(); ok; id, data, ok = s.event() {

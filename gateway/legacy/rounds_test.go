@@ -1,6 +1,7 @@
 package legacy_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -48,18 +49,15 @@ func TestStateWithoutQuestions(t *testing.T) {
 		"tool":     `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`,
 		"prompt":   `{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"name":"p"}}`,
 		"resource": `{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"a:b"}}`,
-		"task":     `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","task":{}}}`,
+		"task":     "",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newRawClient(t, url)
-			c.initialize()
-			_, got := c.post(body)
+			c := newRawClient(t, url).initialize("")
 			if name == "task" {
-				_, id, _ := strings.Cut(got, `"taskId":"`)
-				id, _, _ = strings.Cut(id, `"`)
-				_, got = c.post(`{"jsonrpc":"2.0","id":2,"method":"tasks/result","params":{"taskId":"` + id + `"}}`)
+				body = fmt.Sprintf(resultBody, c.task("t"))
 			}
+			_, got := c.post(body)
 			if !strings.Contains(got, `"done"`) {
 				t.Errorf("%s", got)
 			}

@@ -164,10 +164,8 @@ func TestResultResumedUnnoticed(t *testing.T) {
 func TestReplicasResultTakenOver(t *testing.T) {
 	stack := newLegacyReplicas(t, soon)
 	withQuestions(stack.server)
-	a := stack.on(t, 0, nil)
-	a.initializeAsked()
-	b := stack.on(t, 1, a)
-	task := a.task()
+	a, b := stack.beginBoth(t, canBeAsked)
+	task := a.task("colour")
 	first := openSSE(t, a, http.MethodPost, fmt.Sprintf(resultBody, task), "")
 	primed, _, _ := first.event()
 	id := first.question(task)
@@ -175,10 +173,8 @@ func TestReplicasResultTakenOver(t *testing.T) {
 	if again := second.question(task); again != id {
 		t.Errorf("asked under another id: %s, %s", id, again)
 	}
-	a.post(answerBody(id, "red"))
-	if got := second.end("r"); !strings.Contains(got, "accept red") {
-		t.Errorf("result: %s", got)
-	}
+	a.answer(id, "red")
+	second.wantEnd("r", "accept red")
 	for _, stream := range []*sseClient{first, second} {
 		if _, data, ok := stream.event(); ok {
 			t.Errorf("more came: %s", data)

@@ -43,9 +43,7 @@ func TestReplicasSessionQuestion(t *testing.T) {
 		got := stack.elicits(t)
 		id := get.question("")
 		for _, from := range []*rawClient{b, a} {
-			if status, body := from.post(answerBody(id, fmt.Sprint(from == b, i))); status != http.StatusAccepted {
-				t.Fatalf("answer: %d %s", status, body)
-			}
+			from.answer(id, fmt.Sprint(from == b, i))
 		}
 		if text := wiretest.Await(t, got, "the answer"); text != fmt.Sprint("accept true ", i) {
 			t.Errorf("the server got %s", text)
@@ -62,13 +60,11 @@ func TestReplicasSessionQuestion(t *testing.T) {
 func TestReplicasSessionQuestionElsewhere(t *testing.T) {
 	stack := newLegacyReplicas(t, nil)
 	withAsides(stack.server)
-	a := stack.on(t, 0, nil)
-	a.initializeAsked()
-	b := stack.on(t, 1, a)
+	a, b := stack.beginBoth(t, canBeAsked)
 	asking := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"colour"}}`, "")
 	id := asking.question("") // so the first replica has the stream of the server
 	get := openSSE(t, b, http.MethodGet, "", "")
-	a.post(answerBody(id, "red"))
+	a.answer(id, "red")
 	asking.end("c")
 	// For two seconds it still has. It may take longer to get here, and a server of the
 	// go-sdk asks in vain while nobody has.
@@ -88,7 +84,7 @@ func TestReplicasSessionQuestionElsewhere(t *testing.T) {
 			}
 		}
 	}()
-	b.post(answerBody(get.question(""), "blue"))
+	b.answer(get.question(""), "blue")
 	if text := wiretest.Await(t, got, "the answer"); text != "accept blue" {
 		t.Errorf("the server got %s", text)
 	}
@@ -113,7 +109,7 @@ func TestReplicasSessionQuestionAgain(t *testing.T) {
 	if again := next.question(""); again != id {
 		t.Errorf("asked under another id: %s, %s", id, again)
 	}
-	a.post(answerBody(id, "red"))
+	a.answer(id, "red")
 	if text := wiretest.Await(t, got, "the answer"); text != "accept red" {
 		t.Errorf("the server got %s", text)
 	}
@@ -125,10 +121,9 @@ func TestReplicasSessionQuestionInVain(t *testing.T) {
 	t.Run("no stream", func(t *testing.T) {
 		stack := newLegacyReplicas(t, nil)
 		withAsides(stack.server)
-		a := stack.on(t, 0, nil)
-		a.initializeAsked()
+		a := stack.begin(t, 0, canBeAsked)
 		call := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"colour"}}`, "")
-		a.post(answerBody(call.question(""), "red"))
+		a.answer(call.question(""), "red")
 		call.end("c")
 		if text := wiretest.Await(t, stack.elicits(t), "the refusal"); strings.HasPrefix(text, "accept") {
 			t.Errorf("the server got %s", text)
@@ -146,9 +141,7 @@ func TestReplicasSessionQuestionInVain(t *testing.T) {
 		stack, _, b, get := newAsidePair(t)
 		got := stack.elicits(t)
 		get.question("")
-		if resp, err := b.do(t.Context(), http.MethodDelete, ""); err != nil || resp.StatusCode != http.StatusNoContent {
-			t.Fatalf("DELETE: %v %v", resp, err)
-		}
+		b.endSession()
 		if text := wiretest.Await(t, got, "the end"); !strings.Contains(text, "could not be asked") {
 			t.Errorf("the server got %s", text)
 		}

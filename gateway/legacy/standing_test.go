@@ -65,9 +65,7 @@ func (r *legacyReplicas) listening(t *testing.T, i int, id string, on bool) {
 // listened to, and it can be opened elsewhere once it is closed.
 func TestReplicasStanding(t *testing.T) {
 	stack := newLegacyReplicas(t, func(c *config.Config) { c.KeepAlive = 100 * time.Millisecond })
-	a := stack.on(t, 0, nil)
-	a.initialize()
-	b := stack.on(t, 1, a)
+	a, b := stack.beginBoth(t, "")
 	first := openSSE(t, a, http.MethodGet, "", "")
 	stack.listening(t, 0, a.session, true)
 	stack.addTool("one")
@@ -112,9 +110,7 @@ func TestReplicasStanding(t *testing.T) {
 // noticed that it is gone, and hears nothing of it twice.
 func TestReplicasStandingResume(t *testing.T) {
 	stack := newLegacyReplicas(t, soon)
-	a := stack.on(t, 0, nil)
-	a.initialize()
-	b := stack.on(t, 1, a)
+	a, b := stack.beginBoth(t, "")
 	first := openSSE(t, a, http.MethodGet, "", "")
 	primed, data, ok := first.event()
 	if !ok || primed == "" || data != "" {
@@ -161,8 +157,7 @@ func TestReplicasStandingResume(t *testing.T) {
 // some messages ago.
 func TestReplicasStandingOlderStore(t *testing.T) {
 	stack := newLegacyReplicas(t, soon)
-	a := stack.on(t, 0, nil)
-	a.initialize()
+	a := stack.begin(t, 0, "")
 	stream := openSSE(t, a, http.MethodGet, "", "")
 	if primed, _, _ := stream.event(); primed == "" {
 		t.Fatal("the stream has no ids")
@@ -184,8 +179,7 @@ func TestReplicasStandingForgotten(t *testing.T) {
 	for _, what := range []string{"tools/list_changed", `"completed"`} {
 		t.Run(what, func(t *testing.T) {
 			stack := newLegacyReplicas(t, soon)
-			a := stack.on(t, 0, nil)
-			a.initialize()
+			a := stack.begin(t, 0, "")
 			before := stack.store.Keys("*" + a.session)
 			stream := openSSE(t, a, http.MethodGet, "", "")
 			if primed, _, _ := stream.event(); primed == "" {
@@ -227,8 +221,7 @@ func TestReplicasStandingMissing(t *testing.T) {
 	for i, what := range []string{"tools/list_changed", "prompts/list_changed"} {
 		t.Run("after "+what, func(t *testing.T) {
 			stack := newLegacyReplicas(t, soon)
-			a := stack.on(t, 0, nil)
-			a.initialize()
+			a := stack.begin(t, 0, "")
 			stream := openSSE(t, a, http.MethodGet, "", "")
 			stream.event()
 			stack.listening(t, 0, a.session, true)
@@ -255,8 +248,7 @@ func TestReplicasStandingNotRead(t *testing.T) {
 	for i, where := range []string{"the same replica", "the other replica"} {
 		t.Run(where, func(t *testing.T) {
 			stack := newLegacyReplicas(t, nil)
-			a := stack.on(t, 0, nil)
-			a.initialize()
+			a := stack.begin(t, 0, "")
 			a.post(`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"debug"}}`)
 			at, err := url.Parse(a.url)
 			if err != nil {
@@ -294,8 +286,7 @@ func TestReplicasStandingNotRead(t *testing.T) {
 // TestReplicasStandingOldHolder: a replica of the version before gives no sign of life, and keeps its stream.
 func TestReplicasStandingOldHolder(t *testing.T) {
 	stack := newLegacyReplicas(t, nil)
-	a := stack.on(t, 0, nil)
-	a.initialize()
+	a := stack.begin(t, 0, "")
 	store, err := redisstore.Open(t.Context(), stack.store.URL(), redisstore.Options{})
 	if err != nil {
 		t.Fatal(err)

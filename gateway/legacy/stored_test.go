@@ -37,8 +37,7 @@ func (c *rawClient) alive() {
 // it may only be so long.
 func TestStoredIntroductions(t *testing.T) {
 	stack := newLegacyReplicas(t, nil)
-	quiet := stack.on(t, 0, nil)
-	quiet.initialize()
+	quiet := stack.begin(t, 0, "")
 	introduction := func(name string) string {
 		return `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"` +
 			name + `","version":"2"}}}`
@@ -79,8 +78,7 @@ func TestStoredSubscriptions(t *testing.T) {
 		}
 	}()
 	t.Cleanup(func() { close(stack.session.subs) })
-	quiet := stack.on(t, 1, nil)
-	quiet.initialize()
+	quiet := stack.begin(t, 1, "")
 	uri := func(i, n int) string { return fmt.Sprint("test://", strings.Repeat("x", n), i) }
 	refused := func(c *rawClient, uri, why string) {
 		t.Helper()
@@ -95,8 +93,7 @@ func TestStoredSubscriptions(t *testing.T) {
 		}
 	}
 
-	c := stack.on(t, 0, nil)
-	c.initialize()
+	c := stack.begin(t, 0, "")
 	for i := range 10 {
 		refused(c, uri(i, 500_000), "too many bytes in the URI of a subscription")
 	}
@@ -111,8 +108,7 @@ func TestStoredSubscriptions(t *testing.T) {
 		t.Errorf("the state has %d bytes", state)
 	}
 
-	many := stack.on(t, 0, nil)
-	many.initialize()
+	many := stack.begin(t, 0, "")
 	for i := range endpoint.MaxSubscriptions {
 		taken(many, mcp.MethodResourcesSubscribe, uri(i, 10))
 	}
@@ -148,8 +144,7 @@ func TestStoredSessions(t *testing.T) {
 		wiretest.WithKeys(c)
 		c.MaxSessions, c.MaxSessionsPerOwner = 40, 20
 	})
-	quiet := stack.on(t, 0, nil).as(wiretest.BobKey)
-	quiet.initialize()
+	quiet := stack.on(t, 0, nil).as(wiretest.BobKey).initialize("")
 	made := 0
 	for i := range 200 {
 		c := stack.on(t, i%2, nil).as(wiretest.AliceKey)
@@ -165,7 +160,7 @@ func TestStoredSessions(t *testing.T) {
 	}
 	quiet.alive()
 	for range 19 {
-		stack.on(t, 1, nil).as(wiretest.BobKey).initialize()
+		stack.on(t, 1, nil).as(wiretest.BobKey).initialize("")
 	}
 	quiet.alive()
 }

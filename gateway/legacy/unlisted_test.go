@@ -21,8 +21,7 @@ func TestToolsThatAreNotThere(t *testing.T) {
 			s.Tool("bad", fake.Text("ok"))
 			s.Schema("bad", `{"type":"object","properties":{"n":{"type":"number","x-mcp-header":"N"}}}`)
 			url := newBefore(t, s, func(c *config.Config) { c.Upstreams[0].Defaults.Tasks = config.TasksAlways })
-			c := newRawClient(t, url)
-			c.initialize()
+			c := newRawClient(t, url).initialize("")
 			call := func(params string) string {
 				t.Helper()
 				_, got := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + params + `}`)

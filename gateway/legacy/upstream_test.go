@@ -33,9 +33,7 @@ func TestReplicasUpstream(t *testing.T) {
 		saw = nil
 		return s
 	}
-	a := stack.on(t, 0, nil)
-	a.initialize()
-	b := stack.on(t, 1, a)
+	a, b := stack.beginBoth(t, "")
 	if _, body := b.post(`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"error"}}`); !strings.Contains(body, `"result"`) {
 		t.Errorf("level: %s", body)
 	}
