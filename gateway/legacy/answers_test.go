@@ -8,6 +8,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
 	"taskgate/shim"
 )
 
@@ -47,7 +48,7 @@ func TestParkedBadAnswers(t *testing.T) {
 		}
 	}
 	wantText(t, askTool.send(t, p.at[1], answering(state, "Ada", questions...)), "accept Ada")
-	p.awaitEnd(t)
+	wiretest.Await(t, p.ended, "the end of the call at the server")
 }
 
 // TestUpdateBadAnswers: the same in a task, which goes on waiting (T36, T37). Unknown keys
@@ -75,7 +76,7 @@ func TestUpdateBadAnswers(t *testing.T) {
 	if got := task.until(t, p.at[1], "completed"); !strings.Contains(string(got), "accept Ada") {
 		t.Errorf("the task is %s", got)
 	}
-	p.awaitEnd(t)
+	wiretest.Await(t, p.ended, "the end of the call at the server")
 	if m := update.send(t, p.at[1], inputResponses("late", `{}`)); m.Error != nil {
 		t.Errorf("after the end: %s", m.Raw)
 	}

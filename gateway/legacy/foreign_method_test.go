@@ -1,7 +1,6 @@
 package legacy_test
 
 import (
-	"context"
 	"net/http"
 	"strings"
 	"testing"
@@ -58,29 +57,17 @@ func TestForeignMethods(t *testing.T) {
 				}
 			}
 
-			ctx, leave := context.WithTimeout(t.Context(), wiretest.Patience)
-			defer leave()
-			resp, err := c.do(ctx, http.MethodGet, "")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer resp.Body.Close()
+			get := c.takeStream()
 			if mode == fake.Modern {
 				wiretest.Await(t, listening, "the listen stream")
 			} else {
-				for s.Listeners() == 0 && ctx.Err() == nil { // the head of the GET stream comes when it is open
-					s.Notify("notifications/nobody", `{}`)
-				}
+				settled(t, "the server is listened to", func() bool {
+					s.Notify("notifications/nobody", `{}`) // the head of the GET stream comes when it is open
+					return s.Listeners() > 0
+				})
 				s.Notify("notifications/acme/said", `{"x":1.0}`)
 			}
-			var heard strings.Builder
-			for b := make([]byte, 512); !strings.Contains(heard.String(), `"notifications/acme/said"`); {
-				n, err := resp.Body.Read(b)
-				heard.Write(b[:n])
-				if err != nil {
-					t.Fatalf("outside of any call: %s, %v", heard.String(), err)
-				}
-			}
+			get.heard(`"notifications/acme/said"`)
 		})
 	}
 }

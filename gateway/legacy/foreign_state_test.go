@@ -8,6 +8,7 @@ import (
 
 	"taskgate/gateway/config"
 	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
 )
 
 // behindMark begins the state of a gateway behind another one.
@@ -43,7 +44,7 @@ func TestParkedBehindAnotherGateway(t *testing.T) {
 					wantRefusal(t, a.send(t, outer, answering(bad, "Eve", questions...)), mcp.CodeInvalidParams, says)
 				}
 				wantText(t, a.send(t, outer, answering(state, "Ada", questions...)), "accept Ada")
-				p.awaitEnd(t)
+				wiretest.Await(t, p.ended, "the end of the call at the server")
 			}
 			if n := p.runs.Load(); n != 3 {
 				t.Errorf("the server ran %d calls in place of 3", n)
@@ -79,7 +80,7 @@ func TestParkedDeclaringLess(t *testing.T) {
 		state, questions := a.park(t, p.at[0], "")
 		a.caps = `{}`
 		wantText(t, a.send(t, p.at[1], answering(state, "Ada", questions...)), "accept Ada")
-		p.awaitEnd(t)
+		wiretest.Await(t, p.ended, "the end of the call at the server")
 	}
 	if n := p.runs.Load(); n != 3 {
 		t.Errorf("the server ran %d calls in place of 3", n)

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"taskgate/gateway/config"
 	"taskgate/internal/mcp"
@@ -60,20 +59,6 @@ func newCounted(t *testing.T, h http.Handler) *counted {
 	return c
 }
 
-// becomes waits until a count has a value.
-func becomes(t *testing.T, what string, count func() int64, want int64) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.After(wiretest.Patience); count() != want; {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("%s: %d, want %d", what, count(), want)
-		}
-	}
-}
-
 // sends sends a request of the session; leave breaks its connection.
 func (c *rawClient) sends(body string) (leave func()) {
 	c.t.Helper()
@@ -115,9 +100,9 @@ func TestConnectionsOfCallsWhoseClientLeft(t *testing.T) {
 			wiretest.Await(t, stack.session.started, "the tool")
 			leave()
 			a.http.CloseIdleConnections()
-			becomes(t, "connections while the call goes on", front.conns.Load, 0)
+			settled(t, "connections while the call goes on", func() bool { return front.conns.Load() == 0 })
 			stack.session.proceed <- struct{}{} // the tool has not been cancelled
-			becomes(t, "requests served", front.handlers.Load, 0)
+			settled(t, "requests served", func() bool { return front.handlers.Load() == 0 })
 			if primed == "" {
 				return
 			}
@@ -151,13 +136,13 @@ func TestConnectionsOfAbandonedResults(t *testing.T) {
 				stream.event()
 				leave = append(leave, stream.close)
 			}
-			becomes(t, "requests served", front.handlers.Load, 20)
+			settled(t, "requests served", func() bool { return front.handlers.Load() == 20 })
 			for _, l := range leave {
 				l()
 			}
 			a.http.CloseIdleConnections()
-			becomes(t, "requests served after their clients have gone", front.handlers.Load, 0)
-			becomes(t, "connections", front.conns.Load, 0)
+			settled(t, "requests served after their clients have gone", func() bool { return front.handlers.Load() == 0 })
+			settled(t, "connections", func() bool { return front.conns.Load() == 0 })
 			stack.session.proceed <- struct{}{}
 		})
 	}

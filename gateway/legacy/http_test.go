@@ -1,7 +1,6 @@
 package legacy_test
 
 import (
-	"bufio"
 	"context"
 	"io"
 	"net/http"
@@ -160,42 +159,14 @@ func TestLegacyStreamReopens(t *testing.T) {
 	stack := newLegacyStack(t, false, func(c *config.Config) { c.KeepAlive = 100 * time.Millisecond })
 	c := newRawClient(t, stack.url).initialize("")
 	for range 3 {
-		ctx, leave := context.WithCancel(t.Context())
-		resp := openStream(t, c, ctx)
-		if line, err := bufio.NewReader(resp.Body).ReadString('\n'); err != nil || line != ": open\n" {
-			t.Errorf("%q, %v", line, err)
+		stream := c.takeStream()
+		if line := wiretest.Await(t, stream.lines, "a line"); line != ": open" {
+			t.Errorf("%q", line)
 		}
 		if status, _ := c.post(`{"jsonrpc":"2.0","id":1,"method":"ping"}`); status != http.StatusOK {
 			t.Errorf("ping: %d", status)
 		}
-		leave()
-		resp.Body.Close()
-	}
-}
-
-// openStream opens the GET stream, as often as an earlier one is in the way.
-func openStream(t *testing.T, c *rawClient, ctx context.Context) *http.Response {
-	t.Helper()
-	deadline := time.After(wiretest.Patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		resp, err := c.do(ctx, http.MethodGet, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if resp.StatusCode == http.StatusOK {
-			return resp
-		}
-		resp.Body.Close()
-		if resp.StatusCode != http.StatusConflict {
-			t.Fatalf("GET: %d", resp.StatusCode)
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("the broken stream is still in the way")
-		}
+		stream.close()
 	}
 }
 

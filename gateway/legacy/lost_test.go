@@ -9,21 +9,7 @@ import (
 	"taskgate/gateway/legacy"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/wiretest"
-	"taskgate/shim"
 )
-
-// toldRest reads a stream to its end: one error that says how to get the rest.
-func toldRest(t *testing.T, c *sseClient, id string, task shim.ID) {
-	t.Helper()
-	said := ""
-	for _, data, ok := c.event(); ok; _, data, ok = c.event() {
-		said += data
-	}
-	if strings.Count(said, "jsonrpc") != 1 || !strings.Contains(said, `"id":"`+id+`"`) || !strings.Contains(said, "-32603") ||
-		!strings.Contains(said, "lastSeqNr") || !strings.Contains(said, string(task)) {
-		t.Errorf("the stream of %s ended with %q", task, said)
-	}
-}
 
 // TestStreamStopped: a replica that stops ends its pushes, and says how to get the rest.
 func TestStreamStopped(t *testing.T) {
@@ -34,7 +20,11 @@ func TestStreamStopped(t *testing.T) {
 	s.upTo(first, 1)
 	closing := make(chan error, 1)
 	go func() { closing <- stack.gates[0].Close(context.Background()) }()
-	toldRest(t, first, "p", s.task)
+	said := first.rest() // one error that says how to get the rest
+	if strings.Count(said, "jsonrpc") != 1 || !strings.Contains(said, `"id":"p"`) || !strings.Contains(said, "-32603") ||
+		!strings.Contains(said, "lastSeqNr") || !strings.Contains(said, string(s.task)) {
+		t.Errorf("the stream of %s ended with %q", s.task, said)
+	}
 	if err := wiretest.Await(t, closing, "the end of its streams"); err != nil {
 		t.Error(err)
 	}

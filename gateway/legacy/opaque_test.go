@@ -76,24 +76,12 @@ func (h *house) inSession(token, session string) *caller {
 	return c
 }
 
-// openGET opens the GET stream of a session. The one before may be in the way for a moment after its client has closed
-// it.
+// openGET opens the GET stream of a session.
 func (h *house) openGET(token, session string) *sseClient {
 	h.t.Helper()
 	c := newRawClient(h.t, h.url).as(token)
 	c.session = session
-	var get *sseClient
-	settled(h.t, "the stream before is gone", func() bool {
-		if get = openSSE(h.t, c, http.MethodGet, "", ""); get.resp.StatusCode == http.StatusConflict {
-			get.close()
-			return false
-		}
-		return true
-	})
-	if get.resp.StatusCode != http.StatusOK {
-		h.t.Fatalf("the stream with %s: %s", token, get.resp.Status)
-	}
-	return get
+	return c.takeStream()
 }
 
 // TestSessionOutlivesItsToken: a session that was begun with an opaque token goes on with the next one, in all

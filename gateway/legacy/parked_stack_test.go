@@ -15,7 +15,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -112,18 +111,6 @@ func (a *askingServer) run(ctx context.Context, ss *sdk.ServerSession, ask func(
 		a.ended <- text
 	}
 	return text, err
-}
-
-// awaitEnd returns how the next call has ended.
-func (a *askingServer) awaitEnd(t *testing.T) string {
-	t.Helper()
-	select {
-	case how := <-a.ended:
-		return how
-	case <-time.After(wiretest.Patience):
-		t.Fatal("the call at the server does not end")
-		return ""
-	}
 }
 
 var nameSchema = json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}`)

@@ -41,7 +41,7 @@ func TestParked(t *testing.T) {
 				if n := p.runs.Load() - before; n != 1 {
 					t.Errorf("the server ran it %d times", n)
 				}
-				p.awaitEnd(t)
+				wiretest.Await(t, p.ended, "the end of the call at the server")
 			})
 		}
 	}
@@ -107,7 +107,7 @@ func TestParkedStates(t *testing.T) {
 	if n := p.runs.Load(); n != 1 {
 		t.Errorf("the server ran the tool %d times", n)
 	}
-	p.awaitEnd(t)
+	wiretest.Await(t, p.ended, "the end of the call at the server")
 }
 
 // TestForeignStates: whatever tokens callers show, the state of one is to another like one that is made
@@ -147,7 +147,7 @@ func TestForeignStates(t *testing.T) {
 			if n := p.runs.Load(); n != 1 {
 				t.Errorf("the server ran the tool %d times", n)
 			}
-			p.awaitEnd(t)
+			wiretest.Await(t, p.ended, "the end of the call at the server")
 		})
 	}
 }
@@ -211,7 +211,7 @@ func TestParkedAnswers(t *testing.T) {
 		t.Errorf("left: %v", same)
 	}
 	wantText(t, all.send(t, p.at[0], answering(second, "Ada", rest...)), "accept Ada, m1, file:///r")
-	p.awaitEnd(t)
+	wiretest.Await(t, p.ended, "the end of the call at the server")
 }
 
 // Questions after answers come in a new round, with keys of their own (T39).
@@ -228,7 +228,7 @@ func TestParkedRounds(t *testing.T) {
 		t.Errorf("asked %v", same)
 	}
 	wantText(t, twice.send(t, p.at[0], answering(second, "Bo", two...)), "accept Ada, accept Bo")
-	p.awaitEnd(t)
+	wiretest.Await(t, p.ended, "the end of the call at the server")
 }
 
 // Only what the client declared with this very request is declared to the server
@@ -242,13 +242,13 @@ func TestParkedKinds(t *testing.T) {
 		t.Errorf("asked %s", params)
 	}
 	wantText(t, url.send(t, p.at[1], answering(state, "", questions...)), "accept")
-	p.awaitEnd(t)
+	wiretest.Await(t, p.ended, "the end of the call at the server")
 	for caps, tool := range map[string]string{canForm: "url", `{}`: "ask", `{"elicitation":{"url":{}}}`: "ask"} {
 		a := asked{caps: caps, method: mcp.MethodToolsCall, params: `{"name":"` + tool + `"}`}
 		if m := a.send(t, p.at[0], ""); m.Error == nil { // the tool's own, of the server's SDK
 			t.Errorf("%s with %s: %s", tool, caps, m.Raw)
 		}
-		if how := p.awaitEnd(t); !strings.HasPrefix(how, "error: ") {
+		if how := wiretest.Await(t, p.ended, "the end of the call at the server"); !strings.HasPrefix(how, "error: ") {
 			t.Errorf("%s with %s ended with %q", tool, caps, how)
 		}
 	}
@@ -260,7 +260,7 @@ func TestParkedKinds(t *testing.T) {
 	if m := roots.send(t, p.at[1], answering(state, "", questions...)); m.Error == nil {
 		t.Errorf("without sampling and elicitation: %s", m.Raw)
 	}
-	p.awaitEnd(t)
+	wiretest.Await(t, p.ended, "the end of the call at the server")
 }
 
 // TestParkedIsPrivate: what is asked and answered is in no log and no span.
@@ -272,7 +272,7 @@ func TestParkedIsPrivate(t *testing.T) {
 	}
 	askTool.send(t, p.at[1], answering(state+"x", "secret-7412", questions...))
 	wantText(t, askTool.send(t, p.at[1], answering(state, "secret-7413", questions...)), "accept secret-7413")
-	p.awaitEnd(t)
+	wiretest.Await(t, p.ended, "the end of the call at the server")
 	told := p.log.String()
 	for _, span := range p.spans.GetSpans() {
 		told += fmt.Sprintln(span.Name, span.Attributes, span.Events, span.Status)
@@ -295,7 +295,7 @@ func TestNotParked(t *testing.T) {
 	if m := askTool.send(t, p.at[0], ""); m.Error == nil || !strings.Contains(m.Error.Message, "does not support elicitation") {
 		t.Errorf("got %s", m.Raw)
 	}
-	p.awaitEnd(t)
+	wiretest.Await(t, p.ended, "the end of the call at the server")
 	wantRefusal(t, askTool.send(t, p.at[0], answering("tg1.k1.AAAA", "Ada")), mcp.CodeInvalidParams, "was not given out")
 	if n := strings.Count(p.log.String(), "state_keys"); n != 2 {
 		t.Errorf("%d warnings of two replicas: %s", n, p.log)
@@ -318,7 +318,7 @@ func TestNotParked(t *testing.T) {
 	if got := task.until(t, p.at[1], "completed"); !strings.Contains(string(got), "accept Ada") {
 		t.Errorf("the task is %s", got)
 	}
-	p.awaitEnd(t)
+	wiretest.Await(t, p.ended, "the end of the call at the server")
 }
 
 // A client that never comes back: the server is told that its user cancelled, and
@@ -326,7 +326,7 @@ func TestNotParked(t *testing.T) {
 func TestParkedForever(t *testing.T) {
 	p := newParking(t, func(c *config.Config) { c.Upstreams[0].Defaults.InputTimeout = 300 * time.Millisecond })
 	state, questions := askTool.park(t, p.at[0], "")
-	if how := p.awaitEnd(t); how != "cancel <nil>" {
+	if how := wiretest.Await(t, p.ended, "the end of the call at the server"); how != "cancel <nil>" {
 		t.Errorf("the call at the server ended with %q", how)
 	}
 	// Who comes back soon after that still learns how the call ended.
@@ -354,7 +354,7 @@ func TestParkedClientLeaves(t *testing.T) {
 	}()
 	<-p.answered
 	leave()
-	if how := p.awaitEnd(t); how != "cancelled" {
+	if how := wiretest.Await(t, p.ended, "the end of the call at the server"); how != "cancelled" {
 		t.Errorf("the call ended with %q", how)
 	}
 	<-left
@@ -386,13 +386,11 @@ func TestParkedThenTask(t *testing.T) {
 // until reads a task until it is in this status.
 func (a asked) until(t *testing.T, url, status string) json.RawMessage {
 	t.Helper()
-	for begin := time.Now(); ; {
-		m := a.send(t, url, "")
-		if s, _ := jsonrpc.GetString(m.Result, "status"); s == status {
-			return m.Result
-		}
-		if time.Since(begin) > wiretest.Patience {
-			t.Fatalf("never %s: %s", status, m.Raw)
-		}
-	}
+	var m jsonrpc.Message
+	settled(t, "the task is "+status, func() bool {
+		m = a.send(t, url, "")
+		s, _ := jsonrpc.GetString(m.Result, "status")
+		return s == status
+	})
+	return m.Result
 }

@@ -427,19 +427,9 @@ func (c *caller) task() string {
 // status asks for a task until it has this status.
 func (c *caller) status(id, want string) {
 	c.h.t.Helper()
-	deadline := time.After(wiretest.Patience)
-	for {
-		r := c.modern("tasks/get", `"taskId":"`+id+`",`)
-		got, _ := jsonrpc.GetString([]byte(r.body), "result", "status")
-		if got == want {
-			return
-		}
-		select {
-		case <-deadline:
-			c.h.t.Fatalf("the task is not %s: %v", want, r)
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
+	settled(c.h.t, "the task is "+want, func() bool {
+		return field(c.modern("tasks/get", `"taskId":"`+id+`",`), "status") == want
+	})
 }
 
 // field is a text in the result of a reply.

@@ -49,6 +49,22 @@ func openSSE(t *testing.T, c *rawClient, method, body, last string) *sseClient {
 	return s
 }
 
+// takeStream opens the GET stream of the session, once no other one is in the way.
+func (c *rawClient) takeStream() (get *sseClient) {
+	c.t.Helper()
+	settled(c.t, "the GET stream is free", func() bool {
+		if get = openSSE(c.t, c, http.MethodGet, "", ""); get.resp.StatusCode == http.StatusConflict {
+			get.close()
+			return false
+		}
+		return true
+	})
+	if get.resp.StatusCode != http.StatusOK {
+		c.t.Fatalf("the GET stream: %s", get.resp.Status)
+	}
+	return get
+}
+
 func (s *sseClient) close() {
 	s.leave()
 	s.resp.Body.Close()
@@ -84,6 +100,15 @@ func (s *sseClient) eventUntil(give <-chan time.Time) (id, data string, ok bool)
 			s.t.Fatal("timed out: an event")
 		}
 	}
+}
+
+// rest is all that comes until the end.
+func (s *sseClient) rest() (said string) {
+	s.t.Helper()
+	for _, data, ok := s.event(); ok; _, data, ok = s.event() {
+		said += data
+	}
+	return said
 }
 
 // message is the next event that has a message: those before it are for a client that resumes.
@@ -200,10 +225,7 @@ func TestReplicasResumeLost(t *testing.T) {
 	}
 	for i := range 2 {
 		again := openSSE(t, stack.on(t, i, a), http.MethodGet, "", primed)
-		said := ""
-		for _, data, ok := again.event(); ok; _, data, ok = again.event() {
-			said += data
-		}
+		said := again.rest()
 		if strings.Count(said, `"id":"w1"`) != 1 || !strings.Contains(said, `-32603`) {
 			t.Errorf("resumed again: %s", said)
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
-	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -187,16 +186,7 @@ func TestLegacySDKSessionEnds(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
-	deadline := time.After(wiretest.Patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for stack.sessions() > 0 {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("the upstream session is still there")
-		}
-	}
+	settled(t, "the end of the upstream session", func() bool { return stack.sessions() == 0 })
 }
 
 func (s *legacyStack) sessions() int {

@@ -97,15 +97,7 @@ func TestReplicasSessionQuestionAgain(t *testing.T) {
 	got := stack.elicits(t)
 	id := get.question("")
 	get.close()
-	var next *sseClient
-	settled(t, "the stream is free", func() bool {
-		next = openSSE(t, b, http.MethodGet, "", "")
-		if next.resp.StatusCode == http.StatusOK {
-			return true
-		}
-		next.close()
-		return false
-	})
+	next := b.takeStream()
 	if again := next.question(""); again != id {
 		t.Errorf("asked under another id: %s, %s", id, again)
 	}

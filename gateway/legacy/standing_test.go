@@ -89,14 +89,7 @@ func TestReplicasStanding(t *testing.T) {
 	}
 	first.heard("test://a")
 	first.close()
-	settled(t, "the stream is free", func() bool {
-		second = openSSE(t, b, http.MethodGet, "", "")
-		if second.resp.StatusCode == http.StatusOK {
-			return true
-		}
-		second.close()
-		return false
-	})
+	second = b.takeStream()
 	stack.listening(t, 0, a.session, false)
 	settled(t, "the second replica listens", func() bool {
 		return len(tableOf(stack.gates[1]).Agreed(a.session).Resources) == 1
@@ -125,11 +118,7 @@ func TestReplicasStandingResume(t *testing.T) {
 	if got := second.heard("prompts/list_changed"); got != last {
 		t.Errorf("replayed as %s, sent as %s", got, last)
 	}
-	for { // the first one ends
-		if _, _, ok := first.event(); !ok {
-			break
-		}
-	}
+	first.rest()
 	stack.listening(t, 0, a.session, false)
 	stack.listening(t, 1, a.session, true)
 	third := openSSE(t, b, http.MethodGet, "", last) // back, at the same replica
@@ -271,11 +260,7 @@ func TestReplicasStandingNotRead(t *testing.T) {
 				}
 			}
 			begin := time.Now()
-			settled(t, "the stream is taken over", func() bool {
-				stream := openSSE(t, stack.on(t, i, a), http.MethodGet, "", "")
-				defer stream.close()
-				return stream.resp.StatusCode == http.StatusOK
-			})
+			stack.on(t, i, a).takeStream().close()
 			if took := time.Since(begin); took > wire.WriteTimeout/2 {
 				t.Errorf("that took %s", took)
 			}

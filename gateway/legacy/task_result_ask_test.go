@@ -8,6 +8,7 @@ import (
 	"taskgate/gateway/config"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
 )
 
 // TestTaskResultAsks: a modern client without tasks, which was told of its task in words,
@@ -49,5 +50,5 @@ func TestTaskResultAsks(t *testing.T) {
 	if n := p.runs.Load(); n != 1 {
 		t.Errorf("the server ran it %d times", n)
 	}
-	p.awaitEnd(t)
+	wiretest.Await(t, p.ended, "the end of the call at the server")
 }

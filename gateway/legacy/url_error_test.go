@@ -158,7 +158,9 @@ func TestURLFirstToItsOwnEra(t *testing.T) {
 		t.Fatalf("was told %v", err)
 	}
 	stack.completes(t, "el-7")
-	wantDone(t, done, "el-7")
+	if got := wiretest.Await(t, done, "that the page is done with"); got != "el-7" {
+		t.Errorf("%s is complete", got)
+	}
 }
 
 // A client that has no GET stream is told on that of its call, while there is one; the
@@ -172,7 +174,14 @@ func TestElicitationCompleteOnTheCallsStream(t *testing.T) {
 			return "", err
 		}
 		stack.completes(t, "el-8")
-		wantDone(t, done, "el-8")
+		select {
+		case got := <-done:
+			if got != "el-8" {
+				t.Errorf("%s is complete", got)
+			}
+		case <-time.After(wiretest.Patience):
+			t.Error("nobody said that the page is done with")
+		}
 		return e.Action, nil
 	})
 	var was atomic.Value
@@ -207,17 +216,5 @@ func (s *legacyStack) completes(t *testing.T, id string) {
 		if err := ss.NotifyElicitationComplete(t.Context(), &sdk.ElicitationCompleteParams{ElicitationID: id}); err != nil {
 			t.Error(err)
 		}
-	}
-}
-
-func wantDone(t *testing.T, done <-chan string, id string) {
-	t.Helper()
-	select {
-	case got := <-done:
-		if got != id {
-			t.Errorf("%s is complete, want %s", got, id)
-		}
-	case <-time.After(wiretest.Patience):
-		t.Error("nobody said that the page is done with")
 	}
 }
