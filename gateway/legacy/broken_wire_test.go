@@ -50,12 +50,7 @@ func playBroken(t *testing.T, archive *txtar.Archive) {
 				mode = fake.Modern
 			}
 			server = fake.New(t, mode)
-			up, err := upstream.New(upstream.Config{Name: "up", URL: server.URL, Replica: "r"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			g, _ := serveGateway(t, up, nil)
-			handler = g.Handler()
+			handler = startAlone(t, upstream.Config{URL: server.URL}, nil).Handler()
 		case "sends":
 			server.Tool("t", sends(string(f.Data)))
 		case "legacy":

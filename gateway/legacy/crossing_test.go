@@ -47,16 +47,11 @@ func newBorder(t *testing.T, change func(*config.Config)) *border {
 	web := httptest.NewServer(b)
 	t.Cleanup(web.Close)
 	b.server = web.URL
-	c := config.Default()
-	u := config.NewUpstream("up", web.URL+"/mcp")
-	c.PublicURL, c.Upstreams = wiretest.PublicURL, []*config.Upstream{u}
-	change(c)
-	cfg := upstream.Config{Name: "up", URL: u.URL, Replica: "r", Headers: http.Header{"X-Of-The-Gateway": {"yes"}}}
-	up, err := upstream.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, b.gateway = serveGateway(t, up, func(whole *config.Config) { *whole = *c })
+	server := upstream.Config{URL: web.URL + "/mcp", Headers: http.Header{"X-Of-The-Gateway": {"yes"}}}
+	b.gateway = startAlone(t, server, func(c *config.Config) {
+		c.PublicURL, c.Upstreams[0].URL = wiretest.PublicURL, server.URL
+		change(c)
+	}).url
 	return b
 }
 

@@ -2,10 +2,11 @@ package legacy_test
 
 import (
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"taskgate/gateway/config"
+	"taskgate/gateway/upstream"
 	"taskgate/internal/mcp"
 	"taskgate/internal/redistest"
 	"taskgate/shim/shimtest/fake"
@@ -19,9 +20,8 @@ func TestReplicasStayInTheirEra(t *testing.T) {
 	server := fake.New(t, fake.Modern)
 	server.Tool("t", fake.Text("ok"))
 	on := func(name, session string) *rawClient {
-		front := httptest.NewServer(newReplica(t, redis.URL(), name, server.URL, nil).Handler())
-		t.Cleanup(front.Close)
-		c := newRawClient(t, front.URL+"/up/mcp")
+		store := func(c *config.Config) { c.Store = redis.URL() }
+		c := newRawClient(t, startReplica(t, name, newConfig(store), parts{server: upstream.Config{URL: server.URL}}).url)
 		c.session = session
 		return c
 	}

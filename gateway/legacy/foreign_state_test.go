@@ -26,9 +26,7 @@ func TestParkedBehindAnotherGateway(t *testing.T) {
 				unmarked = "is over"
 			}
 			p := newParking(t, nil)
-			c := config.Default()
-			c.Store = config.StoreEmbedded
-			c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
+			c := newConfig(nil)
 			c.Upstreams[0].UpstreamTasks = config.UpstreamTasksNever // else the inner one asks in a task
 			c.StateKeys = []config.StateKey{config.StateKey(base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{secret}, 32)))}
 			p.start(t, "outer", p.at[0], c)
@@ -57,9 +55,7 @@ func TestParkedBehindAnotherGateway(t *testing.T) {
 // of the call. What that asks, the outer one asks with a state of its own.
 func TestParkedByTaskBehind(t *testing.T) {
 	p := newParking(t, nil)
-	c := config.Default()
-	c.Store = config.StoreEmbedded
-	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
+	c := newConfig(nil)
 	c.StateKeys = []config.StateKey{config.StateKey(base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{9}, 32)))}
 	p.start(t, "outer", p.at[0], c)
 	outer := p.at[len(p.at)-1]

@@ -10,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,7 +20,6 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.uber.org/goleak"
 
-	"taskgate/gateway"
 	"taskgate/gateway/config"
 	"taskgate/gateway/upstream"
 	"taskgate/internal/jsonrpc"
@@ -29,7 +27,6 @@ import (
 	"taskgate/internal/metrics/metricstest"
 	"taskgate/internal/redistest"
 	"taskgate/internal/wiretest"
-	"taskgate/redisstore"
 	"taskgate/shim"
 )
 
@@ -150,7 +147,6 @@ type parking struct {
 	limits shim.QuestionLimits // of each call
 	*askingServer
 	at    []string
-	shims []*shim.Shim
 	log   *safeBuffer
 	spans *tracetest.InMemoryExporter
 	// measured are the metrics of each gateway.
@@ -193,75 +189,36 @@ func newParkingWithin(t *testing.T, limits shim.QuestionLimits, change func(*con
 	a, server := newAskingServer(t)
 	p := &parking{askingServer: a, limits: limits, log: &safeBuffer{}, spans: tracetest.NewInMemoryExporter()}
 	for _, name := range []string{"a", "b"} {
-		c := config.Default()
-		c.Store, c.StateKeys = redis.URL(), []config.StateKey{parkKey}
-		c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
-		if change != nil {
-			change(c)
-		}
+		c := newConfig(func(c *config.Config) {
+			if c.Store, c.StateKeys = redis.URL(), []config.StateKey{parkKey}; change != nil {
+				change(c)
+			}
+		})
 		p.start(t, name, server, c)
 	}
 	return p
 }
 
-// start makes one gateway with a store and an upstream client of its own.
+// start starts one gateway. All that it tells is kept.
 func (p *parking) start(t *testing.T, name, server string, c *config.Config) {
 	t.Helper()
-	logger := slog.New(slog.NewJSONHandler(p.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	traces := sdktrace.NewTracerProvider(sdktrace.WithSyncer(p.spans))
 	measured, reader := metricstest.New(t)
-	p.measured = append(p.measured, reader)
-	store, err := redisstore.Open(t.Context(), c.Store, redisstore.Options{Logger: logger, Metrics: measured})
-	if err != nil {
-		t.Fatal(err)
-	}
-	up, err := upstream.New(upstream.Config{
-		Name: "up", URL: server, Replica: name, Sessions: store.UpstreamSessions("up"), Logger: logger, TracerProvider: traces, Metrics: measured,
-		Tasks: upstream.TaskUse(c.Upstreams[0].UpstreamTasks),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	policy := func(tool config.Tool) shim.Policy {
-		return shim.Policy{
-			Tasks: shim.Mode(tool.Tasks), Grace: tool.Grace, TTL: tool.TTL, PollInterval: tool.PollInterval, Timeout: tool.Timeout,
-			EarlyInput: shim.Early(tool.EarlyInput), InputTimeout: tool.InputTimeout,
-			Questions: p.limits,
+	r := startReplica(t, name, c, parts{server: upstream.Config{
+		URL: server, Tasks: upstream.TaskUse(c.Upstreams[0].UpstreamTasks), Metrics: measured,
+		Logger:         slog.New(slog.NewJSONHandler(p.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(p.spans)),
+	}, shim: func(o *shim.Options) {
+		s := o.Servers["up"]
+		policy := s.Policy
+		s.Other.Questions = p.limits
+		s.Policy = func(tool string) shim.Policy {
+			of := policy(tool)
+			of.Questions = p.limits
+			return of
 		}
-	}
-	sh, err := shim.New(shim.Options{
-		Replica: shim.Replica(name), Store: store, Logger: logger, Tracer: traces.Tracer("test"),
-		CheckAnswer: upstream.CheckAnswer, Metrics: measured,
-		Servers: map[string]shim.Server{"up": {
-			Upstream: up, Other: policy(c.Upstreams[0].Defaults),
-			Policy: func(tool string) shim.Policy { return policy(c.Upstreams[0].Tool(tool)) },
-		}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := gateway.New(gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: logger, TracerProvider: traces, Metrics: measured,
-		Sessions: store.Sessions(c.MaxSessions, c.SessionIdle).As(sh.Heart)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	var loops sync.WaitGroup
-	loops.Go(func() { _ = sh.Run(ctx) })
-	loops.Go(func() { _ = g.Run(ctx) })
-	front := httptest.NewServer(g.Handler())
-	p.at, p.shims = append(p.at, front.URL+"/up/mcp"), append(p.shims, sh)
-	t.Cleanup(func() {
-		bounded, cancel := context.WithTimeout(context.Background(), wiretest.Patience)
-		defer cancel()
-		err := errors.Join(g.Close(bounded), sh.Close(bounded))
-		stop()
-		loops.Wait()
-		front.Close()
-		if err := errors.Join(err, up.Close(bounded), store.Close()); err != nil {
-			t.Error(err)
-		}
-	})
+		o.Servers["up"] = s
+	}})
+	p.at, p.measured = append(p.at, r.url), append(p.measured, reader)
 }
 
 // Abilities of clients.

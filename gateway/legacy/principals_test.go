@@ -6,13 +6,11 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -31,7 +29,6 @@ import (
 	"taskgate/internal/mcp"
 	"taskgate/internal/redistest"
 	"taskgate/internal/wiretest"
-	"taskgate/redisstore"
 	"taskgate/shim"
 )
 
@@ -217,8 +214,7 @@ func newHouse(t *testing.T, signIn func(*house, *config.Config)) (*house, *confi
 	h := &house{t: t, ops: &opLog{}}
 	h.peer, h.events = newPeer()
 	h.logger, h.audit = slog.New(slog.NewTextHandler(&h.log, nil)), slog.New(slog.NewTextHandler(&h.records, nil))
-	c := config.Default()
-	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
+	c := newConfig(nil)
 	signIn(h, c)
 	h.behind = serveSDK(t, h.peer, &sdk.StreamableHTTPOptions{Stateless: h.stateless}, func(handler http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -239,59 +235,29 @@ func newHouse(t *testing.T, signIn func(*house, *config.Config)) (*house, *confi
 }
 
 // serveFront starts a replica.
-func (h *house) serveFront(at, name string, c *config.Config) string {
+func (h *house) serveFront(at, name string, of *config.Config) string {
 	h.t.Helper()
-	store, err := redisstore.Open(h.t.Context(), at, redisstore.Options{})
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	of := upstream.Config{Name: "up", URL: h.behind, Era: h.era, Replica: name, Headers: http.Header{"Authorization": {upstreamKey}}}
-	if at != "embedded" {
-		of.Sessions = store.UpstreamSessions("up")
-	}
-	up, err := upstream.New(of)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	sh, err := shim.New(shim.Options{
-		Replica: shim.Replica(name), Store: countedStore{store, h.ops}, Logger: h.logger,
-		Servers: map[string]shim.Server{"up": {Upstream: up, SealToken: forward.SealToken, BringToken: forward.BringToken, MaxTasks: 10, MaxTasksPerOwner: 10, Policy: func(tool string) shim.Policy {
-			p := shim.Policy{Tasks: shim.Never, TTL: time.Hour, PollInterval: time.Second, Timeout: time.Hour}
-			if tool == "wait" || tool == "colour" {
-				p.Tasks = shim.Always
-			}
-			return p
-		}}},
+	c := *of
+	c.Store = at
+	r := startReplica(h.t, name, &c, parts{
+		server: upstream.Config{URL: h.behind, Era: h.era, Headers: http.Header{"Authorization": {upstreamKey}}},
+		idle:   true,
+		shim: func(o *shim.Options) {
+			o.Store, o.Logger = countedStore{o.Store, h.ops}, h.logger
+			o.Servers["up"] = shim.Server{Upstream: o.Servers["up"].Upstream, SealToken: forward.SealToken, BringToken: forward.BringToken, MaxTasks: 10, MaxTasksPerOwner: 10, Policy: func(tool string) shim.Policy {
+				p := shim.Policy{Tasks: shim.Never, TTL: time.Hour, PollInterval: time.Second, Timeout: time.Hour}
+				if tool == "wait" || tool == "colour" {
+					p.Tasks = shim.Always
+				}
+				return p
+			}}
+		},
+		gateway: func(o *gateway.Options) {
+			o.Logger, o.Audit, o.Sessions = h.logger, h.audit, countedSessions{o.Sessions, h.ops}
+		},
 	})
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	g, err := gateway.New(gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: h.logger,
-		Sessions: countedSessions{store.Sessions(c.MaxSessions, c.SessionIdle).As(sh.Heart), h.ops},
-		Audit:    h.audit})
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.shims = append(h.shims, sh)
-	front := httptest.NewServer(g.Handler())
-	running, stop := context.WithCancel(h.t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = g.Run(running)
-	}()
-	h.t.Cleanup(func() {
-		stop()
-		<-ended
-		bounded, cancel := context.WithTimeout(context.Background(), wiretest.Patience)
-		defer cancel()
-		err := errors.Join(g.Close(bounded), sh.Close(bounded))
-		front.Close()
-		if err := errors.Join(err, up.Close(bounded), store.Close()); err != nil {
-			h.t.Error(err)
-		}
-	})
-	return front.URL + "/up/mcp"
+	h.shims = append(h.shims, r.shim)
+	return r.url
 }
 
 // listen has answers wake whoever waits for them, at every replica.

@@ -96,11 +96,7 @@ func newPrivate(t *testing.T, mode fake.Mode, change func(*config.Config)) *priv
 		}
 		return !p.refuse.Load()
 	})
-	c := config.Default()
-	c.Store = config.StoreEmbedded
-	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
-	change(c)
-	p.start(t, "a", s.URL, c)
+	p.start(t, "a", s.URL, newConfig(change))
 	return p
 }
 

@@ -1,9 +1,6 @@
 package legacy_test
 
 import (
-	"context"
-	"errors"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -19,7 +16,6 @@ import (
 	"taskgate/internal/mcp"
 	"taskgate/internal/redistest"
 	"taskgate/internal/wiretest"
-	"taskgate/redisstore"
 	"taskgate/shim"
 )
 
@@ -40,82 +36,19 @@ func newLegacyReplicas(t *testing.T, change func(*config.Config)) *legacyReplica
 	server, ev := newPeer()
 	web := serveSDK(t, server, nil, nil)
 	r := &legacyReplicas{legacyStack: &legacyStack{server: server, session: ev}, store: redis}
-	handlers := make([]http.Handler, 2)
-	for i, name := range []string{"a", "b"} {
-		g := newReplica(t, redis.URL(), name, web, change)
-		r.gates = append(r.gates, g)
-		handlers[i] = g.Handler()
-		front := httptest.NewServer(handlers[i])
-		t.Cleanup(front.Close)
-		r.at = append(r.at, front.URL+"/up/mcp")
+	for _, name := range []string{"a", "b"} {
+		c := newConfig(change)
+		c.Store = redis.URL()
+		one := startReplica(t, name, c, parts{server: upstream.Config{URL: web}})
+		r.gates, r.at = append(r.gates, one.Gateway), append(r.at, one.url)
 	}
 	var turn atomic.Int64
 	balancer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		handlers[turn.Add(1)%2].ServeHTTP(w, q)
+		r.gates[turn.Add(1)%2].Handler().ServeHTTP(w, q)
 	}))
 	t.Cleanup(balancer.Close)
 	r.url = balancer.URL + "/up/mcp"
 	return r
-}
-
-// newReplica makes one gateway with a store and an upstream client of its own.
-func newReplica(t *testing.T, redis, name, server string, change func(*config.Config)) *gateway.Gateway {
-	t.Helper()
-	c := config.Default()
-	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
-	if change != nil {
-		change(c)
-	}
-	quiet := slog.New(slog.DiscardHandler)
-	store, err := redisstore.Open(t.Context(), redis, redisstore.Options{Logger: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
-	up, err := upstream.New(upstream.Config{
-		Name: "up", URL: server, Replica: name, Sessions: store.UpstreamSessions("up"),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	sh, err := shim.New(shim.Options{
-		Replica: shim.Replica(name), Store: store, Logger: quiet, CheckAnswer: upstream.CheckAnswer,
-		Servers: map[string]shim.Server{"up": {
-			Upstream: up,
-			Policy: func(tool string) shim.Policy {
-				p := c.Upstreams[0].Tool(tool)
-				return shim.Policy{Tasks: shim.Mode(p.Tasks), Grace: p.Grace, TTL: p.TTL, PollInterval: p.PollInterval, InputTimeout: p.InputTimeout, Timeout: p.Timeout, Partials: shim.Partials{Content: p.Progress == config.ProgressContent}}
-			},
-		}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := gateway.New(gateway.Options{
-		Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: quiet,
-		Sessions: store.Sessions(c.MaxSessions, c.SessionIdle).PerOwner(c.MaxSessionsPerOwner).As(sh.Heart),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 2)
-	go func() { done <- g.Run(ctx) }()
-	go func() { done <- sh.Run(ctx) }()
-	t.Cleanup(func() {
-		bounded, cancel := context.WithTimeout(context.Background(), wiretest.Patience)
-		defer cancel()
-		err := errors.Join(g.Close(bounded), sh.Halt(bounded))
-		stop()
-		for range cap(done) {
-			if e := <-done; !errors.Is(e, context.Canceled) {
-				err = errors.Join(err, e)
-			}
-		}
-		if err := errors.Join(err, sh.Close(bounded), up.Close(bounded), store.Close()); err != nil {
-			t.Error(err)
-		}
-	})
-	return g
 }
 
 // on is a client of one replica, in the session of c.

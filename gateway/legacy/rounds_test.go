@@ -5,9 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-
 	"taskgate/gateway/config"
+	"taskgate/gateway/upstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/redistest"
 	"taskgate/shim/shimtest/fake"
@@ -16,15 +15,9 @@ import (
 // newBefore starts a gateway with a store in front of a server that does what it is told.
 func newBefore(t *testing.T, s *fake.Server, change func(*config.Config)) (url string) {
 	t.Helper()
-	c := config.Default()
+	c := newConfig(change)
 	c.Store, c.StateKeys = redistest.Start(t).URL(), []config.StateKey{parkKey}
-	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
-	if change != nil {
-		change(c)
-	}
-	p := &parking{log: &safeBuffer{}, spans: tracetest.NewInMemoryExporter()}
-	p.start(t, "a", s.URL, c)
-	return p.at[0]
+	return startReplica(t, "a", c, parts{server: upstream.Config{URL: s.URL, Tasks: upstream.TaskUse(c.Upstreams[0].UpstreamTasks)}}).url
 }
 
 // A modern server that wants nothing but to be called again with its state is, for a

@@ -202,7 +202,7 @@ func TestQuestionOfACallThatWasForgotten(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newAskWorld(t, nil)
 				w.asks = func(s shim.Asker) shim.Asker { return again{s} }
-				w.a = w.gateway("again", w.a.up.script, taskConfig(t))
+				w.a = w.gateway("again", w.a.up.script, newConfig(nil))
 				w.sessions.unopened.Store(away)
 				call := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"ask"}`)
 				wiretest.Wait(10 * time.Second)

@@ -15,7 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskgate/gateway/config"
 	"taskgate/gateway/legacy"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -83,18 +82,11 @@ func (a *hearing) statuses() (out []string) {
 	return out
 }
 
-func taskConfig(t *testing.T) *config.Config {
-	t.Helper()
-	c := config.Default()
-	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
-	return c
-}
-
 // The stream of a session tells of its tasks wherever they were made and run, and
 // wherever it is opened again.
 func TestTaskStatusOnAnyReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t).start(askScript(), taskConfig(t), "")
+		w := newWorld(t).start(askScript(), newConfig(nil), "")
 		stream := w.c.begin(w.b, "")
 		first, second := w.c.call(w.a, "slow"), w.c.call(w.b, "forever")
 		wiretest.Wait(30 * time.Second)
@@ -122,7 +114,7 @@ func TestTaskStatusOnAnyReplica(t *testing.T) {
 // none of them up, and none is forgotten.
 func TestManyTasksOfOneSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t).start(askScript(), taskConfig(t), "")
+		w := newWorld(t).start(askScript(), newConfig(nil), "")
 		stream := w.c.begin(w.a, "")
 		var calls sync.WaitGroup
 		for i := range legacy.MostTold {
@@ -146,7 +138,7 @@ func TestManyTasksOfOneSession(t *testing.T) {
 // hold every task once, also those of the time in between (L20, L21).
 func TestTaskPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t).start(askScript(), taskConfig(t), "")
+		w := newWorld(t).start(askScript(), newConfig(nil), "")
 		var made []string
 		for range 120 {
 			made = append(made, string(w.c.call(w.a, "forever")))

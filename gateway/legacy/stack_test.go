@@ -12,12 +12,14 @@ import (
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.opentelemetry.io/otel/trace/noop"
 	"go.uber.org/goleak"
 
 	"taskgate/gateway"
 	"taskgate/gateway/config"
 	"taskgate/gateway/upstream"
 	"taskgate/internal/wiretest"
+	"taskgate/redisstore"
 	"taskgate/shim"
 )
 
@@ -50,58 +52,125 @@ func newLegacyStack(t *testing.T, modern bool, change func(*config.Config), limi
 	if modern { // it has a legacy era without sessions as well
 		era = upstream.EraModern
 	}
-	up, err := upstream.New(upstream.Config{Name: "up", URL: web, Replica: "r", Era: era})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, url := serveGateway(t, up, change, limits...)
-	return &legacyStack{url: url, server: server, session: ev, gateway: g}
+	r := startAlone(t, upstream.Config{URL: web, Era: era}, change, limits...)
+	return &legacyStack{url: r.url, server: server, session: ev, gateway: r.Gateway}
 }
 
-// serveGateway puts a gateway with this one upstream client on a socket.
-func serveGateway(t *testing.T, up *upstream.HTTP, change func(*config.Config), limits ...gateway.Limits) (*gateway.Gateway, string) {
-	t.Helper()
+// parts are what a replica is made of, besides its configuration.
+type parts struct {
+	server  upstream.Config // what it tells, all of the replica tells
+	idle    bool            // nobody runs the shim
+	shim    func(*shim.Options)
+	gateway func(*gateway.Options)
+}
+
+// replica is one gateway on a socket.
+type replica struct {
+	*gateway.Gateway
+	url  string // of the endpoint
+	shim *shim.Shim
+}
+
+// newConfig is a configuration with one server, and a store in memory.
+func newConfig(change func(*config.Config)) *config.Config {
 	c := config.Default()
+	c.Store = config.StoreEmbedded
 	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
 	if change != nil {
 		change(c)
 	}
-	logger := slog.New(slog.DiscardHandler)
-	sh, err := shim.New(shim.Options{
-		Replica: "r", Store: noStore{}, Logger: logger,
-		Servers: map[string]shim.Server{"up": {
-			Upstream: up,
-			Policy:   func(string) shim.Policy { return shim.Policy{Tasks: shim.Never, Timeout: time.Hour} },
-		}},
-	})
+	return c
+}
+
+// startReplica starts a gateway with a store and an upstream client of its own. It goes on until the test ends.
+func startReplica(t *testing.T, name string, c *config.Config, p parts) *replica {
+	t.Helper()
+	logger, traces := p.server.Logger, p.server.TracerProvider
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	if traces == nil {
+		traces = noop.NewTracerProvider()
+	}
+	store, err := redisstore.Open(t.Context(), c.Store, redisstore.Options{Logger: logger, Metrics: p.server.Metrics})
 	if err != nil {
 		t.Fatal(err)
 	}
-	limits = append(limits, gateway.Limits{})
-	g, err := gateway.New(gateway.Options{Config: c, Limits: limits[0], Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: logger,
-		Sessions: wiretest.OpenSessions(t, c.MaxSessions, c.SessionIdle)})
+	if p.server.Name, p.server.Replica = "up", name; !p.idle || !c.OwnsStore() {
+		p.server.Sessions = store.UpstreamSessions("up")
+	}
+	up, err := upstream.New(p.server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := func(tool config.Tool) shim.Policy {
+		return shim.Policy{
+			Tasks: shim.Mode(tool.Tasks), Grace: tool.Grace, TTL: tool.TTL, PollInterval: tool.PollInterval, Timeout: tool.Timeout,
+			EarlyInput: shim.Early(tool.EarlyInput), InputTimeout: tool.InputTimeout,
+			Partials: shim.Partials{Content: tool.Progress == config.ProgressContent},
+		}
+	}
+	of := shim.Options{
+		Replica: shim.Replica(name), Store: store, Logger: logger, Tracer: traces.Tracer("test"), CheckAnswer: upstream.CheckAnswer, Metrics: p.server.Metrics,
+		Servers: map[string]shim.Server{"up": {
+			Upstream: up, Other: policy(c.Upstreams[0].Defaults),
+			Policy: func(tool string) shim.Policy { return policy(c.Upstreams[0].Tool(tool)) },
+		}},
+	}
+	if p.shim != nil {
+		p.shim(&of)
+	}
+	sh, err := shim.New(of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	front := gateway.Options{
+		Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: logger, TracerProvider: traces, Metrics: p.server.Metrics,
+		Sessions: store.Sessions(c.MaxSessions, c.SessionIdle).PerOwner(c.MaxSessionsPerOwner).As(sh.Heart),
+	}
+	if p.gateway != nil {
+		p.gateway(&front)
+	}
+	g, err := gateway.New(front)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- g.Run(ctx) }()
-	front := httptest.NewServer(g.Handler())
+	loops := []func(context.Context) error{g.Run, sh.Run}
+	if p.idle {
+		loops = loops[:1]
+	}
+	done := make(chan error, len(loops))
+	for _, run := range loops {
+		go func() { done <- run(ctx) }()
+	}
+	web := httptest.NewServer(g.Handler())
 	t.Cleanup(func() {
 		bounded, cancel := context.WithTimeout(context.Background(), wiretest.Patience)
 		defer cancel()
+		err := errors.Join(g.Close(bounded), sh.Close(bounded))
 		stop()
-		ended := <-done
-		if errors.Is(ended, context.Canceled) {
-			ended = nil
+		for range loops {
+			if e := <-done; !errors.Is(e, context.Canceled) {
+				err = errors.Join(err, e)
+			}
 		}
-		err := errors.Join(ended, g.Close(bounded), sh.Close(bounded))
-		front.Close()
-		if err := errors.Join(err, up.Close(bounded)); err != nil {
+		web.Close()
+		if err := errors.Join(err, up.Close(bounded), store.Close()); err != nil {
 			t.Error(err)
 		}
 	})
-	return g, front.URL + "/up/mcp"
+	return &replica{g, web.URL + "/up/mcp", sh}
+}
+
+// startAlone starts a gateway whose shim never makes a task, in front of this server.
+func startAlone(t *testing.T, server upstream.Config, change func(*config.Config), limits ...gateway.Limits) *replica {
+	t.Helper()
+	return startReplica(t, "r", newConfig(change), parts{server: server, idle: true, shim: func(o *shim.Options) {
+		never := shim.Policy{Tasks: shim.Never, Timeout: time.Hour}
+		o.Store = noStore{}
+		o.Servers["up"] = shim.Server{Upstream: o.Servers["up"].Upstream, Policy: func(string) shim.Policy { return never }}
+	}, gateway: func(o *gateway.Options) { o.Limits = append(limits, gateway.Limits{})[0] }})
 }
 
 // serveSDK puts a server of the go-sdk on a socket, perhaps with something in front of it.

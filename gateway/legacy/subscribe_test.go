@@ -2,12 +2,10 @@ package legacy_test
 
 import (
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"taskgate/internal/mcp"
-	"taskgate/internal/redistest"
 	"taskgate/shim/shimtest/fake"
 )
 
@@ -17,9 +15,7 @@ func TestSubscribedWhileAway(t *testing.T) {
 	server := fake.New(t, fake.Modern)
 	server.Capabilities(`{"resources":{"subscribe":true}}`)
 	server.On(mcp.MethodListen, fake.Status(http.StatusServiceUnavailable, "text/plain", "away"))
-	front := httptest.NewServer(newReplica(t, redistest.Start(t).URL(), "a", server.URL, nil).Handler())
-	t.Cleanup(front.Close)
-	c := newRawClient(t, front.URL+"/up/mcp").initialize("")
+	c := newRawClient(t, newBefore(t, server, nil)).initialize("")
 	status, body := c.post(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"test://a"}}`)
 	if status != http.StatusOK || !strings.Contains(body, `-32603`) {
 		t.Errorf("subscribed while the server is away: %d %s", status, body)

@@ -74,11 +74,7 @@ func newDraftWorld(t *testing.T, capabilities string) *world {
 // newAskWorld has a server whose tools ask, and a client that can be asked.
 func newAskWorld(t *testing.T, change func(*config.Config)) *world {
 	t.Helper()
-	c := taskConfig(t)
-	if change != nil {
-		change(c)
-	}
-	return newWorld(t).start(askScript(), c, `"elicitation":{}`)
+	return newWorld(t).start(askScript(), newConfig(change), `"elicitation":{}`)
 }
 
 // askScript is a server whose tools ask, or take their time.
