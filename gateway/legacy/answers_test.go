@@ -85,9 +85,7 @@ func TestUpdateBadAnswers(t *testing.T) {
 // TestReplicasBadAnswers: a legacy client answers by a message that has no answer itself
 // (X2). The server is told in its place, and the call goes on.
 func TestReplicasBadAnswers(t *testing.T) {
-	stack := newLegacyReplicas(t, nil)
-	withQuestions(stack.server)
-	a, b := stack.beginBoth(t, canBeAsked)
+	_, a, b := newAskedPair(t, nil)
 	for _, bad := range []string{`{}`, `{"action":"secret"}`, `"x"`, `[]`, `null`, `{"action":"accept","content":{"colour":{"secret":1}}}`} {
 		for _, answered := range []*rawClient{a, b} {
 			call := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"colour"}}`, "")

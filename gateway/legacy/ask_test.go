@@ -196,17 +196,18 @@ func (s *sseClient) wantEnd(id, text string) {
 const resultBody = `{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":%q}}`
 
 // newAskedPair is one session at two replicas, in front of a server that asks.
-func newAskedPair(t *testing.T) (a, b *rawClient) {
+func newAskedPair(t *testing.T, change func(*config.Config)) (stack *legacyReplicas, a, b *rawClient) {
 	t.Helper()
-	stack := newLegacyReplicas(t, nil)
+	stack = newLegacyReplicas(t, change)
 	withQuestions(stack.server)
-	return stack.beginBoth(t, canBeAsked)
+	a, b = stack.beginBoth(t, canBeAsked)
+	return stack, a, b
 }
 
 // TestReplicasTaskAsks: without a GET stream a task asks on tasks/result (L32), and
 // the answer may come to the other replica (L33).
 func TestReplicasTaskAsks(t *testing.T) {
-	a, b := newAskedPair(t)
+	_, a, b := newAskedPair(t, nil)
 	task := a.task("colour")
 	stream := openSSE(t, b, http.MethodPost, fmt.Sprintf(resultBody, task), "")
 	id := stream.question(task)
@@ -222,7 +223,7 @@ func TestReplicasTaskAsks(t *testing.T) {
 // TestReplicasTaskAsksOnGet: where the session has a GET stream, a task asks there, and
 // not on tasks/result as well (protocol.md C 3, X5).
 func TestReplicasTaskAsksOnGet(t *testing.T) {
-	a, b := newAskedPair(t)
+	_, a, b := newAskedPair(t, nil)
 	get := openSSE(t, b, http.MethodGet, "", "")
 	task := a.task("colour")
 	result := openSSE(t, a, http.MethodPost, fmt.Sprintf(resultBody, task), "")
@@ -244,7 +245,7 @@ func TestReplicasTaskAsksOnGet(t *testing.T) {
 // TestReplicasTaskAsksAgain: a question whose stream has died is asked on the next one
 // under the same id (H7).
 func TestReplicasTaskAsksAgain(t *testing.T) {
-	a, b := newAskedPair(t)
+	_, a, b := newAskedPair(t, nil)
 	task := a.task("colour")
 	first := openSSE(t, a, http.MethodPost, fmt.Sprintf(resultBody, task), "")
 	id := first.question(task)
@@ -260,7 +261,7 @@ func TestReplicasTaskAsksAgain(t *testing.T) {
 // TestReplicasAskResumed: a client whose connection broke while it was asked finds the
 // question at the other replica, and the answer to its call after it.
 func TestReplicasAskResumed(t *testing.T) {
-	a, b := newAskedPair(t)
+	_, a, b := newAskedPair(t, nil)
 	call := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"colour"}}`, "")
 	primed, _, _ := call.event()
 	id := call.question("")

@@ -11,7 +11,6 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
 	"taskgate/shim"
@@ -116,11 +115,7 @@ func TestStandingAmidAnOutage(t *testing.T) {
 		wiretest.Wait(5 * time.Second)
 		last := w.c.begin(w.a, "")
 		says("after")
-		var data []string
-		for _, m := range append(heard, last.quit()...) {
-			text, _ := jsonrpc.GetString(m, "params", "data")
-			data = append(data, text)
-		}
+		data := loggedIn(append(heard, last.quit()...))
 		if got := strings.Join(data, ", "); got != "before, after" {
 			t.Errorf("heard %s", got)
 		}

@@ -135,6 +135,23 @@ func (a *hearing) said() [][]byte {
 	return messages(a.w.header.Get("Content-Type"), bytes.Clone(a.w.body.Bytes()))
 }
 
+// loggedIn is the data of log messages.
+func loggedIn(messages [][]byte) (data []string) {
+	for _, m := range messages {
+		text, _ := jsonrpc.GetString(m, "params", "data")
+		data = append(data, text)
+	}
+	return data
+}
+
+// wantOnly wants one message, which says this, on a stream that has ended.
+func (a *hearing) wantOnly(text string) {
+	a.t.Helper()
+	if said := a.said(); len(said) != 1 || !strings.Contains(string(said[0]), text) || !a.ended() {
+		a.t.Errorf("it has heard %s, and ended: %t; want %s", said, a.ended(), text)
+	}
+}
+
 // ended reports whether the answer is complete.
 func (a *hearing) ended() bool {
 	select {
@@ -294,6 +311,14 @@ func (r *partialReader) take(msgs [][]byte) {
 				r.t.Errorf("no content (P1): %s", text)
 			}
 		}
+	}
+}
+
+// wantAll wants a task to have said this, and to have ended.
+func (r *partialReader) wantAll(id shim.ID, text string) {
+	r.t.Helper()
+	if !r.over[id] || r.text[id] != text {
+		r.t.Errorf("%q, over %t", r.text[id], r.over[id])
 	}
 }
 

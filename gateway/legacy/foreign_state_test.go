@@ -44,9 +44,7 @@ func TestParkedBehindAnotherGateway(t *testing.T) {
 				wantText(t, a.send(t, outer, answering(state, "Ada", questions...)), "accept Ada")
 				wiretest.Await(t, p.ended, "the end of the call at the server")
 			}
-			if n := p.runs.Load(); n != 3 {
-				t.Errorf("the server ran %d calls in place of 3", n)
-			}
+			p.wantRuns(t, 3)
 		})
 	}
 }
@@ -64,9 +62,7 @@ func TestParkedByTaskBehind(t *testing.T) {
 		t.Errorf("the state is %q", state)
 	}
 	wantText(t, askTool.send(t, outer, answering(state, "Ada", questions...)), "accept Ada")
-	if n := p.runs.Load(); n != 1 {
-		t.Errorf("the server ran %d calls", n)
-	}
+	p.wantRuns(t, 1)
 }
 
 // A client that declares nothing any more when it comes back is still led to its call.
@@ -78,7 +74,5 @@ func TestParkedDeclaringLess(t *testing.T) {
 		wantText(t, a.send(t, p.at[1], answering(state, "Ada", questions...)), "accept Ada")
 		wiretest.Await(t, p.ended, "the end of the call at the server")
 	}
-	if n := p.runs.Load(); n != 3 {
-		t.Errorf("the server ran %d calls in place of 3", n)
-	}
+	p.wantRuns(t, 3)
 }

@@ -238,7 +238,7 @@ func TestLegacyClose(t *testing.T) {
 // looked up.
 func TestLegacyStoreDown(t *testing.T) {
 	store := legacy.NewBrokenSessions(t, false)
-	h := newLegacyServerWith(t, upstreamScript{Era: "legacy", Raw: []byte(`{}`)}, nil, func(o *gateway.Options) { o.Sessions = store }).Handler()
+	h := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{}`)}, nil, func(o *gateway.Options) { o.Sessions = store }).Handler()
 	id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
 	store.Down.Store(true)
 	for method, body := range map[string]string{"POST": `{"jsonrpc":"2.0","id":1,"method":"ping"}`, "GET": "", "DELETE": ""} {
@@ -256,7 +256,7 @@ func TestLegacyStoreDown(t *testing.T) {
 func TestSessionOutlastsAnOutage(t *testing.T) {
 	store := legacy.NewBrokenSessions(t, false)
 	wait := func(c *config.Config) { c.StoreWait = time.Minute }
-	h := newLegacyServerWith(t, upstreamScript{Era: "legacy", Raw: []byte(`{}`)}, wait, func(o *gateway.Options) { o.Sessions = store }).Handler()
+	h := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{}`)}, wait, func(o *gateway.Options) { o.Sessions = store }).Handler()
 	id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
 	store.Down.Store(true)
 	time.AfterFunc(300*time.Millisecond, func() { store.Down.Store(false) })
@@ -283,11 +283,7 @@ func TestLegacyDraining(t *testing.T) {
 // serve has a handler answer one request of a legacy client.
 func serve(t *testing.T, h http.Handler, ctx context.Context, method, session, body string) *httptest.ResponseRecorder {
 	t.Helper()
-	data := method + "\n"
-	if session != "" {
-		data += mcp.HeaderSession + ": " + session + "\n"
-	}
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, readRequest(t, []byte(data+"\n"+body)).WithContext(ctx))
+	h.ServeHTTP(w, (&taskClient{t: t, session: session}).request(ctx, method, body))
 	return w
 }

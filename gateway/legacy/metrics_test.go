@@ -24,7 +24,7 @@ func TestLegacyMetrics(t *testing.T) {
 		)
 		m, r := metricstest.New(t)
 		m.Names.Learn("up", mcp.MethodToolsCall, "greet")
-		s := newLegacyServerWith(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`), Replies: map[string]scriptReply{
+		s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`), Replies: map[string]scriptReply{
 			"tools/call":     {IsError: true, Result: []byte(`{"content":[],"isError":true}`)},
 			"resources/read": {Error: &shim.RPCError{Code: mcp.CodeResourceNotFound, Message: "none"}},
 		}}, nil, func(o *gateway.Options) { o.Metrics = m })

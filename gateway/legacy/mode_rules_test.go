@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"taskgate/gateway/config"
@@ -83,9 +82,7 @@ var modeRules = []struct {
 
 func TestResponseModeRules(t *testing.T) {
 	for _, s := range modeRules {
-		t.Run(s.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { s.play(t, newDraftWorld(t, s.capabilities)) })
-		})
+		inBubble(t, s.name, func(t *testing.T) { s.play(t, newDraftWorld(t, s.capabilities)) })
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"taskgate/gateway/config"
@@ -346,9 +345,7 @@ var modeScenarios = []struct {
 
 func TestResponseModes(t *testing.T) {
 	for _, s := range modeScenarios {
-		t.Run(s.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { s.play(t, newDraftWorld(t, s.capabilities)) })
-		})
+		inBubble(t, s.name, func(t *testing.T) { s.play(t, newDraftWorld(t, s.capabilities)) })
 	}
 }
 

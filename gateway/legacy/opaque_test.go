@@ -37,17 +37,13 @@ func (o *opaqueTokens) takes(r *http.Request) bool {
 }
 
 // newOpaqueHouse has a server whose tokens nobody can verify. With open it wants one for tools/call only.
-func newOpaqueHouse(t *testing.T, open bool) (*house, *opaqueTokens) {
-	t.Helper()
-	return newOpaqueHouseOf(t, open, newHouseOf, func(*house) {})
-}
-
-// newOpaqueHouseOf is newOpaqueHouse for a house that is made so.
-func newOpaqueHouseOf(t *testing.T, open bool, newHouse func(*testing.T, func(*house, *config.Config)) *house, change func(*house)) (*house, *opaqueTokens) {
+func newOpaqueHouse(t *testing.T, open bool, newHouse func(*testing.T, func(*house, *config.Config)) *house, change func(*house)) (*house, *opaqueTokens) {
 	t.Helper()
 	tokens := &opaqueTokens{good: map[string]bool{}}
 	h := newHouse(t, func(h *house, c *config.Config) {
-		change(h)
+		if change != nil {
+			change(h)
+		}
 		h.withPassthrough(c, opaqueOf)
 		c.StateKeys = []config.StateKey{parkKey}
 		c.Auth.Passthrough.Introspection = nil
@@ -88,7 +84,7 @@ func (h *house) openGET(token, session string) *sseClient {
 // that it has: requests, its stream, the questions of its server, its end. Whoever has its id, and no token
 // that the server takes, hears nothing of it and changes nothing.
 func TestSessionOutlivesItsToken(t *testing.T) {
-	h, tokens := newOpaqueHouse(t, false)
+	h, tokens := newOpaqueHouse(t, false, newHouseOf, nil)
 	tokens.set("a1", true)
 	first := newRawClient(t, h.url).as("a1").initialize(canBeAsked)
 	session := first.session
@@ -166,7 +162,7 @@ func askOutside(t *testing.T, ss *sdk.ServerSession, get *sseClient, as *caller,
 func TestSessionOfTheServersCaller(t *testing.T) {
 	for _, status := range []int{http.StatusNotFound, http.StatusForbidden, http.StatusBadRequest} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			h, tokens := newOpaqueHouse(t, false)
+			h, tokens := newOpaqueHouse(t, false, newHouseOf, nil)
 			for _, token := range []string{"a1", "a2", "m"} {
 				tokens.set(token, true)
 			}
@@ -219,7 +215,7 @@ func shut(t *testing.T, what string, r reply) {
 // TestOpenHandshakeOfOpaqueTokens: where the handshake is open to everybody, a token is one that the server takes once
 // it has taken it for a call. A made-up one gets no further than the server lets it.
 func TestOpenHandshakeOfOpaqueTokens(t *testing.T) {
-	h, tokens := newOpaqueHouse(t, true)
+	h, tokens := newOpaqueHouse(t, true, newHouseOf, nil)
 	tokens.set("a1", true)
 	session := h.caller("").initialize().session
 	if r := h.inSession("", session).legacy(mcp.MethodToolsCall, `"name":"echo"`); r.status != http.StatusUnauthorized || r.header.Get("WWW-Authenticate") == "" {
@@ -267,7 +263,7 @@ func TestOpenHandshakeOfOpaqueTokens(t *testing.T) {
 func TestCancelledWithTheNextToken(t *testing.T) {
 	for name, there := range map[string]bool{"here": false, "there": true} {
 		t.Run(name, func(t *testing.T) {
-			h, tokens := newOpaqueHouseOf(t, false, newHouses, func(*house) {})
+			h, tokens := newOpaqueHouse(t, false, newHouses, nil)
 			tokens.set("a1", true)
 			tokens.set("a2", true)
 			own := h.caller("a1").initialize()
@@ -301,7 +297,7 @@ func TestCancelledWithTheNextToken(t *testing.T) {
 func TestAnsweredWithTheNextToken(t *testing.T) {
 	for name, there := range map[string]bool{"here": false, "there": true} {
 		t.Run(name, func(t *testing.T) {
-			h, tokens := newOpaqueHouseOf(t, false, newHouses, func(*house) {})
+			h, tokens := newOpaqueHouse(t, false, newHouses, nil)
 			tokens.set("a1", true)
 			first := newRawClient(t, h.url).as("a1").initialize(canBeAsked)
 			var server *sdk.ServerSession // the only one
@@ -327,7 +323,7 @@ func TestAnsweredWithTheNextToken(t *testing.T) {
 // TestHandshakeComesFirst: the gateway asks nothing by itself before the handshake of a client. So nothing that the
 // server refuses without a session speaks against the client's token: it is in no record, and the caller has its tasks.
 func TestHandshakeComesFirst(t *testing.T) {
-	h, tokens := newOpaqueHouse(t, false)
+	h, tokens := newOpaqueHouse(t, false, newHouseOf, nil)
 	tokens.set("a1", true)
 	refuses, discovered := h.refuses, atomic.Int64{}
 	h.refuses = func(r *http.Request, body []byte) bool {
@@ -358,14 +354,14 @@ func TestSessionOutlivesItsTokenElsewhere(t *testing.T) {
 		change func(*house)
 		there  bool
 	}{
-		"another replica":    {newHouses, func(*house) {}, true},
+		"another replica":    {newHouses, nil, true},
 		"no sessions":        {single, func(h *house) { h.stateless = true }, false},
 		"no sessions, there": {newHouses, func(h *house) { h.stateless = true }, true},
 		"a server of 2026":   {single, func(h *house) { h.stateless, h.era = true, upstream.EraModern }, false},
 		"one of 2026, there": {newHouses, func(h *house) { h.stateless, h.era = true, upstream.EraModern }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h, tokens := newOpaqueHouseOf(t, false, c.house, c.change)
+			h, tokens := newOpaqueHouse(t, false, c.house, c.change)
 			tokens.set("a1", true)
 			session := h.caller("a1").initialize().session
 			by := func(token string) *caller { return &caller{h: h, key: token, session: session, there: c.there} }

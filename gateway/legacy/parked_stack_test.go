@@ -110,6 +110,14 @@ func (a *askingServer) run(ctx context.Context, ss *sdk.ServerSession, ask func(
 	return text, err
 }
 
+// wantRuns wants the server to have begun so many calls.
+func (a *askingServer) wantRuns(t *testing.T, want int32) {
+	t.Helper()
+	if n := a.runs.Load(); n != want {
+		t.Errorf("the server ran %d calls, want %d", n, want)
+	}
+}
+
 var nameSchema = json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}`)
 
 func askName(ctx context.Context, ss *sdk.ServerSession) (string, error) {

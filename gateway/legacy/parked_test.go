@@ -104,9 +104,7 @@ func TestParkedStates(t *testing.T) {
 			wantText(t, alice.send(t, at, retry), "accept Ada") // the first answer counts
 		}
 	}
-	if n := p.runs.Load(); n != 1 {
-		t.Errorf("the server ran the tool %d times", n)
-	}
+	p.wantRuns(t, 1)
 	wiretest.Await(t, p.ended, "the end of the call at the server")
 }
 
@@ -144,9 +142,7 @@ func TestForeignStates(t *testing.T) {
 				}
 			}
 			wantText(t, token("alice").send(t, p.at[1], answering(state, "Ada", questions...)), "accept Ada")
-			if n := p.runs.Load(); n != 1 {
-				t.Errorf("the server ran the tool %d times", n)
-			}
+			p.wantRuns(t, 1)
 			wiretest.Await(t, p.ended, "the end of the call at the server")
 		})
 	}
@@ -332,9 +328,7 @@ func TestParkedForever(t *testing.T) {
 	// Who comes back soon after that still learns how the call ended.
 	m := askTool.send(t, p.at[1], answering(state, "late", questions...))
 	wantText(t, m, "cancel")
-	if n := p.runs.Load(); n != 1 {
-		t.Errorf("the server ran the tool %d times", n)
-	}
+	p.wantRuns(t, 1)
 }
 
 // A client that comes back, and goes away while the call goes on, cancels it, as

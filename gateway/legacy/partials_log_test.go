@@ -39,9 +39,7 @@ func TestLegacyPartialsWithoutTheLog(t *testing.T) {
 		next := w.c.begin(w.b, "", mcp.HeaderLastEventID, first.lastID())
 		wiretest.Wait(5 * time.Minute)
 		r.take(next.quit())
-		if !r.over[many] || r.text[many] != strings.Repeat("x", 200) {
-			t.Errorf("%q, over %t", r.text[many], r.over[many])
-		}
+		r.wantAll(many, strings.Repeat("x", 200))
 	})
 }
 
@@ -59,9 +57,7 @@ func TestStandingForgotten(t *testing.T) {
 		w.sessions.forgets.Store(false)
 		wiretest.Wait(5 * time.Minute)
 		r.take(stream.quit())
-		if !r.over[many] || r.text[many] != strings.Repeat("x", 200) {
-			t.Errorf("%q, over %t", r.text[many], r.over[many])
-		}
+		r.wantAll(many, strings.Repeat("x", 200))
 	})
 }
 
@@ -80,9 +76,7 @@ func TestLegacyPartialsOlderStore(t *testing.T) {
 		said := second.quit()
 		r := newPartialReader(t)
 		r.take(said)
-		if !r.over[many] || r.text[many] != strings.Repeat("x", 200) {
-			t.Errorf("%q, over %t", r.text[many], r.over[many])
-		}
+		r.wantAll(many, strings.Repeat("x", 200))
 		if len(said) == 0 || !strings.Contains(string(said[0]), "messages may be missing") {
 			t.Errorf("it says first: %.1s", said)
 		}
@@ -161,11 +155,7 @@ func TestStandingResumedWithoutTheLog(t *testing.T) {
 			t.Error("the stream cannot be resumed again")
 		}
 		heard = append(heard, stream.quit()...)
-		var data []string
-		for _, m := range heard {
-			text, _ := jsonrpc.GetString(m, "params", "data")
-			data = append(data, text)
-		}
+		data := loggedIn(heard)
 		if got := strings.Join(data, ", "); got != "on the first, between, away, back" {
 			t.Errorf("heard %s", got)
 		}
@@ -222,9 +212,7 @@ func TestLegacyPartialsAnewAndResumed(t *testing.T) {
 			r.take(next.quit())
 			id = next.lastID()
 		}
-		if !r.over[many] || r.text[many] != strings.Repeat("x", 200) {
-			t.Errorf("%q, over %t", r.text[many], r.over[many])
-		}
+		r.wantAll(many, strings.Repeat("x", 200))
 	})
 }
 
@@ -268,32 +256,30 @@ func TestLegacyPartialsLostOnTheWay(t *testing.T) {
 	}{
 		{`"seq":0`, true}, {`"seq":1`, true}, {`"seq":1`, false},
 	} {
-		t.Run(fmt.Sprint(c.begun, c.noted), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newDraftWorld(t, takePartial)
-				slow := &breaking{tape: tape{header: http.Header{}}, room: make(chan struct{}), broken: make(chan struct{})}
-				left := make(chan struct{})
-				go func() {
-					defer close(left)
-					w.a.Handler().ServeHTTP(slow, w.c.request(t.Context(), http.MethodGet, ""))
-				}()
-				slow.until("open")
-				tokens := w.c.call(w.a, "tokens")
-				wiretest.Wait(5 * time.Minute) // all that there is of it waits
-				w.sessions.put.Store(!c.noted)
-				slow.until(c.begun)
-				wiretest.Wait(time.Minute)
-				close(slow.broken)
-				<-left
-				w.sessions.put.Store(false)
-				anew := w.c.begin(w.a, "")
-				wiretest.Wait(time.Minute)
-				r := newPartialReader(t)
-				r.take(anew.quit())
-				if r.text[tokens] != "" || !r.over[tokens] {
-					t.Errorf("%q, over %t", r.text[tokens], r.over[tokens])
-				}
-			})
+		inBubble(t, fmt.Sprint(c.begun, c.noted), func(t *testing.T) {
+			w := newDraftWorld(t, takePartial)
+			slow := &breaking{tape: tape{header: http.Header{}}, room: make(chan struct{}), broken: make(chan struct{})}
+			left := make(chan struct{})
+			go func() {
+				defer close(left)
+				w.a.Handler().ServeHTTP(slow, w.c.request(t.Context(), http.MethodGet, ""))
+			}()
+			slow.until("open")
+			tokens := w.c.call(w.a, "tokens")
+			wiretest.Wait(5 * time.Minute) // all that there is of it waits
+			w.sessions.put.Store(!c.noted)
+			slow.until(c.begun)
+			wiretest.Wait(time.Minute)
+			close(slow.broken)
+			<-left
+			w.sessions.put.Store(false)
+			anew := w.c.begin(w.a, "")
+			wiretest.Wait(time.Minute)
+			r := newPartialReader(t)
+			r.take(anew.quit())
+			if r.text[tokens] != "" || !r.over[tokens] {
+				t.Errorf("%q, over %t", r.text[tokens], r.over[tokens])
+			}
 		})
 	}
 }

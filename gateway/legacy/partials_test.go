@@ -78,9 +78,7 @@ func TestLegacyPartialsResumed(t *testing.T) {
 		fresh := w.c.begin(w.a, "")
 		wiretest.Wait(5 * time.Minute)
 		anew.take(fresh.quit())
-		if !anew.over[many] || anew.text[many] != strings.Repeat("x", 200) {
-			t.Errorf("anew: %q, over %t", anew.text[many], anew.over[many])
-		}
+		anew.wantAll(many, strings.Repeat("x", 200))
 		if n := len(r.text[many]); n < 120 {
 			t.Errorf("resumed, it read %d pieces", n)
 		}
@@ -111,9 +109,7 @@ func TestLegacyPartialsToASlowClient(t *testing.T) {
 		wiretest.Wait(time.Minute)
 		r := newPartialReader(t)
 		r.take(slow.said())
-		if !r.over[many] || r.text[many] != strings.Repeat("x", 200) {
-			t.Errorf("%q, over %t", r.text[many], r.over[many])
-		}
+		r.wantAll(many, strings.Repeat("x", 200))
 		w.c.request(t.Context(), http.MethodDelete, "")
 		streamsOf(w.b.Gateway).Close(t.Context())
 		<-slow.done

@@ -417,153 +417,153 @@ func alike(t *testing.T, what string, foreign, unknown reply) {
 
 // TestForeignTasks: to everyone but its owner a task does not exist, neither in
 // what is said nor in what is done (Z6, T47, L37).
-func TestForeignTasks(t *testing.T) { eachOwner(t, foreignTasks) }
+func TestForeignTasks(t *testing.T) {
+	eachOwner(t, func(t *testing.T, h *house) {
+		alice, next, bob := h.caller(wiretest.AliceKey), h.caller(wiretest.AliceNext), h.caller(wiretest.BobKey)
+		done := alice.task()
+		h.events.proceed <- struct{}{}
+		alice.status(done, "completed")
 
-func foreignTasks(t *testing.T, h *house) {
-	alice, next, bob := h.caller(wiretest.AliceKey), h.caller(wiretest.AliceNext), h.caller(wiretest.BobKey)
-	done := alice.task()
-	h.events.proceed <- struct{}{}
-	alice.status(done, "completed")
-
-	for method, params := range map[string]string{
-		"tasks/get":    "",
-		"tasks/cancel": "",
-		"tasks/update": `"inputResponses":{"q":{"action":"accept"}},`,
-	} {
-		ask := func(id string) reply { return bob.modern(method, `"taskId":"`+id+`",`+params) }
-		foreign, unknown := ask(done), ask(strange)
-		alike(t, method, foreign, unknown)
-		if foreign.ops == "" || !strings.Contains(foreign.body, "unknown task") {
-			t.Errorf("%s: %v", method, foreign)
+		for method, params := range map[string]string{
+			"tasks/get":    "",
+			"tasks/cancel": "",
+			"tasks/update": `"inputResponses":{"q":{"action":"accept"}},`,
+		} {
+			ask := func(id string) reply { return bob.modern(method, `"taskId":"`+id+`",`+params) }
+			foreign, unknown := ask(done), ask(strange)
+			alike(t, method, foreign, unknown)
+			if foreign.ops == "" || !strings.Contains(foreign.body, "unknown task") {
+				t.Errorf("%s: %v", method, foreign)
+			}
 		}
-	}
-	listen := func(id string) reply {
-		return bob.modern("subscriptions/listen", `"notifications":{"taskIds":["`+id+`"]},`)
-	}
-	alike(t, "listening", listen(done), listen(strange))
-
-	running := alice.task()
-	for method, params := range map[string]string{"tasks/get": "", "tasks/cancel": "", "tasks/update": `"inputResponses":{},`} {
-		if r := bob.modern(method, `"taskId":"`+running+`",`+params); !strings.Contains(r.body, "unknown task") {
-			t.Errorf("%s of a running task: %v", method, r)
+		listen := func(id string) reply {
+			return bob.modern("subscriptions/listen", `"notifications":{"taskIds":["`+id+`"]},`)
 		}
-	}
-	guest := bob.initialize()
-	for _, method := range []string{"tasks/get", "tasks/result", "tasks/cancel"} {
-		ask := func(id string) reply { return guest.legacy(method, `"taskId":"`+id+`"`) }
-		foreign := ask(done)
-		alike(t, "legacy "+method, foreign, ask(strange))
-		if !strings.Contains(foreign.ops, "get") || !strings.Contains(foreign.body, "unknown task") {
-			t.Errorf("legacy %s: %v", method, foreign)
+		alike(t, "listening", listen(done), listen(strange))
+
+		running := alice.task()
+		for method, params := range map[string]string{"tasks/get": "", "tasks/cancel": "", "tasks/update": `"inputResponses":{},`} {
+			if r := bob.modern(method, `"taskId":"`+running+`",`+params); !strings.Contains(r.body, "unknown task") {
+				t.Errorf("%s of a running task: %v", method, r)
+			}
 		}
-	}
-	if r := guest.legacy("tasks/list", ""); r.status != http.StatusOK || strings.Contains(r.body, done) || strings.Contains(r.body, running) {
-		t.Errorf("listed to another: %v", r)
-	}
-	created, err := time.Parse(time.RFC3339, field(alice.modern("tasks/get", `"taskId":"`+done+`",`), "createdAt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	his := bob.task()
-	after := func(id string) reply { // a page of his tasks that follows this one
-		cursor := base64.RawURLEncoding.EncodeToString([]byte(fmt.Sprint(created.UnixMilli(), " ", id)))
-		return guest.legacy("tasks/list", `"cursor":"`+cursor+`"`)
-	}
-	foreign := after(done)
-	alike(t, "a cursor", foreign, after(strange))
-	if !strings.Contains(foreign.body, his) || strings.Contains(foreign.body, running) {
-		t.Errorf("after her cursor: %v", foreign)
-	}
+		guest := bob.initialize()
+		for _, method := range []string{"tasks/get", "tasks/result", "tasks/cancel"} {
+			ask := func(id string) reply { return guest.legacy(method, `"taskId":"`+id+`"`) }
+			foreign := ask(done)
+			alike(t, "legacy "+method, foreign, ask(strange))
+			if !strings.Contains(foreign.ops, "get") || !strings.Contains(foreign.body, "unknown task") {
+				t.Errorf("legacy %s: %v", method, foreign)
+			}
+		}
+		if r := guest.legacy("tasks/list", ""); r.status != http.StatusOK || strings.Contains(r.body, done) || strings.Contains(r.body, running) {
+			t.Errorf("listed to another: %v", r)
+		}
+		created, err := time.Parse(time.RFC3339, field(alice.modern("tasks/get", `"taskId":"`+done+`",`), "createdAt"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		his := bob.task()
+		after := func(id string) reply { // a page of his tasks that follows this one
+			cursor := base64.RawURLEncoding.EncodeToString([]byte(fmt.Sprint(created.UnixMilli(), " ", id)))
+			return guest.legacy("tasks/list", `"cursor":"`+cursor+`"`)
+		}
+		foreign := after(done)
+		alike(t, "a cursor", foreign, after(strange))
+		if !strings.Contains(foreign.body, his) || strings.Contains(foreign.body, running) {
+			t.Errorf("after her cursor: %v", foreign)
+		}
 
-	home := h.caller(wiretest.AliceNext).initialize() // the tasks of the principal, whatever session made them
-	if r := home.legacy("tasks/list", ""); !strings.Contains(r.body, done) || !strings.Contains(r.body, running) {
-		t.Errorf("not listed to its owner: %v", r)
-	}
-	if r := home.legacy("tasks/result", `"taskId":"`+done+`"`); !strings.Contains(r.body, `"result":`) {
-		t.Errorf("her own result: %v", r)
-	}
+		home := h.caller(wiretest.AliceNext).initialize() // the tasks of the principal, whatever session made them
+		if r := home.legacy("tasks/list", ""); !strings.Contains(r.body, done) || !strings.Contains(r.body, running) {
+			t.Errorf("not listed to its owner: %v", r)
+		}
+		if r := home.legacy("tasks/result", `"taskId":"`+done+`"`); !strings.Contains(r.body, `"result":`) {
+			t.Errorf("her own result: %v", r)
+		}
 
-	next.status(running, "working") // a new key is the same principal
-	if r := next.modern("tasks/cancel", `"taskId":"`+running+`",`); r.status != http.StatusOK || strings.Contains(r.body, `"error"`) {
-		t.Errorf("her own task: %v", r)
-	}
-	wiretest.Await(t, h.events.cancelled, "the cancellation upstream")
+		next.status(running, "working") // a new key is the same principal
+		if r := next.modern("tasks/cancel", `"taskId":"`+running+`",`); r.status != http.StatusOK || strings.Contains(r.body, `"error"`) {
+			t.Errorf("her own task: %v", r)
+		}
+		wiretest.Await(t, h.events.cancelled, "the cancellation upstream")
+	})
 }
 
 // TestForeignSessions: a session id of somebody else is an unknown one (Z7), and
 // the session goes on.
-func TestForeignSessions(t *testing.T) { eachOwner(t, foreignSessions) }
-
-func foreignSessions(t *testing.T, h *house) {
-	alice := h.caller(wiretest.AliceKey).initialize()
-	foreign, unknown := h.caller(wiretest.BobKey), h.caller(wiretest.BobKey)
-	foreign.session, unknown.session = alice.session, strange
-	for name, ask := range map[string]func(c *caller) reply{
-		"request": func(c *caller) reply { return c.legacy("tools/call", `"name":"echo"`) },
-		"ping":    func(c *caller) reply { return c.legacy("ping", "") },
-		"notification": func(c *caller) reply {
-			return c.do("POST", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, nil)
-		},
-		"answer":     func(c *caller) reply { return c.do("POST", `{"jsonrpc":"2.0","id":1,"result":{}}`, nil) },
-		"stream":     func(c *caller) reply { return c.do("GET", "", nil) },
-		"resumption": func(c *caller) reply { return c.do("GET", "", http.Header{mcp.HeaderLastEventID: {"1"}}) },
-		"end":        func(c *caller) reply { return c.do("DELETE", "", nil) },
-	} {
-		r := ask(foreign)
-		alike(t, name, r, ask(unknown))
-		if r.status != http.StatusNotFound || r.ops != "session get" {
-			t.Errorf("%s: %v", name, r)
+func TestForeignSessions(t *testing.T) {
+	eachOwner(t, func(t *testing.T, h *house) {
+		alice := h.caller(wiretest.AliceKey).initialize()
+		foreign, unknown := h.caller(wiretest.BobKey), h.caller(wiretest.BobKey)
+		foreign.session, unknown.session = alice.session, strange
+		for name, ask := range map[string]func(c *caller) reply{
+			"request": func(c *caller) reply { return c.legacy("tools/call", `"name":"echo"`) },
+			"ping":    func(c *caller) reply { return c.legacy("ping", "") },
+			"notification": func(c *caller) reply {
+				return c.do("POST", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, nil)
+			},
+			"answer":     func(c *caller) reply { return c.do("POST", `{"jsonrpc":"2.0","id":1,"result":{}}`, nil) },
+			"stream":     func(c *caller) reply { return c.do("GET", "", nil) },
+			"resumption": func(c *caller) reply { return c.do("GET", "", http.Header{mcp.HeaderLastEventID: {"1"}}) },
+			"end":        func(c *caller) reply { return c.do("DELETE", "", nil) },
+		} {
+			r := ask(foreign)
+			alike(t, name, r, ask(unknown))
+			if r.status != http.StatusNotFound || r.ops != "session get" {
+				t.Errorf("%s: %v", name, r)
+			}
 		}
-	}
-	if r := alice.legacy("tools/call", `"name":"echo"`); r.status != http.StatusOK || !strings.Contains(r.body, "echo") {
-		t.Errorf("her own session: %v", r)
-	}
-	rotated := &caller{h: h, key: wiretest.AliceNext, session: alice.session}
-	if r := rotated.do("DELETE", "", nil); r.status != http.StatusNoContent {
-		t.Errorf("her own session by her new key: %v", r)
-	}
+		if r := alice.legacy("tools/call", `"name":"echo"`); r.status != http.StatusOK || !strings.Contains(r.body, "echo") {
+			t.Errorf("her own session: %v", r)
+		}
+		rotated := &caller{h: h, key: wiretest.AliceNext, session: alice.session}
+		if r := rotated.do("DELETE", "", nil); r.status != http.StatusNoContent {
+			t.Errorf("her own session by her new key: %v", r)
+		}
+	})
 }
 
 // TestKeysStayHere: no key of a client reaches the server, in any form; what does
 // is the gateway's own credential (Z1). Each principal has one upstream session,
 // whichever of its keys it uses (design.md 0.16).
-func TestKeysStayHere(t *testing.T) { eachHouse(t, keysStayHere) }
-
-func keysStayHere(t *testing.T, h *house) {
-	sessions := map[string][]string{}
-	for _, key := range []string{wiretest.AliceKey, wiretest.BobKey, wiretest.AliceNext} {
-		h.sent()
-		for range 2 {
-			if r := h.caller(key).modern("tools/call", `"name":"echo","arguments":{},`); !strings.Contains(r.body, "echo") {
-				t.Errorf("%v", r)
+func TestKeysStayHere(t *testing.T) {
+	eachHouse(t, func(t *testing.T, h *house) {
+		sessions := map[string][]string{}
+		for _, key := range []string{wiretest.AliceKey, wiretest.BobKey, wiretest.AliceNext} {
+			h.sent()
+			for range 2 {
+				if r := h.caller(key).modern("tools/call", `"name":"echo","arguments":{},`); !strings.Contains(r.body, "echo") {
+					t.Errorf("%v", r)
+				}
+			}
+			for _, r := range h.sent() {
+				h.clean(r)
+				if strings.Contains(r.body, "tools/call") {
+					sessions[key] = append(sessions[key], r.header.Get(mcp.HeaderSession))
+				}
 			}
 		}
-		for _, r := range h.sent() {
+		alice := append(sessions[wiretest.AliceKey], sessions[wiretest.AliceNext]...)
+		if one := slices.Compact(slices.Clone(alice)); len(alice) != 4 || len(one) != 1 || one[0] == "" {
+			t.Errorf("alice's calls were made in %q", alice)
+		}
+		if bob := sessions[wiretest.BobKey]; len(bob) != 2 || bob[0] != bob[1] || bob[0] == alice[0] {
+			t.Errorf("bob's calls were made in %q, alice's in %q", bob, alice)
+		}
+
+		legacy := h.caller(wiretest.AliceKey).initialize()
+		legacy.legacy("tools/call", `"name":"echo"`)
+		legacy.legacy("tools/list", "")
+		legacy.do("DELETE", "", nil)
+		seen := h.sent()
+		for _, r := range seen {
 			h.clean(r)
-			if strings.Contains(r.body, "tools/call") {
-				sessions[key] = append(sessions[key], r.header.Get(mcp.HeaderSession))
-			}
 		}
-	}
-	alice := append(sessions[wiretest.AliceKey], sessions[wiretest.AliceNext]...)
-	if one := slices.Compact(slices.Clone(alice)); len(alice) != 4 || len(one) != 1 || one[0] == "" {
-		t.Errorf("alice's calls were made in %q", alice)
-	}
-	if bob := sessions[wiretest.BobKey]; len(bob) != 2 || bob[0] != bob[1] || bob[0] == alice[0] {
-		t.Errorf("bob's calls were made in %q, alice's in %q", bob, alice)
-	}
-
-	legacy := h.caller(wiretest.AliceKey).initialize()
-	legacy.legacy("tools/call", `"name":"echo"`)
-	legacy.legacy("tools/list", "")
-	legacy.do("DELETE", "", nil)
-	seen := h.sent()
-	for _, r := range seen {
-		h.clean(r)
-	}
-	if len(seen) < 3 {
-		t.Errorf("the server has seen %d requests", len(seen))
-	}
+		if len(seen) < 3 {
+			t.Errorf("the server has seen %d requests", len(seen))
+		}
+	})
 }
 
 // clean checks that nothing of a request comes from a client's key.

@@ -73,6 +73,14 @@ func (r *legacyReplicas) beginBoth(t *testing.T, capabilities string) (a, b *raw
 	return a, r.on(t, 1, a)
 }
 
+// newPair is two replicas, and a client of both in one session.
+func newPair(t *testing.T, change func(*config.Config), capabilities string) (stack *legacyReplicas, a, b *rawClient) {
+	t.Helper()
+	stack = newLegacyReplicas(t, change)
+	a, b = stack.beginBoth(t, capabilities)
+	return stack, a, b
+}
+
 // TestReplicasSDK has an ordinary client do what it can while each of its requests
 // comes to another replica than the one before.
 func TestReplicasSDK(t *testing.T) {
@@ -97,8 +105,7 @@ func TestReplicasSDK(t *testing.T) {
 // TestReplicasSession: a session that began on one replica goes on at the other, and
 // ends on both.
 func TestReplicasSession(t *testing.T) {
-	stack := newLegacyReplicas(t, nil)
-	a, b := stack.beginBoth(t, "")
+	stack, a, b := newPair(t, nil, "")
 	if status, body := b.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); status != http.StatusOK || !strings.Contains(body, `"echo"`) {
 		t.Errorf("list: %d %s", status, body)
 	}
@@ -122,8 +129,7 @@ func TestReplicasSession(t *testing.T) {
 // TestReplicasCancel: a cancellation reaches the call wherever it runs, and so does
 // the end of the session.
 func TestReplicasCancel(t *testing.T) {
-	stack := newLegacyReplicas(t, nil)
-	a, b := stack.beginBoth(t, "")
+	stack, a, b := newPair(t, nil, "")
 	answered := make(chan string, 1)
 	call := func() {
 		_, body := a.post(`{"jsonrpc":"2.0","id":"c1","method":"tools/call","params":{"name":"wait"}}`)

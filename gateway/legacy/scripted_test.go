@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -28,16 +29,10 @@ type scriptedUpstream struct {
 
 	mu        sync.Mutex
 	saw       []string
-	listeners map[int]scriptedListener
+	listeners map[int]func(shim.Notification)
 	serial    int
 	ended     []string
 	fail      error // what Describe and Call answer, while set
-}
-
-type scriptedListener struct {
-	key    string
-	filter shim.Filter
-	on     func(shim.Notification)
 }
 
 // upstreamScript is what a scriptedUpstream knows, as JSON.
@@ -82,12 +77,6 @@ func (l *scriptedUpstream) failing() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.fail
-}
-
-func (l *scriptedUpstream) setFailing(err error) {
-	l.mu.Lock()
-	l.fail = err
-	l.mu.Unlock()
 }
 
 func (l *scriptedUpstream) Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
@@ -159,7 +148,7 @@ func (l *scriptedUpstream) Notify(_ context.Context, _ shim.Session, n shim.Noti
 	return l.failing()
 }
 
-func (l *scriptedUpstream) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
+func (l *scriptedUpstream) Listen(ctx context.Context, _ shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
 	if err := l.failing(); err != nil {
 		l.note("listen: %v", err)
 		return err
@@ -169,9 +158,9 @@ func (l *scriptedUpstream) Listen(ctx context.Context, s shim.Session, f shim.Fi
 	l.serial++
 	no := l.serial
 	if l.listeners == nil {
-		l.listeners = make(map[int]scriptedListener)
+		l.listeners = make(map[int]func(shim.Notification))
 	}
-	l.listeners[no] = scriptedListener{key: s.Key, filter: f, on: on}
+	l.listeners[no] = on
 	l.mu.Unlock()
 	if l.script.Deaf {
 		f = shim.Filter{}
@@ -188,13 +177,10 @@ func (l *scriptedUpstream) Listen(ctx context.Context, s shim.Session, f shim.Fi
 // say sends a notification to everyone who listens.
 func (l *scriptedUpstream) say(n shim.Notification) {
 	l.mu.Lock()
-	var listeners []scriptedListener
-	for _, e := range l.listeners {
-		listeners = append(listeners, e)
-	}
+	listeners := slices.Collect(maps.Values(l.listeners))
 	l.mu.Unlock()
-	for _, e := range listeners {
-		e.on(n)
+	for _, on := range listeners {
+		on(n)
 	}
 }
 
@@ -253,19 +239,11 @@ type legacyServer struct {
 
 // newLegacyServer makes one that ends with the test. It offers no tasks, though the
 // shim's policy would demand them: legacy clients get none then.
-func newLegacyServer(t testing.TB, script upstreamScript, change func(*config.Config)) *legacyServer {
-	t.Helper()
-	return newLegacyServerWith(t, script, change, func(*gateway.Options) {})
-}
-
-// newLegacyServerWith is newLegacyServer with a word on the options.
-func newLegacyServerWith(t testing.TB, script upstreamScript, change func(*config.Config), options func(*gateway.Options)) *legacyServer {
+func newLegacyServer(t testing.TB, script upstreamScript, change func(*config.Config), options ...func(*gateway.Options)) *legacyServer {
 	t.Helper()
 	up := &scriptedUpstream{script: script}
-	c := config.Default()
-	c.ProgressKeepAlive = 0 // gateway/wire has its test
-	c.StoreWait = 0
-	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://up.example/")}
+	c := newConfig(nil)
+	c.ProgressKeepAlive, c.StoreWait = 0, 0 // gateway/wire has a test of the former
 	c.Upstreams[0].Defaults.Tasks = config.TasksNever
 	if change != nil {
 		change(c)
@@ -280,15 +258,17 @@ func newLegacyServerWith(t testing.TB, script upstreamScript, change func(*confi
 	if err != nil {
 		t.Fatal(err)
 	}
-	return startLegacyServer(t, up, sh, c, options)
+	return startLegacyServer(t, up, sh, c, options...)
 }
 
 // startLegacyServer puts a gateway in front of a shim, until the test ends.
-func startLegacyServer(t testing.TB, up *scriptedUpstream, sh *shim.Shim, c *config.Config, options func(*gateway.Options)) *legacyServer {
+func startLegacyServer(t testing.TB, up *scriptedUpstream, sh *shim.Shim, c *config.Config, options ...func(*gateway.Options)) *legacyServer {
 	t.Helper()
 	c.ResumeAfter = 1000 * time.Hour // ids of events are random; resume_test.go has them
 	o := gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: slog.New(slog.DiscardHandler)}
-	options(&o)
+	for _, change := range options {
+		change(&o)
+	}
 	if o.Sessions == nil {
 		o.Sessions = wiretest.OpenSessions(t, c.MaxSessions, c.SessionIdle)
 	}

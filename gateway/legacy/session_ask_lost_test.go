@@ -122,24 +122,22 @@ func TestQuestionWhileTheStoreIsAway(t *testing.T) {
 	}
 	for where, begin := range streams {
 		for what, fault := range faults {
-			t.Run(where+"/"+what, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					w := newAskWorld(t, nil)
-					fault(w.sessions)
-					first := begin(w)
-					wiretest.Wait(10 * time.Second)
-					asked := first.asked()
-					if len(asked) != 1 {
-						t.Fatalf("asked %v", asked)
-					}
-					w.answer(w.b, asked[0])
-					wiretest.Wait(5 * time.Second)
-					if said := first.said(); where != "GET" && !strings.Contains(string(said[len(said)-1]), "accept") {
-						t.Errorf("the end: %s", said)
-					}
-					first.wantAsked("in the end", asked...)
-					w.closing(first)
-				})
+			inBubble(t, where+"/"+what, func(t *testing.T) {
+				w := newAskWorld(t, nil)
+				fault(w.sessions)
+				first := begin(w)
+				wiretest.Wait(10 * time.Second)
+				asked := first.asked()
+				if len(asked) != 1 {
+					t.Fatalf("asked %v", asked)
+				}
+				w.answer(w.b, asked[0])
+				wiretest.Wait(5 * time.Second)
+				if said := first.said(); where != "GET" && !strings.Contains(string(said[len(said)-1]), "accept") {
+					t.Errorf("the end: %s", said)
+				}
+				first.wantAsked("in the end", asked...)
+				w.closing(first)
 			})
 		}
 	}
@@ -198,19 +196,17 @@ func (a again) Ask(id shim.ID, q []shim.Question) {
 // A question that the store has forgotten is not put again to a client that has it, or is about to get it.
 func TestQuestionOfACallThatWasForgotten(t *testing.T) {
 	for name, away := range map[string]int64{"asked": 0, "to be asked": 2} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newAskWorld(t, nil)
-				w.asks = func(s shim.Asker) shim.Asker { return again{s} }
-				w.a = w.gateway("again", w.a.up.script, newConfig(nil))
-				w.sessions.unopened.Store(away)
-				call := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"ask"}`)
-				wiretest.Wait(10 * time.Second)
-				if asked := call.asked(); len(asked) != 1 {
-					t.Errorf("asked %v", asked)
-				}
-				w.closing(call)
-			})
+		inBubble(t, name, func(t *testing.T) {
+			w := newAskWorld(t, nil)
+			w.asks = func(s shim.Asker) shim.Asker { return again{s} }
+			w.a = w.gateway("again", w.a.up.script, newConfig(nil))
+			w.sessions.unopened.Store(away)
+			call := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"ask"}`)
+			wiretest.Wait(10 * time.Second)
+			if asked := call.asked(); len(asked) != 1 {
+				t.Errorf("asked %v", asked)
+			}
+			w.closing(call)
 		})
 	}
 }

@@ -202,53 +202,51 @@ func (o *olderTask) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.T
 func TestNothingIsToldAfterTheEnd(t *testing.T) {
 	for client, capabilities := range map[string]string{"status": "", "partial results": takePartial} {
 		for _, resumes := range []bool{false, true} {
-			t.Run(fmt.Sprint(client, ", resumes: ", resumes), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t)
-					store := &olderTask{Store: w.store}
-					w.store = store
-					w.start(draftScript(), draftConfig(t), capabilities)
-					w.config.ResumeAfter = time.Second
-					stream := w.c.begin(w.a, "")
-					wiretest.Wait(time.Minute)
-					id := w.c.call(w.a, "letters")
-					wiretest.Wait(5 * time.Second)
-					task, err := store.Get(t.Context(), id, shim.Summary)
-					if err != nil {
-						t.Fatal(err)
-					}
-					session, _, err := w.sessions.Get(t.Context(), w.c.session)
-					if err != nil || !bytes.Contains(session, []byte(id)) {
-						t.Fatalf("the session is %s (%v)", session, err)
-					}
-					wiretest.Wait(10 * time.Second)
-					said := stream.said()
-					if last := string(said[len(said)-1]); !strings.Contains(last, `"completed"`) {
-						t.Fatalf("told last: %s", last)
-					}
-					if resumes {
-						stream.quit()
-						stream = w.resume(w.b, stream)
-						said = nil
-					}
-					store.was.Store(&task)
-					_, rev, err := w.sessions.Get(t.Context(), w.c.session)
-					if err == nil {
-						_, err = w.sessions.Put(t.Context(), w.c.session, rev, session)
-					}
-					if err != nil {
-						t.Fatal(err)
-					}
-					wiretest.Wait(time.Second)
-					store.was.Store(nil) // its runner has written the end again
-					wiretest.Wait(time.Minute)
-					if more := stream.quit()[len(said):]; len(more) > 0 {
-						t.Errorf("told after the end: %s", more)
-					}
-					if session, _, err = w.sessions.Get(t.Context(), w.c.session); err != nil || bytes.Contains(session, []byte(id)) {
-						t.Errorf("the session is %s (%v)", session, err)
-					}
-				})
+			inBubble(t, fmt.Sprint(client, ", resumes: ", resumes), func(t *testing.T) {
+				w := newWorld(t)
+				store := &olderTask{Store: w.store}
+				w.store = store
+				w.start(draftScript(), draftConfig(t), capabilities)
+				w.config.ResumeAfter = time.Second
+				stream := w.c.begin(w.a, "")
+				wiretest.Wait(time.Minute)
+				id := w.c.call(w.a, "letters")
+				wiretest.Wait(5 * time.Second)
+				task, err := store.Get(t.Context(), id, shim.Summary)
+				if err != nil {
+					t.Fatal(err)
+				}
+				session, _, err := w.sessions.Get(t.Context(), w.c.session)
+				if err != nil || !bytes.Contains(session, []byte(id)) {
+					t.Fatalf("the session is %s (%v)", session, err)
+				}
+				wiretest.Wait(10 * time.Second)
+				said := stream.said()
+				if last := string(said[len(said)-1]); !strings.Contains(last, `"completed"`) {
+					t.Fatalf("told last: %s", last)
+				}
+				if resumes {
+					stream.quit()
+					stream = w.resume(w.b, stream)
+					said = nil
+				}
+				store.was.Store(&task)
+				_, rev, err := w.sessions.Get(t.Context(), w.c.session)
+				if err == nil {
+					_, err = w.sessions.Put(t.Context(), w.c.session, rev, session)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				wiretest.Wait(time.Second)
+				store.was.Store(nil) // its runner has written the end again
+				wiretest.Wait(time.Minute)
+				if more := stream.quit()[len(said):]; len(more) > 0 {
+					t.Errorf("told after the end: %s", more)
+				}
+				if session, _, err = w.sessions.Get(t.Context(), w.c.session); err != nil || bytes.Contains(session, []byte(id)) {
+					t.Errorf("the session is %s (%v)", session, err)
+				}
 			})
 		}
 	}

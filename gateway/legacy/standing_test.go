@@ -102,8 +102,7 @@ func TestReplicasStanding(t *testing.T) {
 // has seen gets what came after it, at the other replica too, though the first has not
 // noticed that it is gone, and hears nothing of it twice.
 func TestReplicasStandingResume(t *testing.T) {
-	stack := newLegacyReplicas(t, soon)
-	a, b := stack.beginBoth(t, "")
+	stack, a, b := newPair(t, soon, "")
 	first := openSSE(t, a, http.MethodGet, "", "")
 	primed, data, ok := first.event()
 	if !ok || primed == "" || data != "" {
@@ -145,8 +144,7 @@ func TestReplicasStandingResume(t *testing.T) {
 // TestReplicasStandingOlderStore: a client goes on hearing what the server says though Redis came back as it was
 // some messages ago.
 func TestReplicasStandingOlderStore(t *testing.T) {
-	stack := newLegacyReplicas(t, soon)
-	a := stack.begin(t, 0, "")
+	stack, a, _ := newPair(t, soon, "")
 	stream := openSSE(t, a, http.MethodGet, "", "")
 	if primed, _, _ := stream.event(); primed == "" {
 		t.Fatal("the stream has no ids")
@@ -167,8 +165,7 @@ func TestReplicasStandingOlderStore(t *testing.T) {
 func TestReplicasStandingForgotten(t *testing.T) {
 	for _, what := range []string{"tools/list_changed", `"completed"`} {
 		t.Run(what, func(t *testing.T) {
-			stack := newLegacyReplicas(t, soon)
-			a := stack.begin(t, 0, "")
+			stack, a, _ := newPair(t, soon, "")
 			before := stack.store.Keys("*" + a.session)
 			stream := openSSE(t, a, http.MethodGet, "", "")
 			if primed, _, _ := stream.event(); primed == "" {
@@ -209,8 +206,7 @@ func TestReplicasStandingForgotten(t *testing.T) {
 func TestReplicasStandingMissing(t *testing.T) {
 	for i, what := range []string{"tools/list_changed", "prompts/list_changed"} {
 		t.Run("after "+what, func(t *testing.T) {
-			stack := newLegacyReplicas(t, soon)
-			a := stack.begin(t, 0, "")
+			stack, a, _ := newPair(t, soon, "")
 			stream := openSSE(t, a, http.MethodGet, "", "")
 			stream.event()
 			stack.listening(t, 0, a.session, true)
@@ -236,8 +232,7 @@ func TestReplicasStandingMissing(t *testing.T) {
 func TestReplicasStandingNotRead(t *testing.T) {
 	for i, where := range []string{"the same replica", "the other replica"} {
 		t.Run(where, func(t *testing.T) {
-			stack := newLegacyReplicas(t, nil)
-			a := stack.begin(t, 0, "")
+			stack, a, _ := newPair(t, nil, "")
 			a.post(`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"debug"}}`)
 			at, err := url.Parse(a.url)
 			if err != nil {
@@ -270,8 +265,7 @@ func TestReplicasStandingNotRead(t *testing.T) {
 
 // TestReplicasStandingOldHolder: a replica of the version before gives no sign of life, and keeps its stream.
 func TestReplicasStandingOldHolder(t *testing.T) {
-	stack := newLegacyReplicas(t, nil)
-	a := stack.begin(t, 0, "")
+	stack, a, _ := newPair(t, nil, "")
 	store, err := redisstore.Open(t.Context(), stack.store.URL(), redisstore.Options{})
 	if err != nil {
 		t.Fatal(err)

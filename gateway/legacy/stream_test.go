@@ -42,7 +42,7 @@ func TestLegacyStreamBreaks(t *testing.T) {
 		h := s.Handler()
 		id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
 		get := func() *http.Request {
-			return readRequest(t, []byte("GET\n"+mcp.HeaderSession+": "+id+"\n\n"))
+			return (&taskClient{t: t, session: id}).request(t.Context(), http.MethodGet, "")
 		}
 		w, gone := newBrittleWriter(false), make(chan struct{})
 		go func() {

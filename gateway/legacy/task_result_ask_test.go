@@ -47,8 +47,6 @@ func TestTaskResultAsks(t *testing.T) {
 	}
 	wantText(t, result.send(t, p.at[0], answering(again, "Ada", questions...)), "accept Ada")
 	wantText(t, result.send(t, p.at[1], answering(state, "Bob", questions...)), "accept Ada")
-	if n := p.runs.Load(); n != 1 {
-		t.Errorf("the server ran it %d times", n)
-	}
+	p.wantRuns(t, 1)
 	wiretest.Await(t, p.ended, "the end of the call at the server")
 }

@@ -54,9 +54,9 @@ func newHandlePlay(t *testing.T, wrap func(shim.Store) shim.Store) *handlePlay {
 		Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}},"serverInfo":{"name":"up","version":"1"}}`),
 		Replies: map[string]scriptReply{"tools/call": {Blocks: true}},
 	}, c)}
-	rec := p.post(t.Context(), "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"c","version":"2"}}}`)
+	rec := serve(p.t, p.Handler(), t.Context(), "POST", "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"c","version":"2"}}}`)
 	p.session = rec.Header().Get(mcp.HeaderSession)
-	told := p.post(t.Context(), p.session, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"slow"}}`).Body.String()
+	told := serve(p.t, p.Handler(), t.Context(), "POST", p.session, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"slow"}}`).Body.String()
 	_, id, ok := strings.Cut(told, `{\"taskId\":\"`)
 	if !ok {
 		t.Fatalf("told %s", told)
@@ -67,22 +67,11 @@ func newHandlePlay(t *testing.T, wrap func(shim.Store) shim.Store) *handlePlay {
 
 func sameStore(s shim.Store) shim.Store { return s }
 
-// post serves a legacy request.
-func (p *handlePlay) post(ctx context.Context, session, body string) *httptest.ResponseRecorder {
-	head := "POST\n"
-	if session != "" {
-		head += mcp.HeaderSession + ": " + session + "\n"
-	}
-	rec := httptest.NewRecorder()
-	p.Handler().ServeHTTP(rec, readRequest(p.t, []byte(head+"\n"+body)).WithContext(ctx))
-	return rec
-}
-
 // reads serves a call of the tool by a client of either era.
 func (p *handlePlay) reads(ctx context.Context, modern bool) *httptest.ResponseRecorder {
 	const call = `{"jsonrpc":"2.0","id":"r","method":"tools/call","params":{"name":"task_result","arguments":{"taskId":"%s"},"_meta":{%s"progressToken":"p"}}}`
 	if !modern {
-		return p.post(ctx, p.session, fmt.Sprintf(call, p.task, ""))
+		return serve(p.t, p.Handler(), ctx, "POST", p.session, fmt.Sprintf(call, p.task, ""))
 	}
 	r, _, _ := wiretest.ParseRequest(p.t, "POST /up/mcp\n\n"+fmt.Sprintf(call, p.task, "$META,")+"\n")
 	rec := httptest.NewRecorder()
@@ -102,9 +91,7 @@ func (p *handlePlay) waiting(ctx context.Context, modern bool) <-chan *httptest.
 // eachEra runs a test in a bubble, for clients of both.
 func eachEra(t *testing.T, f func(t *testing.T, modern bool)) {
 	for name, modern := range map[string]bool{"legacy": false, "modern": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { f(t, modern) })
-		})
+		inBubble(t, name, func(t *testing.T) { f(t, modern) })
 	}
 }
 
@@ -192,7 +179,7 @@ func TestTaskResultCancelled(t *testing.T) {
 		p := newHandlePlay(t, sameStore)
 		done := p.waiting(t.Context(), false)
 		start := time.Now()
-		p.post(t.Context(), p.session, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"r"}}`)
+		serve(p.t, p.Handler(), t.Context(), "POST", p.session, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"r"}}`)
 		if rec := <-done; strings.Contains(rec.Body.String(), `"id"`) || time.Since(start) != 0 {
 			t.Errorf("after %v: %s", time.Since(start), rec.Body)
 		}

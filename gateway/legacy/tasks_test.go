@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"taskgate/gateway"
@@ -42,6 +43,11 @@ func (a asking) Call(ctx context.Context, c shim.Call) (shim.Answered, error) {
 		c.Stream = a.asks(s)
 	}
 	return a.Shim.Call(ctx, c)
+}
+
+// inBubble runs a test of this name in virtual time.
+func inBubble(t *testing.T, name string, run func(*testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, run) })
 }
 
 // newWorld opens the store.

@@ -20,7 +20,7 @@ import (
 // TestLegacySpans: every request has a span, and notifications have none.
 func TestLegacySpans(t *testing.T) {
 	spans := tracetest.NewInMemoryExporter()
-	s := newLegacyServerWith(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`), Replies: map[string]scriptReply{
+	s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`), Replies: map[string]scriptReply{
 		"tools/call":     {IsError: true, Result: []byte(`{"content":[],"isError":true}`)},
 		"resources/read": {Error: &shim.RPCError{Code: mcp.CodeResourceNotFound, Message: "none"}},
 	}}, nil, func(o *gateway.Options) { o.TracerProvider = sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)) })
@@ -65,7 +65,7 @@ func TestLegacySpans(t *testing.T) {
 func TestLegacySpanCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		spans := tracetest.NewInMemoryExporter()
-		s := newLegacyServerWith(t, upstreamScript{Era: "legacy", Raw: []byte(`{}`), Replies: map[string]scriptReply{"prompts/get": {Blocks: true}}},
+		s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{}`), Replies: map[string]scriptReply{"prompts/get": {Blocks: true}}},
 			nil, func(o *gateway.Options) { o.TracerProvider = sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)) })
 		h := s.Handler()
 		id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)

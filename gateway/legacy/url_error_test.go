@@ -26,7 +26,8 @@ type gated struct {
 	opened, refused, ran atomic.Int32
 }
 
-func (g *gated) add(s *sdk.Server) {
+func addGated(s *sdk.Server) *gated {
+	g := &gated{}
 	addTool(s, "gated", func(context.Context, *sdk.CallToolRequest) (string, error) {
 		if g.opened.Load() == 0 {
 			g.refused.Add(1)
@@ -37,6 +38,7 @@ func (g *gated) add(s *sdk.Server) {
 		g.ran.Add(1)
 		return "connected", nil
 	})
+	return g
 }
 
 func (g *gated) want(t *testing.T, refused, ran int32) {
@@ -51,8 +53,7 @@ func (g *gated) want(t *testing.T, refused, ran int32) {
 // comes back to: as often as it takes, and run once.
 func TestURLFirstParked(t *testing.T) {
 	p := newParking(t, nil)
-	var g gated
-	g.add(p.server)
+	g := addGated(p.server)
 	a := asked{caps: canAll, method: mcp.MethodToolsCall, params: `{"name":"gated"}`}
 	state, pages := a.park(t, p.at[0], "")
 	if params := string(pages[0].params); len(pages) != 1 || strings.Contains(params, "elicitationId") || !strings.Contains(params, pageURL) {
@@ -75,8 +76,7 @@ func TestURLFirstParked(t *testing.T) {
 
 func TestURLFirstDeclined(t *testing.T) {
 	p := newParking(t, nil)
-	var g gated
-	g.add(p.server)
+	g := addGated(p.server)
 	a := asked{caps: canAll, method: mcp.MethodToolsCall, params: `{"name":"gated"}`}
 	state, pages := a.park(t, p.at[0], "")
 	declined := fmt.Sprintf(`,"inputResponses":{%q:{"action":"decline"}},"requestState":%q`, pages[0].key, state)
@@ -87,8 +87,7 @@ func TestURLFirstDeclined(t *testing.T) {
 // In a task it is a question of the task.
 func TestURLFirstInATask(t *testing.T) {
 	p := newParking(t, nil)
-	var g gated
-	g.add(p.server)
+	g := addGated(p.server)
 	a := asked{caps: `{"elicitation":{"url":{}},"extensions":{"io.modelcontextprotocol/tasks":{}}}`,
 		method: mcp.MethodToolsCall, params: `{"name":"gated"}`}
 	id, ok := jsonrpc.GetString(a.send(t, p.at[0], "").Result, "taskId")
@@ -116,8 +115,7 @@ func TestURLFirstInWords(t *testing.T) {
 	// Each pairing ends before the next one begins, so that each watches its own goroutines.
 	t.Run("modern", func(t *testing.T) {
 		p := newParking(t, nil)
-		var g gated
-		g.add(p.server)
+		g := addGated(p.server)
 		m := asked{caps: canForm, method: mcp.MethodToolsCall, params: `{"name":"gated"}`}.send(t, p.at[0], "")
 		wantText(t, m, "Connect your account")
 		if v, _ := jsonrpc.Get(m.Result, "isError"); string(v) != "true" || strings.Contains(string(m.Raw), "secret-page") {
@@ -127,8 +125,7 @@ func TestURLFirstInWords(t *testing.T) {
 	})
 	t.Run("2025-06-18", func(t *testing.T) {
 		stack := newLegacyStack(t, false, nil)
-		var g gated
-		g.add(stack.server)
+		g := addGated(stack.server)
 		old := stack.asked(t, mcp.Version20250618, &sdk.ClientOptions{ElicitationHandler: red})
 		r, err := old.CallTool(t.Context(), &sdk.CallToolParams{Name: "gated"})
 		if err != nil || !r.IsError || !strings.Contains(textOf(r), "Connect your account") || strings.Contains(textOf(r), "secret-page") {
@@ -142,8 +139,7 @@ func TestURLFirstInWords(t *testing.T) {
 // done with, under the server's own id.
 func TestURLFirstToItsOwnEra(t *testing.T) {
 	stack := newLegacyStack(t, false, nil)
-	var g gated
-	g.add(stack.server)
+	addGated(stack.server)
 	done := make(chan string, 1)
 	c := stack.asked(t, mcp.Version20251125, &sdk.ClientOptions{
 		Capabilities:       &sdk.ClientCapabilities{Elicitation: &sdk.ElicitationCapabilities{URL: &sdk.URLElicitationCapabilities{}}},

@@ -181,7 +181,9 @@ func (p *legacyPlay) fails(text string) {
 	if text != "" {
 		err = &shim.UpstreamError{Kind: "unreachable", Message: text, Err: errors.New("dial tcp 10.0.0.1:80")}
 	}
-	p.server.up.setFailing(err)
+	p.server.up.mu.Lock()
+	defer p.server.up.mu.Unlock()
+	p.server.up.fail = err
 }
 
 // send serves one request and writes down the response.
