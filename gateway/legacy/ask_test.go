@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -19,6 +21,7 @@ import (
 	"taskgate/internal/mcp"
 	"taskgate/internal/schematest"
 	"taskgate/internal/wiretest"
+	"taskgate/shim"
 )
 
 // form is what the server of these tests asks for.
@@ -372,4 +375,237 @@ func TestReplicasHandleAsks(t *testing.T) {
 	if d := time.Since(start); d >= legacy.GetFirst {
 		t.Errorf("after %v", d)
 	}
+}
+
+// withAsides adds tools that ask on the GET stream of the session.
+func withAsides(s *sdk.Server) {
+	for name, ask := range map[string]func(context.Context, *sdk.ServerSession) (string, error){"ask": askForAll, "colour": askColour} {
+		addTool(s, name, func(ctx context.Context, r *sdk.CallToolRequest) (string, error) {
+			// A server of the go-sdk asks on the GET stream with a context that does not name the request.
+			beside, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			defer context.AfterFunc(ctx, cancel)()
+			return ask(beside, r.Session)
+		})
+	}
+}
+
+// newAsidePair is one session at two replicas, in front of a server that asks on the GET
+// stream of it. The first replica holds that stream: it has the client's.
+func newAsidePair(t *testing.T) (stack *legacyReplicas, a, b *rawClient, get *sseClient) {
+	t.Helper()
+	stack = newLegacyReplicas(t, func(c *config.Config) { c.ResumeAfter = 100 * time.Millisecond })
+	withAsides(stack.server)
+	a, b = stack.beginBoth(t, canBeAsked)
+	get = openSSE(t, a, http.MethodGet, "", "")
+	stack.until(t, func(wait <-chan time.Time) bool {
+		for {
+			select {
+			case line := <-get.lines:
+				if strings.Contains(line, "tools/list_changed") {
+					return true
+				}
+			case <-wait:
+				return false
+			}
+		}
+	})
+	return stack, a, b, get
+}
+
+// until has the server tell of a change until it is heard of, which is when the GET
+// stream of the session is there. What a server of the go-sdk asks before is lost.
+func (r *legacyReplicas) until(t *testing.T, heard func(wait <-chan time.Time) bool) {
+	t.Helper()
+	for i := range 20 {
+		r.addTool(fmt.Sprint("more", i))
+		if heard(time.After(time.Second)) {
+			return
+		}
+	}
+	t.Fatal("timed out: the GET stream")
+}
+
+// TestReplicasAskAside: a question on the GET stream of a session is asked on the stream of
+// the call where that runs at the replica which hears it. Of a call at the other one the
+// client is asked on its GET stream, as outside of any call. Of two answers, at any
+// replica, one counts.
+func TestReplicasAskAside(t *testing.T) {
+	_, a, b, get := newAsidePair(t)
+	for i, at := range []*rawClient{a, b, a, b} {
+		id := fmt.Sprint("c", i)
+		call := openSSE(t, at, http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":"tools/call","params":{"name":"colour"}}`, id), "")
+		asked, from := call, a
+		if at == b {
+			asked = get
+		}
+		if i > 1 {
+			from = b
+		}
+		question := asked.question("")
+		for _, colour := range []string{"blue", "green"} {
+			from.answer(question, colour)
+		}
+		call.wantEnd(id, "accept blue")
+	}
+}
+
+// TestReplicasTaskAsksAside: where the call is a task, its client is asked on its GET
+// stream either way. The question is the task's only at the replica that runs it.
+func TestReplicasTaskAsksAside(t *testing.T) {
+	_, a, b, get := newAsidePair(t)
+	for _, at := range []*rawClient{a, b} {
+		task := at.task("colour")
+		related, status := task, "input_required"
+		if at == b {
+			related, status = "", "working"
+		}
+		id := get.question(related)
+		if _, body := a.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":"g","method":"tasks/get","params":{"taskId":%q}}`, task)); !strings.Contains(body, `"status":"`+status+`"`) {
+			t.Errorf("while it asks: %s, want %s", body, status)
+		}
+		for _, c := range []*rawClient{a, b} {
+			c.answer(id, "red")
+		}
+		if _, body := a.post(fmt.Sprintf(resultBody, task)); !strings.Contains(body, "accept red") {
+			t.Errorf("result: %s", body)
+		}
+	}
+}
+
+// TestReplicasAskAsideSDK: an ordinary server asks an ordinary client for all that there
+// is, beside its calls, while each message of the client's comes to another replica than
+// the one before.
+func TestReplicasAskAsideSDK(t *testing.T) {
+	for _, version := range []string{mcp.Version20251125, mcp.Version20250618} {
+		t.Run(version, func(t *testing.T) {
+			stack := newLegacyReplicas(t, nil)
+			withAsides(stack.server)
+			changed := make(chan struct{}, 100)
+			c := stack.asked(t, version, &sdk.ClientOptions{
+				ElicitationHandler: red, CreateMessageHandler: sample,
+				ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { changed <- struct{}{} },
+			})
+			stack.until(t, func(wait <-chan time.Time) bool {
+				select {
+				case <-changed:
+					return true
+				case <-wait:
+					return false
+				}
+			})
+			for range 3 {
+				tool, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "ask"})
+				if err != nil || textOf(tool) != "accept red m1 2" {
+					t.Errorf("tool: %v, %v", tool, err)
+				}
+			}
+		})
+	}
+}
+
+// withLateQuestions adds a tool that asks n questions at once when it is told to go on, some times one after the
+// other, and returns what it has heard from each.
+func withLateQuestions(stack *legacyReplicas, n, times int) (heard chan string) {
+	heard = make(chan string, n*times)
+	addTool(stack.server, "late", func(ctx context.Context, r *sdk.CallToolRequest) (string, error) {
+		stack.session.started <- "late"
+		<-stack.session.proceed
+		text := ""
+		for range times {
+			all := make(chan string, n)
+			for range n {
+				go func() { all <- elicit(ctx, r.Session) }() // ends with its answer
+			}
+			for range n {
+				one := <-all
+				heard <- one
+				text += one
+			}
+		}
+		return text, nil
+	})
+	return heard
+}
+
+const lateCall = `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"late"}}`
+
+// watched has the client of a replica talk to it by a front that says when a connection
+// breaks under a request.
+func (s *legacyReplicas) watched(t *testing.T, c *rawClient, replica int) (broken chan struct{}) {
+	t.Helper()
+	broken = make(chan struct{}, 16)
+	h := s.gates[replica].Handler()
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		stop := context.AfterFunc(r.Context(), func() { broken <- struct{}{} })
+		defer stop()
+		h.ServeHTTP(w, r)
+	}))
+	t.Cleanup(front.Close)
+	c.url = front.URL + "/up/mcp"
+	return broken
+}
+
+// TestReplicasAskedWhileAway: a client whose connection is broken just when a server
+// asks finds the question when it resumes the stream (X5).
+func TestReplicasAskedWhileAway(t *testing.T) {
+	stack := newLegacyReplicas(t, soon)
+	withLateQuestions(stack, 1, 1)
+	a, b := stack.beginBoth(t, canBeAsked)
+	broken := stack.watched(t, a, 0)
+	call := openSSE(t, a, http.MethodPost, lateCall, "")
+	primed, _, _ := call.event()
+	wiretest.Await(t, stack.session.started, "the tool")
+	call.close()
+	wiretest.Await(t, broken, "the connection's end")
+	stack.session.proceed <- struct{}{}
+	resumed := openSSE(t, b, http.MethodGet, "", primed)
+	id := resumed.question("")
+	b.answer(id, "red")
+	resumed.wantEnd("c", "accept red")
+}
+
+// TestReplicasAskedNobody: of a client that has gone for good, the server hears at once,
+// for each of its questions.
+func TestReplicasAskedNobody(t *testing.T) {
+	stack := newLegacyReplicas(t, nil)
+	heard := withLateQuestions(stack, 3, 2)
+	a := stack.begin(t, 0, canBeAsked)
+	broken := stack.watched(t, a, 0)
+	leave := a.sends(lateCall)
+	wiretest.Await(t, stack.session.started, "the tool")
+	leave()
+	wiretest.Await(t, broken, "the connection's end")
+	stack.session.proceed <- struct{}{}
+	for range 6 {
+		if got := wiretest.Await(t, heard, "an answer"); got != "cancel <nil>" {
+			t.Errorf("the server heard %s", got)
+		}
+	}
+}
+
+// A GET stream that begins and ends while the store is away has the next one go on where it is: nothing comes twice.
+func TestStandingAmidAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newDraftWorld(t, "")
+		says := func(data string) {
+			w.a.up.say(shim.Notification{Method: mcp.NotifyMessage, Params: []byte(`{"level":"info","data":"` + data + `"}`)})
+			wiretest.Wait(5 * time.Second)
+		}
+		first := w.c.begin(w.a, "")
+		says("before")
+		w.sessions.gone.Store(true)
+		heard := first.quit()
+		amid := w.c.begin(w.a, "")
+		wiretest.Wait(5 * time.Second)
+		heard = append(heard, amid.quit()...)
+		w.sessions.gone.Store(false)
+		wiretest.Wait(5 * time.Second)
+		last := w.c.begin(w.a, "")
+		says("after")
+		data := loggedIn(append(heard, last.quit()...))
+		if got := strings.Join(data, ", "); got != "before, after" {
+			t.Errorf("heard %s", got)
+		}
+	})
 }

@@ -2,19 +2,28 @@ package legacy_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"taskgate/gateway"
 	"taskgate/gateway/config"
 	"taskgate/gateway/legacy"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/metrics/metricstest"
+	"taskgate/internal/semconv"
 	"taskgate/internal/wiretest"
 	"taskgate/shim"
 )
@@ -286,4 +295,176 @@ func serve(t *testing.T, h http.Handler, ctx context.Context, method, session, b
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, (&taskClient{t: t, session: session}).request(ctx, method, body))
 	return w
+}
+
+// brittleWriter is a connection that can break.
+type brittleWriter struct {
+	*httptest.ResponseRecorder
+	broken atomic.Bool
+}
+
+func newBrittleWriter(broken bool) *brittleWriter {
+	w := &brittleWriter{ResponseRecorder: httptest.NewRecorder()}
+	w.broken.Store(broken)
+	return w
+}
+
+func (w *brittleWriter) Write(b []byte) (int, error) {
+	if w.broken.Load() {
+		return 0, errors.New("broken pipe")
+	}
+	return w.ResponseRecorder.Write(b)
+}
+
+// TestLegacyStreamBreaks: what could not be sent on a stream goes out on the next
+// one, and a stream that cannot be written is given up.
+func TestLegacyStreamBreaks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`)}, nil)
+		h := s.Handler()
+		id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
+		get := func() *http.Request {
+			return (&taskClient{t: t, session: id}).request(t.Context(), http.MethodGet, "")
+		}
+		w, gone := newBrittleWriter(false), make(chan struct{})
+		go func() {
+			defer close(gone)
+			h.ServeHTTP(w, get())
+		}()
+		synctest.Wait()
+		w.broken.Store(true)
+		s.up.say(shim.Notification{Method: mcp.NotifyToolsListChanged})
+		<-gone
+
+		h.ServeHTTP(newBrittleWriter(true), get()) // not even the head
+
+		ctx, leave := context.WithCancel(t.Context())
+		streamed := make(chan *httptest.ResponseRecorder, 1)
+		go func() { streamed <- serve(t, h, ctx, "GET", id, "") }()
+		synctest.Wait()
+		leave()
+		if body := (<-streamed).Body.String(); !strings.Contains(body, mcp.NotifyToolsListChanged) {
+			t.Errorf("the message is lost: %q", body)
+		}
+	})
+}
+
+// TestLegacySpans: every request has a span, and notifications have none.
+func TestLegacySpans(t *testing.T) {
+	spans := tracetest.NewInMemoryExporter()
+	s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`), Replies: map[string]scriptReply{
+		"tools/call":     {IsError: true, Result: []byte(`{"content":[],"isError":true}`)},
+		"resources/read": {Error: &shim.RPCError{Code: mcp.CodeResourceNotFound, Message: "none"}},
+	}}, nil, func(o *gateway.Options) { o.TracerProvider = sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)) })
+	h := s.Handler()
+	body := `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"c","version":"2"}}}`
+	id := serve(t, h, t.Context(), "POST", "", body).Header().Get(mcp.HeaderSession)
+	for _, body := range []string{
+		`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+		`{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"greet"}}`,
+		`{"jsonrpc":"2.0","id":2,"method":"resources/read","params":{"uri":"a:b"}}`,
+	} {
+		if w := serve(t, h, t.Context(), "POST", id, body); w.Code >= http.StatusBadRequest {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	}
+	var got [][5]string
+	for _, span := range spans.GetSpans() {
+		attrs := make(map[string]string)
+		for _, kv := range span.Attributes {
+			attrs[string(kv.Key)] = kv.Value.Emit()
+		}
+		if attrs[string(semconv.MCPSessionID)] != id || attrs[string(semconv.MCPProtocolVersion)] != "2025-03-26" || span.SpanKind != semconv.KindClient {
+			t.Errorf("%s: %v", span.Name, attrs)
+		}
+		failed := ""
+		if span.Status.Code == codes.Error {
+			failed = "failed"
+		}
+		got = append(got, [5]string{span.Name, attrs[string(semconv.RequestID)], attrs[string(semconv.ErrorType)], attrs[string(semconv.RPCStatusCode)], failed})
+	}
+	want := [][5]string{
+		{"initialize", "0", "", "", ""},
+		{"tools/call greet", "a", "tool_error", "", "failed"},
+		{"resources/read", "2", "-32002", "-32002", "failed"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+// TestLegacySpanCancelled: a cancelled call has a span that says so.
+func TestLegacySpanCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		spans := tracetest.NewInMemoryExporter()
+		s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{}`), Replies: map[string]scriptReply{"prompts/get": {Blocks: true}}},
+			nil, func(o *gateway.Options) { o.TracerProvider = sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)) })
+		h := s.Handler()
+		id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			serve(t, h, t.Context(), "POST", id, `{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"name":"p"}}`)
+		}()
+		synctest.Wait()
+		spans.Reset()
+		serve(t, h, t.Context(), "POST", id, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+		<-done
+		got := spans.GetSpans()
+		if len(got) != 1 {
+			t.Fatalf("%d spans", len(got))
+		}
+		for _, kv := range got[0].Attributes {
+			if kv.Key == semconv.ErrorType && kv.Value.AsString() != "" {
+				return
+			}
+		}
+		t.Errorf("%v", got[0].Attributes)
+	})
+}
+
+// TestLegacyMetrics: each request in a session is measured as it ended, and the session when its
+// client ends it.
+func TestLegacyMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const (
+			of   = "mcp.server.operation.duration "
+			over = " mcp.protocol.version=2025-11-25 network.protocol.name=http network.transport=tcp "
+			up   = "taskgate.upstream=up"
+		)
+		m, r := metricstest.New(t)
+		m.Names.Learn("up", mcp.MethodToolsCall, "greet")
+		s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`), Replies: map[string]scriptReply{
+			"tools/call":     {IsError: true, Result: []byte(`{"content":[],"isError":true}`)},
+			"resources/read": {Error: &shim.RPCError{Code: mcp.CodeResourceNotFound, Message: "none"}},
+		}}, nil, func(o *gateway.Options) { o.Metrics = m })
+		h := s.Handler()
+		id := serve(t, h, t.Context(), http.MethodPost, "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
+		for _, body := range []string{
+			`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+			`{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"greet"}}`,
+			`{"jsonrpc":"2.0","id":"b","method":"tools/call","params":{"name":"made up"}}`,
+			`{"jsonrpc":"2.0","id":2,"method":"resources/read","params":{"uri":"a:b"}}`,
+		} {
+			if w := serve(t, h, t.Context(), http.MethodPost, id, body); w.Code >= http.StatusBadRequest {
+				t.Errorf("%d %s", w.Code, w.Body)
+			}
+		}
+		<-time.After(90 * time.Second)
+		if w := serve(t, h, t.Context(), http.MethodDelete, id, ""); w.Code != http.StatusNoContent {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+		if w := serve(t, h, t.Context(), http.MethodDelete, id, ""); w.Code != http.StatusNotFound {
+			t.Errorf("a second time: %d %s", w.Code, w.Body)
+		}
+		r.Want(map[string]float64{
+			of + "mcp.method.name=initialize" + over + up: 1,
+			of + "error.type=tool_error gen_ai.operation.name=execute_tool gen_ai.tool.name=greet mcp.method.name=tools/call" + over + up:  1,
+			of + "error.type=tool_error gen_ai.operation.name=execute_tool gen_ai.tool.name=_other mcp.method.name=tools/call" + over + up: 1,
+			of + "error.type=-32002 mcp.method.name=resources/read" + over + "rpc.response.status_code=-32002 " + up:                       1,
+			"mcp.server.session.duration" + over + up:          1,
+			"mcp.server.session.duration" + over + up + " sum": 90,
+			"taskgate.sessions.active":                         0,
+		})
+	})
 }

@@ -1,7 +1,12 @@
 package legacy_test
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -353,4 +358,210 @@ func TestResponseModes(t *testing.T) {
 func created(h *hearing) shim.ID {
 	id, _ := jsonrpc.GetString(h.said()[0], "result", "task", "taskId")
 	return shim.ID(id)
+}
+
+// modeRules are what the fifteen scenarios leave open of response modes (A1–A17).
+var modeRules = []struct {
+	name         string
+	capabilities string
+	play         func(*testing.T, *world)
+}{
+	{"A3 the order of the list is nothing", allModes, func(t *testing.T, w *world) {
+		says(t, w.call("quick", `["task","streaming","immediate"]`).one(), `"text":"quick"`)
+		h, s := w.stream(t, "quick")
+		wiretest.Wait(2 * time.Second)
+		s.take(h.said()[1:])
+		s.merged(w.c, w.a)
+		says(t, w.call("plain", `["task"]`).one(), `"task":{`)
+	}},
+	{"A5 nothing in common is a task, with a warning", someModes, func(t *testing.T, w *world) {
+		for _, modes := range []string{`["streaming"]`, `["unheard-of"]`, `[]`} {
+			says(t, w.call("quick", modes).one(), `"task":{`, `"`+mcp.MetaFallbackMode+`":"task"`)
+		}
+	}},
+	{"A7 a tool that does not stream falls back to a task", allModes, func(t *testing.T, w *world) {
+		says(t, w.call("plain", `["immediate","task","streaming"]`).one(), `"task":{`, `"status":"working"`)
+		got := w.call("plain", `["immediate","streaming"]`).one()
+		says(t, got, `"task":{`, `"`+mcp.MetaFallbackMode+`":"task"`)
+		lacks(t, got, "partial-content")
+	}},
+	{"A9 without event streams", allModes, func(t *testing.T, w *world) {
+		got := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"tokens","task":{"responseModes":["streaming"]}}`, "Accept", mcp.TypeJSON).one()
+		s := &segments{t: t} // there is only the first answer
+		s.take([][]byte{got})
+		wiretest.Wait(11 * time.Second)
+		says(t, w.pull(w.b, s.task, "1").one(), `"partial-content":[],"isComplete":false,"isError":false`)
+		wiretest.Wait(11 * time.Second)
+		says(t, w.pull(w.b, s.task, "1").one(), `{"type":"text","text":"upon ","seqNr":2}],"isComplete":false`)
+		says(t, w.pull(w.b, s.task, "1e300").one(), `"partial-content":[],"isComplete":false`) // above the highest
+		wiretest.Wait(time.Minute)
+		says(t, w.pull(w.a, s.task, "4").one(), `{"type":"text","text":"end","seqNr":5}],"isComplete":true,"isError":false`)
+		says(t, w.pull(w.a, s.task, "5").one(), `"partial-content":[],"isComplete":true`)
+		says(t, w.pull(w.a, s.task, "99").one(), `"partial-content":[],"isComplete":true`)
+		got = w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"prompt","task":{"responseModes":["streaming"]}}`, "Accept", mcp.TypeJSON).one()
+		says(t, got, `"task":{`, `{"type":"text","text":"at ","seqNr":1},{"type":"text","text":"once","seqNr":2}],"isComplete":true`)
+	}},
+	{"A12 numbers that are none", allModes, func(t *testing.T, w *world) {
+		_, s := w.stream(t, "forever")
+		for _, no := range []string{`0`, `-1`, `1.5`, `"1"`, `null`, `{}`, `1e-400`} {
+			says(t, w.pull(w.b, s.task, no).one(), `"error":{"code":-32602`)
+		}
+		for _, params := range []string{`{"name":"quick","task":{"responseModes":"task"}}`, `{"name":"quick","task":{"responseModes":[1]}}`} {
+			says(t, w.c.ask(w.a, mcp.MethodToolsCall, params).one(), `"error":{"code":-32602`)
+		}
+		says(t, w.call("never", `["immediate"]`).one(), `"error":{"code":-32601`)
+		says(t, w.call("never", `["streaming"]`).one(), `"error":{"code":-32601`)
+	}},
+	{"A12 all segments are the result", allModes, func(t *testing.T, w *world) {
+		for _, tool := range []string{"quick", "plain", "tokens"} {
+			h, s := w.stream(t, tool)
+			wiretest.Wait(2 * time.Minute)
+			s.take(h.said()[1:])
+			if !h.ended() {
+				t.Errorf("%s: not at its end", tool)
+			}
+			s.merged(w.c, w.b)
+			result := w.c.do(w.b, mcp.MethodTasksResult, `{"taskId":"`+string(s.task)+`"}`)
+			if tool == "tokens" {
+				says(t, result, `"structuredContent":{"n":1.0}`)
+			}
+		}
+	}},
+}
+
+func TestResponseModeRules(t *testing.T) {
+	for _, s := range modeRules {
+		inBubble(t, s.name, func(t *testing.T) { s.play(t, newDraftWorld(t, s.capabilities)) })
+	}
+}
+
+// A17: to everyone but its owner a task does not exist, and so has no blocks.
+func TestForeignSegments(t *testing.T) {
+	h := newHouseOf(t, func(h *house, c *config.Config) {
+		h.withKeys(c)
+		c.Upstreams[0].ResponseModes = config.On
+	})
+	modes := func(key string) *caller {
+		c := h.caller(key)
+		body := strings.Replace(wiretest.InitializeBody, `"capabilities":{`, `"capabilities":{`+allModes, 1)
+		c.session = c.do(http.MethodPost, body, nil).header.Get(mcp.HeaderSession)
+		return c
+	}
+	alice, bob := modes(wiretest.AliceKey), modes(wiretest.BobKey)
+	running := alice.task()
+	ask := func(id string) reply { return bob.legacy(mcp.MethodTasksResult, `"taskId":"`+id+`","lastSeqNr":1`) }
+	foreign := ask(running)
+	alike(t, "lastSeqNr", foreign, ask(strange))
+	if !strings.Contains(foreign.body, "unknown task") {
+		t.Errorf("foreign: %v", foreign)
+	}
+	if r := alice.legacy(mcp.MethodTasksResult, `"taskId":"`+running+`","lastSeqNr":1`); !strings.Contains(r.body, `"partial-content":[],"isComplete":false`) {
+		t.Errorf("her own: %v", r)
+	}
+	h.events.proceed <- struct{}{}
+	alice.status(running, "completed")
+}
+
+// gatherer is a client that does what SEP-1905 wants of one (A11): it takes blocks from
+// any response, in any order, notes those that come again, sees where some are missing,
+// and puts them in order.
+type gatherer struct {
+	t       *testing.T
+	task    shim.ID
+	blocks  map[int64]string
+	repeats []int64
+	over    bool
+}
+
+func newGatherer(t *testing.T) *gatherer { return &gatherer{t: t, blocks: map[int64]string{}} }
+
+// take reads responses.
+func (g *gatherer) take(msgs ...[]byte) {
+	g.t.Helper()
+	for _, text := range msgs {
+		m, err := jsonrpc.Parse(text)
+		if err != nil || m.Kind != jsonrpc.Result {
+			g.t.Fatalf("no result: %s", text)
+		}
+		for _, path := range [][]string{{"task", "taskId"}, {"_meta", mcp.MetaRelatedTask, "taskId"}} {
+			if id, ok := jsonrpc.GetString(m.Result, path...); ok {
+				g.task = shim.ID(id)
+			}
+		}
+		list, _ := jsonrpc.Get(m.Result, "partial-content")
+		for b := range jsonrpc.Elements(list) {
+			g.add(b)
+		}
+		if complete, _ := jsonrpc.Get(m.Result, "isComplete"); string(complete) == "true" {
+			g.over = true
+		}
+	}
+}
+
+func (g *gatherer) add(block json.RawMessage) {
+	g.t.Helper()
+	raw, _ := jsonrpc.Get(block, "seqNr")
+	no, err := strconv.ParseInt(string(raw), 10, 64)
+	plain, failed := jsonrpc.Delete(block, "seqNr")
+	if err != nil || no < 1 || failed != nil {
+		g.t.Fatalf("no numbered block: %s", block)
+	}
+	if was, known := g.blocks[no]; known {
+		if g.repeats = append(g.repeats, no); was != string(plain) {
+			g.t.Errorf("%d is %s, and was %s", no, plain, was)
+		}
+	}
+	g.blocks[no] = string(plain)
+}
+
+// numbers are those of the blocks that it has.
+func (g *gatherer) numbers() []int64 { return slices.Sorted(maps.Keys(g.blocks)) }
+
+// highest is the last of them.
+func (g *gatherer) highest() int64 { return slices.Max(append(g.numbers(), 0)) }
+
+// gap is the number after which the first block is missing.
+func (g *gatherer) gap() (after int64, missing bool) {
+	for after < g.highest() && g.blocks[after+1] != "" {
+		after++
+	}
+	return after, after < g.highest()
+}
+
+// merged wants all blocks, in order, to be the content of the task's result (A12).
+func (g *gatherer) merged(c *taskClient, at *legacyServer) {
+	g.t.Helper()
+	var list []string
+	for _, no := range g.numbers() {
+		list = append(list, g.blocks[no])
+	}
+	content, _ := jsonrpc.Get(c.do(at, mcp.MethodTasksResult, `{"taskId":"`+string(g.task)+`"}`), "content")
+	if got := "[" + strings.Join(list, ",") + "]"; !g.over || got != string(content) {
+		g.t.Errorf("complete: %t; merged %s are not the content %s", g.over, got, content)
+	}
+}
+
+// heardEvent is an event of a stream.
+type heardEvent struct{ id, data string }
+
+// events are those that a stream has had so far.
+func (a *hearing) events() (list []heardEvent) {
+	a.w.mu.Lock()
+	defer a.w.mu.Unlock()
+	for part := range strings.SplitSeq(a.w.body.String(), "\n\n") {
+		e, some := heardEvent{}, false
+		for line := range strings.Lines(part) {
+			line = strings.TrimSpace(line)
+			if rest, ok := strings.CutPrefix(line, "id:"); ok {
+				e.id, some = strings.TrimSpace(rest), true
+			}
+			if rest, ok := strings.CutPrefix(line, "data:"); ok {
+				e.data, some = strings.TrimSpace(rest), true
+			}
+		}
+		if some {
+			list = append(list, e)
+		}
+	}
+	return list
 }

@@ -3,6 +3,7 @@ package legacy_test
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
+	"taskgate/shim"
 )
 
 // Requests that the askingServer asks about.
@@ -387,4 +389,199 @@ func (a asked) until(t *testing.T, url, status string) json.RawMessage {
 		return s == status
 	})
 	return m.Result
+}
+
+// behindMark begins the state of a gateway behind another one.
+const behindMark = "up."
+
+// TestParkedBehindAnotherGateway asks through two gateways in a row. The inner one gives
+// out the state, which the outer one must not take for its own, whether it has another
+// key by the same name or, as replicas of one deployment might, the very same.
+func TestParkedBehindAnotherGateway(t *testing.T) {
+	const notGiven = "was not given out for this request"
+	for name, secret := range map[string]byte{"other key": 9, "same key": 7} {
+		t.Run(name, func(t *testing.T) {
+			unmarked := notGiven
+			if secret == 7 { // it opens, and leads to a call that this store does not have
+				unmarked = "is over"
+			}
+			p := newParking(t, nil)
+			c := newConfig(nil)
+			c.Upstreams[0].UpstreamTasks = config.UpstreamTasksNever // else the inner one asks in a task
+			c.StateKeys = []config.StateKey{config.StateKey(base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{secret}, 32)))}
+			p.start(t, "outer", p.at[0], c)
+			outer := p.at[len(p.at)-1]
+			for _, a := range []asked{askTool, askPrompt, askResource} {
+				state, questions := a.park(t, outer, "")
+				if !strings.HasPrefix(state, behindMark+"tg1.") {
+					t.Errorf("the state is %q", state)
+				}
+				for bad, says := range map[string]string{
+					strings.TrimPrefix(state, behindMark): unmarked, state + "x": notGiven, "tg1.k1.AAAA": notGiven,
+				} {
+					wantRefusal(t, a.send(t, outer, answering(bad, "Eve", questions...)), mcp.CodeInvalidParams, says)
+				}
+				wantText(t, a.send(t, outer, answering(state, "Ada", questions...)), "accept Ada")
+				wiretest.Await(t, p.ended, "the end of the call at the server")
+			}
+			p.wantRuns(t, 3)
+		})
+	}
+}
+
+// TestParkedByTaskBehind asks through two gateways in a row, of which the inner one makes a task
+// of the call. What that asks, the outer one asks with a state of its own.
+func TestParkedByTaskBehind(t *testing.T) {
+	p := newParking(t, nil)
+	c := newConfig(nil)
+	c.StateKeys = []config.StateKey{config.StateKey(base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{9}, 32)))}
+	p.start(t, "outer", p.at[0], c)
+	outer := p.at[len(p.at)-1]
+	state, questions := askTool.park(t, outer, "")
+	if !strings.HasPrefix(state, "tg1.") {
+		t.Errorf("the state is %q", state)
+	}
+	wantText(t, askTool.send(t, outer, answering(state, "Ada", questions...)), "accept Ada")
+	p.wantRuns(t, 1)
+}
+
+// A client that declares nothing any more when it comes back is still led to its call.
+func TestParkedDeclaringLess(t *testing.T) {
+	p := newParking(t, nil)
+	for _, a := range []asked{askTool, askPrompt, askResource} {
+		state, questions := a.park(t, p.at[0], "")
+		a.caps = `{}`
+		wantText(t, a.send(t, p.at[1], answering(state, "Ada", questions...)), "accept Ada")
+		wiretest.Await(t, p.ended, "the end of the call at the server")
+	}
+	p.wantRuns(t, 3)
+}
+
+// TestTaskResultAsks: a modern client without tasks, which was told of its task in words,
+// is asked what that asks by the answer of the tool that waits for it (design.md 0.10),
+// and comes back at either replica.
+func TestTaskResultAsks(t *testing.T) {
+	p := newParking(t, func(c *config.Config) {
+		c.Upstreams[0].WithoutTasks, c.Upstreams[0].Defaults.Tasks = config.WithoutTasksHandle, config.TasksRequired
+	})
+	late := asked{caps: canForm, method: mcp.MethodToolsCall, params: `{"name":"late","arguments":{}}`}
+	told := late.send(t, p.at[0], "")
+	var text string
+	content, _ := jsonrpc.Get(told.Result, "content")
+	for block := range jsonrpc.Elements(content) {
+		text, _ = jsonrpc.GetString(block, "text")
+	}
+	_, rest, _ := strings.Cut(text, `"taskId":"`)
+	id, _, ok := strings.Cut(rest, `"`)
+	if !ok {
+		t.Fatalf("no handle: %s", told.Result)
+	}
+	close(p.hold)
+	result := asked{caps: canForm, method: mcp.MethodToolsCall, params: fmt.Sprintf(`{"name":"task_result","arguments":{"taskId":%q}}`, id)}
+	state, questions := result.park(t, p.at[1], "")
+	if len(questions) != 1 || questions[0].method != mcp.MethodElicit {
+		t.Fatalf("asked %v", questions)
+	}
+	again, same := result.park(t, p.at[0], "") // the first answer of the tool was lost
+	if len(same) != 1 || same[0].key != questions[0].key {
+		t.Errorf("asked again: %v, before %v", same, questions)
+	}
+	other := result
+	other.params = strings.Replace(result.params, id[:8], "00000000", 1)
+	if m := other.send(t, p.at[0], answering(state, "Eve", questions...)); m.Error == nil || m.Error.Code != mcp.CodeInvalidParams {
+		t.Errorf("with the state of another task: %+v", m)
+	}
+	wantText(t, result.send(t, p.at[0], answering(again, "Ada", questions...)), "accept Ada")
+	wantText(t, result.send(t, p.at[1], answering(state, "Bob", questions...)), "accept Ada")
+	p.wantRuns(t, 1)
+	wiretest.Await(t, p.ended, "the end of the call at the server")
+}
+
+// badAnswers are no answers to a form, and what their client is told of them.
+var badAnswers = map[string]string{
+	`{}`:                                     "action must be accept, decline or cancel",
+	`{"action":"secret"}`:                    "action must be",
+	`{"error":{"code":-1,"message":"no"}}`:   "action must be",
+	`{"action":"accept","content":"secret"}`: "content must be an object",
+	`{"action":"accept","content":{"name":{"secret":1}}}`: "the values of content",
+	`{"roots":[]}`: "action must be",
+	`{"action":"accept","content":{"name":"` + strings.Repeat("secret", 200) + `"}}`: "is too large",
+}
+
+// small lets answers have 1 KiB.
+var small = shim.QuestionLimits{AnswerBytes: 1 << 10}
+
+// inputResponses spells one answer beside one to a question that nobody asked, which is
+// ignored whatever it is (T36).
+func inputResponses(key, answer string) string {
+	return `,"inputResponses":{"nobody":{"action":7},` + string(jsonrpc.AppendString(nil, key)) + `:` + answer + `}`
+}
+
+// TestParkedBadAnswers: what is no answer is -32602 (protocol.md 2.7), of a state that is
+// still good, and the server hears nothing of it.
+func TestParkedBadAnswers(t *testing.T) {
+	p := newParkingWithin(t, small, nil)
+	state, questions := askTool.park(t, p.at[0], "")
+	for i, at := range p.at {
+		for bad, says := range badAnswers {
+			m := askTool.send(t, at, inputResponses(questions[0].key, bad)+`,"requestState":"`+state+`"`)
+			wantRefusal(t, m, mcp.CodeInvalidParams, says)
+			wantRefusal(t, m, mcp.CodeInvalidParams, questions[0].key)
+			if strings.Contains(string(m.Raw), "secret") {
+				t.Errorf("at %d: the refusal repeats the answer: %s", i, m.Raw)
+			}
+		}
+	}
+	wantText(t, askTool.send(t, p.at[1], answering(state, "Ada", questions...)), "accept Ada")
+	wiretest.Await(t, p.ended, "the end of the call at the server")
+}
+
+// TestUpdateBadAnswers: the same in a task, which goes on waiting (T36, T37). Unknown keys
+// are acknowledged, and so is an answer that comes twice.
+func TestUpdateBadAnswers(t *testing.T) {
+	p := newParkingWithin(t, small, nil)
+	begin := askTool
+	begin.caps = canTasks
+	id, _ := jsonrpc.GetString(begin.send(t, p.at[0], "").Result, "taskId")
+	task := asked{caps: canTasks, method: mcp.MethodTasksGet, params: `{"taskId":"` + id + `"}`}
+	update := asked{caps: canTasks, method: mcp.MethodTasksUpdate, params: task.params}
+	got := task.until(t, p.at[1], "input_required")
+	requests, _ := jsonrpc.Get(got, "inputRequests")
+	for key := range jsonrpc.Members(requests) {
+		for bad, says := range badAnswers {
+			wantRefusal(t, update.send(t, p.at[1], inputResponses(key, bad)), mcp.CodeInvalidParams, says)
+			task.until(t, p.at[0], "input_required")
+		}
+		for range 2 {
+			if m := update.send(t, p.at[1], inputResponses(key, `{"action":"accept","content":{"name":"Ada"}}`)); m.Error != nil {
+				t.Errorf("the answer: %s", m.Raw)
+			}
+		}
+	}
+	if got := task.until(t, p.at[1], "completed"); !strings.Contains(string(got), "accept Ada") {
+		t.Errorf("the task is %s", got)
+	}
+	wiretest.Await(t, p.ended, "the end of the call at the server")
+	if m := update.send(t, p.at[1], inputResponses("late", `{}`)); m.Error != nil {
+		t.Errorf("after the end: %s", m.Raw)
+	}
+}
+
+// TestReplicasBadAnswers: a legacy client answers by a message that has no answer itself
+// (X2). The server is told in its place, and the call goes on.
+func TestReplicasBadAnswers(t *testing.T) {
+	_, a, b := newAskedPair(t, nil)
+	for _, bad := range []string{`{}`, `{"action":"secret"}`, `"x"`, `[]`, `null`, `{"action":"accept","content":{"colour":{"secret":1}}}`} {
+		for _, answered := range []*rawClient{a, b} {
+			call := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"colour"}}`, "")
+			id := call.question("")
+			if status, body := answered.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":%s}`, id, bad)); status != http.StatusAccepted {
+				t.Errorf("%s: %d %s", bad, status, body)
+			}
+			if got := call.end("c"); !strings.Contains(got, "the client's answer is not valid: ") || strings.Contains(got, "secret") {
+				t.Errorf("%s: the call ended with %s", bad, got)
+			}
+			call.close()
+		}
+	}
 }

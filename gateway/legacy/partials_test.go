@@ -1,6 +1,8 @@
 package legacy_test
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
+	"taskgate/shim"
 )
 
 // A client that takes partial results hears all of them on its session's stream, in order and before the end (P1–P4), of tasks of its session; and tools say
@@ -173,5 +176,364 @@ func TestLegacyDraftsOfOthers(t *testing.T) {
 		if n := len(theirs.quit()); n != 0 {
 			t.Errorf("another session heard %d messages", n)
 		}
+	})
+}
+
+// A stream that is resumed while its log cannot be read does not know how far its client
+// has come. It ends before the next partial result, and repeats none (P4).
+func TestLegacyPartialsWithoutTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newDraftWorld(t, takePartial)
+		r := newPartialReader(t)
+		first := w.c.begin(w.a, "")
+		many := w.c.call(w.a, "many")
+		wiretest.Wait(30 * time.Second)
+		r.take(first.quit())
+		if r.next[many] < 25 {
+			t.Fatalf("read %d", r.next[many])
+		}
+		w.sessions.since.Store(true)
+		without := w.c.begin(w.b, "", mcp.HeaderLastEventID, first.lastID())
+		wiretest.Wait(20 * time.Second)
+		r.take(without.said())
+		if !without.ended() {
+			t.Error("a stream without its log goes on")
+		}
+		next := w.c.begin(w.b, "", mcp.HeaderLastEventID, first.lastID())
+		wiretest.Wait(5 * time.Minute)
+		r.take(next.quit())
+		r.wantAll(many, strings.Repeat("x", 200))
+	})
+}
+
+// The store comes back as it was before the last messages, which the stream has not sent yet. They go out all the
+// same, and once.
+func TestStandingForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newDraftWorld(t, takePartial)
+		r := newPartialReader(t)
+		stream := w.c.begin(w.a, "")
+		many := w.c.call(w.a, "many")
+		wiretest.Wait(30 * time.Second)
+		w.sessions.forgets.Store(true)
+		wiretest.Wait(30 * time.Second)
+		w.sessions.forgets.Store(false)
+		wiretest.Wait(5 * time.Minute)
+		r.take(stream.quit())
+		r.wantAll(many, strings.Repeat("x", 200))
+	})
+}
+
+// A client that resumes its stream when the store has forgotten how far it had come hears so, and begins anew.
+func TestLegacyPartialsOlderStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newDraftWorld(t, takePartial)
+		first := w.c.begin(w.a, "")
+		many := w.c.call(w.a, "many")
+		wiretest.Wait(30 * time.Second)
+		first.quit()
+		w.sessions.older.Store(5)
+		second := w.c.begin(w.b, "", mcp.HeaderLastEventID, first.lastID())
+		w.sessions.older.Store(0)
+		wiretest.Wait(5 * time.Minute)
+		said := second.quit()
+		r := newPartialReader(t)
+		r.take(said)
+		r.wantAll(many, strings.Repeat("x", 200))
+		if len(said) == 0 || !strings.Contains(string(said[0]), "messages may be missing") {
+			t.Errorf("it says first: %.1s", said)
+		}
+	})
+}
+
+// So does what the server says outside of calls, in order, though the store goes away right after it has forgotten;
+// and so does what comes before a stream has a log, which it could not have at first.
+func TestStandingHearsAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newDraftWorld(t, "")
+		no := 0
+		says := func(pause time.Duration) {
+			no++
+			w.a.up.say(shim.Notification{Method: mcp.NotifyMessage, Params: fmt.Appendf(nil, `{"level":"info","data":%d}`, no)})
+			wiretest.Wait(pause)
+		}
+		var heard []string
+		hear := func(messages [][]byte) {
+			for _, m := range messages {
+				if data, ok := jsonrpc.Get(m, "params", "data"); ok {
+					heard = append(heard, string(data))
+				}
+			}
+		}
+		stream := w.c.begin(w.a, "")
+		wiretest.Wait(time.Minute)
+		says(time.Second)
+		w.sessions.forgets.Store(true)
+		says(0)
+		w.sessions.away.Store(true)
+		says(time.Second)
+		w.sessions.forgets.Store(false)
+		w.sessions.away.Store(false)
+		says(time.Second)
+		hear(stream.quit())
+		w.sessions.unheard.Store(2)
+		stream = w.c.begin(w.a, "")
+		says(2 * time.Second)
+		says(time.Second)
+		hear(stream.quit())
+		if got := strings.Join(heard, " "); got != "1 2 3 4 5 6" {
+			t.Errorf("heard %s", got)
+		}
+	})
+}
+
+// A client that resumes its stream just when the store is away gets all that came since, once the store is back.
+func TestStandingResumedWithoutTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newDraftWorld(t, "")
+		says := func(data string) {
+			w.a.up.say(shim.Notification{Method: mcp.NotifyMessage, Params: []byte(`{"level":"info","data":"` + data + `"}`)})
+			wiretest.Wait(time.Second)
+		}
+		w.config.ResumeAfter = time.Second
+		stream := w.c.begin(w.a, "")
+		wiretest.Wait(time.Minute)
+		says("on the first")
+		last := stream.lastID()
+		heard := stream.quit()
+		says("between")
+		w.sessions.unheard.Store(2)
+		stream = w.c.begin(w.a, "", mcp.HeaderLastEventID, last)
+		says("away")
+		wiretest.Wait(5 * time.Second)
+		if stream.ended() {
+			heard = append(heard, stream.said()...)
+			if id := stream.lastID(); id != "" {
+				last = id
+			}
+			stream = w.c.begin(w.a, "", mcp.HeaderLastEventID, last)
+		}
+		says("back")
+		if stream.lastID() == "" {
+			t.Error("the stream cannot be resumed again")
+		}
+		heard = append(heard, stream.quit()...)
+		data := loggedIn(heard)
+		if got := strings.Join(data, ", "); got != "on the first, between, away, back" {
+			t.Errorf("heard %s", got)
+		}
+	})
+}
+
+// A stream whose log was opened, though the replica that did it does not know, is over
+// when its client goes: another replica has the next one.
+func TestStandingOpenedUnheard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newDraftWorld(t, takePartial)
+		w.sessions.unheard.Store(1)
+		first := w.c.begin(w.a, "")
+		if w.sessions.unheard.Load() > 0 {
+			t.Fatal("nothing was opened")
+		}
+		first.quit()
+		second := w.c.begin(w.b, "")
+		if second.ended() {
+			t.Errorf("refused with %d", second.w.status)
+		}
+		second.quit()
+	})
+}
+
+// A client that has begun anew, and was away again before anything came, resumes that
+// stream: it has nothing of what went out on the streams before, and gets all of it.
+func TestLegacyPartialsAnewAndResumed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newDraftWorld(t, takePartial)
+		first := w.c.begin(w.a, "")
+		many := w.c.call(w.a, "many")
+		wiretest.Wait(30 * time.Second)
+		before := newPartialReader(t)
+		before.take(first.quit())
+		if before.next[many] < 25 {
+			t.Fatalf("read %d", before.next[many])
+		}
+		anew := &breaking{tape: tape{header: http.Header{}}, room: make(chan struct{}), broken: make(chan struct{})}
+		left := make(chan struct{})
+		go func() {
+			defer close(left)
+			w.a.Handler().ServeHTTP(anew, w.c.request(t.Context(), http.MethodGet, ""))
+		}()
+		anew.until("id: get.")
+		wiretest.Wait(time.Minute)
+		close(anew.broken)
+		<-left
+		id := (&hearing{t: t, w: &anew.tape}).lastID()
+		r := newPartialReader(t)
+		for _, g := range []*legacyServer{w.b, w.a, w.b} {
+			next := w.c.begin(g, "", mcp.HeaderLastEventID, id)
+			wiretest.Wait(time.Minute)
+			r.take(next.quit())
+			id = next.lastID()
+		}
+		r.wantAll(many, strings.Repeat("x", 200))
+	})
+}
+
+// breaking is a response that takes one write for each token, and none any more once it
+// is broken.
+type breaking struct {
+	tape
+	room, broken chan struct{}
+}
+
+func (w *breaking) Write(b []byte) (int, error) {
+	select {
+	case <-w.room:
+		return w.tape.Write(b)
+	case <-w.broken:
+		return 0, errors.New("the connection is broken")
+	}
+}
+
+// until lets writes through until there is this text.
+func (w *breaking) until(text string) {
+	for {
+		w.mu.Lock()
+		there := bytes.Contains(w.body.Bytes(), []byte(text))
+		w.mu.Unlock()
+		if there {
+			return
+		}
+		w.room <- struct{}{}
+		synctest.Wait()
+	}
+}
+
+// A stream breaks amid a task whose end was on its way, and is not resumed. The end was not
+// sent, and so nobody has noted it: it comes on the next stream, but no partial result does,
+// since the task has ended (P2), also where what was said before could not be noted.
+func TestLegacyPartialsLostOnTheWay(t *testing.T) {
+	for _, c := range []struct {
+		begun string // what was not sent to its end
+		noted bool   // the end of the task
+	}{
+		{`"seq":0`, true}, {`"seq":1`, true}, {`"seq":1`, false},
+	} {
+		inBubble(t, fmt.Sprint(c.begun, c.noted), func(t *testing.T) {
+			w := newDraftWorld(t, takePartial)
+			slow := &breaking{tape: tape{header: http.Header{}}, room: make(chan struct{}), broken: make(chan struct{})}
+			left := make(chan struct{})
+			go func() {
+				defer close(left)
+				w.a.Handler().ServeHTTP(slow, w.c.request(t.Context(), http.MethodGet, ""))
+			}()
+			slow.until("open")
+			tokens := w.c.call(w.a, "tokens")
+			wiretest.Wait(5 * time.Minute) // all that there is of it waits
+			w.sessions.put.Store(!c.noted)
+			slow.until(c.begun)
+			wiretest.Wait(time.Minute)
+			close(slow.broken)
+			<-left
+			w.sessions.put.Store(false)
+			anew := w.c.begin(w.a, "")
+			wiretest.Wait(time.Minute)
+			r := newPartialReader(t)
+			r.take(anew.quit())
+			if r.text[tokens] != "" || !r.over[tokens] {
+				t.Errorf("%q, over %t", r.text[tokens], r.over[tokens])
+			}
+		})
+	}
+}
+
+// A client that has begun anew after the end of a task, and was told of that end, resumes the
+// stream. That it was told could not be noted, so the session still names the task, but no
+// partial result comes after the end (P2).
+func TestLegacyPartialsResumedAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newDraftWorld(t, takePartial)
+		tokens := w.c.call(w.a, "tokens")
+		wiretest.Wait(5 * time.Minute)
+		w.sessions.put.Store(true)
+		anew := w.c.begin(w.a, "")
+		wiretest.Wait(time.Minute)
+		r := newPartialReader(t)
+		r.take(anew.quit())
+		if !r.over[tokens] || anew.lastID() == "" {
+			t.Fatalf("over %t, last event %q", r.over[tokens], anew.lastID())
+		}
+		w.sessions.put.Store(false)
+		next := w.c.begin(w.b, "", mcp.HeaderLastEventID, anew.lastID())
+		wiretest.Wait(time.Minute)
+		for _, m := range next.quit() {
+			if bytes.Contains(m, []byte(mcp.NotifyTaskPartial)) {
+				t.Errorf("after the end: %s", m)
+			}
+		}
+	})
+}
+
+// newQuietWorld is a newDraftWorld whose gateways write nothing by themselves to a client
+// that does not read: who waits for a mutex does not let the clock of a bubble go on.
+func newQuietWorld(t *testing.T, capabilities string) *world {
+	c := draftConfig(t)
+	c.KeepAlive = 24 * time.Hour
+	return newWorld(t).start(draftScript(), c, capabilities)
+}
+
+// A client reads its GET stream so slowly that a task has expired before all of its
+// partial results could be read. The stream ends without the end of the task, so that
+// nobody takes what came for all there was. The client goes on by resuming it, at any
+// replica: with what the log has, and with its other tasks; this one is unknown to it.
+func TestLegacyPartialsBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newQuietWorld(t, takePartial)
+		slow := w.c.begin(w.b, "")
+		created := w.c.do(w.a, mcp.MethodToolsCall, `{"name":"many","task":{"ttl":10000}}`)
+		id, _ := jsonrpc.GetString(created, "task", "taskId")
+		many := shim.ID(id)
+		wiretest.Wait(5 * time.Second)
+		slow.w.hold()
+		wiretest.Wait(4 * time.Minute)
+		slow.w.letGo()
+		<-slow.done
+		r := newPartialReader(t)
+		r.take(slow.said())
+		if n := len(r.text[many]); n == 0 || n >= 200 || r.over[many] {
+			t.Errorf("read %d pieces of 200, over %t", n, r.over[many])
+		}
+		says(t, w.c.ask(w.a, mcp.MethodTasksGet, `{"taskId":"`+id+`"}`).one(), `"code":-32602`)
+
+		next := w.c.begin(w.a, "", mcp.HeaderLastEventID, slow.lastID())
+		tokens := w.c.call(w.a, "tokens")
+		wiretest.Wait(time.Minute)
+		r.take(next.quit())
+		if r.over[many] || !r.over[tokens] || r.text[tokens] != "Once upon a " {
+			t.Errorf("afterwards: over %v, read %v", r.over, r.text)
+		}
+	})
+}
+
+// In the same way several responses to one request end with an error, which is the last
+// of them; there is nothing left to ask for.
+func TestResponseModesBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newQuietWorld(t, allModes)
+		h := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"letters","task":{"ttl":10000,"responseModes":["streaming"]}}`)
+		wiretest.Wait(firstWait)
+		s := &segments{t: t}
+		s.take(h.said())
+		h.w.hold()
+		wiretest.Wait(time.Minute)
+		h.w.letGo()
+		<-h.done
+		msgs := h.said()
+		last := msgs[len(msgs)-1]
+		says(t, last, `"error":{"code":-32603,"message":"`+shim.ErrBehind.Error()+`"}`)
+		if s.over {
+			t.Errorf("it is said to be complete: %s", msgs)
+		}
+		says(t, w.pull(w.b, s.task, "1").one(), `"code":-32602`)
 	})
 }

@@ -3,6 +3,7 @@ package legacy
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -483,5 +484,81 @@ func TestListeningEndsFirst(t *testing.T) {
 	s.detachGET(hold)
 	if !ended {
 		t.Error("it listens on")
+	}
+}
+
+func TestMilliseconds(t *testing.T) {
+	for in, want := range map[string]time.Duration{
+		`0`: 0, `1`: time.Millisecond, `60000`: time.Minute, `6e4`: time.Minute, `1000.0`: time.Second,
+		`null`: 1<<63 - 1, `1e400`: 1<<63 - 1, `9223372036854775807`: 1<<63 - 1, `-0`: 0,
+		`-1`: -1, `0.5`: -1, `"1"`: -1, `{}`: -1, `true`: -1, `-1e400`: -1,
+	} {
+		got, ok := readMilliseconds([]byte(in))
+		if !ok {
+			got = -1
+		}
+		if got != want {
+			t.Errorf("%s: %v, want %v", in, got, want)
+		}
+	}
+}
+
+func TestLoudEnough(t *testing.T) {
+	for _, c := range []struct {
+		level, want string
+		ok          bool
+	}{{"debug", "", true}, {"debug", "info", false}, {"info", "info", true}, {"alert", "info", true}, {"odd", "emergency", true}} {
+		if loudEnough(c.level, c.want) != c.ok {
+			t.Errorf("%q at %q: %t", c.level, c.want, !c.ok)
+		}
+	}
+}
+
+// roomy are limits that no test reaches.
+var roomy = stateLimits{bytes: 1 << 20, subscriptions: 1000, uri: 1 << 10}
+
+// However full a state is, there is room for all that is noted in it while the session lasts.
+func TestStateKeepsRoomForNames(t *testing.T) {
+	st := sessionState{Upstream: "up", Version: "2025-11-25"}
+	l := stateLimits{bytes: 16 << 10, subscriptions: 1000, uri: 1 << 20}
+	for n := l.bytes; ; n-- {
+		st.ClientInfo = json.RawMessage(`"` + strings.Repeat("x", n) + `"`)
+		if busy := (*shim.BusyError)(nil); !errors.As(l.checkSize(st), &busy) {
+			break
+		} else if busy.Key != "max_session_bytes" {
+			t.Fatalf("refused by %s", busy.Key)
+		}
+	}
+	st.LogLevel, st.Token = "emergency", "passthrough:"+strings.Repeat("x", 43)
+	for range mostTold {
+		st.Tasks = append(st.Tasks, shim.NewID())
+	}
+	for range mostSessionQuestions {
+		st.SessionQuestions = append(st.SessionQuestions, shim.NewID())
+	}
+	b, err := st.encode()
+	if err != nil || len(b) > l.bytes || len(b) < l.bytes-200 {
+		t.Errorf("a full state has %d bytes, %v", len(b), err)
+	}
+	if st, err := l.addSubscription(st, "a"); err != nil && len(st.Tasks) != mostTold {
+		t.Errorf("a refused subscription changed the state: %v", err)
+	}
+}
+
+// Questions that come at the same time have no more room than others.
+func TestStateKeepsToItsQuestions(t *testing.T) {
+	var st sessionState
+	for range mostSessionQuestions {
+		next, err := st.withSessionQuestions([]shim.ID{shim.NewID()}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st = next
+	}
+	if full, err := st.withSessionQuestions([]shim.ID{shim.NewID()}, nil); !errors.Is(err, errManySessionQuestions) || len(full.SessionQuestions) != mostSessionQuestions {
+		t.Errorf("one more: %v", err)
+	}
+	if less, err := st.withSessionQuestions(nil, st.SessionQuestions[:1]); err != nil || len(less.SessionQuestions) != mostSessionQuestions-1 {
+		t.Errorf("one that is over: %v", err)
 	}
 }

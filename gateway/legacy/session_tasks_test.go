@@ -3,10 +3,7 @@ package legacy_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -22,65 +19,6 @@ import (
 	"taskgate/internal/wiretest"
 	"taskgate/shim"
 )
-
-// taskClient is a client of 2025-11-25 with a session, that may go to any replica.
-type taskClient struct {
-	t       *testing.T
-	session string
-	serial  int
-}
-
-// do sends a request to a replica and returns its result.
-func (c *taskClient) do(g *legacyServer, method, params string) json.RawMessage {
-	c.t.Helper()
-	c.serial++
-	rec := httptest.NewRecorder()
-	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, c.serial, method, params)
-	g.Handler().ServeHTTP(rec, c.request(c.t.Context(), http.MethodPost, body))
-	if id := rec.Header().Get(mcp.HeaderSession); id != "" {
-		c.session = id
-	}
-	result, ok := jsonrpc.Get(rec.Body.Bytes(), "result")
-	if !ok {
-		c.t.Fatalf("%s: %d %s", method, rec.Code, rec.Body)
-	}
-	return result
-}
-
-func (c *taskClient) request(ctx context.Context, method, body string) *http.Request {
-	r := httptest.NewRequest(method, "/up/mcp", strings.NewReader(body)).WithContext(ctx)
-	r.Host = "127.0.0.1:8080"
-	r.Header.Set("Accept", mcp.TypeAccept)
-	r.Header.Set("Content-Type", mcp.TypeJSON)
-	if c.session != "" {
-		r.Header.Set(mcp.HeaderSession, c.session)
-	}
-	return r
-}
-
-// call makes a task of a call and returns its id.
-func (c *taskClient) call(g *legacyServer, tool string) shim.ID {
-	c.t.Helper()
-	result := c.do(g, mcp.MethodToolsCall, `{"name":"`+tool+`","task":{}}`)
-	id, ok := jsonrpc.GetString(result, "task", "taskId")
-	if !ok {
-		c.t.Fatalf("no task: %s", result)
-	}
-	return shim.ID(id)
-}
-
-// statuses has the client go, and tells what came on its stream: of each notification the task and its state.
-func (a *hearing) statuses() (out []string) {
-	a.t.Helper()
-	for _, text := range a.quit() {
-		schematest.Validate(a.t, mcp.Version20251125, "TaskStatusNotification", text)
-		id, _ := jsonrpc.GetString(text, "params", "taskId")
-		status, _ := jsonrpc.GetString(text, "params", "status")
-		message, _ := jsonrpc.GetString(text, "params", "statusMessage")
-		out = append(out, strings.TrimSpace(id+" "+status+" "+message))
-	}
-	return out
-}
 
 // The stream of a session tells of its tasks wherever they were made and run, and
 // wherever it is opened again.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"testing"
 	"time"
 
@@ -17,7 +18,9 @@ import (
 
 	"taskgate/gateway"
 	"taskgate/gateway/config"
+	"taskgate/gateway/legacy"
 	"taskgate/gateway/upstream"
+	"taskgate/gateway/wire"
 	"taskgate/internal/wiretest"
 	"taskgate/redisstore"
 	"taskgate/shim"
@@ -262,4 +265,14 @@ func steps(ctx context.Context, r *sdk.CallToolRequest) error {
 		}
 	}
 	return nil
+}
+
+// tableOf is the session table of a gateway, which only the gateway has.
+func tableOf(g *gateway.Gateway) *legacy.Table {
+	return (*legacy.Table)(reflect.ValueOf(g).Elem().FieldByName("sessions").UnsafePointer())
+}
+
+// streamsOf are the open streams of a gateway.
+func streamsOf(g *gateway.Gateway) *wire.Streams {
+	return (*wire.Streams)(reflect.ValueOf(g).Elem().FieldByName("streams").UnsafePointer())
 }

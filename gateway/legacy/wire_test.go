@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -22,11 +23,13 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/upstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/schematest"
 	"taskgate/internal/wiretest"
 	"taskgate/shim"
+	"taskgate/shim/shimtest/fake"
 )
 
 // TestLegacyWire replays the transcripts of testdata/legacy and compares what the
@@ -327,4 +330,172 @@ func (p *legacyPlay) definition(names ...string) string {
 		}
 	}
 	return names[0]
+}
+
+func (p *legacyPlay) configure(yaml []byte) {
+	c, err := config.Parse("config.yaml", yaml, func(string) (string, bool) { return "", false })
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.config = c
+}
+
+// serve starts the gateway that a transcript is about.
+func (p *legacyPlay) serve(script upstreamScript) {
+	if p.config == nil {
+		p.server = newLegacyServer(p.t, script, nil)
+	} else {
+		p.server = newWorld(p.t).gateway("r", script, p.config)
+	}
+	p.handler = p.server.Handler()
+}
+
+// sendModern serves a request of a modern client: perhaps headers and a blank
+// line, then the body.
+func (p *legacyPlay) sendModern(text string) string {
+	head, body, ok := strings.Cut(text, "\n\n")
+	if !ok {
+		head, body = "", text
+	}
+	r, _, msg := wiretest.ParseRequest(p.t, strings.TrimSpace("POST /up/mcp\n"+head)+"\n\n"+p.revealed(body)+"\n")
+	rec := httptest.NewRecorder()
+	p.handler.ServeHTTP(rec, r)
+	wiretest.CheckSchemas(p.t, msg, "", rec)
+	return p.hidden(wiretest.ResponseText(rec))
+}
+
+// secret is something random in a transcript, and what stands for it.
+type secret struct{ text, name string }
+
+// secrets are the patterns of what is random.
+var secretPatterns = []struct {
+	letter  string
+	pattern *regexp.Regexp
+}{
+	{"t", regexp.MustCompile(`"taskId\\?":\\?"([0-9a-f-]+)`)}, // also inside a text
+	{"l", regexp.MustCompile(`(?m)^id: ([A-Z2-7]{16})\.`)},
+	{"c", regexp.MustCompile(`"nextCursor":"([^"]+)"`)},
+}
+
+// hidden replaces what is random by names. Without tasks nothing is.
+func (p *legacyPlay) hidden(text string) string {
+	if p.config == nil {
+		return text
+	}
+	for _, s := range secretPatterns {
+		for _, m := range s.pattern.FindAllStringSubmatch(text, -1) {
+			p.keep(s.letter, m[1])
+		}
+	}
+	for _, s := range p.secrets {
+		text = strings.ReplaceAll(text, s.text, s.name)
+	}
+	return text
+}
+
+// keep gives a random text the next name of its kind, unless it has one.
+func (p *legacyPlay) keep(letter, text string) {
+	n := 1
+	for _, s := range p.secrets {
+		if s.text == text {
+			return
+		}
+		if strings.HasPrefix(s.name, "${"+letter) {
+			n++
+		}
+	}
+	p.secrets = append(p.secrets, secret{text, fmt.Sprintf("${%s%d}", letter, n)})
+}
+
+// revealed puts what is random back.
+func (p *legacyPlay) revealed(text string) string {
+	for _, s := range p.secrets {
+		text = strings.ReplaceAll(text, s.name, s.text)
+	}
+	return text
+}
+
+// TestBrokenServersWire replays the transcripts of testdata/broken, each a mistake of servers,
+// and compares what clients of both eras get with them, byte for byte; -update rewrites them.
+// Their sections are steps:
+//
+//	server ERA  a server of this era, legacy or modern, behind a new gateway
+//	sends       the body with which it answers tools/call, as JSON or, if it begins with
+//	            "data:", as events. {id} and {token} are those of the request, <CR> is a
+//	            carriage return that ends a line, and <FF> a byte that is no UTF-8
+//	legacy      what a client of 2025-11-25 gets for a call with a progress token
+//	modern      what one of 2026-07-28 gets
+func TestBrokenServersWire(t *testing.T) {
+	replayTranscripts(t, "broken", playBroken)
+}
+
+// Clients ask for this.
+const (
+	brokenCall   = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","_meta":{"progressToken":"p"}}}`
+	brokenModern = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","_meta":{$META,"progressToken":"p"}}}`
+)
+
+func playBroken(t *testing.T, archive *txtar.Archive) {
+	var server *fake.Server
+	var handler http.Handler
+	for i := range archive.Files {
+		f := &archive.Files[i]
+		switch word, name, _ := strings.Cut(f.Name, " "); word {
+		case "server":
+			mode := fake.Stateful
+			if name == "modern" {
+				mode = fake.Modern
+			}
+			server = fake.New(t, mode)
+			handler = startAlone(t, upstream.Config{URL: server.URL}, nil).Handler()
+		case "sends":
+			server.Tool("t", sends(string(f.Data)))
+		case "legacy":
+			made := askBroken(t, handler, "POST /up/mcp\n\n"+wiretest.InitializeBody)
+			session := mcp.HeaderSession + ": " + made.Header().Get(mcp.HeaderSession)
+			f.Data = []byte(responseText(askBroken(t, handler, "POST /up/mcp\n"+session+"\n\n"+brokenCall)))
+		case "modern":
+			f.Data = []byte(responseText(askBroken(t, handler, "POST /up/mcp\n\n"+brokenModern)))
+		default:
+			t.Fatalf("unknown section %q", f.Name)
+		}
+	}
+}
+
+// sends is a tool that answers as a section says.
+func sends(body string) fake.Behaviour {
+	body = strings.NewReplacer("<CR>\n", "\r", "<FF>", "\xff").Replace(body)
+	return func(x *fake.Exchange) {
+		x.Run()
+		x.W.Header().Set("Content-Type", mcp.TypeJSON)
+		if strings.HasPrefix(body, "data:") {
+			x.W.Header().Set("Content-Type", mcp.TypeSSE)
+		}
+		_, _ = io.WriteString(x.W, x.Fill(body)) // a client that has gone hears nothing
+	}
+}
+
+// askBroken plays a request, and holds the response against the official schema of its version.
+func askBroken(t *testing.T, handler http.Handler, request string) *httptest.ResponseRecorder {
+	t.Helper()
+	r, word, msg := wiretest.ParseRequest(t, request)
+	rec := httptest.NewRecorder()
+	handler.ServeHTTP(rec, r)
+	if strings.Contains(request, "$META") {
+		wiretest.CheckSchemas(t, msg, word, rec)
+		return rec
+	}
+	for _, text := range wiretest.MessagesOf(rec.Header().Get("Content-Type"), rec.Body.Bytes()) {
+		if result, ok := jsonrpc.Get(text, "result"); ok && msg.Method == mcp.MethodToolsCall {
+			schematest.Validate(t, mcp.Version20251125, "CallToolResult", result)
+		}
+	}
+	return rec
+}
+
+// eventID is the id of an event of a legacy stream, which has a random name in it.
+var eventID = regexp.MustCompile(`(?m)^id: .*$`)
+
+func responseText(rec *httptest.ResponseRecorder) string {
+	return eventID.ReplaceAllString(wiretest.ResponseText(rec), "id: (its id)")
 }

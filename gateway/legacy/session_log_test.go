@@ -3,14 +3,22 @@ package legacy
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"taskgate/gateway/endpoint"
+	"taskgate/internal/eventstream"
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
+	"taskgate/redisstore"
 	"taskgate/shim"
 )
 
@@ -191,4 +199,154 @@ func TestQuestionsOfABrokenStreamAreGivenBack(t *testing.T) {
 			a.work.Wait()
 		}
 	})
+}
+
+// tablesOfReplicas are two replicas over one store. What they hear of each other goes
+// through that.
+func tablesOfReplicas(t *testing.T) (a, b *Table) {
+	t.Helper()
+	store, err := redisstore.Open(t.Context(), "embedded",
+		redisstore.Options{ClockTTL: true, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 2)
+	for _, table := range []**Table{&a, &b} {
+		*table, _ = newTable(store.Sessions(10, time.Hour))
+		go func() { done <- (*table).Run(ctx) }()
+	}
+	t.Cleanup(func() {
+		stop()
+		_ = a.Close(context.Background())
+		_ = b.Close(context.Background())
+		if err := errors.Join(<-done, <-done, store.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return a, b
+}
+
+// A signal that cancels a request reaches the replica where that runs, whatever its id is. It
+// is kept for a while, and cancels no later request with the same id: neither one that its
+// replica has begun meanwhile, nor one at a replica that did not know the session.
+func TestCancelOfAnEndedRequest(t *testing.T) {
+	long := jsonrpc.StringID(strings.Repeat("x", 1<<20))
+	for name, id := range map[string]jsonrpc.ID{"short": jsonrpc.IntID(5), "long": long} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b := tablesOfReplicas(t)
+				s := mustCreate(t, a, sessionState{Upstream: "up"})
+				defer s.endUse()
+				if err := s.abortRequest(t.Context(), id); err != nil { // it has ended
+					t.Fatal(err)
+				}
+				wiretest.Wait(10 * time.Second)
+				o, err := b.open(t.Context(), s.id, "up", shim.Principal{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer o.endUse()
+				call, end, _ := o.beginRequest(t.Context(), id)
+				defer end()
+				wiretest.Wait(2 * time.Minute)
+				if call.Err() != nil {
+					t.Fatal("the cancellation of another request has ended it")
+				}
+				if err := s.abortRequest(t.Context(), id); err != nil {
+					t.Fatal(err)
+				}
+				wiretest.Wait(time.Second)
+				if !errors.Is(context.Cause(call), shim.ErrCancelled) {
+					t.Error("it is not cancelled")
+				}
+				if n := len(callKey(id)); n > 100 {
+					t.Errorf("%d bytes go to every replica", n)
+				}
+			})
+		})
+	}
+}
+
+// A progress token is kept with the call and repeated with each progress. One that is far
+// longer than any client makes is none.
+func TestLongProgressToken(t *testing.T) {
+	a, _ := tablesOfReplicas(t)
+	s := mustCreate(t, a, sessionState{Upstream: "up"})
+	defer s.endUse()
+	for size, kept := range map[int]bool{100: true, 1 << 20: false} {
+		token := `"` + strings.Repeat("x", size) + `"`
+		msg := jsonrpc.Message{Kind: jsonrpc.Request, Method: "tools/call", Params: []byte(`{"_meta":{"progressToken":` + token + `}}`)}
+		if q := newLegacyRequest(&Handler{}, s, shim.Principal{}, msg); (string(q.token) == token) != kept || !kept && q.token != nil {
+			t.Errorf("of %d bytes %d are kept", size, len(q.token))
+		}
+	}
+}
+
+// Of messages in a row that the store has forgotten a client hears once, also where nothing follows them.
+func TestForgottenMessagesAreToldOnce(t *testing.T) {
+	for _, log := range [][]logEntry{
+		{{1, nil}, {2, nil}, {3, nil}, {4, []byte(`{"id":1}`)}},
+		{{1, nil}, {2, nil}, {3, nil}},
+	} {
+		table, _ := newTable(newBrokenSessions(t, false))
+		out := httptest.NewRecorder()
+		w := &writer{s: newSession(table, "s"), name: "x", kept: true, out: eventstream.NewWriter(out, eventstream.Options{})}
+		w.sendMore(t.Context(), nil, log)
+		if n := strings.Count(out.Body.String(), "messages may be missing"); n != 1 {
+			t.Errorf("it is told %d times:\n%s", n, out.Body)
+		}
+	}
+}
+
+// A client that counts and begins anew gets no id from before its mark: from such an id it
+// would be resumed as the client before it, which has had more.
+func TestNoIDsBeforeTheMark(t *testing.T) {
+	const mark = 5
+	for _, c := range []struct {
+		w    writer
+		no   int64
+		want string
+	}{
+		{writer{name: "get", kept: true, count: &seqFilter{last: mark}}, mark - 1, ""},
+		{writer{name: "get", kept: true, count: &seqFilter{last: mark}}, mark, "get.5"},
+		{writer{name: "get", kept: true, resumed: true, count: &seqFilter{last: mark}}, mark - 1, "get.4"},
+		{writer{name: "get", kept: true}, mark - 1, "get.4"},
+		{writer{name: "get"}, mark, ""},
+	} {
+		if got := c.w.eventID(c.no); got != c.want {
+			t.Errorf("message %d of %+v has the id %q, want %q", c.no, c.w, got, c.want)
+		}
+	}
+}
+
+// A client that begins anew where the last stream left partial results and the end of a task
+// in the log gets both from the beginning, and not the end alone: the record has forgotten
+// the task by then.
+func TestUnsentEndBeginsAnew(t *testing.T) {
+	message := func(method, params string) []byte {
+		return jsonrpc.AppendNotification(nil, method, []byte(params))
+	}
+	log := []logEntry{
+		{4, message(mcp.NotifyTaskPartial, `{"taskId":"forgotten","seq":3}`)},
+		{5, message(mcp.NotifyTaskStatus, `{"taskId":"forgotten","status":"completed"}`)},
+		{6, message(mcp.NotifyTaskStatus, `{"taskId":"named","status":"completed"}`)},
+		{7, message(mcp.NotifyToolsListChanged, `{}`)},
+	}
+	c := newSeqFilter(log, 0, false, []shim.ID{"named"})
+	c.noteFloor(8)
+	if !slices.Equal(c.unsent, []shim.ID{"forgotten"}) {
+		t.Errorf("followed besides: %s", c.unsent)
+	}
+	for i, want := range []bool{false, false, false, true} {
+		if got := c.isDue(log[i].no, log[i].message); got != want {
+			t.Errorf("%s is sent from the log: %t", log[i].message, got)
+		}
+	}
+	for seq := range int64(2) {
+		m := message(mcp.NotifyTaskPartial, fmt.Sprintf(`{"taskId":"forgotten","seq":%d}`, seq))
+		if !c.isDue(9+seq, m) {
+			t.Errorf("%s is not sent", m)
+		}
+	}
 }

@@ -7,17 +7,22 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"taskgate/gateway/config"
 	"taskgate/gateway/legacy"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/schematest"
+	"taskgate/internal/wiretest"
 	"taskgate/shim"
 )
 
@@ -368,4 +373,128 @@ upstreams:
 		t.Fatal(err)
 	}
 	return c
+}
+
+// taskClient is a client of 2025-11-25 with a session, that may go to any replica.
+type taskClient struct {
+	t       *testing.T
+	session string
+	serial  int
+}
+
+// do sends a request to a replica and returns its result.
+func (c *taskClient) do(g *legacyServer, method, params string) json.RawMessage {
+	c.t.Helper()
+	c.serial++
+	rec := httptest.NewRecorder()
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, c.serial, method, params)
+	g.Handler().ServeHTTP(rec, c.request(c.t.Context(), http.MethodPost, body))
+	if id := rec.Header().Get(mcp.HeaderSession); id != "" {
+		c.session = id
+	}
+	result, ok := jsonrpc.Get(rec.Body.Bytes(), "result")
+	if !ok {
+		c.t.Fatalf("%s: %d %s", method, rec.Code, rec.Body)
+	}
+	return result
+}
+
+func (c *taskClient) request(ctx context.Context, method, body string) *http.Request {
+	r := httptest.NewRequest(method, "/up/mcp", strings.NewReader(body)).WithContext(ctx)
+	r.Host = "127.0.0.1:8080"
+	r.Header.Set("Accept", mcp.TypeAccept)
+	r.Header.Set("Content-Type", mcp.TypeJSON)
+	if c.session != "" {
+		r.Header.Set(mcp.HeaderSession, c.session)
+	}
+	return r
+}
+
+// call makes a task of a call and returns its id.
+func (c *taskClient) call(g *legacyServer, tool string) shim.ID {
+	c.t.Helper()
+	result := c.do(g, mcp.MethodToolsCall, `{"name":"`+tool+`","task":{}}`)
+	id, ok := jsonrpc.GetString(result, "task", "taskId")
+	if !ok {
+		c.t.Fatalf("no task: %s", result)
+	}
+	return shim.ID(id)
+}
+
+// statuses has the client go, and tells what came on its stream: of each notification the task and its state.
+func (a *hearing) statuses() (out []string) {
+	a.t.Helper()
+	for _, text := range a.quit() {
+		schematest.Validate(a.t, mcp.Version20251125, "TaskStatusNotification", text)
+		id, _ := jsonrpc.GetString(text, "params", "taskId")
+		status, _ := jsonrpc.GetString(text, "params", "status")
+		message, _ := jsonrpc.GetString(text, "params", "statusMessage")
+		out = append(out, strings.TrimSpace(id+" "+status+" "+message))
+	}
+	return out
+}
+
+// result begins to wait for the result of a task.
+func (w *world) result(g *legacyServer, id shim.ID) *hearing {
+	w.t.Helper()
+	return w.c.ask(g, mcp.MethodTasksResult, `{"taskId":"`+string(id)+`"}`)
+}
+
+// resume goes on with a stream after the last event of it that has come.
+func (w *world) resume(g *legacyServer, of *hearing) *hearing {
+	w.t.Helper()
+	return w.c.begin(g, "", mcp.HeaderLastEventID, of.lastID())
+}
+
+// answer answers a question.
+func (w *world) answer(g *legacyServer, question string) {
+	w.t.Helper()
+	body := answerBody(question, "red")
+	if a := w.c.begin(g, body); a.w.status != http.StatusAccepted {
+		w.t.Errorf("an answer: %d", a.w.status)
+	}
+}
+
+// asked are the ids of the questions that have come, and of those that were taken back,
+// each with a minus.
+func (a *hearing) asked() (ids []string) {
+	a.t.Helper()
+	for _, text := range a.said() {
+		if _, _, over, ok := legacy.ReadQuestion(text); over {
+			id, _ := jsonrpc.GetString(text, "params", "requestId")
+			ids = append(ids, "-"+id)
+		} else if ok {
+			id, _ := jsonrpc.GetString(text, "id")
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// wantAsked wants these questions to have come, and no others.
+func (a *hearing) wantAsked(what string, ids ...string) {
+	a.t.Helper()
+	if got := a.asked(); !slices.Equal(got, ids) {
+		a.t.Fatalf("%s: asked %v, want %v, in %s", what, got, ids, strings.Join(slices.Sorted(maps.Keys(set(a.said()))), "\n"))
+	}
+}
+
+func set(messages [][]byte) map[string]bool {
+	m := make(map[string]bool)
+	for _, text := range messages {
+		m[string(text)] = true
+	}
+	return m
+}
+
+// nth names a question that a task of the script asks.
+func nth(id shim.ID, no int) string { return legacy.QuestionName(id, fmt.Sprint("q", no)) }
+
+// closing closes what is open, so that the replicas can end.
+func (w *world) closing(open ...*hearing) {
+	for _, a := range open {
+		a.leave()
+		<-a.done
+	}
+	wiretest.Wait(time.Second)
 }

@@ -1,0 +1,316 @@
+package legacy_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/upstream"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
+	"taskgate/internal/redistest"
+	"taskgate/internal/wiretest"
+	"taskgate/shim/shimtest/fake"
+)
+
+// What a server does wrong with a result, every client gets in the same way, plainly and
+// from a task.
+func TestBrokenServers(t *testing.T) {
+	for name, c := range map[string]struct {
+		result string // after the content
+		want   string
+		lacks  []string
+	}{
+		"a stray resultType":      {`,"resultType":"task"`, `"text":"ok"`, []string{`"task"`}},
+		"a harmless one":          {`,"resultType":"complete"`, `"text":"ok"`, nil},
+		"a stray related-task":    {`,"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"theirs"},"a":1.0}`, `"a":1.0`, []string{"theirs"}},
+		"bytes that are no UTF-8": {",\"x\":\"\xff\"", "\"x\":\"\uFFFD\"", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := fake.New(t, fake.Stateful)
+			s.Tool("t", fake.Stream(`{"jsonrpc":"2.0","id":{id},"result":{"content":[{"type":"text","text":"ok"}]`+c.result+`}}`))
+			url := newBefore(t, s, nil)
+			check := func(who, got string) {
+				t.Helper()
+				for _, text := range c.lacks {
+					if strings.Contains(got, text) {
+						t.Errorf("%s: %s", who, got)
+					}
+				}
+				if !strings.Contains(got, c.want) {
+					t.Errorf("%s: %s", who, got)
+				}
+			}
+			client := newRawClient(t, url).initialize("")
+			_, plain := client.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`)
+			check("a plain call", plain)
+			_, result := client.post(fmt.Sprintf(resultBody, client.task("t")))
+			check("from a task", result)
+			status, body := exchange(t, asked{caps: `{}`, method: mcp.MethodToolsCall, params: `{"name":"t"}`}, url)
+			if status != http.StatusOK || !strings.Contains(body, `"resultType":"complete"`) {
+				t.Errorf("a modern client: %d %s", status, body)
+			}
+			check("a modern client", body)
+		})
+	}
+}
+
+// Progress that counts back reaches no client: what does not rise is left out.
+func TestProgressCountsBack(t *testing.T) {
+	progress := func(n string) string {
+		return `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":{token},"progress":` + n + `}}`
+	}
+	for name, mode := range map[string]fake.Mode{"modern": fake.Modern, "legacy": fake.Stateful} {
+		t.Run(name, func(t *testing.T) {
+			s := fake.New(t, mode)
+			answer := fake.Stream(progress("2"), progress("1"), progress("2"), progress("3"), `{"jsonrpc":"2.0","id":{id},"result":{"resultType":"complete","messages":[],"content":[]}}`)
+			s.Capabilities(`{"tools":{},"prompts":{}}`)
+			s.Tool("t", answer)
+			s.On("prompts/get", answer)
+			url := newBefore(t, s, nil)
+			client := newRawClient(t, url).initialize("")
+			check := func(who, got string) {
+				t.Helper()
+				var heard []string
+				for _, rest := range strings.Split(got, `"progress":`)[1:] {
+					heard = append(heard, rest[:1])
+				}
+				if strings.Join(heard, " ") != "2 3" {
+					t.Errorf("%s: %s", who, got)
+				}
+			}
+			for _, method := range []string{mcp.MethodToolsCall, mcp.MethodPromptsGet} {
+				_, got := client.post(`{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"name":"t","_meta":{"progressToken":"p"}}}`)
+				check("legacy "+method, got)
+				a := asked{method: method, params: `{"name":"t"}`, caps: `{},"progressToken":"p"`}
+				_, got = exchange(t, a, url)
+				check("modern "+method, got)
+			}
+		})
+	}
+}
+
+// What the gateway does not know goes through between clients and servers of both eras: a
+// client's request, and a server's notification on the stream of a call and outside of any.
+func TestForeignMethods(t *testing.T) {
+	const said = `{"jsonrpc":"2.0","method":"notifications/acme/said","params":{"x":1.0}}`
+	for name, mode := range map[string]fake.Mode{"modern": fake.Modern, "legacy": fake.Stateful} {
+		t.Run(name, func(t *testing.T) {
+			s := fake.New(t, mode)
+			s.Tool("t", fake.Stream(said, `{"jsonrpc":"2.0","id":{id},"result":{"resultType":"complete","content":[]}}`))
+			s.On("acme/do", fake.Result(`{"resultType":"complete","did":1.0}`))
+			listening := make(chan struct{}, 1)
+			s.On("subscriptions/listen", func(x *fake.Exchange) {
+				x.Event(x.Fill(`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":{id}},"notifications":{"toolsListChanged":true}}}`))
+				x.Event(said)
+				listening <- struct{}{}
+				<-x.R.Context().Done()
+			})
+			url := newBefore(t, s, nil)
+			c := newRawClient(t, url).initialize("")
+			if _, got := c.post(`{"jsonrpc":"2.0","id":1,"method":"acme/do","params":{"y":2.0}}`); !strings.Contains(got, `"did":1.0`) {
+				t.Errorf("a legacy client's request: %s", got)
+			}
+			if _, got := c.post(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t"}}`); !strings.Contains(got, said) {
+				t.Errorf("on a legacy client's call: %s", got)
+			}
+			status, body := exchange(t, asked{caps: `{}`, method: "acme/do", params: `{"y":2.0}`}, url)
+			if status != http.StatusOK || !strings.Contains(body, `"did":1.0`) {
+				t.Errorf("a modern client's request: %s", body)
+			}
+			if seen := s.Seen("acme/do"); len(seen) != 2 || !strings.Contains(string(seen[1].Params), `"y":2.0`) {
+				t.Errorf("the server got %d", len(seen))
+			}
+			status, body = exchange(t, asked{caps: `{}`, method: mcp.MethodToolsCall, params: `{"name":"t"}`}, url)
+			if status != http.StatusOK || !strings.Contains(body, said) {
+				t.Errorf("on a modern client's call: %s", body)
+			}
+			status, body = exchange(t, asked{caps: `{}`, method: "acme/else", params: `{"y":2.0}`}, url)
+			if status != http.StatusNotFound || !strings.Contains(body, `"code":-32601`) {
+				t.Errorf("a method that nobody knows: %d %s", status, body)
+			}
+			if mode == fake.Stateful { // as servers of the Go SDK refuse it
+				s.On("acme/else", fake.Status(http.StatusBadRequest, "text/plain", "unsupported"))
+				status, body = exchange(t, asked{caps: `{}`, method: "acme/else", params: `{"y":2.0}`}, url)
+				if status != http.StatusNotFound || !strings.Contains(body, `"code":-32601`) {
+					t.Errorf("a method that is refused: %d %s", status, body)
+				}
+			}
+
+			get := c.takeStream()
+			if mode == fake.Modern {
+				wiretest.Await(t, listening, "the listen stream")
+			} else {
+				settled(t, "the server is listened to", func() bool {
+					s.Notify("notifications/nobody", `{}`) // the head of the GET stream comes when it is open
+					return s.Listeners() > 0
+				})
+				s.Notify("notifications/acme/said", `{"x":1.0}`)
+			}
+			get.heard(`"notifications/acme/said"`)
+		})
+	}
+}
+
+// exchange makes a request of a modern client, and returns the whole answer.
+func exchange(t *testing.T, a asked, url string) (int, string) {
+	t.Helper()
+	resp, err := http.DefaultClient.Do(a.request(t.Context(), url, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var b strings.Builder
+	if err := resp.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, b.String()
+}
+
+// A tool of a modern server that HTTP clients must drop is hidden from legacy clients too,
+// and not called (protocol.md 2.4). A call of a tool that the server does not list makes no
+// task, for clients of either era.
+func TestToolsThatAreNotThere(t *testing.T) {
+	for name, mode := range map[string]fake.Mode{"modern": fake.Modern, "legacy with tasks": fake.Stateful} {
+		t.Run(name, func(t *testing.T) {
+			s := fake.New(t, mode)
+			s.Capabilities(`{"tools":{},"tasks":{"requests":{"tools":{"call":{}}}}}`)
+			s.Tool("t", fake.Text("ok"))
+			s.Tool("bad", fake.Text("ok"))
+			s.Schema("bad", `{"type":"object","properties":{"n":{"type":"number","x-mcp-header":"N"}}}`)
+			url := newBefore(t, s, func(c *config.Config) { c.Upstreams[0].Defaults.Tasks = config.TasksAlways })
+			c := newRawClient(t, url).initialize("")
+			call := func(params string) string {
+				t.Helper()
+				_, got := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + params + `}`)
+				return got
+			}
+			unknown := `"code":-32602,"message":"unknown tool`
+			if mode == fake.Modern {
+				if _, got := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); strings.Contains(got, "bad") || !strings.Contains(got, `"t"`) {
+					t.Errorf("listed %s", got)
+				}
+				for _, params := range []string{`{"name":"bad","arguments":{"key":"bad"}}`, `{"name":"bad","task":{}}`} {
+					if got := call(params); !strings.Contains(got, unknown) {
+						t.Errorf("called: %s", got)
+					}
+				}
+			}
+			if got := call(`{"name":"nope","task":{}}`); !strings.Contains(got, unknown) {
+				t.Errorf("as a task: %s", got)
+			}
+			if got := call(`{"name":"t","task":{}}`); !strings.Contains(got, `"taskId"`) {
+				t.Errorf("a known one: %s", got)
+			}
+			if _, got := c.post(`{"jsonrpc":"2.0","id":2,"method":"tasks/list","params":{"cursor":null}}`); strings.Count(got, `"taskId"`) != 1 {
+				t.Errorf("tasks: %s", got)
+			}
+			a := asked{caps: canTasks, method: mcp.MethodToolsCall, params: `{"name":"nope"}`}
+			wantRefusal(t, a.send(t, url, ""), mcp.CodeInvalidParams, "unknown tool")
+			if n := s.Runs("bad"); n != 0 {
+				t.Errorf("the hidden tool ran %d times", n)
+			}
+		})
+	}
+}
+
+// newBefore starts a gateway with a store in front of a server that does what it is told.
+func newBefore(t *testing.T, s *fake.Server, change func(*config.Config)) (url string) {
+	t.Helper()
+	c := newConfig(change)
+	c.Store, c.StateKeys = redistest.Start(t).URL(), []config.StateKey{parkKey}
+	return startReplica(t, "a", c, parts{server: upstream.Config{URL: s.URL, Tasks: upstream.TaskUse(c.Upstreams[0].UpstreamTasks)}}).url
+}
+
+// A modern server that wants nothing but to be called again with its state is, for a
+// client that declares nothing (protocol.md 2.7).
+func TestStateWithoutQuestions(t *testing.T) {
+	s := fake.New(t, fake.Modern)
+	again := func(done string) fake.Behaviour {
+		return func(x *fake.Exchange) {
+			if state, _ := jsonrpc.GetString(x.Params, "requestState"); state == "later" {
+				fake.Result(done)(x)
+				return
+			}
+			fake.Result(`{"resultType":"input_required","requestState":"later"}`)(x)
+		}
+	}
+	s.Capabilities(`{"tools":{},"prompts":{},"resources":{}}`)
+	s.Tool("t", again(`{"resultType":"complete","content":[{"type":"text","text":"done"}]}`))
+	s.On("prompts/get", again(`{"resultType":"complete","messages":[{"role":"user","content":{"type":"text","text":"done"}}]}`))
+	s.On("resources/read", again(`{"resultType":"complete","ttlMs":0,"cacheScope":"private","contents":[{"uri":"a:b","text":"done"}]}`))
+	url := newBefore(t, s, nil)
+	for name, body := range map[string]string{
+		"tool":     `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`,
+		"prompt":   `{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"name":"p"}}`,
+		"resource": `{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"a:b"}}`,
+		"task":     "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newRawClient(t, url).initialize("")
+			if name == "task" {
+				body = fmt.Sprintf(resultBody, c.task("t"))
+			}
+			_, got := c.post(body)
+			if !strings.Contains(got, `"done"`) {
+				t.Errorf("%s", got)
+			}
+		})
+	}
+}
+
+// TestSubscribedWhileAway: that a server cannot be listened to at the moment does not say that it never reports updates of
+// a resource.
+func TestSubscribedWhileAway(t *testing.T) {
+	server := fake.New(t, fake.Modern)
+	server.Capabilities(`{"resources":{"subscribe":true}}`)
+	server.On(mcp.MethodListen, fake.Status(http.StatusServiceUnavailable, "text/plain", "away"))
+	c := newRawClient(t, newBefore(t, server, nil)).initialize("")
+	status, body := c.post(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"test://a"}}`)
+	if status != http.StatusOK || !strings.Contains(body, `-32603`) {
+		t.Errorf("subscribed while the server is away: %d %s", status, body)
+	}
+}
+
+// TestReplicasStayInTheirEra: a session goes on in the era in which its server was spoken to
+// when it began, on replicas as well that meet the server when it has learned another one.
+// Sessions that begin then are in the era of their client.
+func TestReplicasStayInTheirEra(t *testing.T) {
+	redis := redistest.Start(t)
+	server := fake.New(t, fake.Modern)
+	server.Tool("t", fake.Text("ok"))
+	on := func(name, session string) *rawClient {
+		store := func(c *config.Config) { c.Store = redis.URL() }
+		c := newRawClient(t, startReplica(t, name, newConfig(store), parts{server: upstream.Config{URL: server.URL}}).url)
+		c.session = session
+		return c
+	}
+	calls := func(c *rawClient, want mcp.Era) {
+		t.Helper()
+		status, body := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`)
+		if status != http.StatusOK || !strings.Contains(body, `"ok"`) {
+			t.Errorf("call: %d %s", status, body)
+		}
+		sent := server.Seen(mcp.MethodToolsCall)
+		if got := mcp.EraOf(sent[len(sent)-1].Header.Get(mcp.HeaderProtocolVersion)); got != want {
+			t.Errorf("the server was called in %v, want %v", got, want)
+		}
+	}
+	a := on("a", "")
+	a.initialize("")
+	calls(a, mcp.Modern)
+
+	server.Become(fake.Both)
+	calls(on("b", a.session), mcp.Modern)
+	c := on("c", "")
+	c.initialize("")
+	calls(c, mcp.Legacy)
+	calls(on("d", c.session), mcp.Legacy)
+	calls(on("e", a.session), mcp.Modern)
+	if n := len(server.Seen(mcp.MethodInitialize)); n != 2 {
+		t.Errorf("%d handshakes, want one that is refused and one that is not", n)
+	}
+}
