@@ -67,23 +67,6 @@ func withQuestions(s *sdk.Server) {
 	})
 }
 
-// asked connects an ordinary client that answers.
-func (s *legacyStack) asked(t *testing.T, version string, o *sdk.ClientOptions) *sdk.ClientSession {
-	t.Helper()
-	transport := &http.Transport{}
-	t.Cleanup(transport.CloseIdleConnections)
-	client := sdk.NewClient(&sdk.Implementation{Name: "client", Version: "1"}, o)
-	client.AddRoots(&sdk.Root{URI: "file:///a"}, &sdk.Root{URI: "file:///b"})
-	session, err := client.Connect(t.Context(),
-		&sdk.StreamableClientTransport{Endpoint: s.url, HTTPClient: &http.Client{Transport: transport}},
-		&sdk.ClientSessionOptions{ProtocolVersion: version})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = session.Close() })
-	return session
-}
-
 func red(context.Context, *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
 	return &sdk.ElicitResult{Action: "accept", Content: map[string]any{"colour": "red"}}, nil
 }
@@ -108,7 +91,7 @@ func TestReplicasAsk(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			stack := newLegacyReplicas(t, nil)
 			withQuestions(stack.server)
-			c := stack.asked(t, version, &sdk.ClientOptions{ElicitationHandler: red, CreateMessageHandler: sample})
+			c := stack.connect(t, version, &sdk.ClientOptions{ElicitationHandler: red, CreateMessageHandler: sample})
 			const want = "accept red m1 2"
 			tool, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "ask"})
 			if err != nil || textOf(tool) != want {
@@ -131,7 +114,7 @@ func TestReplicasAsk(t *testing.T) {
 func TestReplicasAskRefused(t *testing.T) {
 	stack := newLegacyReplicas(t, nil)
 	withQuestions(stack.server)
-	c := stack.asked(t, mcp.Version20251125, &sdk.ClientOptions{
+	c := stack.connect(t, mcp.Version20251125, &sdk.ClientOptions{
 		ElicitationHandler: func(context.Context, *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
 			return nil, errors.New("nobody at home")
 		},
@@ -140,7 +123,7 @@ func TestReplicasAskRefused(t *testing.T) {
 	if err != nil && !strings.Contains(err.Error(), "nobody at home") || err == nil && (!r.IsError || !strings.Contains(textOf(r), "nobody at home")) {
 		t.Errorf("the client's error: %v, %v", r, err)
 	}
-	silent := stack.asked(t, mcp.Version20251125, nil)
+	silent := stack.connect(t, mcp.Version20251125, nil)
 	r, err = silent.CallTool(t.Context(), &sdk.CallToolParams{Name: "colour"})
 	if err == nil && !r.IsError {
 		t.Errorf("a client that cannot be asked: %v", r)
@@ -355,7 +338,7 @@ func TestReplicasHandleAsks(t *testing.T) {
 		<-stack.session.proceed
 		return askColour(ctx, r.Session)
 	})
-	c := stack.asked(t, mcp.Version20250618, &sdk.ClientOptions{ElicitationHandler: red})
+	c := stack.connect(t, mcp.Version20250618, &sdk.ClientOptions{ElicitationHandler: red})
 	handle, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "late"})
 	if err != nil {
 		t.Fatal(err)
@@ -398,7 +381,7 @@ func newAsidePair(t *testing.T) (stack *legacyReplicas, a, b *rawClient, get *ss
 	withAsides(stack.server)
 	a, b = stack.beginBoth(t, canBeAsked)
 	get = openSSE(t, a, http.MethodGet, "", "")
-	stack.until(t, func(wait <-chan time.Time) bool {
+	stack.awaitGET(t, func(wait <-chan time.Time) bool {
 		for {
 			select {
 			case line := <-get.lines:
@@ -413,9 +396,9 @@ func newAsidePair(t *testing.T) (stack *legacyReplicas, a, b *rawClient, get *ss
 	return stack, a, b, get
 }
 
-// until has the server tell of a change until it is heard of, which is when the GET
+// awaitGET has the server tell of a change until it is heard of, which is when the GET
 // stream of the session is there. What a server of the go-sdk asks before is lost.
-func (r *legacyReplicas) until(t *testing.T, heard func(wait <-chan time.Time) bool) {
+func (r *legacyReplicas) awaitGET(t *testing.T, heard func(wait <-chan time.Time) bool) {
 	t.Helper()
 	for i := range 20 {
 		r.addTool(fmt.Sprint("more", i))
@@ -424,6 +407,25 @@ func (r *legacyReplicas) until(t *testing.T, heard func(wait <-chan time.Time) b
 		}
 	}
 	t.Fatal("timed out: the GET stream")
+}
+
+// connectStanding connects an ordinary client that answers, and waits for its GET stream.
+func (r *legacyReplicas) connectStanding(t *testing.T, version string) *sdk.ClientSession {
+	t.Helper()
+	changed := make(chan struct{}, 100)
+	c := r.connect(t, version, &sdk.ClientOptions{
+		ElicitationHandler: red, CreateMessageHandler: sample,
+		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { changed <- struct{}{} },
+	})
+	r.awaitGET(t, func(wait <-chan time.Time) bool {
+		select {
+		case <-changed:
+			return true
+		case <-wait:
+			return false
+		}
+	})
+	return c
 }
 
 // TestReplicasAskAside: a question on the GET stream of a session is asked on the stream of
@@ -481,19 +483,7 @@ func TestReplicasAskAsideSDK(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			stack := newLegacyReplicas(t, nil)
 			withAsides(stack.server)
-			changed := make(chan struct{}, 100)
-			c := stack.asked(t, version, &sdk.ClientOptions{
-				ElicitationHandler: red, CreateMessageHandler: sample,
-				ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { changed <- struct{}{} },
-			})
-			stack.until(t, func(wait <-chan time.Time) bool {
-				select {
-				case <-changed:
-					return true
-				case <-wait:
-					return false
-				}
-			})
+			c := stack.connectStanding(t, version)
 			for range 3 {
 				tool, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "ask"})
 				if err != nil || textOf(tool) != "accept red m1 2" {
@@ -549,7 +539,7 @@ func (s *legacyReplicas) watched(t *testing.T, c *rawClient, replica int) (broke
 // TestReplicasAskedWhileAway: a client whose connection is broken just when a server
 // asks finds the question when it resumes the stream (X5).
 func TestReplicasAskedWhileAway(t *testing.T) {
-	stack := newLegacyReplicas(t, soon)
+	stack := newLegacyReplicas(t, resumeSoon)
 	withLateQuestions(stack, 1, 1)
 	a, b := stack.beginBoth(t, canBeAsked)
 	broken := stack.watched(t, a, 0)
@@ -572,7 +562,7 @@ func TestReplicasAskedNobody(t *testing.T) {
 	heard := withLateQuestions(stack, 3, 2)
 	a := stack.begin(t, 0, canBeAsked)
 	broken := stack.watched(t, a, 0)
-	leave := a.sends(lateCall)
+	leave := a.beginPost(lateCall)
 	wiretest.Await(t, stack.session.started, "the tool")
 	leave()
 	wiretest.Await(t, broken, "the connection's end")

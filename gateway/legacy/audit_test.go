@@ -32,7 +32,7 @@ func auditOf(t *testing.T, h *house) {
 	alice, bob := h.caller(wiretest.AliceKey), h.caller(wiretest.BobKey)
 	alice.asks = true
 	id := alice.task()
-	alice.status(id, "working") // no result is read
+	alice.awaitStatus(id, "working") // no result is read
 	alice.modern("tasks/update", `"taskId":"`+id+`","inputResponses":{"nobody asked":{"action":"decline"}},`)
 	h.events.proceed <- struct{}{}
 	for _, method := range []string{"tasks/get", "tasks/cancel", "tasks/update"} {
@@ -47,7 +47,7 @@ func auditOf(t *testing.T, h *house) {
 	alice.modern("tasks/cancel", `"taskId":"`+next+`",`)
 	wiretest.Await(t, h.events.cancelled, "the cancellation upstream")
 	third := field(alice.modern("tools/call", `"name":"colour",`), "taskId")
-	alice.status(third, "input_required")
+	alice.awaitStatus(third, "input_required")
 	key := openQuestion(t, alice.modern("tasks/get", `"taskId":"`+third+`",`))
 	answer := `"taskId":"` + third + `","inputResponses":{"` + key + `":{"action":"accept","content":{"colour":"secret answer"}}},`
 	bob.modern("tasks/update", answer)

@@ -237,6 +237,6 @@ func TestReplicasDeclare(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		settled(t, "the session is lost", func() bool { return stack.sessions() == 0 })
+		waitUntil(t, "the session is lost", func() bool { return stack.sessions() == 0 })
 	}
 }

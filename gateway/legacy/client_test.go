@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -258,8 +257,8 @@ func (s *segments) segment(result json.RawMessage) {
 	s.over, s.failed = string(complete) == "true", string(failed) == "true"
 }
 
-// merged wants all that came to be the content of the task's result (A12).
-func (s *segments) merged(c *taskClient, g *legacyServer) {
+// wantMerged wants all that came to be the content of the task's result (A12).
+func (s *segments) wantMerged(c *taskClient, g *legacyServer) {
 	s.t.Helper()
 	result := c.do(g, mcp.MethodTasksResult, `{"taskId":"`+string(s.task)+`"}`)
 	schematest.Validate(s.t, mcp.Version20251125, "CallToolResult", result)
@@ -475,23 +474,15 @@ func (a *hearing) asked() (ids []string) {
 func (a *hearing) wantAsked(what string, ids ...string) {
 	a.t.Helper()
 	if got := a.asked(); !slices.Equal(got, ids) {
-		a.t.Fatalf("%s: asked %v, want %v, in %s", what, got, ids, strings.Join(slices.Sorted(maps.Keys(set(a.said()))), "\n"))
+		a.t.Fatalf("%s: asked %v, want %v, in %s", what, got, ids, bytes.Join(a.said(), []byte("\n")))
 	}
 }
 
-func set(messages [][]byte) map[string]bool {
-	m := make(map[string]bool)
-	for _, text := range messages {
-		m[string(text)] = true
-	}
-	return m
-}
+// nameQuestion names a question that a task of the script asks.
+func nameQuestion(id shim.ID, no int) string { return legacy.QuestionName(id, fmt.Sprint("q", no)) }
 
-// nth names a question that a task of the script asks.
-func nth(id shim.ID, no int) string { return legacy.QuestionName(id, fmt.Sprint("q", no)) }
-
-// closing closes what is open, so that the replicas can end.
-func (w *world) closing(open ...*hearing) {
+// closeAll closes what is open, so that the replicas can end.
+func (w *world) closeAll(open ...*hearing) {
 	for _, a := range open {
 		a.leave()
 		<-a.done

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -52,7 +53,7 @@ func streamingReplicas(t *testing.T) (stack *legacyReplicas, say chan<- string, 
 	return stack, say, a, b
 }
 
-// atOnce has what tools say be content. It goes out as it comes (newReplica).
+// atOnce has what tools say be content. It goes out as it comes (startReplica).
 func atOnce(c *config.Config) {
 	c.Upstreams[0].Defaults.Progress = config.ProgressContent
 	c.Upstreams[0].ResponseModes = config.On
@@ -77,17 +78,19 @@ func (s *segments) upTo(c *sseClient, n int64) (last string) {
 	return last
 }
 
-// pullAt is the answer of a replica to tasks/result with a number.
-func (s *segments) pullAt(c *rawClient) {
+// pullTo asks a replica for more, by number, until there are n blocks, or the end.
+func (s *segments) pullTo(c *rawClient, n int64) {
 	s.t.Helper()
-	status, body := c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":%q,"lastSeqNr":%d}}`, s.task, s.last))
-	if status != http.StatusOK || !strings.Contains(body, "partial-content") {
-		s.t.Fatalf("%d %s", status, body)
+	for s.last < n && !s.over {
+		status, body := c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":%q,"lastSeqNr":%d}}`, s.task, s.last))
+		if status != http.StatusOK || !strings.Contains(body, "partial-content") {
+			s.t.Fatalf("%d %s", status, body)
+		}
+		s.take([][]byte{[]byte(body)})
 	}
-	s.take([][]byte{[]byte(body)})
 }
 
-func (s *segments) mergedAt(c *rawClient) {
+func (s *segments) wantMergedAt(c *rawClient) {
 	s.t.Helper()
 	_, body := c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":"m","method":"tasks/result","params":{"taskId":%q}}`, s.task))
 	content, _ := jsonrpc.Get([]byte(body), "result", "content")
@@ -105,14 +108,10 @@ func TestReplicasStream(t *testing.T) {
 	s.upTo(first, 1)
 	first.close()
 	say <- "b"
-	for s.last < 2 {
-		s.pullAt(b)
-	}
+	s.pullTo(b, 2)
 	say <- ""
-	for !s.over {
-		s.pullAt(b)
-	}
-	s.mergedAt(a)
+	s.pullTo(b, math.MaxInt64)
+	s.wantMergedAt(a)
 }
 
 // upTo reads a GET stream until a task has come this far, or has ended.
@@ -197,14 +196,10 @@ func TestStreamStopped(t *testing.T) {
 		t.Error(err)
 	}
 	say <- "b" // its call runs on
-	for s.last < 2 {
-		s.pullAt(b)
-	}
+	s.pullTo(b, 2)
 	say <- ""
-	for !s.over {
-		s.pullAt(b)
-	}
-	s.mergedAt(b)
+	s.pullTo(b, math.MaxInt64)
+	s.wantMergedAt(b)
 }
 
 // TestLastWords: of the requests of a lost stream those are answered that have no answer

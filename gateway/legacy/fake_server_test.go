@@ -143,13 +143,13 @@ func TestForeignMethods(t *testing.T) {
 			if mode == fake.Modern {
 				wiretest.Await(t, listening, "the listen stream")
 			} else {
-				settled(t, "the server is listened to", func() bool {
+				waitUntil(t, "the server is listened to", func() bool {
 					s.Notify("notifications/nobody", `{}`) // the head of the GET stream comes when it is open
 					return s.Listeners() > 0
 				})
 				s.Notify("notifications/acme/said", `{"x":1.0}`)
 			}
-			get.heard(`"notifications/acme/said"`)
+			get.awaitText(`"notifications/acme/said"`)
 		})
 	}
 }

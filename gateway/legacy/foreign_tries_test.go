@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"taskgate/gateway/config"
-	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
 )
@@ -45,7 +44,7 @@ func TestForeignTries(t *testing.T) {
 					if try.late {
 						foreign.ops, unknown.ops = "", "" // what is still written of the stream
 					}
-					alike(t, name+": "+try.name, foreign, unknown)
+					wantAlike(t, name+": "+try.name, foreign, unknown)
 					if world.reveals(foreign.body) {
 						t.Fatalf("%s: %s: %v", name, try.name, foreign)
 					}
@@ -62,7 +61,7 @@ func TestForeignTries(t *testing.T) {
 			}
 		}
 	}
-	world.unchanged()
+	world.wantUnchanged()
 }
 
 // strangers are the owner of everything, and the tokens of those who are somebody else.
@@ -103,10 +102,10 @@ func newForeignWorld(t *testing.T, h *house, owner *caller) *foreignWorld {
 	w := &foreignWorld{t: t, h: h, owner: owner}
 	w.done = owner.task()
 	h.events.proceed <- struct{}{}
-	owner.status(w.done, "completed")
+	owner.awaitStatus(w.done, "completed")
 	w.running = owner.task()
 	w.asking = field(owner.modern(mcp.MethodToolsCall, `"name":"colour",`), "taskId")
-	owner.status(w.asking, "input_required")
+	owner.awaitStatus(w.asking, "input_required")
 	w.key = openQuestion(t, owner.modern(mcp.MethodTasksGet, `"taskId":"`+w.asking+`",`))
 	parked := owner.parks("", "")
 	w.state, w.stateKey = field(parked, "requestState"), openQuestion(t, parked)
@@ -137,15 +136,8 @@ func (c *caller) parks(state, key string) reply {
 	if state != "" {
 		params += `"requestState":"` + state + `","inputResponses":{"` + key + `":{"action":"accept","content":{"colour":"red"}}},`
 	}
-	body := `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{` + params + `"_meta":{` + meta + `}}}`
-	msg, err := jsonrpc.Parse([]byte(body))
-	if err != nil {
-		c.h.t.Fatal(err)
-	}
-	header := http.Header{}
-	wiretest.CorrectHeaders(header, msg)
 	c.session = ""
-	return c.do("POST", body, header)
+	return c.send(mcp.MethodToolsCall, params, meta)
 }
 
 // try is one thing that a stranger may do with the id of something.
@@ -217,12 +209,12 @@ func (w *foreignWorld) reveals(body string) bool {
 	return strings.Contains(body, `"content"`) || strings.Contains(body, "wait {")
 }
 
-// unchanged fails unless everything is as the owner has left it.
-func (w *foreignWorld) unchanged() {
+// wantUnchanged fails unless everything is as the owner has left it.
+func (w *foreignWorld) wantUnchanged() {
 	w.t.Helper()
-	w.owner.status(w.done, "completed")
-	w.owner.status(w.running, "working")
-	w.owner.status(w.asking, "input_required")
+	w.owner.awaitStatus(w.done, "completed")
+	w.owner.awaitStatus(w.running, "working")
+	w.owner.awaitStatus(w.asking, "input_required")
 	if r := w.client.legacy(mcp.MethodToolsCall, `"name":"echo"`); r.status != http.StatusOK {
 		w.t.Errorf("the session of the owner: %v", r)
 	}
@@ -246,7 +238,7 @@ func (w *foreignWorld) unchanged() {
 	for range 2 { // the task and the call of the session end
 		w.h.events.proceed <- struct{}{}
 	}
-	w.owner.status(w.running, "completed")
+	w.owner.awaitStatus(w.running, "completed")
 	if r := w.owner.modern(mcp.MethodTasksCancel, `"taskId":"`+w.asking+`",`); !strings.Contains(r.body, `"result"`) {
 		w.t.Errorf("its owner cancels: %v", r)
 	}

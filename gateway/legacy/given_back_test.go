@@ -60,8 +60,8 @@ func newCounted(t *testing.T, h http.Handler) *counted {
 	return c
 }
 
-// sends sends a request of the session; leave breaks its connection.
-func (c *rawClient) sends(body string) (leave func()) {
+// beginPost sends a request of the session; leave breaks its connection.
+func (c *rawClient) beginPost(body string) (leave func()) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(c.t.Context())
 	done := make(chan struct{})
@@ -75,15 +75,15 @@ func (c *rawClient) sends(body string) (leave func()) {
 	return func() { cancel(); <-done }
 }
 
-func never(c *config.Config) { c.Upstreams[0].Defaults.Tasks = config.TasksNever }
+func makeNoTasks(c *config.Config) { c.Upstreams[0].Defaults.Tasks = config.TasksNever }
 
 // TestConnectionsOfCallsWhoseClientLeft: a call of a session goes on when its client has gone
 // (X3), and costs no connection from then on, however its answer was to go out. One whose stream
 // is in the log can be resumed.
 func TestConnectionsOfCallsWhoseClientLeft(t *testing.T) {
 	for name, change := range map[string]func(*config.Config){
-		"before its stream began": never,
-		"in the log":              func(c *config.Config) { never(c); soon(c) },
+		"before its stream began": makeNoTasks,
+		"in the log":              func(c *config.Config) { makeNoTasks(c); resumeSoon(c) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			stack := newLegacyReplicas(t, change)
@@ -96,14 +96,14 @@ func TestConnectionsOfCallsWhoseClientLeft(t *testing.T) {
 				primed, _, _ = stream.event()
 				leave = stream.close
 			} else {
-				leave = a.sends(waitCall)
+				leave = a.beginPost(waitCall)
 			}
 			wiretest.Await(t, stack.session.started, "the tool")
 			leave()
 			a.http.CloseIdleConnections()
-			settled(t, "connections while the call goes on", func() bool { return front.conns.Load() == 0 })
+			waitUntil(t, "connections while the call goes on", func() bool { return front.conns.Load() == 0 })
 			stack.session.proceed <- struct{}{} // the tool has not been cancelled
-			settled(t, "requests served", func() bool { return front.handlers.Load() == 0 })
+			waitUntil(t, "requests served", func() bool { return front.handlers.Load() == 0 })
 			if primed == "" {
 				return
 			}
@@ -118,7 +118,7 @@ func TestConnectionsOfCallsWhoseClientLeft(t *testing.T) {
 // TestConnectionsOfAbandonedResults: a tasks/result whose client has gone costs neither a
 // connection nor a handler, before its stream is in the log and after.
 func TestConnectionsOfAbandonedResults(t *testing.T) {
-	for name, change := range map[string]func(*config.Config){"before its stream began": nil, "in the log": soon} {
+	for name, change := range map[string]func(*config.Config){"before its stream began": nil, "in the log": resumeSoon} {
 		t.Run(name, func(t *testing.T) {
 			stack := newLegacyReplicas(t, change)
 			front := newCounted(t, stack.gates[0].Handler())
@@ -130,33 +130,31 @@ func TestConnectionsOfAbandonedResults(t *testing.T) {
 			for i := range 20 {
 				one := strings.Replace(result, `"r"`, `"r`+string(rune('a'+i))+`"`, 1)
 				if change == nil {
-					leave = append(leave, a.sends(one))
+					leave = append(leave, a.beginPost(one))
 					continue
 				}
 				stream := openSSE(t, a, http.MethodPost, one, "")
 				stream.event()
 				leave = append(leave, stream.close)
 			}
-			settled(t, "requests served", func() bool { return front.handlers.Load() == 20 })
+			waitUntil(t, "requests served", func() bool { return front.handlers.Load() == 20 })
 			for _, l := range leave {
 				l()
 			}
 			a.http.CloseIdleConnections()
-			settled(t, "requests served after their clients have gone", func() bool { return front.handlers.Load() == 0 })
-			settled(t, "connections", func() bool { return front.conns.Load() == 0 })
+			waitUntil(t, "requests served after their clients have gone", func() bool { return front.handlers.Load() == 0 })
+			waitUntil(t, "connections", func() bool { return front.conns.Load() == 0 })
 			stack.session.proceed <- struct{}{}
 		})
 	}
 }
 
-func oneCall(c *config.Config) { c.MaxCalls = 1 }
-
 // TestLegacyCallsInFlight: a call of a session counts until it ends, also when its client has
 // gone. What makes room goes through.
 func TestLegacyCallsInFlight(t *testing.T) {
-	stack := newLegacyStack(t, false, oneCall)
+	stack := newLegacyStack(t, false, func(c *config.Config) { c.MaxCalls = 1 })
 	a := newRawClient(t, stack.url).initialize("")
-	leave := a.sends(waitCall)
+	leave := a.beginPost(waitCall)
 	wiretest.Await(t, stack.session.started, "the tool")
 	leave()
 	const echo = `{"jsonrpc":"2.0","id":"e","method":"tools/call","params":{"name":"echo"}}`
@@ -173,7 +171,7 @@ func TestLegacyCallsInFlight(t *testing.T) {
 		}
 	}
 	stack.session.proceed <- struct{}{}
-	settled(t, "the answer to a call after that", func() bool {
+	waitUntil(t, "the answer to a call after that", func() bool {
 		status, _ := a.post(echo)
 		return status == http.StatusOK
 	})
@@ -193,7 +191,7 @@ func TestLegacyStreamsInAll(t *testing.T) {
 		}
 	}
 	open.close()
-	settled(t, "the next one", func() bool {
+	waitUntil(t, "the next one", func() bool {
 		one := openSSE(t, b, http.MethodGet, "", "")
 		defer one.close()
 		return one.resp.StatusCode == http.StatusOK

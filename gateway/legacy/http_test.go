@@ -34,12 +34,19 @@ type rawClient struct {
 	http    *http.Client
 	url     string
 	session string
+	key     string // with which it signs in
 }
 
 func newRawClient(t *testing.T, url string) *rawClient {
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &rawClient{t: t, http: &http.Client{Transport: transport}, url: url}
+}
+
+// as has a client show a key.
+func (c *rawClient) as(key string) *rawClient {
+	c.key = key
+	return c
 }
 
 // do sends a request, with more headers, and returns the response, whose body the caller closes.
@@ -52,6 +59,9 @@ func (c *rawClient) do(ctx context.Context, method, body string, header ...strin
 	r.Header.Set("Content-Type", mcp.TypeJSON)
 	if c.session != "" {
 		r.Header.Set(mcp.HeaderSession, c.session)
+	}
+	if c.key != "" {
+		r.Header.Set("Authorization", "Bearer "+c.key)
 	}
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])

@@ -65,7 +65,7 @@ func (h *hearing) one() []byte {
 	return msgs[0]
 }
 
-func says(t *testing.T, got []byte, want ...string) {
+func wantTexts(t *testing.T, got []byte, want ...string) {
 	t.Helper()
 	for _, text := range want {
 		if !strings.Contains(string(got), text) {
@@ -74,7 +74,7 @@ func says(t *testing.T, got []byte, want ...string) {
 	}
 }
 
-func lacks(t *testing.T, got []byte, unwanted ...string) {
+func wantNoTexts(t *testing.T, got []byte, unwanted ...string) {
 	t.Helper()
 	for _, text := range unwanted {
 		if strings.Contains(string(got), text) {
@@ -87,21 +87,17 @@ func lacks(t *testing.T, got []byte, unwanted ...string) {
 // Scenarios" of seps/1905-task-streaming-result.md in pull request 1905 of
 // modelcontextprotocol/modelcontextprotocol, commit 3cece38). Of these, 7, 12
 // and 15 say what a client does, and are judged by one that does it (gatherer).
-var modeScenarios = []struct {
-	name         string
-	capabilities string
-	play         func(*testing.T, *world)
-}{
+var modeScenarios = []modeCase{
 	{"01 immediate, complete results", allModes, func(t *testing.T, w *world) {
 		got := w.call("quick", `["immediate"]`).one()
-		says(t, got, `"result":{"content":[{"type":"text","text":"quick"}],"x":1.0,`, mcp.MetaRelatedTask)
-		says(t, w.c.do(w.b, mcp.MethodTasksList, `{}`), `"status":"completed"`) // there is a task, too (A6)
+		wantTexts(t, got, `"result":{"content":[{"type":"text","text":"quick"}],"x":1.0,`, mcp.MetaRelatedTask)
+		wantTexts(t, w.c.do(w.b, mcp.MethodTasksList, `{}`), `"status":"completed"`) // there is a task, too (A6)
 	}},
 	{"02 task, the standard flow", allModes, func(t *testing.T, w *world) {
 		for _, task := range []string{`{"responseModes":["task"]}`, `{}`} {
 			got := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"quick","task":`+task+`}`).one()
-			says(t, got, `"result":{"task":{`)
-			lacks(t, got, mcp.MetaFallbackMode, "partial-content")
+			wantTexts(t, got, `"result":{"task":{`)
+			wantNoTexts(t, got, mcp.MetaFallbackMode, "partial-content")
 			id, _ := jsonrpc.GetString(got, "result", "task", "taskId")
 			polls := 0
 			for ; w.status(shim.ID(id)) == "working"; polls++ {
@@ -111,8 +107,8 @@ var modeScenarios = []struct {
 				t.Errorf("%d polls", polls)
 			}
 			result := w.c.do(w.b, mcp.MethodTasksResult, `{"taskId":"`+id+`"}`)
-			says(t, result, `"content":[{"type":"text","text":"quick"}]`, `"x":1.0`, mcp.MetaRelatedTask)
-			lacks(t, result, "seqNr", "isComplete")
+			wantTexts(t, result, `"content":[{"type":"text","text":"quick"}]`, `"x":1.0`, mcp.MetaRelatedTask)
+			wantNoTexts(t, result, "seqNr", "isComplete")
 		}
 	}},
 	{"03 streaming, the initial response only", allModes, func(t *testing.T, w *world) {
@@ -126,7 +122,7 @@ var modeScenarios = []struct {
 		if s.task == "" || s.last != 2 {
 			t.Errorf("%d blocks in %s", s.last, got)
 		}
-		s.merged(w.c, w.b)
+		s.wantMerged(w.c, w.b)
 	}},
 	{"04 streaming, multiple responses", allModes, func(t *testing.T, w *world) {
 		h := w.call("letters", `["streaming","immediate"]`) // it says two in its grace
@@ -147,7 +143,7 @@ var modeScenarios = []struct {
 		if got := w.status(s.task); got != "completed" {
 			t.Errorf("after it, it is %s", got)
 		}
-		s.merged(w.c, w.b)
+		s.wantMerged(w.c, w.b)
 	}},
 	{"05 streaming, event stream", allModes, func(t *testing.T, w *world) {
 		h := w.call("letters", `["streaming"]`)
@@ -169,7 +165,7 @@ var modeScenarios = []struct {
 			}
 			s.take([][]byte{[]byte(event.data)})
 		}
-		s.merged(w.c, w.b)
+		s.wantMerged(w.c, w.b)
 	}},
 	{"06 streaming, resume with lastSeqNr", allModes, func(t *testing.T, w *world) {
 		h, s := w.stream(t, "letters")
@@ -180,18 +176,18 @@ var modeScenarios = []struct {
 		}
 		wiretest.Wait(2 * time.Second)
 		got := w.pull(w.a, s.task, "3").one()
-		says(t, got, `"id":3,`, `"partial-content":[{"type":"text","text":"d","seqNr":4}],"isComplete":false`)
+		wantTexts(t, got, `"id":3,`, `"partial-content":[{"type":"text","text":"d","seqNr":4}],"isComplete":false`)
 		s.take([][]byte{got})
 		for !s.over {
 			wiretest.Wait(2 * time.Second)
 			s.take([][]byte{w.pull(w.a, s.task, fmt.Sprint(s.last)).one()})
 		}
-		s.merged(w.c, w.b)
+		s.wantMerged(w.c, w.b)
 	}},
 	{"07 streaming, gap detection", allModes, func(t *testing.T, w *world) {
 		h := w.call("letters", `["streaming"]`)
 		wiretest.Wait(10500 * time.Millisecond)
-		g := newGatherer(t)
+		g := &gatherer{t: t, blocks: map[int64]string{}}
 		for _, msg := range h.said() { // it loses two
 			if !strings.Contains(string(msg), `"seqNr":2`) && !strings.Contains(string(msg), `"seqNr":4`) {
 				g.take(msg)
@@ -205,29 +201,29 @@ var modeScenarios = []struct {
 			t.Fatalf("gap after %d: %t", after, missing)
 		}
 		got := w.pull(w.a, g.task, fmt.Sprint(after)).one()
-		says(t, got, `"partial-content":[{"type":"text","text":"b","seqNr":2},{"type":"text","text":"c","seqNr":3},{"type":"text","text":"d","seqNr":4},{"type":"text","text":"e","seqNr":5}]`)
+		wantTexts(t, got, `"partial-content":[{"type":"text","text":"b","seqNr":2},{"type":"text","text":"c","seqNr":3},{"type":"text","text":"d","seqNr":4},{"type":"text","text":"e","seqNr":5}]`)
 		g.take(got)
 		wiretest.Wait(time.Second)
 		g.take(w.pull(w.a, g.task, "5").one())
 		if got := fmt.Sprint(g.repeats); got != "[3 5]" { // it has asked for them
 			t.Errorf("repeated %s", got)
 		}
-		g.merged(w.c, w.b)
+		g.wantMerged(w.c, w.b)
 	}},
 	{"08 immediate, fallback", allModes, func(t *testing.T, w *world) {
 		before := time.Now()
 		got := w.call("plain", `["task","immediate"]`).one()
-		says(t, got, `"result":{"task":{`, `"status":"working"`)
-		lacks(t, got, mcp.MetaFallbackMode)
+		wantTexts(t, got, `"result":{"task":{`, `"status":"working"`)
+		wantNoTexts(t, got, mcp.MetaFallbackMode)
 		if d := time.Since(before); d != 5*time.Second {
 			t.Errorf("after %v, want the grace of the tool", d)
 		}
-		says(t, w.call("plain", `["immediate"]`).one(), `"task":{`, `"_meta":{"`+mcp.MetaFallbackMode+`":"task"}`)
+		wantTexts(t, w.call("plain", `["immediate"]`).one(), `"task":{`, `"_meta":{"`+mcp.MetaFallbackMode+`":"task"}`)
 		h := w.call("tokens", `["task","streaming","immediate"]`)
 		wiretest.Wait(time.Minute)
 		s := &segments{t: t}
 		s.take(h.said())
-		s.merged(w.c, w.b)
+		s.wantMerged(w.c, w.b)
 	}},
 	{"09 the ttl expires amid the stream", allModes, func(t *testing.T, w *world) {
 		// While the task runs it is prolonged, and the stream goes on.
@@ -238,9 +234,9 @@ var modeScenarios = []struct {
 			t.Errorf("%d blocks, over %t", s.last, s.over)
 		}
 		wiretest.Wait(time.Second)
-		says(t, w.pull(w.b, s.task, "5").one(), `"partial-content":[],"isComplete":true`)
+		wantTexts(t, w.pull(w.b, s.task, "5").one(), `"partial-content":[],"isComplete":true`)
 		wiretest.Wait(time.Minute)
-		says(t, w.pull(w.b, s.task, "1").one(), `"error":{"code":-32602,"message":"unknown task: the id was never given out, the task is another caller's, or its ttl is over"}`)
+		wantTexts(t, w.pull(w.b, s.task, "1").one(), `"error":{"code":-32602,"message":"unknown task: the id was never given out, the task is another caller's, or its ttl is over"}`)
 		// A client that does not read until it has expired hears of that, and never that
 		// this was all.
 		h = w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"letters","task":{"ttl":2000,"responseModes":["streaming"]}}`)
@@ -250,10 +246,10 @@ var modeScenarios = []struct {
 		h.w.letGo()
 		wiretest.Wait(time.Second)
 		all := h.said()
-		lacks(t, all[len(all)-1], "isComplete")
-		says(t, all[len(all)-1], `"id":5,"error":{"code":-32603`)
+		wantNoTexts(t, all[len(all)-1], "isComplete")
+		wantTexts(t, all[len(all)-1], `"id":5,"error":{"code":-32603`)
 		for _, msg := range all {
-			lacks(t, msg, `"isComplete":true`)
+			wantNoTexts(t, msg, `"isComplete":true`)
 		}
 	}},
 	{"10 cancelled amid the stream", allModes, func(t *testing.T, w *world) {
@@ -271,7 +267,7 @@ var modeScenarios = []struct {
 			t.Errorf("over %t failed %t, the stream ended %t, %s", s.over, s.failed, h.ended(), w.status(s.task))
 		}
 		wiretest.Wait(time.Minute)
-		says(t, w.pull(w.b, s.task, "1").one(), `"partial-content":[],"isComplete":true`) // nothing after it
+		wantTexts(t, w.pull(w.b, s.task, "1").one(), `"partial-content":[],"isComplete":true`) // nothing after it
 	}},
 	{"11 a failure amid the stream", allModes, func(t *testing.T, w *world) {
 		for tool, pieces := range map[string]int64{"breaks": 2, "fails": 3} {
@@ -281,7 +277,7 @@ var modeScenarios = []struct {
 			if !s.over || !s.failed || s.last != pieces || !h.ended() || w.status(s.task) != "failed" {
 				t.Errorf("%s: over %t failed %t after %d blocks, %s", tool, s.over, s.failed, s.last, w.status(s.task))
 			}
-			says(t, w.pull(w.b, s.task, "1").one(), `"far "`, `"isComplete":true,"isError":true`)
+			wantTexts(t, w.pull(w.b, s.task, "1").one(), `"far "`, `"isComplete":true,"isError":true`)
 		}
 		h, s := w.stream(t, "broken") // before there was anything
 		wiretest.Wait(time.Minute)
@@ -289,12 +285,12 @@ var modeScenarios = []struct {
 		if !s.over || !s.failed || s.last != 0 || s.reason != "no ink" || w.status(s.task) != "failed" {
 			t.Errorf("over %t failed %t after %d blocks: %q", s.over, s.failed, s.last, s.reason)
 		}
-		says(t, w.pull(w.b, s.task, "1").one(), `"partial-content":[],"isComplete":true,"isError":true`)
+		wantTexts(t, w.pull(w.b, s.task, "1").one(), `"partial-content":[],"isComplete":true,"isError":true`)
 	}},
 	{"12 the client removes repeats", allModes, func(t *testing.T, w *world) {
 		h := w.call("tokens", `["streaming"]`)
 		wiretest.Wait(11 * time.Second)
-		g := newGatherer(t)
+		g := &gatherer{t: t, blocks: map[int64]string{}}
 		g.take(w.pull(w.a, created(h), "1").one()) // what it fetches comes on the stream as well
 		wiretest.Wait(10 * time.Second)
 		g.take(w.pull(w.b, created(h), "1").one())
@@ -303,7 +299,7 @@ var modeScenarios = []struct {
 		if got := fmt.Sprint(g.repeats); got != "[2]" || !h.ended() {
 			t.Errorf("repeated %s, ended %t", got, h.ended())
 		}
-		g.merged(w.c, w.a)
+		g.wantMerged(w.c, w.a)
 	}},
 	{"13 a new client and a server without the draft", allModes, func(t *testing.T, w *world) {
 		c := draftConfig(t)
@@ -312,44 +308,54 @@ var modeScenarios = []struct {
 		w.c = newClient(t, w.a, allModes)
 		for _, modes := range []string{`["streaming"]`, `["immediate","streaming"]`} {
 			got := w.call("quick", modes).one()
-			says(t, got, `"result":{"task":{`)
-			lacks(t, got, mcp.MetaFallbackMode)
+			wantTexts(t, got, `"result":{"task":{`)
+			wantNoTexts(t, got, mcp.MetaFallbackMode)
 			id, _ := jsonrpc.GetString(got, "result", "task", "taskId")
-			says(t, w.pull(w.a, shim.ID(id), "0").one(), `"content":[`) // the member means nothing
+			wantTexts(t, w.pull(w.a, shim.ID(id), "0").one(), `"content":[`) // the member means nothing
 		}
 	}},
 	{"14 an old client and a server with the draft", "", func(t *testing.T, w *world) {
 		for _, capabilities := range []string{``, `"tasks":{}`, allModes} {
 			w.c = newClient(t, w.a, capabilities)
 			got := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"prompt","task":{}}`).one()
-			says(t, got, `"result":{"task":{`)
-			lacks(t, got, mcp.MetaFallbackMode, "partial-content", "isComplete")
+			wantTexts(t, got, `"result":{"task":{`)
+			wantNoTexts(t, got, mcp.MetaFallbackMode, "partial-content", "isComplete")
 		}
 	}},
 	{"15 mixed mechanisms", allModes, func(t *testing.T, w *world) {
 		for tool, pull := range map[string]bool{"letters": false, "tokens": true} {
 			h := w.call(tool, `["streaming","immediate"]`)
 			wiretest.Wait(20 * time.Second)
-			g := newGatherer(t)
+			g := &gatherer{t: t, blocks: map[int64]string{}}
 			g.take(h.said()...) // the initial response, and events
 			if pull {
 				wiretest.Wait(7 * time.Second)
-				g.take(w.pull(w.a, g.task, fmt.Sprint(g.highest())).one())
+				g.take(w.pull(w.a, g.task, fmt.Sprint(slices.Max(g.numbers()))).one())
 			}
 			wiretest.Wait(time.Minute)
 			if pull {
-				g.take(w.pull(w.a, g.task, fmt.Sprint(g.highest())).one())
+				g.take(w.pull(w.a, g.task, fmt.Sprint(slices.Max(g.numbers()))).one())
 			}
 			if _, missing := g.gap(); missing || len(g.repeats) != 0 || !h.ended() {
 				t.Errorf("%s: %v with %v twice, ended %t", tool, g.numbers(), g.repeats, h.ended())
 			}
-			g.merged(w.c, w.b)
+			g.wantMerged(w.c, w.b)
 		}
 	}},
 }
 
-func TestResponseModes(t *testing.T) {
-	for _, s := range modeScenarios {
+// modeCase is one of them, of a client that declares this.
+type modeCase struct {
+	name         string
+	capabilities string
+	play         func(*testing.T, *world)
+}
+
+func TestResponseModes(t *testing.T)     { playModes(t, modeScenarios) }
+func TestResponseModeRules(t *testing.T) { playModes(t, modeRules) }
+
+func playModes(t *testing.T, cases []modeCase) {
+	for _, s := range cases {
 		inBubble(t, s.name, func(t *testing.T) { s.play(t, newDraftWorld(t, s.capabilities)) })
 	}
 }
@@ -361,56 +367,52 @@ func created(h *hearing) shim.ID {
 }
 
 // modeRules are what the fifteen scenarios leave open of response modes (A1–A17).
-var modeRules = []struct {
-	name         string
-	capabilities string
-	play         func(*testing.T, *world)
-}{
+var modeRules = []modeCase{
 	{"A3 the order of the list is nothing", allModes, func(t *testing.T, w *world) {
-		says(t, w.call("quick", `["task","streaming","immediate"]`).one(), `"text":"quick"`)
+		wantTexts(t, w.call("quick", `["task","streaming","immediate"]`).one(), `"text":"quick"`)
 		h, s := w.stream(t, "quick")
 		wiretest.Wait(2 * time.Second)
 		s.take(h.said()[1:])
-		s.merged(w.c, w.a)
-		says(t, w.call("plain", `["task"]`).one(), `"task":{`)
+		s.wantMerged(w.c, w.a)
+		wantTexts(t, w.call("plain", `["task"]`).one(), `"task":{`)
 	}},
 	{"A5 nothing in common is a task, with a warning", someModes, func(t *testing.T, w *world) {
 		for _, modes := range []string{`["streaming"]`, `["unheard-of"]`, `[]`} {
-			says(t, w.call("quick", modes).one(), `"task":{`, `"`+mcp.MetaFallbackMode+`":"task"`)
+			wantTexts(t, w.call("quick", modes).one(), `"task":{`, `"`+mcp.MetaFallbackMode+`":"task"`)
 		}
 	}},
 	{"A7 a tool that does not stream falls back to a task", allModes, func(t *testing.T, w *world) {
-		says(t, w.call("plain", `["immediate","task","streaming"]`).one(), `"task":{`, `"status":"working"`)
+		wantTexts(t, w.call("plain", `["immediate","task","streaming"]`).one(), `"task":{`, `"status":"working"`)
 		got := w.call("plain", `["immediate","streaming"]`).one()
-		says(t, got, `"task":{`, `"`+mcp.MetaFallbackMode+`":"task"`)
-		lacks(t, got, "partial-content")
+		wantTexts(t, got, `"task":{`, `"`+mcp.MetaFallbackMode+`":"task"`)
+		wantNoTexts(t, got, "partial-content")
 	}},
 	{"A9 without event streams", allModes, func(t *testing.T, w *world) {
 		got := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"tokens","task":{"responseModes":["streaming"]}}`, "Accept", mcp.TypeJSON).one()
 		s := &segments{t: t} // there is only the first answer
 		s.take([][]byte{got})
 		wiretest.Wait(11 * time.Second)
-		says(t, w.pull(w.b, s.task, "1").one(), `"partial-content":[],"isComplete":false,"isError":false`)
+		wantTexts(t, w.pull(w.b, s.task, "1").one(), `"partial-content":[],"isComplete":false,"isError":false`)
 		wiretest.Wait(11 * time.Second)
-		says(t, w.pull(w.b, s.task, "1").one(), `{"type":"text","text":"upon ","seqNr":2}],"isComplete":false`)
-		says(t, w.pull(w.b, s.task, "1e300").one(), `"partial-content":[],"isComplete":false`) // above the highest
+		wantTexts(t, w.pull(w.b, s.task, "1").one(), `{"type":"text","text":"upon ","seqNr":2}],"isComplete":false`)
+		wantTexts(t, w.pull(w.b, s.task, "1e300").one(), `"partial-content":[],"isComplete":false`) // above the highest
 		wiretest.Wait(time.Minute)
-		says(t, w.pull(w.a, s.task, "4").one(), `{"type":"text","text":"end","seqNr":5}],"isComplete":true,"isError":false`)
-		says(t, w.pull(w.a, s.task, "5").one(), `"partial-content":[],"isComplete":true`)
-		says(t, w.pull(w.a, s.task, "99").one(), `"partial-content":[],"isComplete":true`)
+		wantTexts(t, w.pull(w.a, s.task, "4").one(), `{"type":"text","text":"end","seqNr":5}],"isComplete":true,"isError":false`)
+		wantTexts(t, w.pull(w.a, s.task, "5").one(), `"partial-content":[],"isComplete":true`)
+		wantTexts(t, w.pull(w.a, s.task, "99").one(), `"partial-content":[],"isComplete":true`)
 		got = w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"prompt","task":{"responseModes":["streaming"]}}`, "Accept", mcp.TypeJSON).one()
-		says(t, got, `"task":{`, `{"type":"text","text":"at ","seqNr":1},{"type":"text","text":"once","seqNr":2}],"isComplete":true`)
+		wantTexts(t, got, `"task":{`, `{"type":"text","text":"at ","seqNr":1},{"type":"text","text":"once","seqNr":2}],"isComplete":true`)
 	}},
 	{"A12 numbers that are none", allModes, func(t *testing.T, w *world) {
 		_, s := w.stream(t, "forever")
 		for _, no := range []string{`0`, `-1`, `1.5`, `"1"`, `null`, `{}`, `1e-400`} {
-			says(t, w.pull(w.b, s.task, no).one(), `"error":{"code":-32602`)
+			wantTexts(t, w.pull(w.b, s.task, no).one(), `"error":{"code":-32602`)
 		}
 		for _, params := range []string{`{"name":"quick","task":{"responseModes":"task"}}`, `{"name":"quick","task":{"responseModes":[1]}}`} {
-			says(t, w.c.ask(w.a, mcp.MethodToolsCall, params).one(), `"error":{"code":-32602`)
+			wantTexts(t, w.c.ask(w.a, mcp.MethodToolsCall, params).one(), `"error":{"code":-32602`)
 		}
-		says(t, w.call("never", `["immediate"]`).one(), `"error":{"code":-32601`)
-		says(t, w.call("never", `["streaming"]`).one(), `"error":{"code":-32601`)
+		wantTexts(t, w.call("never", `["immediate"]`).one(), `"error":{"code":-32601`)
+		wantTexts(t, w.call("never", `["streaming"]`).one(), `"error":{"code":-32601`)
 	}},
 	{"A12 all segments are the result", allModes, func(t *testing.T, w *world) {
 		for _, tool := range []string{"quick", "plain", "tokens"} {
@@ -420,19 +422,13 @@ var modeRules = []struct {
 			if !h.ended() {
 				t.Errorf("%s: not at its end", tool)
 			}
-			s.merged(w.c, w.b)
+			s.wantMerged(w.c, w.b)
 			result := w.c.do(w.b, mcp.MethodTasksResult, `{"taskId":"`+string(s.task)+`"}`)
 			if tool == "tokens" {
-				says(t, result, `"structuredContent":{"n":1.0}`)
+				wantTexts(t, result, `"structuredContent":{"n":1.0}`)
 			}
 		}
 	}},
-}
-
-func TestResponseModeRules(t *testing.T) {
-	for _, s := range modeRules {
-		inBubble(t, s.name, func(t *testing.T) { s.play(t, newDraftWorld(t, s.capabilities)) })
-	}
 }
 
 // A17: to everyone but its owner a task does not exist, and so has no blocks.
@@ -451,7 +447,7 @@ func TestForeignSegments(t *testing.T) {
 	running := alice.task()
 	ask := func(id string) reply { return bob.legacy(mcp.MethodTasksResult, `"taskId":"`+id+`","lastSeqNr":1`) }
 	foreign := ask(running)
-	alike(t, "lastSeqNr", foreign, ask(strange))
+	wantAlike(t, "lastSeqNr", foreign, ask(strange))
 	if !strings.Contains(foreign.body, "unknown task") {
 		t.Errorf("foreign: %v", foreign)
 	}
@@ -459,7 +455,7 @@ func TestForeignSegments(t *testing.T) {
 		t.Errorf("her own: %v", r)
 	}
 	h.events.proceed <- struct{}{}
-	alice.status(running, "completed")
+	alice.awaitStatus(running, "completed")
 }
 
 // gatherer is a client that does what SEP-1905 wants of one (A11): it takes blocks from
@@ -472,8 +468,6 @@ type gatherer struct {
 	repeats []int64
 	over    bool
 }
-
-func newGatherer(t *testing.T) *gatherer { return &gatherer{t: t, blocks: map[int64]string{}} }
 
 // take reads responses.
 func (g *gatherer) take(msgs ...[]byte) {
@@ -517,19 +511,16 @@ func (g *gatherer) add(block json.RawMessage) {
 // numbers are those of the blocks that it has.
 func (g *gatherer) numbers() []int64 { return slices.Sorted(maps.Keys(g.blocks)) }
 
-// highest is the last of them.
-func (g *gatherer) highest() int64 { return slices.Max(append(g.numbers(), 0)) }
-
 // gap is the number after which the first block is missing.
 func (g *gatherer) gap() (after int64, missing bool) {
-	for after < g.highest() && g.blocks[after+1] != "" {
+	for g.blocks[after+1] != "" {
 		after++
 	}
-	return after, after < g.highest()
+	return after, after < int64(len(g.blocks))
 }
 
-// merged wants all blocks, in order, to be the content of the task's result (A12).
-func (g *gatherer) merged(c *taskClient, at *legacyServer) {
+// wantMerged wants all blocks, in order, to be the content of the task's result (A12).
+func (g *gatherer) wantMerged(c *taskClient, at *legacyServer) {
 	g.t.Helper()
 	var list []string
 	for _, no := range g.numbers() {

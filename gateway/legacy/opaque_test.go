@@ -204,8 +204,8 @@ func TestSessionOfTheServersCaller(t *testing.T) {
 	}
 }
 
-// shut fails unless a session is answered as one that does not exist.
-func shut(t *testing.T, what string, r reply) {
+// wantUnknownSession fails unless a session is answered as one that does not exist.
+func wantUnknownSession(t *testing.T, what string, r reply) {
 	t.Helper()
 	if r.status != http.StatusNotFound || r.body != `{"jsonrpc":"2.0","error":{"code":-32600,"message":"unknown session"}}` {
 		t.Errorf("%s: %v", what, r)
@@ -245,10 +245,10 @@ func TestOpenHandshakeOfOpaqueTokens(t *testing.T) {
 		}
 		for _, intruder := range []string{"made-up", ""} {
 			for _, method := range []string{"GET", "DELETE"} {
-				shut(t, method, h.inSession(intruder, session).do(method, "", nil))
+				wantUnknownSession(t, method, h.inSession(intruder, session).do(method, "", nil))
 			}
-			shut(t, "a cancellation", h.inSession(intruder, session).do("POST", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`, nil))
-			shut(t, "an answer", h.inSession(intruder, session).do("POST", answerBody(strange+"/q", "red"), nil))
+			wantUnknownSession(t, "a cancellation", h.inSession(intruder, session).do("POST", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`, nil))
+			wantUnknownSession(t, "an answer", h.inSession(intruder, session).do("POST", answerBody(strange+"/q", "red"), nil))
 			if r := h.inSession(intruder, session).legacy(mcp.MethodToolsCall, `"name":"echo"`); strings.Contains(r.body, `"content"`) {
 				t.Errorf("a call with %q: %v", intruder, r)
 			}

@@ -183,19 +183,13 @@ func (s *safeBuffer) String() string {
 var parkKey = config.StateKey(base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{7}, 32)))
 
 // newParking starts them. Whatever still runs at the end fails the test.
-func newParking(t *testing.T, change func(*config.Config)) *parking {
-	t.Helper()
-	return newParkingWithin(t, shim.QuestionLimits{}, change)
-}
-
-// newParkingWithin is newParking with other limits.
-func newParkingWithin(t *testing.T, limits shim.QuestionLimits, change func(*config.Config)) *parking {
+func newParking(t *testing.T, change func(*config.Config), limits ...shim.QuestionLimits) *parking {
 	t.Helper()
 	redis := redistest.Start(t)
 	leaks := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
 	a, server := newAskingServer(t)
-	p := &parking{askingServer: a, limits: limits, log: &safeBuffer{}, spans: tracetest.NewInMemoryExporter()}
+	p := &parking{askingServer: a, limits: append(limits, shim.QuestionLimits{})[0], log: &safeBuffer{}, spans: tracetest.NewInMemoryExporter()}
 	for _, name := range []string{"a", "b"} {
 		c := newConfig(func(c *config.Config) {
 			if c.Store, c.StateKeys = redis.URL(), []config.StateKey{parkKey}; change != nil {

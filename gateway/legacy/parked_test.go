@@ -90,9 +90,9 @@ func TestParkedStates(t *testing.T) {
 		"cut off":           {alice, state[:len(state)-8], "was not given out for this request"},
 		"made up":           {alice, "tg1.k1.AAAA", "was not given out for this request"},
 		"no state of ours":  {alice, "whatever", "was not given out for this request"},
-		"expired":           {alice, forged(t, alice, "alice", "00000000-0000-4000-8000-000000000000", -time.Second), "has expired"},
-		"a call that ended": {alice, forged(t, alice, "alice", "00000000-0000-4000-8000-000000000000", time.Minute), "is over"},
-		"no call at all":    {alice, forged(t, alice, "alice", "x", time.Minute), "is over"},
+		"expired":           {alice, forgeState(t, alice, "alice", "00000000-0000-4000-8000-000000000000", -time.Second), "has expired"},
+		"a call that ended": {alice, forgeState(t, alice, "alice", "00000000-0000-4000-8000-000000000000", time.Minute), "is over"},
+		"no call at all":    {alice, forgeState(t, alice, "alice", "x", time.Minute), "is over"},
 	} {
 		for _, at := range p.at {
 			t.Run(name, func(t *testing.T) {
@@ -124,7 +124,11 @@ func TestForeignStates(t *testing.T) {
 				if passed {
 					c.Auth = config.Auth{}
 					c.Auth.Passthrough = config.NewPassthrough()
-					c.Upstreams[0].URL = metadataOf(t, issuer)
+					web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // it names the issuer
+						_ = json.NewEncoder(w).Encode(map[string]any{"resource": wiretest.Audience, "authorization_servers": []string{issuer.URL}})
+					}))
+					t.Cleanup(web.Close)
+					c.Upstreams[0].URL = web.URL
 				}
 			})
 			token := func(who string) asked {
@@ -150,18 +154,8 @@ func TestForeignStates(t *testing.T) {
 	}
 }
 
-// metadataOf is the address of a server, as far as its metadata: it names the issuer.
-func metadataOf(t *testing.T, issuer *wiretest.Issuer) string {
-	t.Helper()
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = json.NewEncoder(w).Encode(map[string]any{"resource": wiretest.Audience, "authorization_servers": []string{issuer.URL}})
-	}))
-	t.Cleanup(web.Close)
-	return web.URL
-}
-
-// forged is a state as whoever has the key could make it.
-func forged(t *testing.T, a asked, owner, call string, life time.Duration) string {
+// forgeState is a state as whoever has the key could make it.
+func forgeState(t *testing.T, a asked, owner, call string, life time.Duration) string {
 	t.Helper()
 	secret := bytes.Repeat([]byte{7}, 32)
 	ring, err := sealed.New(sealed.Key{ID: config.StateKeyID(secret), Secret: secret})
@@ -300,20 +294,14 @@ func TestNotParked(t *testing.T) {
 	}
 	declared := askTool
 	declared.caps = canTasks
-	m := declared.send(t, p.at[0], "")
-	id, _ := jsonrpc.GetString(m.Result, "taskId")
-	if id == "" {
-		t.Fatalf("no task: %s", m.Raw)
-	}
-	task := asked{caps: canTasks, method: mcp.MethodTasksGet, params: `{"taskId":"` + id + `"}`}
-	got := task.until(t, p.at[1], "input_required")
+	task, update := declared.makeTask(t, p.at[0], "")
+	got := task.awaitStatus(t, p.at[1], "input_required")
 	requests, _ := jsonrpc.Get(got, "inputRequests")
 	for key := range jsonrpc.Members(requests) {
-		update := asked{caps: canTasks, method: mcp.MethodTasksUpdate, params: `{"taskId":"` + id + `"}`}
 		answer := `,"inputResponses":{` + string(jsonrpc.AppendString(nil, key)) + `:{"action":"accept","content":{"name":"Ada"}}}`
 		update.send(t, p.at[1], answer)
 	}
-	if got := task.until(t, p.at[1], "completed"); !strings.Contains(string(got), "accept Ada") {
+	if got := task.awaitStatus(t, p.at[1], "completed"); !strings.Contains(string(got), "accept Ada") {
 		t.Errorf("the task is %s", got)
 	}
 	wiretest.Await(t, p.ended, "the end of the call at the server")
@@ -366,24 +354,33 @@ func TestParkedThenTask(t *testing.T) {
 	})
 	slow := asked{caps: canTasks, method: mcp.MethodToolsCall, params: `{"name":"slow"}`}
 	state, questions := slow.park(t, p.at[0], "")
-	m := slow.send(t, p.at[1], answering(state, "Ada", questions...))
-	id, _ := jsonrpc.GetString(m.Result, "taskId")
-	if id == "" {
-		t.Fatalf("no task: %s", m.Raw)
-	}
+	task, _ := slow.makeTask(t, p.at[1], answering(state, "Ada", questions...))
 	close(p.hold)
-	task := asked{caps: canTasks, method: mcp.MethodTasksGet, params: `{"taskId":"` + id + `"}`}
-	got := task.until(t, p.at[0], "completed")
+	got := task.awaitStatus(t, p.at[0], "completed")
 	if !strings.Contains(string(got), "accept Ada") || strings.Contains(string(got), "requestState") || strings.Contains(string(got), "inputRequests") {
 		t.Errorf("the task is %s", got)
 	}
 }
 
-// until reads a task until it is in this status.
-func (a asked) until(t *testing.T, url, status string) json.RawMessage {
+// makeTask makes the request, which becomes a task, and returns what reads it, and what answers it.
+func (a asked) makeTask(t *testing.T, url, retry string) (get, update asked) {
+	t.Helper()
+	m := a.send(t, url, retry)
+	id, _ := jsonrpc.GetString(m.Result, "taskId")
+	if id == "" {
+		t.Fatalf("no task: %s", m.Raw)
+	}
+	get = asked{caps: a.caps, method: mcp.MethodTasksGet, params: `{"taskId":"` + id + `"}`, key: a.key}
+	update = get
+	update.method = mcp.MethodTasksUpdate
+	return get, update
+}
+
+// awaitStatus reads a task until it is in this status.
+func (a asked) awaitStatus(t *testing.T, url, status string) json.RawMessage {
 	t.Helper()
 	var m jsonrpc.Message
-	settled(t, "the task is "+status, func() bool {
+	waitUntil(t, "the task is "+status, func() bool {
 		m = a.send(t, url, "")
 		s, _ := jsonrpc.GetString(m.Result, "status")
 		return s == status
@@ -520,7 +517,7 @@ func inputResponses(key, answer string) string {
 // TestParkedBadAnswers: what is no answer is -32602 (protocol.md 2.7), of a state that is
 // still good, and the server hears nothing of it.
 func TestParkedBadAnswers(t *testing.T) {
-	p := newParkingWithin(t, small, nil)
+	p := newParking(t, nil, small)
 	state, questions := askTool.park(t, p.at[0], "")
 	for i, at := range p.at {
 		for bad, says := range badAnswers {
@@ -539,18 +536,16 @@ func TestParkedBadAnswers(t *testing.T) {
 // TestUpdateBadAnswers: the same in a task, which goes on waiting (T36, T37). Unknown keys
 // are acknowledged, and so is an answer that comes twice.
 func TestUpdateBadAnswers(t *testing.T) {
-	p := newParkingWithin(t, small, nil)
+	p := newParking(t, nil, small)
 	begin := askTool
 	begin.caps = canTasks
-	id, _ := jsonrpc.GetString(begin.send(t, p.at[0], "").Result, "taskId")
-	task := asked{caps: canTasks, method: mcp.MethodTasksGet, params: `{"taskId":"` + id + `"}`}
-	update := asked{caps: canTasks, method: mcp.MethodTasksUpdate, params: task.params}
-	got := task.until(t, p.at[1], "input_required")
+	task, update := begin.makeTask(t, p.at[0], "")
+	got := task.awaitStatus(t, p.at[1], "input_required")
 	requests, _ := jsonrpc.Get(got, "inputRequests")
 	for key := range jsonrpc.Members(requests) {
 		for bad, says := range badAnswers {
 			wantRefusal(t, update.send(t, p.at[1], inputResponses(key, bad)), mcp.CodeInvalidParams, says)
-			task.until(t, p.at[0], "input_required")
+			task.awaitStatus(t, p.at[0], "input_required")
 		}
 		for range 2 {
 			if m := update.send(t, p.at[1], inputResponses(key, `{"action":"accept","content":{"name":"Ada"}}`)); m.Error != nil {
@@ -558,7 +553,7 @@ func TestUpdateBadAnswers(t *testing.T) {
 			}
 		}
 	}
-	if got := task.until(t, p.at[1], "completed"); !strings.Contains(string(got), "accept Ada") {
+	if got := task.awaitStatus(t, p.at[1], "completed"); !strings.Contains(string(got), "accept Ada") {
 		t.Errorf("the task is %s", got)
 	}
 	wiretest.Await(t, p.ended, "the end of the call at the server")

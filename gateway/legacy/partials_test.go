@@ -22,8 +22,8 @@ import (
 func TestLegacyPartials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newDraftWorld(t, takePartial)
-		lacks(t, w.c.do(w.a, mcp.MethodToolsList, `{}`), `"never","inputSchema":{"type":"object"},"execution"`)
-		says(t, w.c.do(w.a, mcp.MethodToolsList, `{}`), `"execution":{"taskSupport":"optional","streamPartial":true}`)
+		wantNoTexts(t, w.c.do(w.a, mcp.MethodToolsList, `{}`), `"never","inputSchema":{"type":"object"},"execution"`)
+		wantTexts(t, w.c.do(w.a, mcp.MethodToolsList, `{}`), `"execution":{"taskSupport":"optional","streamPartial":true}`)
 		live := w.c.begin(w.a, "")
 		tokens, many := w.c.call(w.a, "tokens"), w.c.call(w.a, "many")
 		wiretest.Wait(15 * time.Second)
@@ -49,7 +49,7 @@ func TestLegacyPartials(t *testing.T) {
 			t.Errorf("of a cancelled task: %q, over %t", r.text[cancelled], r.over[cancelled])
 		}
 		// The result is the server's own (P6).
-		says(t, w.c.do(w.b, mcp.MethodTasksResult, `{"taskId":"`+string(tokens)+`"}`), `"content":[{"type":"text","text":"Once upon a \u003ctime"},{"type":"text","text":"end"}]`)
+		wantTexts(t, w.c.do(w.b, mcp.MethodTasksResult, `{"taskId":"`+string(tokens)+`"}`), `"content":[{"type":"text","text":"Once upon a \u003ctime"},{"type":"text","text":"end"}]`)
 	})
 }
 
@@ -149,7 +149,7 @@ func TestLegacyDraftsUnasked(t *testing.T) {
 			<-plain.done
 			all = append(append(all, plain.said()...), live.quit()...)
 			for _, text := range all {
-				lacks(t, text, words...)
+				wantNoTexts(t, text, words...)
 			}
 			if len(plain.said()) != 4 {
 				t.Errorf("a blocking call said %s", plain.said())
@@ -169,9 +169,9 @@ func TestLegacyDraftsOfOthers(t *testing.T) {
 		theirs := other.begin(w.b, "")
 		wiretest.Wait(2 * time.Minute)
 		s.take(h.said()[1:])
-		s.merged(w.c, w.b)
+		s.wantMerged(w.c, w.b)
 		for _, text := range mine.quit() {
-			lacks(t, text, "seqNr")
+			wantNoTexts(t, text, "seqNr")
 		}
 		if n := len(theirs.quit()); n != 0 {
 			t.Errorf("another session heard %d messages", n)
@@ -503,7 +503,7 @@ func TestLegacyPartialsBehind(t *testing.T) {
 		if n := len(r.text[many]); n == 0 || n >= 200 || r.over[many] {
 			t.Errorf("read %d pieces of 200, over %t", n, r.over[many])
 		}
-		says(t, w.c.ask(w.a, mcp.MethodTasksGet, `{"taskId":"`+id+`"}`).one(), `"code":-32602`)
+		wantTexts(t, w.c.ask(w.a, mcp.MethodTasksGet, `{"taskId":"`+id+`"}`).one(), `"code":-32602`)
 
 		next := w.c.begin(w.a, "", mcp.HeaderLastEventID, slow.lastID())
 		tokens := w.c.call(w.a, "tokens")
@@ -530,10 +530,10 @@ func TestResponseModesBehind(t *testing.T) {
 		<-h.done
 		msgs := h.said()
 		last := msgs[len(msgs)-1]
-		says(t, last, `"error":{"code":-32603,"message":"`+shim.ErrBehind.Error()+`"}`)
+		wantTexts(t, last, `"error":{"code":-32603,"message":"`+shim.ErrBehind.Error()+`"}`)
 		if s.over {
 			t.Errorf("it is said to be complete: %s", msgs)
 		}
-		says(t, w.pull(w.b, s.task, "1").one(), `"code":-32602`)
+		wantTexts(t, w.pull(w.b, s.task, "1").one(), `"code":-32602`)
 	})
 }

@@ -79,16 +79,16 @@ func TestNobodysTasks(t *testing.T) {
 	h := newPassthroughHouse(t)
 	alice, nobody := h.caller(wiretest.AliceKey), h.caller("")
 	hers, nobodys := alice.task(), nobody.task()
-	nobody.status(nobodys, "working")
+	nobody.awaitStatus(nobodys, "working")
 	for _, method := range []string{"tasks/get", "tasks/cancel"} {
 		foreign := nobody.modern(method, `"taskId":"`+hers+`",`)
-		alike(t, method, foreign, nobody.modern(method, `"taskId":"`+strange+`",`))
+		wantAlike(t, method, foreign, nobody.modern(method, `"taskId":"`+strange+`",`))
 		if !strings.Contains(foreign.body, "unknown task") {
 			t.Errorf("%s: %v", method, foreign)
 		}
-		alike(t, method+" by alice", alice.modern(method, `"taskId":"`+nobodys+`",`), alice.modern(method, `"taskId":"`+strange+`",`))
+		wantAlike(t, method+" by alice", alice.modern(method, `"taskId":"`+nobodys+`",`), alice.modern(method, `"taskId":"`+strange+`",`))
 	}
-	alice.status(hers, "working")
+	alice.awaitStatus(hers, "working")
 }
 
 // TestUnverifiedCallersHaveNoTasks: their calls block, in both eras, and nothing offers them tasks.
@@ -97,7 +97,7 @@ func TestUnverifiedCallersHaveNoTasks(t *testing.T) {
 	guest, alice := h.caller("of-nobody-knows-whom"), h.caller(wiretest.AliceKey)
 	hers := alice.task()
 	h.events.proceed <- struct{}{}
-	alice.status(hers, "completed")
+	alice.awaitStatus(hers, "completed")
 	block := func(name string, call func() reply) {
 		t.Helper()
 		answer := make(chan reply, 1)
@@ -114,7 +114,7 @@ func TestUnverifiedCallersHaveNoTasks(t *testing.T) {
 	}
 	block("modern", func() reply { return guest.modern("tools/call", `"name":"wait",`) })
 	foreign := guest.modern("tasks/get", `"taskId":"`+hers+`",`)
-	alike(t, "tasks/get", foreign, guest.modern("tasks/get", `"taskId":"`+strange+`",`))
+	wantAlike(t, "tasks/get", foreign, guest.modern("tasks/get", `"taskId":"`+strange+`",`))
 	if !strings.Contains(foreign.body, "unknown task") {
 		t.Errorf("tasks/get: %v", foreign)
 	}
@@ -152,7 +152,7 @@ func TestRefreshKeepsTasks(t *testing.T) {
 	soon := time.Now().Add(time.Hour)
 	id, session := token(soon).task(), token(soon).initialize().session
 	for range 20 {
-		token(soon).status(id, "working")
+		token(soon).awaitStatus(id, "working")
 		next := token(soon)
 		next.session = session
 		if r := next.legacy("tasks/get", `"taskId":"`+id+`"`); !strings.Contains(r.body, `"working"`) {
@@ -165,7 +165,7 @@ func TestRefreshKeepsTasks(t *testing.T) {
 		t.Errorf("%v", r)
 	}
 	h.events.proceed <- struct{}{}
-	token(soon).status(id, "completed")
+	token(soon).awaitStatus(id, "completed")
 }
 
 // TestOpenHandshake: a server that asks for a token after its handshake only can be signed in to. The 401 to
@@ -195,7 +195,7 @@ func TestOpenHandshake(t *testing.T) {
 		other.session = client.session
 		foreign := other.legacy(mcp.MethodToolsCall, `"name":"echo"`)
 		other.session = strange
-		alike(t, "a session that was taken over", foreign, other.legacy(mcp.MethodToolsCall, `"name":"echo"`))
+		wantAlike(t, "a session that was taken over", foreign, other.legacy(mcp.MethodToolsCall, `"name":"echo"`))
 	}
 }
 

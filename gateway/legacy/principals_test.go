@@ -347,6 +347,12 @@ func (c *caller) modern(method, params string) reply {
 	if c.asks {
 		meta = strings.Replace(meta, `"extensions":`, `"elicitation":{},"extensions":`, 1)
 	}
+	return c.send(method, params, meta)
+}
+
+// send sends a request of 2026-07-28 with this _meta.
+func (c *caller) send(method, params, meta string) reply {
+	c.h.t.Helper()
 	body := `{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":{` + params + `"_meta":{` + meta + `}}}`
 	msg, err := jsonrpc.Parse([]byte(body))
 	if err != nil {
@@ -390,10 +396,10 @@ func (c *caller) task() string {
 	return id
 }
 
-// status asks for a task until it has this status.
-func (c *caller) status(id, want string) {
+// awaitStatus asks for a task until it has this status.
+func (c *caller) awaitStatus(id, want string) {
 	c.h.t.Helper()
-	settled(c.h.t, "the task is "+want, func() bool {
+	waitUntil(c.h.t, "the task is "+want, func() bool {
 		return field(c.modern("tasks/get", `"taskId":"`+id+`",`), "status") == want
 	})
 }
@@ -406,9 +412,9 @@ func field(r reply, name string) string {
 
 const strange = "5b0d3d2e-8a37-4b1e-9a57-0d9a3a1c9f00" // the id of nothing
 
-// alike fails unless a foreign thing was answered as one that does not exist, and
+// wantAlike fails unless a foreign thing was answered as one that does not exist, and
 // cost as much.
-func alike(t *testing.T, what string, foreign, unknown reply) {
+func wantAlike(t *testing.T, what string, foreign, unknown reply) {
 	t.Helper()
 	if foreign.String() != unknown.String() {
 		t.Errorf("%s\nforeign %v\nunknown %v", what, foreign, unknown)
@@ -422,7 +428,7 @@ func TestForeignTasks(t *testing.T) {
 		alice, next, bob := h.caller(wiretest.AliceKey), h.caller(wiretest.AliceNext), h.caller(wiretest.BobKey)
 		done := alice.task()
 		h.events.proceed <- struct{}{}
-		alice.status(done, "completed")
+		alice.awaitStatus(done, "completed")
 
 		for method, params := range map[string]string{
 			"tasks/get":    "",
@@ -431,7 +437,7 @@ func TestForeignTasks(t *testing.T) {
 		} {
 			ask := func(id string) reply { return bob.modern(method, `"taskId":"`+id+`",`+params) }
 			foreign, unknown := ask(done), ask(strange)
-			alike(t, method, foreign, unknown)
+			wantAlike(t, method, foreign, unknown)
 			if foreign.ops == "" || !strings.Contains(foreign.body, "unknown task") {
 				t.Errorf("%s: %v", method, foreign)
 			}
@@ -439,7 +445,7 @@ func TestForeignTasks(t *testing.T) {
 		listen := func(id string) reply {
 			return bob.modern("subscriptions/listen", `"notifications":{"taskIds":["`+id+`"]},`)
 		}
-		alike(t, "listening", listen(done), listen(strange))
+		wantAlike(t, "listening", listen(done), listen(strange))
 
 		running := alice.task()
 		for method, params := range map[string]string{"tasks/get": "", "tasks/cancel": "", "tasks/update": `"inputResponses":{},`} {
@@ -451,7 +457,7 @@ func TestForeignTasks(t *testing.T) {
 		for _, method := range []string{"tasks/get", "tasks/result", "tasks/cancel"} {
 			ask := func(id string) reply { return guest.legacy(method, `"taskId":"`+id+`"`) }
 			foreign := ask(done)
-			alike(t, "legacy "+method, foreign, ask(strange))
+			wantAlike(t, "legacy "+method, foreign, ask(strange))
 			if !strings.Contains(foreign.ops, "get") || !strings.Contains(foreign.body, "unknown task") {
 				t.Errorf("legacy %s: %v", method, foreign)
 			}
@@ -469,7 +475,7 @@ func TestForeignTasks(t *testing.T) {
 			return guest.legacy("tasks/list", `"cursor":"`+cursor+`"`)
 		}
 		foreign := after(done)
-		alike(t, "a cursor", foreign, after(strange))
+		wantAlike(t, "a cursor", foreign, after(strange))
 		if !strings.Contains(foreign.body, his) || strings.Contains(foreign.body, running) {
 			t.Errorf("after her cursor: %v", foreign)
 		}
@@ -482,7 +488,7 @@ func TestForeignTasks(t *testing.T) {
 			t.Errorf("her own result: %v", r)
 		}
 
-		next.status(running, "working") // a new key is the same principal
+		next.awaitStatus(running, "working") // a new key is the same principal
 		if r := next.modern("tasks/cancel", `"taskId":"`+running+`",`); r.status != http.StatusOK || strings.Contains(r.body, `"error"`) {
 			t.Errorf("her own task: %v", r)
 		}
@@ -509,7 +515,7 @@ func TestForeignSessions(t *testing.T) {
 			"end":        func(c *caller) reply { return c.do("DELETE", "", nil) },
 		} {
 			r := ask(foreign)
-			alike(t, name, r, ask(unknown))
+			wantAlike(t, name, r, ask(unknown))
 			if r.status != http.StatusNotFound || r.ops != "session get" {
 				t.Errorf("%s: %v", name, r)
 			}
@@ -538,7 +544,7 @@ func TestKeysStayHere(t *testing.T) {
 				}
 			}
 			for _, r := range h.sent() {
-				h.clean(r)
+				h.wantClean(r)
 				if strings.Contains(r.body, "tools/call") {
 					sessions[key] = append(sessions[key], r.header.Get(mcp.HeaderSession))
 				}
@@ -558,7 +564,7 @@ func TestKeysStayHere(t *testing.T) {
 		legacy.do("DELETE", "", nil)
 		seen := h.sent()
 		for _, r := range seen {
-			h.clean(r)
+			h.wantClean(r)
 		}
 		if len(seen) < 3 {
 			t.Errorf("the server has seen %d requests", len(seen))
@@ -566,8 +572,8 @@ func TestKeysStayHere(t *testing.T) {
 	})
 }
 
-// clean checks that nothing of a request comes from a client's key.
-func (h *house) clean(r received) {
+// wantClean checks that nothing of a request comes from a client's key.
+func (h *house) wantClean(r received) {
 	h.t.Helper()
 	if got := r.header.Values("Authorization"); len(got) != 1 || got[0] != upstreamKey {
 		h.t.Errorf("the server was sent %q", got)

@@ -129,9 +129,9 @@ func (p *private) round(end fake.Behaviour) fake.Behaviour {
 	}
 }
 
-// told fails the test if the marker is in the log, which has all records that OpenTelemetry
+// wantNothingTold fails the test if the marker is in the log, which has all records that OpenTelemetry
 // gets, in a span or in a metric.
-func (p *private) told(t *testing.T) {
+func (p *private) wantNothingTold(t *testing.T) {
 	t.Helper()
 	all := p.log.String()
 	for _, span := range p.spans.GetSpans() {
@@ -188,9 +188,9 @@ func privateParked(t *testing.T, p *private) {
 				answer(state) // once more
 			}
 		}
-		p.told(t)
+		p.wantNothingTold(t)
 	}
-	p.check(t, len(p.tools)+1)
+	p.wantSeen(t, len(p.tools)+1)
 }
 
 // privateTasks asks in tasks.
@@ -198,10 +198,8 @@ func privateTasks(t *testing.T, p *private) {
 	for i, tool := range append(p.tools, "cut") {
 		p.refuse.Store(i == len(p.tools))
 		a := asked{caps: canTasks, method: mcp.MethodToolsCall, params: marked(tool), key: marker}
-		id, _ := jsonrpc.GetString(a.send(t, p.at[0], "").Result, "taskId")
-		task := asked{caps: canTasks, method: mcp.MethodTasksGet, params: `{"taskId":"` + id + `"}`}
-		update := asked{caps: canTasks, method: mcp.MethodTasksUpdate, params: task.params}
-		requests, _ := jsonrpc.Get(task.until(t, p.at[0], "input_required"), "inputRequests")
+		task, update := a.makeTask(t, p.at[0], "")
+		requests, _ := jsonrpc.Get(task.awaitStatus(t, p.at[0], "input_required"), "inputRequests")
 		for key := range jsonrpc.Members(requests) {
 			for _, c := range answers {
 				if m := update.send(t, p.at[0], inputResponses(key, c.answer)); (m.Error != nil) != c.bad {
@@ -209,13 +207,13 @@ func privateTasks(t *testing.T, p *private) {
 				}
 			}
 		}
-		settled(t, "the end of the task", func() bool {
+		waitUntil(t, "the end of the task", func() bool {
 			status, _ := jsonrpc.GetString(task.send(t, p.at[0], "").Result, "status")
 			return status == "completed" || status == "failed"
 		})
-		p.told(t)
+		p.wantNothingTold(t)
 	}
-	p.check(t, len(p.tools)+1)
+	p.wantSeen(t, len(p.tools)+1)
 	for _, event := range []string{"made", "sent", "asked", "answered", "ended"} {
 		if !strings.Contains(p.log.String(), `"event":"taskgate.task.`+event+`"`) {
 			t.Errorf("nothing was told of tasks that were %s", event)
@@ -251,18 +249,18 @@ func privateLegacy(t *testing.T, p *private) {
 			}
 			call.end("c")
 			call.close()
-			p.told(t)
+			p.wantNothingTold(t)
 		}
 	}
-	p.check(t, asked)
+	p.wantSeen(t, asked)
 	linked := slices.ContainsFunc(p.spans.GetSpans(), func(s tracetest.SpanStub) bool { return s.Name == "answer" && len(s.Links) == 1 })
 	if !linked {
 		t.Error("no answer is linked to the trace of its call")
 	}
 }
 
-// check fails a test that has not seen what it is about.
-func (p *private) check(t *testing.T, asked int) {
+// wantSeen fails a test that has not seen what it is about.
+func (p *private) wantSeen(t *testing.T, asked int) {
 	t.Helper()
 	if n := int(p.asked.Load()); n != asked {
 		t.Errorf("asked %d times, want %d", n, asked)

@@ -29,7 +29,7 @@ func TestQuestionOfALostStream(t *testing.T) {
 		idle.leave()
 		task := w.c.call(w.a, "ask")
 		first := w.result(w.a, task)
-		first.wantAsked("the first stream", nth(task, 0))
+		first.wantAsked("the first stream", nameQuestion(task, 0))
 		second := w.result(w.b, task)
 		w.sessions.looks.Swap(0)
 		wiretest.Wait(10 * legacy.HolderCheck)
@@ -37,10 +37,13 @@ func TestQuestionOfALostStream(t *testing.T) {
 		if n := w.sessions.looks.Swap(0); n < 9 || n > 12 {
 			t.Errorf("looked %d times after the first stream", n)
 		}
-		w.sessions.kill()
+		w.sessions.opened.Range(func(stream, _ any) bool { // the replica dies
+			w.sessions.lost.Store(stream, true)
+			return true
+		})
 		wiretest.Wait(3 * legacy.HolderCheck)
-		second.wantAsked("after its death", nth(task, 0))
-		w.answer(w.b, nth(task, 0))
+		second.wantAsked("after its death", nameQuestion(task, 0))
+		w.answer(w.b, nameQuestion(task, 0))
 		wiretest.Wait(time.Second)
 		if said := second.said(); !strings.Contains(string(said[len(said)-1]), "accept") {
 			t.Errorf("the end: %s", said)
@@ -50,7 +53,7 @@ func TestQuestionOfALostStream(t *testing.T) {
 		if n := w.sessions.looks.Swap(0); n != 0 {
 			t.Errorf("looked %d times after the end", n)
 		}
-		w.closing(first, second, idle)
+		w.closeAll(first, second, idle)
 	})
 }
 
@@ -62,7 +65,7 @@ func TestQuestionOfABrokenGetStream(t *testing.T) {
 		get := w.c.begin(w.a, "")
 		task := w.c.call(w.a, "ask")
 		wiretest.Wait(2 * time.Second)
-		get.wantAsked("the GET stream", nth(task, 0))
+		get.wantAsked("the GET stream", nameQuestion(task, 0))
 		result := w.result(w.b, task)
 		wiretest.Wait(legacy.HolderCheck - time.Second)
 		get.quit()
@@ -71,12 +74,12 @@ func TestQuestionOfABrokenGetStream(t *testing.T) {
 		wiretest.Wait(time.Minute)
 		result.wantAsked("on the other stream")
 		again.wantAsked("again")
-		w.answer(w.a, nth(task, 0))
+		w.answer(w.a, nameQuestion(task, 0))
 		wiretest.Wait(time.Second)
 		if !result.ended() {
 			t.Error("no end")
 		}
-		w.closing(again, result)
+		w.closeAll(again, result)
 	})
 }
 
@@ -88,22 +91,22 @@ func TestQuestionThatIsNotInTheLog(t *testing.T) {
 		get := w.c.begin(w.a, "")
 		has := w.c.call(w.a, "ask")
 		wiretest.Wait(2 * time.Second)
-		get.wantAsked("the GET stream", nth(has, 0))
+		get.wantAsked("the GET stream", nameQuestion(has, 0))
 		get.quit()
 		lacks := w.c.call(w.a, "ask")
 		wiretest.Wait(time.Second)
 		again := w.resume(w.b, get)
 		wiretest.Wait(time.Minute)
-		again.wantAsked("resumed", nth(lacks, 0))
-		w.answer(w.a, nth(has, 0))
-		w.answer(w.a, nth(lacks, 0))
+		again.wantAsked("resumed", nameQuestion(lacks, 0))
+		w.answer(w.a, nameQuestion(has, 0))
+		w.answer(w.a, nameQuestion(lacks, 0))
 		wiretest.Wait(time.Second)
 		for _, id := range []shim.ID{has, lacks} {
 			if got := string(w.c.do(w.a, mcp.MethodTasksGet, `{"taskId":"`+string(id)+`"}`)); !strings.Contains(got, "completed") {
 				t.Errorf("%s: %s", id, got)
 			}
 		}
-		w.closing(again)
+		w.closeAll(again)
 	})
 }
 
@@ -140,7 +143,7 @@ func TestQuestionWhileTheStoreIsAway(t *testing.T) {
 					t.Errorf("the end: %s", said)
 				}
 				first.wantAsked("in the end", asked...)
-				w.closing(first)
+				w.closeAll(first)
 			})
 		}
 	}
@@ -162,8 +165,8 @@ func TestQuestionAtTheEndOfAWait(t *testing.T) {
 		w.sessions.mute.Store(0)
 		again := w.read(w.c, w.b, task)
 		wiretest.Wait(time.Second)
-		again.wantAsked("in the next wait", nth(task, 0))
-		w.closing(again)
+		again.wantAsked("in the next wait", nameQuestion(task, 0))
+		w.closeAll(again)
 	})
 }
 
@@ -183,8 +186,8 @@ func TestQuestionOnAStreamWithoutALog(t *testing.T) {
 		get.wantAsked("without a log")
 		next := w.c.begin(w.a, "")
 		wiretest.Wait(time.Second)
-		next.wantAsked("on the next stream", nth(task, 0))
-		w.closing(get, next)
+		next.wantAsked("on the next stream", nameQuestion(task, 0))
+		w.closeAll(get, next)
 	})
 }
 
@@ -209,7 +212,7 @@ func TestQuestionOfACallThatWasForgotten(t *testing.T) {
 			if asked := call.asked(); len(asked) != 1 {
 				t.Errorf("asked %v", asked)
 			}
-			w.closing(call)
+			w.closeAll(call)
 		})
 	}
 }
@@ -225,7 +228,7 @@ func TestStandingIsKeptLater(t *testing.T) {
 		if w.sessions.unopened.Load() > 0 || get.lastID() == "" {
 			t.Error("the stream cannot be resumed")
 		}
-		w.closing(get)
+		w.closeAll(get)
 	})
 }
 
@@ -244,8 +247,8 @@ func TestQuestionThatTheGetStreamDoesNotAsk(t *testing.T) {
 		wiretest.Wait(time.Second)
 		again := w.result(w.b, task)
 		wiretest.Wait(100 * time.Millisecond)
-		again.wantAsked("after that", nth(task, 0))
-		w.closing(get, again)
+		again.wantAsked("after that", nameQuestion(task, 0))
+		w.closeAll(get, again)
 	})
 }
 
@@ -276,7 +279,7 @@ func TestQuestionOfACallThatBecomesATask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newAskWorld(t, handling)
 		call, task := w.handle("ask")
-		call.wantAsked("on the stream of the call", nth(task, 0))
+		call.wantAsked("on the stream of the call", nameQuestion(task, 0))
 		for _, g := range []*legacyServer{w.b, w.a} {
 			r := w.read(w.c, g, task)
 			wiretest.Wait(46 * time.Second)
@@ -286,7 +289,7 @@ func TestQuestionOfACallThatBecomesATask(t *testing.T) {
 			}
 		}
 		last := w.read(w.c, w.b, task)
-		w.answer(w.a, nth(task, 0))
+		w.answer(w.a, nameQuestion(task, 0))
 		wiretest.Wait(time.Second)
 		if said := string(last.said()[0]); !strings.Contains(said, "accept") {
 			t.Errorf("the result: %s", said)
@@ -302,7 +305,7 @@ func TestQuestionOfATaskThatIsReadAgain(t *testing.T) {
 		_, task := w.handle("late")
 		first := w.read(w.c, w.a, task)
 		wiretest.Wait(46 * time.Second)
-		first.wantAsked("the first time", nth(task, 0))
+		first.wantAsked("the first time", nameQuestion(task, 0))
 		again := w.read(w.c, w.b, task)
 		wiretest.Wait(46 * time.Second)
 		again.wantAsked("the second time")
@@ -312,8 +315,8 @@ func TestQuestionOfATaskThatIsReadAgain(t *testing.T) {
 		anew := newClient(t, w.b, `"elicitation":{}`)
 		other := w.read(anew, w.b, task)
 		wiretest.Wait(time.Second)
-		other.wantAsked("in another session", nth(task, 0))
-		w.answer(w.a, nth(task, 0))
+		other.wantAsked("in another session", nameQuestion(task, 0))
+		w.answer(w.a, nameQuestion(task, 0))
 		wiretest.Wait(time.Second)
 		if said := other.said(); !strings.Contains(string(said[len(said)-1]), "accept") {
 			t.Errorf("the result: %s", said)
@@ -330,11 +333,11 @@ func TestQuestionOfAReaderThatHasGone(t *testing.T) {
 		first := w.read(w.c, w.a, task)
 		wiretest.Wait(20 * time.Second)
 		first.quit()
-		first.wantAsked("the first time", nth(task, 0))
+		first.wantAsked("the first time", nameQuestion(task, 0))
 		again := w.read(w.c, w.b, task)
 		wiretest.Wait(time.Second)
-		again.wantAsked("the second time", nth(task, 0))
-		w.closing(again)
+		again.wantAsked("the second time", nameQuestion(task, 0))
+		w.closeAll(again)
 	})
 }
 
@@ -347,7 +350,7 @@ func TestAbandonedResultIsGivenUp(t *testing.T) {
 			task := w.c.call(w.a, "ask")
 			first := w.result(w.a, task)
 			wiretest.Wait(10 * time.Second)
-			first.wantAsked("the first stream", nth(task, 0))
+			first.wantAsked("the first stream", nameQuestion(task, 0))
 			first.leave()
 			wiretest.Wait(time.Second)
 			if !first.ended() || tableOf(w.a.Gateway).Busy(w.c.session) {
@@ -356,7 +359,7 @@ func TestAbandonedResultIsGivenUp(t *testing.T) {
 			again := w.resume(g, first)
 			wiretest.Wait(time.Minute)
 			again.wantAsked("resumed")
-			w.answer(w.b, nth(task, 0))
+			w.answer(w.b, nameQuestion(task, 0))
 			wiretest.Wait(time.Second)
 			again.wantOnly("accept")
 			last := w.resume(w.a, first)
@@ -381,12 +384,12 @@ func TestResultResumedUnnoticed(t *testing.T) {
 		if !first.ended() {
 			t.Error("the stream before goes on")
 		}
-		w.answer(w.b, nth(task, 0))
+		w.answer(w.b, nameQuestion(task, 0))
 		wiretest.Wait(time.Second)
-		again.wantAsked("resumed", nth(task, 1))
-		w.answer(w.b, nth(task, 1))
+		again.wantAsked("resumed", nameQuestion(task, 1))
+		w.answer(w.b, nameQuestion(task, 1))
 		wiretest.Wait(time.Second)
-		first.wantAsked("the stream before", nth(task, 0))
+		first.wantAsked("the stream before", nameQuestion(task, 0))
 		if said := again.said(); len(said) != 2 || !again.ended() {
 			t.Errorf("the end: %s", said)
 		}
@@ -395,7 +398,7 @@ func TestResultResumedUnnoticed(t *testing.T) {
 
 // The same at the other replica.
 func TestReplicasResultTakenOver(t *testing.T) {
-	_, a, b := newAskedPair(t, soon)
+	_, a, b := newAskedPair(t, resumeSoon)
 	task := a.task("colour")
 	first := openSSE(t, a, http.MethodPost, fmt.Sprintf(resultBody, task), "")
 	primed, _, _ := first.event()
@@ -421,24 +424,24 @@ func TestQuestionsOfAResumedResult(t *testing.T) {
 		for _, g := range []*legacyServer{w.a, w.b} {
 			task := w.c.call(w.a, "twice")
 			first := w.result(w.a, task)
-			first.wantAsked("the first stream", nth(task, 0))
+			first.wantAsked("the first stream", nameQuestion(task, 0))
 			first.leave() // the replica goes on with the request
 			wiretest.Wait(time.Second)
 			again := w.resume(g, first)
 			wiretest.Wait(time.Second)
 			again.wantAsked("resumed")
-			w.answer(w.a, nth(task, 0))
+			w.answer(w.a, nameQuestion(task, 0))
 			wiretest.Wait(time.Minute)
-			again.wantAsked("the second question", nth(task, 1))
+			again.wantAsked("the second question", nameQuestion(task, 1))
 			again.leave() // and once more
 			wiretest.Wait(time.Second)
 			last := w.resume(w.b, again)
 			wiretest.Wait(time.Minute)
 			last.wantAsked("resumed twice")
-			w.answer(w.a, nth(task, 1))
+			w.answer(w.a, nameQuestion(task, 1))
 			wiretest.Wait(time.Second)
 			last.wantOnly("accept")
-			w.closing(first, again, last)
+			w.closeAll(first, again, last)
 		}
 	})
 }
@@ -450,7 +453,7 @@ func TestDeadQuestionsAreNotAskedAgain(t *testing.T) {
 		end  func(w *world, task shim.ID)
 		over bool // the client, which has the question, is told
 	}{
-		"answered elsewhere": {func(w *world, task shim.ID) { w.answer(w.b, nth(task, 0)) }, false},
+		"answered elsewhere": {func(w *world, task shim.ID) { w.answer(w.b, nameQuestion(task, 0)) }, false},
 		"cancelled": {func(w *world, task shim.ID) {
 			w.c.do(w.b, mcp.MethodTasksCancel, `{"taskId":"`+string(task)+`"}`)
 		}, true},
@@ -461,7 +464,7 @@ func TestDeadQuestionsAreNotAskedAgain(t *testing.T) {
 			get := w.c.begin(w.a, "")
 			task := w.c.call(w.a, "ask")
 			wiretest.Wait(2 * time.Second)
-			get.wantAsked("the stream", nth(task, 0))
+			get.wantAsked("the stream", nameQuestion(task, 0))
 			get.quit()
 			c.end(w, task)
 			primed, _, _ := strings.Cut(get.lastID(), ".")
@@ -476,11 +479,11 @@ func TestDeadQuestionsAreNotAskedAgain(t *testing.T) {
 			has := w.resume(w.a, get)
 			wiretest.Wait(time.Second)
 			if c.over {
-				has.wantAsked("to a client that has it", "-"+nth(task, 0))
+				has.wantAsked("to a client that has it", "-"+nameQuestion(task, 0))
 			} else {
 				has.wantAsked("to a client that has answered")
 			}
-			w.closing(has)
+			w.closeAll(has)
 		})
 	}
 }
@@ -503,13 +506,13 @@ func TestDeadQuestionsOfTheOutbox(t *testing.T) {
 		get.w.letGo()
 		<-get.done
 		for _, task := range tasks[:3] {
-			w.answer(w.a, nth(task, 0))
+			w.answer(w.a, nameQuestion(task, 0))
 		}
 		wiretest.Wait(time.Second)
 		next := w.c.begin(w.a, "")
 		wiretest.Wait(5 * time.Second)
-		next.wantAsked("the next stream", nth(tasks[3], 0))
-		w.closing(next)
+		next.wantAsked("the next stream", nameQuestion(tasks[3], 0))
+		w.closeAll(next)
 	})
 }
 
@@ -538,6 +541,6 @@ func TestDeadQuestionsOfACall(t *testing.T) {
 		if id, _ := jsonrpc.Get(said[len(said)-1], "result"); id == nil || again.w.status > http.StatusOK {
 			t.Errorf("the end: %s", said)
 		}
-		w.closing(call, again)
+		w.closeAll(call, again)
 	})
 }

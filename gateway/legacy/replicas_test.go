@@ -90,7 +90,7 @@ func TestReplicasSDK(t *testing.T) {
 	for _, version := range []string{mcp.Version20251125, mcp.Version20250326} {
 		t.Run(version, func(t *testing.T) {
 			stack := newLegacyReplicas(t, nil)
-			c := stack.connect(t, version)
+			c := stack.connectListener(t, version)
 			checkInitialized(t, c, version)
 			for range 2 {
 				checkLists(t, c)
@@ -115,7 +115,7 @@ func TestReplicasSession(t *testing.T) {
 	if status, body := b.post(`{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}`); status != http.StatusOK {
 		t.Errorf("level: %d %s", status, body)
 	}
-	settled(t, "the level on the first replica", func() bool {
+	waitUntil(t, "the level on the first replica", func() bool {
 		st, err := tableOf(stack.gates[0]).Current(t.Context(), a.session, "up", shim.Principal{})
 		if err != nil {
 			t.Fatal(err)
@@ -123,7 +123,7 @@ func TestReplicasSession(t *testing.T) {
 		return st.LogLevel == "error"
 	})
 	a.endSession()
-	settled(t, "the end on the second replica", func() bool {
+	waitUntil(t, "the end on the second replica", func() bool {
 		status, _ := b.post(`{"jsonrpc":"2.0","id":3,"method":"ping"}`)
 		return status == http.StatusNotFound
 	})
@@ -154,8 +154,8 @@ func TestReplicasCancel(t *testing.T) {
 	wiretest.Await(t, answered, "the call's end")
 }
 
-// settled asks until the answer is yes.
-func settled(t *testing.T, what string, yes func() bool) {
+// waitUntil asks until the answer is yes.
+func waitUntil(t *testing.T, what string, yes func() bool) {
 	t.Helper()
 	give := time.After(wiretest.Patience)
 	again := time.NewTicker(5 * time.Millisecond)
@@ -222,7 +222,7 @@ func TestReplicasUpstream(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	settled(t, "the session is lost", func() bool { return stack.sessions() == 0 })
+	waitUntil(t, "the session is lost", func() bool { return stack.sessions() == 0 })
 	both()
 	if got := seen(); got != "initialize logging/setLevel" {
 		t.Errorf("afterwards the server saw %s", got)

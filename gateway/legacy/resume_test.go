@@ -55,7 +55,7 @@ func openSSE(t *testing.T, c *rawClient, method, body, last string) *sseClient {
 // takeStream opens the GET stream of the session, once no other one is in the way.
 func (c *rawClient) takeStream() (get *sseClient) {
 	c.t.Helper()
-	settled(c.t, "the GET stream is free", func() bool {
+	waitUntil(c.t, "the GET stream is free", func() bool {
 		if get = openSSE(c.t, c, http.MethodGet, "", ""); get.resp.StatusCode == http.StatusConflict {
 			get.close()
 			return false
@@ -123,14 +123,14 @@ func (s *sseClient) message() (id, data string, ok bool) {
 	return id, data, ok
 }
 
-func soon(c *config.Config) { c.ResumeAfter = 20 * time.Millisecond }
+func resumeSoon(c *config.Config) { c.ResumeAfter = 20 * time.Millisecond }
 
 const waitCall = `{"jsonrpc":"2.0","id":"w1","method":"tools/call","params":{"name":"wait","arguments":{"a":1}}}`
 
 // TestReplicasResume: a client whose connection broke gets the answer of its call from
 // the other replica, also when that comes later, and again when it asks again.
 func TestReplicasResume(t *testing.T) {
-	stack, a, b := newPair(t, soon, "")
+	stack, a, b := newPair(t, resumeSoon, "")
 	first := openSSE(t, a, http.MethodPost, waitCall, "")
 	primed, data, ok := first.event()
 	if primed == "" || data != "" || !ok {
@@ -169,7 +169,7 @@ func TestReplicasResume(t *testing.T) {
 func TestReplicasResumeForgotten(t *testing.T) {
 	for i, where := range []string{"the same replica", "the other replica"} {
 		t.Run(where, func(t *testing.T) {
-			stack, a, _ := newPair(t, soon, "")
+			stack, a, _ := newPair(t, resumeSoon, "")
 			first := openSSE(t, a, http.MethodPost, waitCall, "")
 			primed, _, _ := first.event()
 			wiretest.Await(t, stack.session.started, "the tool")
@@ -196,7 +196,7 @@ func TestReplicasResumeForgotten(t *testing.T) {
 // TestReplicasResumeLost: the answer to a call whose replica has died is an error, and
 // so is told. It is the one answer: a replica that was only slow has lost the stream.
 func TestReplicasResumeLost(t *testing.T) {
-	stack, a, _ := newPair(t, soon, "")
+	stack, a, _ := newPair(t, resumeSoon, "")
 	first := openSSE(t, a, http.MethodPost, waitCall, "")
 	primed, _, _ := first.event()
 	wiretest.Await(t, stack.session.started, "the tool")
@@ -407,7 +407,7 @@ func TestReplicasShortAnswers(t *testing.T) {
 // have ids once the answer takes long.
 func TestReplicasResumeOlder(t *testing.T) {
 	stack := newLegacyReplicas(t, func(c *config.Config) {
-		soon(c)
+		resumeSoon(c)
 		c.KeepAlive = 100 * time.Millisecond
 	})
 	a := stack.on(t, 0, nil)
@@ -417,7 +417,7 @@ func TestReplicasResumeOlder(t *testing.T) {
 	}
 	s := openSSE(t, a, http.MethodPost, waitCall, "")
 	wiretest.Await(t, stack.session.started, "the tool")
-	settled(t, "the log", func() bool { return len(stack.store.Keys("*:m:*")) > 0 })
+	waitUntil(t, "the log", func() bool { return len(stack.store.Keys("*:m:*")) > 0 })
 	stack.session.proceed <- struct{}{}
 	if id, data, ok := s.event(); !ok || id == "" || !strings.Contains(data, `"id":"w1"`) {
 		t.Errorf("answer %q %s", id, data)

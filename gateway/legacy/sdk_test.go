@@ -21,14 +21,33 @@ type stackClient struct {
 	updated  chan string
 }
 
-// connect opens a session in this version; "" is what the client does by itself.
-func (s *legacyStack) connect(t *testing.T, version string) *stackClient {
+// connect connects an ordinary client, which has two roots.
+func (s *legacyStack) connect(t *testing.T, version string, o *sdk.ClientOptions, change ...func(*sdk.StreamableClientTransport)) *sdk.ClientSession {
+	t.Helper()
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	client := sdk.NewClient(&sdk.Implementation{Name: "client", Version: "1"}, o)
+	client.AddRoots(&sdk.Root{URI: "file:///a"}, &sdk.Root{URI: "file:///b"})
+	to := &sdk.StreamableClientTransport{Endpoint: s.url, HTTPClient: &http.Client{Transport: transport}}
+	for _, f := range change {
+		f(to)
+	}
+	session, err := client.Connect(t.Context(), to, &sdk.ClientSessionOptions{ProtocolVersion: version})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = session.Close() }) // a second time where the test has closed it
+	return session
+}
+
+// connectListener connects a client that keeps what it hears.
+func (s *legacyStack) connectListener(t *testing.T, version string) *stackClient {
 	t.Helper()
 	c := &stackClient{
 		progress: make(chan string, 16), logs: make(chan string, 16),
 		changed: make(chan string, 16), updated: make(chan string, 16),
 	}
-	client := sdk.NewClient(&sdk.Implementation{Name: "client", Version: "1"}, &sdk.ClientOptions{
+	c.ClientSession = s.connect(t, version, &sdk.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) {
 			c.progress <- fmt.Sprint(r.Params.ProgressToken, " ", r.Params.Progress, " ", r.Params.Message)
 		},
@@ -38,16 +57,6 @@ func (s *legacyStack) connect(t *testing.T, version string) *stackClient {
 		},
 		ResourceUpdatedHandler: func(_ context.Context, r *sdk.ResourceUpdatedNotificationRequest) { c.updated <- r.Params.URI },
 	})
-	transport := &http.Transport{}
-	t.Cleanup(transport.CloseIdleConnections)
-	session, err := client.Connect(t.Context(),
-		&sdk.StreamableClientTransport{Endpoint: s.url, HTTPClient: &http.Client{Transport: transport}},
-		&sdk.ClientSessionOptions{ProtocolVersion: version})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.ClientSession = session
-	t.Cleanup(func() { _ = session.Close() }) // a second time where the test has closed it
 	return c
 }
 
@@ -58,7 +67,7 @@ func TestLegacySDK(t *testing.T) {
 		for _, version := range []string{mcp.Version20251125, mcp.Version20250618, mcp.Version20250326} {
 			t.Run(fmt.Sprintf("%s/modern=%t", version, modern), func(t *testing.T) {
 				stack := newLegacyStack(t, modern, nil)
-				c := stack.connect(t, version)
+				c := stack.connectListener(t, version)
 				checkInitialized(t, c, version)
 				checkLists(t, c)
 				checkCalls(t, c, modern)
@@ -176,7 +185,7 @@ func checkListChanged(t *testing.T, s *legacyStack, c *stackClient) {
 // TestLegacySDKSessionEnds: closing the client ends the session here and upstream.
 func TestLegacySDKSessionEnds(t *testing.T) {
 	stack := newLegacyStack(t, false, nil)
-	c := stack.connect(t, mcp.Version20251125)
+	c := stack.connectListener(t, mcp.Version20251125)
 	if _, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "echo"}); err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +195,7 @@ func TestLegacySDKSessionEnds(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
-	settled(t, "the end of the upstream session", func() bool { return stack.sessions() == 0 })
+	waitUntil(t, "the end of the upstream session", func() bool { return stack.sessions() == 0 })
 }
 
 func (s *legacyStack) sessions() int {

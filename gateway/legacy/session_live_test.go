@@ -41,15 +41,6 @@ func (e *endings) String() string {
 	return fmt.Sprint(e.ids)
 }
 
-func exists(t *testing.T, s Sessions, id string) bool {
-	t.Helper()
-	_, rev, err := s.Get(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return rev != 0
-}
-
 func newTable(store Sessions) (*Table, *endings) {
 	e := &endings{}
 	return NewTable(store, 3*time.Second, func(_ context.Context, s Ended) { e.add(s) }), e
@@ -313,7 +304,8 @@ func TestSessionForgotten(t *testing.T) {
 // brokenSessions is a store that cannot be reached while Down is set.
 type brokenSessions struct {
 	Sessions
-	Down atomic.Bool
+	Down   atomic.Bool
+	leaves atomic.Int64 // so many times it cannot be told that a stream is left
 }
 
 var errStore = fmt.Errorf("%w: dial tcp 10.0.0.1:6379: refused", shim.ErrUnavailable)
@@ -350,6 +342,13 @@ func (b *brokenSessions) Delete(ctx context.Context, id string) error {
 		return errStore
 	}
 	return b.Sessions.Delete(ctx, id)
+}
+
+func (b *brokenSessions) Leave(ctx context.Context, id, stream string, note []byte) error {
+	if b.leaves.Add(-1) >= 0 {
+		return errStore
+	}
+	return b.Sessions.Leave(ctx, id, stream, note)
 }
 
 func TestSessionStoreDown(t *testing.T) {
@@ -392,7 +391,7 @@ func TestSessionExpiry(t *testing.T) {
 		}
 		used.endUse()
 		<-time.After(59 * time.Second)
-		if !exists(t, table.store, used.id) {
+		if _, rev, err := table.store.Get(t.Context(), used.id); rev == 0 || err != nil {
 			t.Error("idle time did not begin at the end of the use")
 		}
 		stop()

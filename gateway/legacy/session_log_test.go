@@ -43,17 +43,6 @@ func asksOf(keys ...string) shim.Task {
 	return task
 }
 
-// storeLine is a stream of a session whose messages only get into its log.
-func storeLine(s *session, stream string) askLine {
-	return askLine{
-		ask: func(ctx context.Context, name, void string, message []byte) (string, bool, error) {
-			_, holder, has, err := s.table.store.Ask(ctx, s.id, stream, stream, name, void, message)
-			return holder, has, err
-		},
-		over: func([]byte) {},
-	}
-}
-
 // A question that could not be asked for want of the store is asked once that is back,
 // although its task does not change.
 func TestAskerWaitsForTheStore(t *testing.T) {
@@ -144,24 +133,12 @@ func TestAskerFindsTheLatestQuestion(t *testing.T) {
 	}
 }
 
-// leaveless is a store that cannot be told a few times that a stream is left.
-type leaveless struct {
-	Sessions
-	fails int
-}
-
-func (l *leaveless) Leave(ctx context.Context, id, stream string, note []byte) error {
-	if l.fails--; l.fails >= 0 {
-		return shim.ErrUnavailable
-	}
-	return l.Sessions.Leave(ctx, id, stream, note)
-}
-
 // What was asked on a stream that its client has left is asked on another one, as soon as
 // the store can be told that it is left.
 func TestQuestionsOfABrokenStreamAreGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &leaveless{wiretest.OpenSessions(t, 1, time.Hour), 2}
+		store := newBrokenSessions(t, false)
+		store.leaves.Store(2)
 		s := askingSession(t, store)
 		ctx, end := context.WithCancel(t.Context())
 		task := asksOf("a", "b")
@@ -170,7 +147,13 @@ func TestQuestionsOfABrokenStreamAreGivenBack(t *testing.T) {
 			if _, err := store.Open(ctx, s.id, stream, nil); err != nil {
 				t.Fatal(err)
 			}
-			a := newAsker(ctx, &endpoint.Endpoint{}, s, nil, storeLine(s, stream))
+			a := newAsker(ctx, &endpoint.Endpoint{}, s, nil, askLine{ // its messages only get into the log
+				ask: func(ctx context.Context, name, void string, message []byte) (string, bool, error) {
+					_, holder, has, err := store.Ask(ctx, s.id, stream, stream, name, void, message)
+					return holder, has, err
+				},
+				over: func([]byte) {},
+			})
 			a.takeState(task)
 			wiretest.Wait(time.Second)
 			streams = append(streams, a)

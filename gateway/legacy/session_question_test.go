@@ -23,8 +23,8 @@ func elicit(ctx context.Context, ss *sdk.ServerSession) string {
 	return text
 }
 
-// elicits has the server ask outside of any call, in the one session that it has.
-func (r *legacyReplicas) elicits(t *testing.T) <-chan string {
+// beginElicit has the server ask outside of any call, in the one session that it has.
+func (r *legacyReplicas) beginElicit(t *testing.T) <-chan string {
 	t.Helper()
 	got := make(chan string, 1)
 	for ss := range r.server.Sessions() {
@@ -40,7 +40,7 @@ func (r *legacyReplicas) elicits(t *testing.T) <-chan string {
 func TestReplicasSessionQuestion(t *testing.T) {
 	stack, a, b, get := newAsidePair(t)
 	for i := range 2 {
-		got := stack.elicits(t)
+		got := stack.beginElicit(t)
 		id := get.question("")
 		for _, from := range []*rawClient{b, a} {
 			from.answer(id, fmt.Sprint(from == b, i))
@@ -49,7 +49,7 @@ func TestReplicasSessionQuestion(t *testing.T) {
 			t.Errorf("the server got %s", text)
 		}
 	}
-	settled(t, "nothing is left in the session", func() bool {
+	waitUntil(t, "nothing is left in the session", func() bool {
 		st, err := tableOf(stack.gates[0]).Load(t.Context(), a.session)
 		return err == nil && len(st.SessionQuestions) == 0
 	})
@@ -71,7 +71,7 @@ func TestReplicasSessionQuestionElsewhere(t *testing.T) {
 	got := make(chan string, 1)
 	go func() {
 		for give := time.After(wiretest.Patience); ; {
-			text := wiretest.Await(t, stack.elicits(t), "the answer")
+			text := wiretest.Await(t, stack.beginElicit(t), "the answer")
 			if strings.HasPrefix(text, "accept") {
 				got <- text
 				return
@@ -94,7 +94,7 @@ func TestReplicasSessionQuestionElsewhere(t *testing.T) {
 // at the other replica, under the same id.
 func TestReplicasSessionQuestionAgain(t *testing.T) {
 	stack, a, b, get := newAsidePair(t)
-	got := stack.elicits(t)
+	got := stack.beginElicit(t)
 	id := get.question("")
 	get.close()
 	next := b.takeStream()
@@ -117,13 +117,13 @@ func TestReplicasSessionQuestionInVain(t *testing.T) {
 		call := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"colour"}}`, "")
 		a.answer(call.question(""), "red")
 		call.end("c")
-		if text := wiretest.Await(t, stack.elicits(t), "the refusal"); strings.HasPrefix(text, "accept") {
+		if text := wiretest.Await(t, stack.beginElicit(t), "the refusal"); strings.HasPrefix(text, "accept") {
 			t.Errorf("the server got %s", text)
 		}
 	})
 	t.Run("an error", func(t *testing.T) {
 		stack, _, b, get := newAsidePair(t)
-		got := stack.elicits(t)
+		got := stack.beginElicit(t)
 		b.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"error":{"code":-1,"message":"not now"}}`, get.question("")))
 		if text := wiretest.Await(t, got, "the error"); !strings.Contains(text, "not now") {
 			t.Errorf("the server got %s", text)
@@ -131,7 +131,7 @@ func TestReplicasSessionQuestionInVain(t *testing.T) {
 	})
 	t.Run("the session ends", func(t *testing.T) {
 		stack, _, b, get := newAsidePair(t)
-		got := stack.elicits(t)
+		got := stack.beginElicit(t)
 		get.question("")
 		b.endSession()
 		if text := wiretest.Await(t, got, "the end"); !strings.Contains(text, "could not be asked") {
@@ -144,19 +144,7 @@ func TestReplicasSessionQuestionInVain(t *testing.T) {
 // nothing, and an ordinary client answers.
 func TestReplicasSessionQuestionSDK(t *testing.T) {
 	stack := newLegacyReplicas(t, nil)
-	changed := make(chan struct{}, 100)
-	stack.asked(t, mcp.Version20251125, &sdk.ClientOptions{
-		ElicitationHandler: red, CreateMessageHandler: sample,
-		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { changed <- struct{}{} },
-	})
-	stack.until(t, func(wait <-chan time.Time) bool {
-		select {
-		case <-changed:
-			return true
-		case <-wait:
-			return false
-		}
-	})
+	stack.connectStanding(t, mcp.Version20251125)
 	for ss := range stack.server.Sessions() {
 		if text, err := askForAll(t.Context(), ss); err != nil || text != "accept red m1 2" {
 			t.Errorf("the server got %s, %v", text, err)

@@ -2,12 +2,10 @@ package legacy_test
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -114,25 +112,12 @@ func TestNewTasksAreHeardOfAtOnce(t *testing.T) {
 		get := w.c.begin(w.b, "")
 		var asked []string
 		for range 3 {
-			asked = append(asked, nth(w.c.call(w.a, "ask"), 0))
+			asked = append(asked, nameQuestion(w.c.call(w.a, "ask"), 0))
 			wiretest.Wait(100 * time.Millisecond)
 			get.wantAsked("at once", asked...)
 		}
-		w.closing(get)
+		w.closeAll(get)
 	})
-}
-
-// olderTask is a store that has come back with a task as it was before, once it has one.
-type olderTask struct {
-	shim.Store
-	was atomic.Pointer[shim.Task]
-}
-
-func (o *olderTask) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.Task, error) {
-	if t := o.was.Load(); t != nil && t.ID == id {
-		return *t, nil
-	}
-	return o.Store.Get(ctx, id, part)
 }
 
 // A client that has been told that a task has ended hears nothing more of it, though the store comes back as it was
@@ -141,16 +126,13 @@ func TestNothingIsToldAfterTheEnd(t *testing.T) {
 	for client, capabilities := range map[string]string{"status": "", "partial results": takePartial} {
 		for _, resumes := range []bool{false, true} {
 			inBubble(t, fmt.Sprint(client, ", resumes: ", resumes), func(t *testing.T) {
-				w := newWorld(t)
-				store := &olderTask{Store: w.store}
-				w.store = store
-				w.start(draftScript(), draftConfig(t), capabilities)
+				w := newDraftWorld(t, capabilities)
 				w.config.ResumeAfter = time.Second
 				stream := w.c.begin(w.a, "")
 				wiretest.Wait(time.Minute)
 				id := w.c.call(w.a, "letters")
 				wiretest.Wait(5 * time.Second)
-				task, err := store.Get(t.Context(), id, shim.Summary)
+				task, err := w.store.Get(t.Context(), id, shim.Summary)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -168,7 +150,7 @@ func TestNothingIsToldAfterTheEnd(t *testing.T) {
 					stream = w.resume(w.b, stream)
 					said = nil
 				}
-				store.was.Store(&task)
+				w.store.was.Store(&task)
 				_, rev, err := w.sessions.Get(t.Context(), w.c.session)
 				if err == nil {
 					_, err = w.sessions.Put(t.Context(), w.c.session, rev, session)
@@ -177,7 +159,7 @@ func TestNothingIsToldAfterTheEnd(t *testing.T) {
 					t.Fatal(err)
 				}
 				wiretest.Wait(time.Second)
-				store.was.Store(nil) // its runner has written the end again
+				w.store.was.Store(nil) // its runner has written the end again
 				wiretest.Wait(time.Minute)
 				if more := stream.quit()[len(said):]; len(more) > 0 {
 					t.Errorf("told after the end: %s", more)

@@ -39,8 +39,8 @@ func (r *legacyReplicas) snapshot(session string) (goBack func()) {
 	}
 }
 
-// heard waits for an event that says this.
-func (s *sseClient) heard(what string) (id string) {
+// awaitText waits for an event that says this.
+func (s *sseClient) awaitText(what string) (id string) {
 	s.t.Helper()
 	for give := time.After(wiretest.Patience); ; {
 		id, data, ok := s.eventUntil(give)
@@ -53,10 +53,10 @@ func (s *sseClient) heard(what string) (id string) {
 	}
 }
 
-// listening waits until a replica listens to the server for a session.
-func (r *legacyReplicas) listening(t *testing.T, i int, id string, on bool) {
+// awaitListening waits until a replica listens to the server for a session.
+func (r *legacyReplicas) awaitListening(t *testing.T, i int, id string, on bool) {
 	t.Helper()
-	settled(t, "listening upstream", func() bool {
+	waitUntil(t, "listening upstream", func() bool {
 		return tableOf(r.gates[i]).Listens(id) == on
 	})
 }
@@ -67,9 +67,9 @@ func TestReplicasStanding(t *testing.T) {
 	stack := newLegacyReplicas(t, func(c *config.Config) { c.KeepAlive = 100 * time.Millisecond })
 	a, b := stack.beginBoth(t, "")
 	first := openSSE(t, a, http.MethodGet, "", "")
-	stack.listening(t, 0, a.session, true)
+	stack.awaitListening(t, 0, a.session, true)
 	stack.addTool("one")
-	if id := first.heard("tools/list_changed"); id != "" {
+	if id := first.awaitText("tools/list_changed"); id != "" {
 		t.Errorf("a young stream has the id %s", id)
 	}
 	second := openSSE(t, b, http.MethodGet, "", "")
@@ -81,50 +81,50 @@ func TestReplicasStanding(t *testing.T) {
 	if _, body := b.post(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"test://a"}}`); !strings.Contains(body, `"result"`) {
 		t.Errorf("subscribe: %s", body)
 	}
-	settled(t, "the first replica listens for it", func() bool {
+	waitUntil(t, "the first replica listens for it", func() bool {
 		return len(tableOf(stack.gates[0]).Agreed(a.session).Resources) == 1
 	})
 	if err := stack.server.ResourceUpdated(t.Context(), &sdk.ResourceUpdatedNotificationParams{URI: "test://a"}); err != nil {
 		t.Error(err)
 	}
-	first.heard("test://a")
+	first.awaitText("test://a")
 	first.close()
 	second = b.takeStream()
-	stack.listening(t, 0, a.session, false)
-	settled(t, "the second replica listens", func() bool {
+	stack.awaitListening(t, 0, a.session, false)
+	waitUntil(t, "the second replica listens", func() bool {
 		return len(tableOf(stack.gates[1]).Agreed(a.session).Resources) == 1
 	})
 	stack.addTool("two")
-	second.heard("tools/list_changed")
+	second.awaitText("tools/list_changed")
 }
 
 // TestReplicasStandingResume: a client that comes back with the id of the last event it
 // has seen gets what came after it, at the other replica too, though the first has not
 // noticed that it is gone, and hears nothing of it twice.
 func TestReplicasStandingResume(t *testing.T) {
-	stack, a, b := newPair(t, soon, "")
+	stack, a, b := newPair(t, resumeSoon, "")
 	first := openSSE(t, a, http.MethodGet, "", "")
 	primed, data, ok := first.event()
 	if !ok || primed == "" || data != "" {
 		t.Fatalf("no event to resume from: %q %s", primed, data)
 	}
-	stack.listening(t, 0, a.session, true)
+	stack.awaitListening(t, 0, a.session, true)
 	stack.addTool("one")
-	seen := first.heard("tools/list_changed")
+	seen := first.awaitText("tools/list_changed")
 	stack.server.AddPrompt(&sdk.Prompt{Name: "new"}, nil)
-	last := first.heard("prompts/list_changed")
+	last := first.awaitText("prompts/list_changed")
 	second := openSSE(t, b, http.MethodGet, "", seen) // it has not seen the last one
-	if got := second.heard("prompts/list_changed"); got != last {
+	if got := second.awaitText("prompts/list_changed"); got != last {
 		t.Errorf("replayed as %s, sent as %s", got, last)
 	}
 	first.rest()
-	stack.listening(t, 0, a.session, false)
-	stack.listening(t, 1, a.session, true)
+	stack.awaitListening(t, 0, a.session, false)
+	stack.awaitListening(t, 1, a.session, true)
 	third := openSSE(t, b, http.MethodGet, "", last) // back, at the same replica
 	if third.resp.StatusCode != http.StatusOK {
 		t.Fatalf("resumed here: %d", third.resp.StatusCode)
 	}
-	stack.listening(t, 1, a.session, true)
+	stack.awaitListening(t, 1, a.session, true)
 	more := time.NewTicker(time.Second) // until the server has the new listener
 	defer more.Stop()
 	for give := time.After(wiretest.Patience); ; {
@@ -144,20 +144,20 @@ func TestReplicasStandingResume(t *testing.T) {
 // TestReplicasStandingOlderStore: a client goes on hearing what the server says though Redis came back as it was
 // some messages ago.
 func TestReplicasStandingOlderStore(t *testing.T) {
-	stack, a, _ := newPair(t, soon, "")
+	stack, a, _ := newPair(t, resumeSoon, "")
 	stream := openSSE(t, a, http.MethodGet, "", "")
 	if primed, _, _ := stream.event(); primed == "" {
 		t.Fatal("the stream has no ids")
 	}
-	stack.listening(t, 0, a.session, true)
+	stack.awaitListening(t, 0, a.session, true)
 	stack.addTool("one")
-	stream.heard("tools/list_changed")
+	stream.awaitText("tools/list_changed")
 	goBack := stack.snapshot(a.session)
 	stack.server.AddPrompt(&sdk.Prompt{Name: "new"}, nil)
-	stream.heard("prompts/list_changed")
+	stream.awaitText("prompts/list_changed")
 	goBack()
 	stack.addTool("two")
-	stream.heard("tools/list_changed")
+	stream.awaitText("tools/list_changed")
 }
 
 // TestReplicasStandingForgotten: a client goes on hearing on its stream, of the server and of its tasks, though Redis
@@ -165,16 +165,16 @@ func TestReplicasStandingOlderStore(t *testing.T) {
 func TestReplicasStandingForgotten(t *testing.T) {
 	for _, what := range []string{"tools/list_changed", `"completed"`} {
 		t.Run(what, func(t *testing.T) {
-			stack, a, _ := newPair(t, soon, "")
+			stack, a, _ := newPair(t, resumeSoon, "")
 			before := stack.store.Keys("*" + a.session)
 			stream := openSSE(t, a, http.MethodGet, "", "")
 			if primed, _, _ := stream.event(); primed == "" {
 				t.Fatal("the stream has no ids")
 			}
-			stack.listening(t, 0, a.session, true)
+			stack.awaitListening(t, 0, a.session, true)
 			a.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"wait","arguments":{},"task":{}}}`)
 			<-stack.session.started
-			settled(t, "the session names its task", func() bool {
+			waitUntil(t, "the session names its task", func() bool {
 				st, err := tableOf(stack.gates[0]).Load(t.Context(), a.session)
 				return err == nil && len(st.Tasks) == 1
 			})
@@ -189,9 +189,9 @@ func TestReplicasStandingForgotten(t *testing.T) {
 				defer close(stack.session.proceed)
 				stack.addTool("one")
 			}
-			stream.heard(what)
+			stream.awaitText(what)
 			stack.addTool("two")
-			stream.heard("tools/list_changed")
+			stream.awaitText("tools/list_changed")
 			second := openSSE(t, stack.on(t, 1, a), http.MethodGet, "", "")
 			defer second.close()
 			if second.resp.StatusCode != http.StatusConflict {
@@ -206,23 +206,23 @@ func TestReplicasStandingForgotten(t *testing.T) {
 func TestReplicasStandingMissing(t *testing.T) {
 	for i, what := range []string{"tools/list_changed", "prompts/list_changed"} {
 		t.Run("after "+what, func(t *testing.T) {
-			stack, a, _ := newPair(t, soon, "")
+			stack, a, _ := newPair(t, resumeSoon, "")
 			stream := openSSE(t, a, http.MethodGet, "", "")
 			stream.event()
-			stack.listening(t, 0, a.session, true)
+			stack.awaitListening(t, 0, a.session, true)
 			stack.addTool("one")
-			last := map[string]string{"tools/list_changed": stream.heard("tools/list_changed")}
+			last := map[string]string{"tools/list_changed": stream.awaitText("tools/list_changed")}
 			goBack := stack.snapshot(a.session)
 			stack.server.AddPrompt(&sdk.Prompt{Name: "new"}, nil)
-			last["prompts/list_changed"] = stream.heard("prompts/list_changed")
+			last["prompts/list_changed"] = stream.awaitText("prompts/list_changed")
 			goBack()
 			stream = openSSE(t, stack.on(t, i, a), http.MethodGet, "", last[what])
 			if i == 0 { // it had not heard of the prompts
-				stream.heard("messages may be missing")
+				stream.awaitText("messages may be missing")
 			}
-			stack.listening(t, i, a.session, true)
+			stack.awaitListening(t, i, a.session, true)
 			stack.addTool("two")
-			stream.heard("tools/list_changed")
+			stream.awaitText("tools/list_changed")
 		})
 	}
 }
@@ -245,7 +245,7 @@ func TestReplicasStandingNotRead(t *testing.T) {
 			defer conn.Close()
 			fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nAccept: text/event-stream\r\n%s: 2025-11-25\r\n%s: %s\r\n\r\n",
 				at.Path, at.Host, mcp.HeaderProtocolVersion, mcp.HeaderSession, a.session)
-			stack.listening(t, 0, a.session, true)
+			stack.awaitListening(t, 0, a.session, true)
 			large := json.RawMessage(`"` + strings.Repeat("x", 1<<20) + `"`)
 			for ss := range stack.server.Sessions() {
 				for range 20 { // more than the buffers of a connection hold

@@ -16,8 +16,8 @@ import (
 // What one client can have stored with sessions is bounded. These tests are clients that
 // try, over a real Redis, beside one that does not.
 
-// stored is how much memory all keys of a Redis that match take, in bytes.
-func stored(redis *redistest.Server, pattern string) (n int64) {
+// measureKeys is how much memory all keys of a Redis that match take, in bytes.
+func measureKeys(redis *redistest.Server, pattern string) (n int64) {
 	for _, key := range redis.Keys(pattern) {
 		size, _ := redis.Do("memory", "usage", key, "samples", "0").(int64)
 		n += size
@@ -25,8 +25,8 @@ func stored(redis *redistest.Server, pattern string) (n int64) {
 	return n
 }
 
-// alive fails the test unless the client's session is there.
-func (c *rawClient) alive() {
+// wantAlive fails the test unless the client's session is there.
+func (c *rawClient) wantAlive() {
 	c.t.Helper()
 	if status, body := c.post(`{"jsonrpc":"2.0","id":99,"method":"ping"}`); status != http.StatusOK {
 		c.t.Errorf("the session of a client that does nothing wrong: %d %s", status, body)
@@ -49,13 +49,13 @@ func TestStoredIntroductions(t *testing.T) {
 			t.Fatalf("initialize %d: %d %.200s", i, status, body)
 		}
 	}
-	if n := stored(stack.store, "*"); n > 64<<10 {
+	if n := measureKeys(stack.store, "*"); n > 64<<10 {
 		t.Errorf("Redis has %d bytes", n)
 	}
 	if status, body := newRawClient(t, stack.at[1]).post(introduction(strings.Repeat("x", 50<<10))); status != http.StatusOK {
 		t.Errorf("a long name: %d %.200s", status, body)
 	}
-	quiet.alive()
+	quiet.wantAlive()
 }
 
 // subscribe subscribes to a resource, or ends that.
@@ -113,28 +113,10 @@ func TestStoredSubscriptions(t *testing.T) {
 		taken(many, mcp.MethodResourcesSubscribe, uri(i, 10))
 	}
 	refused(many, uri(endpoint.MaxSubscriptions, 10), "too many subscriptions")
-	if n := stored(stack.store, "*"); n > 256<<10 {
+	if n := measureKeys(stack.store, "*"); n > 256<<10 {
 		t.Errorf("Redis has %d bytes", n)
 	}
-	quiet.alive()
-}
-
-// as has a client show a key.
-func (c *rawClient) as(key string) *rawClient {
-	c.http.Transport = bearer{c.http.Transport, key}
-	return c
-}
-
-// bearer adds a key to each request.
-type bearer struct {
-	http.RoundTripper
-	key string
-}
-
-func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set("Authorization", "Bearer "+b.key)
-	return b.RoundTripper.RoundTrip(r)
+	quiet.wantAlive()
 }
 
 // TestStoredSessions: a client that makes sessions without end has only so many, and takes
@@ -158,9 +140,9 @@ func TestStoredSessions(t *testing.T) {
 	if n := len(stack.store.Keys("*:c:*")); made != 20 || n != 21 {
 		t.Errorf("%d sessions were made, and there are %d", made, n)
 	}
-	quiet.alive()
+	quiet.wantAlive()
 	for range 19 {
 		stack.on(t, 1, nil).as(wiretest.BobKey).initialize("")
 	}
-	quiet.alive()
+	quiet.wantAlive()
 }

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,11 +25,8 @@ import (
 // handlePlay is a gateway that gives clients without tasks a task at once, of a tool
 // that never ends.
 type handlePlay struct {
-	*legacyServer
-	t       *testing.T
-	world   *world
-	task    shim.ID
-	session string
+	*world
+	task shim.ID
 }
 
 const handleConfig = `
@@ -42,21 +38,17 @@ upstreams:
     defaults: {tasks: required, poll_interval: 1s}
 `
 
-func newHandlePlay(t *testing.T, wrap func(shim.Store) shim.Store) *handlePlay {
+func newHandlePlay(t *testing.T) *handlePlay {
 	t.Helper()
 	c, err := config.Parse("config.yaml", []byte(handleConfig), func(string) (string, bool) { return "", false })
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t)
-	w.store = wrap(w.store)
-	p := &handlePlay{t: t, world: w, legacyServer: w.gateway("r", upstreamScript{
+	p := &handlePlay{world: newWorld(t).start(upstreamScript{
 		Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}},"serverInfo":{"name":"up","version":"1"}}`),
 		Replies: map[string]scriptReply{"tools/call": {Blocks: true}},
-	}, c)}
-	rec := serve(p.t, p.Handler(), t.Context(), "POST", "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"c","version":"2"}}}`)
-	p.session = rec.Header().Get(mcp.HeaderSession)
-	told := serve(p.t, p.Handler(), t.Context(), "POST", p.session, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"slow"}}`).Body.String()
+	}, c, "", mcp.Version20250618)}
+	told := string(p.c.do(p.a, mcp.MethodToolsCall, `{"name":"slow"}`))
 	_, id, ok := strings.Cut(told, `{\"taskId\":\"`)
 	if !ok {
 		t.Fatalf("told %s", told)
@@ -65,17 +57,15 @@ func newHandlePlay(t *testing.T, wrap func(shim.Store) shim.Store) *handlePlay {
 	return p
 }
 
-func sameStore(s shim.Store) shim.Store { return s }
-
 // reads serves a call of the tool by a client of either era.
 func (p *handlePlay) reads(ctx context.Context, modern bool) *httptest.ResponseRecorder {
 	const call = `{"jsonrpc":"2.0","id":"r","method":"tools/call","params":{"name":"task_result","arguments":{"taskId":"%s"},"_meta":{%s"progressToken":"p"}}}`
 	if !modern {
-		return serve(p.t, p.Handler(), ctx, "POST", p.session, fmt.Sprintf(call, p.task, ""))
+		return serve(p.t, p.a.Handler(), ctx, "POST", p.c.session, fmt.Sprintf(call, p.task, ""))
 	}
 	r, _, _ := wiretest.ParseRequest(p.t, "POST /up/mcp\n\n"+fmt.Sprintf(call, p.task, "$META,")+"\n")
 	rec := httptest.NewRecorder()
-	p.Handler().ServeHTTP(rec, r.WithContext(ctx))
+	p.a.Handler().ServeHTTP(rec, r.WithContext(ctx))
 	return rec
 }
 
@@ -98,16 +88,16 @@ func eachEra(t *testing.T, f func(t *testing.T, modern bool)) {
 // Whenever the status message changes, the caller has it as progress that rises.
 func TestTaskResultProgress(t *testing.T) {
 	eachEra(t, func(t *testing.T, modern bool) {
-		p := newHandlePlay(t, sameStore)
+		p := newHandlePlay(t)
 		done := p.waiting(t.Context(), modern)
 		for i, message := range []string{"one", "two", "two", `th"ree`} {
 			change := shim.Change{Op: fmt.Sprint("test-", i), StatusMessage: &message}
-			if _, err := p.world.store.Apply(t.Context(), p.task, nil, change); err != nil {
+			if _, err := p.store.Apply(t.Context(), p.task, nil, change); err != nil {
 				t.Fatal(err)
 			}
 			<-time.After(time.Second)
 		}
-		if _, err := p.shim.Cancel(t.Context(), shim.Principal{}, "up", p.task); err != nil {
+		if _, err := p.a.shim.Cancel(t.Context(), shim.Principal{}, "up", p.task); err != nil {
 			t.Fatal(err)
 		}
 		rec := <-done
@@ -138,11 +128,11 @@ func TestTaskResultProgress(t *testing.T) {
 // A replica that stops ends the wait at once: another one goes on with it.
 func TestTaskResultOnAStoppingReplica(t *testing.T) {
 	eachEra(t, func(t *testing.T, modern bool) {
-		p := newHandlePlay(t, sameStore)
+		p := newHandlePlay(t)
 		done := p.waiting(t.Context(), modern)
 		for range 2 { // the second one begins after the end
 			start := time.Now()
-			if err := p.Close(t.Context()); err != nil {
+			if err := p.a.Close(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if rec := <-done; !strings.Contains(rec.Body.String(), `"text":"status: working; `) || time.Since(start) != 0 {
@@ -157,7 +147,7 @@ func TestTaskResultOnAStoppingReplica(t *testing.T) {
 // A caller who goes ends the wait, and not the task.
 func TestTaskResultCallerLeaves(t *testing.T) {
 	eachEra(t, func(t *testing.T, modern bool) {
-		p := newHandlePlay(t, sameStore)
+		p := newHandlePlay(t)
 		ctx, leave := context.WithCancel(t.Context())
 		done := p.waiting(ctx, modern)
 		leave()
@@ -166,7 +156,7 @@ func TestTaskResultCallerLeaves(t *testing.T) {
 		if d := time.Since(start); d != 0 {
 			t.Errorf("waited on for %v", d)
 		}
-		if now, err := p.shim.Peek(t.Context(), shim.Principal{}, "up", p.task); err != nil || now.Status != shim.Working {
+		if now, err := p.a.shim.Peek(t.Context(), shim.Principal{}, "up", p.task); err != nil || now.Status != shim.Working {
 			t.Errorf("the task: %+v, %v", now.Status, err)
 		}
 	})
@@ -176,44 +166,30 @@ func TestTaskResultCallerLeaves(t *testing.T) {
 // task goes on.
 func TestTaskResultCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newHandlePlay(t, sameStore)
+		p := newHandlePlay(t)
 		done := p.waiting(t.Context(), false)
 		start := time.Now()
-		serve(p.t, p.Handler(), t.Context(), "POST", p.session, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"r"}}`)
+		serve(p.t, p.a.Handler(), t.Context(), "POST", p.c.session, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"r"}}`)
 		if rec := <-done; strings.Contains(rec.Body.String(), `"id"`) || time.Since(start) != 0 {
 			t.Errorf("after %v: %s", time.Since(start), rec.Body)
 		}
-		if now, err := p.shim.Peek(t.Context(), shim.Principal{}, "up", p.task); err != nil || now.Status != shim.Working {
+		if now, err := p.a.shim.Peek(t.Context(), shim.Principal{}, "up", p.task); err != nil || now.Status != shim.Working {
 			t.Errorf("the task: %+v, %v", now.Status, err)
 		}
 	})
-}
-
-// darkStore cannot be read while it is dark.
-type darkStore struct {
-	shim.Store
-	dark *atomic.Bool
-}
-
-func (s darkStore) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.Task, error) {
-	if s.dark.Load() {
-		return shim.Task{}, shim.ErrUnavailable
-	}
-	return s.Store.Get(ctx, id, part)
 }
 
 // While the store is away, the caller is told so in words, and that the work goes on: a model gives
 // up at an error.
 func TestTaskResultWithoutStore(t *testing.T) {
 	eachEra(t, func(t *testing.T, modern bool) {
-		dark := &atomic.Bool{}
-		p := newHandlePlay(t, func(s shim.Store) shim.Store { return darkStore{s, dark} })
+		p := newHandlePlay(t)
 		for _, c := range []struct{ when, want string }{
 			{"while waiting", `"text":"status: working; `},
 			{"from the start", `"text":"status: unknown; taskId: ` + string(p.task) + `; the task cannot be read just now; most likely the work goes on, `},
 		} {
 			done := p.waiting(t.Context(), modern)
-			dark.Store(true)
+			p.store.dark.Store(true)
 			rec := <-done
 			if got := rec.Body.String(); rec.Code != http.StatusOK || !strings.Contains(got, c.want) || strings.Contains(got, `"isError":true`) {
 				t.Errorf("dark %s: %d %s", c.when, rec.Code, got)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -90,21 +89,16 @@ func TestURLFirstInATask(t *testing.T) {
 	g := addGated(p.server)
 	a := asked{caps: `{"elicitation":{"url":{}},"extensions":{"io.modelcontextprotocol/tasks":{}}}`,
 		method: mcp.MethodToolsCall, params: `{"name":"gated"}`}
-	id, ok := jsonrpc.GetString(a.send(t, p.at[0], "").Result, "taskId")
-	if !ok {
-		t.Fatal("no task")
-	}
-	get := asked{caps: a.caps, method: mcp.MethodTasksGet, params: `{"taskId":"` + id + `"}`}
-	requests, _ := jsonrpc.Get(get.until(t, p.at[1], "input_required"), "inputRequests")
+	get, update := a.makeTask(t, p.at[0], "")
+	requests, _ := jsonrpc.Get(get.awaitStatus(t, p.at[1], "input_required"), "inputRequests")
 	if strings.Contains(string(requests), "elicitationId") || !strings.Contains(string(requests), pageURL) {
 		t.Errorf("asked %s", requests)
 	}
 	g.opened.Store(1)
 	for key := range jsonrpc.Members(requests) {
-		update := asked{caps: a.caps, method: mcp.MethodTasksUpdate, params: `{"taskId":"` + id + `","inputResponses":{"` + key + `":{"action":"accept"}}}`}
-		update.send(t, p.at[1], "")
+		update.send(t, p.at[1], `,"inputResponses":{"`+key+`":{"action":"accept"}}`)
 	}
-	if end := get.until(t, p.at[0], "completed"); !strings.Contains(string(end), "connected") {
+	if end := get.awaitStatus(t, p.at[0], "completed"); !strings.Contains(string(end), "connected") {
 		t.Errorf("ended as %s", end)
 	}
 	g.want(t, 1, 1)
@@ -126,7 +120,7 @@ func TestURLFirstInWords(t *testing.T) {
 	t.Run("2025-06-18", func(t *testing.T) {
 		stack := newLegacyStack(t, false, nil)
 		g := addGated(stack.server)
-		old := stack.asked(t, mcp.Version20250618, &sdk.ClientOptions{ElicitationHandler: red})
+		old := stack.connect(t, mcp.Version20250618, &sdk.ClientOptions{ElicitationHandler: red})
 		r, err := old.CallTool(t.Context(), &sdk.CallToolParams{Name: "gated"})
 		if err != nil || !r.IsError || !strings.Contains(textOf(r), "Connect your account") || strings.Contains(textOf(r), "secret-page") {
 			t.Errorf("the client was told %v, %v", r, err)
@@ -141,7 +135,7 @@ func TestURLFirstToItsOwnEra(t *testing.T) {
 	stack := newLegacyStack(t, false, nil)
 	addGated(stack.server)
 	done := make(chan string, 1)
-	c := stack.asked(t, mcp.Version20251125, &sdk.ClientOptions{
+	c := stack.connect(t, mcp.Version20251125, &sdk.ClientOptions{
 		Capabilities:       &sdk.ClientCapabilities{Elicitation: &sdk.ElicitationCapabilities{URL: &sdk.URLElicitationCapabilities{}}},
 		ElicitationHandler: red,
 		ElicitationCompleteHandler: func(_ context.Context, r *sdk.ElicitationCompleteNotificationRequest) {
@@ -181,9 +175,7 @@ func TestElicitationCompleteOnTheCallsStream(t *testing.T) {
 		return e.Action, nil
 	})
 	var was atomic.Value
-	transport := &http.Transport{}
-	t.Cleanup(transport.CloseIdleConnections)
-	c, err := sdk.NewClient(&sdk.Implementation{Name: "client", Version: "1"}, &sdk.ClientOptions{
+	c := stack.connect(t, mcp.Version20251125, &sdk.ClientOptions{
 		Capabilities: &sdk.ClientCapabilities{Elicitation: &sdk.ElicitationCapabilities{URL: &sdk.URLElicitationCapabilities{}}},
 		ElicitationHandler: func(_ context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
 			was.Store(r.Params.ElicitationID)
@@ -192,13 +184,7 @@ func TestElicitationCompleteOnTheCallsStream(t *testing.T) {
 		ElicitationCompleteHandler: func(_ context.Context, r *sdk.ElicitationCompleteNotificationRequest) {
 			done <- r.Params.ElicitationID
 		},
-	}).Connect(t.Context(), &sdk.StreamableClientTransport{
-		Endpoint: stack.url, HTTPClient: &http.Client{Transport: transport}, DisableStandaloneSSE: true,
-	}, &sdk.ClientSessionOptions{ProtocolVersion: mcp.Version20251125})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
+	}, func(to *sdk.StreamableClientTransport) { to.DisableStandaloneSSE = true })
 	r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "connect"})
 	if err != nil || textOf(r) != "accept" || was.Load() != "el-8" {
 		t.Errorf("%v, %v, asked as %v", r, err, was.Load())

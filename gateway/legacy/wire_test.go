@@ -39,7 +39,7 @@ import (
 //	config        the configuration of a gateway that makes tasks, with a store
 //	upstream      the script of the upstream (upstreamScript)
 //	request       a request; the next response section is its response
-//	modern        likewise, by a modern client (see TestModernTranscripts)
+//	modern        likewise, by a modern client (see sendModern)
 //	open NAME     a request that is not waited for
 //	close NAME    its client goes; then what it had been sent
 //	leave NAME    its client goes, and nothing else
@@ -117,7 +117,11 @@ func playLegacy(t *testing.T, archive *txtar.Archive) {
 			}
 			p.serve(script)
 		case "config":
-			p.configure(f.Data)
+			c, err := config.Parse("config.yaml", f.Data, func(string) (string, bool) { return "", false })
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.config = c
 		case "request":
 			p.last = p.send(context.Background(), f.Data)
 		case "modern":
@@ -196,18 +200,13 @@ func (p *legacyPlay) send(ctx context.Context, data []byte) string {
 	}
 	data = []byte(p.revealed(string(data)))
 	r := readRequest(p.t, data).WithContext(ctx)
-	p.remember(data)
+	_, body, _ := bytes.Cut(data, []byte("\n\n"))
+	if m, err := jsonrpc.Parse(bytes.TrimSpace(body)); err == nil && m.Kind == jsonrpc.Request {
+		p.methods[m.ID.Key()] = m.Method // so that the result can be checked
+	}
 	w := httptest.NewRecorder()
 	p.handler.ServeHTTP(w, r)
 	return p.dump(w)
-}
-
-// remember notes which method each id is for, so that results can be checked.
-func (p *legacyPlay) remember(data []byte) {
-	_, body, _ := bytes.Cut(data, []byte("\n\n"))
-	if m, err := jsonrpc.Parse(bytes.TrimSpace(body)); err == nil && m.Kind == jsonrpc.Request {
-		p.methods[m.ID.Key()] = m.Method
-	}
 }
 
 // readRequest reads a method, header lines, and after a blank line a body. What
@@ -332,14 +331,6 @@ func (p *legacyPlay) definition(names ...string) string {
 	return names[0]
 }
 
-func (p *legacyPlay) configure(yaml []byte) {
-	c, err := config.Parse("config.yaml", yaml, func(string) (string, bool) { return "", false })
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.config = c
-}
-
 // serve starts the gateway that a transcript is about.
 func (p *legacyPlay) serve(script upstreamScript) {
 	if p.config == nil {
@@ -449,7 +440,7 @@ func playBroken(t *testing.T, archive *txtar.Archive) {
 			server = fake.New(t, mode)
 			handler = startAlone(t, upstream.Config{URL: server.URL}, nil).Handler()
 		case "sends":
-			server.Tool("t", sends(string(f.Data)))
+			server.Tool("t", answerWith(string(f.Data)))
 		case "legacy":
 			made := askBroken(t, handler, "POST /up/mcp\n\n"+wiretest.InitializeBody)
 			session := mcp.HeaderSession + ": " + made.Header().Get(mcp.HeaderSession)
@@ -462,8 +453,8 @@ func playBroken(t *testing.T, archive *txtar.Archive) {
 	}
 }
 
-// sends is a tool that answers as a section says.
-func sends(body string) fake.Behaviour {
+// answerWith is a tool that answers as a section says.
+func answerWith(body string) fake.Behaviour {
 	body = strings.NewReplacer("<CR>\n", "\r", "<FF>", "\xff").Replace(body)
 	return func(x *fake.Exchange) {
 		x.Run()

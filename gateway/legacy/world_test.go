@@ -30,7 +30,7 @@ import (
 // world is one store, two replicas over it that make tasks, and a client of theirs, on the clock of a bubble.
 type world struct {
 	t        *testing.T
-	store    shim.Store
+	store    *faultyStore
 	sessions *faultySessions
 	asks     func(shim.Asker) shim.Asker // stands between the shim and the stream of a call; nil for nothing
 	config   *config.Config              // of both replicas
@@ -64,16 +64,16 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	return &world{t: t, store: store, sessions: &faultySessions{
+	return &world{t: t, store: &faultyStore{Store: store}, sessions: &faultySessions{
 		Sessions: &together{Sessions: store.Sessions(100, time.Hour)}, held: make(chan chan struct{}, 1),
 	}}
 }
 
 // start starts the replicas, and a session at the first one.
-func (w *world) start(script upstreamScript, c *config.Config, capabilities string) *world {
+func (w *world) start(script upstreamScript, c *config.Config, capabilities string, version ...string) *world {
 	w.t.Helper()
 	w.config, w.a, w.b = c, w.gateway("a", script, c), w.gateway("b", script, c)
-	w.c = newClient(w.t, w.a, capabilities)
+	w.c = newClient(w.t, w.a, capabilities, version...)
 	return w
 }
 
@@ -405,6 +405,23 @@ func startLegacyServer(t testing.TB, up *scriptedUpstream, sh *shim.Shim, c *con
 	return s
 }
 
+// faultyStore cannot be read while it is dark, and has a task as it was before, once it has one.
+type faultyStore struct {
+	shim.Store
+	dark atomic.Bool
+	was  atomic.Pointer[shim.Task]
+}
+
+func (f *faultyStore) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.Task, error) {
+	if f.dark.Load() {
+		return shim.Task{}, shim.ErrUnavailable
+	}
+	if t := f.was.Load(); t != nil && t.ID == id {
+		return *t, nil
+	}
+	return f.Store.Get(ctx, id, part)
+}
+
 // faultySessions lose and keep back what the store says, as they are told.
 type faultySessions struct {
 	legacy.Sessions
@@ -425,14 +442,6 @@ type faultySessions struct {
 	held     chan chan struct{} // closed for the next one to open a log to go on
 	opened   sync.Map           // the streams that were opened
 	lost     sync.Map           // those whose replica has died
-}
-
-// kill has the replica of all streams die that have been opened until now.
-func (f *faultySessions) kill() {
-	f.opened.Range(func(stream, _ any) bool {
-		f.lost.Store(stream, true)
-		return true
-	})
 }
 
 func (f *faultySessions) Append(ctx context.Context, id, stream string, message []byte) (int64, error) {
