@@ -54,7 +54,15 @@ func TestCapabilitiesGoThrough(t *testing.T) {
 				if got := gatewayLess(said); !maps.Equal(got, toClient) {
 					rt.Fatalf("the server declared\n%s\nthe client reads\n%s", declared, said)
 				}
-				heard := lastDeclared(server, c.modernServer)
+				method, path := mcp.MethodInitialize, []string{"capabilities"}
+				if c.modernServer {
+					method, path = foreign, []string{"_meta", mcp.MetaClientCapabilities}
+				}
+				seen := server.Seen(method)
+				if len(seen) == 0 {
+					rt.Fatal("the server was told nothing")
+				}
+				heard, _ := jsonrpc.Get(seen[len(seen)-1].Params, path...)
 				got := members(heard)
 				if c.modernServer { // which is told that the gateway takes tasks
 					got = gatewayLess(heard)
@@ -173,20 +181,6 @@ func (c *declaringClient) ask(t *rapid.T, method string) json.RawMessage {
 		t.Fatalf("%s: %s", method, answer)
 	}
 	return answer
-}
-
-// lastDeclared is what the server was told last.
-func lastDeclared(s *fake.Server, modern bool) json.RawMessage {
-	method, path := "initialize", []string{"capabilities"}
-	if modern {
-		method, path = foreign, []string{"_meta", mcp.MetaClientCapabilities}
-	}
-	seen := s.Seen(method)
-	if len(seen) == 0 {
-		return nil
-	}
-	declared, _ := jsonrpc.Get(seen[len(seen)-1].Params, path...)
-	return declared
 }
 
 func members(object json.RawMessage) map[string]string {

@@ -173,13 +173,11 @@ func (a *hearing) quit() [][]byte {
 	return a.said()
 }
 
-// lastID is the id of the last event, firstID that of the first; "" if none has one.
+// lastID is the id of the last event; "" if none has one.
 func (a *hearing) lastID() string {
 	ids := append([]string{""}, a.ids()...)
 	return ids[len(ids)-1]
 }
-
-func (a *hearing) firstID() string { return append(a.ids(), "")[0] }
 
 func (a *hearing) ids() (ids []string) {
 	a.t.Helper()

@@ -162,40 +162,6 @@ func modernBody(method, params string) string {
 	return `{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":{` + params + `"_meta":{` + wiretest.Macros.Replace("$META") + `}}}`
 }
 
-// visit is a client of each era, one after the other.
-func (b *border) visit(headers http.Header, anonymous bool) {
-	b.t.Helper()
-	if status, _, body := b.ask("POST", modernBody("tools/call", `"name":"echo",`), headers); status != 200 || !strings.Contains(body, "hello") {
-		b.t.Errorf("modern: %d %s", status, body)
-	}
-	status, h, body := b.ask("POST", wiretest.InitializeBody, headers)
-	if status != 200 {
-		b.t.Errorf("initialize: %d %s", status, body)
-	}
-	headers = maps.Clone(headers)
-	if headers == nil {
-		headers = http.Header{}
-	}
-	headers[mcp.HeaderSession] = h[mcp.HeaderSession]
-	for i, method := range []string{"tools/list", "tools/call"} {
-		if status, _, body := b.ask("POST", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":{"name":"echo"}}`, i+2, method), headers); status != 200 || strings.Contains(body, `"error"`) {
-			b.t.Errorf("%s: %d %s", method, status, body)
-		}
-	}
-	if status, _, body := b.ask("DELETE", "", headers); status/100 != 2 {
-		b.t.Errorf("DELETE: %d %s", status, body)
-	}
-	ends := 1 // of the session of the legacy client
-	if anonymous {
-		b.mu.Lock()
-		ends = b.sessions // each call had one of its own
-		b.mu.Unlock()
-	}
-	for range ends {
-		wiretest.Await(b.t, b.ended, "the end of a session with the server")
-	}
-}
-
 // TestWhatCrosses: in each way to sign in exactly these bytes go to the server, of a client of each
 // era that sends all kinds of headers. What a client signs in by does not, unless the server is the one
 // that signs it in, and of its other headers only those go that are named.
@@ -225,7 +191,34 @@ func TestWhatCrosses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBorder(t, c.change)
-			b.visit(c.headers, c.anonymous)
+			// A client of each era, one after the other.
+			if status, _, body := b.ask("POST", modernBody("tools/call", `"name":"echo",`), c.headers); status != 200 || !strings.Contains(body, "hello") {
+				t.Errorf("modern: %d %s", status, body)
+			}
+			status, h, body := b.ask("POST", wiretest.InitializeBody, c.headers)
+			if status != 200 {
+				t.Errorf("initialize: %d %s", status, body)
+			}
+			headers := http.Header{}
+			maps.Copy(headers, c.headers)
+			headers[mcp.HeaderSession] = h[mcp.HeaderSession]
+			for i, method := range []string{"tools/list", "tools/call"} {
+				if status, _, body := b.ask("POST", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":{"name":"echo"}}`, i+2, method), headers); status != 200 || strings.Contains(body, `"error"`) {
+					t.Errorf("%s: %d %s", method, status, body)
+				}
+			}
+			if status, _, body := b.ask("DELETE", "", headers); status/100 != 2 {
+				t.Errorf("DELETE: %d %s", status, body)
+			}
+			ends := 1 // of the session of the legacy client
+			if c.anonymous {
+				b.mu.Lock()
+				ends = b.sessions // each call had one of its own
+				b.mu.Unlock()
+			}
+			for range ends {
+				wiretest.Await(t, b.ended, "the end of a session with the server")
+			}
 			file := filepath.Join("testdata", "crossing", name+".txt")
 			got := b.seen()
 			if *wiretest.Update {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
 	"taskgate/gateway/config"
 	"taskgate/gateway/upstream"
 	"taskgate/internal/jsonrpc"
@@ -221,7 +223,9 @@ func newBefore(t *testing.T, s *fake.Server, change func(*config.Config)) (url s
 	t.Helper()
 	c := newConfig(change)
 	c.Store, c.StateKeys = redistest.Start(t).URL(), []config.StateKey{parkKey}
-	return startReplica(t, "a", c, parts{server: upstream.Config{URL: s.URL, Tasks: upstream.TaskUse(c.Upstreams[0].UpstreamTasks)}}).url
+	p := &parking{log: &safeBuffer{}, spans: tracetest.NewInMemoryExporter()}
+	p.start(t, "a", s.URL, c)
+	return p.at[0]
 }
 
 // A modern server that wants nothing but to be called again with its state is, for a

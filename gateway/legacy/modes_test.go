@@ -1,7 +1,6 @@
 package legacy_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -483,29 +482,24 @@ func (g *gatherer) take(msgs ...[]byte) {
 			}
 		}
 		list, _ := jsonrpc.Get(m.Result, "partial-content")
-		for b := range jsonrpc.Elements(list) {
-			g.add(b)
+		for block := range jsonrpc.Elements(list) {
+			raw, _ := jsonrpc.Get(block, "seqNr")
+			no, err := strconv.ParseInt(string(raw), 10, 64)
+			plain, failed := jsonrpc.Delete(block, "seqNr")
+			if err != nil || no < 1 || failed != nil {
+				g.t.Fatalf("no numbered block: %s", block)
+			}
+			if was, known := g.blocks[no]; known {
+				if g.repeats = append(g.repeats, no); was != string(plain) {
+					g.t.Errorf("%d is %s, and was %s", no, plain, was)
+				}
+			}
+			g.blocks[no] = string(plain)
 		}
 		if complete, _ := jsonrpc.Get(m.Result, "isComplete"); string(complete) == "true" {
 			g.over = true
 		}
 	}
-}
-
-func (g *gatherer) add(block json.RawMessage) {
-	g.t.Helper()
-	raw, _ := jsonrpc.Get(block, "seqNr")
-	no, err := strconv.ParseInt(string(raw), 10, 64)
-	plain, failed := jsonrpc.Delete(block, "seqNr")
-	if err != nil || no < 1 || failed != nil {
-		g.t.Fatalf("no numbered block: %s", block)
-	}
-	if was, known := g.blocks[no]; known {
-		if g.repeats = append(g.repeats, no); was != string(plain) {
-			g.t.Errorf("%d is %s, and was %s", no, plain, was)
-		}
-	}
-	g.blocks[no] = string(plain)
 }
 
 // numbers are those of the blocks that it has.

@@ -30,12 +30,6 @@ func (o *opaqueTokens) set(token string, good bool) {
 	o.good[token] = good
 }
 
-func (o *opaqueTokens) takes(r *http.Request) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.good[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
-}
-
 // newOpaqueHouse has a server whose tokens nobody can verify. With open it wants one for tools/call only.
 func newOpaqueHouse(t *testing.T, open bool, newHouse func(*testing.T, func(*house, *config.Config)) *house, change func(*house)) (*house, *opaqueTokens) {
 	t.Helper()
@@ -58,7 +52,9 @@ func newOpaqueHouse(t *testing.T, open bool, newHouse func(*testing.T, func(*hou
 		if open && msg.Method != mcp.MethodToolsCall && msg.Method != mcp.MethodDiscover {
 			return false
 		}
-		return !tokens.takes(r)
+		tokens.mu.Lock()
+		defer tokens.mu.Unlock()
+		return !tokens.good[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
 	}
 	withQuestions(h.peer)
 	h.listen()

@@ -527,7 +527,7 @@ func TestDeadQuestionsOfACall(t *testing.T) {
 		if len(asked) != 1 {
 			t.Fatalf("asked %v", asked)
 		}
-		primed := call.firstID()
+		primed := append(call.ids(), "")[0]
 		call.leave()
 		wiretest.Wait(time.Second)
 		w.answer(w.b, asked[0])

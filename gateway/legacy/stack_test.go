@@ -31,7 +31,6 @@ type legacyStack struct {
 	url     string // of the endpoint
 	server  *sdk.Server
 	session *stackEvents
-	gateway *gateway.Gateway
 }
 
 // stackEvents are what happens in the upstream server.
@@ -55,8 +54,7 @@ func newLegacyStack(t *testing.T, modern bool, change func(*config.Config), limi
 	if modern { // it has a legacy era without sessions as well
 		era = upstream.EraModern
 	}
-	r := startAlone(t, upstream.Config{URL: web, Era: era}, change, limits...)
-	return &legacyStack{url: r.url, server: server, session: ev, gateway: r.Gateway}
+	return &legacyStack{url: startAlone(t, upstream.Config{URL: web, Era: era}, change, limits...).url, server: server, session: ev}
 }
 
 // parts are what a replica is made of, besides its configuration.

@@ -417,7 +417,32 @@ func (p *legacyPlay) revealed(text string) string {
 //	legacy      what a client of 2025-11-25 gets for a call with a progress token
 //	modern      what one of 2026-07-28 gets
 func TestBrokenServersWire(t *testing.T) {
-	replayTranscripts(t, "broken", playBroken)
+	replayTranscripts(t, "broken", func(t *testing.T, archive *txtar.Archive) {
+		var server *fake.Server
+		var handler http.Handler
+		for i := range archive.Files {
+			f := &archive.Files[i]
+			switch word, name, _ := strings.Cut(f.Name, " "); word {
+			case "server":
+				mode := fake.Stateful
+				if name == "modern" {
+					mode = fake.Modern
+				}
+				server = fake.New(t, mode)
+				handler = startAlone(t, upstream.Config{URL: server.URL}, nil).Handler()
+			case "sends":
+				server.Tool("t", answerWith(string(f.Data)))
+			case "legacy":
+				made := askBroken(t, handler, "POST /up/mcp\n\n"+wiretest.InitializeBody)
+				session := mcp.HeaderSession + ": " + made.Header().Get(mcp.HeaderSession)
+				f.Data = []byte(responseText(askBroken(t, handler, "POST /up/mcp\n"+session+"\n\n"+brokenCall)))
+			case "modern":
+				f.Data = []byte(responseText(askBroken(t, handler, "POST /up/mcp\n\n"+brokenModern)))
+			default:
+				t.Fatalf("unknown section %q", f.Name)
+			}
+		}
+	})
 }
 
 // Clients ask for this.
@@ -425,33 +450,6 @@ const (
 	brokenCall   = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","_meta":{"progressToken":"p"}}}`
 	brokenModern = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","_meta":{$META,"progressToken":"p"}}}`
 )
-
-func playBroken(t *testing.T, archive *txtar.Archive) {
-	var server *fake.Server
-	var handler http.Handler
-	for i := range archive.Files {
-		f := &archive.Files[i]
-		switch word, name, _ := strings.Cut(f.Name, " "); word {
-		case "server":
-			mode := fake.Stateful
-			if name == "modern" {
-				mode = fake.Modern
-			}
-			server = fake.New(t, mode)
-			handler = startAlone(t, upstream.Config{URL: server.URL}, nil).Handler()
-		case "sends":
-			server.Tool("t", answerWith(string(f.Data)))
-		case "legacy":
-			made := askBroken(t, handler, "POST /up/mcp\n\n"+wiretest.InitializeBody)
-			session := mcp.HeaderSession + ": " + made.Header().Get(mcp.HeaderSession)
-			f.Data = []byte(responseText(askBroken(t, handler, "POST /up/mcp\n"+session+"\n\n"+brokenCall)))
-		case "modern":
-			f.Data = []byte(responseText(askBroken(t, handler, "POST /up/mcp\n\n"+brokenModern)))
-		default:
-			t.Fatalf("unknown section %q", f.Name)
-		}
-	}
-}
 
 // answerWith is a tool that answers as a section says.
 func answerWith(body string) fake.Behaviour {
