@@ -23,8 +23,7 @@ func TestOneOfTheQuestionsIsTakenBack(t *testing.T) {
 		x.Await(first)
 		x.Event(x.Fill(`{"jsonrpc":"2.0","id":{id},"result":{"content":[{"type":"text","text":"done"}]}}`))
 	})
-	c := newRawClient(t, newBefore(t, s, nil))
-	c.initializeAsked()
+	c := newRawClient(t, newBefore(t, s, nil)).initialize(canBeAsked)
 	stream := openSSE(t, c, http.MethodPost, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`, "")
 	defer stream.close()
 	asked := map[string]string{} // their ids

@@ -2,12 +2,10 @@ package legacy_test
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -307,25 +305,6 @@ func serve(t *testing.T, h http.Handler, ctx context.Context, method, session, b
 	return w
 }
 
-// brittleWriter is a connection that can break.
-type brittleWriter struct {
-	*httptest.ResponseRecorder
-	broken atomic.Bool
-}
-
-func newBrittleWriter(broken bool) *brittleWriter {
-	w := &brittleWriter{ResponseRecorder: httptest.NewRecorder()}
-	w.broken.Store(broken)
-	return w
-}
-
-func (w *brittleWriter) Write(b []byte) (int, error) {
-	if w.broken.Load() {
-		return 0, errors.New("broken pipe")
-	}
-	return w.ResponseRecorder.Write(b)
-}
-
 // TestLegacyStreamBreaks: what could not be sent on a stream goes out on the next
 // one, and a stream that cannot be written is given up.
 func TestLegacyStreamBreaks(t *testing.T) {
@@ -336,17 +315,19 @@ func TestLegacyStreamBreaks(t *testing.T) {
 		get := func() *http.Request {
 			return (&taskClient{t: t, session: id}).request(t.Context(), http.MethodGet, "")
 		}
-		w, gone := newBrittleWriter(false), make(chan struct{})
+		w, gone := &tape{header: http.Header{}}, make(chan struct{})
 		go func() {
 			defer close(gone)
 			h.ServeHTTP(w, get())
 		}()
 		synctest.Wait()
-		w.broken.Store(true)
+		w.fail()
 		s.up.say(shim.Notification{Method: mcp.NotifyToolsListChanged})
 		<-gone
 
-		h.ServeHTTP(newBrittleWriter(true), get()) // not even the head
+		headless := &tape{header: http.Header{}}
+		headless.fail()
+		h.ServeHTTP(headless, get()) // not even the head
 
 		ctx, leave := context.WithCancel(t.Context())
 		streamed := make(chan *httptest.ResponseRecorder, 1)
