@@ -34,20 +34,21 @@ var spelt = func() map[string]string {
 func checkCase(id jsonrpc.ID, params []byte) (envelope bool, fail *wire.Failure) {
 	meta, odd := findMember(params, "_meta")
 	mark, oddMeta := findMember(meta, mcp.MetaProtocolVersion)
-	if name := cmp.Or(odd, oddMeta); name != nil {
-		fail = wire.InvalidParams("params: the name of the member %q differs in case from another one", *name)
+	if name := cmp.Or(odd, oddMeta); name != "" {
+		fail = wire.InvalidParams("params: the name of the member %q differs in case from another one", name)
 		fail.ID, fail.Status = id, http.StatusBadRequest
 	}
 	return mark != nil, fail
 }
 
-// findMember finds the value of a member of an object, and the first name that differs in case only.
-func findMember(obj []byte, wanted string) (found json.RawMessage, odd *string) {
+// findMember finds the value of a member of an object, and the first name that differs from another one, or from
+// one that the gateway reads, in case only; "" for none.
+func findMember(obj []byte, wanted string) (found json.RawMessage, odd string) {
 	seen := make(map[string]bool, 8)
 	for name, value := range jsonrpc.Members(obj) {
 		folded := fold(name)
-		if exact, ok := spelt[folded]; odd == nil && (ok && exact != name || seen[folded]) {
-			odd = &name
+		if exact, ok := spelt[folded]; odd == "" && (ok && exact != name || seen[folded]) {
+			odd = name
 		}
 		seen[folded] = true
 		if name == wanted {
