@@ -119,7 +119,7 @@ func (h *hub) keepSession() {
 		}
 		if word := reasonOf(err); !away || word != "" && word != reason {
 			reason = word
-			h.log.Warn("lost the subscription to redis; events come late until it is back", "error", err)
+			h.log.Warn("lost the subscription to redis; events come late until it is back", "err", err)
 		}
 		away = true
 		reroute(h.ctx, h.client)

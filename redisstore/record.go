@@ -205,7 +205,7 @@ func (s *Store) skipUnreadable(ctx context.Context, err error) bool {
 	}
 	s.skippedMu.Unlock()
 	if !known {
-		s.log.Error("a record in the store cannot be read, and is left out of lists and adoptions", "task", unreadable.id, "error", unreadable.err)
+		s.log.Error("a record in the store cannot be read, and is left out of lists and adoptions", "task", unreadable.id, "err", unreadable.err)
 	}
 	return true
 }

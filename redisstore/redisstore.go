@@ -248,7 +248,7 @@ func (s *Store) inspectRedis(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	if err := s.pingOnce(ctx); err != nil {
-		s.log.WarnContext(ctx, "redis cannot be used yet", "error", wrapError("ping", err).Error())
+		s.log.WarnContext(ctx, "redis cannot be used yet", "err", wrapError("ping", err).Error())
 		return
 	}
 	s.checkPolicy(ctx)

@@ -110,7 +110,7 @@ func (r *recorder) rewriteWhenDue(ctx context.Context) {
 		}
 		begin := time.Now()
 		if err := r.rewriteJournal(ctx); err != nil && ctx.Err() == nil {
-			r.log.WarnContext(ctx, "the files of the store were not made smaller", "error", err)
+			r.log.WarnContext(ctx, "the files of the store were not made smaller", "err", err)
 			continue
 		}
 		r.log.DebugContext(ctx, "the files of the store were made smaller", "took", time.Since(begin))

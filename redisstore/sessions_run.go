@@ -33,7 +33,7 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 	for {
 		// What fails for want of Redis is done at one of the next ticks.
 		if err := c.markAlive(ctx); err != nil {
-			c.store.log.DebugContext(ctx, "a sign of life was not stored", "error", err)
+			c.store.log.DebugContext(ctx, "a sign of life was not stored", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -202,7 +202,7 @@ func (c *Sessions) lookAfter(ctx context.Context, ids []string, used bool) bool 
 		return err
 	})
 	if err != nil {
-		c.store.log.DebugContext(ctx, "sessions were not looked at", "error", err)
+		c.store.log.DebugContext(ctx, "sessions were not looked at", "err", err)
 		return false
 	}
 	for i, id := range ids {
@@ -288,7 +288,7 @@ func (c *Sessions) sweepSets(ctx context.Context, ids, kept []string) []string {
 		return err
 	})
 	if err != nil {
-		c.store.log.DebugContext(ctx, "idle sessions were not looked for", "error", err)
+		c.store.log.DebugContext(ctx, "idle sessions were not looked for", "err", err)
 		return nil
 	}
 	kept = nil

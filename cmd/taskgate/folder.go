@@ -28,7 +28,7 @@ func (s *server) chooseFolder(name string) {
 		return
 	}
 	s.config.Store = config.StoreEmbedded
-	s.log.Warn("no folder for tasks can be made: name one with store: file:DIRECTORY", "error", err)
+	s.log.Warn("no folder for tasks can be made: name one with store: file:DIRECTORY", "err", err)
 }
 
 // stateFolder is where the store of a gateway is that has no other place.

@@ -21,7 +21,7 @@ func TestLogCutsLongTexts(t *testing.T) {
 	for _, format := range []config.LogFormat{config.FormatText, config.FormatJSON} {
 		var out bytes.Buffer
 		log := newLogger(config.Log{Level: config.LevelInfo, Format: format}, &out)
-		log.With("upstream", long).Warn("request failed", "tool", long, "error", errors.New(long), "n", 7, "short", "whole")
+		log.With("upstream", long).Warn("request failed", "tool", long, "err", errors.New(long), "n", 7, "short", "whole")
 		if n := out.Len(); n < 3*maxAttr || n > 4*maxAttr || !strings.Contains(out.String(), "whole") || !strings.Contains(out.String(), "7") {
 			t.Errorf("%s: a line of %d bytes", format, n)
 		}

@@ -111,7 +111,7 @@ func (e *Endpoint) LogFailure(ctx context.Context, method string, err error) {
 	if errors.As(err, &known) || errors.As(err, &answered) || wire.FailureOf(mcp.Version20260728, err).Code != mcp.CodeInternal {
 		return
 	}
-	e.Log.WarnContext(ctx, "request failed", "method", method, "error", err)
+	e.Log.WarnContext(ctx, "request failed", "method", method, "err", err)
 }
 
 // LogDropped says once of a tool that it is not offered, and why.

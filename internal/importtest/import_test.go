@@ -2,6 +2,7 @@ package importtest
 
 import (
 	"go/ast"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -150,6 +151,38 @@ func TestDetachedContextsAreListed(t *testing.T) {
 	for name := range withoutCancel {
 		if found[name] == 0 {
 			t.Errorf("%s is listed for context.WithoutCancel and has none", name)
+		}
+	}
+}
+
+// logs are the methods that take attributes of a record of the log.
+var logs = regexp.MustCompile(`^(With|Log|log(Task|Run)|(Debug|Info|Warn|Error)(Context)?)$`)
+
+// calledError calls found for each error that the log has by another name than "err".
+func (s source) calledError(found func(ast.Node)) {
+	ast.Inspect(s.syntax, func(n ast.Node) bool {
+		call, _ := n.(*ast.CallExpr)
+		if call == nil || len(call.Args) == 0 {
+			return true
+		}
+		if sel, ok := call.Fun.(*ast.SelectorExpr); ok && logs.MatchString(sel.Sel.Name) {
+			for _, arg := range call.Args[1:] {
+				if lit, ok := arg.(*ast.BasicLit); ok && lit.Value == `"error"` {
+					found(lit)
+				}
+			}
+		}
+		return true
+	})
+}
+
+// Whoever searches the log for errors looks for one name.
+func TestErrorsHaveOneNameInTheLog(t *testing.T) {
+	for _, s := range sources(t) {
+		if !s.test {
+			s.calledError(func(n ast.Node) {
+				t.Errorf("%s:%d: an attribute \"error\"; it is \"err\" in the log", s.name, s.line(n))
+			})
 		}
 	}
 }

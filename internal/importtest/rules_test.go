@@ -42,11 +42,17 @@ var (
 )
 
 func f() { clock.Sleep(clock.Second); _ = httputil.ErrLineTooLong }
+
+func g() { log.Warn("error", "error", err); json.Get(b, "error"); log.Debug("x", "err", err) }
 `)
 	slept := 0
 	s.uses("time", "Sleep", func(ast.Node) { slept++ })
 	if slept != 1 {
 		t.Errorf("%d sleeps found under another name", slept)
+	}
+	called := 0
+	if s.calledError(func(ast.Node) { called++ }); called != 1 {
+		t.Errorf("%d errors found in the log", called)
 	}
 	var bare []string
 	for _, decl := range s.syntax.Decls {

@@ -113,7 +113,7 @@ func (j *Journal) fail(err error) {
 	}
 	j.mu.Unlock()
 	if before == nil && !errors.Is(err, errClosed) {
-		j.log.Error("the store cannot be written to; no new tasks until it can", "error", err)
+		j.log.Error("the store cannot be written to; no new tasks until it can", "err", err)
 	}
 }
 
