@@ -217,11 +217,18 @@ func TestAdminOffAndTaken(t *testing.T) {
 	}
 	c := config.FromFlags("http://127.0.0.1:1/mcp")
 	c.Listen, c.Store, c.Admin = "127.0.0.1:0", config.StoreEmbedded, r.s.listener.Addr().String()
-	if err := newServer(c, io.Discard).openServer(t.Context()); err == nil || !strings.Contains(err.Error(), "admin: ") {
+	var log logged
+	if err := newServer(c, &log).openServer(t.Context()); err == nil || !strings.Contains(err.Error(), "admin: ") {
 		t.Errorf("error: %v", err)
+	}
+	if text := log.String(); strings.Contains(text, "msg=stopped") {
+		t.Errorf("what never served has stopped: %s", text)
 	}
 	r.stop()
 	r.ends()
+	if text := r.log.String(); !strings.HasSuffix(text, "msg=stopped\n") {
+		t.Error(text)
+	}
 }
 
 // TestOpenDoorIsLogged: to let everybody in from everywhere is worth a word.

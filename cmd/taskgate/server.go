@@ -308,7 +308,9 @@ func (s *server) serveUntilEnd(ctx context.Context) error {
 		// The admin listener is last: while the rest drains, it says so.
 		return errors.Join(s.drainWork(loops), s.admin.close())
 	})
-	return errors.Join(g.Wait(), s.closeAll())
+	err := errors.Join(g.Wait(), s.closeAll())
+	s.log.Info("stopped")
+	return err
 }
 
 func (s *server) saysServing(u *config.Upstream) {
@@ -430,7 +432,6 @@ func (s *server) closeAll() error {
 			s.log.Warn("not all telemetry could be sent", "err", err)
 		}
 	}
-	s.log.Info("stopped")
 	return errors.Join(errs...)
 }
 

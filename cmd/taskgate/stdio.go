@@ -219,7 +219,9 @@ func (s *server) runStdio(ctx context.Context, stdin io.Reader, stdout io.Writer
 		err := conn.Serve(failed, stdin)
 		return errors.Join(err, s.partFromClient(loops, conn, err == nil))
 	})
-	return errors.Join(g.Wait(), s.closeAll())
+	err := errors.Join(g.Wait(), s.closeAll())
+	s.log.Info("stopped")
+	return err
 }
 
 // partFromClient ends what the client listens to, then everything else that it has in flight.
