@@ -95,7 +95,10 @@ func (c *Config) start(ctx context.Context, _ *transport.Message, running *sync.
 	}
 	p, err := startChild(c, running, hurry)
 	if err != nil {
-		return nil, &duplex.Ending{Kind: shim.KindUnreachable, How: "cannot be started", Err: err}
+		for cause := errors.Unwrap(err); cause != nil; cause = errors.Unwrap(err) {
+			err = cause // without paths, which are for the log alone
+		}
+		return nil, &duplex.Ending{Kind: shim.KindUnreachable, How: "cannot be started: " + err.Error(), Err: fmt.Errorf("command %s", c.Command)}
 	}
 	return p, nil
 }

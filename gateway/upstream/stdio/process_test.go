@@ -159,23 +159,24 @@ func TestBrokenProgram(t *testing.T) {
 
 func TestProgramThatIsNotThere(t *testing.T) {
 	for _, c := range []struct {
-		config Config
-		want   string
+		config         Config
+		reached, wrong string
 	}{
-		{Config{Command: "no-such-program"}, "command no-such-program: executable file not found"},
-		{Config{Command: "/no/such/program"}, "no such file"},
-		{Config{Command: "sh", Dir: "/no/such/directory"}, "cwd is no directory"},
+		{Config{Command: "no-such-program"}, "command no-such-program: ", "executable file not found in $PATH"},
+		{Config{Command: "/no/such/program"}, "command /no/such/program: ", "no such file or directory"},
+		{Config{Command: "sh", Dir: "/no/such/directory"}, "", "cwd is no directory"},
 	} {
 		tr := New(c.config)
-		if err := tr.Reach(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("Reach: %v, want …%s…", err, c.want)
+		if err := tr.Reach(t.Context()); err == nil || !strings.HasPrefix(err.Error(), c.reached) || !strings.HasSuffix(err.Error(), c.wrong) {
+			t.Errorf("Reach: %v, want %s…%s", err, c.reached, c.wrong)
 		}
 		up, err := upstream.New(upstream.Config{Transport: tr})
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, err = up.Call(t.Context(), shimtest.Tool("echo", "k"), &shimtest.Sink{})
-		if ue, ok := err.(*shim.UpstreamError); !ok || ue.Kind != "unreachable" || !ue.Unsent || strings.Contains(ue.Message, "/") || !strings.Contains(ue.Error(), c.want) {
+		ue, ok := err.(*shim.UpstreamError)
+		if !ok || ue.Kind != "unreachable" || !ue.Unsent || ue.Message != "the process of the server cannot be started: "+c.wrong || !strings.Contains(ue.Error(), c.config.Command) {
 			t.Errorf("Call: %v", err)
 		}
 		if err := up.Close(t.Context()); err != nil {
