@@ -234,6 +234,9 @@ func TestQueries(t *testing.T) {
 			t.Errorf("%s is taken", bad)
 		}
 	}
+	if _, err := queryOf(url.Values{"status": {"unknown"}}, now); err == nil || !strings.HasSuffix(err.Error(), ", cancelled; for an unknown outcome there is outcome=unknown") {
+		t.Errorf("status=unknown: %v", err)
+	}
 	if q, err := queryOf(nil, now); err != nil || q.Limit != 100 || q.Owner != nil {
 		t.Errorf("%+v %v", q, err)
 	}

@@ -67,9 +67,14 @@ func checkParams(v url.Values) error {
 			return fmt.Errorf("%s is given once", name)
 		}
 		for _, value := range values {
-			if len(p.enum) > 0 && !slices.Contains(p.enum, value) {
-				return fmt.Errorf("%s is one of %s", name, strings.Join(p.enum, ", "))
+			if len(p.enum) == 0 || slices.Contains(p.enum, value) {
+				continue
 			}
+			err := fmt.Errorf("%s is one of %s", name, strings.Join(p.enum, ", "))
+			if value == "unknown" { // as the console says it of a task
+				err = fmt.Errorf("%w; for an unknown outcome there is outcome=unknown", err)
+			}
+			return err
 		}
 	}
 	return nil
