@@ -92,10 +92,11 @@ func outlast[T any](ctx context.Context, s *Shim, do func(context.Context) (T, e
 // Outlast does what a client asks of its task or its session, and repeats it while the store is
 // unavailable, for as long as StoreWait: some clients take one error for the end of the task.
 func (s *Shim) Outlast(ctx context.Context, do func(context.Context) error) error {
+	until := time.Now().Add(s.storeWait)
 	err := do(ctx)
 	if errors.Is(err, ErrUnavailable) && s.storeWait > 0 && s.waiting.Enter("") == nil {
 		defer s.waiting.Leave("")
-		patient, stop := context.WithTimeout(patience.Without(ctx), s.storeWait)
+		patient, stop := context.WithDeadline(patience.Without(ctx), until)
 		defer stop()
 		defer context.AfterFunc(s.life.ctx, stop)()
 		pause := retryFirst

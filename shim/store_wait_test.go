@@ -83,6 +83,27 @@ func (w *world) patient(wait time.Duration, u shim.Upstream) (s *shim.Shim, away
 	return w.gatewayOf("a", srv, func(o *shim.Options) { o.Store, o.StoreWait = store, wait }), away
 }
 
+// The first attempt, which takes a while where the store is silent, is a part of StoreWait.
+func TestPollOfASilentStore(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		silent := &hooked{Store: w.store}
+		silent.get = func(ctx context.Context, _ shim.ID, _ func(context.Context) (shim.Task, error)) (shim.Task, error) {
+			<-ctx.Done()
+			return shim.Task{}, shim.ErrUnavailable
+		}
+		srv := shim.Server{Upstream: takes(time.Hour), Policy: func(string) shim.Policy { return policy(shim.Always) }}
+		s := w.gatewayOf("a", srv, func(o *shim.Options) { o.Store, o.StoreWait = silent, 25*time.Second })
+		id := begin(t, s, call()).ID
+		start := time.Now()
+		if _, err := s.Get(t.Context(), anyone, "up", id); !errors.Is(err, shim.ErrRepeat) {
+			t.Errorf("got %v", err)
+		}
+		if took := time.Since(start); took != 25*time.Second {
+			t.Errorf("answered after %v", took)
+		}
+	})
+}
+
 // A client that waits for the result of its task gets it although the task ends in an outage, which
 // lasts for longer than StoreWait.
 func TestResultOutlastsAnOutage(t *testing.T) {
