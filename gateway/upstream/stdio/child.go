@@ -275,7 +275,7 @@ func (p *child) Fate(err error) *duplex.Ending {
 	switch broken := p.broken.Load(); {
 	case errors.Is(err, errTooLarge):
 		e = duplex.Ending{Kind: shim.KindTooLarge, How: fmt.Sprintf("sent a message of more than %d bytes, and was ended", p.cfg.MaxMessage)}
-	case broken != nil:
+	case broken != nil && !(over && strings.HasPrefix(p.how, "exit")): // else it was ending by itself
 		e = *broken
 	case over:
 		e.How = "ended (" + p.how + ")"

@@ -3,6 +3,7 @@ package stdio
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"strings"
@@ -154,6 +155,19 @@ func TestBrokenProgram(t *testing.T) {
 	}
 	if !strings.Contains(w.logs.String(), "TOKEN is not set") {
 		t.Errorf("not logged: %s", w.logs)
+	}
+}
+
+// Whether it is seen first that nothing can be written to a program that ends, or that it has ended, the error
+// says how that was.
+func TestEndThatIsSeenByWriting(t *testing.T) {
+	for how, want := range map[string]string{"exit status 4": "ended (exit status 4)", "signal: killed": "closed its input, and was ended"} {
+		p := &child{how: how, ended: make(chan struct{}), reaped: true}
+		_ = p.written(nil, errors.New("broken pipe"))
+		close(p.ended)
+		if got := p.Fate(io.EOF).How; got != want {
+			t.Errorf("%s: %s, want %s", how, got, want)
+		}
 	}
 }
 
