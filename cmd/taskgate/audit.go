@@ -45,7 +45,7 @@ func auditTo(w io.Writer, log *slog.Logger) *slog.Logger {
 			case a.Key == slog.MessageKey:
 				a.Key = "event"
 			}
-			return cutLong(groups, a)
+			return readable(groups, a)
 		},
 	})})
 }

@@ -18,7 +18,7 @@ func newLogger(c config.Log, w io.Writer) *slog.Logger {
 	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
 		level = slog.LevelInfo
 	}
-	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: cutLong}
+	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: readable}
 	var h slog.Handler = slog.NewTextHandler(w, opts)
 	if c.Format == config.FormatJSON {
 		h = slog.NewJSONHandler(w, opts)
@@ -30,14 +30,16 @@ func newLogger(c config.Log, w io.Writer) *slog.Logger {
 // are what a client wrote, and texts of errors may have them.
 const maxAttr = 512
 
-// cutLong is an attribute with a text that is cut if it is too long. What is neither a text
-// nor an error has none of a client's.
-func cutLong(_ []string, a slog.Attr) slog.Attr {
+// readable is an attribute with a text that is cut if it is too long. What is neither a text
+// nor an error has none of a client's. A duration is as in the configuration, also in JSON.
+func readable(_ []string, a slog.Attr) slog.Attr {
 	text := ""
 	if err, ok := a.Value.Any().(error); ok {
 		text = err.Error()
-	} else if a.Value.Kind() == slog.KindString {
+	} else if kind := a.Value.Kind(); kind == slog.KindString {
 		text = a.Value.String()
+	} else if kind == slog.KindDuration {
+		return slog.String(a.Key, a.Value.String())
 	}
 	if len(text) <= maxAttr {
 		return a

@@ -28,6 +28,17 @@ func TestLogCutsLongTexts(t *testing.T) {
 	}
 }
 
+// A duration is written as the configuration has it, and not in nanoseconds.
+func TestLogOfDurations(t *testing.T) {
+	for format, want := range map[config.LogFormat]string{config.FormatText: "timeout=30s", config.FormatJSON: `"timeout":"30s"`} {
+		var out bytes.Buffer
+		newLogger(config.Log{Level: config.LevelInfo, Format: format}, &out).Info("draining", "timeout", 30*time.Second)
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %s", format, &out)
+		}
+	}
+}
+
 // The log says where a server is, and no key that its URL holds.
 func TestLogShowsNoKey(t *testing.T) {
 	r := runServer(t, "http://127.0.0.1:1/mcp?key=open-sesame", nil)
