@@ -39,6 +39,7 @@ func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller)
 	}
 	body, fail := wire.ReadBody(w, r, int64(u.config.MaxBody), u.limits.ClientTimeout)
 	if fail != nil {
+		u.endpoint.Telemetry.Refused(r.Context(), fail)
 		wire.WriteFailure(w, "", fail)
 		return
 	}

@@ -162,6 +162,17 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// TestLargeMessageIsCounted: so is a message that is larger than max_body.
+func TestLargeMessageIsCounted(t *testing.T) {
+	w := newLimitWorld(t, limit{set: func(c *config.Config, _ *config.Upstream) { c.MaxBody = config.KiB }})
+	if resp, body := w.post(t.Context(), strings.Repeat(" ", 1<<10)+discovers); resp.StatusCode != http.StatusRequestEntityTooLarge {
+		t.Errorf("%s: %s", resp.Status, body)
+	}
+	if got := w.refusals(); got["max_body"] != 1 || len(got) != 1 {
+		t.Errorf("counted: %v", got)
+	}
+}
+
 // wantRefused wants the second request to be refused.
 func (w *limitWorld) wantRefused(key string, l limit) {
 	w.t.Helper()
@@ -324,8 +335,13 @@ func (w *limitWorld) refusals() map[string]int {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	return refusalsIn(text)
+}
+
+// refusalsIn are those of a page of metrics.
+func refusalsIn(page []byte) map[string]int {
 	counted := map[string]int{}
-	for _, m := range refusalLine.FindAllSubmatch(text, -1) {
+	for _, m := range refusalLine.FindAllSubmatch(page, -1) {
 		counted[string(m[1])], _ = strconv.Atoi(string(m[2]))
 	}
 	return counted

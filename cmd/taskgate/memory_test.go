@@ -341,6 +341,10 @@ func TestNoRoomInTime(t *testing.T) {
 		}
 		conn.Close()
 	}
+	page, _ := r.scrape("text/plain")
+	if n := refusalsIn([]byte(page))["max_bytes_in_flight"]; n != 2 {
+		t.Errorf("%d refusals are counted", n)
+	}
 }
 
 // fill takes what is left of the budget.

@@ -98,7 +98,9 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64, timeout time.
 		f.Status = http.StatusServiceUnavailable // nobody has seen the id of the message
 		return nil, f
 	case errors.As(err, &tooLarge), errors.Is(err, budget.ErrTooLarge):
-		return nil, Refused(http.StatusRequestEntityTooLarge, "the message is too large")
+		f := Refused(http.StatusRequestEntityTooLarge, "the message is too large")
+		f.Busy = &shim.BusyError{Key: "max_body"}
+		return nil, f
 	case err != nil:
 		// Past its deadline, so that the server does not wait for the rest either.
 		return nil, Refused(http.StatusBadRequest, "the message could not be read")
