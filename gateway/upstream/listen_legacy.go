@@ -140,8 +140,9 @@ func (s *session) subscribeOne(ctx context.Context, uri string) bool {
 	defer pass()
 	if s.subs.countListener(uri, 0) == 0 {
 		// In the present generation: subscribeAgain takes along only what is counted by then.
+		// A legacy client has subscribed by itself, and its server may refuse to be told twice.
 		l, err := s.openLink(ctx)
-		if err != nil || !s.sendCommand(ctx, l, mcp.MethodResourcesSubscribe, "uri", uri) {
+		if err != nil || !s.sendCommand(ctx, l, mcp.MethodResourcesSubscribe, "uri", uri) && !s.from.Shared {
 			return false
 		}
 	}

@@ -223,6 +223,21 @@ func TestListenReconnects(t *testing.T) {
 	})
 }
 
+// The client of a session has subscribed by itself, so a server that refuses to be told twice
+// sends its updates all the same.
+func TestSubscribedTwice(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.On("resources/subscribe", fake.RPCError(200, -32602, "already subscribed", ""))
+		e := hearIn(t, h, shim.Session{Key: "a", Shared: true}, shim.Filter{Resources: []string{"file:///a"}})
+		s.Notify("notifications/resources/updated", `{"uri":"file:///a"}`)
+		synctest.Wait()
+		if got := e.methods(); got != "resources/updated" {
+			t.Errorf("heard %q", got)
+		}
+		e.end(t)
+	})
+}
+
 // Who subscribes while another unsubscribes is told that it is subscribed once the server
 // has seen both, in this order.
 func TestSubscribedAfterUnsubscribe(t *testing.T) {
