@@ -106,6 +106,15 @@ var (
 	ErrCancelled = errors.New("cancelled by the client")
 )
 
+// CancelledError is an ErrCancelled with the reason that the client gave for its server.
+type CancelledError struct{ Reason string }
+
+// Error is the text of ErrCancelled: the reason is the client's, and not for logs.
+func (*CancelledError) Error() string { return ErrCancelled.Error() }
+
+// Is makes it an ErrCancelled.
+func (*CancelledError) Is(target error) bool { return target == ErrCancelled }
+
 // BusyError says that a limit of the gateway is reached. The call was not sent, or, where
 // RetryAfter is 0, its answer was not taken.
 type BusyError struct {

@@ -121,7 +121,8 @@ func (h *Handler) takeNotification(ctx context.Context, s *session, msg jsonrpc.
 		// The id is that of the client's own request; another one names nothing.
 		if raw, ok := jsonrpc.Get(msg.Params, "requestId"); ok {
 			if id, perr := jsonrpc.ParseID(raw); perr == nil && !id.Long() {
-				err = s.abortRequest(ctx, id)
+				reason, _ := jsonrpc.GetString(msg.Params, "reason")
+				err = s.abortRequest(ctx, id, reason)
 			}
 		}
 	default:

@@ -24,6 +24,7 @@ import (
 	"taskgate/internal/semconv"
 	"taskgate/internal/wiretest"
 	"taskgate/shim"
+	"taskgate/shim/shimtest/fake"
 )
 
 // rawClient posts what it is told to, and keeps its session.
@@ -169,6 +170,34 @@ func TestLegacyDropped(t *testing.T) {
 	}
 	wiretest.Await(t, stack.session.cancelled, "the cancellation upstream")
 	c.endSession()
+}
+
+// The reason that a client gives for a cancellation reaches its server.
+func TestCancelledForAReason(t *testing.T) {
+	s := fake.New(t, fake.Stateful)
+	begun, told := make(chan struct{}), make(chan string, 1)
+	s.Tool("t", func(x *fake.Exchange) {
+		close(begun)
+		<-x.R.Context().Done()
+	})
+	s.On(mcp.NotifyCancelled, func(x *fake.Exchange) {
+		reason, _ := jsonrpc.GetString(x.Params, "reason")
+		told <- reason
+		x.W.WriteHeader(http.StatusAccepted)
+	})
+	c := newRawClient(t, newBefore(t, s, nil))
+	c.initialize("")
+	ended := make(chan struct{})
+	go func() {
+		c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`)
+		close(ended)
+	}()
+	wiretest.Await(t, begun, "the tool")
+	c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"no \"more\""}}`)
+	if got := wiretest.Await(t, told, "the cancellation upstream"); got != `no "more"` {
+		t.Errorf("the server was told %q", got)
+	}
+	wiretest.Await(t, ended, "the call's end")
 }
 
 // TestLegacyStreamReopens: a client whose stream broke gets it again.

@@ -200,11 +200,12 @@ func callKey(id jsonrpc.ID) string {
 }
 
 // abortRequest cancels a request in flight, here or on another replica. An id that is not
-// in flight anywhere is ignored: the answer and the cancellation may have crossed.
-func (s *session) abortRequest(ctx context.Context, id jsonrpc.ID) error {
+// in flight anywhere is ignored: the answer and the cancellation may have crossed. The reason
+// is told to the server from here only.
+func (s *session) abortRequest(ctx context.Context, id jsonrpc.ID, reason string) error {
 	key := callKey(id)
 	token := forward.SealToken(ctx, key)
-	if s.abortKey(key, time.Now(), token) {
+	if s.abortKey(key, time.Now(), token, reason) {
 		return nil
 	}
 	return s.table.store.Signal(ctx, s.id, cancelSignal+key, token)
@@ -213,14 +214,14 @@ func (s *session) abortRequest(ctx context.Context, id jsonrpc.ID) error {
 // abortKey cancels a request in flight on this replica, and reports whether there is
 // one. A request that came after the cancellation is another one with the same id. token is that of the
 // cancellation; "" where it has none, or it was lost on its way from another replica.
-func (s *session) abortKey(key string, at time.Time, token string) bool {
+func (s *session) abortKey(key string, at time.Time, token, reason string) bool {
 	s.mu.Lock()
 	call, ok := s.calls[key]
 	s.mu.Unlock()
 	ok = ok && !call.since.After(at)
 	if ok {
 		forward.BringToken(call.ctx, key, token)
-		call.cancel(shim.ErrCancelled)
+		call.cancel(&shim.CancelledError{Reason: reason})
 	}
 	return ok
 }

@@ -247,13 +247,13 @@ func TestSessionCalls(t *testing.T) {
 	if ctx.Err() != nil {
 		t.Error("a client that left has cancelled (X3)")
 	}
-	if err := s.abortRequest(t.Context(), jsonrpc.StringID("1")); err != nil {
+	if err := s.abortRequest(t.Context(), jsonrpc.StringID("1"), ""); err != nil {
 		t.Error(err)
 	}
 	if ctx.Err() != nil {
 		t.Error("another id was cancelled")
 	}
-	if err := s.abortRequest(t.Context(), jsonrpc.IntID(1)); err != nil {
+	if err := s.abortRequest(t.Context(), jsonrpc.IntID(1), ""); err != nil {
 		t.Error(err)
 	}
 	if !errors.Is(context.Cause(ctx), shim.ErrCancelled) {

@@ -221,7 +221,7 @@ func TestCancelOfAnEndedRequest(t *testing.T) {
 				a, b := tablesOfReplicas(t)
 				s := mustCreate(t, a, sessionState{Upstream: "up"})
 				defer s.endUse()
-				if err := s.abortRequest(t.Context(), id); err != nil { // it has ended
+				if err := s.abortRequest(t.Context(), id, ""); err != nil { // it has ended
 					t.Fatal(err)
 				}
 				wiretest.Wait(10 * time.Second)
@@ -236,7 +236,7 @@ func TestCancelOfAnEndedRequest(t *testing.T) {
 				if call.Err() != nil {
 					t.Fatal("the cancellation of another request has ended it")
 				}
-				if err := s.abortRequest(t.Context(), id); err != nil {
+				if err := s.abortRequest(t.Context(), id, ""); err != nil {
 					t.Fatal(err)
 				}
 				wiretest.Wait(time.Second)

@@ -91,7 +91,7 @@ func (t *Table) takeSignal(id, text, token string, at time.Time) {
 		return
 	}
 	if key, ok := strings.CutPrefix(text, cancelSignal); ok {
-		s.abortKey(key, at, token)
+		s.abortKey(key, at, token, "")
 	}
 	if ask, ok := strings.CutPrefix(text, streamSignal); ok {
 		t.outlive(func() { s.sayHeld(ask) })

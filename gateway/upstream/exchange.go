@@ -171,9 +171,13 @@ func (x *exchange) cancelUpstream(ctx context.Context) {
 	if x.uncancelled || !x.reached.Load() || x.task != nil && x.task.cancelTask(ctx) || x.to.era != mcp.Legacy {
 		return
 	}
+	reason := "cancelled by the gateway"
+	if by := new(shim.CancelledError); errors.As(context.Cause(ctx), &by) && by.Reason != "" {
+		reason = by.Reason
+	}
 	ctx, cancel := outliveCaller(ctx, cancelTimeout)
 	defer cancel()
-	cancelled := mcp.AppendCancelled(nil, jsonrpc.StringID(x.rec.state.ID), "cancelled by the gateway")
+	cancelled := mcp.AppendCancelled(nil, jsonrpc.StringID(x.rec.state.ID), reason)
 	if err := x.w.tellServer(ctx, x.to, cancelled); err != nil {
 		x.w.log.Debug("cancellation was not delivered", "err", err)
 	}
