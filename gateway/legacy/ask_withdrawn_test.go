@@ -54,3 +54,32 @@ func TestOneOfTheQuestionsIsTakenBack(t *testing.T) {
 		}
 	}
 }
+
+// A client that resumes an answer of which it has all is told to stop: the TypeScript SDK 1.32.2 comes back
+// for more after each error on a stream with ids.
+func TestResumedThoughHeard(t *testing.T) {
+	s := fake.New(t, fake.Stateful)
+	s.Tool("t", func(x *fake.Exchange) {
+		answered := x.Expect(`1`)
+		x.Event(`{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{"message":"first"}}`)
+		x.Await(answered)
+		x.Event(x.Fill(`{"jsonrpc":"2.0","id":{id},"error":{"code":-32602,"message":"no"}}`))
+	})
+	c := newRawClient(t, newBefore(t, s, nil))
+	c.initialize(canBeAsked)
+	stream := openSSE(t, c, http.MethodPost, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`, "")
+	last := ""
+	for id, data, ok := stream.event(); ok; id, data, ok = stream.event() {
+		var m struct{ ID, Method string }
+		_ = json.Unmarshal([]byte(data), &m) // of the answer the id is a number
+		if last = id; m.Method == mcp.MethodElicit {
+			c.post(`{"jsonrpc":"2.0","id":"` + m.ID + `","result":{"action":"decline"}}`)
+		}
+	}
+	if r := openSSE(t, c, http.MethodGet, "", last).resp; r.StatusCode != http.StatusNoContent {
+		t.Errorf("resumed after %q: %d", last, r.StatusCode)
+	}
+	if r := openSSE(t, c, http.MethodGet, "", strings.TrimRight(last, "0123456789")+"0").resp; r.StatusCode != http.StatusOK {
+		t.Errorf("resumed from the beginning: %d", r.StatusCode)
+	}
+}

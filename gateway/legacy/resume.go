@@ -34,6 +34,10 @@ func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session
 		h.serveWait(w, r, q, stream, note, no)
 		return
 	}
+	if s.table.isHeard(ctx, s.id, stream, no) {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
 	out := eventstream.NewWriter(w, eventstream.Options{WriteTimeout: wire.WriteTimeout, KeepAlive: h.Global.KeepAlive})
 	defer out.Close()
 	if out.Comment("open") != nil {
@@ -55,6 +59,17 @@ func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session
 	if err != nil {
 		h.Log.DebugContext(ctx, "a stream was not resumed to its end", "err", err)
 	}
+}
+
+// isHeard reports whether a stream has ended, and its client has all of it. Such a client is told
+// to come no more (204, as an EventSource is). The TypeScript SDK 1.32.2 comes, since errors are no
+// answers to it, and takes an empty stream for one that broke.
+func (t *Table) isHeard(ctx context.Context, id, stream string, no int64) bool {
+	ctx, cancel := t.withPatience(ctx)
+	defer cancel()
+	heard := true
+	state, _, err := t.store.Since(ctx, id, stream, no, func(int64, []byte) { heard = false })
+	return err == nil && state == "ended" && heard
 }
 
 // waitOf is the request that is answered on a stream, if its answer only waits for a task,
