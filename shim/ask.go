@@ -207,8 +207,7 @@ func (b *mailbox) questionChange(q []Question, again bool) (Change, int64) {
 	if !again && !b.asksAgain(q) {
 		b.until = time.Since(r.record.born) + b.answerTimeout()
 	}
-	asked := slices.DeleteFunc(slices.Clone(q), func(q Question) bool { return slices.Contains(b.gone, q.Key) })
-	change := Change{Ask: asked, Call: r.callRecord(true), Forget: b.taken}
+	change := Change{Ask: withoutKeys(q, b.gone), Call: r.callRecord(true), Forget: b.taken}
 	if !again && !b.asksAgain(q) {
 		change.Moments = []Moment{{Kind: KindAsked, Detail: methodsOf(q)}}
 	}
@@ -318,7 +317,7 @@ func (b *mailbox) withdrawQuestions(keys []string) {
 	r := b.run
 	r.mu.Lock()
 	b.gone = slices.Concat(b.gone, keys)
-	b.open = slices.DeleteFunc(slices.Clone(b.open), func(q Question) bool { return slices.Contains(keys, q.Key) })
+	b.open = withoutKeys(b.open, keys)
 	work.Signal(b.wake)
 	kept := r.record != nil && r.ctx.Err() == nil
 	if kept {

@@ -144,6 +144,11 @@ func findQuestion(questions []Question, key string) (Question, bool) {
 	return Question{}, false
 }
 
+// withoutKeys are questions without those with these keys.
+func withoutKeys(questions []Question, keys []string) []Question {
+	return slices.DeleteFunc(slices.Clone(questions), func(q Question) bool { return slices.Contains(keys, q.Key) })
+}
+
 func keysOf(questions []Question) []string {
 	keys := make([]string, len(questions))
 	for i, q := range questions {

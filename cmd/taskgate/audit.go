@@ -45,7 +45,7 @@ func auditTo(w io.Writer, log *slog.Logger) *slog.Logger {
 			case a.Key == slog.MessageKey:
 				a.Key = "event"
 			}
-			return readable(groups, a)
+			return readableAttr(groups, a)
 		},
 	})})
 }

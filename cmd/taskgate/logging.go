@@ -18,7 +18,7 @@ func newLogger(c config.Log, w io.Writer) *slog.Logger {
 	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
 		level = slog.LevelInfo
 	}
-	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: readable}
+	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: readableAttr}
 	var h slog.Handler = slog.NewTextHandler(w, opts)
 	if c.Format == config.FormatJSON {
 		h = slog.NewJSONHandler(w, opts)
@@ -30,9 +30,9 @@ func newLogger(c config.Log, w io.Writer) *slog.Logger {
 // are what a client wrote, and texts of errors may have them.
 const maxAttr = 512
 
-// readable is an attribute with a text that is cut if it is too long. What is neither a text
+// readableAttr is an attribute with a text that is cut if it is too long. What is neither a text
 // nor an error has none of a client's. A duration is as in the configuration, also in JSON.
-func readable(_ []string, a slog.Attr) slog.Attr {
+func readableAttr(_ []string, a slog.Attr) slog.Attr {
 	text := ""
 	if err, ok := a.Value.Any().(error); ok {
 		text = err.Error()

@@ -308,7 +308,12 @@ func (s *server) serveUntilEnd(ctx context.Context) error {
 		// The admin listener is last: while the rest drains, it says so.
 		return errors.Join(s.drainWork(loops), s.admin.close())
 	})
-	err := errors.Join(g.Wait(), s.closeAll())
+	return s.closeAfter(g)
+}
+
+// closeAfter releases everything once the parts of a server that has served have ended, and says so.
+func (s *server) closeAfter(parts *errgroup.Group) error {
+	err := errors.Join(parts.Wait(), s.closeAll())
 	s.log.Info("stopped")
 	return err
 }

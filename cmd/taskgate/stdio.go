@@ -219,9 +219,7 @@ func (s *server) runStdio(ctx context.Context, stdin io.Reader, stdout io.Writer
 		err := conn.Serve(failed, stdin)
 		return errors.Join(err, s.partFromClient(loops, conn, err == nil))
 	})
-	err := errors.Join(g.Wait(), s.closeAll())
-	s.log.Info("stopped")
-	return err
+	return s.closeAfter(g)
 }
 
 // partFromClient ends what the client listens to, then everything else that it has in flight.

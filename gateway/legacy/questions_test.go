@@ -488,7 +488,7 @@ func TestDeadQuestionsAreNotAskedAgain(t *testing.T) {
 	}
 }
 
-// What waits for a slow client when its stream breaks is not asked on the next one if
+// A question that waits for a slow client when its stream breaks is not asked on the next one if
 // nobody waits for it by then.
 func TestDeadQuestionsOfTheOutbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

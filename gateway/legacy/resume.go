@@ -29,12 +29,13 @@ func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session
 		h.refuseRequest(w, jsonrpc.ID{}, err)
 		return
 	}
-	if q, note := h.waitOf(ctx, s, p, stream); q != nil {
+	q, state, note := h.waitOf(ctx, s, p, stream)
+	if q != nil {
 		done() // it is a request like others from here on
 		h.serveWait(w, r, q, stream, note, no)
 		return
 	}
-	if s.table.isHeard(ctx, s.id, stream, no) {
+	if state == "ended" && s.isHeard(ctx, stream, no) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
@@ -61,26 +62,25 @@ func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session
 	}
 }
 
-// isHeard reports whether a stream has ended, and its client has all of it. Such a client is told
+// isHeard reports whether the client has all of a stream that has ended. Such a client is told
 // to come no more (204, as an EventSource is). The TypeScript SDK 1.32.2 comes, since errors are no
 // answers to it, and takes an empty stream for one that broke.
-func (t *Table) isHeard(ctx context.Context, id, stream string, no int64) bool {
-	ctx, cancel := t.withPatience(ctx)
+func (s *session) isHeard(ctx context.Context, stream string, no int64) bool {
+	ctx, cancel := s.table.withPatience(ctx)
 	defer cancel()
-	heard := true
-	state, _, err := t.store.Since(ctx, id, stream, no, func(int64, []byte) { heard = false })
-	return err == nil && state == "ended" && heard
+	more, _, _, err := s.readLog(ctx, stream, no)
+	return err == nil && len(more) == 0
 }
 
 // waitOf is the request that is answered on a stream, if its answer only waits for a task,
-// and the note of the stream. While the store is away it is not known.
-func (h *Handler) waitOf(ctx context.Context, s *session, p shim.Principal, stream string) (q *request, note []byte) {
+// and the state and the note of the stream. While the store is away it is not known.
+func (h *Handler) waitOf(ctx context.Context, s *session, p shim.Principal, stream string) (q *request, state string, note []byte) {
 	ctx, cancel := s.table.withPatience(ctx)
 	defer cancel()
 	state, note, err := s.table.stateOf(ctx, s.id, stream)
 	about := readNote(note)
 	if err != nil || state == "ended" || len(about.requests) != 1 || len(about.waits) != 1 {
-		return nil, nil
+		return nil, state, note
 	}
 	msg := jsonrpc.Message{Kind: jsonrpc.Request, ID: about.requests[0], Method: mcp.MethodTasksResult}
 	msg.Params = append(jsonrpc.AppendString([]byte(`{"taskId":`), string(about.waits[0].Task)), '}')
@@ -89,7 +89,7 @@ func (h *Handler) waitOf(ctx context.Context, s *session, p shim.Principal, stre
 		name := jsonrpc.AppendString([]byte(`{"name":`), endpoint.TaskResultTool)
 		msg.Params = append(append(append(name, `,"arguments":`...), msg.Params...), '}')
 	}
-	return newLegacyRequest(h, s, p, msg), note
+	return newLegacyRequest(h, s, p, msg), state, note
 }
 
 // serveWait answers a request that waits for a task, on the stream that its client has

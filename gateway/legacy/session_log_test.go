@@ -93,7 +93,7 @@ func TestAskerIsAnsweredMeanwhile(t *testing.T) {
 	}
 }
 
-// Whoever goes on with a stream finds in its log what the replica before it has asked to
+// The replica that goes on with a stream finds in its log what the one before it has asked to
 // the last, and does not ask it again.
 func TestAskerFindsTheLatestQuestion(t *testing.T) {
 	for name, late := range map[string]bool{"asked to the last": true, "not asked": false} {
@@ -133,7 +133,7 @@ func TestAskerFindsTheLatestQuestion(t *testing.T) {
 	}
 }
 
-// What was asked on a stream that its client has left is asked on another one, as soon as
+// A question on a stream that its client has left is asked on another one, as soon as
 // the store can be told that it is left.
 func TestQuestionsOfABrokenStreamAreGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
