@@ -137,15 +137,12 @@ func (k keys) ofSession(id string) []string {
 	return append([]string{k.session(id), k.signals(id)}, k.log(id)...)
 }
 
-// log are the list of what a session's streams had, and the hash of what is known of
+// log are the Redis Stream of what a session's streams had, and the hash of what is known of
 // them; logEvents is the channel on which who follows one hears of more.
 func (k keys) log(id string) []string {
-	return []string{k.in(sessionTag(id), "e", id), k.in(sessionTag(id), "m", id)}
+	return []string{k.in(sessionTag(id), "log", id), k.in(sessionTag(id), "streams", id)}
 }
 func (k keys) logEvents(id string) string { return k.in(sessionTag(id), "lev", id) }
-
-// alive is there while a replica that keeps streams lives, for replicas of the version before.
-func (k keys) alive(replica string) string { return k.prefix + ":alive:" + replica }
 
 // sessions is the sorted set of all client sessions, by when they were last used, and
 // sessionsOf that of those of one owner, by the digest of its name. They are in one slot, for

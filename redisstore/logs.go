@@ -20,15 +20,12 @@ const (
 	logBytes    = 4 << 20
 	// logAfterEnd is how long what a stream had is kept after its end.
 	logAfterEnd = 10 * time.Minute
-	// aliveTicks is after how many ticks a replica that says nothing is lost to one of the version before.
-	aliveTicks = 3
 )
 
 // sessionLogs keeps what the streams of sessions have had.
 type sessionLogs struct {
 	store *Store
 	heart *shim.Heart // of this replica, which keeps its streams
-	tick  time.Duration
 	// messages and bytes bound the log of a session, and afterEnd how long it keeps what a
 	// stream had that has ended.
 	messages int
@@ -41,7 +38,9 @@ type sessionLogs struct {
 
 	mu      sync.Mutex // guards the rest
 	watches map[string][]*stateWatch
-	seen    *lru.Cache[string, numbers] // of the messages of each session
+	// told has of each session the last number that was the reply to a change. The log has it as well, unless it
+	// has come back older.
+	told *lru.Cache[string, int64]
 }
 
 // Keep bounds the log of each session: the oldest messages go when there are more, or
@@ -147,7 +146,7 @@ func (c *sessionLogs) Leave(ctx context.Context, id, stream string, note []byte)
 // or has changed meanwhile. What its replica adds from then on, if it was only slow, is
 // refused.
 func (c *sessionLogs) Bury(ctx context.Context, id, stream string, last func(note []byte, had [][]byte) [][]byte) (bool, error) {
-	state, v, err := c.readSince(ctx, id, stream, 0)
+	state, v, err := c.readSince(ctx, id, stream, "0")
 	if err != nil || state != "lost" {
 		return false, err
 	}
@@ -170,8 +169,8 @@ func (c *sessionLogs) changeLog(ctx context.Context, id, stream, what string, va
 	a.add(extra, millis(c.logTTL))
 	a.addInt(int64(c.messages), c.bytes, c.afterEnd.Milliseconds())
 	a.add(c.store.keys.logEvents(id), string(c.heart.Replica()))
-	n, _ := c.seen.Get(id)
-	a.addInt(n.seen, n.told)
+	told, _ := c.told.Get(id)
+	a.addInt(told)
 	for _, add := range more {
 		add(a)
 	}
@@ -181,42 +180,32 @@ func (c *sessionLogs) changeLog(ctx context.Context, id, stream, what string, va
 		return err
 	})
 	if err == nil && reply[0] == codeOK {
-		c.rememberNumber(id, reply[1], what != "clear")
+		if no, err := strconv.ParseInt(reply[1], 10, 64); err == nil {
+			c.rememberTold(id, no)
+		}
 	}
 	return reply, err
 }
 
-// numbers are what a replica knows of the numbers of a session's messages: the last one, and the last one that was the
-// reply to a change of its own. The log knows the second one too, unless it has come back older.
-type numbers struct{ seen, told int64 }
-
-// rememberNumber remembers a number of a session's messages.
-func (c *sessionLogs) rememberNumber(id, number string, told bool) {
-	n, err := strconv.ParseInt(number, 10, 64)
-	if err != nil {
-		return
-	}
+// rememberTold remembers a number that the log has noted as known here.
+func (c *sessionLogs) rememberTold(id string, no int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	was, _ := c.seen.Peek(id)
-	now := numbers{max(was.seen, n), was.told}
-	if told {
-		now.told = max(was.told, n)
-	}
-	if now != was {
-		c.seen.Add(id, now)
+	if was, _ := c.told.Peek(id); was < no {
+		c.told.Add(id, no)
 	}
 }
 
-// maxSeen is of how many sessions a replica remembers the numbers.
-const maxSeen = 10_000
+// maxTold is of how many sessions a replica remembers that.
+const maxTold = 10_000
 
 // Since hands over the messages that a stream got after a number, and returns what
 // has become of the stream: "open", "ended", "left", "lost" if its replica is gone, with
 // its note, or "" if there is none, or it is another session's. What the bounds have
-// removed is left out; nil is handed over for messages that Redis, which came back older, has forgotten.
+// removed is left out; nil is handed over for messages that Redis, which came back older, has forgotten. Its number
+// may be below the one that was given: the reader goes on from there.
 func (c *sessionLogs) Since(ctx context.Context, id, stream string, after int64, on func(no int64, message []byte)) (state string, note []byte, err error) {
-	state, v, err := c.readSince(ctx, id, stream, after)
+	state, v, err := c.readSince(ctx, id, stream, strconv.FormatInt(after, 10))
 	if err != nil || state == "" {
 		return "", nil, err
 	}
@@ -231,10 +220,16 @@ func (c *sessionLogs) Since(ctx context.Context, id, stream string, after int64,
 			on(no, []byte(v[i+1]))
 		}
 	}
-	if state != "ended" {
-		note = []byte(v[2])
+	return state, []byte(v[2]), nil
+}
+
+// State is Since without the messages.
+func (c *sessionLogs) State(ctx context.Context, id, stream string) (state string, note []byte, err error) {
+	state, v, err := c.readSince(ctx, id, stream, "")
+	if err != nil || state == "" {
+		return "", nil, err
 	}
-	return state, note, nil
+	return state, []byte(v[2]), nil
 }
 
 // sinceHead is how much of the reply of since comes before the messages: its code, and the
@@ -247,25 +242,22 @@ const forgotten = "~"
 // keeperLeft stands for the replica that keeps a stream, once it was left.
 const keeperLeft = "-"
 
-// readSince is Since with the reply as it came.
-func (c *sessionLogs) readSince(ctx context.Context, id, stream string, after int64) (state string, v []string, err error) {
+// readSince is Since with the reply as it came. Without a number it reads no messages.
+func (c *sessionLogs) readSince(ctx context.Context, id, stream, after string) (state string, v []string, err error) {
 	if len(id) > sessionName || len(stream) > sessionName {
 		return "", nil, nil
 	}
 	a := &argv{}
-	a.add(stream)
-	a.addInt(after)
+	a.add(stream, after)
 	err = c.store.doRepeated(ctx, "session since", func(ctx context.Context) (err error) {
 		v, err = sessionSinceScript.runOn(ctx, c.store.client, c.store.keys.log(id), a)
 		return err
 	})
-	if err == nil && len(v) > sinceHead {
-		c.rememberNumber(id, v[len(v)-2], false)
-	}
 	switch {
 	case err != nil || v[0] != codeOK:
 		return "", nil, err
 	case v[1] == "":
+		v[2] = "" // it has said whether the client had gone
 		return "ended", v, nil
 	case v[1] == keeperLeft:
 		return "left", v, nil
@@ -314,11 +306,4 @@ func (c *sessionLogs) wakeWatchers(id string) {
 	for _, w := range c.watches[id] {
 		w.wake()
 	}
-}
-
-// markAlive is what replicas of the version before look for: to them the streams of this one count as open.
-func (c *sessionLogs) markAlive(ctx context.Context) error {
-	return c.store.doRepeated(ctx, "session replica", func(ctx context.Context) error {
-		return c.store.client.Set(ctx, c.store.keys.alive(string(c.heart.Replica())), "", aliveTicks*c.tick+c.store.opts.slack).Err()
-	})
 }

@@ -64,12 +64,14 @@ const (
 	itself  = "recorder"
 )
 
-// recorded are the commands that write. Those that are true may make a key.
+// recorded are the commands that write. Those that are true may make a key. LPOP and LSET are in files of versions
+// before 0.1.0 alone.
 var recorded = map[string]bool{
 	"DEL": false, "PERSIST": false, "PEXPIRE": false, "PEXPIREAT": false,
 	"SET": true, "SETNX": true,
 	"HSET": true, "HINCRBY": true, "HDEL": false,
 	"RPUSH": true, "LPOP": false, "LSET": false, "LTRIM": false,
+	"XADD": true, "XDEL": false,
 	"ZADD": true, "ZREM": false, "ZREMRANGEBYSCORE": false,
 }
 
@@ -87,8 +89,7 @@ const single = "return redis.call(unpack(ARGV))"
 // isVolatile reports whether a key is not recorded: who is alive is found out anew after a
 // restart, and what replicas say of themselves is for the moment.
 func (r *recorder) isVolatile(key string) bool {
-	return key == r.keys.replicas() || strings.HasPrefix(key, r.keys.alive("")) ||
-		key == r.keys.abouts() || strings.HasPrefix(key, r.keys.prefix+":minute:")
+	return key == r.keys.replicas() || key == r.keys.abouts() || strings.HasPrefix(key, r.keys.prefix+":minute:")
 }
 
 // beforeCommand is the hook of the miniredis. It returns true if it has run the command.

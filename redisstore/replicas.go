@@ -139,8 +139,7 @@ func (s *Store) readRanges(ctx context.Context, keys []string) ([][]redis.Z, err
 
 // IsGone reports whether another replica is gone: it has no heartbeat, or its last beat or its goodbye is a whole
 // expiry ago. As for an adoption, that counts only while nothing hides the heartbeats of the others: an
-// outage, a clock that jumped, a store that went back. Replicas of the version before keep streams of sessions
-// under another name, for which they have a key. shim.ErrUnavailable.
+// outage, a clock that jumped, a store that went back. shim.ErrUnavailable.
 func (c *sessionLogs) IsGone(ctx context.Context, other shim.Replica) (gone bool, err error) {
 	s, own := c.store, c.heart.Replica()
 	if other == own {
@@ -154,16 +153,8 @@ func (c *sessionLogs) IsGone(ctx context.Context, other shim.Replica) (gone bool
 			return err
 		}
 		b, now := parseBeat(v[3]), parseBeat(v[1]).until
-		switch {
-		case !s.jumps.isOver(max(b.ttl, parseBeat(v[2]).ttl)):
-			gone = false
-		case v[3] != "":
-			gone = c.heart.IsSteady() && !now.Before(time.UnixMilli(b.written).Add(b.ttl))
-		default:
-			before, err := s.client.Exists(ctx, s.keys.alive(string(other))).Result()
-			gone = before == 0
-			return err
-		}
+		gone = s.jumps.isOver(max(b.ttl, parseBeat(v[2]).ttl)) &&
+			(v[3] == "" || c.heart.IsSteady() && !now.Before(time.UnixMilli(b.written).Add(b.ttl)))
 		return nil
 	})
 	return gone, err

@@ -170,6 +170,11 @@ func (r *recorder) dumpKey(key string) {
 		u.addValue("HSET", key, r.askWords("HGETALL", key))
 	case "list":
 		u.addValue("RPUSH", key, r.askWords("LRANGE", key, "0", "-1"))
+	case "stream":
+		entries, _ := r.redis.Stream(key) // of a key that has expired there are none
+		for _, e := range entries {
+			u.addLine(append([]string{"XADD", key, e.ID}, e.Values...)...)
+		}
 	case "zset":
 		pairs := r.askWords("ZRANGE", key, "0", "-1", "WITHSCORES")
 		for pair := range slices.Chunk(pairs, 2) {

@@ -80,9 +80,9 @@ func (s *Store) Sessions(limit int, idle time.Duration) *Sessions {
 		ended:  func(string, []byte) {},
 		signal: func(string, string, string, time.Time) {},
 	}
-	seen, _ := lru.New[string, numbers](maxSeen) // fails for a size that is not positive alone
+	told, _ := lru.New[string, int64](maxTold) // fails for a size that is not positive alone
 	c.sessionLogs = &sessionLogs{
-		store: s, seen: seen, tick: c.tick, heart: shim.NewHeart(s, shim.Replica(rand.Text()), 3*sessionTick, s.log), messages: logMessages, bytes: logBytes, afterEnd: logAfterEnd,
+		store: s, told: told, heart: shim.NewHeart(s, shim.Replica(rand.Text()), 3*sessionTick, s.log), messages: logMessages, bytes: logBytes, afterEnd: logAfterEnd,
 		logTTL: 2 * c.ttl(), watches: map[string][]*stateWatch{},
 	}
 	return c

@@ -32,9 +32,6 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 	var kept []string
 	for {
 		// What fails for want of Redis is done at one of the next ticks.
-		if err := c.markAlive(ctx); err != nil {
-			c.store.log.DebugContext(ctx, "a sign of life was not stored", "err", err)
-		}
 		select {
 		case <-ctx.Done():
 			return nil

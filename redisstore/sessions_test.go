@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -216,32 +215,6 @@ func TestSessionsKeys(t *testing.T) {
 	if left := server.Keys("*"); len(left) != 0 {
 		t.Errorf("left %v", left)
 	}
-}
-
-// A replica that keeps streams says that it lives at each tick, and not at every other.
-func TestSessionsAliveEachTick(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	s := openTest(t, server.URL(), testOptions()).Sessions(10, 400*time.Millisecond)
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() {
-		done <- s.Run(ctx, func(string) bool { return false }, func(string, []byte) {}, func(string, string, string, time.Time) {})
-	}()
-	calls := func(command string) int {
-		n := 0
-		info, _ := server.Do("info", "commandstats").(string)
-		_, rest, _ := strings.Cut(info, "cmdstat_"+command+":calls=")
-		_, _ = fmt.Sscan(strings.Split(rest, ",")[0], &n)
-		return n
-	}
-	begun := calls("evalsha")
-	eventually(t, "ten ticks", func() bool { return calls("evalsha") >= begun+10 }) // each tick runs one script
-	if ticks, said := calls("evalsha")-begun, calls("set"); said < ticks-2 {
-		t.Errorf("it said that it lives %d times in %d ticks", said, ticks)
-	}
-	stop()
-	must(t, <-done)
 }
 
 // The log of a session lives for as long as the session is in use, however quiet it is.

@@ -157,7 +157,7 @@ func epochBytes(epoch string) []byte {
 
 // ParseID reads an id that a client sent. Only the canonical spelling is one: a key must have
 // exactly one. Anything else is ErrNotFound, as an unknown id is (T30, L36). An id without a mark
-// is of a question, or of a version before marks.
+// is of a question.
 func ParseID(s string) (ID, error) {
 	if len(s) != uuidLength && len(s) != idLength {
 		return "", ErrNotFound

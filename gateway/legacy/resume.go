@@ -77,7 +77,7 @@ func (s *session) isHeard(ctx context.Context, stream string, no int64) bool {
 func (h *Handler) waitOf(ctx context.Context, s *session, p shim.Principal, stream string) (q *request, state string, note []byte) {
 	ctx, cancel := s.table.withPatience(ctx)
 	defer cancel()
-	state, note, err := s.table.stateOf(ctx, s.id, stream)
+	state, note, err := s.table.store.State(ctx, s.id, stream)
 	about := readNote(note)
 	if err != nil || state == "ended" || len(about.requests) != 1 || len(about.waits) != 1 {
 		return nil, state, note

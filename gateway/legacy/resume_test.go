@@ -201,7 +201,6 @@ func TestReplicasResumeLost(t *testing.T) {
 	primed, _, _ := first.event()
 	wiretest.Await(t, stack.session.started, "the tool")
 	silence := func() { // as if it had not been heard of
-		stack.store.Do("del", "tg:alive:a")
 		stack.store.Do("hdel", "tg:replicas", "a")
 	}
 	silence()
@@ -398,7 +397,7 @@ func TestReplicasShortAnswers(t *testing.T) {
 	if n < 4 {
 		t.Errorf("%d events", n)
 	}
-	if keys := append(stack.store.Keys("*:e:*"), stack.store.Keys("*:m:*")...); len(keys) != 0 {
+	if keys := append(stack.store.Keys("*:log:*"), stack.store.Keys("*:streams:*")...); len(keys) != 0 {
 		t.Errorf("stored %v", keys)
 	}
 }
@@ -417,7 +416,7 @@ func TestReplicasResumeOlder(t *testing.T) {
 	}
 	s := openSSE(t, a, http.MethodPost, waitCall, "")
 	wiretest.Await(t, stack.session.started, "the tool")
-	waitUntil(t, "the log", func() bool { return len(stack.store.Keys("*:m:*")) > 0 })
+	waitUntil(t, "the log", func() bool { return len(stack.store.Keys("*:streams:*")) > 0 })
 	stack.session.proceed <- struct{}{}
 	if id, data, ok := s.event(); !ok || id == "" || !strings.Contains(data, `"id":"w1"`) {
 		t.Errorf("answer %q %s", id, data)

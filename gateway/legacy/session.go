@@ -56,7 +56,7 @@ type Sessions interface {
 
 // Logs keeps what goes out on the streams of sessions, within bounds, so that any
 // replica can go on with a stream that broke (X8). Messages of all streams of a
-// session are numbered together. Nothing is kept of a session that is not there.
+// session are numbered together, and no number is given out twice. Nothing is kept of a session that is not there.
 type Logs interface {
 	HeldLogs
 
@@ -73,8 +73,12 @@ type Logs interface {
 	// what has become of it: "open", "left", "ended", "lost" if its replica is gone, with
 	// its note, or "" if the session has no such stream. A stream that is over is known
 	// for as long as the bounds keep what came last. A message is nil where some of any
-	// stream may be missing, since the store came back older.
+	// stream may be missing, since the store came back older. Its number is below the one
+	// that was given where that is newer than the log: the reader goes on from the end.
 	Since(ctx context.Context, id, stream string, after int64, on func(no int64, message []byte)) (state string, note []byte, err error)
+
+	// State is Since without the messages.
+	State(ctx context.Context, id, stream string) (state string, note []byte, err error)
 
 	// Watch calls wake once when watching has begun, and then whenever a stream of the
 	// session may have a new message or its state may have changed, until ctx ends. wake

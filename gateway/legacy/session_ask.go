@@ -257,7 +257,7 @@ func (a *asker) checkHolder(h *holding) (void string) {
 // isDead reports whether a stream of the session is over. While that cannot be learned, it is
 // not.
 func (a *asker) isDead(stream string) bool {
-	state, _, err := a.s.table.stateOf(a.ctx, a.s.id, stream)
+	state, _, err := a.s.table.store.State(a.ctx, a.s.id, stream)
 	return err == nil && state != "open"
 }
 

@@ -88,12 +88,8 @@ func (s *session) sayHeld(ask string) {
 }
 
 // holderLives reports whether the replica with the GET stream, whose note this is, gives a sign of life in time: a
-// note that is another one. A store that is away leaves the stream where it is, and so does a replica of the version
-// before, which gives no such sign.
+// note that is another one. A store that is away leaves the stream where it is.
 func (s *session) holderLives(ctx context.Context, before []byte) bool {
-	if name, _, _ := bytes.Cut(before, []byte(" ")); !bytes.Contains(name, []byte("/")) {
-		return true
-	}
 	wake, stop := s.watchLog(ctx)
 	defer stop()
 	if s.table.store.Signal(ctx, s.id, streamSignal+rand.Text(), "") != nil {
@@ -103,7 +99,7 @@ func (s *session) holderLives(ctx context.Context, before []byte) bool {
 	defer again.Stop()
 	defer over.Stop()
 	for {
-		state, note, err := s.table.stateOf(ctx, s.id, getStream)
+		state, note, err := s.table.store.State(ctx, s.id, getStream)
 		switch {
 		case err != nil:
 			return true
@@ -161,7 +157,7 @@ func (s *session) timeDetached(since time.Time) time.Duration {
 
 // isElsewhere reports whether another replica has the session's GET stream.
 func (s *session) isElsewhere(ctx context.Context) bool {
-	state, note, err := s.table.stateOf(ctx, s.id, getStream)
+	state, note, err := s.table.store.State(ctx, s.id, getStream)
 	return err == nil && state == "open" && holderOf(note) != s.table.name
 }
 
@@ -209,12 +205,12 @@ func (s *session) claimGET(ctx context.Context, no int64, resumes, counts bool) 
 	ctx, cancel := s.table.withPatience(ctx)
 	defer cancel()
 	g := &writer{s: s, name: getStream, asker: rand.Text(), no: no, in: make(chan delivery), resumed: resumes}
-	state, note, err := s.table.stateOf(ctx, s.id, getStream)
+	state, note, err := s.table.store.State(ctx, s.id, getStream)
 	if err == nil && !resumes && state == "open" && holderOf(note) != s.table.name {
 		if s.holderLives(ctx, note) {
 			return nil, errMoved
 		}
-		state, note, err = s.table.stateOf(ctx, s.id, getStream)
+		state, note, err = s.table.store.State(ctx, s.id, getStream)
 	}
 	fresh := err == nil && state == ""
 	var last int64
@@ -269,7 +265,7 @@ func (s *session) claimGET(ctx context.Context, no int64, resumes, counts bool) 
 func (w *writer) reopenLog(ctx context.Context) (over bool) {
 	ctx, cancel := w.s.table.withPatience(ctx)
 	defer cancel()
-	state, note, err := w.s.table.stateOf(ctx, w.s.id, getStream)
+	state, note, err := w.s.table.store.State(ctx, w.s.id, getStream)
 	if err != nil || state == "open" && holderOf(note) != w.s.table.name && !isUnheld(note) {
 		w.moved = err == nil
 		return false
@@ -347,7 +343,7 @@ func (s *session) awaitListening(ctx context.Context) {
 	for {
 		st, err := s.loadState(ctx)
 		if err == nil {
-			state, note, err := s.table.stateOf(ctx, s.id, getStream)
+			state, note, err := s.table.store.State(ctx, s.id, getStream)
 			if err == nil && (state != "open" || listensFor(note, st.Subscriptions)) {
 				return
 			}

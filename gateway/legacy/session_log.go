@@ -303,14 +303,11 @@ func (t *Table) endLog(ctx context.Context, id, stream string, last [][]byte, go
 // writesSignal begins the signal that asks a replica whether it still writes a stream. Its name and the stream follow.
 const writesSignal = "writes "
 
-// askKeeper has the replica that keeps a stream end it if nobody writes it there any more. The one of the version
-// before is not named in the note, and ends none.
+// askKeeper has the replica that keeps a stream end it if nobody writes it there any more.
 func (s *session) askKeeper(ctx context.Context, stream string, note []byte) {
-	if name := readNote(note).keeper; name != "" {
-		ctx, cancel := s.table.withPatience(ctx)
-		defer cancel()
-		_ = s.table.store.Signal(ctx, s.id, writesSignal+name+" "+stream, "") // or the next time
-	}
+	ctx, cancel := s.table.withPatience(ctx)
+	defer cancel()
+	_ = s.table.store.Signal(ctx, s.id, writesSignal+readNote(note).keeper+" "+stream, "") // or the next time
 }
 
 // endForgotten ends a stream that this replica keeps, as the store says, unless it is written here: the store has come
@@ -386,7 +383,7 @@ func (l *eventLog) spellNote() []byte {
 // streamNote is what a note says of a stream.
 type streamNote struct {
 	requests []jsonrpc.ID // that are answered on it
-	keeper   string       // the replica that does; "" in a note of the version before
+	keeper   string       // the replica that does
 	waits    []askNote    // the tasks that are waited for
 }
 

@@ -1,11 +1,9 @@
 package legacy
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
-	"math"
 	"slices"
 	"time"
 
@@ -215,7 +213,7 @@ func (w *writer) catchUp(ctx context.Context) (state string, note []byte, err er
 // among it.
 func (w *writer) sendMore(ctx context.Context, unread, more []logEntry) {
 	for _, u := range unread {
-		same := func(m logEntry) bool { return m.no == u.no && bytes.Equal(m.message, u.message) }
+		same := func(m logEntry) bool { return m.no == u.no }
 		if u.no > w.no && !slices.ContainsFunc(more, same) {
 			more = append(more, u)
 		}
@@ -327,12 +325,6 @@ func (w *writer) eventID(no int64) string {
 		return ""
 	}
 	return eventID(w.name, no)
-}
-
-// stateOf tells what has become of a stream of any session, without its messages; see
-// Logs.Since.
-func (t *Table) stateOf(ctx context.Context, id, stream string) (state string, note []byte, err error) {
-	return t.store.Since(ctx, id, stream, math.MaxInt64, func(int64, []byte) {})
 }
 
 // watchLog reports on wake whenever the log of the session may have more, or its state may

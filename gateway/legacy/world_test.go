@@ -502,7 +502,7 @@ func (f *faultySessions) Ask(ctx context.Context, id, stream, asker, question, v
 func (f *faultySessions) Since(ctx context.Context, id, stream string, after int64, on func(no int64, message []byte)) (string, []byte, error) {
 	get := stream == legacy.GetStream
 	switch {
-	case f.gone.Load(), f.unread.Load() && after < math.MaxInt64 && !get, get && after == 0 && f.since.CompareAndSwap(true, false):
+	case f.gone.Load(), f.unread.Load() && !get, get && after == 0 && f.since.CompareAndSwap(true, false):
 		return "", nil, shim.ErrUnavailable
 	case !get && f.unknown.Load():
 		return "", nil, nil
@@ -514,13 +514,29 @@ func (f *faultySessions) Since(ctx context.Context, id, stream string, after int
 		}
 	})
 	if f.missing.Load() {
-		on(1<<40, nil)
+		on(math.MaxInt64, nil)
 	}
+	return f.noteLook(stream, state), note, err
+}
+
+func (f *faultySessions) State(ctx context.Context, id, stream string) (string, []byte, error) {
+	switch {
+	case f.gone.Load():
+		return "", nil, shim.ErrUnavailable
+	case stream != legacy.GetStream && f.unknown.Load():
+		return "", nil, nil
+	}
+	state, note, err := f.Sessions.State(ctx, id, stream)
+	return f.noteLook(stream, state), note, err
+}
+
+// noteLook counts a look at a stream, whose replica may have died.
+func (f *faultySessions) noteLook(stream, state string) string {
 	f.looks.Add(1)
 	if _, lost := f.lost.Load(stream); lost {
-		state = "lost"
+		return "lost"
 	}
-	return state, note, err
+	return state
 }
 
 func (f *faultySessions) Open(ctx context.Context, id, stream string, note []byte) (int64, error) {

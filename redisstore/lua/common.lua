@@ -31,6 +31,10 @@ local function now()
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 end
 
+-- The number of an entry of a Redis Stream is its id: a time, in parts of a ms.
+local per_ms = 1024
+local function number(entry) return string.match(entry[1], '^%d+') end
+
 -- within tells whether a word is in a list of words, ' like these '.
 local function within(words, word)
   return string.find(words, ' ' .. word .. ' ', 1, true) ~= nil

@@ -1,93 +1,98 @@
--- session_log adds to the log that a client session has of its streams.
+-- session_log changes the log that a client session has of its streams.
 --
--- KEYS  1 messages  2 what is known of the streams  3 the session
+-- KEYS  1 messages, a Redis Stream  2 what is known of the session's streams  3 the session
 -- ARGV  1 session  2 stream  3 what: open, note, add, post, ask, end, leave, bury or clear  4 a
 --       message, or of a bury the replica that is gone  5 note ('gone' of an end: the client had
 --       gone), or operation id of a message
 --       6 ms to live  7 8 how many messages and bytes are kept  9 for how many ms what a stream
---       had is kept after its end  10 channel  11 this replica  12 the last number that it has seen
---       13 the last number that was the reply to it
---       of an ask also  14 the question  15 the stream whose claim of it is void  16 who asks:
+--       had is kept after its end  10 channel  11 this replica  12 the last number that was the reply to it
+--       of an ask also  13 the question  14 the stream whose claim of it is void  15 who asks:
 --       a repeat by the same one is told from asking again on a stream
---       of a bury also  14 operations that are known of the stream, then list: the last messages
+--       of a bury also  13 operations that are known of the stream, then list: the last messages
 -- reply ok and the number of the message that was added, else that of the last one; taken: another
 --       replica keeps the stream, or it has ended, or it is not what the caller thought; held and
 --       a stream: that one has the question; has: the client has the question; none: there is no
 --       such session
--- Of each stream the last four operations are known, so that a repeat is told from a
--- second message though another replica has added one in between. The end of a stream is
--- an entry of its name and the time, and that it was left one of its name alone. What is known
--- of a stream that is over goes with that entry, and what is known of a question goes with its
--- message. Messages are numbered by their place, so one that is taken out leaves an empty
--- entry until it is the oldest. Where Redis came back older, entries '~' stand for the numbers that
--- were given out: a replica gives none twice that it has seen, and keeps the stream that it adds to. Another one may
--- have given them out again before. Then the log does not know that it has replied so far to this
--- replica, and one '~' stands for all.
+-- An entry is the name of its stream, what it is (message, end, left or gap) and its text; that of
+-- a question has its name besides. Its id is its number: the time, so no number is given out again where Redis
+-- comes back older. The log notes for each replica the last number that was the reply to it. Where
+-- that is below what the replica says, the log has come back older, and an entry 'gap' has that number.
+-- Of each stream the last four operations are known, with their numbers, so that a repeat is told from a
+-- second message though another replica has added one in between. What is known of a stream that is
+-- over goes with the entry of its end, and what is known of a question goes with its message.
 local id, stream, what, value, extra = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
 local ttl, most, room, after_end = next_arg(), tonumber(next_arg()), tonumber(next_arg()), tonumber(next_arg())
-local events, me, seen, told = next_arg(), next_arg(), tonumber(next_arg()), tonumber(next_arg())
+local events, me, told = next_arg(), next_arg(), tonumber(next_arg())
 if redis.call('EXISTS', KEYS[3]) == 0 then return { 'none' } end
 local was = redis.call('HMGET', KEYS[2], 'last', 'bytes', 'o:' .. stream, 's:' .. stream, 'n:' .. stream, 'due', 'r:' .. me)
 local last, bytes = tonumber(was[1] or '0'), tonumber(was[2] or '0')
-local ops, keeper, note = was[3] or '', was[4], was[5] or ''
+local ops, keeper, note, due = was[3] or '', was[4], was[5] or '', tonumber(was[6] or '')
 local ENDED, LEFT = '', '-' -- in place of the replica that keeps a stream
 
-local newest = 0 -- bytes of the last entry
-local function enter(entry)
-  redis.call('RPUSH', KEYS[1], entry)
-  newest = #entry
-  last, bytes = last + 1, bytes + newest
+local function size(entry) return #entry[2][2] + #entry[2][4] end
+local function enter(name, kind, text, question)
+  last = math.max(now() * per_ms, last + 1)
+  local entry = { int(last), { 'stream', name, kind, text } }
+  if question then
+    redis.call('XADD', KEYS[1], entry[1], 'stream', name, kind, text, 'question', question)
+  else
+    redis.call('XADD', KEYS[1], entry[1], 'stream', name, kind, text)
+  end
+  bytes = bytes + size(entry)
 end
--- forget removes what is known of an entry that is gone.
-local function forget(entry, no)
-  local name = string.match(entry, '^[^ ?]+%?([^ ]+) ')
-  if name and string.match(redis.call('HGET', KEYS[2], 'q:' .. name) or '', '^[^ ]+ (%d+)') == int(no) then
-    redis.call('HDEL', KEYS[2], 'q:' .. name)
-  elseif not string.find(entry, ' ', 1, true) then
-    local over = string.match(entry, '^[^!]*')
-    local s = redis.call('HGET', KEYS[2], 's:' .. over)
-    if s == ENDED or s == LEFT then redis.call('HDEL', KEYS[2], 's:' .. over, 'n:' .. over) end
+-- remove takes an entry out, with what is known because of it.
+local function remove(entry)
+  local _, name, kind, _, _, question = unpack(entry[2])
+  redis.call('XDEL', KEYS[1], entry[1])
+  bytes = bytes - size(entry)
+  if question and string.match(redis.call('HGET', KEYS[2], 'q:' .. question) or '', '^[^ ]+ (%d+)') == number(entry) then
+    redis.call('HDEL', KEYS[2], 'q:' .. question)
+  elseif kind == 'end' or kind == 'left' then
+    local s = redis.call('HGET', KEYS[2], 's:' .. name)
+    if s == ENDED or s == LEFT then redis.call('HDEL', KEYS[2], 's:' .. name, 'n:' .. name) end
   end
 end
-local function drop_empty()
-  while redis.call('LINDEX', KEYS[1], 0) == '' do redis.call('LPOP', KEYS[1]) end
+-- save keeps what is known of the log as a whole.
+local function save()
+  redis.call('HSET', KEYS[2], 'last', int(last), 'bytes', int(bytes), 'due', due and int(due) or '', 'r:' .. me, int(last))
+  redis.call('PEXPIRE', KEYS[1], ttl)
+  redis.call('PEXPIRE', KEYS[2], ttl)
 end
 -- clear takes out what streams had that have ended by a time; due is the end of the next one.
 local function clear(at)
-  local all, gone, due = redis.call('LRANGE', KEYS[1], 0, -1), {}, nil
+  local all, gone = redis.call('XRANGE', KEYS[1], '-', '+'), {}
+  due = nil
   for _, entry in ipairs(all) do
-    local name, ended = string.match(entry, '^([^ ?!]*)!(%d+)$')
-    if name and tonumber(ended) > at then
-      due = due or ended
-    elseif name then
-      gone[name] = redis.call('HGET', KEYS[2], 's:' .. name) == ENDED
+    local _, name, kind = unpack(entry[2])
+    if kind == 'end' then
+      local ended = tonumber(number(entry)) / per_ms
+      if ended > at then
+        due = due or ended
+      else
+        gone[name] = redis.call('HGET', KEYS[2], 's:' .. name) == ENDED
+      end
     end
   end
-  for i, entry in ipairs(all) do
-    if gone[string.match(entry, '^[^ ?!]*')] then
-      redis.call('LSET', KEYS[1], i - 1, '')
-      bytes = bytes - #entry
-      forget(entry, last - #all + i)
-    end
+  for _, entry in ipairs(all) do
+    if gone[entry[2][2]] then remove(entry) end
   end
-  drop_empty()
-  redis.call('HSET', KEYS[2], 'due', due or '', 'bytes', int(bytes))
+  save()
 end
 -- make_room takes out the oldest message of the stream that has the most bytes until the rest fits, with an eighth
--- to spare: it reads the whole log. The newest message comes on top.
+-- to spare: it reads the whole log. The newest entry comes on top.
 local function make_room()
-  local all = redis.call('LRANGE', KEYS[1], 0, -1)
-  local fits = room - room / 8 + newest
+  local all = redis.call('XRANGE', KEYS[1], '-', '+')
+  local fits = room - room / 8 + size(all[#all])
   local streams, had = {}, {}
   for i = 1, #all - 1 do
-    local name = string.match(all[i], '^([^ ?!]+)%??[^ ]* ')
-    if name then
+    local _, name, kind = unpack(all[i][2])
+    if kind == 'message' then
       if not had[name] then
         had[name] = { bytes = 0 }
         streams[#streams + 1] = name
       end
-      had[name][#had[name] + 1] = i
-      had[name].bytes = had[name].bytes + #all[i]
+      had[name][#had[name] + 1] = all[i]
+      had[name].bytes = had[name].bytes + size(all[i])
     end
   end
   while bytes > fits do
@@ -96,43 +101,27 @@ local function make_room()
       if had[name].bytes > (largest and had[largest].bytes or 0) then largest = name end
     end
     if not largest then return end
-    local i = table.remove(had[largest], 1)
-    redis.call('LSET', KEYS[1], i - 1, '')
-    forget(all[i], last - #all + i)
-    bytes, had[largest].bytes = bytes - #all[i], had[largest].bytes - #all[i]
+    local oldest = table.remove(had[largest], 1)
+    had[largest].bytes = had[largest].bytes - size(oldest)
+    remove(oldest)
   end
-end
--- trim removes what is too much, or what makes too many only.
-local function trim(count_only)
-  local n = redis.call('LLEN', KEYS[1])
-  while n > most do
-    local entry = redis.call('LPOP', KEYS[1])
-    forget(entry, last - n + 1)
-    bytes, n = bytes - #entry, n - 1
-  end
-  if not count_only and bytes - newest > room then
-    make_room()
-    drop_empty()
-  end
-  redis.call('HSET', KEYS[2], 'last', int(last), 'bytes', int(bytes))
 end
 -- over ends the stream. What is left can be opened again, and has a note for whoever does.
-local function over(how, with)
-  if how == ENDED then
-    enter(stream .. '!' .. int(now()))
-    if not was[6] or was[6] == '' then redis.call('HSET', KEYS[2], 'due', int(now())) end
-  else
-    enter(stream)
-  end
+local function over(kind, how, with)
+  enter(stream, kind, '')
   redis.call('HSET', KEYS[2], 's:' .. stream, how, 'n:' .. stream, with)
   redis.call('HDEL', KEYS[2], 'o:' .. stream)
-  if how == ENDED and with == '' then redis.call('HDEL', KEYS[2], 'n:' .. stream) end
-  trim(true)
+  if how == ENDED then
+    due = due or last / per_ms
+    if with == '' then redis.call('HDEL', KEYS[2], 'n:' .. stream) end
+  end
 end
-local function add(entry)
-  enter(entry)
-  redis.call('HSET', KEYS[2], 'o:' .. stream, string.sub(extra .. ' ' .. ops, 1, 4 * (#extra + 1)))
-  trim(false)
+local function add(question)
+  local before = bytes
+  enter(stream, 'message', value, question)
+  ops = extra .. ' ' .. int(last) .. ' ' .. ops
+  redis.call('HSET', KEYS[2], 'o:' .. stream, string.match(ops, string.rep('[^ ]+ [^ ]+ ', 4)) or ops)
+  if before > room then make_room() end
 end
 -- holder is another stream that has a question, and why it is not asked again; nil if it is.
 local function holder(name, void)
@@ -146,66 +135,57 @@ local function holder(name, void)
   if not by or by == LEFT or other == void then return nil end
   return 'held', other
 end
-
-if last < seen or tonumber(was[7] or '0') < told then
-  seen = math.max(seen, last + 1)
-  if seen - last > most then
-    local all = redis.call('LRANGE', KEYS[1], 0, -1)
-    for i, entry in ipairs(all) do forget(entry, last - #all + i) end
-    redis.call('DEL', KEYS[1])
-    last, bytes = seen - 1, 0
+-- done replies, once there are not too many entries.
+local function done(at)
+  local more = redis.call('XLEN', KEYS[1]) - most
+  if more > 0 then
+    for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', more)) do remove(entry) end
   end
-  while last < seen do enter('~') end
-  redis.call('HSET', KEYS[2], 'last', int(last), 'bytes', int(bytes), 'r:' .. me, int(last))
-  redis.call('PEXPIRE', KEYS[1], ttl)
-  redis.call('PEXPIRE', KEYS[2], ttl)
+  save()
+  return { 'ok', at or int(last) }
+end
+
+if tonumber(was[7] or '0') < told then
+  enter('', 'gap', int(told))
+  save()
 end
 if not keeper and (what == 'add' or what == 'ask') then
   keeper = me
   redis.call('HSET', KEYS[2], 's:' .. stream, me, 'n:' .. stream, '')
 end
-local due = tonumber(was[6] or '')
-if due and due + 1.25 * after_end <= now() then -- a little later, for several at once
-  clear(now() - after_end)
-  was[6] = redis.call('HGET', KEYS[2], 'due')
-end
-if what == 'clear' then return { 'ok', int(last) } end
-local repeated = (what == 'add' or what == 'post') and string.find(ops, extra, 1, true)
+if due and due + 1.25 * after_end <= now() then clear(now() - after_end) end -- a little later, for several at once
+if what == 'clear' then return done() end
 local at = nil
-if repeated then -- it is there
-  local all = redis.call('LRANGE', KEYS[1], 0, -1)
-  for i, entry in ipairs(all) do
-    if entry == stream .. ' ' .. value then at = last - #all + i end
-  end
+if what == 'add' or what == 'post' then at = string.match(' ' .. ops, ' ' .. extra .. ' (%d+)') end
+if at then -- it is there
 elseif what == 'open' then
   redis.call('HSET', KEYS[2], 's:' .. stream, me, 'n:' .. stream, extra)
 elseif what == 'post' then
   if keeper == ENDED then return { 'taken' } end
   if not keeper then redis.call('HSET', KEYS[2], 's:' .. stream, LEFT, 'n:' .. stream, '') end
-  add(stream .. ' ' .. value)
+  add()
 elseif what == 'bury' then
   if keeper ~= value or note ~= extra or ops ~= next_arg() then return { 'taken' } end
-  for _, message in ipairs(list()) do enter(stream .. ' ' .. message) end
-  over(ENDED, '')
-elseif what == 'end' or what == 'leave' then
-  if keeper == me then over(what == 'end' and ENDED or LEFT, extra) end
+  for _, message in ipairs(list()) do enter(stream, 'message', message) end
+  over('end', ENDED, '')
+elseif what == 'end' then
+  if keeper == me then over('end', ENDED, extra) end
+elseif what == 'leave' then
+  if keeper == me then over('left', LEFT, extra) end
 elseif keeper ~= me then
   return { 'taken' }
 elseif what == 'note' then
   redis.call('HSET', KEYS[2], 'n:' .. stream, extra)
 elseif what == 'add' then
-  add(stream .. ' ' .. value)
+  add()
 else
   local name, void, op = next_arg(), next_arg(), next_arg()
   local by, no, was_op = string.match(redis.call('HGET', KEYS[2], 'q:' .. name) or '', '^([^ ]+) (%d+) (.*)$')
   if by == stream and was_op == op then return { 'ok', no } end
   local why, other = holder(name, void)
   if why then return { why, other } end
-  redis.call('HSET', KEYS[2], 'q:' .. name, stream .. ' ' .. int(last + 1) .. ' ' .. op)
-  add(stream .. '?' .. name .. ' ' .. value)
+  add(name)
+  redis.call('HSET', KEYS[2], 'q:' .. name, stream .. ' ' .. int(last) .. ' ' .. op)
 end
-redis.call('HSET', KEYS[2], 'r:' .. me, int(last))
-redis.call('PEXPIRE', KEYS[1], ttl)
-redis.call('PEXPIRE', KEYS[2], ttl)
 redis.call('PUBLISH', events, id .. ' ' .. int(last))
-return { 'ok', int(at or last) }
+return done(at)

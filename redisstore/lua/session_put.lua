@@ -1,7 +1,7 @@
 -- session_put stores the state of a client session, if its revision is the one the
 -- caller knows. A repeat after a lost reply is known by its operation id. Each write makes a
 -- revision that has not been before, also where Redis has gone back in between: the time, and a number
--- by chance. It is above the last one for replicas of the version before, which go by that.
+-- by chance, and above the last one.
 --
 -- KEYS  1 session
 -- ARGV  1 id  2 revision; 0 makes it  3 state  4 ms to live  5 channel, if it is to be heard of  6 operation id
