@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"taskgate/gateway/upstream"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -126,13 +127,11 @@ func (s *session) noteBegun(hold *getHold, w *writer) {
 }
 
 func (s *session) detachGET(hold *getHold) {
-	if hold.w != nil && hold.w.moved {
-		s.listen.endListening() // before the next one here begins to listen
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.get, s.left = nil, time.Now()
 	close(hold.gone)
+	work.Signal(s.listen.left)
 }
 
 // isAttached reports whether a GET stream is open here.
@@ -161,11 +160,17 @@ func (s *session) isElsewhere(ctx context.Context) bool {
 	return err == nil && state == "open" && holderOf(note) != s.table.name
 }
 
+// isHeardElsewhere reports whether another replica has the session's GET stream, and listens for these resources.
+func (s *session) isHeardElsewhere(ctx context.Context, uris []string) bool {
+	state, note, err := s.table.store.State(ctx, s.id, getStream)
+	return err == nil && state == "open" && holderOf(note) != s.table.name && listensFor(note, uris)
+}
+
 // holderNote is the note of the GET stream while this replica keeps it: who does, and for
 // which resources it listens, so that whoever asks for more knows when that is heard. It answers whoever has asked
 // for a sign of life.
 func (s *session) holderNote(ask string) []byte {
-	return []byte(s.table.name + "/" + ask + " " + digestOf(s.listen.currentURIs()))
+	return []byte(s.table.name + "/" + ask + " " + s.listen.currentDigest())
 }
 
 // holderOf is the replica that a note names.
@@ -185,11 +190,8 @@ func listensFor(note []byte, uris []string) bool {
 	return string(digest) == digestOf(uris)
 }
 
-// digestOf tells sets of resources apart; "" is the empty one.
+// digestOf tells sets of resources apart. It is not empty.
 func digestOf(uris []string) string {
-	if len(uris) == 0 {
-		return ""
-	}
 	sum := sha256.Sum256([]byte(strings.Join(uris, "\n")))
 	return hex.EncodeToString(sum[:16])
 }

@@ -33,31 +33,32 @@ const (
 // and posts it to the log of the session's GET stream. It listens from the first GET
 // stream or subscription on, and a while beyond the last GET stream.
 type listener struct {
-	s *session
+	s    *session
+	left chan struct{} // a signal: a GET stream has ended here
 
 	turn sync.Mutex // held by the one start under way
 
 	mu      sync.Mutex
-	uris    []string           // the resources that the current one listens for
-	agreed  shim.Filter        // what the upstream agreed to
-	failed  error              // why it has not said anything to that; nil once it has
-	stop    context.CancelFunc // ends the current one; nil while there is none
-	unwatch context.CancelFunc // ends watch, which lasts as long as there is one
-	hearing int                // the number of the one whose messages count
+	uris    []string                // the resources that the current one listens for
+	agreed  shim.Filter             // what the upstream agreed to
+	failed  error                   // why it has not said anything to that; nil once it has
+	stop    context.CancelCauseFunc // ends the current one; nil while there is none
+	unwatch context.CancelFunc      // ends watch, which lasts as long as there is one
+	hearing int                     // the number of the one whose messages count
 	started int
 	halted  bool
 }
 
-func newListener(s *session) *listener { return &listener{s: s} }
+func newListener(s *session) *listener { return &listener{s: s, left: make(chan struct{}, 1)} }
 
-// currentURIs are the resources that are listened for.
-func (l *listener) currentURIs() []string {
+// currentDigest tells which resources are listened for; "" while nothing is heard yet.
+func (l *listener) currentDigest() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.stop == nil {
-		return nil
+	if l.stop == nil || l.hearing != l.started {
+		return ""
 	}
-	return l.uris
+	return digestOf(l.uris)
 }
 
 // isActive reports whether the upstream is being listened to.
@@ -86,7 +87,7 @@ func (l *listener) startListening(ctx context.Context, up upstream.Client) (shim
 		l.unwatch = unwatch
 		l.s.table.work.Go(func() { l.watchSession(watched, up) }) // not once halted, like listenUntilEnd
 	}
-	run, stop := context.WithCancel(upstream.WhileHere(forward.Carry(l.s.ctx, ctx), l.s.isAttached)) // what it asks for, it asks for in the name of its client
+	run, stop := context.WithCancelCause(upstream.WhileHere(forward.Carry(l.s.ctx, ctx), l.s.isAttached)) // what it asks for, it asks for in the name of its client
 	l.started++
 	no := l.started
 	l.uris, l.agreed, l.failed, l.stop = uris, shim.Filter{}, errListenLate, stop
@@ -110,7 +111,7 @@ func (l *listener) startListening(ctx context.Context, up upstream.Client) (shim
 	defer l.mu.Unlock()
 	l.hearing = no
 	if old != nil {
-		old()
+		old(nil)
 	}
 	return l.agreed, l.failed
 }
@@ -193,16 +194,16 @@ func (l *listener) endLeft(ctx context.Context, began time.Time) (left time.Dura
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if left = l.s.timeDetached(began); left >= listenLinger && ctx.Err() == nil {
-		l.quitListening()
+		l.quitListening(nil)
 	}
 	return left
 }
 
-// endListening ends the listening, until there is a reason to begin again.
-func (l *listener) endListening() {
+// endListening ends the listening, until there is a reason to begin again. The cause may be upstream.ErrMoved.
+func (l *listener) endListening(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.quitListening()
+	l.quitListening(cause)
 }
 
 // haltListening ends the listening for good: this replica stops.
@@ -210,19 +211,20 @@ func (l *listener) haltListening() {
 	l.mu.Lock()
 	l.halted = true
 	l.mu.Unlock()
-	l.endListening()
+	l.endListening(nil)
 }
 
-func (l *listener) quitListening() {
+func (l *listener) quitListening(cause error) {
 	if l.stop != nil {
-		l.stop()
+		l.stop(cause)
 		l.unwatch()
 		l.stop = nil
 	}
 }
 
 // watchSession keeps the listening where the session's GET stream is, and with what the session
-// wants to hear, whichever replica that is said to. It ends with ctx, or once there was no GET stream for a while.
+// wants to hear, whichever replica that is said to. It ends with ctx, once the replica that has the GET stream listens, or
+// once there was none here for a while.
 func (l *listener) watchSession(ctx context.Context, up upstream.Client) {
 	wake, stop := l.s.watchLog(ctx)
 	defer stop()
@@ -230,10 +232,11 @@ func (l *listener) watchSession(ctx context.Context, up upstream.Client) {
 	defer linger.Stop()
 	noted := "" // what the note of the stream says
 	for {
-		// An event of the session's log or record wakes it; the GET stream reads the record each keep_alive
-		// by itself, which is such an event if it has changed.
+		// An event of the session's log or record wakes it, and the end of a GET stream here; the GET stream reads
+		// the record each keep_alive by itself, which is such an event if it has changed.
 		select {
 		case <-wake:
+		case <-l.left:
 		case <-linger.C:
 			left := l.endLeft(ctx, began)
 			if left >= listenLinger {
@@ -250,13 +253,13 @@ func (l *listener) watchSession(ctx context.Context, up upstream.Client) {
 		case err != nil: // it is looked again when something changes
 		case here:
 			_, _ = l.startListening(ctx, up)
-			if d := digestOf(st.Subscriptions); d != noted {
+			if d := l.currentDigest(); d != noted {
 				if kept, err := l.s.table.store.Note(ctx, l.s.id, getStream, l.s.holderNote("")); kept && err == nil {
 					noted = d
 				}
 			}
-		case l.s.isElsewhere(ctx) && !l.s.isAttached(): // it may have come here meanwhile
-			l.endListening()
+		case l.s.isHeardElsewhere(ctx, st.Subscriptions) && !l.s.isAttached(): // it may have come here meanwhile
+			l.endListening(upstream.ErrMoved)
 			l.s.table.reapSession(l.s)
 			return
 		}

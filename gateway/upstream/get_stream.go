@@ -38,6 +38,7 @@ type getHold struct {
 	wake  chan struct{} // a signal: the next attempt is wanted now
 	rests bool          // between two attempts
 	early time.Time     // until then the next attempt is not brought forward
+	freed bool          // another replica has closed the stream, since the last attempt
 	ended bool          // nobody holds it any more, though somebody may want it
 	l     *link         // the generation of the present attempt
 	cut   context.CancelFunc
@@ -62,6 +63,9 @@ const (
 	// linger is how long the stream is held beyond such a call. The next one need not
 	// wait then, and does not meet a server that still thinks it open (409).
 	linger = 2 * time.Second
+	// lingerMoved is how long the stream is held for a client that has moved to another replica, which is told
+	// what comes: a server that says something while it has no stream may lose it, and most refuse a second one.
+	lingerMoved = time.Minute
 	// noStreamFor is how long a server is taken to have no such stream that said so.
 	noStreamFor = 10 * time.Minute
 )
@@ -215,6 +219,9 @@ func (h *getHold) keepOpen(bare context.Context) {
 		h.s.get.mu.Lock()
 		defer h.s.get.mu.Unlock()
 		h.endHold()
+		if h.s.shared.Load() {
+			h.s.t.tellFreed(h.s.key.key)
+		}
 	}()
 	for h.tries = 1; ; h.tries++ {
 		ctx := h.s.carryLatest(bare)
@@ -284,8 +291,24 @@ func (h *getHold) pauseBefore(ctx context.Context, least, most time.Duration) er
 	if err := work.Pause(ctx, least); err != nil {
 		return err
 	}
-	// A call or a listener that wants the stream wakes it; else the time does.
-	return work.PauseFor(ctx, h.wake, most-least)
+	// A call or a listener that wants the stream wakes it, and a replica that has closed it; else the time does.
+	err := work.PauseFor(ctx, h.wake, most-least)
+	h.s.get.mu.Lock()
+	defer h.s.get.mu.Unlock()
+	if h.freed {
+		h.tries, h.freed = 0, false
+	}
+	return err
+}
+
+// noteFreed says that another replica has closed the stream.
+func (st *getStream) noteFreed() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if h := st.cur; h != nil && h.rests {
+		h.freed = true
+		h.hurryAttempt()
+	}
 }
 
 // nudgeStream has a stream that rests be opened now.

@@ -2,9 +2,11 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -13,11 +15,7 @@ import (
 // listenOpen is Listen in an open session.
 func (s *session) listenOpen(ctx context.Context, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
 	open, err := s.get.joinStream(ctx)
-	if mcp.MayBeAsked(s.from.Capabilities) {
-		defer s.get.unwantStream(linger) // for the next call
-	} else {
-		defer s.get.unwantStream(0)
-	}
+	defer func() { s.get.unwantStream(lingerAfter(ctx, s.from)) }()
 	if err != nil {
 		return err
 	}
@@ -47,6 +45,20 @@ func (s *session) listenOpen(ctx context.Context, f shim.Filter, ready func(shim
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// ErrMoved is why a Listen ends whose client is at another replica from now on.
+var ErrMoved = errors.New("the client is at another replica")
+
+// lingerAfter is how long the GET stream is held beyond a Listen.
+func lingerAfter(ctx context.Context, client shim.Session) time.Duration {
+	switch {
+	case errors.Is(context.Cause(ctx), ErrMoved):
+		return lingerMoved
+	case mcp.MayBeAsked(client.Capabilities):
+		return linger // for the next call
+	}
+	return 0
 }
 
 // takeNotification takes a notification that is not of the call on whose stream it came, if it is one's.
@@ -174,13 +186,13 @@ func (s *session) unsubscribeFrom(ctx context.Context, uris []string) {
 }
 
 // unsubscribeOne counts in any case. Where the turn does not come in time, the server goes
-// on with updates that nobody hears.
+// on with updates that nobody hears. A legacy client unsubscribes by itself, and may listen at another replica.
 func (s *session) unsubscribeOne(ctx context.Context, uri string) {
 	pass, err := s.subs.takeTurn(ctx)
 	if err == nil {
 		defer pass()
 	}
-	if l := s.currentLink(); s.subs.countListener(uri, -1) == 0 && l != nil && err == nil {
+	if l := s.currentLink(); s.subs.countListener(uri, -1) == 0 && l != nil && err == nil && !s.from.Shared {
 		s.sendCommand(ctx, l, mcp.MethodResourcesUnsubscribe, "uri", uri)
 	}
 }

@@ -302,6 +302,14 @@ func (t *sessionTable) tellOthers(key string, n shim.Notification) {
 	t.others.addUntold(told{key, message})
 }
 
+// freed is told of a session whose GET stream a replica has closed.
+const freed = "freed"
+
+// tellFreed tells the other replicas that the GET stream of a session can be opened. It does not block.
+func (t *sessionTable) tellFreed(key string) {
+	t.others.addUntold(told{key, []byte(t.wire.cfg.Replica + " " + freed)})
+}
+
 // addUntold has something told.
 func (o *others) addUntold(n told) {
 	o.mu.Lock()
@@ -325,13 +333,18 @@ func (o *others) takeUntold() []told {
 func (t *sessionTable) takeTold(key string, message []byte) {
 	from, text, _ := bytes.Cut(message, []byte(" "))
 	m, err := jsonrpc.ParseLenient(text)
-	if err != nil || string(from) == t.wire.cfg.Replica {
+	isFreed := string(text) == freed
+	if err != nil && !isFreed || string(from) == t.wire.cfg.Replica {
 		return
 	}
 	t.mu.Lock()
 	variants := slices.Collect(maps.Values(t.m[key]))
 	t.mu.Unlock()
 	for _, s := range variants {
+		if isFreed {
+			s.get.noteFreed()
+			continue
+		}
 		s.passNotification(shim.Notification{Method: m.Method, Params: m.Params})
 	}
 }
