@@ -166,7 +166,13 @@ func (s *Shim) Cancel(ctx context.Context, p Principal, upstream string, id ID) 
 func (s *Shim) cancelTask(ctx context.Context, t Task, end Change, message, told string) (Task, error) {
 	begun, read := time.Now(), t // its runner may tell of the end before this does
 	end.Op, end.To, end.StatusMessage = s.newOp(), Cancelled, &message
-	t, err := outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.changeRecord(ctx, t.ID, nil, end) })
+	t, err := outlast(ctx, s, func(ctx context.Context) (Task, error) {
+		t, err := s.changeRecord(ctx, read.ID, nil, end)
+		if errors.Is(err, ErrNotFound) && !read.Status.Final() {
+			err = fmt.Errorf("%w: %v", ErrUnavailable, err) // the replica that runs it writes it again
+		}
+		return t, err
+	})
 	if errors.Is(err, ErrNotFound) && read.Status.Final() {
 		return read, ErrFinal // a task that was lost has no record
 	}

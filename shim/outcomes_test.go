@@ -92,6 +92,39 @@ func TestCancellationIsWrittenAgainAfterAFailover(t *testing.T) {
 	}
 }
 
+// A task that the store has forgotten just now can be cancelled all the same: the request waits until the
+// record is there again.
+func TestCancelOfATaskThatTheStoreForgot(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		up := takes(time.Hour)
+		a := w.gateway("a", up, policy(shim.Always))
+		b := w.gatewayOf("b", shim.Server{Upstream: up, Policy: func(string) shim.Policy { return policy(shim.Always) }},
+			func(o *shim.Options) { o.StoreWait = 25 * time.Second })
+		task := begin(t, a, call())
+		other := openEmbedded(t)
+		pass(time.Second)
+		w.store.failover.Store(&other)
+		pass(5 * time.Second)
+		wantStatus(t, read(t, b, task.ID), shim.Working)
+		time.AfterFunc(10*time.Second, func() { w.store.failover.Store(nil) })
+		if got, err := b.Cancel(t.Context(), anyone, "up", task.ID); err != nil || got.Status != shim.Cancelled {
+			t.Errorf("cancel: %+v, %v", got, err)
+		}
+		pass(time.Second)
+		wantStatus(t, read(t, a, task.ID), shim.Cancelled)
+		if up.ended() == nil {
+			t.Error("the call goes on at the server")
+		}
+
+		lost := begin(t, a, call())
+		pass(time.Second)
+		w.store.failover.Store(&other)
+		if _, err := b.Cancel(t.Context(), anyone, "up", lost.ID); !errors.Is(err, shim.ErrRepeat) || errors.Is(err, shim.ErrNotFound) {
+			t.Errorf("cancel of one that is not there again: %v", err)
+		}
+	})
+}
+
 // A task that is gone because its time was over stays gone.
 func TestExpiredTaskIsNotBroughtBack(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
