@@ -233,6 +233,9 @@ func (c *creation) storeTask(t Task, begin []Batch) (Task, error) {
 // that a creation has come or never comes.
 const buryFor = time.Minute
 
+// messageBuried is the status message of such a record.
+const messageBuried = "the call has ended without a task"
+
 // buryRecord ends a record that may have been created, of a call that has none here. Where the creation
 // is still on its way, its id and op are used by then, and it does nothing.
 func (c *creation) buryRecord(lost Task) {
@@ -240,13 +243,13 @@ func (c *creation) buryRecord(lost Task) {
 	defer r.runs.unexpectTask(lost.ID)
 	ended := Task{
 		ID: lost.ID, Op: lost.Op, Owner: lost.Owner, Upstream: lost.Upstream, Method: lost.Method, Tool: lost.Tool, Lease: lost.Lease,
-		Status: Cancelled, StatusMessage: leftMessage, TTL: buryFor, Retain: buryFor,
+		Status: Cancelled, StatusMessage: messageBuried, TTL: buryFor, Retain: buryFor,
 	}
 	ctx, stop := context.WithTimeout(r.core.life.writes, buryFor)
 	defer stop()
 	t, err := retry(ctx, func(ctx context.Context) (Task, error) { return r.core.store.Create(ctx, ended) })
 	if err != nil || !t.Status.Final() {
-		r.core.cancelUntold(lost.ID, leftMessage, time.Second, "")
+		r.core.cancelUntold(lost.ID, messageBuried, time.Second, "")
 	}
 }
 

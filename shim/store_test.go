@@ -82,6 +82,11 @@ func TestLostReplyOfCreate(t *testing.T) {
 				t.Fatalf("%+v, %v", got, err)
 			}
 			w.store.deaf.Store(false)
+			pass(500 * time.Millisecond)
+			tasks, _, err := s.List(t.Context(), c.Principal, "up", "")
+			if err != nil || len(tasks) != 1 || tasks[0].StatusMessage != "the call has ended without a task" {
+				t.Errorf("%+v, %v: want one that says why it was cancelled", tasks, err) // its client has an answer
+			}
 			pass(time.Minute)
 			if tasks, _, err := s.List(t.Context(), c.Principal, "up", ""); err != nil || len(tasks) != 0 {
 				t.Errorf("%+v, %v: want no task left", tasks, err)
