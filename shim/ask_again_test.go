@@ -275,3 +275,37 @@ func overMemory(t *testing.T, f func(*testing.T, *world, *redistest.Memory)) {
 		f(t, w, memory)
 	})
 }
+
+// A caller who waits for its answered call gets the result although the store forgets the record meanwhile,
+// wherever it waits: the replica that runs the call writes it again.
+func TestAnsweredCallThatTheStoreForgot(t *testing.T) {
+	for _, at := range []string{"a", "b"} {
+		t.Run(at, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				u := &asks{}
+				u.call = func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+					if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
+						return shim.Reply{}, err
+					}
+					if r, err := u.ask(ctx, s, 0, "a"); err != nil {
+						return r, err
+					}
+					return after(ctx, 40*time.Second)
+				}
+				gates := map[string]*shim.Shim{}
+				for _, name := range []string{"a", "b"} {
+					gates[name] = w.gateway(name, u, policy(shim.Never))
+				}
+				c := askable(shim.AskPark)
+				p := parked(t, gates["a"], c, "a")
+				other := openEmbedded(t)
+				time.AfterFunc(29*time.Second, func() { w.store.failover.Store(&other) }) // it reads by itself at 30 s
+				time.AfterFunc(34*time.Second, func() { w.store.failover.Store(nil) })
+				got, err := gates[at].Reattach(t.Context(), c, p.ID, results("a"))
+				if err != nil || string(got.Reply.Result) != result {
+					t.Errorf("%+v, %v", got, err)
+				}
+			})
+		})
+	}
+}

@@ -224,16 +224,23 @@ func (f *follower) listenToEvents(ctx context.Context, watched []*followed, ids 
 	}
 }
 
-// readAllowed reads a task as its reader may see it.
+// readAllowed reads a task as its reader may see it. A call that was there and is missing just now is as
+// it was: ErrUnavailable.
 func (f *follower) readAllowed(ctx context.Context, k *followed, part Part) (Task, error) {
-	if k.Hidden {
-		p := f.p
-		if k.Of != nil {
-			p = *k.Of
-		}
-		return f.s.readOwnCall(ctx, p, f.upstream, k.ID, part)
+	if !k.Hidden {
+		return f.s.readOwn(ctx, f.p, f.upstream, k.ID, part)
 	}
-	return f.s.readOwn(ctx, f.p, f.upstream, k.ID, part)
+	p := f.p
+	if k.Of != nil {
+		p = *k.Of
+	}
+	t, err := f.s.readOwnCall(ctx, p, f.upstream, k.ID, part)
+	if errors.Is(err, ErrNotFound) && k.seen.version > 0 {
+		if lost, unknown := f.s.marks.describeLost(ctx, k.ID, p.Owner(), f.upstream); unknown == nil && !lost.Status.Final() {
+			return Task{}, ErrUnavailable // the replica that runs it writes it again
+		}
+	}
+	return t, err
 }
 
 // readLater has a task read again that could not be read.

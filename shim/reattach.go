@@ -65,6 +65,7 @@ func (s *Shim) readOwnCall(ctx context.Context, p Principal, upstream string, id
 	case t.Owner != p.Owner(), !s.readsTasksOf(upstream, t.Upstream), !t.Visible && t.ListKey != listKey(p, upstream):
 		return Task{}, ErrNotFound
 	}
+	s.marks.missing.Remove(id)
 	return t, nil
 }
 
