@@ -19,7 +19,7 @@ import (
 type ear struct {
 	agreed []shim.Filter
 	heard  []shim.Notification
-	stop   context.CancelFunc
+	stop   context.CancelCauseFunc
 	done   chan error
 }
 
@@ -29,7 +29,7 @@ func hear(t *testing.T, h *HTTP, key string, f shim.Filter) *ear {
 }
 
 func hearIn(t *testing.T, h *HTTP, in shim.Session, f shim.Filter) *ear {
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancelCause(t.Context())
 	e := &ear{stop: cancel, done: make(chan error, 1)}
 	go func() {
 		e.done <- h.Listen(ctx, in, f,
@@ -42,8 +42,13 @@ func hearIn(t *testing.T, h *HTTP, in shim.Session, f shim.Filter) *ear {
 
 func (e *ear) end(t *testing.T) {
 	t.Helper()
-	e.stop()
-	if err := <-e.done; !errors.Is(err, context.Canceled) {
+	e.endAs(t, context.Canceled)
+}
+
+func (e *ear) endAs(t *testing.T, cause error) {
+	t.Helper()
+	e.stop(cause)
+	if err := <-e.done; !errors.Is(err, cause) {
 		t.Errorf("Listen ended with %v", err)
 	}
 	synctest.Wait()
@@ -255,7 +260,7 @@ func TestSubscribedAfterUnsubscribe(t *testing.T) {
 		})
 		f := shim.Filter{Resources: []string{"file:///a"}}
 		one := hear(t, h, "a", f)
-		one.stop()
+		one.stop(nil)
 		synctest.Wait() // the server thinks about it
 		two := hear(t, h, "a", f)
 		close(slow)

@@ -298,6 +298,52 @@ func TestReplicasHearForEachOther(t *testing.T) {
 	})
 }
 
+// A client moves from one replica to another. The first one holds the stream from the server for a while, and passes
+// on what comes; the other one has the stream as soon as the first one has closed it, and tells its client to look
+// at everything again.
+func TestReplicasHandAStreamOn(t *testing.T) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
+		m := newSharedMaps("a", "other")
+		a.wire.cfg.Sessions = m[0]
+		b := another(t, a)
+		b.wire.cfg.Sessions = m[1]
+		streams := make(chan *fake.Exchange, 1)
+		s.On("GET", func(x *fake.Exchange) {
+			select {
+			case streams <- x:
+				x.Head("text/event-stream")
+				x.Hang()
+				<-streams
+			default:
+				fake.Status(http.StatusConflict, "", "")(x)
+			}
+		})
+		say := func(list string) {
+			t.Helper()
+			stream := <-streams
+			stream.Event(`{"jsonrpc":"2.0","method":"notifications/` + list + `/list_changed"}`)
+			streams <- stream
+			synctest.Wait()
+		}
+		before := hearIn(t, a, together().Session, everything)
+		after := hearIn(t, b, together().Session, everything)
+		say("tools")
+		before.endAs(t, ErrMoved)
+		say("prompts")
+		pauseFor(t, lingerMoved+time.Second)
+		if len(streams) != 1 {
+			t.Fatal("nobody has the stream")
+		}
+		say("resources")
+		all := "tools/list_changed prompts/list_changed resources/list_changed resources/updated resources/updated"
+		if want := "prompts/list_changed " + all + " resources/list_changed"; before.methods() != "tools/list_changed" || after.methods() != want {
+			t.Errorf("the first replica heard %q, and the other %q", before.methods(), after.methods())
+		}
+		after.end(t)
+		_ = b.Close(context.Background())
+	})
+}
+
 // A session with other headers than the one that replicas share is the replica's own, as its client may send others
 // with each request: the server is told there, too, that the client is ready, and it is deleted with the
 // session of the client.
