@@ -65,7 +65,7 @@ func New(c Config) (*HTTP, error) {
 	}
 	h := &HTTP{wire: w, work: work.NewBackground(errClosed)}
 	h.memory = &memory{
-		era: w.cfg.Era, log: w.log,
+		era: w.cfg.Era, log: w.log, cur: &verdict{},
 		seen:  remember.New[sessionKey, Server](h.work, w.cfg.MaxSeen),
 		lists: remember.New[sessionKey, map[string]Tool](h.work, maxLists),
 	}

@@ -30,7 +30,7 @@ type memory struct {
 	alone atomic.Int64
 
 	mu  sync.Mutex // guards cur
-	cur *verdict   // nil before there is one
+	cur *verdict   // of NoEra before there is one
 }
 
 // aloneFor is how long a server that has refused a handshake is not asked for another one.
@@ -59,9 +59,6 @@ func (m *memory) isUntried(v *verdict, s shim.Session) bool {
 func (m *memory) knownVerdict() *verdict {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.cur == nil {
-		m.cur = &verdict{}
-	}
 	return m.cur
 }
 
@@ -69,13 +66,13 @@ func (m *memory) knownVerdict() *verdict {
 func (m *memory) learnVerdict(v *verdict) *verdict {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if c := m.cur; c == nil || c.era != v.era || c.version != v.version || c.mute != v.mute {
+	if c := m.cur; c.era != v.era || c.version != v.version || c.mute != v.mute {
 		log := m.log.With("era", v.era.String())
 		if v.version != "" { // of a legacy server, each handshake tells it
 			log = log.With("version", v.version)
 		}
 		log.Info("upstream recognised")
-		v.shaken.Store(c != nil && c.era == mcp.NoEra && c.shaken.Load())
+		v.shaken.Store(c.era == mcp.NoEra && c.shaken.Load())
 		m.cur = v
 	}
 	return m.cur
@@ -86,7 +83,7 @@ func (m *memory) forgetVerdict(v *verdict) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.cur == v {
-		m.cur = nil
+		m.cur = &verdict{}
 	}
 }
 
