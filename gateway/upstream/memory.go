@@ -208,15 +208,6 @@ type sessionKey struct {
 
 func (k sessionKey) isSame(other sessionKey) bool { return k == other }
 
-// String is the key as a singleflight.Group takes it.
-func (k sessionKey) String() string {
-	s := k.key + "\n" + k.spellVariant() + "\n" + k.token
-	if k.legacy {
-		return s + "\nlegacy"
-	}
-	return s
-}
-
 // spellKey tells apart whom a server could answer otherwise, whatever they declare.
 func (k sessionKey) spellKey() string { return k.mark + " " + k.token }
 

@@ -4,6 +4,7 @@ package remember
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"sync"
 	"time"
@@ -38,15 +39,9 @@ func Freshness(result []byte) time.Duration {
 	return time.Duration(min(max(ms, float64(Least.Milliseconds())), float64(Most.Milliseconds()))) * time.Millisecond
 }
 
-// Key names an answer. Its String is that of no other key.
-type Key interface {
-	comparable
-	String() string
-}
-
 // Answers are answers of a server, each under a key and believed for a time. They are safe for
 // concurrent use.
-type Answers[K Key, T any] struct {
+type Answers[K comparable, T any] struct {
 	work   *work.Background
 	most   int // answers that are kept
 	asking singleflight.Group
@@ -56,7 +51,7 @@ type Answers[K Key, T any] struct {
 }
 
 // New makes room for so many answers. What asks for them runs in w.
-func New[K Key, T any](w *work.Background, most int) *Answers[K, T] {
+func New[K comparable, T any](w *work.Background, most int) *Answers[K, T] {
 	return &Answers[K, T]{work: w, most: most, m: make(map[K]*Answer[T])}
 }
 
@@ -94,7 +89,7 @@ func (r *Answers[K, T]) Get(ctx context.Context, k K, patience time.Duration, as
 		ctx, cancel = context.WithTimeout(ctx, patience)
 		defer cancel()
 	}
-	now, err := work.Once(ctx, r.work, &r.asking, k.String(), func(ctx context.Context) (*Answer[T], error) { return r.renew(ctx, k, ask) })
+	now, err := work.Once(ctx, r.work, &r.asking, spell(k), func(ctx context.Context) (*Answer[T], error) { return r.renew(ctx, k, ask) })
 	if err != nil {
 		return old, err
 	}
@@ -165,7 +160,7 @@ func (r *Answers[K, T]) Doubt(age time.Duration, which func(K) bool) {
 			old.Until = until
 		}
 		r.m[k] = &old
-		r.asking.Forget(k.String())
+		r.asking.Forget(spell(k))
 	}
 }
 
@@ -176,13 +171,16 @@ func (r *Answers[K, T]) Drop(which func(K) bool) {
 	for k := range r.m {
 		if which(k) {
 			delete(r.m, k)
-			r.asking.Forget(k.String())
+			r.asking.Forget(spell(k))
 		}
 	}
 }
 
+// spell is a key as a singleflight.Group takes it.
+func spell(k any) string { return fmt.Sprintf("%#v", k) }
+
 // Every picks every answer.
-func Every[K Key](K) bool { return true }
+func Every[K comparable](K) bool { return true }
 
 // Len is how many answers are kept.
 func (r *Answers[K, T]) Len() int {
