@@ -137,7 +137,6 @@ func (s *server) takeAnswer(m jsonrpc.Message) {
 	if refused && s.t.cfg.Personal {
 		s.quitServer()
 	}
-	s.failSpoilt()
 }
 
 // blamedRequest is the request that an error without an id belongs to: the only one in flight, unless

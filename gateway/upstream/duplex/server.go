@@ -34,7 +34,6 @@ type server struct {
 	session string             // "" where there is none
 	askable bool               // the client of the session can be asked
 	serial  int                // of what was sent last
-	lost    []int              // the serial when an answer came that could not be read and has no id, of each
 	notes   []int              // what was sent and is not answered, by serial, oldest first
 	asked   map[string]*stream // requests in flight, by the key of their id
 	get     *stream            // of what belongs to no request; nil for none
@@ -245,7 +244,6 @@ func (s *server) noteLeft(st *stream) {
 	open := s.asked[st.m.ID.Key()] == st
 	if open {
 		delete(s.asked, st.m.ID.Key())
-		s.lost = s.lost[min(1, len(s.lost)):] // it may have been its answer
 	}
 	if s.get == st {
 		s.get = nil

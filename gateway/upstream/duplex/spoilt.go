@@ -29,61 +29,28 @@ func (s *server) takeSpoilt(said []byte, why error) bool {
 	if kind := kindMember.FindSubmatch(said); kind != nil && string(kind[1]) == "method" {
 		return false // a request of ours, too, which programs print
 	}
+	answer := isAnswer(bytes.TrimSpace(said))
 	s.mu.Lock()
 	var st *stream
 	ids := idMember.FindAllSubmatch(said, -1)
 	for _, found := range ids {
 		if st = s.asked[keyOf(found[1])]; st != nil {
-			delete(s.asked, st.m.ID.Key())
-			s.startIdleTimer()
 			break
 		}
 	}
-	answer := st == nil && isAnswer(bytes.TrimSpace(said))
 	if answer && len(ids) == 0 { // else its request has left
-		s.lost = append(s.lost, s.serial)
+		st = s.onlyRequest()
 	}
+	if st == nil {
+		s.mu.Unlock()
+		return answer
+	}
+	delete(s.asked, st.m.ID.Key())
+	s.startIdleTimer()
 	s.mu.Unlock()
-	if st != nil {
-		st.spoilRequest(why)
-	}
-	s.failSpoilt()
-	return st != nil || answer
-}
-
-// spoilRequest ends a request whose answer cannot be read. Whether a handshake succeeded is not known then.
-func (st *stream) spoilRequest(why error) {
 	st.endStream(&shim.UpstreamError{Kind: shim.KindProtocol, Message: "the server sent an answer that is no JSON-RPC message", Err: why})
-	if st.m.Method == mcp.MethodInitialize {
-		st.s.quitServer()
+	if st.m.Method == mcp.MethodInitialize { // whether the handshake succeeded is not known
+		s.quitServer()
 	}
-}
-
-// failSpoilt fails the requests whose answers can only be those that could not be read and have no
-// id: as many are left of those that were sent before.
-func (s *server) failSpoilt() {
-	s.mu.Lock()
-	var left []*stream
-	if n := len(s.lost); n > 0 {
-		for _, st := range s.asked {
-			if st.serial <= s.lost[n-1] && st.m.Method != mcp.MethodListen {
-				left = append(left, st)
-			}
-		}
-		if len(left) > n {
-			left = nil
-		} else {
-			s.lost = nil
-		}
-	}
-	for _, st := range left {
-		delete(s.asked, st.m.ID.Key())
-	}
-	if left != nil {
-		s.startIdleTimer()
-	}
-	s.mu.Unlock()
-	for _, st := range left {
-		st.spoilRequest(nil)
-	}
+	return true
 }
