@@ -68,12 +68,8 @@ func (s *server) takeMessage(said []byte) bool {
 		return s.takeSpoilt(said, err)
 	}
 	s.mu.Lock()
-	first := !s.served
 	s.served = true
 	s.mu.Unlock()
-	if first {
-		s.t.noteWorking(s)
-	}
 	switch m.Kind {
 	case jsonrpc.Result, jsonrpc.ErrorResponse:
 		s.takeAnswer(m)

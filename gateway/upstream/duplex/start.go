@@ -246,26 +246,6 @@ func (t *Transport) countFailure(by Owner, why *Ending, served bool) {
 	}
 }
 
-// noteWorking takes note that a server of an owner has said something, where only those count as
-// failures that do not.
-func (t *Transport) noteWorking(s *server) {
-	if t.cfg.Short > 0 {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.endPauses(s)
-}
-
-// endPauses ends the pauses of a server that works. t.mu is held.
-func (t *Transport) endPauses(s *server) {
-	owner := t.servers[s]
-	delete(t.starts, owner.Name)
-	if owner.Kin != "" {
-		delete(t.starts, owner.Kin)
-	}
-}
-
 // noteEnded takes note of the end of a server that the gateway has not ended. A server that dies
 // of a server/discover is not broken (protocol.md 2.10).
 func (t *Transport) noteEnded(s *server, e *Ending, served, probed bool) {
@@ -287,10 +267,14 @@ func (t *Transport) noteEnded(s *server, e *Ending, served, probed bool) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	owner := t.servers[s]
 	if short := time.Since(s.begun) < t.cfg.Short; !served || short {
-		t.countFailure(t.servers[s], e, served)
-	} else {
-		t.endPauses(s)
+		t.countFailure(owner, e, served)
+		return
+	}
+	delete(t.starts, owner.Name)
+	if owner.Kin != "" {
+		delete(t.starts, owner.Kin)
 	}
 }
 
