@@ -2,7 +2,7 @@
 // transport.Transport; it implements shim.Upstream. In come the requests of the shim and
 // of the gateway; out go the server's replies, and to a Sink what it says before.
 //
-// Its files stand in six groups, and a group uses only those named before it:
+// Its files stand in five groups, and a group uses only those named before it:
 //
 //   - Values: the configuration, errors (errors.go), what a server says of itself (server.go), how
 //     an answer to server/discover is read (verdict.go), checkpoints (checkpoint.go), replies
@@ -13,9 +13,9 @@
 //     posts the request exactly once and reads messages until the answer arrives. Progress and
 //     logs go to the Sink (notify.go), questions into the mailbox of the call (questions.go), and a broken
 //     stream is resumed (resume.go). Requests in one session share what the server says beside
-//     them (calls.go). request.go words a request for an era, trace.go measures it.
-//   - The server's own tasks: an exchange whose answer is a task (task.go) is followed to the
-//     end of that, at a legacy server (task_await.go) or a modern one (task_poll.go).
+//     them (calls.go). request.go words a request for an era, trace.go measures it. An exchange whose
+//     answer is a task of the server (task.go) is followed to the end of that, at a legacy server
+//     (task_await.go) or a modern one (task_poll.go).
 //   - The sessions of the legacy era (session_table.go, session.go), opened (initialize.go) and perhaps
 //     shared by replicas (shared.go). A server says on the GET stream of a session (get_stream.go)
 //     what belongs to no call: notifications go to those who listen (listen_legacy.go), and questions

@@ -67,7 +67,7 @@ type exchange struct {
 	told    bool            // the server has said something beside the answer
 	answer  jsonrpc.Message // once it is there
 	asking  questions       // what the server asks of the caller
-	task    sequel          // what the server makes of the call; nil for an answer at once
+	task    *serverTask     // what the server makes of the call; nil for an answer at once
 	span    trace.Span
 	trace   propagation.MapCarrier // the context to pass on, by its W3C names
 }
@@ -92,7 +92,7 @@ func (x *exchange) runApart(ctx context.Context) (err error) {
 	defer x.beginExchange(ctx)()
 	defer x.asking.quitAsking()
 	x.allowQuestions(ctx)
-	defer x.noteAnswered()
+	defer x.task.noteNamed()
 	in, err := x.postRequest(x.life, x.method, body)
 	if err != nil {
 		return x.judgeError(ctx, err)
@@ -450,27 +450,4 @@ func (x *exchange) finishAnswer(ctx context.Context, in transport.Stream) error 
 		return err
 	}
 	return x.task.followAnswer(ctx, err)
-}
-
-// noteAnswered says that the answer to the request has come, or will not.
-func (x *exchange) noteAnswered() {
-	if x.task != nil {
-		x.task.noteNamed()
-	}
-}
-
-// sequel goes on with a request whose answer only promises the outcome: with the task that a server
-// makes of a call. All but giveAnswers and cancelTask are called by the goroutine of the request.
-type sequel interface {
-	// readAnswer takes the answer to the request, and noteNamed says that there is none to wait for any more.
-	readAnswer(ctx context.Context, m jsonrpc.Message)
-	noteNamed()
-	// followAnswer goes on from the answer, or from the error in its place, to the outcome; resumeTask does
-	// so where the answer was heard before.
-	followAnswer(ctx context.Context, err error) error
-	resumeTask(ctx context.Context) error
-	// giveAnswers gives the server answers to what it has asked meanwhile. One that it has withdrawn has none.
-	giveAnswers(asked []pending, gone map[string]bool, answers []shim.Answer, failed error) error
-	// cancelTask ends the work. It reports false where only the request itself can be cancelled.
-	cancelTask(ctx context.Context) bool
 }

@@ -45,7 +45,7 @@ func (x *exchange) resumeCall(ctx context.Context) (err error) {
 	if err := causeOf(ctx); err != nil {
 		return err // begin tells the server of a cancellation
 	}
-	defer x.noteAnswered()
+	defer x.task.noteNamed()
 	x.asking.takeOver(x.rec.openQuestions())
 	if x.rec.taskID() != "" {
 		return x.task.resumeTask(ctx)

@@ -63,8 +63,12 @@ func (t *serverTask) followAnswer(ctx context.Context, err error) error {
 	return t.awaitEnd(ctx)
 }
 
-// noteNamed says that the server has named its task, or will not.
-func (t *serverTask) noteNamed() { t.once.Do(func() { close(t.settled) }) }
+// noteNamed says that the server has named its task, or will not. There is nothing to say of a call without one.
+func (t *serverTask) noteNamed() {
+	if t != nil {
+		t.once.Do(func() { close(t.settled) })
+	}
+}
 
 // readAnswer takes what the answer to the call says of the task. A modern server's is the result
 // itself (T14).
