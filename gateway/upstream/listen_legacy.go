@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"taskgate/internal/mcp"
@@ -95,41 +94,17 @@ func reduceFilter(f shim.Filter, srv Server, open bool) shim.Filter {
 	return f
 }
 
-// subscribed counts who listens to which resource of a session, which owns it. mu guards
-// the counts.
-type subscribed struct {
-	turn chan struct{} // holds a value while somebody has the turn
+// subscribed counts who listens to which resource of a session, which owns it. Whoever takes the counts has the
+// turn to tell the server of subscriptions, so that one message does not overtake another, and puts them back.
+type subscribed chan map[string]int
 
-	mu   sync.Mutex
-	uris map[string]int
-}
-
-// takeTurn waits for the turn to tell the server of subscriptions, so that one message does not
-// overtake another. pass ends the turn.
-func (u *subscribed) takeTurn(ctx context.Context) (pass func(), err error) {
+func (u subscribed) takeTurn(ctx context.Context) (map[string]int, error) {
 	select {
-	case u.turn <- struct{}{}:
-		return func() { <-u.turn }, nil
+	case counts := <-u:
+		return counts, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-}
-
-// countListener adds to the number of those who listen to a resource, and returns it.
-func (u *subscribed) countListener(uri string, by int) int {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	n := u.uris[uri] + by
-	if u.uris[uri] = n; n <= 0 {
-		delete(u.uris, uri)
-	}
-	return n
-}
-
-func (u *subscribed) allURIs() []string {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return slices.Collect(maps.Keys(u.uris))
 }
 
 // subscribeTo asks for updates of resources, where nobody has yet, and returns
@@ -145,12 +120,12 @@ func (s *session) subscribeTo(ctx context.Context, uris []string) []string {
 }
 
 func (s *session) subscribeOne(ctx context.Context, uri string) bool {
-	pass, err := s.subs.takeTurn(ctx)
+	counts, err := s.subs.takeTurn(ctx)
 	if err != nil {
 		return false
 	}
-	defer pass()
-	if s.subs.countListener(uri, 0) == 0 {
+	defer func() { s.subs <- counts }()
+	if counts[uri] == 0 {
 		// In the present generation: subscribeAgain takes along only what is counted by then.
 		// A legacy client has subscribed by itself, and its server may refuse to be told twice.
 		l, err := s.openLink(ctx)
@@ -158,22 +133,21 @@ func (s *session) subscribeOne(ctx context.Context, uri string) bool {
 			return false
 		}
 	}
-	s.subs.countListener(uri, 1)
+	counts[uri]++
 	return true
 }
 
 // subscribeAgain subscribes to everything anew in a generation, and returns what that is.
 func (s *session) subscribeAgain(ctx context.Context, l *link) []string {
-	pass, err := s.subs.takeTurn(ctx)
+	counts, err := s.subs.takeTurn(ctx)
 	if err != nil {
 		return nil
 	}
-	defer pass()
-	uris := s.subs.allURIs()
-	for _, uri := range uris {
+	defer func() { s.subs <- counts }()
+	for uri := range counts {
 		s.sendCommand(ctx, l, mcp.MethodResourcesSubscribe, "uri", uri)
 	}
-	return uris
+	return slices.Collect(maps.Keys(counts))
 }
 
 // unsubscribeFrom undoes subscribe, for those that nobody else listens to.
@@ -185,14 +159,20 @@ func (s *session) unsubscribeFrom(ctx context.Context, uris []string) {
 	}
 }
 
-// unsubscribeOne counts in any case. Where the turn does not come in time, the server goes
-// on with updates that nobody hears. A legacy client unsubscribes by itself, and may listen at another replica.
+// unsubscribeOne leaves the resource counted where the turn does not come in time: the server goes on with
+// updates, which the next listener need not ask for. A legacy client unsubscribes by itself, and may listen at
+// another replica.
 func (s *session) unsubscribeOne(ctx context.Context, uri string) {
-	pass, err := s.subs.takeTurn(ctx)
-	if err == nil {
-		defer pass()
+	counts, err := s.subs.takeTurn(ctx)
+	if err != nil {
+		return
 	}
-	if l := s.currentLink(); s.subs.countListener(uri, -1) == 0 && l != nil && err == nil && !s.from.Shared {
+	defer func() { s.subs <- counts }()
+	if counts[uri]--; counts[uri] > 0 {
+		return
+	}
+	delete(counts, uri)
+	if l := s.currentLink(); l != nil && !s.from.Shared {
 		s.sendCommand(ctx, l, mcp.MethodResourcesUnsubscribe, "uri", uri)
 	}
 }

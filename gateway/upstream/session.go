@@ -62,12 +62,12 @@ type link struct {
 
 func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
 	s.Capabilities, s.ClientInfo = copyRaw(s.Capabilities), copyRaw(s.ClientInfo) // a client's message is not kept
-	ses := &session{t: t, key: k, from: s}
+	ses := &session{t: t, key: k, from: s, subs: make(subscribed, 1)}
 	ses.get.s, ses.calls.stream = ses, &ses.get
 	ses.calls.told = make(map[string]*exchange)
 	ses.listeners.m = make(map[*listener]struct{})
 	ses.questions.m = make(map[sessionQuestionKey]*sessionQuestion)
-	ses.subs.turn, ses.subs.uris = make(chan struct{}, 1), make(map[string]int)
+	ses.subs <- make(map[string]int)
 	if t.isShared(s) && !t.wire.isLocal() {
 		ses.shared.Store(true)
 		t.hearOthers()
