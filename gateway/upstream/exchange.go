@@ -278,14 +278,12 @@ func (x *exchange) judgeError(ctx context.Context, err error) error {
 	if cause := causeOf(ctx); cause != nil {
 		return cause
 	}
-	switch cause := context.Cause(x.life).(type) {
-	case *undelivered:
-		err = publicError(cause.err)
-	default:
-		if cause == errIdle {
-			x.cancelUpstream(ctx)
-			err = errIdle
-		}
+	switch cause := context.Cause(x.life); {
+	case cause == errIdle:
+		x.cancelUpstream(ctx)
+		err = errIdle
+	case cause != nil: // the server did not take an answer, for which it would wait for ever
+		err = publicError(cause)
 	}
 	if se, ok := err.(*transport.StatusError); ok {
 		return se

@@ -28,12 +28,6 @@ const headPatience = 500 * time.Millisecond
 // errWithdrawn is why a question is not asked any more.
 var errWithdrawn = errors.New("the server no longer waits for an answer")
 
-// undelivered is why an exchange ends whose server did not take the answer to its
-// question: the server would wait for it for ever.
-type undelivered struct{ err error }
-
-func (e *undelivered) Error() string { return e.err.Error() }
-
 // questions is the mailbox of one call: what the server asks of the call's client. A
 // question gets there from the stream of the call, from the GET stream of the session,
 // or from a checkpoint, when another replica had the call before. One goroutine puts the
@@ -242,7 +236,7 @@ func (q *questions) postAnswers(asked []pending, gone map[string]bool, answers [
 		case p.OnGET, q.x.rec.taskID() != "" && isPassing(err):
 			q.x.w.log.Debug("answer to the server was not delivered", "err", err)
 		default:
-			q.x.end(&undelivered{err})
+			q.x.end(err)
 			return err
 		}
 	}

@@ -20,14 +20,9 @@ import (
 // T27). So that is asked for by whoever has the call, as often as the server wants (T49). What the
 // task asks is answered by tasks/update.
 
-// unanswerable is why an exchange ends whose server asks what it cannot have: the answer to a
-// question of a modern server is a result, and never an error (protocol.md H3).
-type unanswerable struct{ rpc *shim.RPCError }
-
-func (e *unanswerable) Error() string { return e.rpc.Error() }
-
-// errNotAsked is the outcome of a call whose client cannot be asked.
-var errNotAsked = &unanswerable{&shim.RPCError{Code: mcp.CodeInternal, Message: "the server asked for input, and the client could not be asked"}}
+// errNotAsked is the outcome of a call whose client cannot be asked. An exchange ends with such an error whose server
+// asks what it cannot have: the answer to a question of a modern server is a result, and never an error (protocol.md H3).
+var errNotAsked = &shim.RPCError{Code: mcp.CodeInternal, Message: "the server asked for input, and the client could not be asked"}
 
 // followTask asks how the task stands until that has ended, and makes the outcome the answer of the
 // exchange. It returns why that cannot be had.
@@ -84,8 +79,8 @@ func (t *serverTask) finishFollowing(ctx context.Context, failed error) error {
 		return failed
 	}
 	t.abandonTask(ctx)
-	if u, ok := failed.(*unanswerable); ok {
-		t.x.answer = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: &jsonrpc.Error{Code: u.rpc.Code, Message: u.rpc.Message, Data: u.rpc.Data}}
+	if rpc, ok := failed.(*shim.RPCError); ok {
+		t.x.answer = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: &jsonrpc.Error{Code: rpc.Code, Message: rpc.Message, Data: rpc.Data}}
 		return nil
 	}
 	return t.x.judgeError(ctx, failed)
@@ -155,7 +150,7 @@ func (t *serverTask) takeQuestions(v taskView) error {
 		case err != nil:
 			return err
 		case refusal != nil:
-			return &unanswerable{refusal}
+			return refusal
 		}
 		round = open
 	}
@@ -174,7 +169,7 @@ func (t *serverTask) takeQuestions(v taskView) error {
 		x.rec.amendCheckpoint(func(*checkpoint) { t.mark.Keys = append(t.mark.Keys, q.Key) })
 		m := jsonrpc.Message{Kind: jsonrpc.Request, ID: jsonrpc.StringID(q.Key), Method: q.Method, Params: q.Params}
 		if refused := x.asking.addQuestion(m, false); refused != nil {
-			return &unanswerable{&shim.RPCError{Code: mcp.CodeInternal, Message: "the server asked for more than it may: " + refused.Message}}
+			return &shim.RPCError{Code: mcp.CodeInternal, Message: "the server asked for more than it may: " + refused.Message}
 		}
 	}
 	return nil
@@ -204,7 +199,7 @@ func (t *serverTask) giveAnswers(asked []pending, gone map[string]bool, answers 
 	}
 	err := t.sendUpdate(q.ctx, given)
 	if err != nil {
-		t.x.end(&undelivered{err})
+		t.x.end(err)
 	}
 	return err
 }
@@ -219,7 +214,7 @@ func inputResponse(p pending, answers []shim.Answer, i int, failed error) (json.
 		a = shim.Unanswered(shim.Question{Key: p.Key, Method: p.Method}, "the client did not answer what the server needs to know")
 	}
 	if a.Error != nil {
-		return nil, &unanswerable{a.Error}
+		return nil, a.Error
 	}
 	return a.Result, nil
 }
