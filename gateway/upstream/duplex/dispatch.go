@@ -274,14 +274,9 @@ func (s *server) streamsFor(m jsonrpc.Message) []*stream {
 	switch m.Method {
 	case mcp.NotifyProgress:
 		token, _ := jsonrpc.Get(m.Params, mcp.MetaProgressToken)
-		st := s.asked[keyOf(token)]
-		switch { // of a task: whoever has it knows the token
-		case st == nil && legacy && s.get != nil:
-			return nonNil(s.get)
-		case st == nil && legacy:
-			return s.allStreams()
+		if st := s.asked[keyOf(token)]; st != nil || !legacy { // else of a task: the session knows the token
+			return nonNil(st)
 		}
-		return nonNil(st)
 	case mcp.NotifyCancelled: // of a question: wherever that went
 		if legacy {
 			return s.allStreams()
