@@ -140,15 +140,26 @@ func (st *stream) Head() transport.Head {
 // the *shim.UpstreamError of a server that has ended.
 func (st *stream) Next() *transport.Event {
 	st.dropLatest()
+	e := &st.latest
 	for {
-		if st.takeEvent() {
-			return &st.latest
+		m, err := st.takeMessage()
+		if err != nil {
+			e.Err = err
+			return e
+		}
+		if m != nil {
+			st.m.NoteHeard()
+			room := max(0, int64(len(m.Raw))-budget.Free)
+			if e.Err = st.m.TakeRoom(room); e.Err == nil {
+				e.Message, st.taken = *m, room
+			}
+			return e
 		}
 		select {
 		case <-st.wake:
 		case <-st.ctx.Done():
-			st.latest.Err = context.Cause(st.ctx)
-			return &st.latest
+			e.Err = context.Cause(st.ctx)
+			return e
 		}
 	}
 }
@@ -157,24 +168,6 @@ func (st *stream) Next() *transport.Event {
 func (st *stream) dropLatest() {
 	st.m.Hold.Give(st.taken)
 	st.latest, st.taken = transport.Event{}, 0
-}
-
-// takeEvent takes what is there; false for nothing.
-func (st *stream) takeEvent() bool {
-	m, err := st.takeMessage()
-	switch {
-	case err != nil:
-		st.latest.Err = err
-	case m == nil:
-		return false
-	default:
-		st.m.NoteHeard()
-		room := max(0, int64(len(m.Raw))-budget.Free)
-		if st.latest.Err = st.m.TakeRoom(room); st.latest.Err == nil {
-			st.latest.Message, st.taken = *m, room
-		}
-	}
-	return true
 }
 
 // takeMessage is the next message; nil if there is none yet.
