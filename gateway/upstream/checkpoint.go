@@ -47,12 +47,7 @@ type pending struct {
 	OnGET bool `json:"aside,omitempty"`
 }
 
-// openQuestions notes that these are asked, and close that they are not any more.
-func (c *checkpoint) openQuestions(asked []pending) {
-	c.closeQuestions(asked) // those taken over are there already
-	c.Pending = append(c.Pending, asked...)
-}
-
+// closeQuestions notes that these are not asked any more.
 func (c *checkpoint) closeQuestions(asked []pending) {
 	c.Pending = slices.DeleteFunc(slices.Clone(c.Pending), func(p pending) bool {
 		return slices.ContainsFunc(asked, func(a pending) bool { return a.Key == p.Key })

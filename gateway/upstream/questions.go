@@ -323,7 +323,7 @@ func (c *checkpoint) noteQuestion(m jsonrpc.Message, onGET bool) pending {
 		ID: []byte(m.ID.Raw()), Key: fmt.Sprintf("%s-q%d", c.ID, c.Asked),
 		Method: m.Method, Params: copyRaw(withoutRelatedTask(m.Params)), OnGET: onGET,
 	}
-	c.openQuestions([]pending{p})
+	c.Pending = append(c.Pending, p)
 	return p
 }
 
