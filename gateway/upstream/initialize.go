@@ -107,7 +107,10 @@ func notLegacy(err error) error {
 
 // handshakeError words the failure of a handshake for clients.
 func handshakeError(err error) error {
-	rpc, _ := errors.AsType[*jsonrpc.Error](err)
+	if _, worded := err.(*shim.UpstreamError); worded {
+		return err
+	}
+	rpc, _ := err.(*jsonrpc.Error)
 	se, status := err.(*transport.StatusError)
 	if status {
 		rpc = se.Answer()
@@ -115,11 +118,7 @@ func handshakeError(err error) error {
 	busy, full := errors.AsType[*shim.BusyError](err)
 	switch {
 	case rpc != nil:
-		refused := protocolError(fmt.Sprintf("the server refused to open a session (error %d)", rpc.Code), err)
-		if ue, worded := err.(*shim.UpstreamError); worded && ue.Message == refused.Message {
-			return err
-		}
-		return refused
+		return protocolError(fmt.Sprintf("the server refused to open a session (error %d)", rpc.Code), err)
 	case status, errors.Is(err, errSlow):
 		return err
 	case full:
