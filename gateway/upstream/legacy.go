@@ -36,7 +36,7 @@ func (c *call) enterSession(ctx context.Context, v *verdict, ses *session) (*exc
 	v.shaken.Store(true)
 	x := ses.newExchange(l.target, c.r, c.sink)
 	x.asks = c.r.Rounds
-	c.asTask(ctx, ses, x, l)
+	c.asTask(ctx, x, l)
 	return x, l, nil
 }
 
@@ -89,27 +89,17 @@ func (c *call) legacyReply(ctx context.Context, v *verdict, ses *session, l *lin
 	return sessionReply(c.r.Method, x.answer)
 }
 
-// makesTasks reports whether the server of a session declares that it makes tasks of tool
-// calls (L1). Of a session that another replica opened it may be known from another one;
-// where it is not, the tools list alone has to say.
-func (t *sessionTable) makesTasks(ctx context.Context, s *session, l *link) bool {
-	srv := l.server
-	if newer := t.memory.knownServer(ctx, s.from); newer.Raw != nil {
-		srv = newer
-	}
-	return srv.hasCapability("tasks", "requests", "tools", "call")
-}
-
 // asTask has the server run the call as a task, where that is the way to call the tool
 // (L4). Where it cannot be found out, the call goes as it is.
-func (c *call) asTask(ctx context.Context, ses *session, x *exchange, l *link) {
+func (c *call) asTask(ctx context.Context, x *exchange, l *link) {
 	if c.r.Method != mcp.MethodToolsCall || c.h.wire.cfg.Tasks == TasksNever || l.version != mcp.Version20251125 {
 		return
 	}
-	if !c.h.sessions.makesTasks(ctx, ses, l) {
-		return
+	if !l.server.hasCapability("tasks", "requests", "tools", "call") { // L1
+		return // of a session that a checkpoint names it may not be known: then the tools list alone has to say
 	}
-	if !c.wantsTask(c.findTool(ctx)) {
+	support, _ := jsonrpc.GetString(c.findTool(ctx).Raw, "execution", "taskSupport")
+	if support != "required" && !(support == "optional" && c.h.wire.cfg.Tasks == TasksAlways) {
 		return
 	}
 	params, err := jsonrpc.Set(x.params, taskParams(c.r.Within), "task")
@@ -118,12 +108,6 @@ func (c *call) asTask(ctx context.Context, ses *session, x *exchange, l *link) {
 	}
 	x.task = newServerTask(x, &taskMark{})
 	x.params = params
-}
-
-// wantsTask decides by what the tool's entry says (L4).
-func (c *call) wantsTask(tool Tool) bool {
-	support, _ := jsonrpc.GetString(tool.Raw, "execution", "taskSupport")
-	return support == "required" || support == "optional" && c.h.wire.cfg.Tasks == TasksAlways
 }
 
 // taskParams are the members of params.task. The ttl that is wished for is the longest
