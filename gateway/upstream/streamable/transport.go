@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"taskgate/gateway/upstream/transport"
-	"taskgate/internal/mcp"
 )
 
 // Config says where a server is, and how it is reached.
@@ -114,11 +113,7 @@ func (t *Transport) expectSuccess(ctx context.Context, method string, m *transpo
 	if resp.StatusCode/100 != 2 {
 		return ReadStatus(resp, m)
 	}
-	if mediaType(resp.Header) == mcp.TypeSSE {
-		resp.Body.Close()
-	} else {
-		Drain(resp.Body)
-	}
+	Drain(resp.Body)
 	return nil
 }
 
