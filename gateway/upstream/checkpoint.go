@@ -59,17 +59,13 @@ func (c *checkpoint) encodeCheckpoint() json.RawMessage {
 	return b
 }
 
-// decodeResumable reads a checkpoint; false if nothing can be picked up from it.
+// decodeResumable reads a checkpoint; false if nothing can be picked up where it says: neither a stream, nor the task
+// that the server has made of the call, nor a question that only has to be asked.
 func decodeResumable(cp json.RawMessage) (checkpoint, bool) {
 	var c checkpoint
 	err := json.Unmarshal(cp, &c)
-	return c, err == nil && c.isResumable() && mcp.EraOf(c.Version).String() == c.Era
-}
-
-// isResumable reports whether a call can be picked up where this says: its stream, or the
-// task that the server has made of it; or whether it only has to be asked.
-func (c *checkpoint) isResumable() bool {
-	return c.hasStream() || c.sessionQuestion() || c.Task != nil && c.Task.ID != ""
+	resumable := c.hasStream() || c.sessionQuestion() || c.Task != nil && c.Task.ID != ""
+	return c, err == nil && resumable && mcp.EraOf(c.Version).String() == c.Era
 }
 
 // hasStream reports whether a stream can be picked up where this says.
