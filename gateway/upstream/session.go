@@ -35,8 +35,7 @@ type session struct {
 
 	mu    sync.Mutex
 	refs  int
-	own   bool // belongs to one call: ends with its last release
-	ended bool // the client's session is over: ends with its last release
+	ends  bool // with its last release: it belongs to one call, or the client's session is over
 	kept  bool // a detached call may be resumed in it: never deleted from here
 	gen   int64
 	cur   *link       // nil before the handshake
@@ -91,7 +90,7 @@ func (s *session) pinSession() {
 func (s *session) releaseSession() {
 	s.mu.Lock()
 	s.refs--
-	last, over := s.refs == 0, s.own || s.ended
+	last, over := s.refs == 0, s.ends
 	if last && !over {
 		if s.timer == nil {
 			s.timer = time.AfterFunc(s.t.wire.cfg.SessionIdle, s.expireIdle)
@@ -128,7 +127,7 @@ func (s *session) expireIdle() {
 // release. One that replicas share is left to the others.
 func (s *session) finishSession() {
 	s.mu.Lock()
-	s.ended = true
+	s.ends = true
 	busy := s.refs > 0
 	if s.timer != nil {
 		s.timer.Stop()
@@ -225,7 +224,7 @@ func (s *session) currentLink() *link {
 // isOver reports whether the session is over for good: with its last release, it has been
 // deleted or left to whoever resumes a call in it. s.mu is held.
 func (s *session) isOver() bool {
-	return s.refs == 0 && (s.own || s.ended) && !s.shared.Load()
+	return s.refs == 0 && s.ends && !s.shared.Load()
 }
 
 // shakeHands opens one generation and settles what that means for the session.
@@ -257,9 +256,9 @@ func (s *session) shakeHands(ctx context.Context) (*link, error) {
 	case anonymous && l.session == "":
 		// Without a session id the server cannot tell our requests apart, so there
 		// is nothing to keep apart either: the handshake serves every call (X14).
-		s.setOwn(!s.t.shareSession(s))
+		s.setEnds(!s.t.shareSession(s))
 	case anonymous:
-		s.setOwn(true)
+		s.setEnds(true)
 		s.t.removeSession(s) // it may have been shared, while the server had no sessions
 	}
 	return l, nil
@@ -286,11 +285,11 @@ func (s *session) openGeneration(ctx context.Context, gen int64) (*link, error) 
 	return l, err
 }
 
-// setOwn says whether the session is that of one call.
-func (s *session) setOwn(own bool) {
+// setEnds says whether the session is that of one call.
+func (s *session) setEnds(ends bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.own = own
+	s.ends = ends
 }
 
 // loseGeneration drops a generation that the server does not know any more. The next open

@@ -44,7 +44,7 @@ func (t *sessionTable) acquireSession(s shim.Session) *session {
 		ses = newSession(t, k, s)
 		// An anonymous call has a session of its own (H5), unless configured
 		// otherwise, or known to make no difference: see session.shakeHands.
-		ses.own = s.Key == "" && !t.wire.cfg.Shared || !t.putSession(ses)
+		ses.ends = s.Key == "" && !t.wire.cfg.Shared || !t.putSession(ses)
 	}
 	ses.pinSession()
 	return ses
@@ -106,8 +106,8 @@ func (t *sessionTable) adoptSession(ctx context.Context, s shim.Session, l *link
 		have.pinSession()
 		return have
 	}
-	ses.own = s.Key == "" || !t.putSession(ses)
-	ses.kept = ses.own || !ses.shared.Load()
+	ses.ends = s.Key == "" || !t.putSession(ses)
+	ses.kept = ses.ends || !ses.shared.Load()
 	ses.pinSession()
 	return ses
 }
