@@ -123,7 +123,7 @@ func (c *sessionCalls) newestFirst() []*exchange {
 // names (L31), and all of them, the newest first, where it names none of theirs.
 func (c *sessionCalls) callsFor(m jsonrpc.Message) []*exchange {
 	calls := c.newestFirst()
-	if id := relatedTask(m.Params); id != "" {
+	if id, _ := jsonrpc.GetString(m.Params, "_meta", mcp.MetaRelatedTask, "taskId"); id != "" {
 		for _, x := range calls {
 			if x.rec.taskID() == id {
 				return []*exchange{x}

@@ -153,9 +153,6 @@ func (r *record) tellSink(what func()) {
 	what()
 }
 
-// quitTelling ends what is told from elsewhere than the stream of the call.
-func (r *record) quitTelling() { r.tellSink(func() { r.over = true }) }
-
 // passProgress hands on a progress, with an event id that has not been handed over yet.
 func (r *record) passProgress(p shim.Progress) {
 	r.telling.Lock()

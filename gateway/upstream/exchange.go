@@ -150,7 +150,7 @@ func (x *exchange) beginExchange(ctx context.Context) func() {
 		}
 		if x.calls != nil && x.progress {
 			x.calls.unfollowProgress(x.rec.state.ID, x)
-			x.rec.quitTelling()
+			x.rec.tellSink(func() { x.rec.over = true })
 		}
 		if early { // the request may have gone out all the same
 			x.cancelUpstream(ctx)
@@ -191,23 +191,18 @@ const cancelTimeout = 2 * time.Second
 // again once its owner has signed in, if the server does not take the token.
 func (x *exchange) postRequest(ctx context.Context, method string, body []byte) (transport.Stream, error) {
 	for {
-		in, err := x.postOnce(ctx, method, body)
-		if err == nil || x.method == mcp.MethodTasksUpdate || !awaitsSignIn(ctx, err) { // an answer is its client's
-			return in, err
+		if err := x.awaitCredential(ctx); err != nil {
+			return nil, err
+		}
+		in, err := x.noteHead(x.w.via.Request(ctx, x.newMessage(method, body)))
+		if err == nil {
+			forward.Taken(ctx, method)
+			return in, nil
+		}
+		if x.method == mcp.MethodTasksUpdate || !awaitsSignIn(ctx, err) { // an answer is its client's
+			return nil, err
 		}
 	}
-}
-
-// postOnce is postRequest once.
-func (x *exchange) postOnce(ctx context.Context, method string, body []byte) (transport.Stream, error) {
-	if err := x.awaitCredential(ctx); err != nil {
-		return nil, err
-	}
-	in, err := x.noteHead(x.w.via.Request(ctx, x.newMessage(method, body)))
-	if err == nil {
-		forward.Taken(ctx, method)
-	}
-	return in, err
 }
 
 // allowQuestions lets the call be asked. If it uses the GET stream of its session, it waits a

@@ -352,20 +352,16 @@ func (w *wire) postAnswer(ctx, life context.Context, to target, body []byte) err
 			return nil
 		}
 		if se, ok := err.(*transport.StatusError); ok && se.Status < 500 && se.Status != 429 {
-			return answerRefused(se)
+			if se.IsSessionLost() {
+				return se.UpstreamError() // not as proof of anything about the call, which runs
+			}
+			return protocolError(fmt.Sprintf("the server refused the answer to its question with HTTP status %d", se.Status), se)
 		}
 		if errors.Is(err, errSlow) && ctx.Err() == nil {
 			return newError(shim.KindTimeout, "the server did not take the answer to its question", err)
 		}
 	}
 	return err
-}
-
-func answerRefused(se *transport.StatusError) error {
-	if se.IsSessionLost() {
-		return se.UpstreamError() // not as proof of anything about the call, which runs
-	}
-	return protocolError(fmt.Sprintf("the server refused the answer to its question with HTTP status %d", se.Status), se)
 }
 
 // responseTo is the JSON-RPC response to a question with the answer of that number, or without

@@ -125,12 +125,6 @@ func withoutMeta(obj []byte, name string) []byte {
 	return jsonrpc.WithoutEmpty(jsonrpc.Without(obj, "_meta", name), "_meta")
 }
 
-// relatedTask is the id of the task that an object's metadata names.
-func relatedTask(obj []byte) string {
-	id, _ := jsonrpc.GetString(obj, "_meta", mcp.MetaRelatedTask, "taskId")
-	return id
-}
-
 // modernFailure is the reply for an error of a modern server, whose code in its newest spelling
 // is code.
 func modernFailure(code int64, rpc *jsonrpc.Error) shim.Reply {

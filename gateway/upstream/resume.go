@@ -117,7 +117,10 @@ func (r *resumption) reconnectUntilOver(ctx context.Context, wait time.Duration)
 		if err == nil {
 			r.x.asking.startAsking()
 			r.resumed = true
-			return r.listenFor(again), nil
+			if r.quiet = min(2*r.quiet, maxQuiet); r.quiet == 0 {
+				r.quiet = firstQuiet
+			}
+			return watchSilence(again, r.quiet), nil
 		}
 		if err := r.judgeRefusal(ctx, err); err != nil {
 			return nil, err
@@ -128,14 +131,6 @@ func (r *resumption) reconnectUntilOver(ctx context.Context, wait time.Duration)
 	return nil, netError(io.ErrUnexpectedEOF, true)
 }
 
-// listenFor limits how long a resumed stream may be silent, and doubles that each time.
-func (r *resumption) listenFor(in transport.Stream) transport.Stream {
-	if r.quiet = min(2*r.quiet, maxQuiet); r.quiet == 0 {
-		r.quiet = firstQuiet
-	}
-	return watchSilence(in, r.quiet)
-}
-
 // finalError returns an error if resuming cannot help.
 func (r *resumption) finalError(in transport.Stream, why error) error {
 	var tooLarge *eventstream.TooLargeError
@@ -144,7 +139,7 @@ func (r *resumption) finalError(in transport.Stream, why error) error {
 	switch {
 	case errors.As(why, &ue), errors.As(why, &busy), errors.As(why, &tooLarge), context.Cause(r.x.life) != nil:
 		return why
-	case r.x.canDoWithout(why):
+	case r.x.rec.taskID() != "" && (why == errSilent || !r.x.rec.state.hasStream()):
 		return errBeside
 	case in.Head().Single:
 		return protocolError("the server answered another request than the one it was asked", why)
@@ -208,9 +203,3 @@ func (r *resumption) judgeRefusal(ctx context.Context, err error) error {
 
 // errBeside: the stream of the call is over, and the task is followed without it.
 var errBeside = newError(shim.KindClosed, "the server closed the stream of the call", errors.New("its task goes on"))
-
-// canDoWithout reports whether the end of a stream is no reason to look for the rest of it:
-// the task can be followed without.
-func (x *exchange) canDoWithout(why error) bool {
-	return x.rec.taskID() != "" && (why == errSilent || !x.rec.state.hasStream())
-}

@@ -159,12 +159,6 @@ const deleteTimeout = 5 * time.Second
 
 func (s *session) isOpen() bool { return s.currentLink() != nil }
 
-// holdsID reports whether the session is the one that the server calls id.
-func (s *session) holdsID(id string) bool {
-	l := s.currentLink()
-	return l != nil && l.session == id && id != ""
-}
-
 // noteCarried remembers what a request carries.
 func (s *session) noteCarried(ctx context.Context) {
 	if f := forward.Of(ctx); f != forward.Nothing {

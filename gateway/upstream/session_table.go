@@ -102,9 +102,11 @@ func (t *sessionTable) adoptSession(ctx context.Context, s shim.Session, l *link
 	ses.noteCarried(ctx)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if have := t.m[k.key][k.spellVariant()]; have != nil && have.holdsID(l.session) {
-		have.pinSession()
-		return have
+	if have := t.m[k.key][k.spellVariant()]; have != nil && l.session != "" {
+		if cur := have.currentLink(); cur != nil && cur.session == l.session {
+			have.pinSession()
+			return have
+		}
 	}
 	ses.ends = s.Key == "" || !t.putSession(ses)
 	ses.kept = ses.ends || !ses.shared.Load()

@@ -92,7 +92,10 @@ func (c *conn) post(caller context.Context, m *transport.Message, asks bool, out
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(named))
 	defer cancel(nil)
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { out.Store(true) }})
-	late := time.AfterFunc(c.t.cfg.Patience, func() { cancel(c.t.slow()) })
+	late := time.AfterFunc(c.t.cfg.Patience, func() {
+		// It does not take a notification or a response in time.
+		cancel(&shim.UpstreamError{Kind: shim.KindTimeout, Message: fmt.Sprintf("the server did not take a message within %s", c.t.cfg.Patience)})
+	})
 	if asks { // there may be much for the server to do before it answers
 		late.Stop()
 	}
@@ -106,7 +109,12 @@ func (c *conn) post(caller context.Context, m *transport.Message, asks bool, out
 	}
 	defer context.AfterFunc(caller, soon)()
 	defer context.AfterFunc(c.life, soon)()
-	req, err := c.t.HTTP.NewRequest(ctx, http.MethodPost, c.wordMessage(m))
+	worded := *m
+	worded.Session = "" // there are none in this transport
+	if m.Own {
+		worded.Header, worded.Version = c.first.Header, c.first.Version
+	}
+	req, err := c.t.HTTP.NewRequest(ctx, http.MethodPost, &worded)
 	if err != nil {
 		return err
 	}
@@ -124,24 +132,9 @@ func (c *conn) post(caller context.Context, m *transport.Message, asks bool, out
 	return nil
 }
 
-// wordMessage is a message as it is posted. There are no sessions in this transport.
-func (c *conn) wordMessage(m *transport.Message) *transport.Message {
-	worded := *m
-	worded.Session = ""
-	if m.Own {
-		worded.Header, worded.Version = c.first.Header, c.first.Version
-	}
-	return &worded
-}
-
 // errBroken: the event stream has ended while a message was posted, which the server may have
 // got.
 var errBroken = errors.New("the event stream has ended")
-
-// slow is the error of a notification or a response that the server does not take in time.
-func (t *Transport) slow() error {
-	return &shim.UpstreamError{Kind: shim.KindTimeout, Message: fmt.Sprintf("the server did not take a message within %s", t.cfg.Patience)}
-}
 
 // Receive returns the data of the next message event.
 func (c *conn) Receive() ([]byte, error) {
