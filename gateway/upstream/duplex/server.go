@@ -216,14 +216,15 @@ func (s *server) sendRequest(ctx context.Context, st *stream, m *transport.Messa
 	if err == nil {
 		return nil
 	}
-	if over := errors.Is(err, ErrOver); over && ctx.Err() == nil {
-		select { // why is about to be known
-		case <-st.over:
-		case <-ctx.Done():
-		}
-	} else if !over {
+	if !errors.Is(err, ErrOver) {
 		st.Close()
 		return err
+	}
+	for st.streamError() == nil && ctx.Err() == nil {
+		select { // why is about to be known: the end of the stream wakes it
+		case <-st.wake:
+		case <-ctx.Done():
+		}
 	}
 	why := st.streamError()
 	if why == io.EOF {

@@ -29,7 +29,6 @@ type stream struct {
 	serial  int // newer streams have a larger one
 
 	wake chan struct{} // a signal: there is something to read
-	over chan struct{} // closed when nothing more is put in
 
 	latest transport.Event // of the reader
 	taken  int64           // bytes that its reader has taken room for
@@ -55,7 +54,7 @@ type event struct {
 func (e *event) countBytes() int { return len(e.message.Raw) + eventSize }
 
 func newStream(ctx context.Context, s *server, session string, m *transport.Message) *stream {
-	st := &stream{s: s, ctx: ctx, session: session, m: *m, wake: make(chan struct{}, 1), over: make(chan struct{})}
+	st := &stream{s: s, ctx: ctx, session: session, m: *m, wake: make(chan struct{}, 1)}
 	st.m.Body, st.m.Params = nil, nil // which may be large
 	return st
 }
@@ -113,9 +112,6 @@ func (st *stream) endStream(err error) {
 		return
 	}
 	st.err = err
-	if !st.closed {
-		close(st.over)
-	}
 	if st.dropped > 0 {
 		st.s.t.cfg.Logger.Warn("messages of the server were dropped, since they were not read in time", "messages", st.dropped)
 	}
@@ -201,9 +197,6 @@ func (st *stream) Close() {
 	was := st.closed
 	st.closed = true
 	st.queue, st.size = nil, 0
-	if !was && st.err == nil {
-		close(st.over)
-	}
 	work.Signal(st.wake)
 	st.mu.Unlock()
 	if !was {
