@@ -61,7 +61,7 @@ func (s *server) claimSession(session string, params []byte) bool {
 func (s *server) addRequest(st *stream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over || s.session != st.session {
+	if s.over || s.session != st.m.Session {
 		return false
 	}
 	if s.session == "" && st.m.Method != mcp.MethodDiscover {

@@ -21,12 +21,10 @@ const maxQueue = 256 << 10
 // stream has the messages that belong to one request, or those that belong to none. Its server
 // puts them in, and never waits; the upstream client reads it. mu guards what follows it.
 type stream struct {
-	s   *server
-	ctx context.Context
-	m   transport.Message // the request without its Body; without a Method what Listen was called with
-	// session is the one that the request belongs to, or opens; "" for none.
-	session string
-	serial  int // newer streams have a larger one
+	s      *server
+	ctx    context.Context
+	m      transport.Message // the request without its Body, or what Listen was called with, in its session
+	serial int               // newer streams have a larger one
 
 	wake chan struct{} // a signal: there is something to read
 
@@ -53,8 +51,8 @@ type event struct {
 // countBytes is how many bytes it takes to keep an event.
 func (e *event) countBytes() int { return len(e.message.Raw) + eventSize }
 
-func newStream(ctx context.Context, s *server, session string, m *transport.Message) *stream {
-	st := &stream{s: s, ctx: ctx, session: session, m: *m, wake: make(chan struct{}, 1)}
+func newStream(ctx context.Context, s *server, m *transport.Message) *stream {
+	st := &stream{s: s, ctx: ctx, m: *m, wake: make(chan struct{}, 1)}
 	st.m.Body, st.m.Params = nil, nil // which may be large
 	return st
 }
@@ -127,7 +125,7 @@ func (st *stream) putAnswer(m jsonrpc.Message) {
 // Head has the id of the session of an initialize.
 func (st *stream) Head() transport.Head {
 	if st.m.Method == mcp.MethodInitialize {
-		return transport.Head{Session: st.session}
+		return transport.Head{Session: st.m.Session}
 	}
 	return transport.Head{}
 }

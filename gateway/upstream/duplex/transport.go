@@ -77,7 +77,7 @@ func (t *Transport) Request(ctx context.Context, m *transport.Message) (transpor
 	if s == nil {
 		return nil, transport.UnknownSession(m)
 	}
-	st := newStream(ctx, s, m.Session, m)
+	st := newStream(ctx, s, m)
 	err := s.sendRequest(ctx, st, m)
 	switch {
 	case errors.Is(err, ErrOver): // it has ended just now
@@ -97,7 +97,8 @@ func (t *Transport) openSession(ctx context.Context, m *transport.Message) (tran
 		if err != nil {
 			return nil, err
 		}
-		st := newStream(ctx, s, id, m)
+		st := newStream(ctx, s, m)
+		st.m.Session = id
 		err = s.sendRequest(ctx, st, m)
 		switch {
 		case errors.Is(err, ErrOver):
@@ -118,7 +119,7 @@ func (t *Transport) sendModern(ctx context.Context, m *transport.Message) (trans
 		if err != nil {
 			return nil, err
 		}
-		st := newStream(ctx, s, "", m)
+		st := newStream(ctx, s, m)
 		err = s.sendRequest(ctx, st, m)
 		switch {
 		case errors.Is(err, ErrOver): // it has ended just now, or has become a session
@@ -153,7 +154,7 @@ func (t *Transport) Listen(ctx context.Context, m *transport.Message) (transport
 	if s == nil {
 		return nil, transport.UnknownSession(m)
 	}
-	st := newStream(ctx, s, m.Session, m)
+	st := newStream(ctx, s, m)
 	if !s.openListening(st) {
 		return nil, transport.UnknownSession(m)
 	}

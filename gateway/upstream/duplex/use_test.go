@@ -153,7 +153,7 @@ func TestOneUseOfAServer(t *testing.T) {
 		t.Fatal("the server was not taken")
 	}
 	m := call("a")
-	if err := s.sendRequest(t.Context(), newStream(t.Context(), s, "", m), m); err != ErrOver {
+	if err := s.sendRequest(t.Context(), newStream(t.Context(), s, m), m); err != ErrOver {
 		t.Errorf("a request of the modern era goes to the session: %v", err)
 	}
 	echo(t, tr, session)
@@ -162,7 +162,7 @@ func TestOneUseOfAServer(t *testing.T) {
 		t.Fatalf("the same server, %v", err)
 	}
 	m = call("b")
-	st := newStream(t.Context(), other, "", m)
+	st := newStream(t.Context(), other, m)
 	defer st.Close()
 	if err := other.sendRequest(t.Context(), st, m); err != nil {
 		t.Error(err)
