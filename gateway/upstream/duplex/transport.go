@@ -65,74 +65,50 @@ func (t *Transport) Close(ctx context.Context) error {
 	return nil
 }
 
-// Request sends a request to the server of its session or, in the modern era, to that of its owner.
+// Request sends a request to the server of its session or, in the modern era, to that of its owner. An initialize
+// goes to a server of its owner that was only asked which era it speaks, or else to a new one.
 func (t *Transport) Request(ctx context.Context, m *transport.Message) (transport.Stream, error) {
-	switch {
-	case m.Method == mcp.MethodInitialize:
-		return t.openSession(ctx, m)
-	case m.Modern:
-		return t.sendModern(ctx, m)
-	}
-	s := t.findServer(m.Session)
-	if s == nil {
-		return nil, transport.UnknownSession(m)
-	}
-	st := newStream(ctx, s, m)
-	err := s.sendRequest(ctx, st, m)
-	switch {
-	case errors.Is(err, ErrOver): // it has ended just now
-		return nil, transport.UnknownSession(m)
-	case err != nil:
-		return nil, err
-	}
-	return st, nil
-}
-
-// openSession opens a session: with a server of its owner that was only asked which era it
-// speaks, or else with a new one.
-func (t *Transport) openSession(ctx context.Context, m *transport.Message) (transport.Stream, error) {
 	for {
-		id := t.cfg.Prefix + rand.Text()
-		s, err := t.claimServer(ctx, m, id)
+		s, session, err := t.serverOf(ctx, m)
 		if err != nil {
 			return nil, err
 		}
 		st := newStream(ctx, s, m)
-		st.m.Session = id
+		st.m.Session = session
 		err = s.sendRequest(ctx, st, m)
-		switch {
-		case errors.Is(err, ErrOver):
-			t.forgetSession(id) // it has ended just now
+		switch over := errors.Is(err, ErrOver); { // it has ended just now, or has become a session
+		case over && m.Method == mcp.MethodInitialize:
+			t.forgetSession(session)
+		case over && m.Modern:
+		case over:
+			return nil, transport.UnknownSession(m)
 		case err != nil:
 			return nil, err
 		default:
+			if m.Method == mcp.MethodDiscover && t.cfg.Silence > 0 {
+				timer := time.AfterFunc(t.cfg.Silence, func() { s.answerDiscover(st) })
+				context.AfterFunc(ctx, func() { timer.Stop() })
+			}
 			return st, nil
 		}
 	}
 }
 
-// sendModern sends a request of the modern era, which belongs to no session.
-func (t *Transport) sendModern(ctx context.Context, m *transport.Message) (transport.Stream, error) {
-	owner := t.cfg.Owner(m.Caller, false)
-	for {
-		s, err := t.shareOf(ctx, m, owner)
-		if err != nil {
-			return nil, err
+// serverOf is the server that a request goes to, and the session that it belongs to, or opens; "" for none.
+func (t *Transport) serverOf(ctx context.Context, m *transport.Message) (s *server, session string, err error) {
+	switch {
+	case m.Method == mcp.MethodInitialize:
+		session = t.cfg.Prefix + rand.Text()
+		s, err = t.claimServer(ctx, m, session)
+	case m.Modern:
+		s, err = t.shareOf(ctx, m, t.cfg.Owner(m.Caller, false))
+	default:
+		session = m.Session
+		if s = t.findServer(session); s == nil {
+			err = transport.UnknownSession(m)
 		}
-		st := newStream(ctx, s, m)
-		err = s.sendRequest(ctx, st, m)
-		switch {
-		case errors.Is(err, ErrOver): // it has ended just now, or has become a session
-			continue
-		case err != nil:
-			return nil, err
-		}
-		if m.Method == mcp.MethodDiscover && t.cfg.Silence > 0 {
-			timer := time.AfterFunc(t.cfg.Silence, func() { s.answerDiscover(st) })
-			context.AfterFunc(ctx, func() { timer.Stop() })
-		}
-		return st, nil
 	}
+	return s, session, err
 }
 
 // Notify sends what is not answered, in a session.
