@@ -49,9 +49,7 @@ func (c *sessionCalls) disclaimRequest(questions []pending) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, q := range questions {
-		if id, err := jsonrpc.ParseID(q.ID); err == nil {
-			c.claimed.removeKey(id.Key())
-		}
+		c.claimed.removeKey(q.requestID().Key())
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
@@ -45,6 +46,12 @@ type pending struct {
 	Params json.RawMessage `json:"params,omitempty"`
 	// OnGET says that it came on the GET stream of the session.
 	OnGET bool `json:"aside,omitempty"`
+}
+
+// requestID is the id of the request: one that was read before.
+func (p pending) requestID() jsonrpc.ID {
+	id, _ := jsonrpc.ParseID(p.ID)
+	return id
 }
 
 // closeQuestions notes that these are not asked any more.

@@ -68,9 +68,7 @@ func fingerprintOf(caps json.RawMessage) string {
 		return "{}"
 	}
 	text := jsontext.Value(bytes.Clone(caps))
-	if err := text.Format(jsontext.ReorderRawObjects(true)); err != nil {
-		text = jsontext.Value(caps)
-	}
+	_ = text.Format(jsontext.ReorderRawObjects(true)) // which leaves what it cannot read
 	sum := sha256.Sum256(text)
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }

@@ -226,11 +226,7 @@ func (q *questions) postAnswers(asked []pending, gone map[string]bool, answers [
 		if gone[string(p.ID)] || !p.OnGET && q.ctx.Err() != nil {
 			continue
 		}
-		body, ok := responseTo(p, answers, i, failed)
-		if !ok {
-			continue
-		}
-		err := q.deliverAnswer(body)
+		err := q.deliverAnswer(responseTo(p, answers, i, failed))
 		switch {
 		case err == nil:
 		case p.OnGET, q.x.rec.taskID() != "" && isPassing(err):
@@ -365,26 +361,22 @@ func (w *wire) postAnswer(ctx, life context.Context, to target, body []byte) err
 }
 
 // responseTo is the JSON-RPC response to a question with the answer of that number, or without
-// one if there are fewer. It reports false for a checkpoint of somebody else, with an id
-// that is none.
-func responseTo(p pending, answers []shim.Answer, i int, failed error) (body []byte, ok bool) {
-	id, err := jsonrpc.ParseID(p.ID)
-	if err != nil {
-		return nil, false
-	}
+// one if there are fewer.
+func responseTo(p pending, answers []shim.Answer, i int, failed error) (body []byte) {
+	id := p.requestID()
 	var a shim.Answer
 	if i < len(answers) {
 		a = answers[i]
 	}
 	switch {
 	case errors.Is(failed, shim.ErrNoAsk):
-		return refusalOf(id, mcp.CodeMethodNotFound, p.Method), true
+		return refusalOf(id, mcp.CodeMethodNotFound, p.Method)
 	case failed == nil && a.Error != nil:
-		return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: a.Error.Code, Message: a.Error.Message, Data: a.Error.Data}), true
+		return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: a.Error.Code, Message: a.Error.Message, Data: a.Error.Data})
 	case failed == nil && len(a.Result) > 0:
-		return jsonrpc.AppendResult(nil, id, a.Result), true
+		return jsonrpc.AppendResult(nil, id, a.Result)
 	}
-	return notPut(id, "the client could not be asked"), true
+	return notPut(id, "the client could not be asked")
 }
 
 // notPut refuses a question that could not be put to its client.

@@ -10,7 +10,6 @@ import (
 	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/eventstream"
-	"taskgate/internal/jsonrpc"
 	"taskgate/internal/semconv"
 	"taskgate/internal/work"
 	"taskgate/shim"
@@ -35,8 +34,8 @@ func (x *exchange) resumeCall(ctx context.Context) (err error) {
 	defer func() { x.measureRequest(ctx, err); x.endSpan(err) }()
 	x.res.resumed = true
 	for _, p := range x.rec.state.Pending {
-		if id, err := jsonrpc.ParseID(p.ID); err == nil && x.calls != nil {
-			x.calls.claimRequest(id) // asked already: a replay of it is not another question
+		if x.calls != nil {
+			x.calls.claimRequest(p.requestID()) // asked already: a replay of it is not another question
 		}
 	}
 	x.reached.Store(true) // by whoever sent the call

@@ -114,14 +114,12 @@ func (t *sessionTable) resumeSessionQuestion(ctx context.Context, r shim.Request
 	p := c.Pending[0]
 	ask, withdraw := context.WithCancelCause(ctx)
 	defer withdraw(nil)
-	if id, err := jsonrpc.ParseID(p.ID); err == nil {
-		s.calls.claimRequest(id)
-		k := sessionQuestionKey{c.Session, id.Key()}
-		if q := s.questions.openQuestion(k); q != nil {
-			context.AfterFunc(q, func() { withdraw(errWithdrawn) })
-		}
-		defer s.questions.forgetQuestion(k)
+	s.calls.claimRequest(p.requestID())
+	k := sessionQuestionKey{c.Session, p.requestID().Key()}
+	if q := s.questions.openQuestion(k); q != nil {
+		context.AfterFunc(q, func() { withdraw(errWithdrawn) })
 	}
+	defer s.questions.forgetQuestion(k)
 	answers, err := sink.Ask(ask, questionsOf(c.Pending)...)
 	switch {
 	case err != nil && isDetached(ctx):
@@ -130,9 +128,7 @@ func (t *sessionTable) resumeSessionQuestion(ctx context.Context, r shim.Request
 	case context.Cause(ask) == errWithdrawn:
 		return shim.Reply{Result: json.RawMessage(`{}`)}, nil
 	}
-	if body, ok := responseTo(p, answers, 0, err); ok {
-		t.wire.answerSessionQuestion(forward.For(ctx, forward.Brought), l.target, body)
-	}
+	t.wire.answerSessionQuestion(forward.For(ctx, forward.Brought), l.target, responseTo(p, answers, 0, err))
 	if err := causeOf(ctx); err != nil {
 		return shim.Reply{}, err
 	}
