@@ -22,7 +22,7 @@ const taskUse = 2 * time.Minute
 // and waits for its end. mu guards what follows it; it is never held while t.mu is taken.
 type server struct {
 	t       *Transport
-	link    Link
+	link    Link  // nil while it is being opened; then t.mu guards it
 	owner   Owner // whose modern requests may share it
 	begun   time.Time
 	replies chan struct{} // places for those who answer the server in the gateway's name
@@ -111,7 +111,7 @@ func (s *server) startIdleTimer() {
 func (s *server) unusedSince() (time.Time, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.since, !s.isUsed() && !s.over
+	return s.since, s.link != nil && !s.isUsed() && !s.over
 }
 
 // isOver reports whether the server takes no more requests.

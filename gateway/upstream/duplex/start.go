@@ -110,12 +110,13 @@ func (t *Transport) openServer(ctx context.Context, first *transport.Message, ow
 	}
 	t.running.Add(1) // Close waits for what is begun
 	defer t.running.Done()
-	t.opening[payer.Name]++
+	s := &server{t: t, owner: owner, asked: make(map[string]*stream), replies: make(chan struct{}, maxReplies)}
+	t.servers[s] = payer
 	t.mu.Unlock()
 	link, err := t.cfg.Open(ctx, first, &t.running, t.hurry)
 	t.mu.Lock()
-	if t.opening[payer.Name]--; t.opening[payer.Name] == 0 {
-		delete(t.opening, payer.Name)
+	if err != nil || t.closed {
+		delete(t.servers, s)
 	}
 	if e, ok := errors.AsType[*Ending](err); ok {
 		t.countFailure(payer, e, false)
@@ -129,11 +130,7 @@ func (t *Transport) openServer(ctx context.Context, first *transport.Message, ow
 		t.running.Go(link.Close)
 		return nil, errClosing
 	}
-	s := &server{
-		t: t, link: link, owner: owner, begun: time.Now(), since: time.Now(),
-		asked: make(map[string]*stream), replies: make(chan struct{}, maxReplies),
-	}
-	t.servers[s] = payer
+	s.link, s.begun, s.since = link, time.Now(), time.Now()
 	keep(s)
 	t.running.Go(s.readUntilEnd)
 	return s, nil
@@ -201,11 +198,6 @@ func (t *Transport) pauseError(owner Owner) error {
 // countServers counts the servers there are and are being opened, and those of an owner; and whether
 // some of them are ending. t.mu is held.
 func (t *Transport) countServers(owner string) (all, own int, ending, ownEnding bool) {
-	for of, n := range t.opening {
-		if all += n; of == owner {
-			own += n
-		}
-	}
 	for s, of := range t.servers {
 		all++
 		over := s.isOver()

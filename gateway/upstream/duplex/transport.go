@@ -26,8 +26,7 @@ type Transport struct {
 
 	mu       sync.Mutex
 	closed   bool
-	opening  map[string]int    // Links that are being opened, by owner
-	servers  map[*server]Owner // whose start it was, of each that has not ended
+	servers  map[*server]Owner // whose start it was, of each that has not ended, or is being opened
 	starting map[string]chan struct{}
 	shared   map[string]*server // by owner: those that take requests of the modern era, or of no known one
 	sessions map[string]*server
@@ -39,7 +38,7 @@ type Transport struct {
 func New(c Config) *Transport {
 	return &Transport{
 		cfg: c.withDefaults(), hurry: make(chan struct{}), gone: make(chan struct{}),
-		opening: make(map[string]int), servers: make(map[*server]Owner), starting: make(map[string]chan struct{}),
+		servers: make(map[*server]Owner), starting: make(map[string]chan struct{}),
 		shared: make(map[string]*server), sessions: make(map[string]*server), starts: make(map[string]*starts),
 	}
 }
@@ -51,7 +50,9 @@ func (t *Transport) Close(ctx context.Context) error {
 	t.closed = true
 	all := make([]*server, 0, len(t.servers))
 	for s := range t.servers {
-		all = append(all, s)
+		if s.link != nil {
+			all = append(all, s)
+		}
 	}
 	t.mu.Unlock()
 	for _, s := range all {
