@@ -309,15 +309,3 @@ func (s *server) openListening(st *stream) bool {
 	}
 	return true
 }
-
-// sendMessage sends what is not answered.
-func (s *server) sendMessage(ctx context.Context, m *transport.Message) error {
-	s.mu.Lock()
-	over := s.over
-	s.noteMessage()
-	s.mu.Unlock()
-	if over {
-		return ErrOver
-	}
-	return s.link.Send(ctx, m, nil)
-}

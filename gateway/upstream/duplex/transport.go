@@ -118,7 +118,10 @@ func (t *Transport) Notify(ctx context.Context, m *transport.Message) error {
 	if s == nil {
 		return transport.UnknownSession(m)
 	}
-	err := s.sendMessage(ctx, m)
+	s.mu.Lock()
+	s.noteMessage()
+	s.mu.Unlock()
+	err := s.link.Send(ctx, m, nil)
 	if errors.Is(err, ErrOver) {
 		return transport.UnknownSession(m)
 	}
