@@ -64,7 +64,8 @@ type watched struct {
 	over   atomic.Bool // it was silent for too long
 }
 
-// watchSilence has a stream end when d passes without an event, so that it can be asked for again.
+// watchSilence has a stream end when d passes without an event, so that it can be asked for again. Whoever has it
+// reads it: the watch ends with each Next.
 func watchSilence(in transport.Stream, d time.Duration) *watched {
 	w := &watched{Stream: in}
 	w.silent.startWatch(d, func() {
@@ -83,16 +84,4 @@ func (w *watched) Next() *transport.Event {
 		e.Err = errSilent
 	}
 	return e
-}
-
-// Close ends the stream.
-func (w *watched) Close() {
-	w.silent.stopWatch()
-	w.Stream.Close()
-}
-
-// Drop ends the stream, and drops what was read of it.
-func (w *watched) Drop() {
-	w.silent.stopWatch()
-	w.Stream.Drop()
 }
