@@ -55,30 +55,22 @@ func (h *HTTP) Notify(ctx context.Context, s shim.Session, n shim.Notification) 
 // something may have been missed meanwhile, the lists that were listened for are
 // reported as changed. An error before ready is a *shim.UpstreamError.
 func (h *HTTP) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
-	var last error
-	for range 2 { // once more if the server turns out to be of the other era
-		v, era, err := h.settleEra(ctx, s)
-		if err != nil {
-			return publicError(err)
-		}
-		if era == mcp.Modern {
-			return h.listenModern(ctx, v, s, f, ready, on)
-		}
-		ses := h.sessions.acquireSession(s)
-		if h.wire.cfg.Transport == nil { // else a request begins the server
-			_, err = ses.connectLink(ctx)
-		}
-		if err == nil {
-			defer ses.releaseSession()
-			return ses.listenOpen(ctx, f, ready, on)
-		}
-		ses.releaseSession()
-		if !h.memory.doubtHandshake(v, err) {
-			return publicError(err)
-		}
-		last = handshakeError(err)
+	v, era, err := h.settleEra(ctx, s)
+	if err != nil {
+		return publicError(err)
 	}
-	return publicError(last)
+	if era == mcp.Modern {
+		return h.listenModern(ctx, v, s, f, ready, on)
+	}
+	ses := h.sessions.acquireSession(s)
+	defer ses.releaseSession()
+	if h.wire.cfg.Transport == nil { // else a request begins the server
+		if _, err := ses.connectLink(ctx); err != nil {
+			h.memory.doubtHandshake(v, err) // whoever listens again asks first what the server is
+			return publicError(handshakeError(err))
+		}
+	}
+	return ses.listenOpen(ctx, f, ready, on)
 }
 
 // subscription is one Listen at a modern server, through all its streams
