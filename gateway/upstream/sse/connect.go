@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -117,10 +116,4 @@ func (c *conn) setEndpoint(named string) error {
 }
 
 // origin is that of a URL (RFC 6454 section 4).
-func origin(u *url.URL) string {
-	port := u.Port()
-	if port == "" {
-		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
-	}
-	return u.Scheme + "://" + net.JoinHostPort(strings.ToLower(u.Hostname()), port)
-}
+func origin(u *url.URL) string { return u.Scheme + "://" + strings.ToLower(streamable.HostPort(u)) }

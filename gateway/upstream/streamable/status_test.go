@@ -19,7 +19,7 @@ func TestHostPort(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := hostPort(u); got != want {
+		if got := HostPort(u); got != want {
 			t.Errorf("%s: %s, want %s", raw, got, want)
 		}
 	}

@@ -142,15 +142,15 @@ func (t *Transport) Reach(ctx context.Context) error {
 			target = proxy
 		}
 	}
-	conn, err := t.Base.DialContext(ctx, "tcp", hostPort(target))
+	conn, err := t.Base.DialContext(ctx, "tcp", HostPort(target))
 	if err != nil {
 		return err
 	}
 	return conn.Close()
 }
 
-// hostPort is where a URL connects to.
-func hostPort(u *url.URL) string {
+// HostPort is where a URL connects to.
+func HostPort(u *url.URL) string {
 	port := u.Port()
 	if port == "" {
 		port = map[string]string{"https": "443", "socks5": "1080", "socks5h": "1080"}[u.Scheme]
