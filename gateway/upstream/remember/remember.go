@@ -181,10 +181,3 @@ func spell(k any) string { return fmt.Sprintf("%#v", k) }
 
 // Every picks every answer.
 func Every[K comparable](K) bool { return true }
-
-// Len is how many answers are kept.
-func (r *Answers[K, T]) Len() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.m)
-}
