@@ -109,7 +109,7 @@ type outOfReach struct{ err *shim.UpstreamError }
 func (e *outOfReach) Error() string { return e.err.Error() }
 func (e *outOfReach) Unwrap() error { return e.err }
 
-// isPassing reports whether an error is one of the connection, which leaves the task as
+// isPassing reports whether an error is one of the connection, which leaves what the message is about as
 // it is.
 func isPassing(err error) bool {
 	if se, ok := err.(*transport.StatusError); ok {

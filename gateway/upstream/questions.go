@@ -347,7 +347,7 @@ func (w *wire) postAnswer(ctx, life context.Context, to target, body []byte) err
 		if err = w.tellSoon(life, to, body); err == nil {
 			return nil
 		}
-		if se, ok := err.(*transport.StatusError); ok && se.Status < 500 && se.Status != 429 {
+		if se, ok := err.(*transport.StatusError); ok && !isPassing(se) {
 			if se.IsSessionLost() {
 				return se.UpstreamError() // not as proof of anything about the call, which runs
 			}

@@ -192,10 +192,8 @@ func (r *resumption) judgeRefusal(ctx context.Context, err error) error {
 		return nil
 	case s == http.StatusUnauthorized, s == http.StatusForbidden:
 		return se.UpstreamError()
-	case s == http.StatusConflict, s == http.StatusTooManyRequests, s == http.StatusRequestTimeout:
+	case s == http.StatusConflict, isPassing(se):
 		return nil // 409: the server has not noticed yet that the old stream is gone
-	case s >= 500:
-		return nil
 	}
 	return &outOfReach{newError(shim.KindClosed, "the server closed the stream before it answered, and cannot resume it", se)}
 }
