@@ -10,7 +10,6 @@ import (
 
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
-	"taskgate/internal/mcp"
 )
 
 // Message is the message of a JSON text, in a session; "" for none.
@@ -69,16 +68,4 @@ func Read(in transport.Stream) (jsonrpc.Message, error) {
 			return jsonrpc.ParseLenient(bytes.Clone(e.Message.Raw))
 		}
 	}
-}
-
-// Begin opens a session by this initialize, and returns its id.
-func Begin(ctx context.Context, to transport.Carrier, hello *transport.Message) (string, error) {
-	hello.Method = mcp.MethodInitialize
-	in, err := to.Request(ctx, hello)
-	if err != nil {
-		return "", err
-	}
-	session := in.Head().Session
-	_, err = ReadAll(in)
-	return session, err
 }
