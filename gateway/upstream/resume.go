@@ -47,7 +47,9 @@ func (x *exchange) resumeCall(ctx context.Context) (err error) {
 	defer x.task.noteNamed()
 	x.asking.takeOver(x.rec.openQuestions())
 	if x.rec.taskID() != "" {
-		return x.task.resumeTask(ctx)
+		x.allowQuestions(ctx)
+		x.task.noteNamed()
+		return x.task.awaitEnd(ctx)
 	}
 	in, err := x.res.reconnectUntilOver(ctx, 0)
 	if _, ok := errors.AsType[*outOfReach](err); ok {

@@ -43,13 +43,6 @@ func (t *serverTask) pollInterval() time.Duration {
 	return min(max(time.Duration(min(t.mark.Poll, pollMost.Milliseconds()))*time.Millisecond, pollLeast), pollMost)
 }
 
-// resumeTask follows the task of a call that was sent before, perhaps by another replica.
-func (t *serverTask) resumeTask(ctx context.Context) error {
-	t.x.allowQuestions(ctx)
-	t.noteNamed()
-	return t.awaitEnd(ctx)
-}
-
 // awaitEnd follows the task to its end, and makes its result or its error the answer of the
 // exchange. It returns why neither can be had.
 func (t *serverTask) awaitEnd(ctx context.Context) error {
