@@ -88,12 +88,8 @@ func (h *HTTP) Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.Repl
 	if err := forward.Represented(ctx, r.Session); err != nil {
 		return shim.Reply{}, err
 	}
-	c := &call{h: h, sink: s}
-	c.r = r
-	c.r.Params = withAnswers(r.Params, r.Retry)
-	if s == nil {
-		c.sink = discard{}
-	}
+	r.Params = withAnswers(r.Params, r.Retry)
+	c := &call{h: h, r: r, sink: s}
 	return c.runAttempts(ctx)
 }
 

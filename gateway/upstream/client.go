@@ -157,9 +157,6 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 	if err := forward.Represented(ctx, r.Session); err != nil {
 		return shim.Reply{}, err
 	}
-	if s == nil {
-		s = discard{}
-	}
 	if c.sessionQuestion() {
 		return h.sessions.resumeSessionQuestion(ctx, r, c, s)
 	}

@@ -166,7 +166,7 @@ func (h *HTTP) probeEra(ctx context.Context, s shim.Session) (*verdict, Server, 
 func (h *HTTP) askDiscover(ctx context.Context, version string, s shim.Session) (jsonrpc.Message, error) {
 	ctx, cancel := h.wire.slowContext(forward.Unheard(ctx))
 	defer cancel()
-	x := h.wire.modernExchange(shim.Request{Method: mcp.MethodDiscover, Session: s}, discard{}, version)
+	x := h.wire.modernExchange(shim.Request{Method: mcp.MethodDiscover, Session: s}, nil, version)
 	x.uncancelled = true
 	return x.runRequest(ctx)
 }

@@ -333,7 +333,7 @@ func (h *getHold) attemptOpen(ctx context.Context, l *link) error {
 	h.renewWait()
 	h.s.get.mu.Unlock()
 	support := &h.s.t.support
-	x := h.s.newExchange(l.target, shim.Request{Method: "GET"}, discard{})
+	x := h.s.newExchange(l.target, shim.Request{Method: "GET"}, nil)
 	x.uncancelled, x.listens, x.isHeard = true, true, h.s.listeners.hasListener
 	x.rec.state.Last = h.last
 	defer x.beginExchange(ctx)()

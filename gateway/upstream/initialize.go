@@ -21,7 +21,7 @@ func (s *session) initializeServer(ctx context.Context, gen int64) (*link, error
 	defer cancel()
 	x := s.newExchange(target{era: mcp.Legacy}, shim.Request{
 		Method: mcp.MethodInitialize, Params: s.initializeParams(), Session: s.from,
-	}, discard{})
+	}, nil)
 	x.uncancelled = true
 	m, err := x.runRequest(ctx)
 	if err == nil && m.Error != nil {
@@ -144,7 +144,7 @@ func (s *session) sendCommand(ctx context.Context, l *link, method, name, value 
 	defer cancel()
 	params := append(jsonrpc.AppendString(nil, name), ':')
 	params = jsonrpc.Extend([]byte("{}"), jsonrpc.AppendString(params, value))
-	m, err := s.newExchange(l.target, shim.Request{Method: method, Params: params}, discard{}).runRequest(ctx)
+	m, err := s.newExchange(l.target, shim.Request{Method: method, Params: params}, nil).runRequest(ctx)
 	if err == nil && m.Error != nil {
 		err = m.Error
 	}

@@ -117,7 +117,7 @@ func (h *HTTP) listenModern(ctx context.Context, v *verdict, s shim.Session, f s
 
 // holdOnce holds one stream until it ends.
 func (sub *subscription) holdOnce(ctx context.Context, version string, s shim.Session, params json.RawMessage) error {
-	x := sub.wire.modernExchange(shim.Request{Method: mcp.MethodListen, Params: params, Session: s}, discard{}, version)
+	x := sub.wire.modernExchange(shim.Request{Method: mcp.MethodListen, Params: params, Session: s}, nil, version)
 	x.uncancelled, x.listens, x.outside = true, true, sub
 	m, err := x.runRequest(ctx)
 	if err == nil && m.Error != nil {

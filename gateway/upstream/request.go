@@ -10,8 +10,11 @@ import (
 	"taskgate/shim"
 )
 
-// newExchange is what both eras have in common.
+// newExchange is what both eras have in common. Without a sink nobody hears what the server says before its answer.
 func (w *wire) newExchange(to target, r shim.Request, sink shim.Sink) *exchange {
+	if sink == nil {
+		sink = discard{}
+	}
 	x := &exchange{
 		w: w, outside: discard{}, to: to, sink: sink, caller: r.Session, level: r.LogLevel,
 		id: w.nextID(), method: r.Method, name: r.Name, params: r.Params,
@@ -60,9 +63,9 @@ func (w *wire) declaredAbilities(r shim.Request) json.RawMessage {
 func (x *exchange) besideRequest(method string, params []byte) *exchange {
 	var y *exchange
 	if x.to.era == mcp.Modern {
-		y = x.w.modernExchange(shim.Request{Method: method, Params: params, Session: x.caller}, discard{}, x.to.version)
+		y = x.w.modernExchange(shim.Request{Method: method, Params: params, Session: x.caller}, nil, x.to.version)
 	} else {
-		y = x.w.newExchange(x.to, shim.Request{Method: method, Params: params}, discard{})
+		y = x.w.newExchange(x.to, shim.Request{Method: method, Params: params}, nil)
 		y.calls = x.calls
 	}
 	y.outside, y.uncancelled = x.outside, true

@@ -317,7 +317,7 @@ func (s *session) verifyGeneration(ctx context.Context, l *link) error {
 func (s *session) pingServer(ctx context.Context, l *link) error {
 	ctx, cancel := s.t.wire.slowContext(ctx)
 	defer cancel()
-	_, err := s.newExchange(l.target, shim.Request{Method: mcp.MethodPing, Session: s.from}, discard{}).runRequest(ctx)
+	_, err := s.newExchange(l.target, shim.Request{Method: mcp.MethodPing, Session: s.from}, nil).runRequest(ctx)
 	return err
 }
 
