@@ -48,7 +48,7 @@ var imports = map[string][]string{
 	"gateway/upstream/duplex":        {"gateway/upstream/transport", "shim", "internal/budget", "internal/jsonrpc", "internal/mcp", "internal/work"},
 	"gateway/upstream/forward":       {"shim", "internal/mcp"},
 	"gateway/upstream/remember":      {"internal/jsonrpc", "internal/work"},
-	"gateway/upstream/sse":           {"gateway/upstream/duplex", "gateway/upstream/forward", "gateway/upstream/streamable", "gateway/upstream/transport", "shim", "internal/eventstream", "internal/mcp"},
+	"gateway/upstream/sse":           {"gateway/upstream/duplex", "gateway/upstream/forward", "gateway/upstream/streamable", "gateway/upstream/transport", "shim", "internal/eventstream", "internal/mcp", "internal/work"},
 	"gateway/upstream/stdio":         {"gateway/upstream/duplex", "gateway/upstream/transport", "shim", "internal/jsonrpc", "internal/procgroup"},
 	"gateway/upstream/streamable":    {"gateway/upstream/forward", "gateway/upstream/transport", "shim", "internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/work"},
 	"gateway/upstream/transport":     {"gateway/upstream/forward", "shim", "internal/budget", "internal/jsonrpc", "internal/mcp"},

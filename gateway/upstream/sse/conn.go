@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"taskgate/gateway/upstream/streamable"
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/eventstream"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -25,7 +25,7 @@ import (
 // just when it is answered, net/http could close a connection that another request has by then.
 const postGrace = time.Second
 
-// conn is one connection of a server, and so one of its sessions. mu guards what follows it.
+// conn is one connection of a server, and so one of its sessions.
 type conn struct {
 	t        *Transport
 	first    *transport.Message // what the message that it was opened for brings besides its body
@@ -35,10 +35,7 @@ type conn struct {
 	events   *eventstream.Reader
 	life     context.Context
 	end      context.CancelCauseFunc
-	posts    sync.WaitGroup
-
-	mu   sync.Mutex
-	over bool // nothing more is posted
+	posts    work.Group // which lets nothing more in once the connection is over
 }
 
 // Send posts one message. A request counts as sent as soon as the server says something that
@@ -49,9 +46,13 @@ func (c *conn) Send(ctx context.Context, m *transport.Message, heard <-chan stru
 	}
 	done := make(chan error, 1)
 	var out atomic.Bool // it has a connection to go out on
-	if !c.begin(func() { done <- c.post(ctx, m, heard != nil, &out) }) {
+	if !c.posts.Enter() {
 		return duplex.ErrOver
 	}
+	go func() {
+		defer c.posts.Leave()
+		done <- c.post(ctx, m, heard != nil, &out)
+	}()
 	var err error
 	select {
 	case err = <-done:
@@ -69,17 +70,6 @@ func (c *conn) Send(ctx context.Context, m *transport.Message, heard <-chan stru
 	default:
 		return err
 	}
-}
-
-// begin has a POST run that Close waits for. It reports false if the connection is over.
-func (c *conn) begin(post func()) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.over {
-		return false
-	}
-	c.posts.Go(post)
-	return true
 }
 
 // post posts one message. Once it goes out, it outlives the request, and the connection, by a moment. Before, it is
@@ -167,11 +157,9 @@ func (c *conn) Stop() { c.end(duplex.ErrOver) }
 
 // Close waits for the end of what is being posted.
 func (c *conn) Close() {
-	c.mu.Lock()
-	c.over = true
-	c.mu.Unlock()
+	c.posts.Refuse()
 	c.end(duplex.ErrOver)
-	c.posts.Wait()
+	_ = c.posts.Wait(context.Background())
 	if c.body != nil {
 		c.body.Close()
 	}
