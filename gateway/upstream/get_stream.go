@@ -181,21 +181,17 @@ func (h *getHold) learnOutcome(open bool) {
 
 // closeOnce closes a channel, and reports whether it was not closed. Its owner's mutex is held.
 func closeOnce(c chan struct{}) bool {
-	select {
-	case <-c:
+	if work.IsClosed(c) {
 		return false
-	default:
-		close(c)
-		return true
 	}
+	close(c)
+	return true
 }
 
 // renewWait has callers wait for the next attempt. The mutex of the stream is held.
 func (h *getHold) renewWait() {
-	select {
-	case <-h.ready:
+	if work.IsClosed(h.ready) {
 		h.ready = make(chan struct{})
-	default:
 	}
 }
 
@@ -373,7 +369,7 @@ func (h *getHold) handleEvent(ctx context.Context, x *exchange, it *transport.Ev
 	if it.HasID {
 		h.last = it.ID
 	}
-	if it.HasRetry {
+	if it.Retry > 0 {
 		h.retry = min(it.Retry, maxRetry)
 	}
 	switch m := it.Message; m.Kind {

@@ -74,7 +74,7 @@ type resumption struct {
 // noteEvent takes note of an event: the server is there, and may say when to come back.
 func (r *resumption) noteEvent(it *transport.Event) {
 	r.tries, r.quiet = 0, 0
-	if it.HasRetry {
+	if it.Retry > 0 {
 		r.retry = min(it.Retry, maxRetry)
 	}
 }

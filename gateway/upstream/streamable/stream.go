@@ -119,7 +119,7 @@ func (s *stream) Next() *transport.Event {
 // readEvent reads an event. Other types than messages are not MCP's: some servers send
 // pings of their own. An event without data only carries its id (X9).
 func (s *stream) readEvent(e *transport.Event, ev *eventstream.Event) {
-	e.ID, e.HasID, e.Retry, e.HasRetry = ev.ID, ev.HasID, ev.Retry, ev.HasRetry
+	e.ID, e.HasID, e.Retry = ev.ID, ev.HasID, ev.Retry
 	switch data := ev.Data; {
 	case ev.Type != "" && ev.Type != "message", len(bytes.TrimSpace(data)) == 0:
 	case isFlat(data):

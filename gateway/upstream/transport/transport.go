@@ -135,9 +135,8 @@ type Event struct {
 	// ID is that of the event, for Message.Last; HasID says that it has one.
 	ID    string
 	HasID bool
-	// Retry is how long the server asks to wait before the stream is asked for again.
-	Retry    time.Duration
-	HasRetry bool
+	// Retry is how long the server asks to wait before the stream is asked for again; 0 for nothing new.
+	Retry time.Duration
 	// Err is io.EOF or io.ErrUnexpectedEOF at the end of the stream, the cause of the end of the
 	// context, a *shim.UpstreamError, or one of the network.
 	Err error
