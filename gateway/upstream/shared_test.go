@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -307,16 +308,17 @@ func TestReplicasHandAStreamOn(t *testing.T) {
 		a.wire.cfg.Sessions = m[0]
 		b := another(t, a)
 		b.wire.cfg.Sessions = m[1]
-		streams := make(chan *fake.Exchange, 1)
+		streams, busy := make(chan *fake.Exchange, 1), atomic.Bool{}
 		s.On("GET", func(x *fake.Exchange) {
-			select {
-			case streams <- x:
-				x.Head("text/event-stream")
-				x.Hang()
-				<-streams
-			default:
+			if !busy.CompareAndSwap(false, true) {
 				fake.Status(http.StatusConflict, "", "")(x)
+				return
 			}
+			x.Head("text/event-stream")
+			streams <- x
+			x.Hang()
+			<-streams
+			busy.Store(false)
 		})
 		say := func(list string) {
 			t.Helper()
