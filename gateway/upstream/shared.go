@@ -252,8 +252,11 @@ func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link,
 // it likes, and who waits for it may be elsewhere: the call with that progress token, or the listener of the
 // client. So what nobody here waits for is told to all.
 type others struct {
-	heard  sync.Once
-	untold chan told // what waits for the store; what does not fit is dropped: nobody waits for a slow store
+	heard sync.Once
+	wake  chan struct{} // a signal: there is something to tell
+
+	mu     sync.Mutex
+	untold []told // what waits for the store; more than mostUntold is dropped: nobody waits for a slow store
 }
 
 // told is a notification in the session of a key.
@@ -270,13 +273,15 @@ const (
 // hearOthers begins to tell the other replicas, and to hear them, where that has not begun.
 func (t *sessionTable) hearOthers() {
 	t.others.heard.Do(func() {
-		t.others.untold = make(chan told, mostUntold)
+		t.others.wake = make(chan struct{}, 1)
 		t.work.Go(context.Background(), func(ctx context.Context) {
 			for {
 				select { // whoever has something to tell wakes it
-				case n := <-t.others.untold:
-					if err := t.wire.cfg.Sessions.Tell(ctx, n.key, n.message); err != nil {
-						t.wire.log.Debug("what a server said was not told to other replicas", "err", err)
+				case <-t.others.wake:
+					for _, n := range t.others.takeUntold() {
+						if err := t.wire.cfg.Sessions.Tell(ctx, n.key, n.message); err != nil {
+							t.wire.log.Debug("what a server said was not told to other replicas", "err", err)
+						}
 					}
 				case <-ctx.Done():
 					return
@@ -294,7 +299,7 @@ func (t *sessionTable) tellOthers(key string, n shim.Notification) {
 	}
 	message := jsonrpc.AppendNotification([]byte(t.wire.cfg.Replica+" "), n.Method, n.Params)
 	jsonrpc.OneLine(message)
-	t.addUntold(told{key, message})
+	t.others.addUntold(told{key, message})
 }
 
 // freed is told of a session whose GET stream a replica has closed.
@@ -302,15 +307,26 @@ const freed = "freed"
 
 // tellFreed tells the other replicas that the GET stream of a session can be opened. It does not block.
 func (t *sessionTable) tellFreed(key string) {
-	t.addUntold(told{key, []byte(t.wire.cfg.Replica + " " + freed)})
+	t.others.addUntold(told{key, []byte(t.wire.cfg.Replica + " " + freed)})
 }
 
 // addUntold has something told.
-func (t *sessionTable) addUntold(n told) {
-	select {
-	case t.others.untold <- n:
-	default:
+func (o *others) addUntold(n told) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.untold) < mostUntold {
+		o.untold = append(o.untold, n)
+		work.Signal(o.wake)
 	}
+}
+
+// takeUntold takes what is to be told.
+func (o *others) takeUntold() []told {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := o.untold
+	o.untold = nil
+	return all
 }
 
 // takeTold takes what a replica tells: this one knows what itself has told.
