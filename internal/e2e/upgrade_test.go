@@ -25,7 +25,7 @@ import (
 )
 
 // previousCommit is the version before this one: what is released, or else a commit.
-const previousCommit = "7d1d12f947b5d0da05a3805ab41ddd2a64b8cddf"
+const previousCommit = "512305f98ab4683c28d59a39304449943ddd958d"
 
 var upgrades = flag.Int("upgrades", 2, "how often TestUpgrade goes from the version before to this one and back")
 
