@@ -211,7 +211,7 @@ func TestLogOfOlderRedis(t *testing.T) {
 }
 
 // Redis comes back as it was some messages ago, and another replica, which has not seen them, is the first to add one.
-// Whoever goes on with the stream that had them learns that messages are missing.
+// A reader that goes on with the stream that had them learns that messages are missing.
 func TestLogOfOlderRedisAtAnother(t *testing.T) {
 	t.Parallel()
 	redis, o := redistest.Start(t), testOptions()

@@ -32,13 +32,10 @@ local ENDED, LEFT = '', '-' -- in place of the replica that keeps a stream
 local function size(entry) return #entry[2][2] + #entry[2][4] end
 local function enter(name, kind, text, question)
   last = math.max(now() * per_ms, last + 1)
-  local entry = { int(last), { 'stream', name, kind, text } }
-  if question then
-    redis.call('XADD', KEYS[1], entry[1], 'stream', name, kind, text, 'question', question)
-  else
-    redis.call('XADD', KEYS[1], entry[1], 'stream', name, kind, text)
-  end
-  bytes = bytes + size(entry)
+  local fields = { 'stream', name, kind, text }
+  if question then fields[5], fields[6] = 'question', question end
+  redis.call('XADD', KEYS[1], int(last), unpack(fields))
+  bytes = bytes + #name + #text
 end
 -- remove takes an entry out, with what is known because of it.
 local function remove(entry)
@@ -107,7 +104,8 @@ local function make_room()
   end
 end
 -- over ends the stream. What is left can be opened again, and has a note for whoever does.
-local function over(kind, how, with)
+local function over(kind, with)
+  local how = kind == 'end' and ENDED or LEFT
   enter(stream, kind, '')
   redis.call('HSET', KEYS[2], 's:' .. stream, how, 'n:' .. stream, with)
   redis.call('HDEL', KEYS[2], 'o:' .. stream)
@@ -167,11 +165,11 @@ elseif what == 'post' then
 elseif what == 'bury' then
   if keeper ~= value or note ~= extra or ops ~= next_arg() then return { 'taken' } end
   for _, message in ipairs(list()) do enter(stream, 'message', message) end
-  over('end', ENDED, '')
+  over('end', '')
 elseif what == 'end' then
-  if keeper == me then over('end', ENDED, extra) end
+  if keeper == me then over('end', extra) end
 elseif what == 'leave' then
-  if keeper == me then over('left', LEFT, extra) end
+  if keeper == me then over('left', extra) end
 elseif keeper ~= me then
   return { 'taken' }
 elseif what == 'note' then
