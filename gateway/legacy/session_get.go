@@ -154,16 +154,22 @@ func (s *session) timeDetached(since time.Time) time.Duration {
 	return time.Since(since)
 }
 
+// readOther reads the note of the session's GET stream. It reports false unless another replica has that.
+func (s *session) readOther(ctx context.Context) (note []byte, ok bool) {
+	state, note, err := s.table.store.State(ctx, s.id, getStream)
+	return note, err == nil && state == "open" && holderOf(note) != s.table.name
+}
+
 // isElsewhere reports whether another replica has the session's GET stream.
 func (s *session) isElsewhere(ctx context.Context) bool {
-	state, note, err := s.table.store.State(ctx, s.id, getStream)
-	return err == nil && state == "open" && holderOf(note) != s.table.name
+	_, ok := s.readOther(ctx)
+	return ok
 }
 
 // isHeardElsewhere reports whether another replica has the session's GET stream, and listens for these resources.
 func (s *session) isHeardElsewhere(ctx context.Context, uris []string) bool {
-	state, note, err := s.table.store.State(ctx, s.id, getStream)
-	return err == nil && state == "open" && holderOf(note) != s.table.name && listensFor(note, uris)
+	note, ok := s.readOther(ctx)
+	return ok && listensFor(note, uris)
 }
 
 // holderNote is the note of the GET stream while this replica keeps it: who does, and for

@@ -297,21 +297,12 @@ func (h *getHold) pauseBefore(ctx context.Context, least, most time.Duration) er
 	return err
 }
 
-// noteFreed says that another replica has closed the stream.
-func (st *getStream) noteFreed() {
+// nudgeStream has a stream that rests be opened now. freed says that another replica has closed it.
+func (st *getStream) nudgeStream(freed bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if h := st.cur; h != nil && h.rests {
-		h.freed = true
-		h.hurryAttempt()
-	}
-}
-
-// nudgeStream has a stream that rests be opened now.
-func (st *getStream) nudgeStream() {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if h := st.cur; h != nil && h.rests {
+		h.freed = h.freed || freed
 		h.hurryAttempt()
 	}
 }

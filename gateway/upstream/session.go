@@ -243,7 +243,7 @@ func (s *session) shakeHands(ctx context.Context) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.get.nudgeStream()
+	s.get.nudgeStream(false)
 	switch {
 	case over:
 		s.deleteAtServer() // who wanted it has left meanwhile

@@ -342,7 +342,7 @@ func (t *sessionTable) takeTold(key string, message []byte) {
 	t.mu.Unlock()
 	for _, s := range variants {
 		if isFreed {
-			s.get.noteFreed()
+			s.get.nudgeStream(true)
 			continue
 		}
 		s.passNotification(shim.Notification{Method: m.Method, Params: m.Params})

@@ -254,14 +254,21 @@ func TestSharedStoreAway(t *testing.T) {
 	})
 }
 
+// shareSessions is another replica, which shares sessions with a.
+func shareSessions(t *testing.T, a *HTTP) *HTTP {
+	t.Helper()
+	m := newSharedMaps("a", "other")
+	a.wire.cfg.Sessions = m[0]
+	b := another(t, a)
+	b.wire.cfg.Sessions = m[1]
+	return b
+}
+
 // A server says on any stream of a session what is for a call or a listener at another replica (mcp-go 1.2.1 does).
 // Each of them hears it once.
 func TestReplicasHearForEachOther(t *testing.T) {
 	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
-		m := newSharedMaps("a", "other")
-		a.wire.cfg.Sessions = m[0]
-		b := another(t, a)
-		b.wire.cfg.Sessions = m[1]
+		b := shareSessions(t, a)
 		e := hearIn(t, a, together().Session, everything)
 		s.On("GET", fake.Status(http.StatusConflict, "", "")) // b has no stream of its own
 		posts, may := make(chan *fake.Exchange, 2), make(chan struct{})
@@ -304,10 +311,7 @@ func TestReplicasHearForEachOther(t *testing.T) {
 // at everything again.
 func TestReplicasHandAStreamOn(t *testing.T) {
 	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
-		m := newSharedMaps("a", "other")
-		a.wire.cfg.Sessions = m[0]
-		b := another(t, a)
-		b.wire.cfg.Sessions = m[1]
+		b := shareSessions(t, a)
 		streams, busy := make(chan *fake.Exchange, 1), atomic.Bool{}
 		s.On("GET", func(x *fake.Exchange) {
 			if !busy.CompareAndSwap(false, true) {
