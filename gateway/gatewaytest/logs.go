@@ -31,7 +31,7 @@ func (r *replica) since(id, stream string, after int64) (string, int64) {
 	return state + out.String(), after
 }
 
-func (r *replica) state(id, stream string) (state, note string) {
+func (r *replica) readState(id, stream string) (state, note string) {
 	r.t.Helper()
 	state, b, err := r.State(r.t.Context(), id, stream)
 	if err != nil {
@@ -122,7 +122,7 @@ func testLogs(t *testing.T, open OpenSessions) {
 	b.expect("s", "x", first, `open {"a": "three\u0000"}`)
 	a.expect("s", "y", 0, "open two")
 	a.expect("s", "y", last+10, "open missing")
-	if state, _ := a.state("s", "y"); state != "open" {
+	if state, _ := a.readState("s", "y"); state != "open" {
 		t.Errorf("it is %s", state)
 	}
 	if err := a.Finish(t.Context(), "s", "x", false); err != nil {
@@ -250,7 +250,7 @@ func testBury(t *testing.T, open OpenSessions) {
 		if buried || err != nil {
 			t.Errorf("buried in spite of %s: %t, %v", what, buried, err)
 		}
-		until(t, "it is lost once more", func() bool { got, _ := b.state("s", "busy"); return got == "lost" })
+		until(t, "it is lost once more", func() bool { got, _ := b.readState("s", "busy"); return got == "lost" })
 	}
 	b.expect("s", "busy", 0, "lost two")
 }
@@ -267,7 +267,7 @@ func testKeeper(t *testing.T, open OpenSessions) {
 	}
 	noted := func(want string) {
 		t.Helper()
-		if _, note := b.state("s", "x"); note != want {
+		if _, note := b.readState("s", "x"); note != want {
 			t.Errorf("note %s, want %s", note, want)
 		}
 	}
@@ -291,7 +291,7 @@ func testKeeper(t *testing.T, open OpenSessions) {
 	if b.note("s", "x", "[4]") {
 		t.Error("the note of a stream that has ended was changed")
 	}
-	if got, _ := b.state("s", "x"); got != "ended" {
+	if got, _ := b.readState("s", "x"); got != "ended" {
 		t.Errorf("it is %s", got)
 	}
 	for _, add := range []func(id, stream, message string) int64{a.append, b.append, a.post, b.post} {

@@ -89,7 +89,7 @@ func (r *Answers[K, T]) Get(ctx context.Context, k K, patience time.Duration, as
 		ctx, cancel = context.WithTimeout(ctx, patience)
 		defer cancel()
 	}
-	now, err := work.Once(ctx, r.work, &r.asking, spell(k), func(ctx context.Context) (*Answer[T], error) { return r.renew(ctx, k, ask) })
+	now, err := work.Once(ctx, r.work, &r.asking, spellKey(k), func(ctx context.Context) (*Answer[T], error) { return r.renew(ctx, k, ask) })
 	if err != nil {
 		return old, err
 	}
@@ -160,7 +160,7 @@ func (r *Answers[K, T]) Doubt(age time.Duration, which func(K) bool) {
 			old.Until = until
 		}
 		r.m[k] = &old
-		r.asking.Forget(spell(k))
+		r.asking.Forget(spellKey(k))
 	}
 }
 
@@ -171,13 +171,13 @@ func (r *Answers[K, T]) Drop(which func(K) bool) {
 	for k := range r.m {
 		if which(k) {
 			delete(r.m, k)
-			r.asking.Forget(spell(k))
+			r.asking.Forget(spellKey(k))
 		}
 	}
 }
 
-// spell is a key as a singleflight.Group takes it.
-func spell(k any) string { return fmt.Sprintf("%#v", k) }
+// spellKey is a key as a singleflight.Group takes it.
+func spellKey(k any) string { return fmt.Sprintf("%#v", k) }
 
 // Every picks every answer.
 func Every[K comparable](K) bool { return true }

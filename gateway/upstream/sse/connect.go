@@ -104,10 +104,10 @@ func (c *conn) setEndpoint(named string) error {
 	if c.host != "" && strings.EqualFold(u.Host, c.host) {
 		u.Scheme, u.Host = c.t.cfg.URL.Scheme, c.t.cfg.URL.Host // the name by which it was asked
 	}
-	if origin(u) != origin(c.t.cfg.URL) {
+	if originOf(u) != originOf(c.t.cfg.URL) {
 		return &duplex.Ending{
 			Kind: shim.KindProtocol, How: "names an endpoint of another origin, to which nothing is sent",
-			Err: fmt.Errorf("the endpoint is at %s, the server at %s", origin(u), origin(c.t.cfg.URL)),
+			Err: fmt.Errorf("the endpoint is at %s, the server at %s", originOf(u), originOf(c.t.cfg.URL)),
 		}
 	}
 	u.User, u.Fragment, u.RawFragment = c.t.cfg.URL.User, "", ""
@@ -115,5 +115,5 @@ func (c *conn) setEndpoint(named string) error {
 	return nil
 }
 
-// origin is that of a URL (RFC 6454 section 4).
-func origin(u *url.URL) string { return u.Scheme + "://" + strings.ToLower(streamable.HostPort(u)) }
+// originOf is that of a URL (RFC 6454 section 4).
+func originOf(u *url.URL) string { return u.Scheme + "://" + strings.ToLower(streamable.HostPort(u)) }
