@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"slices"
-	"unicode/utf16"
-	"unicode/utf8"
 )
 
 // The walker reads one JSON text from front to back, and checks each byte of it after RFC 8259. A check begins at an
@@ -153,11 +151,11 @@ const fewNames = 12
 
 // addName adds a quoted name to those of an object. It reports false, with the reason, if it is there already.
 func (w *walker) addName(o *object, quoted []byte) bool {
-	if !w.strict && !validString(quoted) {
+	name, err := decodeString(quoted)
+	if err != nil {
 		w.failWith(reasonUTF8)
 		return false
 	}
-	name := decodedName(quoted)
 	if o.hasName(w.names, name) {
 		w.failWith(reasonDuplicate)
 		return false
@@ -183,14 +181,6 @@ func (o *object) hasName(names [][]byte, name []byte) bool {
 		return have
 	}
 	return slices.ContainsFunc(names[o.from:], func(have []byte) bool { return bytes.Equal(have, name) })
-}
-
-// decodedName is a quoted name without quotes and escapes.
-func decodedName(quoted []byte) []byte {
-	if name, plain := unescaped(quoted); plain {
-		return name
-	}
-	return []byte(unquote(quoted))
 }
 
 func (w *walker) checkLiteral(i int, word string) int {
@@ -276,47 +266,26 @@ func (w *walker) checkString(i int) int {
 // isEscape marks the bytes that may follow a backslash, but for the u.
 var isEscape = [256]bool{'"': true, '\\': true, '/': true, 'b': true, 'f': true, 'n': true, 'r': true, 't': true}
 
-// checkEscape checks what follows a backslash. A strict walker wants surrogates in pairs.
+// checkEscape checks what follows a backslash. Surrogates without their pair are taken: JavaScript and Python write
+// them where a text was cut within an emoji.
 func (w *walker) checkEscape(i int) int {
 	if i < len(w.in) && isEscape[w.in[i]] {
 		return i + 1
 	}
-	return w.checkCharacter(i)
-}
-
-// checkCharacter checks the number of a character, or of two that are a pair of surrogates.
-func (w *walker) checkCharacter(i int) int {
 	if !w.hasByte(i, 'u') {
 		return w.failAt(i)
 	}
-	first, i := w.readHex(i + 1)
-	if i < 0 || !w.strict || !utf16.IsSurrogate(first) {
-		return i
-	}
-	if !w.hasByte(i, '\\') || !w.hasByte(i+1, 'u') {
-		return w.failWith(reasonUTF8)
-	}
-	second, i := w.readHex(i + 2)
-	if i >= 0 && utf16.DecodeRune(first, second) == utf8.RuneError {
-		return w.failWith(reasonUTF8)
+	return w.checkHex(i + 1)
+}
+
+// checkHex checks the four digits of an escaped character.
+func (w *walker) checkHex(i int) int {
+	for end := i + 4; i < end; i++ {
+		if i >= len(w.in) || !isHex(w.in[i]) {
+			return w.failAt(i)
+		}
 	}
 	return i
 }
 
-// readHex reads the four digits of an escaped character.
-func (w *walker) readHex(i int) (r rune, next int) {
-	for end := i + 4; i < end; i++ {
-		if i >= len(w.in) {
-			return 0, w.failAt(i)
-		}
-		switch c := w.in[i]; {
-		case '0' <= c && c <= '9':
-			r = r<<4 | rune(c-'0')
-		case 'a' <= c|0x20 && c|0x20 <= 'f':
-			r = r<<4 | rune(c|0x20-'a'+10)
-		default:
-			return 0, w.failAt(i)
-		}
-	}
-	return r, i
-}
+func isHex(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f' }

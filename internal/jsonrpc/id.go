@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -101,24 +100,23 @@ func isInteger(b []byte) bool {
 // validString reports whether b is one JSON string of valid UTF-8 without lone
 // surrogates.
 func validString(b []byte) bool {
-	if _, plain := unescaped(b); plain {
-		return true
-	}
-	if len(b) == 0 || b[0] != '"' || !utf8.Valid(b) {
-		return false
-	}
-	w := walker{in: b, strict: true}
-	return w.checkString(0) == len(b)
+	_, err := decodeString(b)
+	return err == nil
 }
 
 // unquote decodes a JSON string; bytes that are not UTF-8 and lone surrogates
 // become U+FFFD. What is not a string at all gives what could be read of it.
 func unquote(raw []byte) string {
-	if plain, ok := unescaped(raw); ok {
-		return string(plain)
-	}
-	s, _ := jsontext.AppendUnquote(nil, raw)
+	s, _ := decodeString(raw)
 	return string(s)
+}
+
+// decodeString is unquote with an error for what validString refuses.
+func decodeString(raw []byte) ([]byte, error) {
+	if plain, ok := unescaped(raw); ok {
+		return plain, nil
+	}
+	return jsontext.AppendUnquote(nil, raw)
 }
 
 // unescaped returns the characters of a JSON string that contains no escapes

@@ -6,7 +6,7 @@ import (
 )
 
 // Parse reads a message from a client. It is strict at every depth: duplicate
-// names, invalid UTF-8, lone surrogates, more than 1,000 levels of nesting and
+// names, invalid UTF-8, names with lone surrogates, more than 1,000 levels of nesting and
 // trailing bytes are refused, because two readers could take such a text for
 // two different calls. Member names are compared exactly, case included;
 // unknown members of the envelope are ignored. The error is a *[ParseError].

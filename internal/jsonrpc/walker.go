@@ -97,7 +97,8 @@ func (w *walker) nextName() (name []byte, perr *ParseError) {
 	case at.to == 0:
 		return nil, w.checkEnd()
 	}
-	return decodedName(w.in[at.from:at.to:at.to]), nil
+	name, _ = decodeString(w.in[at.from:at.to:at.to]) // checkName has refused what has an error
+	return name, nil
 }
 
 // nextValue returns the next value. It aliases the input.
