@@ -55,10 +55,12 @@ func (r *run) settle() {
 	case errors.Is(err, ErrFinal):
 		how = finish{Cancelled, semconv.OutcomeCancelled, semconv.OutcomeCancelled}
 		r.holdCancellation()
-	case errors.Is(err, ErrLeaseLost), errors.Is(err, ErrDetached):
+		return
+	case errors.Is(err, ErrLeaseLost), errors.Is(err, ErrDetached): // another replica goes on with it
 		how = finish{Working, semconv.OutcomeLeft, labelOf(err)}
+		return
 	}
-	if err != nil && !errors.Is(err, ErrFinal) && !errors.Is(err, ErrDetached) {
+	if err != nil {
 		r.observed.logRun(slog.LevelError, "the outcome of a task could not be recorded", "err", err)
 	}
 }
