@@ -69,6 +69,8 @@ func TestMisbehaviour(t *testing.T) {
 			x.Event(x.Fill(result))
 		}, "", 0, 1},
 		{"wrong id event", fake.Stream(strings.Replace(result, "{id}", `"other"`, 1)), shim.KindClosed, 0, 1},
+		{"id as text", fake.Stream(`{"jsonrpc":"2.0","id":"{id}","result":{}}`), "", 0, 1},
+		{"id with a fraction", fake.Stream(`{"jsonrpc":"2.0","id":{id}.0,"result":{}}`), "", 0, 1},
 		{"result null beside an error", fake.Stream(`{"jsonrpc":"2.0","id":{id},"result":null,"error":{"code":7,"message":"no"}}`), "", 7, 1},
 		{"result and error", fake.Stream(`{"jsonrpc":"2.0","id":{id},"result":{},"error":{"code":7,"message":"no"}}`), shim.KindProtocol, 0, 1},
 		{"not UTF-8", fake.Stream(strings.Replace(result, "ok", "\xff", 1)), "", 0, 1},

@@ -79,9 +79,8 @@ func (c *sessionCalls) unfollowProgress(token string, x *exchange) {
 // reports whether it is here. Progress belongs on the stream of the call (X4), but clients go by the
 // token alone, and mcp-go 1.2.1 says it on whichever stream of the session is ready.
 func (c *sessionCalls) passProgress(params []byte) bool {
-	token, _ := jsonrpc.GetString(params, mcp.MetaProgressToken)
 	c.mu.Lock()
-	x := c.told[token]
+	x := c.told[tokenOf(params)]
 	c.mu.Unlock()
 	if x == nil {
 		return false

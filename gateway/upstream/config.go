@@ -94,9 +94,11 @@ type Config struct {
 	// to the hold of the context that a call is made with, where it has one.
 	Budget *budget.Bytes
 
-	// Replica begins the ids and progress tokens that are sent upstream,
-	// "<replica>-<n>", so that no two replicas collide in one session.
+	// Replica tells this process from others that have the same sessions.
 	Replica string
+	// FirstID is where the ids of requests, which are their progress tokens too, begin. The ranges of
+	// two replicas must be apart: they send requests in the same session. See SpreadIDs.
+	FirstID int64
 	// GatewayInfo is the clientInfo where a Session names no client.
 	GatewayInfo Info
 

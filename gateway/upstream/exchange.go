@@ -177,7 +177,7 @@ func (x *exchange) cancelUpstream(ctx context.Context) {
 	}
 	ctx, cancel := outliveCaller(ctx, cancelTimeout)
 	defer cancel()
-	cancelled := mcp.AppendCancelled(nil, jsonrpc.StringID(x.rec.state.ID), reason)
+	cancelled := mcp.AppendCancelled(nil, jsonrpc.TextID(x.rec.state.ID), reason)
 	if err := x.w.tellServer(ctx, x.to, cancelled); err != nil {
 		x.w.log.Debug("cancellation was not delivered", "err", err)
 	}
@@ -224,7 +224,7 @@ func (x *exchange) awaitCredential(ctx context.Context) error {
 // newMessage is a message of the exchange for the transport.
 func (x *exchange) newMessage(method string, body []byte) *transport.Message {
 	m := x.to.newMessage(body)
-	m.ID, m.Method, m.Params = jsonrpc.StringID(x.id), method, x.params
+	m.ID, m.Method, m.Params = jsonrpc.TextID(x.id), method, x.params
 	m.Header, m.Caller = x.header, x.caller
 	if len(x.trace) > 0 { // there too, for proxies that look there
 		m.Header = make(http.Header, len(x.header)+len(x.trace))
@@ -405,20 +405,20 @@ func (x *exchange) isAnswer(m jsonrpc.Message) bool {
 	if m.ID.IsZero() {
 		return m.Kind == jsonrpc.ErrorResponse && !x.res.resumed
 	}
-	return m.ID.Equal(jsonrpc.StringID(x.id))
+	return m.ID.Equal(jsonrpc.TextID(x.id))
 }
 
 // encodeRequest writes the request with its _meta.
 func (x *exchange) encodeRequest() []byte {
 	pairs := x.meta
 	if x.progress {
-		pairs = append(pairs, text(mcp.MetaProgressToken, x.id))
+		pairs = append(pairs, pair{mcp.MetaProgressToken, json.RawMessage(jsonrpc.TextID(x.id).Raw())})
 	}
 	for key, value := range x.trace {
 		pairs = append(pairs, text(key, value))
 	}
 	params := withMeta(x.params, pairs)
-	return jsonrpc.AppendRequest(make([]byte, 0, len(params)+128), jsonrpc.StringID(x.id), x.method, params)
+	return jsonrpc.AppendRequest(make([]byte, 0, len(params)+128), jsonrpc.TextID(x.id), x.method, params)
 }
 
 // discard is the Sink, and the hearer, of requests that the gateway makes for itself.

@@ -317,7 +317,8 @@ func TestGETIsAnsweredWithAPage(t *testing.T) {
 }
 
 // Progress of a call may come on the GET stream of its session: it goes to the call that has
-// the token, whoever has the stream opened. Once that has ended, it is nobody's.
+// the token, whoever has the stream opened and however the server spells the number that it is. Once that has ended,
+// it is nobody's.
 func TestProgressOnTheGETStream(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		may := make(chan struct{})
@@ -327,18 +328,18 @@ func TestProgressOnTheGETStream(t *testing.T) {
 		first := aloftIn(t, h, in("a", ``), one)
 		second := aloftIn(t, h, in("a", ``), two)
 		calls := s.Seen("tools/call")
-		say := func(of, n int) {
+		say := func(of, n int, spell string) {
 			token, _ := jsonrpc.Get(calls[of].Params, "_meta", "progressToken")
-			s.Notify("notifications/progress", fmt.Sprintf(`{"progressToken":%s,"progress":%d,"message":"step %d"}`, token, n, n))
+			s.Notify("notifications/progress", fmt.Sprintf(`{"progressToken":%s,"progress":%d,"message":"step %d"}`, fmt.Sprintf(spell, token), n, n))
 			synctest.Wait()
 		}
-		say(0, 1)
-		say(0, 2)
-		say(1, 3)
+		say(0, 1, `%s`)
+		say(0, 2, `"%s"`)
+		say(1, 3, `%s.0`)
 		close(may)
 		first.ended(t)
 		second.ended(t)
-		say(0, 4)
+		say(0, 4, `%s`)
 		heard := func(s *shimtest.Sink) (all string) {
 			progress, _ := s.Heard()
 			for _, p := range progress {

@@ -35,14 +35,20 @@ func (x *exchange) passNotification(m jsonrpc.Message) {
 // does. That of some servers does not rise: each message may be the text of a status or a piece of a
 // result, and what must rise for a client does (shim.Rises).
 func (x *exchange) heardProgress(params []byte) bool {
-	token, ok := jsonrpc.GetString(params, mcp.MetaProgressToken)
-	if !ok || token != x.rec.state.ID {
+	if tokenOf(params) != x.rec.state.ID {
 		return false
 	}
 	p := progressOf(params)
 	x.rec.noteHeard(p.Progress)
 	x.rec.passProgress(p)
 	return true
+}
+
+// tokenOf is the token of progress as nextID writes it; "" for none.
+func tokenOf(params []byte) string {
+	raw, _ := jsonrpc.Get(params, mcp.MetaProgressToken)
+	token, _ := jsonrpc.ParseEchoed(raw)
+	return token.String()
 }
 
 func progressOf(params []byte) shim.Progress {

@@ -161,7 +161,7 @@ func detach(t *testing.T, h *HTTP, r shim.Request, sink *shimtest.Sink, after ti
 func another(t *testing.T, h *HTTP) *HTTP {
 	t.Helper()
 	c := h.wire.cfg
-	c.Replica = "other"
+	c.Replica, c.FirstID = "other", 1000
 	o, err := New(c)
 	if err != nil {
 		t.Fatal(err)

@@ -114,7 +114,7 @@ func TestSessionHeaders(t *testing.T) {
 		if got := s.Seen("initialize")[0].Header; got.Get("Mcp-Session-Id") != "" {
 			t.Errorf("initialize names a session: %v", got)
 		}
-		if id := s.Seen("tools/call")[0].ID; !strings.HasPrefix(id, `"tg-`) {
+		if id := s.Seen("tools/call")[0].ID; id != "3" { // servers may read numbers alone
 			t.Errorf("id %s", id)
 		}
 	})

@@ -249,7 +249,7 @@ func (t *serverTask) openResult(ctx context.Context) (transport.Stream, error) {
 	x.setID(id)
 	x.rec.amendCheckpoint(func(c *checkpoint) { c.Last, t.mark.Wait = "", id })
 	x.rec.unnoted = false
-	in, err := x.postRequest(forward.For(x.life, forward.Later), mcp.MethodTasksResult, jsonrpc.AppendRequest(nil, jsonrpc.StringID(id), mcp.MethodTasksResult, t.withTaskID()))
+	in, err := x.postRequest(forward.For(x.life, forward.Later), mcp.MethodTasksResult, jsonrpc.AppendRequest(nil, jsonrpc.TextID(id), mcp.MethodTasksResult, t.withTaskID()))
 	if err != nil {
 		return nil, x.judgeError(ctx, err)
 	}

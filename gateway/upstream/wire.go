@@ -40,6 +40,7 @@ type wire struct {
 func newWire(c Config) (*wire, error) {
 	c = c.withDefaults()
 	w := &wire{cfg: c, log: c.Logger.With("upstream", c.Name), via: c.Transport}
+	w.serial.Store(c.FirstID)
 	var u *url.URL
 	if c.Transport == nil {
 		var err error
@@ -90,10 +91,20 @@ func fixedAttrs(c Config, u *url.URL) []attribute.KeyValue {
 	return attrs
 }
 
-// nextID makes the id of a request, which is also its progress token.
-func (w *wire) nextID() string {
-	return w.cfg.Replica + "-" + strconv.FormatInt(w.serial.Add(1), 10)
+// SpreadIDs chooses the FirstID of a process at random. Ids stay below 10^14, of which Lua's cjson
+// writes each digit. A server that is a process of its own gets them from one replica alone: they stay
+// below 2^31, for servers in C.
+func SpreadIDs(own bool) int64 {
+	if own {
+		return rand.Int64N(1 << 30)
+	}
+	return rand.Int64N(1<<26) << 20
 }
+
+// nextID makes the id of a request, which is also its progress token: the text of a whole number. All
+// SDKs but Java's send numbers, and there are servers that read nothing else, such as Xcode's
+// (github.com/can1357/oh-my-pi/pull/7107) and that of WordPress (github.com/WordPress/mcp-adapter/issues/143).
+func (w *wire) nextID() string { return strconv.FormatInt(w.serial.Add(1), 10) }
 
 // slowContext bounds one request of a handshake.
 func (w *wire) slowContext(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -3,6 +3,7 @@ package jsonrpc
 import (
 	"bytes"
 	"errors"
+	"math"
 	"strconv"
 	"strings"
 
@@ -36,6 +37,20 @@ func ParseID(raw []byte) (ID, error) {
 	return ID{string(raw)}, nil
 }
 
+// ParseEchoed reads an id or a progress token that a peer repeats: one that means a whole number is
+// that number. Clients made with the TypeScript SDK take 7.0 and "7" for the 7 that they have sent, so
+// servers in languages that know one kind of number, or text alone, work with them.
+func ParseEchoed(raw []byte) (ID, error) {
+	id, err := ParseID(raw)
+	if err == nil {
+		return TextID(id.String()), nil
+	}
+	if f, failed := strconv.ParseFloat(string(raw), 64); failed == nil && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
+		return IntID(int64(f)), nil
+	}
+	return ID{}, err
+}
+
 // maxID is far beyond the ids that clients make.
 const maxID = 1 << 10
 
@@ -48,6 +63,14 @@ func StringID(s string) ID { return ID{string(AppendString(nil, s))} }
 
 // IntID is the id with the integer value n.
 func IntID(n int64) ID { return ID{strconv.FormatInt(n, 10)} }
+
+// TextID is the id that String gives as s: a number if s is that of a whole number, else a string.
+func TextID(s string) ID {
+	if isInteger(s) {
+		return ID{s}
+	}
+	return StringID(s)
+}
 
 // IsZero reports whether there is no id. The number 0 and the empty string are
 // ids.
@@ -82,15 +105,15 @@ func (id ID) Key() string {
 func (id ID) isString() bool { return id.raw != "" && id.raw[0] == '"' }
 
 // isInteger reports whether b is a JSON number without fraction and exponent.
-func isInteger(b []byte) bool {
+func isInteger[T string | []byte](b T) bool {
 	if len(b) > 0 && b[0] == '-' {
 		b = b[1:]
 	}
 	if len(b) == 0 || b[0] == '0' && len(b) > 1 {
 		return false
 	}
-	for _, c := range b {
-		if c < '0' || c > '9' {
+	for i := range len(b) {
+		if b[i]-'0' > 9 {
 			return false
 		}
 	}

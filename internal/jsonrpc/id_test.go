@@ -57,6 +57,18 @@ func mustID(t testing.TB, s string) ID {
 	return id
 }
 
+func TestParseEchoed(t *testing.T) {
+	for in, want := range map[string]string{
+		`7`: `7`, `"7"`: `7`, `7.0`: `7`, `7e0`: `7`, `7.0123456789012E13`: `70123456789012`, `"-3"`: `-3`, `"r-5"`: `"r-5"`, `"07"`: `"07"`, `""`: `""`,
+		`7.5`: ``, `1e300`: ``, `null`: ``, `true`: ``, `[7]`: ``, ``: ``,
+	} {
+		id, err := ParseEchoed([]byte(in))
+		if id.Raw() != want || (err == nil) != (want != "") {
+			t.Errorf("%s: %s, %v", in, id.Raw(), err)
+		}
+	}
+}
+
 func TestIDEqual(t *testing.T) {
 	for _, tt := range []struct {
 		a, b string

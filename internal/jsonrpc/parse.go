@@ -16,8 +16,8 @@ func Parse(b []byte) (Message, error) { return parse(b, true) }
 
 // ParseLenient reads a message from a server. The envelope and the error
 // object are held to the same rules as in [Parse]; everything inside params,
-// result, error.data and unknown members only has to be well-formed JSON. Null
-// is accepted as the id of an error response (JSON-RPC 2.0 section 5 demands it
+// result, error.data and unknown members only has to be well-formed JSON. The id
+// of a response is read by [ParseEchoed]. Null is accepted as the id of an error response (JSON-RPC 2.0 section 5 demands it
 // where the id could not be read) and as the error beside a result, or the
 // result beside an error (JSON-RPC 1.0 wrote it so). The error is a *[ParseError].
 func ParseLenient(b []byte) (Message, error) { return parse(b, false) }
@@ -114,7 +114,7 @@ func (e *envelope) message(strict bool) (Message, *ParseError) {
 	case e.result != nil && e.err != nil:
 		return Message{}, invalid("a response has a result or an error, not both")
 	case e.result != nil:
-		return e.resultMessage()
+		return e.resultMessage(strict)
 	case e.err != nil:
 		return e.errorMessage(strict)
 	}
@@ -143,8 +143,16 @@ func (e *envelope) callMessage() (Message, *ParseError) {
 	return m, nil
 }
 
-func (e *envelope) resultMessage() (Message, *ParseError) {
-	id, err := ParseID(e.id)
+// answerID is the id of a response.
+func (e *envelope) answerID(strict bool) (ID, error) {
+	if strict {
+		return ParseID(e.id)
+	}
+	return ParseEchoed(e.id)
+}
+
+func (e *envelope) resultMessage(strict bool) (Message, *ParseError) {
+	id, err := e.answerID(strict)
 	if err != nil {
 		return Message{}, invalid("%v", err)
 	}
@@ -156,7 +164,7 @@ func (e *envelope) resultMessage() (Message, *ParseError) {
 func (e *envelope) errorMessage(strict bool) (Message, *ParseError) {
 	m := Message{Kind: ErrorResponse}
 	if e.id != nil && (strict || string(e.id) != "null") {
-		id, err := ParseID(e.id)
+		id, err := e.answerID(strict)
 		if err != nil {
 			return Message{}, invalid("%v", err)
 		}

@@ -92,7 +92,7 @@ func (s *server) takeCancellation(m jsonrpc.Message) {
 	id, _ := jsonrpc.Get(m.Params, "requestId")
 	s.mu.Lock()
 	s.held = slices.DeleteFunc(s.held, func(q *jsonrpc.Message) bool { return q.ID.Key() == keyOf(id) })
-	st := s.asked[keyOf(id)]
+	st := s.asked[keyOfOwn(id)]
 	if s.session != "" || st == nil || st.m.Method != mcp.MethodListen {
 		s.mu.Unlock()
 		return
@@ -268,13 +268,13 @@ func (s *server) streamsFor(m jsonrpc.Message) []*stream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if id, ok := jsonrpc.Get(m.Params, "_meta", mcp.MetaSubscriptionID); ok {
-		return nonNil(s.asked[keyOf(id)])
+		return nonNil(s.asked[keyOfOwn(id)])
 	}
 	legacy := s.session != ""
 	switch m.Method {
 	case mcp.NotifyProgress:
 		token, _ := jsonrpc.Get(m.Params, mcp.MetaProgressToken)
-		if st := s.asked[keyOf(token)]; st != nil || !legacy { // else of a task: the session knows the token
+		if st := s.asked[keyOfOwn(token)]; st != nil || !legacy { // else of a task: the session knows the token
 			return nonNil(st)
 		}
 	case mcp.NotifyCancelled: // of a question: wherever that went
@@ -303,7 +303,13 @@ func nonNil(st *stream) []*stream {
 	return []*stream{st}
 }
 
-// keyOf is the key of an id in a parameter.
+// keyOfOwn is the key of an id of ours that the server repeats.
+func keyOfOwn(raw []byte) string {
+	id, _ := jsonrpc.ParseEchoed(raw)
+	return id.Key()
+}
+
+// keyOf is the key of an id of the server in a parameter.
 func keyOf(raw []byte) string {
 	id, err := jsonrpc.ParseID(raw)
 	if err != nil {

@@ -34,7 +34,7 @@ func (s *server) takeSpoilt(said []byte, why error) bool {
 	var st *stream
 	ids := idMember.FindAllSubmatch(said, -1)
 	for _, found := range ids {
-		if st = s.asked[keyOf(found[1])]; st != nil {
+		if st = s.asked[keyOfOwn(found[1])]; st != nil {
 			break
 		}
 	}
