@@ -25,7 +25,7 @@ import (
 )
 
 // previousCommit is the version before this one: what is released, or else a commit.
-const previousCommit = "512305f98ab4683c28d59a39304449943ddd958d"
+const previousCommit = "b0a4abccb78a21a8e5941f771931de51862d3128"
 
 var upgrades = flag.Int("upgrades", 2, "how often TestUpgrade goes from the version before to this one and back")
 
