@@ -76,8 +76,9 @@ func TestLogForgetsEndedStreams(t *testing.T) {
 	}
 	same(t, " ", since("x0"))
 	same(t, "open ", since("open"))
-	// The log has four fields of its own and 20 entries, of which 10 are ends; the open stream has two fields.
-	if n, _ := server.Do("hlen", c.store.keys.log("s")[1]).(int64); n > 4+10+2 {
+	// The log has four fields of its own and 20 entries, of which 10 are ends with two fields each; the open stream
+	// has two.
+	if n, _ := server.Do("hlen", c.store.keys.log("s")[1]).(int64); n > 4+20+2 {
 		t.Errorf("%d fields are left of 100 streams", n)
 	}
 	// A large answer stays until something comes after its end.
@@ -259,4 +260,41 @@ func TestLogOfOlderRedisAtAnother(t *testing.T) {
 	add(other, "other", "aside")
 	add(c, "call", "four")
 	read("open missing three four")
+}
+
+// A stream that was left more than once, and one that was left before it ended, is forgotten when the last entry that
+// says so goes, and not when an earlier one does: its client has yet to come back.
+func TestLogKeepsAStreamThatWasLeftAgain(t *testing.T) {
+	t.Parallel()
+	c := openTest(t, redistest.Start(t).URL(), testOptions()).Sessions(10, time.Hour).Keep(12, 1<<20, time.Hour)
+	ctx := t.Context()
+	_, err := c.Make(ctx, "s", "", nil)
+	must(t, err)
+	for _, stream := range []string{"ended", "left"} {
+		_, err = c.Open(ctx, "s", stream, nil)
+		must(t, err)
+		must(t, c.Leave(ctx, "s", stream, []byte("note")))
+		_, err = c.Open(ctx, "s", stream, nil)
+		must(t, err)
+		_, err = c.Append(ctx, "s", stream, []byte("answer"))
+		must(t, err)
+	}
+	must(t, c.Finish(ctx, "s", "ended", false))
+	must(t, c.Leave(ctx, "s", "left", []byte("note")))
+	since := func(stream string) (said string) {
+		t.Helper()
+		state, note, err := c.Since(ctx, "s", stream, 0, func(_ int64, m []byte) { said += " " + string(m) })
+		must(t, err)
+		return state + string(note) + said
+	}
+	for n, want := range []string{
+		6: "ended answer, leftnote answer", 7: "ended, leftnote answer", 8: "ended, leftnote answer",
+		9: "ended, leftnote", 10: ", leftnote", 11: ", ",
+	} {
+		_, err := c.Append(ctx, "s", "other", []byte("more"))
+		must(t, err)
+		if got := since("ended") + ", " + since("left"); want != "" && got != want {
+			t.Errorf("after %d messages of another stream: %q, not %q", n+1, got, want)
+		}
+	}
 }

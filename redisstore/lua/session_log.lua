@@ -19,7 +19,7 @@
 -- that is below what the replica says, the log has come back older, and an entry 'gap' has that number.
 -- Of each stream the last four operations are known, with their numbers, so that a repeat is told from a
 -- second message though another replica has added one in between. What is known of a stream that is
--- over goes with the entry of its end, and what is known of a question goes with its message.
+-- over goes with the last entry that says so, and what is known of a question goes with its message.
 local id, stream, what, value, extra = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
 local ttl, most, room, after_end = next_arg(), tonumber(next_arg()), tonumber(next_arg()), tonumber(next_arg())
 local events, me, told = next_arg(), next_arg(), tonumber(next_arg())
@@ -45,8 +45,10 @@ local function remove(entry)
   if question and string.match(redis.call('HGET', KEYS[2], 'q:' .. question) or '', '^[^ ]+ (%d+)') == number(entry) then
     redis.call('HDEL', KEYS[2], 'q:' .. question)
   elseif kind == 'end' or kind == 'left' then
-    local s = redis.call('HGET', KEYS[2], 's:' .. name)
-    if s == ENDED or s == LEFT then redis.call('HDEL', KEYS[2], 's:' .. name, 'n:' .. name) end
+    local of = redis.call('HMGET', KEYS[2], 's:' .. name, 'e:' .. name)
+    if (of[1] == ENDED or of[1] == LEFT) and (not of[2] or of[2] == number(entry)) then -- it is the last such entry
+      redis.call('HDEL', KEYS[2], 's:' .. name, 'n:' .. name, 'e:' .. name)
+    end
   end
 end
 -- save keeps what is known of the log as a whole.
@@ -107,7 +109,7 @@ end
 local function over(kind, with)
   local how = kind == 'end' and ENDED or LEFT
   enter(stream, kind, '')
-  redis.call('HSET', KEYS[2], 's:' .. stream, how, 'n:' .. stream, with)
+  redis.call('HSET', KEYS[2], 's:' .. stream, how, 'n:' .. stream, with, 'e:' .. stream, int(last))
   redis.call('HDEL', KEYS[2], 'o:' .. stream)
   if how == ENDED then
     due = due or last / per_ms
