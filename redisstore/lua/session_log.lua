@@ -146,6 +146,7 @@ local function done(at)
 end
 
 if tonumber(was[7] or '0') < told then
+  last = math.max(last, told) -- the clock may have gone back, too
   enter('', 'gap', int(told))
   save()
 end
