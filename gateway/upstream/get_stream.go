@@ -213,10 +213,10 @@ func (h *getHold) endHold() {
 func (h *getHold) keepOpen(bare context.Context) {
 	defer func() {
 		h.s.get.mu.Lock()
-		defer h.s.get.mu.Unlock()
 		h.endHold()
+		h.s.get.mu.Unlock()
 		if h.s.shared.Load() {
-			h.s.t.tellFreed(h.s.key.key)
+			h.s.t.tellFreed(bare, h.s.key.key)
 		}
 	}()
 	for h.tries = 1; ; h.tries++ {

@@ -279,9 +279,7 @@ func (t *sessionTable) hearOthers() {
 				select { // whoever has something to tell wakes it
 				case <-t.others.wake:
 					for _, n := range t.others.takeUntold() {
-						if err := t.wire.cfg.Sessions.Tell(ctx, n.key, n.message); err != nil {
-							t.wire.log.Debug("what a server said was not told to other replicas", "err", err)
-						}
+						t.tellNow(ctx, n)
 					}
 				case <-ctx.Done():
 					return
@@ -299,24 +297,29 @@ func (t *sessionTable) tellOthers(key string, n shim.Notification) {
 	}
 	message := jsonrpc.AppendNotification([]byte(t.wire.cfg.Replica+" "), n.Method, n.Params)
 	jsonrpc.OneLine(message)
-	t.others.addUntold(told{key, message})
+	o := &t.others
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.untold) < mostUntold {
+		o.untold = append(o.untold, told{key, message})
+		work.Signal(o.wake)
+	}
 }
 
 // freed is told of a session whose GET stream a replica has closed.
 const freed = "freed"
 
-// tellFreed tells the other replicas that the GET stream of a session can be opened. It does not block.
-func (t *sessionTable) tellFreed(key string) {
-	t.others.addUntold(told{key, []byte(t.wire.cfg.Replica + " " + freed)})
+// tellFreed tells the other replicas that the GET stream of a session can be opened, also while this one stops.
+func (t *sessionTable) tellFreed(ctx context.Context, key string) {
+	ctx, cancel := outliveCaller(ctx, cancelTimeout)
+	defer cancel()
+	t.tellNow(ctx, told{key, []byte(t.wire.cfg.Replica + " " + freed)})
 }
 
-// addUntold has something told.
-func (o *others) addUntold(n told) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if len(o.untold) < mostUntold {
-		o.untold = append(o.untold, n)
-		work.Signal(o.wake)
+// tellNow tells the other replicas, as far as they hear it.
+func (t *sessionTable) tellNow(ctx context.Context, n told) {
+	if err := t.wire.cfg.Sessions.Tell(ctx, n.key, n.message); err != nil {
+		t.wire.log.Debug("what a server said was not told to other replicas", "err", err)
 	}
 }
 

@@ -350,6 +350,37 @@ func TestReplicasHandAStreamOn(t *testing.T) {
 	})
 }
 
+// A replica that stops has the stream from the server no more. The replica to which the client has moved hears of that,
+// and has it then: it would ask for it by itself up to a minute later.
+func TestReplicaThatStopsHandsItsStreamOn(t *testing.T) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
+		b := shareSessions(t, a)
+		var busy atomic.Bool
+		s.On("GET", func(x *fake.Exchange) {
+			if !busy.CompareAndSwap(false, true) {
+				fake.Status(http.StatusConflict, "", "")(x)
+				return
+			}
+			x.Head("text/event-stream")
+			x.Hang()
+			busy.Store(false)
+		})
+		before := hearIn(t, a, together().Session, everything)
+		after := hearIn(t, b, together().Session, everything)
+		before.endAs(t, ErrMoved)
+		pauseFor(t, lingerMoved-time.Second) // b has asked for it so often that it is in no hurry
+		if err := a.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		pauseFor(t, time.Second)
+		if !busy.Load() {
+			t.Error("nobody has the stream")
+		}
+		after.end(t)
+		_ = b.Close(context.Background())
+	})
+}
+
 // A session with other headers than the one that replicas share is the replica's own, as its client may send others
 // with each request: the server is told there, too, that the client is ready, and it is deleted with the
 // session of the client.
