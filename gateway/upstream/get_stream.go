@@ -38,7 +38,7 @@ type getHold struct {
 	wake  chan struct{} // a signal: the next attempt is wanted now
 	rests bool          // between two attempts
 	early time.Time     // until then the next attempt is not brought forward
-	freed bool          // another replica has closed the stream, since the last attempt
+	freed bool          // another replica has closed the stream, since the last attempt began
 	ended bool          // nobody holds it any more, though somebody may want it
 	l     *link         // the generation of the present attempt
 	cut   context.CancelFunc
@@ -283,6 +283,9 @@ func (h *getHold) pauseBefore(ctx context.Context, least, most time.Duration) er
 	}
 	h.rests = true
 	closeOnce(h.ready)
+	if h.freed { // while the attempt was under way
+		h.hurryAttempt()
+	}
 	h.s.get.mu.Unlock()
 	if err := work.Pause(ctx, least); err != nil {
 		return err
@@ -301,8 +304,12 @@ func (h *getHold) pauseBefore(ctx context.Context, least, most time.Duration) er
 func (st *getStream) nudgeStream(freed bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if h := st.cur; h != nil && h.rests {
-		h.freed = h.freed || freed
+	h := st.cur
+	if h == nil {
+		return
+	}
+	h.freed = h.freed || freed
+	if h.rests {
 		h.hurryAttempt()
 	}
 }

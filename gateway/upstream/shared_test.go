@@ -381,6 +381,45 @@ func TestReplicaThatStopsHandsItsStreamOn(t *testing.T) {
 	})
 }
 
+// A stream that one replica closes while another one asks for it is asked for again as soon as that is refused.
+func TestReplicaHearsOfAStreamWhileItAsks(t *testing.T) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
+		b := shareSessions(t, a)
+		var busy, slow atomic.Bool
+		asked, refuse := make(chan struct{}), make(chan struct{})
+		s.On("GET", func(x *fake.Exchange) {
+			if !busy.CompareAndSwap(false, true) {
+				if slow.CompareAndSwap(true, false) {
+					close(asked)
+					<-refuse
+				}
+				fake.Status(http.StatusConflict, "", "")(x)
+				return
+			}
+			x.Head("text/event-stream")
+			x.Hang()
+			busy.Store(false)
+		})
+		before := hearIn(t, a, together().Session, everything)
+		after := hearIn(t, b, together().Session, everything)
+		pauseFor(t, maxRetry) // b has asked for it so often that it is in no hurry
+		slow.Store(true)
+		<-asked
+		before.end(t)
+		pauseFor(t, linger+time.Second)
+		if busy.Load() {
+			t.Error("the first replica has the stream still")
+		}
+		close(refuse)
+		pauseFor(t, time.Second)
+		if !busy.Load() {
+			t.Error("nobody has the stream")
+		}
+		after.end(t)
+		_ = b.Close(context.Background())
+	})
+}
+
 // A session with other headers than the one that replicas share is the replica's own, as its client may send others
 // with each request: the server is told there, too, that the client is ready, and it is deleted with the
 // session of the client.
