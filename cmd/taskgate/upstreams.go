@@ -148,15 +148,11 @@ func stdioConfig(c *config.Config, u *config.Upstream, idle time.Duration, log *
 	for _, name := range slices.Sorted(maps.Keys(u.Env)) {
 		env = append(env, name+"="+u.Env[name])
 	}
-	out := stdio.Config{
+	return stdio.Config{
 		Name: u.Name, Command: u.Command, Args: u.Args, Env: env, Dir: u.Cwd,
 		OneUser: isLoopback(c.Listen), MaxProcesses: u.MaxProcesses, Idle: idle,
-		MaxMessage: int64(u.MaxResult), Logger: log,
+		MaxMessage: int64(u.MaxResult), Modern: u.Era == config.EraModern, Logger: log,
 	}
-	if u.Era == config.EraModern {
-		out.Silence = -1
-	}
-	return out
 }
 
 // isLoopback reports whether only this machine can connect: anonymous calls then

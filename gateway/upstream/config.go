@@ -81,6 +81,9 @@ type Config struct {
 	// StartTimeout bounds each of the requests that find out the era and open a session, with the
 	// start of a process; 60s if 0.
 	StartTimeout time.Duration
+	// Silence is how long a server with a Transport may take to answer server/discover before it is
+	// taken for one that does not know it; 5s if 0.
+	Silence time.Duration
 	// IdleTimeout ends a call whose server is silent for this long: the request is not taken,
 	// or nothing comes of its response, not even a comment. 0 means never. Time in which a
 	// question waits for the client does not count.
@@ -129,6 +132,7 @@ func (c Config) withDefaults() Config {
 	}
 	c.Tasks = cmp.Or(c.Tasks, TasksAuto)
 	c.StartTimeout = cmp.Or(c.StartTimeout, defaultStart)
+	c.Silence = cmp.Or(c.Silence, 5*time.Second)
 	c.SessionIdle = cmp.Or(c.SessionIdle, defaultIdle)
 	c.MaxResult = cmp.Or(c.MaxResult, defaultMax)
 	c.MaxSeen = cmp.Or(c.MaxSeen, maxSeen)

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"taskgate/gateway/upstream/forward"
@@ -145,6 +146,8 @@ func (h *HTTP) probeEra(ctx context.Context, s shim.Session) (*verdict, Server, 
 		m, err := h.askDiscover(ctx, v.version, s)
 		next, err := judgeVerdict(v, m, err)
 		switch {
+		case h.isUnknowing(err):
+			return legacyVerdict(), Server{}, nil
 		case err != nil:
 			return nil, Server{}, forward.PassOn(ctx, err)
 		case next.era == mcp.Legacy && h.wire.cfg.Era == EraModern: // the operator knows better
@@ -168,5 +171,19 @@ func (h *HTTP) askDiscover(ctx context.Context, version string, s shim.Session) 
 	defer cancel()
 	x := h.wire.modernExchange(shim.Request{Method: mcp.MethodDiscover, Session: s}, nil, version)
 	x.uncancelled = true
+	if h.mayBeMute() {
+		x.mute = h.wire.cfg.Silence
+	}
 	return x.runRequest(ctx)
+}
+
+// mayBeMute reports whether the server may know no server/discover and not say so, as programs do (protocol.md 2.10).
+func (h *HTTP) mayBeMute() bool {
+	return h.wire.cfg.Transport != nil && h.wire.cfg.Era != EraModern && h.memory.knownVerdict().era == mcp.NoEra
+}
+
+// isUnknowing reports whether the server has ended at a server/discover, or was silent.
+func (h *HTTP) isUnknowing(err error) bool {
+	ue, ok := errors.AsType[*shim.UpstreamError](err)
+	return ok && ue.Kind == shim.KindClosed && h.mayBeMute()
 }

@@ -17,6 +17,7 @@ import (
 var (
 	errIdle   = errors.New("no sign of life within idle_timeout")
 	errSlow   = errors.New("no answer within start_timeout")
+	errMute   = errors.New("no answer to server/discover")
 	errClosed = errors.New("the client of the server is closed")
 	errOver   = errors.New("the session with the server is over")
 )

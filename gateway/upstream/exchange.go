@@ -58,6 +58,7 @@ type exchange struct {
 	rec     record     // what is handed over for whoever goes on with the call
 	res     resumption // how the stream is picked up again
 	reached atomic.Bool
+	mute    time.Duration // how long the server may take to answer what has reached it; 0 for no bound
 	life    context.Context
 	end     context.CancelCauseFunc
 	left    sync.WaitGroup // what the caller's end has set going
@@ -250,7 +251,12 @@ func (x *exchange) noteHead(in transport.Stream, err error) (transport.Stream, e
 }
 
 // NoteReached is told that bytes of the request may be written from now on.
-func (x *exchange) NoteReached() { x.reached.Store(true) }
+func (x *exchange) NoteReached() {
+	x.reached.Store(true)
+	if x.mute > 0 {
+		time.AfterFunc(x.mute, func() { x.end(errMute) })
+	}
+}
 
 // NoteHeard is told that the server has been heard.
 func (x *exchange) NoteHeard() { x.idle.noteHeard() }

@@ -36,15 +36,14 @@ type Config struct {
 	// Personal says that a Link is opened with what its first request signs in with: a server that has refused
 	// a session is ended, and not kept for another one.
 	Personal bool
+	// Modern says that the servers know server/discover: one that ends at its first is broken.
+	Modern bool
 	// Exclusive has a server of an owner be opened only when those before it that are
 	// ending have ended: they may hold a port, or a lock.
 	Exclusive bool
 
 	// Idle is how long a server is kept that nobody uses; 0 is until the Transport ends.
 	Idle time.Duration
-	// Silence is how long a server may take to answer server/discover before it is taken for
-	// one that does not know it; 5s if 0. A negative one says that it must know it.
-	Silence time.Duration
 	// FirstPause is the pause after a server that ended before it said anything. It doubles
 	// with each one, up to LastPause. 1s and 30s if 0. A server that lived for less than
 	// Short counts as well, from the second in a row; 0 is for none.
@@ -67,7 +66,6 @@ type Owner struct {
 
 // withDefaults fills in what is zero.
 func (c Config) withDefaults() Config {
-	c.Silence = cmp.Or(c.Silence, 5*time.Second)
 	c.FirstPause = cmp.Or(c.FirstPause, time.Second)
 	c.LastPause = cmp.Or(c.LastPause, 30*time.Second)
 	if c.Owner == nil {

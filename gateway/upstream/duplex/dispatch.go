@@ -169,20 +169,6 @@ func (s *server) learnFromAnswer(st *stream, m jsonrpc.Message) {
 	}
 }
 
-// answerDiscover answers a server/discover in the name of a server that is silent. It may be one that
-// skips what it does not know, or that takes long to begin.
-func (s *server) answerDiscover(st *stream) {
-	s.mu.Lock()
-	silent := s.asked[st.m.ID.Key()] == st
-	if silent {
-		delete(s.asked, st.m.ID.Key())
-	}
-	s.mu.Unlock()
-	if silent {
-		st.putAnswer(unknownMethod(st.m.ID))
-	}
-}
-
 // isModern reports whether the answer to server/discover is that of a server which can be
 // spoken to in a modern version (protocol.md 2.10).
 func isModern(m jsonrpc.Message) bool {

@@ -167,26 +167,14 @@ func (s *server) failStreams(e *Ending) {
 	asked, get := s.asked, s.get
 	s.asked, s.get = nil, nil
 	why := s.failureOf(e)
-	unknown := s.era == mcp.NoEra && s.t.cfg.Silence > 0
 	s.mu.Unlock()
 	s.t.removeServer(s)
 	if get != nil {
 		get.endStream(why)
 	}
 	for _, st := range asked {
-		if unknown && st.m.Method == mcp.MethodDiscover {
-			st.putAnswer(unknownMethod(st.m.ID))
-			continue
-		}
 		st.endStream(why)
 	}
-}
-
-// unknownMethod is the answer in the name of a server that knows no server/discover and did
-// not say so (protocol.md 2.10).
-func unknownMethod(id jsonrpc.ID) jsonrpc.Message {
-	e := &jsonrpc.Error{Code: mcp.CodeMethodNotFound, Message: "the server has not answered"}
-	return jsonrpc.Message{Kind: jsonrpc.ErrorResponse, ID: id, Error: e}
 }
 
 // isPrivate reports whether all that the server says is for one user. s.mu is held.
@@ -226,12 +214,8 @@ func (s *server) sendRequest(ctx context.Context, st *stream, m *transport.Messa
 		case <-ctx.Done():
 		}
 	}
-	why := st.streamError()
-	if why == io.EOF {
-		return nil // a server/discover that is answered in the server's name
-	}
 	st.Close()
-	if ue, ok := errors.AsType[*shim.UpstreamError](why); ok {
+	if ue, ok := errors.AsType[*shim.UpstreamError](st.streamError()); ok {
 		unsent := *ue
 		unsent.Unsent = true
 		return &unsent

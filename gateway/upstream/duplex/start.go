@@ -249,7 +249,7 @@ func (t *Transport) noteEnded(s *server, e *Ending, served, probed bool) {
 		log = log.With("err", e.Err)
 	}
 	switch {
-	case probed && !served && t.cfg.Silence > 0:
+	case probed && !served && !t.cfg.Modern:
 		log.Debug("the server ended at its first server/discover")
 		return
 	case e.Usual:

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"sync"
-	"time"
 
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/mcp"
@@ -86,10 +85,6 @@ func (t *Transport) Request(ctx context.Context, m *transport.Message) (transpor
 		case err != nil:
 			return nil, err
 		default:
-			if m.Method == mcp.MethodDiscover && t.cfg.Silence > 0 {
-				timer := time.AfterFunc(t.cfg.Silence, func() { s.answerDiscover(st) })
-				context.AfterFunc(ctx, func() { timer.Stop() })
-			}
 			return st, nil
 		}
 	}

@@ -49,7 +49,7 @@ func BenchmarkCall(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	config := Config{Command: exe, Env: []string{childVar + "=null"}, Silence: -1}
+	config := Config{Command: exe, Env: []string{childVar + "=null"}, Modern: true}
 	for _, n := range []int{1, 16} {
 		b.Run(fmt.Sprint("pipe/", n), func(b *testing.B) { benchPipe(b, exe, n) })
 		b.Run(fmt.Sprint("transport/", n), func(b *testing.B) { benchTransport(b, New(config), n) })

@@ -31,10 +31,8 @@ type Config struct {
 	Idle time.Duration
 	// MaxMessage bounds one message of the server, in bytes; 32 MiB if 0.
 	MaxMessage int64
-	// Silence is how long a server may take to answer server/discover before it is asked for
-	// a session; 5s if 0. A negative one says that the server is known to be modern: silence,
-	// and its end, are errors then.
-	Silence time.Duration
+	// Modern says that the server is known to be modern.
+	Modern bool
 
 	// Logger takes what the server says on its standard error, and how it ends; nil
 	// discards it.

@@ -73,7 +73,7 @@ func TestWhoSharesAProcess(t *testing.T) {
 func TestEraIsFound(t *testing.T) {
 	for child, era := range map[string]string{"plain": "legacy", "fragile": "legacy", "silent": "legacy", "modern": "modern"} {
 		t.Run(child, func(t *testing.T) {
-			w := start(t, child, Config{Silence: time.Second}, upstream.Config{Shared: true})
+			w := start(t, child, Config{}, upstream.Config{Shared: true, Silence: time.Second})
 			srv, err := w.up.Describe(t.Context(), shim.Session{})
 			if err != nil || srv.Era.String() != era {
 				t.Fatalf("era %s, %v, want %s", srv.Era, err, era)
@@ -92,7 +92,7 @@ func TestEraIsFound(t *testing.T) {
 		wantEnd(t, w.fails("echo"), "closed", "TOKEN is not set")
 	})
 	t.Run("broken modern", func(t *testing.T) {
-		w := start(t, "broken", Config{Silence: -1}, upstream.Config{Era: upstream.EraModern})
+		w := start(t, "broken", Config{Modern: true}, upstream.Config{Era: upstream.EraModern})
 		wantEnd(t, w.fails("echo"), "closed", "TOKEN is not set")
 	})
 }
@@ -101,7 +101,7 @@ func TestEraIsFound(t *testing.T) {
 // era it is asked in first. It begins once.
 func TestLateServer(t *testing.T) {
 	for _, legacy := range []bool{false, true} {
-		w := start(t, "late", Config{Silence: 100 * time.Millisecond, OneUser: true}, upstream.Config{})
+		w := start(t, "late", Config{OneUser: true}, upstream.Config{Silence: 100 * time.Millisecond})
 		s := shim.Session{Key: "s", Legacy: legacy}
 		srv, err := w.up.Describe(t.Context(), s)
 		if err != nil || srv.Era.String() != "modern" {
