@@ -121,7 +121,7 @@ func (r *resumption) reconnectUntilOver(ctx context.Context, wait time.Duration)
 			if r.quiet = min(2*r.quiet, maxQuiet); r.quiet == 0 {
 				r.quiet = firstQuiet
 			}
-			return watchSilence(again, r.quiet), nil
+			return &watched{Stream: again, d: r.quiet}, nil
 		}
 		if err := r.judgeRefusal(ctx, err); err != nil {
 			return nil, err

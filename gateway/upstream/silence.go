@@ -57,30 +57,20 @@ func (i *idle) stopWatch() {
 // errSilent: nothing came on a resumed stream for a while.
 var errSilent = errors.New("the resumed stream is silent")
 
-// watched is a stream that ends with errSilent when nothing comes on it for a while.
+// watched is a resumed stream that ends with errSilent when d passes without an event, so that it can be asked for
+// again.
 type watched struct {
 	transport.Stream
-	silent idle
-	over   atomic.Bool // it was silent for too long
-}
-
-// watchSilence has a stream end when d passes without an event, so that it can be asked for again. Whoever has it
-// reads it: the watch ends with each Next.
-func watchSilence(in transport.Stream, d time.Duration) *watched {
-	w := &watched{Stream: in}
-	w.silent.startWatch(d, func() {
-		w.over.Store(true)
-		in.Close()
-	})
-	return w
+	d    time.Duration
+	over bool // it was silent for too long
 }
 
 // Next waits for the next event.
 func (w *watched) Next() *transport.Event {
-	w.silent.noteHeard()
+	timer := time.AfterFunc(w.d, w.Close)
 	e := w.Stream.Next()
-	w.silent.stopWatch()
-	if e.Err != nil && w.over.Load() {
+	w.over = !timer.Stop() || w.over
+	if e.Err != nil && w.over {
 		e.Err = errSilent
 	}
 	return e
