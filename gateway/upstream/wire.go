@@ -141,7 +141,7 @@ type target struct {
 }
 
 func (to target) newMessage(body []byte) transport.Message {
-	return transport.Message{Body: body, Session: to.session, Version: to.version, Modern: to.era == mcp.Modern}
+	return transport.Message{Body: body, Session: to.session, Version: to.version, Modern: to.era == mcp.Modern, Sender: transport.Nobody{}}
 }
 
 // The pauses between attempts.

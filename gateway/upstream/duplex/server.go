@@ -257,7 +257,7 @@ func (s *server) sendLater(message []byte, done func()) {
 	s.noteMessage()
 	s.t.running.Go(func() { // the Transport still waits for the goroutine that reads
 		defer done()
-		_ = s.link.Send(context.Background(), &transport.Message{Body: message, Own: true}, nil) // ends with the server
+		_ = s.link.Send(context.Background(), &transport.Message{Body: message, Own: true, Sender: transport.Nobody{}}, nil) // ends with the server
 	})
 }
 

@@ -23,7 +23,7 @@ var errNoEndpoint = errors.New("the first event is no endpoint")
 
 // open connects to the server: a GET whose event stream names the endpoint.
 func (t *Transport) open(ctx context.Context, first *transport.Message, _ *sync.WaitGroup, _ <-chan struct{}) (duplex.Link, error) {
-	c := &conn{t: t, first: &transport.Message{Version: first.Version, Header: first.Header}}
+	c := &conn{t: t, first: &transport.Message{Version: first.Version, Header: first.Header, Sender: transport.Nobody{}}}
 	c.life, c.end = context.WithCancelCause(context.WithoutCancel(ctx))  // which says what it signs in with
 	stop := context.AfterFunc(ctx, func() { c.end(context.Cause(ctx)) }) // until it is open
 	patience := time.AfterFunc(t.cfg.Patience, func() {

@@ -29,13 +29,13 @@ func (t *Transport) performMessage(ctx context.Context, method string, m *transp
 // heardBody is the body of a response, whose sender hears of each piece of it: a large message may come slowly.
 type heardBody struct {
 	io.ReadCloser
-	sender transport.Sender // nil for nobody
+	sender transport.Sender
 }
 
 // Read reads a piece.
 func (b heardBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if n > 0 && b.sender != nil {
+	if n > 0 {
 		b.sender.NoteHeard()
 	}
 	return n, err
@@ -45,9 +45,8 @@ func (b heardBody) Read(p []byte) (int, error) {
 // come first, so that they cannot replace those of the protocol. The sender is told when the request
 // has a connection.
 func (t *Transport) NewRequest(ctx context.Context, method string, m *transport.Message) (*http.Request, error) {
-	if sender := m.Sender; sender != nil {
-		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sender.NoteReached() }})
-	}
+	sender := m.Sender // the trace keeps no body
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sender.NoteReached() }})
 	var body io.Reader
 	if m.Body != nil {
 		body = bytes.NewReader(m.Body)

@@ -65,8 +65,8 @@ type Message struct {
 	Caller shim.Session
 	// IsHeard reports whether a client is there for what Listen hears; nil if there always is.
 	IsHeard func() bool
-	// Sender hears how the message fares; nil for nobody.
-	Sender Sender
+	// Sender hears how the message fares.
+	Sender
 	// Hold has the bytes of what is read.
 	Hold *budget.Hold
 }
@@ -81,27 +81,17 @@ type Sender interface {
 	TakeRoom(n int64) error
 }
 
-// NoteReached tells the sender that the message is written, or about to be.
-func (m *Message) NoteReached() {
-	if m.Sender != nil {
-		m.Sender.NoteReached()
-	}
-}
+// Nobody is the Sender of a message whose fate is of no interest.
+type Nobody struct{}
 
-// NoteHeard tells the sender that the server has just been heard.
-func (m *Message) NoteHeard() {
-	if m.Sender != nil {
-		m.Sender.NoteHeard()
-	}
-}
+// NoteReached implements Sender.
+func (Nobody) NoteReached() {}
 
-// TakeRoom waits for room, where the sender bounds it.
-func (m *Message) TakeRoom(n int64) error {
-	if m.Sender == nil {
-		return nil
-	}
-	return m.Sender.TakeRoom(n)
-}
+// NoteHeard implements Sender.
+func (Nobody) NoteHeard() {}
+
+// TakeRoom implements Sender.
+func (Nobody) TakeRoom(int64) error { return nil }
 
 // Stream is what a server says to one request, or in a session outside of any. One goroutine reads
 // it; Close may be called from others.

@@ -14,7 +14,7 @@ import (
 
 // Message is the message of a JSON text, in a session; "" for none.
 func Message(session, text string) *transport.Message {
-	m := &transport.Message{Body: []byte(text), Session: session}
+	m := &transport.Message{Body: []byte(text), Session: session, Sender: transport.Nobody{}}
 	if said, err := jsonrpc.ParseLenient(bytes.Clone(m.Body)); err == nil && said.Kind == jsonrpc.Request {
 		m.ID, m.Method, m.Params = said.ID, said.Method, said.Params
 	}
