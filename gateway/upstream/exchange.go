@@ -315,7 +315,7 @@ func (x *exchange) readUntilAnswer(ctx context.Context, in transport.Stream) (er
 			continue
 		}
 		why := it.Err
-		in.Drop()
+		in.Close()
 		if cause := causeOf(ctx); cause != nil {
 			return cause
 		}

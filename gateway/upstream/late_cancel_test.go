@@ -59,7 +59,6 @@ func (s *saidOnce) Head() transport.Head   { return s.head }
 func (s *saidOnce) Next() *transport.Event { return &s.e }
 func (s *saidOnce) Finish()                {}
 func (s *saidOnce) Close()                 {}
-func (s *saidOnce) Drop()                  {}
 
 // A call that is cancelled while its request is about to go out is cancelled at the server.
 func TestCancelledAsItGoesOut(t *testing.T) {

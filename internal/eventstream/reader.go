@@ -53,16 +53,9 @@ func NewReader(r io.Reader, max int, seen func()) *Reader {
 
 // Account has resize hear of the memory for large events: of the bytes by which the buffer is
 // about to grow beyond its first KiB, and, as a negative number, of those that were let go of.
-// The data of the last event stays in the buffer until the next one is read, or Drop. An error
+// The data of the last event stays in the buffer until the next one is read, or the end. An error
 // of resize is that of Next. It is called before the first Next.
 func (r *Reader) Account(resize func(by int) error) { r.resize = resize }
-
-// Drop lets go of the buffer. Nothing can be read afterwards.
-func (r *Reader) Drop() {
-	if r.fatal == nil {
-		r.fail(io.ErrClosedPipe)
-	}
-}
 
 // account notes that the buffer is to have this size, or has it.
 func (r *Reader) account(size int) error {

@@ -133,7 +133,8 @@ func (st *stream) Head() transport.Head {
 // Next waits for a message. Its errors are the cause of the end of the request's context, and
 // the *shim.UpstreamError of a server that has ended.
 func (st *stream) Next() *transport.Event {
-	st.dropLatest()
+	st.m.Hold.Give(st.taken) // the room of the message that was read last
+	st.latest, st.taken = transport.Event{}, 0
 	e := &st.latest
 	for {
 		m, err := st.takeMessage()
@@ -158,12 +159,6 @@ func (st *stream) Next() *transport.Event {
 	}
 }
 
-// dropLatest gives back the room of the message that was read last.
-func (st *stream) dropLatest() {
-	st.m.Hold.Give(st.taken)
-	st.latest, st.taken = transport.Event{}, 0
-}
-
 // takeMessage is the next message; nil if there is none yet.
 func (st *stream) takeMessage() (*jsonrpc.Message, error) {
 	st.mu.Lock()
@@ -182,12 +177,6 @@ func (st *stream) takeMessage() (*jsonrpc.Message, error) {
 
 // Finish is Close: nothing comes after the answer.
 func (st *stream) Finish() { st.Close() }
-
-// Drop ends the stream, and gives back the room of what was read.
-func (st *stream) Drop() {
-	st.Close()
-	st.dropLatest()
-}
 
 // Close says that nobody reads any more. A request without an answer is over then.
 func (st *stream) Close() {

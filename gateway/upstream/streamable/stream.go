@@ -144,14 +144,6 @@ func (s *stream) Close() {
 	}
 }
 
-// Drop drops the response and what was read of it.
-func (s *stream) Drop() {
-	s.Close()
-	if s.events != nil {
-		s.events.Drop()
-	}
-}
-
 // Finish drops the response after the answer, once its end is seen. A second answer, or anything else, is not
 // waited for.
 func (s *stream) Finish() {

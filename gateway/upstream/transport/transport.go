@@ -100,10 +100,8 @@ type Stream interface {
 	Next() *Event
 	// Finish is called after the answer: nothing more is read.
 	Finish()
-	// Close ends the stream. What was read last stays valid.
+	// Close ends the stream. What was read last stays valid: after an error of Next there is no such thing.
 	Close()
-	// Drop is Close, after which nothing that was read is needed any more.
-	Drop()
 	// Head says what is known before the first event.
 	Head() Head
 }
