@@ -2,6 +2,7 @@ package duplex
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -104,7 +105,7 @@ func TestQuestionThatReachesNobody(t *testing.T) {
 		a := newAsking(t)
 		st := a.listen()
 		st.mu.Lock()
-		st.closed = true // Close has begun
+		st.err = io.ErrClosedPipe // Close has begun
 		st.mu.Unlock()
 		a.ask("closed", "")
 		a.wants(1)
@@ -113,7 +114,7 @@ func TestQuestionThatReachesNobody(t *testing.T) {
 		st.endStream(errTest) // another one takes its place
 		a.ask("ended", "")
 		a.wants(2)
-		st.Close()
+		a.tr.findServer(a.session).noteLeft(st)
 		large := strings.Repeat("x", maxQueue)
 		for i := range 3 {
 			a.ask(fmt.Sprint("large", i), large)

@@ -208,19 +208,17 @@ func (s *server) sendRequest(ctx context.Context, st *stream, m *transport.Messa
 		st.Close()
 		return err
 	}
-	for st.streamError() == nil && ctx.Err() == nil {
-		select { // why is about to be known: the end of the stream wakes it
-		case <-st.wake:
-		case <-ctx.Done():
-		}
+	var why error // is about to be known
+	for why == nil {
+		why = st.Next().Err
 	}
 	st.Close()
-	if ue, ok := errors.AsType[*shim.UpstreamError](st.streamError()); ok {
+	if ue, ok := errors.AsType[*shim.UpstreamError](why); ok {
 		unsent := *ue
 		unsent.Unsent = true
 		return &unsent
 	}
-	return context.Cause(ctx)
+	return why
 }
 
 // noteLeft is told that nobody reads a stream any more.

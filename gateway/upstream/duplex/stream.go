@@ -36,7 +36,6 @@ type stream struct {
 	size    int   // bytes in the queue
 	dropped int   // messages that did not fit
 	err     error // the end of the stream, once the queue is empty
-	closed  bool
 }
 
 // eventSize is about how many bytes an event takes besides the text of its message.
@@ -64,7 +63,7 @@ func newStream(ctx context.Context, s *server, m *transport.Message) *stream {
 func (st *stream) putMessage(m jsonrpc.Message) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.closed || st.err != nil {
+	if st.err != nil {
 		return m.Kind != jsonrpc.Request
 	}
 	e := event{message: m}
@@ -163,10 +162,7 @@ func (st *stream) Next() *transport.Event {
 func (st *stream) takeMessage() (*jsonrpc.Message, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	switch {
-	case st.closed:
-		return nil, io.ErrClosedPipe
-	case len(st.queue) == 0:
+	if len(st.queue) == 0 {
 		return nil, st.err
 	}
 	e := st.queue[0]
@@ -181,19 +177,14 @@ func (st *stream) Finish() { st.Close() }
 // Close says that nobody reads any more. A request without an answer is over then.
 func (st *stream) Close() {
 	st.mu.Lock()
-	was := st.closed
-	st.closed = true
+	open := st.err == nil
+	if open {
+		st.err = io.ErrClosedPipe
+	}
 	st.queue, st.size = nil, 0
 	work.Signal(st.wake)
 	st.mu.Unlock()
-	if !was {
+	if open {
 		st.s.noteLeft(st)
 	}
-}
-
-// streamError is the error of a stream that has ended with one.
-func (st *stream) streamError() error {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return st.err
 }
