@@ -123,11 +123,8 @@ func (s *server) takeAnswer(m jsonrpc.Message) {
 	}
 	s.startIdleTimer()
 	s.mu.Unlock()
-	if refused {
-		s.t.forgetSession(session)
-	}
 	if refused && !s.t.cfg.Personal {
-		s.t.takeBack(s)
+		s.t.takeBack(s, session)
 	}
 	st.putAnswer(m)
 	if refused && s.t.cfg.Personal {

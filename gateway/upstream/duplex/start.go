@@ -67,10 +67,11 @@ func (t *Transport) claimServer(ctx context.Context, m *transport.Message, sessi
 	})
 }
 
-// takeBack takes back a server that has refused a session: it may speak the modern era. If its
+// takeBack takes back a server that has refused this session: it may speak the modern era. If its
 // owner has another one for that, it is ended.
-func (t *Transport) takeBack(s *server) {
+func (t *Transport) takeBack(s *server, session string) {
 	t.mu.Lock()
+	delete(t.sessions, session)
 	free := t.shared[s.owner.Name] == nil && t.starting[s.owner.Name] == nil && !t.closed && !s.isOver()
 	if free {
 		t.shared[s.owner.Name] = s

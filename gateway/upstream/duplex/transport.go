@@ -77,9 +77,7 @@ func (t *Transport) Request(ctx context.Context, m *transport.Message) (transpor
 		st.m.Session = session
 		err = s.sendRequest(ctx, st, m)
 		switch over := errors.Is(err, ErrOver); { // it has ended just now, or has become a session
-		case over && m.Method == mcp.MethodInitialize:
-			t.forgetSession(session)
-		case over && m.Modern:
+		case over && (m.Modern || m.Method == mcp.MethodInitialize):
 		case over:
 			return nil, transport.UnknownSession(m)
 		case err != nil:
@@ -152,11 +150,4 @@ func (t *Transport) findServer(session string) *server {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.sessions[session]
-}
-
-// forgetSession drops a session.
-func (t *Transport) forgetSession(session string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.sessions, session)
 }

@@ -201,7 +201,7 @@ func TestServerThatEndsAtOnce(t *testing.T) {
 			t.Fatalf("%d dead servers are kept", kept)
 		}
 		if s != nil {
-			if tr.takeBack(s); len(tr.shared) > 0 {
+			if tr.takeBack(s, ""); len(tr.shared) > 0 {
 				t.Fatal("a dead server is taken back")
 			}
 		}
