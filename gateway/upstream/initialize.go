@@ -56,9 +56,12 @@ func (l *link) introduceClient(ctx context.Context, s *session) error {
 		}
 		l.ready.Store(true)
 		s.readyAt.Store(time.Now().UnixNano())
-		first := !common || s.t.changeShared(ctx, s.key.key, func(st *shared) { st.Ready = st.Ready || st.Generation == l.gen })
-		if first && l.level != "" {
-			s.sendCommand(ctx, l, mcp.MethodSetLevel, "level", l.level)
+		s.mu.Lock()
+		level := s.level
+		s.mu.Unlock()
+		first := !common || s.t.changeShared(ctx, s.key.key, func(st *shared) { level, st.Ready = st.Level, st.Ready || st.Generation == l.gen })
+		if first && level != "" {
+			s.sendCommand(ctx, l, mcp.MethodSetLevel, "level", level)
 		}
 		return struct{}{}, nil
 	})

@@ -55,7 +55,6 @@ type link struct {
 	target
 	server Server
 	born   time.Time   // zero where that is not known
-	level  string      // the log level that the server is to be told
 	ready  atomic.Bool // the server was told that the client is ready
 }
 
@@ -270,13 +269,7 @@ func (s *session) openGeneration(ctx context.Context, gen int64) (*link, error) 
 		}
 	}
 	s.shared.Store(false)
-	l, err := s.initializeServer(ctx, gen)
-	if err == nil {
-		s.mu.Lock()
-		l.level = s.level
-		s.mu.Unlock()
-	}
-	return l, err
+	return s.initializeServer(ctx, gen)
 }
 
 // setEnds says whether the session is that of one call.

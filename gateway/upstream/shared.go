@@ -71,7 +71,7 @@ func (st shared) encode() []byte {
 
 // linkOf is the session as another replica opened it.
 func (st shared) linkOf() (*link, error) {
-	l := &link{target: target{era: mcp.Legacy, session: st.ID, gen: st.Generation}, born: st.openedAt(), level: st.Level}
+	l := &link{target: target{era: mcp.Legacy, session: st.ID, gen: st.Generation}, born: st.openedAt()}
 	l.ready.Store(st.Ready)
 	return l, l.readAnswer(st.Server)
 }
@@ -231,11 +231,9 @@ func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link,
 		}
 		if local {
 			s.t.endShared(late, s.key.key, 0)
-			l.level = st.Level
 		}
 		return l, err
 	}
-	l.level = st.Level
 	st.Version, st.ID, st.Server, st.Since = l.version, l.session, l.server.Raw, l.born.Unix()
 	switch next, err := s.t.swapShared(ctx, s.key.key, rev, st); {
 	case err != nil:
