@@ -293,7 +293,7 @@ func (t *sessionTable) tellOthers(key string, n shim.Notification) {
 	if len(n.Params) > maxTold {
 		return
 	}
-	message := jsonrpc.AppendNotification([]byte(t.wire.cfg.Replica+" "), n.Method, n.Params)
+	message := jsonrpc.AppendNotification([]byte(t.wire.name()+" "), n.Method, n.Params)
 	jsonrpc.OneLine(message)
 	o := &t.others
 	o.mu.Lock()
@@ -311,7 +311,7 @@ const freed = "freed"
 func (t *sessionTable) tellFreed(ctx context.Context, key string) {
 	ctx, cancel := outliveCaller(ctx, cancelTimeout)
 	defer cancel()
-	t.tellNow(ctx, told{key, []byte(t.wire.cfg.Replica + " " + freed)})
+	t.tellNow(ctx, told{key, []byte(t.wire.name() + " " + freed)})
 }
 
 // tellNow tells the other replicas, as far as they hear it.
@@ -330,12 +330,12 @@ func (o *others) takeUntold() []told {
 	return all
 }
 
-// takeTold takes what a replica tells: this one knows what itself has told.
+// takeTold takes what another client tells, of another replica or of this one: this client knows what itself has told.
 func (t *sessionTable) takeTold(key string, message []byte) {
 	from, text, _ := bytes.Cut(message, []byte(" "))
 	m, err := jsonrpc.ParseLenient(text)
 	isFreed := string(text) == freed
-	if err != nil && !isFreed || string(from) == t.wire.cfg.Replica {
+	if err != nil && !isFreed || string(from) == t.wire.name() {
 		return
 	}
 	t.mu.Lock()

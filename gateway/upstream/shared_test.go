@@ -309,9 +309,15 @@ func TestReplicasHearForEachOther(t *testing.T) {
 // A client moves from one replica to another. The first one holds the stream from the server for a while, and passes
 // on what comes; the other one has the stream as soon as the first one has closed it, and tells its client to look
 // at everything again.
-func TestReplicasHandAStreamOn(t *testing.T) {
+func TestReplicasHandAStreamOn(t *testing.T) { handStreamOn(t, "other") }
+
+// So does a client that takes the place of another one at the same replica.
+func TestClientsHandAStreamOn(t *testing.T) { handStreamOn(t, "a") }
+
+func handStreamOn(t *testing.T, to string) {
 	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
 		b := shareSessions(t, a)
+		b.wire.cfg.Replica = to
 		streams, busy := make(chan *fake.Exchange, 1), atomic.Bool{}
 		s.On("GET", func(x *fake.Exchange) {
 			if !busy.CompareAndSwap(false, true) {

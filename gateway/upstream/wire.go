@@ -91,7 +91,10 @@ func fixedAttrs(c Config, u *url.URL) []attribute.KeyValue {
 	return attrs
 }
 
-// SpreadIDs chooses the FirstID of a process at random. Ids stay below 10^14, of which Lua's cjson
+// name tells this client from all others.
+func (w *wire) name() string { return strconv.FormatInt(w.cfg.FirstID, 10) }
+
+// SpreadIDs chooses the FirstID of a client at random. Ids stay below 10^14, of which Lua's cjson
 // writes each digit. A server that is a process of its own gets them from one replica alone: they stay
 // below 2^31, for servers in C.
 func SpreadIDs(own bool) int64 {
