@@ -77,7 +77,7 @@ func askingGateway(t *testing.T, name, server string, store *redisstore.Store, c
 	}
 	c.Upstreams = []*config.Upstream{u}
 	quiet := slog.New(slog.DiscardHandler)
-	up, err := upstream.New(upstream.Config{Name: "up", URL: server, Replica: name, FirstID: upstream.SpreadIDs(false)})
+	up, err := upstream.New(upstream.Config{Name: "up", URL: server, Replica: name})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"math"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"slices"
@@ -138,7 +139,7 @@ func upstreamConfig(c *config.Config, u *config.Upstream, replica shim.Replica, 
 		Shared:       isLoopback(c.Listen),
 		Tasks:        upstream.TaskUse(u.UpstreamTasks),
 		StartTimeout: u.StartTimeout, IdleTimeout: u.IdleTimeout, MaxResult: int64(u.MaxResult),
-		Replica: string(replica), FirstID: upstream.SpreadIDs(u.URL == ""), GatewayInfo: upstream.Info{Name: "taskgate", Version: moduleVersion()},
+		Replica: string(replica), FirstID: rand.Int64N(1 << 30), GatewayInfo: upstream.Info{Name: "taskgate", Version: moduleVersion()},
 		Logger: log, TracerProvider: tel.traces, Metrics: tel.metrics, Baggage: c.Baggage,
 	}
 }

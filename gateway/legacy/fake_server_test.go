@@ -288,7 +288,7 @@ func TestReplicasStayInTheirEra(t *testing.T) {
 	server.Tool("t", fake.Text("ok"))
 	on := func(name, session string) *rawClient {
 		store := func(c *config.Config) { c.Store = redis.URL() }
-		c := newRawClient(t, startReplica(t, name, newConfig(store), parts{server: upstream.Config{URL: server.URL, FirstID: upstream.SpreadIDs(false)}}).url)
+		c := newRawClient(t, startReplica(t, name, newConfig(store), parts{server: upstream.Config{URL: server.URL}}).url)
 		c.session = session
 		return c
 	}

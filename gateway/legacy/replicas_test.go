@@ -42,7 +42,7 @@ func newLegacyReplicas(t *testing.T, change func(*config.Config)) *legacyReplica
 	for _, name := range []string{"a", "b"} {
 		c := newConfig(change)
 		c.Store = redis.URL()
-		one := startReplica(t, name, c, parts{server: upstream.Config{URL: web, FirstID: upstream.SpreadIDs(false)}})
+		one := startReplica(t, name, c, parts{server: upstream.Config{URL: web}})
 		r.gates, r.at = append(r.gates, one.Gateway), append(r.at, one.url)
 	}
 	var turn atomic.Int64

@@ -99,9 +99,8 @@ type Config struct {
 
 	// Replica tells this process from others that have the same sessions.
 	Replica string
-	// FirstID is where the ids of requests, which are their progress tokens too, begin. The ranges of
-	// two clients must be apart, of two replicas, and of one replica where one follows the other: they send
-	// requests in the same session. See SpreadIDs.
+	// FirstID is where the ids of requests, which are their progress tokens too, begin: a random number below
+	// 2^30. It tells clients of one replica apart where one follows the other.
 	FirstID int64
 	// GatewayInfo is the clientInfo where a Session names no client.
 	GatewayInfo Info

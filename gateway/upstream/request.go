@@ -17,7 +17,7 @@ func (w *wire) newExchange(to target, r shim.Request, sink shim.Sink) *exchange 
 	}
 	x := &exchange{
 		w: w, outside: discard{}, to: to, sink: sink, caller: r.Session, level: r.LogLevel,
-		id: w.nextID(), method: r.Method, name: r.Name, params: r.Params,
+		id: w.nextID(to), method: r.Method, name: r.Name, params: r.Params,
 		progress: r.Progress || r.Method == mcp.MethodToolsCall, limits: r.Limits,
 	}
 	x.rec.sink, x.rec.log = sink, w.log

@@ -27,7 +27,7 @@ type replicas struct {
 func inReplicas(t *testing.T, run func(t *testing.T, r *replicas)) {
 	t.Helper()
 	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		other, err := New(Config{Replica: "b", FirstID: 1000, URL: h.wire.cfg.URL})
+		other, err := New(Config{Replica: "b", URL: h.wire.cfg.URL})
 		if err != nil {
 			t.Fatal(err)
 		}

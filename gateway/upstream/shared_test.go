@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -262,6 +263,21 @@ func shareSessions(t *testing.T, a *HTTP) *HTTP {
 	b := another(t, a)
 	b.wire.cfg.Sessions = m[1]
 	return b
+}
+
+// Requests have numbers as ids in a session that this replica has opened, and no number of another replica's there.
+func TestReplicasNumberApart(t *testing.T) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
+		b := shareSessions(t, a)
+		s.Tool("t", fake.Text("ok"))
+		mustCall(t, a, together())
+		mustCall(t, b, together())
+		calls := s.Seen("tools/call")
+		if calls[0].Header.Get("Mcp-Session-Id") != calls[1].Header.Get("Mcp-Session-Id") || calls[0].ID != "3" || !strings.HasPrefix(calls[1].ID, `"other.1000-`) {
+			t.Errorf("ids %s and %s", calls[0].ID, calls[1].ID)
+		}
+		_ = b.Close(context.Background())
+	})
 }
 
 // A server says on any stream of a session what is for a call or a listener at another replica (mcp-go 1.2.1 does).

@@ -245,7 +245,7 @@ func (t *serverTask) openResult(ctx context.Context) (transport.Stream, error) {
 		}
 	}
 	t.reopened = true
-	id := x.w.nextID()
+	id := x.w.nextID(x.to)
 	x.setID(id)
 	x.rec.amendCheckpoint(func(c *checkpoint) { c.Last, t.mark.Wait = "", id })
 	x.rec.unnoted = false

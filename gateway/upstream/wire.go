@@ -92,22 +92,20 @@ func fixedAttrs(c Config, u *url.URL) []attribute.KeyValue {
 }
 
 // name tells this client from all others.
-func (w *wire) name() string { return strconv.FormatInt(w.cfg.FirstID, 10) }
+func (w *wire) name() string { return w.cfg.Replica + "." + strconv.FormatInt(w.cfg.FirstID, 10) }
 
-// SpreadIDs chooses the FirstID of a client at random. Ids stay below 10^14, of which Lua's cjson
-// writes each digit. A server that is a process of its own gets them from one replica alone: they stay
-// below 2^31, for servers in C.
-func SpreadIDs(own bool) int64 {
-	if own {
-		return rand.Int64N(1 << 30)
+// nextID makes the id of a request, which is also its progress token: the text of a number below 2^31.
+// Clients number their requests, and there are servers that read nothing else, such as Xcode's
+// (github.com/can1357/oh-my-pi/pull/7107) and that of WordPress (github.com/WordPress/mcp-adapter/issues/143),
+// or no larger ones. In a session that another client has opened, which may have numbered requests too, the id
+// has the name of this one.
+func (w *wire) nextID(to target) string {
+	n := strconv.FormatInt(w.serial.Add(1), 10)
+	if to.session != "" && !to.opened {
+		n = w.name() + "-" + n
 	}
-	return rand.Int64N(1<<26) << 20
+	return n
 }
-
-// nextID makes the id of a request, which is also its progress token: the text of a whole number. All
-// SDKs but Java's send numbers, and there are servers that read nothing else, such as Xcode's
-// (github.com/can1357/oh-my-pi/pull/7107) and that of WordPress (github.com/WordPress/mcp-adapter/issues/143).
-func (w *wire) nextID() string { return strconv.FormatInt(w.serial.Add(1), 10) }
 
 // slowContext bounds one request of a handshake.
 func (w *wire) slowContext(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -141,6 +139,7 @@ type target struct {
 	version string // "" before it is negotiated
 	session string // its id at a legacy server; "" for a server without sessions
 	gen     int64
+	opened  bool // by this client
 }
 
 func (to target) newMessage(body []byte) transport.Message {
