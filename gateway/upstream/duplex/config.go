@@ -36,8 +36,9 @@ type Config struct {
 	// Personal says that a Link is opened with what its first request signs in with: a server that has refused
 	// a session is ended, and not kept for another one.
 	Personal bool
-	// Modern says that the servers know server/discover: one that ends at its first is broken.
-	Modern bool
+	// NoProbe says that no server is sent a server/discover that it may not know: one that ends before it has said
+	// anything is broken.
+	NoProbe bool
 	// Exclusive has a server of an owner be opened only when those before it that are
 	// ending have ended: they may hold a port, or a lock.
 	Exclusive bool

@@ -250,7 +250,7 @@ func (t *Transport) noteEnded(s *server, e *Ending, served, probed bool) {
 		log = log.With("err", e.Err)
 	}
 	switch {
-	case probed && !served && !t.cfg.Modern:
+	case probed && !served && !t.cfg.NoProbe:
 		log.Debug("the server ended at its first server/discover")
 		return
 	case e.Usual:

@@ -172,14 +172,31 @@ func TestOneUseOfAServer(t *testing.T) {
 	}
 }
 
+// openDead opens a server that has ended.
+func openDead(context.Context, *transport.Message, *sync.WaitGroup, <-chan struct{}) (Link, error) {
+	p := newPipe(nil)
+	p.Stop()
+	return p, nil
+}
+
+// A server that ends before it has said anything is broken, where it was not sent what it may not know.
+func TestServerThatEndsBeforeItSaysAnything(t *testing.T) {
+	for _, broken := range []bool{false, true} {
+		tr := opens(t, Config{Max: 9, NoProbe: broken, Open: openDead}, nil)
+		_, _ = tr.shareOf(t.Context(), nil, Owner{})
+		tr.running.Wait()
+		tr.mu.Lock()
+		if paused := len(tr.starts) > 0; paused != broken {
+			t.Errorf("broken %v: the next one waits: %v", broken, paused)
+		}
+		tr.mu.Unlock()
+	}
+}
+
 // A server that has ended takes no request, however soon that was: who asks for one gets another, or hears that there
 // is none.
 func TestServerThatEndsAtOnce(t *testing.T) {
-	tr := opens(t, Config{Max: 9, FirstPause: 1, LastPause: 1, Open: func(context.Context, *transport.Message, *sync.WaitGroup, <-chan struct{}) (Link, error) {
-		p := newPipe(nil)
-		p.Stop()
-		return p, nil
-	}}, nil)
+	tr := opens(t, Config{Max: 9, FirstPause: 1, LastPause: 1, Open: openDead}, nil)
 	over, stop := context.WithCancel(t.Context())
 	var others sync.WaitGroup
 	defer others.Wait()

@@ -77,7 +77,7 @@ func New(http *streamable.Transport, c Config) *Transport {
 	t.older = duplex.New(duplex.Config{
 		Open: t.open, What: what, Prefix: prefix,
 		Max: cmp.Or(c.Max, 1000), MaxKey: "max_sse_connections", MaxWhat: "connections to this server",
-		Idle: c.Idle, Personal: true, FirstPause: firstPause, LastPause: lastPause, Logger: c.Logger,
+		Idle: c.Idle, NoProbe: true, Personal: true, FirstPause: firstPause, LastPause: lastPause, Logger: c.Logger,
 	})
 	return t
 }

@@ -24,7 +24,7 @@ func New(c Config) *Transport {
 	t.Transport = duplex.New(duplex.Config{
 		Open: t.cfg.start, Owner: t.ownerOf, What: "the process of the server",
 		Max: t.cfg.MaxProcesses, MaxOwner: (t.cfg.MaxProcesses + 1) / 2, MaxKey: "max_processes", MaxWhat: "processes of this server",
-		Exclusive: true, Short: shortLife, Idle: t.cfg.Idle, Modern: t.cfg.Modern, Logger: t.cfg.Logger,
+		Exclusive: true, Short: shortLife, Idle: t.cfg.Idle, NoProbe: t.cfg.Modern, Logger: t.cfg.Logger,
 	})
 	return t
 }
