@@ -293,7 +293,7 @@ func (t *sessionTable) tellOthers(key string, n shim.Notification) {
 	if len(n.Params) > maxTold {
 		return
 	}
-	message := jsonrpc.AppendNotification([]byte(t.wire.name()+" "), n.Method, n.Params)
+	message := jsonrpc.AppendNotification([]byte(t.wire.spellName()+" "), n.Method, n.Params)
 	jsonrpc.OneLine(message)
 	o := &t.others
 	o.mu.Lock()
@@ -311,7 +311,7 @@ const freed = "freed"
 func (t *sessionTable) tellFreed(ctx context.Context, key string) {
 	ctx, cancel := outliveCaller(ctx, cancelTimeout)
 	defer cancel()
-	t.tellNow(ctx, told{key, []byte(t.wire.name() + " " + freed)})
+	t.tellNow(ctx, told{key, []byte(t.wire.spellName() + " " + freed)})
 }
 
 // tellNow tells the other replicas, as far as they hear it.
@@ -335,7 +335,7 @@ func (t *sessionTable) takeTold(key string, message []byte) {
 	from, text, _ := bytes.Cut(message, []byte(" "))
 	m, err := jsonrpc.ParseLenient(text)
 	isFreed := string(text) == freed
-	if err != nil && !isFreed || string(from) == t.wire.name() {
+	if err != nil && !isFreed || string(from) == t.wire.spellName() {
 		return
 	}
 	t.mu.Lock()

@@ -265,6 +265,23 @@ func shareSessions(t *testing.T, a *HTTP) *HTTP {
 	return b
 }
 
+// allowOneStream has the server allow one GET stream at a time, for as long as hold takes, and returns whether there
+// is one. refused is called before it refuses another one.
+func allowOneStream(s *fake.Server, refused func(), hold func(*fake.Exchange)) *atomic.Bool {
+	busy := &atomic.Bool{}
+	s.On("GET", func(x *fake.Exchange) {
+		if !busy.CompareAndSwap(false, true) {
+			refused()
+			fake.Status(http.StatusConflict, "", "")(x)
+			return
+		}
+		x.Head("text/event-stream")
+		hold(x)
+		busy.Store(false)
+	})
+	return busy
+}
+
 // Requests have numbers as ids in a session that this replica has opened, and no number of another replica's there.
 func TestReplicasNumberApart(t *testing.T) {
 	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
@@ -334,17 +351,11 @@ func handStreamOn(t *testing.T, to string) {
 	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
 		b := shareSessions(t, a)
 		b.wire.cfg.Replica = to
-		streams, busy := make(chan *fake.Exchange, 1), atomic.Bool{}
-		s.On("GET", func(x *fake.Exchange) {
-			if !busy.CompareAndSwap(false, true) {
-				fake.Status(http.StatusConflict, "", "")(x)
-				return
-			}
-			x.Head("text/event-stream")
+		streams := make(chan *fake.Exchange, 1)
+		allowOneStream(s, func() {}, func(x *fake.Exchange) {
 			streams <- x
 			x.Hang()
 			<-streams
-			busy.Store(false)
 		})
 		say := func(list string) {
 			t.Helper()
@@ -377,16 +388,7 @@ func handStreamOn(t *testing.T, to string) {
 func TestReplicaThatStopsHandsItsStreamOn(t *testing.T) {
 	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
 		b := shareSessions(t, a)
-		var busy atomic.Bool
-		s.On("GET", func(x *fake.Exchange) {
-			if !busy.CompareAndSwap(false, true) {
-				fake.Status(http.StatusConflict, "", "")(x)
-				return
-			}
-			x.Head("text/event-stream")
-			x.Hang()
-			busy.Store(false)
-		})
+		busy := allowOneStream(s, func() {}, func(x *fake.Exchange) { x.Hang() })
 		before := hearIn(t, a, together().Session, everything)
 		after := hearIn(t, b, together().Session, everything)
 		before.endAs(t, ErrMoved)
@@ -407,21 +409,14 @@ func TestReplicaThatStopsHandsItsStreamOn(t *testing.T) {
 func TestReplicaHearsOfAStreamWhileItAsks(t *testing.T) {
 	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
 		b := shareSessions(t, a)
-		var busy, slow atomic.Bool
+		var slow atomic.Bool
 		asked, refuse := make(chan struct{}), make(chan struct{})
-		s.On("GET", func(x *fake.Exchange) {
-			if !busy.CompareAndSwap(false, true) {
-				if slow.CompareAndSwap(true, false) {
-					close(asked)
-					<-refuse
-				}
-				fake.Status(http.StatusConflict, "", "")(x)
-				return
+		busy := allowOneStream(s, func() {
+			if slow.CompareAndSwap(true, false) {
+				close(asked)
+				<-refuse
 			}
-			x.Head("text/event-stream")
-			x.Hang()
-			busy.Store(false)
-		})
+		}, func(x *fake.Exchange) { x.Hang() })
 		before := hearIn(t, a, together().Session, everything)
 		after := hearIn(t, b, together().Session, everything)
 		pauseFor(t, maxRetry) // b has asked for it so often that it is in no hurry

@@ -91,8 +91,8 @@ func fixedAttrs(c Config, u *url.URL) []attribute.KeyValue {
 	return attrs
 }
 
-// name tells this client from all others.
-func (w *wire) name() string { return w.cfg.Replica + "." + strconv.FormatInt(w.cfg.FirstID, 10) }
+// spellName is a name that tells this client from all others.
+func (w *wire) spellName() string { return w.cfg.Replica + "." + strconv.FormatInt(w.cfg.FirstID, 10) }
 
 // nextID makes the id of a request, which is also its progress token: the text of a number below 2^31.
 // Clients number their requests, and there are servers that read nothing else, such as Xcode's
@@ -102,7 +102,7 @@ func (w *wire) name() string { return w.cfg.Replica + "." + strconv.FormatInt(w.
 func (w *wire) nextID(to target) string {
 	n := strconv.FormatInt(w.serial.Add(1), 10)
 	if to.session != "" && !to.opened {
-		n = w.name() + "-" + n
+		n = w.spellName() + "-" + n
 	}
 	return n
 }

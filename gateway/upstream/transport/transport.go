@@ -81,7 +81,7 @@ type Sender interface {
 	TakeRoom(n int64) error
 }
 
-// Nobody is the Sender of a message whose fate is of no interest.
+// Nobody is a Sender that ignores what it hears.
 type Nobody struct{}
 
 // NoteReached implements Sender.
