@@ -43,7 +43,8 @@ func (b heardBody) Read(p []byte) (int, error) {
 
 // NewRequest makes the HTTP request of a message. Headers of the configuration
 // come first, so that they cannot replace those of the protocol. The sender is told when the request
-// has a connection.
+// has a connection. What is not answered is sent again, by net/http, if the server closes an idle connection
+// just then: a key without a value asks for that, and is not written.
 func (t *Transport) NewRequest(ctx context.Context, method string, m *transport.Message) (*http.Request, error) {
 	sender := m.Sender // the trace keeps no body
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sender.NoteReached() }})
@@ -78,6 +79,9 @@ func (t *Transport) NewRequest(ctx context.Context, method string, m *transport.
 	}
 	for name, values := range m.Header {
 		req.Header[name] = values
+	}
+	if m.Method == "" { // a notification or a response does no harm twice
+		req.Header["Idempotency-Key"] = nil
 	}
 	return req, nil
 }
