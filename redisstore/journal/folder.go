@@ -118,3 +118,20 @@ func (f diskFile) Size() (int64, error) {
 	}
 	return info.Size(), nil
 }
+
+// Sync implements file. A file that somebody has removed, or moved away with its folder, is an error: it takes
+// what is written, and the next start would not find it.
+func (f diskFile) Sync() error {
+	if err := f.File.Sync(); err != nil {
+		return err
+	}
+	there, err := os.Stat(f.Name())
+	if err != nil {
+		return err
+	}
+	mine, err := f.Stat()
+	if err == nil && !os.SameFile(mine, there) {
+		err = fmt.Errorf("%s is another file now", f.Name())
+	}
+	return err
+}

@@ -1,0 +1,48 @@
+package journal
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+)
+
+// A folder that is moved away, or replaced, takes no more entries until it is back: the next start would not find them.
+func TestFolderIsMovedAway(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "store")
+	o := quiet()
+	o.RetryAfter = time.Millisecond
+	k := &keeper{}
+	var err error
+	k.Journal, err = Open(path, o, nil)
+	must(t, err)
+	must(t, k.put("before"))
+	must(t, os.Rename(path, path+"-away"))
+	if err := k.put("meanwhile"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without the folder: %v", err)
+	}
+	other, err := Open(path, quiet(), nil)
+	must(t, err)
+	for k.Err() == nil || errors.Is(k.Err(), fs.ErrNotExist) {
+		<-time.After(time.Millisecond)
+	}
+	must(t, other.Close())
+	must(t, os.RemoveAll(path))
+	must(t, os.Rename(path+"-away", path))
+	for k.Err() != nil {
+		<-time.After(time.Millisecond)
+	}
+	must(t, k.put("after"))
+	must(t, k.Close())
+	again := &keeper{}
+	again.Journal, err = Open(path, quiet(), func(entry []byte) error { again.entries = append(again.entries, string(entry)); return nil })
+	must(t, err)
+	if want := []string{"before", "meanwhile", "after"}; !slices.Equal(again.entries, want) {
+		t.Errorf("found %q", again.entries)
+	}
+	must(t, again.Close())
+}
