@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -298,10 +297,7 @@ func TestReplicasTaskProgress(t *testing.T) {
 	a := stack.begin(t, 0, "")
 	get := openSSE(t, stack.on(t, 1, a), http.MethodGet, "", "")
 	_, made := a.post(`{"jsonrpc":"2.0","id":"t","method":"tools/call","params":{"name":"walk","task":{},"_meta":{"progressToken":7}}}`)
-	task := regexp.MustCompile(`"taskId":"([^"]+)"`).FindStringSubmatch(made)
-	if task == nil {
-		t.Fatalf("no task: %s", made)
-	}
+	task := idOfTask(t, made)
 	for _, i := range []int{1, 2, 9} {
 		if i == 9 {
 			stack.session.proceed <- struct{}{}
@@ -320,7 +316,7 @@ func TestReplicasTaskProgress(t *testing.T) {
 			token, _ := jsonrpc.Get([]byte(data), "params", "progressToken")
 			progress, _ := jsonrpc.Get([]byte(data), "params", "progress")
 			related, _ := jsonrpc.GetString([]byte(data), "params", "_meta", mcp.MetaRelatedTask, "taskId") // L31
-			if string(token) != "7" || string(progress) != fmt.Sprint(i) || related != task[1] {
+			if string(token) != "7" || string(progress) != fmt.Sprint(i) || related != task {
 				t.Errorf("progress %d: %s", i, data)
 			}
 			break
