@@ -14,11 +14,11 @@ type Mode string
 const (
 	Never    Mode = "never"    // the call blocks, as it did without the gateway
 	Auto     Mode = "auto"     // a task if the call outlasts its grace
-	Always   Mode = "always"   // a task at once, for who can take one
-	Required Mode = "required" // as Always; who cannot take one is refused
+	Always   Mode = "always"   // a task at once, for a caller that can take one
+	Required Mode = "required" // as Always; a caller that cannot take a task is refused
 )
 
-// Policy is what the operator wants of one tool.
+// Policy is the operator's policy for one tool.
 type Policy struct {
 	Tasks        Mode
 	Grace        time.Duration // how long an Auto call may take without a task, or GraceAuto
@@ -29,22 +29,21 @@ type Policy struct {
 	Retry        bool          // the owner allows a second run (recover: retry)
 	Concurrency  int           // calls of this tool in flight, 0 = unbounded
 	Partials     Partials      // what is shown of a task while it runs
-	EarlyInput   Early         // what a question does that comes before a task
+	EarlyInput   Early         // what happens to a question that comes before there is a task
 	InputTimeout time.Duration // how long a question waits for its answer, 0 = TTL in a task, else 10m
 	Questions    QuestionLimits
 }
 
-// Stream takes what an upstream says before there is a handle: it goes to the
-// client on the call's own response stream. The shim calls it from one goroutine
-// and not any more once Call has returned.
+// Stream takes what an upstream says before there is a handle, for the client on the call's own
+// response stream. The shim calls it from one goroutine, and only until Call has returned.
 type Stream interface {
 	Progress(Progress)
 	Log(Log)
 }
 
-// Call is a tools/call as a client made it, or another request that a server may
-// answer with questions (prompts/get, resources/read): that one never becomes a task,
-// and runs under Server.Other.
+// Call is a tools/call as a client made it, or another request that a server may answer with
+// questions (prompts/get, resources/read). The latter runs under Server.Other and stays without a
+// task.
 type Call struct {
 	Upstream  string // configured name
 	Principal Principal
@@ -54,35 +53,34 @@ type Call struct {
 	// at once (legacy params.task), whatever the mode.
 	Handle bool
 	Demand bool
-	// After is for a caller that cannot be given a task but can be told of one in
-	// words: how long its call may take before a task is made all the same, in place
-	// of the policy's grace (design.md 0.10). Where the mode is Required the task is
-	// made at once. 0 makes none; with Handle or Demand it means nothing.
+	// After is for a caller that cannot take a task but can be told of one in words: how long its
+	// call may take before a task is made all the same, in place of the policy's grace (design.md
+	// 0.10). In mode Required the task is made at once. 0 makes none; with Handle or Demand it is
+	// ignored.
 	After time.Duration
 	// TTL is the caller's wish, 0 for none; bounded by Policy.TTL.
 	TTL time.Duration
-	// Block says that the caller is served blocking even where the mode is
-	// Required: a legacy client could not have declared anything (design.md 0.3).
+	// Block says that the call of this caller blocks even in mode Required: a legacy client could
+	// not have declared anything (design.md 0.3).
 	Block bool
-	// Stay says that a caller who goes away does not cancel the call (legacy,
-	// protocol.md X3); only an end of its context with cause ErrCancelled does.
+	// Stay says that the call goes on after the caller has left (legacy, protocol.md X3); only an
+	// end of its context with cause ErrCancelled cancels it.
 	Stay bool
-	// Partials says that the client takes partial results (SEP-2679): only then are
-	// hints kept of what its task says, for whoever may read the task.
+	// Partials says that the client takes partial results (SEP-2679). Only then hints are kept of
+	// what its task says, for every reader of the task.
 	Partials bool
 	// Stream receives progress and logs before the handle. May be nil.
 	Stream Stream
-	// ProgressToken, JSON, is kept in the record of a call whose caller wants to hear of its
-	// progress after the handle as well (L35), or may come back at another replica;
-	// Request.Progress has to be set.
+	// ProgressToken, JSON, is kept in the record of a call whose caller hears of progress after the
+	// handle as well (L35), or may come back at another replica; Request.Progress has to be set.
 	ProgressToken json.RawMessage
-	// Asking says how the caller can be asked; what it can be asked, it has declared
-	// in Request.Session.Capabilities (T40).
+	// Asking says how the caller can be asked; Request.Session.Capabilities declare the kinds of
+	// questions that it takes (T40).
 	Asking Asking
 }
 
-// Answered is what becomes of a Call: a task, a call handed back with questions, or
-// the upstream's reply.
+// Answered is the outcome of a Call: a task, a call handed back with questions, or the upstream's
+// reply.
 type Answered struct {
 	Task   *Task
 	Parked *Parked
@@ -95,21 +93,21 @@ var (
 	ErrNeedsTask = errors.New("this tool needs a client that supports tasks")
 	// ErrForbidsTask: a task was demanded for a tool that never becomes one (L4).
 	ErrForbidsTask = errors.New("this tool cannot be called as a task")
-	// ErrRemoved: this server takes no calls any more; its tasks can be read.
+	// ErrRemoved: this server takes no more calls; its tasks can be read.
 	ErrRemoved = errors.New("this server is no longer offered; its tasks can still be read")
-	// ErrDraining: this replica takes no new calls, or has not sent the call.
+	// ErrDraining: this replica takes no new calls, or stopped before it sent the call.
 	ErrDraining = errors.New("the gateway is shutting down")
-	// ErrRefused is the ErrDraining of what has not begun: another replica can do it.
+	// ErrRefused is the ErrDraining of a call that has not begun: another replica can make it.
 	ErrRefused = fmt.Errorf("%w", ErrDraining)
-	// ErrCancelled is the cause with which a caller's context ends when the client
-	// cancelled its call in so many words.
+	// ErrCancelled is the cause with which a caller's context ends when the client cancelled its
+	// call explicitly.
 	ErrCancelled = errors.New("cancelled by the client")
 )
 
 // CancelledError is an ErrCancelled with the reason that the client gave for its server.
 type CancelledError struct{ Reason string }
 
-// Error is the text of ErrCancelled: the reason is the client's, and not for logs.
+// Error is the text of ErrCancelled: the client's reason stays out of logs.
 func (*CancelledError) Error() string { return ErrCancelled.Error() }
 
 // Is makes it an ErrCancelled.

@@ -10,40 +10,38 @@ import (
 	"taskgate/internal/work"
 )
 
-// retryCreate is how often creating a task is tried again while the store is down
-// (design.md 0.13).
+// retryCreate is the pause before creating a task is tried again while the store is down (design.md
+// 0.13).
 const retryCreate = time.Second
 
-// never is the grace of a call that is not made a task for its length.
+// never is the grace of a call whose duration never makes it a task.
 const never = time.Duration(math.MaxInt64)
 
-// leftMessage is the status message of a task that nobody was told of.
+// leftMessage is the status message of a task whose client left before it got the handle.
 const leftMessage = "the client left before it was given the task"
 
-// caller is the client that waits for a run on this replica, in Call or in Reattach. The
-// run owns it. run.mu guards stream and waits; the methods that return an Answered belong
-// to the goroutine of Call.
+// caller is the client that waits for a run on this replica, in Call or in Reattach. The run owns it.
+// run.mu guards stream and waits; the methods that return an Answered belong to the goroutine of Call.
 type caller struct {
 	run    *run
-	stream Stream // where the client hears of the call, while there is no handle; may be nil
+	stream Stream // takes messages for the client before there is a handle; may be nil
 	waits  bool
-	// guests are those who came back and wait here; newest numbers them.
+	// guests are clients that came back and wait here; newest numbers them.
 	guests, newest int
-	// news tells Call that there is something to look at before the reply.
+	// news tells Call to look at the run before the reply is there.
 	news chan struct{}
-	// leave stops following the end of the client's context. It is what AfterFunc returns.
+	// leave stops following the end of the client's context. It is AfterFunc's stop function.
 	leave func() bool
 }
 
-// sendBlocking runs a call that never becomes a task, on the client's own goroutine.
+// sendBlocking runs a call that must stay without a task, on the client's own goroutine.
 func (c *caller) sendBlocking() (Answered, error) {
 	defer c.run.discard()
 	reply, err := c.run.rounds.sendRounds()
 	return Answered{Reply: reply}, c.errorForCaller(err)
 }
 
-// awaitTurn waits for a slot, but not for longer than the operator has a client wait that takes
-// no task. After an error the call is over.
+// awaitTurn waits for a slot, for at most Server.QueueWait. After an error the call is over.
 func (c *caller) awaitTurn() error {
 	r := c.run
 	if !r.ticket.isQueued() {
@@ -59,9 +57,9 @@ func (c *caller) awaitTurn() error {
 	return c.errorForCaller(err)
 }
 
-// taskFirst makes the task first and then sends the call. If no task can be made, a client
-// that insisted on one gets the error, and the upstream is not called; for any other, the
-// call is sent, and making a task is tried again.
+// taskFirst makes the task first and then sends the call. If making the task fails, a client that
+// insisted on one gets the error, and the call stays unsent; for any other client the call is sent, and
+// making a task is tried again.
 func (c *caller) taskFirst(ctx context.Context) (Answered, error) {
 	r := c.run
 	if r.ticket.isQueued() {
@@ -80,9 +78,9 @@ func (c *caller) taskFirst(ctx context.Context) (Answered, error) {
 	return c.awaitReply(ctx, retryCreate)
 }
 
-// awaitReply sends the call and waits for its reply, for the client to leave or to be
-// asked, or, after grace, for a task to be made of it. An answer within the grace goes
-// straight back, and no store is touched.
+// awaitReply sends the call and waits for its reply, for the client to leave or to be asked, or, after
+// grace, for a task to be made of it. A reply within the grace goes straight back, and the store stays
+// untouched.
 func (c *caller) awaitReply(ctx context.Context, grace time.Duration) (Answered, error) {
 	r := c.run
 	r.core.life.work.Go(r.executeCall)
@@ -93,10 +91,10 @@ func (c *caller) awaitReply(ctx context.Context, grace time.Duration) (Answered,
 		case <-r.done:
 			return Answered{Reply: r.reply}, c.errorForCaller(r.err)
 		case <-r.ctx.Done():
-			if work.IsClosed(r.done) { // which ends the context, too
+			if work.IsClosed(r.done) { // the end of the run ends the context, too
 				return Answered{Reply: r.reply}, c.errorForCaller(r.err)
 			}
-			// The client hears nothing more; exec ends by the same context.
+			// The client hears nothing more; executeCall ends by the same context.
 			c.detachStream()
 			return Answered{}, c.errorForCaller(r.findCause(r.ctx.Err()))
 		case <-c.news:
@@ -121,8 +119,8 @@ func (c *caller) awaitReply(ctx context.Context, grace time.Duration) (Answered,
 	}
 }
 
-// errorForCaller is the error that a caller gets who waits for the call here. It invites to make the call
-// again only if the server cannot have it.
+// errorForCaller returns the error for a caller that waits for the call here. It invites a repeat of
+// the call only if the server cannot have it.
 func (c *caller) errorForCaller(err error) error {
 	switch {
 	case errors.Is(err, errTaskCancelled): // another replica ended the record
@@ -137,7 +135,7 @@ func (c *caller) errorForCaller(err error) error {
 	return errLost // another replica has the call
 }
 
-// createAgain is after how long creating a task is tried again after an error.
+// createAgain returns the pause before creating a task is tried again after an error.
 func createAgain(err error) time.Duration {
 	var busy *BusyError
 	if errors.As(err, &busy) {
@@ -146,8 +144,8 @@ func createAgain(err error) time.Duration {
 	return retryCreate
 }
 
-// handTask gives the task to the client. If the client has left in the meantime, nobody knows
-// the task: it is cancelled, unless the call was to go on (Stay).
+// handTask gives the task to the client. If the client has left in the meantime, the task has no
+// reader: it is cancelled, unless the call was to go on (Stay).
 func (c *caller) handTask(ctx context.Context, t Task) (Answered, error) {
 	r := c.run
 	if ctx.Err() == nil || r.call.Stay && !errors.Is(context.Cause(ctx), ErrCancelled) {
@@ -159,8 +157,8 @@ func (c *caller) handTask(ctx context.Context, t Task) (Answered, error) {
 	return Answered{}, context.Cause(ctx)
 }
 
-// lookAtNews looks at what the client was woken for: a task was made of its call, or
-// the call has questions for it. done says that this is what the client gets.
+// lookAtNews looks for the reason why the client was woken: a task was made of its call, or the call
+// has questions for it. done says that the result is the client's answer.
 func (c *caller) lookAtNews(ctx context.Context) (a Answered, err error, done bool) {
 	r := c.run
 	r.mu.Lock()
@@ -188,8 +186,8 @@ func (c *caller) lookAtNews(ctx context.Context) (a Answered, err error, done bo
 	return Answered{Parked: parked}, nil, true
 }
 
-// attachStream lets a client who came back hear what the server says, if the call is no task, until it
-// leaves. Of several who are here the newest hears it.
+// attachStream gives the stream of a client that came back the server's messages until it leaves, if
+// the call is not a task. Of several such clients the newest hears them.
 func (c *caller) attachStream(stream Stream) (leave func()) {
 	c.run.mu.Lock()
 	defer c.run.mu.Unlock()
@@ -211,15 +209,15 @@ func (c *caller) attachStream(stream Stream) (leave func()) {
 	}
 }
 
-// detachStream notes that nobody waits for the call here any more, or hears of it.
+// detachStream notes that the client no longer waits for the call here, or hears of it.
 func (c *caller) detachStream() {
 	c.run.mu.Lock()
 	defer c.run.mu.Unlock()
 	c.stream, c.waits = nil, false
 }
 
-// releaseClient lets go of the client: its context no longer matters to the call, and its
-// stream goes with its answer. run.mu is held, as for all below.
+// releaseClient lets go of the client: the call no longer depends on its context, and its stream ends
+// with its answer. run.mu is held, as for all below.
 func (c *caller) releaseClient() {
 	c.leave()
 	c.stream = nil
@@ -249,20 +247,20 @@ func (c *caller) passCompleted(params json.RawMessage) {
 	}
 }
 
-// findAsker is the stream, if the client is asked on it.
+// findAsker returns the stream if the client is asked on it.
 func (c *caller) findAsker() (Asker, bool) {
 	s, ok := c.stream.(Asker)
 	return s, ok && c.run.call.Asking == AskStream
 }
 
-// askOnStream puts questions of the hidden record to the client, if it is asked on its stream.
+// askOnStream sends questions of the hidden record to a client that is asked on its stream.
 func (c *caller) askOnStream(q []Question) {
 	if s, ok := c.findAsker(); ok && c.run.record.hidden && len(q) > 0 {
 		s.Ask(c.run.record.id, q)
 	}
 }
 
-// tellWithdrawn tells the stream that had the questions that nobody waits for them.
+// tellWithdrawn tells the stream that had the questions that their answers are no longer awaited.
 func (c *caller) tellWithdrawn(keys []string) {
 	if s, ok := c.stream.(Asker); ok && c.run.record.hidden && len(keys) > 0 {
 		s.Withdrawn(c.run.record.id, keys)

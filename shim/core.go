@@ -11,7 +11,7 @@ import (
 	"taskgate/internal/patience"
 )
 
-// core is what the runs of a replica share. A run knows it, and nothing else of the Shim.
+// core is the state that the runs of a replica share. It is all that a run knows of the Shim.
 type core struct {
 	replica      Replica
 	store        Store
@@ -23,27 +23,27 @@ type core struct {
 	outcomes     outcomes
 	marks        *marker
 	ops          atomic.Int64 // numbers this replica's operations on the store
-	// epoch counts how often events may have been lost, or the store have gone back: only
-	// versions of one epoch can be compared.
+	// epoch counts how often events may have been lost, or the store may have gone back: only versions
+	// of one epoch can be compared.
 	epoch atomic.Int64
 }
 
-// newOp names an operation, for the store to recognise its repeat.
+// newOp names an operation, so that the store recognises its repeat.
 func (c *core) newOp() string { return fmt.Sprintf("%s-%d", c.replica, c.ops.Add(1)) }
 
-// readRecord reads a record for somebody who waits.
+// readRecord reads a record for a caller that waits.
 func (c *core) readRecord(ctx context.Context, id ID, part Part) (Task, error) {
 	return withPatience(ctx, c, func(ctx context.Context) (Task, error) { return c.store.Get(ctx, id, part) })
 }
 
-// changeRecord makes one change of a record for somebody who waits. It is not its runner, if
-// lease is nil.
+// changeRecord makes one change of a record for a caller that waits; lease is nil for any other than
+// the runner.
 func (c *core) changeRecord(ctx context.Context, id ID, lease *Lease, change Change) (Task, error) {
 	return withPatience(ctx, c, func(ctx context.Context) (Task, error) { return c.store.Apply(ctx, id, lease, change) })
 }
 
-// withPatience does what somebody waits for at the store, who has the patience of its request, or
-// else one of its own. No answer in time is ErrUnavailable.
+// withPatience does a store operation that a caller waits for. It has the patience of the request, or
+// else the store timeout, and becomes ErrUnavailable when that is over.
 func withPatience[T any](ctx context.Context, c *core, do func(context.Context) (T, error)) (T, error) {
 	ctx, done := patience.Use(patience.Or(ctx, c.storeTimeout))
 	out, err := do(ctx)
@@ -55,8 +55,8 @@ func withPatience[T any](ctx context.Context, c *core, do func(context.Context) 
 	return out, err
 }
 
-// cancelUntold cancels a task that nobody was told of. A record that this replica does
-// not run, though it lives, would stay working for ever. token is what Shim.bringToken has returned.
+// cancelUntold cancels a task whose id no client got. Such a record would otherwise stay working for
+// ever, as this replica is alive but does not run it. token is the result of Shim.bringToken.
 func (c *core) cancelUntold(id ID, message string, retain time.Duration, token string) {
 	change := Change{Op: c.newOp(), To: Cancelled, StatusMessage: &message, Retain: retain, Token: token, Moments: []Moment{{Kind: KindCancelled, Detail: message}}}
 	_, err := retry(c.life.writes, func(ctx context.Context) (Task, error) { return c.store.Apply(ctx, id, nil, change) })

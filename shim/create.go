@@ -13,34 +13,32 @@ import (
 	"taskgate/internal/semconv"
 )
 
-// callRecord is Task.Call: what a runner on another replica needs to go on.
+// callRecord is the content of Task.Call: the data that a runner on another replica needs to go on.
 type callRecord struct {
 	Request Request `json:"request"`
 	// Runs counts how often the call was begun, for recover: retry.
 	Runs int `json:"runs"`
-	// Retry says that the call may be run again, under the policy that its task was made under.
+	// Retry says that the call may be run again, by the policy under which its task was made.
 	Retry bool `json:"retry,omitempty"`
-	// Firm says that a record without a checkpoint is of a call that was not sent. It
-	// is not where the caller is served without a task if creating seems to fail: a
-	// creation whose reply was lost leaves such a record behind, and the call goes
-	// out all the same.
+	// Firm says that a record without a checkpoint is of an unsent call. It is false if the caller is
+	// served without a task when creating seems to fail: a creation whose reply was lost leaves such a
+	// record behind, and the call goes out all the same.
 	Firm bool `json:"firm,omitempty"`
-	// Handle and Partials are those of the Call. A hidden record may become a task of a
-	// caller who takes one.
+	// Handle and Partials are those of the Call. A hidden record may become a task of a caller that
+	// takes one.
 	Handle   bool `json:"handle,omitempty"`
 	Partials bool `json:"partials,omitempty"`
-	// Asking is how the caller can be asked, Until when the time to answer the open
-	// questions is over, from the record's creation, and Keys how many keys of
-	// questions were made.
+	// Asking is how the caller can be asked; Until is the deadline to answer the open questions,
+	// counted from the record's creation; Keys is the number of question keys that were made.
 	Asking Asking        `json:"asking,omitempty"`
 	Until  time.Duration `json:"until,omitempty"`
 	Keys   int           `json:"keys,omitempty"`
-	// Round is set while the server waits for nothing but a retry with answers.
+	// Round is set while the server only waits for a retry with answers.
 	Round *round `json:"round,omitempty"`
 }
 
-// callRecord keeps the params only where a later run may need them: until the call is sent, and
-// where its owner allows a second one (design.md 0.13). A call without them is not sent again.
+// callRecord keeps the params only while a later run may need them: until the call is sent, and longer
+// if its owner allows a second run (design.md 0.13). A call without them is not sent again.
 func (r *run) callRecord(sent bool) json.RawMessage {
 	rec := callRecord{
 		Request: r.call.Request, Runs: r.begun, Retry: r.policy.Retry, Firm: r.firm,
@@ -50,21 +48,21 @@ func (r *run) callRecord(sent bool) json.RawMessage {
 	if sent && !r.policy.Retry && r.rounds.open == nil {
 		rec.Request.Params = nil
 	}
-	b, _ := json.Marshal(rec) // Params are JSON that was parsed; there is nothing to fail
+	b, _ := json.Marshal(rec) // Params are parsed JSON, so this succeeds
 	return b
 }
 
-// creation gives a run its record, or makes a task of that: one attempt at a time. The
-// run owns it, and run.mu guards it.
+// creation gives a run its record, or makes a task of that: one attempt at a time. The run owns it, and
+// run.mu guards it.
 type creation struct {
 	run     *run
-	pending chan struct{} // closed when the attempt under way is over; nil if there is none
+	pending chan struct{} // closed after the current attempt; nil between attempts
 	maybe   *Task         // an attempt whose reply was lost: it may be stored
 }
 
 // ensureRecord gives the call a record, if it has none: a visible one is a durable task (design.md
-// 0.13). From the success of that on, the caller's context no longer matters to the call,
-// and the handle is its answer. errEnded says that the reply was there first.
+// 0.13). After that success the call no longer depends on the caller's context, and the handle is its
+// answer. errEnded says that the reply was there first.
 func (c *creation) ensureRecord(visible bool) (Task, error) {
 	r := c.run
 	r.mu.Lock()
@@ -134,8 +132,8 @@ func (c *creation) createRecord(visible bool) (Task, error) {
 	return t, nil
 }
 
-// draftTask is the task as it is known now, without what storeTask adds, and the batches
-// that it begins with: what was said before there is a handle. run.mu is held.
+// draftTask returns the task as it is known now, without the fields that storeTask adds, and its first
+// batches: the pieces from before the handle. run.mu is held.
 func (c *creation) draftTask() (Task, []Batch) {
 	r := c.run
 	begin, _ := r.pieces.unstoredBatches()
@@ -162,12 +160,12 @@ func (c *creation) draftTask() (Task, []Batch) {
 	return t, begin
 }
 
-// leastTTL is the shortest time that a caller can have a task kept for.
+// leastTTL is the shortest retention of a task that a caller can ask for.
 const leastTTL = 2 * time.Second
 
-// retainFor is how long a task is kept after its end: as the caller wishes, within
-// bounds (L10). A task whose end nobody who polls it could see would be of no use,
-// and a running one would have to be prolonged all the time.
+// retainFor returns how long a task is kept after its end: as the caller wishes, within bounds (L10).
+// With a shorter time, clients that poll would miss the end, and the TTL of a running task would have
+// to be raised all the time.
 func retainFor(c Call, p Policy) time.Duration {
 	d := p.TTL
 	if c.TTL > 0 {
@@ -183,7 +181,7 @@ func (c *creation) storeTask(t Task, begin []Batch) (Task, error) {
 	if err != nil {
 		return Task{}, err
 	}
-	if c.maybe != nil { // under the same id, so that there is never a second record
+	if c.maybe != nil { // under the same id, so that there is only one record
 		t.ID, t.Op = c.maybe.ID, c.maybe.Op
 	} else {
 		t.ID, t.Op = r.core.newTaskID(r.base, t), r.core.newOp()
@@ -219,7 +217,7 @@ func (c *creation) storeTask(t Task, begin []Batch) (Task, error) {
 		r.srv.tasks.Leave(t.Owner)
 		return Task{}, fmt.Errorf("create a task: %w", err)
 	}
-	t.CreatedAt, t.UpdatedAt = stored.CreatedAt, stored.UpdatedAt // of the store's clock
+	t.CreatedAt, t.UpdatedAt = stored.CreatedAt, stored.UpdatedAt // by the store's clock
 	r.observed.beginSpan(t)
 	r.setRecord(stored, &record{id: t.ID, made: t, hidden: !stored.Visible, lease: t.Lease})
 	if stored.Visible {
@@ -229,15 +227,15 @@ func (c *creation) storeTask(t Task, begin []Batch) (Task, error) {
 	return stored, nil
 }
 
-// buryFor is for how long the store is asked to bury a record, and keeps it then: by the end of
-// that a creation has come or never comes.
+// buryFor is how long burying a record is tried, and how long the store keeps it then: a lost creation
+// arrives within that time, or never.
 const buryFor = time.Minute
 
 // messageBuried is the status message of such a record.
 const messageBuried = "the call has ended without a task"
 
-// buryRecord ends a record that may have been created, of a call that has none here. Where the creation
-// is still on its way, its id and op are used by then, and it does nothing.
+// buryRecord ends a record that may have been created for a call that has none here. If the creation is
+// still on its way, it finds its id and op in use and does nothing.
 func (c *creation) buryRecord(lost Task) {
 	r := c.run
 	defer r.runs.unexpectTask(lost.ID)

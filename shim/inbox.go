@@ -9,26 +9,25 @@ import (
 	"taskgate/internal/work"
 )
 
-// inbox is how a run learns what others did to its record: it reads the record when that
-// may have changed, and again for as long as that fails. The run owns it. Its lock is held
-// for a moment only, other than that of the run, which may be writing to a slow client.
+// inbox learns what others did to the run's record: it reads the record when that may have changed, and
+// repeats a read that fails. The run owns it. It has its own lock, held for a moment only, because the
+// run's lock may be held while it writes to a slow client.
 type inbox struct {
 	run *run
 
 	mu      sync.Mutex
 	stale   bool  // the record may have changed since it was last read
 	active  bool  // a goroutine reads it
-	version int64 // of the newest change by others that was heard of; 0 for none
-	seen    int64 // the last such version that was read
-	epoch   int64 // recovery.epoch when that read began, or the creation of the record
+	version int64 // of the newest change by others that an event told of; 0 for none
+	seen    int64 // the version that the last read has covered
+	epoch   int64 // core.epoch when that read began, or at the creation of the record
 
-	// turn counts the states that came in, from a read or with the reply to a write. A
-	// read that was overtaken by another state may be older than that, and is repeated. It
-	// is guarded by run.mu.
+	// turn counts the states that came in, from a read or with the reply to a write. A read during
+	// which another state came in may be older than that state, and is repeated. run.mu guards it.
 	turn int64
 }
 
-// reviewVersion has the record read. version is that of the change by others that was heard of.
+// reviewVersion has the record read after news of a change by others with this version.
 func (in *inbox) reviewVersion(version int64) {
 	in.mu.Lock()
 	in.version = version
@@ -46,16 +45,14 @@ func (in *inbox) rereadRecord() {
 	}
 }
 
-// upToDate reports whether the last change by others, which had this version in an epoch,
-// was read.
+// upToDate reports whether a read has covered the change by others with this version, in this epoch.
 func (in *inbox) upToDate(version, epoch int64) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.seen == version && in.epoch == epoch
 }
 
-// takeStale takes the version up to which the record is to be read, or reports that there is
-// nothing to read.
+// takeStale takes the version up to which the record is to be read; ok is false if it is up to date.
 func (in *inbox) takeStale(over bool) (version int64, ok bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -64,14 +61,13 @@ func (in *inbox) takeStale(over bool) (version int64, ok bool) {
 	return in.version, in.active
 }
 
-// noteRead notes what was read.
 func (in *inbox) noteRead(version, epoch int64) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.seen, in.epoch = version, epoch
 }
 
-// readUntilSeen reads the record until nothing is known to have changed since.
+// readUntilSeen reads the record until a read has seen all known changes.
 func (in *inbox) readUntilSeen() {
 	r := in.run
 	for d := retryFirst; ; {
@@ -94,7 +90,7 @@ func (in *inbox) readUntilSeen() {
 				in.rereadRecord()
 			}
 		case errors.Is(err, ErrNotFound):
-			// Where it cannot be written again, the next write or audit tries again.
+			// If that fails, the next write or audit tries again.
 			if _, err := withPatience(r.core.life.writes, r.core, r.record.restoreTask); err == nil {
 				in.rereadRecord()
 			}
@@ -106,8 +102,8 @@ func (in *inbox) readUntilSeen() {
 	}
 }
 
-// receiveState takes the state that a read has found which began at this turn, under this lease. It
-// reports false if another state has overtaken it.
+// receiveState takes the state from a read that began at this turn, under this lease. It reports false
+// if another state came in meanwhile.
 func (in *inbox) receiveState(t Task, turn int64, lease Lease) bool {
 	r := in.run
 	r.mu.Lock()
@@ -132,18 +128,18 @@ func (in *inbox) receiveState(t Task, turn int64, lease Lease) bool {
 	return true
 }
 
-// tokenWait is how long a run waits for the message that has the token of an answer or a cancellation.
+// tokenWait is how long a run waits for the message with the token of an answer or a cancellation.
 const tokenWait = time.Second
 
-// tokenInbox is how a run gets the token of a request that another replica has had: by a message, since
-// the store keeps none. The run owns it.
+// tokenInbox gets the token of a request that another replica has received: by a message, as tokens are
+// kept out of the store. The run owns it.
 type tokenInbox struct {
 	run  *run
-	at   atomic.Int64  // the version of the newest change whose token is here, or is no longer waited for
-	came chan struct{} // has a signal when one has come
+	at   atomic.Int64  // version of the newest change whose token is here, or is no longer awaited
+	came chan struct{} // signals that one has come
 }
 
-// takeToken has what others bring to the call go out with their token, that of the change of this version.
+// takeToken sends what others bring to the call with their token, that of the change of this version.
 func (in *tokenInbox) takeToken(token string, version int64) {
 	if r := in.run; token != "" && r.srv.BringToken != nil {
 		r.srv.BringToken(r.base, string(r.record.id), token)
@@ -159,7 +155,7 @@ func (in *tokenInbox) awaitToken(t Task) {
 	late := time.NewTimer(tokenWait)
 	defer late.Stop()
 	for in.at.Load() < t.TokenAt {
-		// The message wakes it. If that is lost, the call goes on without.
+		// The message wakes it. If that is lost, the call goes on without the token.
 		select {
 		case <-in.came:
 		case <-late.C:
@@ -170,8 +166,8 @@ func (in *tokenInbox) awaitToken(t Task) {
 	}
 }
 
-// cancelRun ends the call of a record that another replica has ended, once the token is here that the server is
-// to be told with.
+// cancelRun ends the call of a record that another replica has ended, once the token for the server's
+// cancellation is here.
 func (in *tokenInbox) cancelRun(t Task) {
 	r := in.run
 	if in.at.Load() >= t.TokenAt || !r.core.life.work.Go(func() {

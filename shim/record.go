@@ -9,20 +9,19 @@ import (
 	"taskgate/internal/work"
 )
 
-// record is the stored record of a run, as its only writer sees it: the changes of a run
-// go out one after the other, so that none overtakes another on its way. The run owns it.
-// run.mu guards what has no other word.
+// record is the stored record of a run: the changes of the run go out one after the other, so that each
+// arrives before the next. The run owns it. run.mu guards all fields that name no other guard.
 type record struct {
 	run    *run
 	id     ID
 	made   Task // as it was created or adopted
-	hidden bool // it is no task yet (design.md 0.13)
+	hidden bool // the call is not a task yet (design.md 0.13)
 	lease  Lease
-	over   chan struct{} // closed when nothing more is written of it
+	over   chan struct{} // closed after the last write to the record
 	born   time.Time     // by this process's clock; only differences count
 
 	writing chan struct{} // full while a change is made
-	order   int64         // of the last change; guarded by writing
+	order   int64         // number of the last change; guarded by writing
 
 	ttl    *time.Timer   // raises the TTL
 	raised time.Duration // the TTL last promised
@@ -46,23 +45,23 @@ func (r *run) setRecord(t Task, rec *record) {
 	}
 }
 
-// currentLease is the lease under which the run holds it.
+// currentLease returns the lease under which the run holds the record.
 func (rec *record) currentLease() Lease {
 	rec.run.mu.Lock()
 	defer rec.run.mu.Unlock()
 	return rec.lease
 }
 
-// persistChange makes one change to the record, and repeats it while the store is unavailable.
-// What the store says about the task ends the upstream call where that is due. change is
-// called once, when it is this change's turn.
+// persistChange makes one change to the record, and repeats it while the store is unavailable. If the
+// store's answer says so, it ends the upstream call. change is called once, when it is this change's
+// turn.
 func (rec *record) persistChange(ctx context.Context, change func() Change) error {
 	_, err := rec.applyChange(ctx, change)
 	return err
 }
 
-// applyChange is persistChange that returns the task after the change. Each change has its number, so
-// that the store ignores what arrives late all the same.
+// applyChange is persistChange that returns the task after the change. Each change has a number, so
+// that the store ignores one that arrives late.
 func (rec *record) applyChange(ctx context.Context, change func() Change) (Task, error) {
 	select {
 	case rec.writing <- struct{}{}:
@@ -95,11 +94,10 @@ func (rec *record) applyChange(ctx context.Context, change func() Change) (Task,
 	return t, err
 }
 
-// obeyRefusal ends the upstream call where a write under this lease told that the task is not,
-// or no longer, this replica's to run. If the run has had another lease since, a refusal
-// says nothing. A record that is unknown is no such case: nothing that runs expires, so the
-// store has forgotten it, and its end brings it back (design.md 0.20). t is the task as far
-// as the refusal says it.
+// obeyRefusal ends the upstream call after a refused write under this lease said that this replica must
+// not run the task, or no longer. If the run has had another lease since, the refusal is ignored. A
+// record that is unknown is no such case: a running task does not expire, so the store has forgotten
+// it, and its end brings it back (design.md 0.20). t is the task as far as the refusal says it.
 func (rec *record) obeyRefusal(err error, under Lease, t Task) {
 	switch {
 	case errors.Is(err, ErrLeaseLost):
@@ -111,18 +109,18 @@ func (rec *record) obeyRefusal(err error, under Lease, t Task) {
 	}
 }
 
-// readStored reads the record, however long the store is away.
+// readStored reads the record, and waits for the store as long as that takes.
 func (rec *record) readStored() (Task, error) {
 	s := rec.run.core
 	return retry(s.life.writes, func(ctx context.Context) (Task, error) { return s.store.Get(ctx, rec.id, Summary) })
 }
 
-// leastRestored is the least time that a task is kept after its end for its record to be
-// restored while it runs. A shorter one may have expired since somebody else ended it.
+// leastRestored is the shortest retention of a task whose record is restored while it runs. A shorter
+// one may have expired since another replica ended the task.
 const leastRestored = time.Minute
 
-// restoreTask writes the record of a call that runs here again, as it is known now: the store
-// has forgotten it. It fails where nobody would miss the record.
+// restoreTask writes the record of a call that runs here again, as it is known now, after the store has
+// forgotten it. It returns ErrNotFound if the call has ended or its record is kept too briefly.
 func (rec *record) restoreTask(ctx context.Context) (Task, error) {
 	r := rec.run
 	r.mu.Lock()
@@ -148,11 +146,11 @@ func (rec *record) revealTask() {
 	r.mu.Lock()
 	change := Change{Op: r.core.newOp(), Visible: true, TTL: rec.raised, Retain: rec.made.Retain}
 	r.mu.Unlock()
-	_ = rec.persistChange(r.ctx, func() Change { return change }) // where it fails, the end does so
+	_ = rec.persistChange(r.ctx, func() Change { return change }) // if it fails, the end of the task sets Visible
 }
 
-// noteShown notes that the hidden record is a task now: the caller's context no longer
-// matters to it. r.mu is held.
+// noteShown notes that the hidden record is a task now: from then on the call is independent of the
+// caller's context. r.mu is held.
 func (r *run) noteShown(t Task) {
 	rec := r.record
 	r.caller.releaseClient()
@@ -164,8 +162,8 @@ func (r *run) noteShown(t Task) {
 	r.observed.noteMade()
 }
 
-// leastRaise is the least that is left of a TTL after it was raised: a task that
-// is kept for a moment only must not be written every other moment.
+// leastRaise is the least that is left of a TTL after it was raised: a task with a very short retention
+// must not be written every other moment.
 const leastRaise = time.Minute
 
 // keepTTL raises the TTL by retain whenever less than half of that is left, while the task
@@ -196,12 +194,12 @@ func (rec *record) raiseTTL(retain time.Duration) {
 	r.mu.Unlock()
 }
 
-// isClosed reports whether nothing more is written of it here.
+// isClosed reports whether the run has made its last write to the record.
 func (rec *record) isClosed() bool {
 	return work.IsClosed(rec.over) || rec.run.core.life.writes.Err() != nil
 }
 
-// closeRecord forgets the record: the task has ended, or is somebody else's.
+// closeRecord forgets the record: the task has ended, or another replica has it.
 func (rec *record) closeRecord() {
 	r := rec.run
 	r.runs.removeRun(rec.id, r)

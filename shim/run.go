@@ -16,9 +16,9 @@ import (
 // errEnded: the call has its reply, so no task is made of it.
 var errEnded = errors.New("the call has been answered")
 
-// run is one call on its way: first the caller's, then, once a task was made of
-// it, the task's. It is the Sink of its upstream call. What it does besides calling the
-// upstream, its parts do: each has the state for that, and says who guards it.
+// run is one call on its way: first the caller's, then, once a task was made of it, the task's. It is
+// the Sink of its upstream call. Its parts do everything besides the upstream call: each has the state
+// for its work, and says which lock guards it.
 type run struct {
 	core   *core
 	runs   *runs[run] // where it is once it has a record
@@ -26,27 +26,26 @@ type run struct {
 	call   Call
 	policy Policy
 	ticket ticket
-	hold   *budget.Hold // the bytes of what is asked and answered; nil without a bound
+	hold   *budget.Hold // the bytes of requests and answers; nil for no bound
 	begun  int          // how often the call was begun, this time included
-	// firm: the record may say that the call is not sent, so it is not sent unless the store has
-	// confirmed that it is. run.mu guards it, and queuing, once others know the run.
+	// firm: the record may say that the call is not sent, so the call is sent only after the store has
+	// confirmed that it is sent. run.mu guards it, and queuing, once others know the run.
 	firm bool
 	// queuing: the call waits for its turn.
 	queuing bool
 	// sent: the server may have the call.
 	sent atomic.Bool
-	// trimmed: the record has no params any more that nobody will need. run.mu guards it.
+	// trimmed: the record has dropped the params that no later run needs. run.mu guards it.
 	trimmed bool
 
-	// base has the values of the caller's context but not its end; ctx is the life
-	// of the upstream call, which follows the caller's until caller.releaseClient.
-	// cancel ends ctx and the timers that would; it is a closure as those cost less than
-	// a context each.
+	// base has the values of the caller's context, but a life of its own; ctx is the life of the
+	// upstream call, which follows the caller's until caller.releaseClient. cancel ends ctx and the
+	// timers that would end it; a closure costs less than a context each.
 	base   context.Context
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
-	// done is closed when reply and err are set, which are not changed after.
+	// done is closed when reply and err are set for good.
 	done  chan struct{}
 	reply Reply
 	err   error
@@ -58,29 +57,29 @@ type run struct {
 	rounds   rounds
 	inbox    inbox
 	token    tokenInbox
-	// pieces has what is shown of the task while it runs; nil for nothing. It is set
-	// before anything else knows the run.
+	// pieces has the part of the task that is shown while it runs; nil for nothing. It is set before
+	// the run is known to others.
 	pieces   *pieceWriter
 	observed observation
 
-	mu     sync.Mutex // guards all below, and what the parts say
+	mu     sync.Mutex // guards all below, and the state of the parts that say so
 	ended  bool       // the upstream call has returned
 	record *record    // nil until there is one
-	// checkpoint is the newest one; unsaved says that the store may not have it.
+	// checkpoint is the newest one; unsaved says that the store may lack it.
 	checkpoint json.RawMessage
 	unsaved    bool
 }
 
-// newRun prepares a call. Its context follows the caller's until a task is made,
-// and ends after the policy's timeout.
+// newRun prepares a call. Its context follows the caller's until a task is made, and ends after the
+// policy's timeout.
 func newRun(ctx context.Context, shared *core, rs *runs[run], srv *server, c Call, p Policy, tk ticket) *run {
 	r := &run{core: shared, runs: rs, srv: srv, call: c, policy: p, ticket: tk, begun: 1, hold: budget.From(ctx).Share()}
-	r.call.Stream = nil // a task that waits must not keep its caller's request in memory
+	r.call.Stream = nil // a waiting task must let go of its caller's request in memory
 	r.assembleParts()
 	r.caller.stream, r.caller.waits = c.Stream, true
 	r.base = context.WithoutCancel(ctx)
 	r.bindContext(r.base, p.Timeout)
-	stay := c.Stay // and not c, which holds on to the caller's request
+	stay := c.Stay // instead of c, which holds on to the caller's request
 	r.caller.leave = context.AfterFunc(ctx, func() {
 		if cause := context.Cause(ctx); !stay || errors.Is(cause, ErrCancelled) {
 			r.cancel(cause)
@@ -98,14 +97,14 @@ func (r *run) assembleParts() {
 	r.pieces = newPieceWriter(r)
 }
 
-// bindContext makes the run's context: it carries the values of ctx, ends with the shim,
-// and after the timeout (0 = none).
+// bindContext makes the run's context: it carries the values of ctx, and ends with the shim and after
+// the timeout (0 = none).
 func (r *run) bindContext(ctx context.Context, timeout time.Duration) {
 	ctx, cancel := context.WithCancelCause(context.WithValue(ctx, waitsKey{}, r))
 	stop := context.AfterFunc(r.core.life.ctx, func() { cancel(r.haltCause()) })
 	release := func() bool { return false }
 	if timeout > 0 {
-		release = time.AfterFunc(timeout, func() { cancel(errTimedOut) }).Stop // takes half of what a context takes
+		release = time.AfterFunc(timeout, func() { cancel(errTimedOut) }).Stop // needs half the memory of a context
 	}
 	r.ctx = ctx
 	r.cancel = func(cause error) {
@@ -115,7 +114,7 @@ func (r *run) bindContext(ctx context.Context, timeout time.Duration) {
 	}
 }
 
-// discard gives back what a run holds that will not be executed any more.
+// discard gives back all that a run holds, once its call is over or given up.
 func (r *run) discard() {
 	r.caller.leave()
 	r.cancel(nil)
@@ -127,13 +126,13 @@ func (r *run) discard() {
 	}
 }
 
-// executeCall waits for a slot, makes the upstream call and, if a task was made of it by
-// then, records how it ended.
+// executeCall waits for a slot, makes the upstream call and, if a task was made of it by then, records
+// how it ended.
 func (r *run) executeCall() {
 	reply, err := r.queueAndSend()
 	r.mu.Lock()
 	r.ended = true
-	r.creation.awaitAttempt() // whether this is a task may be being decided
+	r.creation.awaitAttempt() // an attempt that is under way decides whether this is a task
 	r.mu.Unlock()
 	r.reply, r.err = reply, err
 	close(r.done)
@@ -151,7 +150,7 @@ func (r *run) queueAndSend() (Reply, error) {
 	return r.rounds.sendRounds()
 }
 
-// takeTurn waits for a slot, and says so in the task.
+// takeTurn waits for a slot, and says so in the status message.
 func (r *run) takeTurn() error {
 	if !r.ticket.isQueued() {
 		return nil
@@ -168,8 +167,8 @@ func (r *run) takeTurn() error {
 	return err
 }
 
-// awaitSlot waits for a slot. One that comes free while this replica halts, because the halt has ended
-// a call, is for nobody.
+// awaitSlot waits for a slot. While this replica halts, a slot that comes free stays unused: the halt
+// has freed it by ending a call.
 func (r *run) awaitSlot(ctx context.Context) error {
 	over := r.observed.noteQueue()
 	err := r.ticket.awaitSlots(ctx)
@@ -185,8 +184,8 @@ func (r *run) setQueuing(yes bool) {
 	r.queuing = yes
 }
 
-// confirmUnsent records of a task that waits for its turn that it has not been sent: it
-// may wait for long, and whoever adopts it can send it then. Without the store nobody waits for that.
+// confirmUnsent records that the call of a waiting task is unsent, so that an adopter can send it; the
+// wait for a slot may be long. If the store fails, the call waits on without that record.
 func (r *run) confirmUnsent() {
 	r.mu.Lock()
 	due := r.record != nil && r.queuing && !r.firm && r.rounds.open == nil
@@ -218,36 +217,34 @@ func (r *run) findCause(err error) error {
 	return ErrDraining
 }
 
-// hasRecord reports whether the call has a record: it is a task, or had to wait for an
-// answer.
+// hasRecord reports whether the call has a record: it is a task, or had to wait for an answer.
 func (r *run) hasRecord() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.record != nil
 }
 
-// isHidden reports whether the call has a record that is not a task.
+// isHidden reports whether the call has a record but is not a task.
 func (r *run) isHidden() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.record != nil && r.record.hidden
 }
 
-// hasWaitingCaller reports whether the caller waits here for the reply, and has no task of it.
+// hasWaitingCaller reports whether a caller waits here for the reply, without a task.
 func (r *run) hasWaitingCaller() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.record == nil || r.record.hidden && r.caller.waits
 }
 
-// Progress takes a progress notification: to the caller before there is a handle,
-// into the status message after it (protocol.md H17, T44), and into what is shown of
-// the task.
+// Progress takes a progress notification. It goes to the caller before there is a handle, into the
+// status message after it (protocol.md H17, T44), and into the pieces of the task.
 func (r *run) Progress(p Progress) {
 	r.observed.logProgress(r.takeProgress(p))
 }
 
-// takeProgress is Progress, and says what is to be told of it in the log.
+// takeProgress is Progress, and returns what observation.logProgress needs.
 func (r *run) takeProgress(p Progress) (heard int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -262,24 +259,24 @@ func (r *run) takeProgress(p Progress) (heard int) {
 	return r.observed.countProgress()
 }
 
-// Log takes a log notification: to the caller before there is a handle, and to nobody
-// after it (T44).
+// Log takes a log notification. It goes to the caller before there is a handle, and is dropped after it
+// (T44).
 func (r *run) Log(l Log) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.caller.passLog(l)
 }
 
-// Notified takes what nobody here knows: to the caller before there is a handle, like a log
-// notification.
+// Notified takes a notification of a method that the gateway does not know, for the caller before there
+// is a handle, like a log notification.
 func (r *run) Notified(n Notification) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.caller.passNotification(n)
 }
 
-// Completed takes word of an elicitation that is complete, for a caller who waits on a
-// stream. In a task nobody needs it: its client is asked there, and reads it.
+// Completed takes the news that an elicitation is complete, for a caller that waits on a stream. A task
+// has no use for it: its client is asked in the task, and reads it.
 func (r *run) Completed(params json.RawMessage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -291,21 +288,21 @@ func (r *run) Ask(ctx context.Context, q ...Question) ([]Answer, error) {
 	return r.box.askQuestions(ctx, q)
 }
 
-// Withdraw has the caller asked something no more.
+// Withdraw takes back a question to the caller.
 func (r *run) Withdraw(key string) { r.box.withdrawQuestions([]string{key}) }
 
-// Checkpoint takes where the call could be resumed. What it returns keeps that durably once
-// the call is a task: an error keeps the upstream client from going on (design.md 0.6).
+// Checkpoint takes the place where the call could be resumed. The function that it returns stores it
+// durably once the call is a task; an error stops the upstream client (design.md 0.6).
 func (r *run) Checkpoint(cp json.RawMessage) (stored func(context.Context) error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	over := cmp.Or(context.Cause(r.ctx), context.Cause(r.core.life.ctx))
 	r.observed.noteReached()
-	if over == nil || r.checkpoint != nil { // a call that has not begun by its end never does
+	if over == nil || r.checkpoint != nil { // a call that its end finds unsent is never sent
 		r.checkpoint, r.unsaved = cp, true
 	}
 	if over != nil {
-		return func(context.Context) error { return over } // whoever hands the call over writes what is known of it
+		return func(context.Context) error { return over } // handOver writes the newest state
 	}
 	return r.storeCheckpoint
 }
@@ -336,8 +333,8 @@ func (r *run) storeCheckpoint(ctx context.Context) error {
 	})
 }
 
-// writeCheckpoint makes one attempt, and returns the change. The pieces that the server said
-// before the checkpoint go with it: who resumes there does not hear them again.
+// writeCheckpoint makes one attempt, and returns the change. The pieces that the server said before the
+// checkpoint go with it: a runner that resumes there does not hear them again.
 func (r *run) writeCheckpoint(ctx context.Context) (wrote Change, err error) {
 	t, err := r.record.applyChange(ctx, func() Change {
 		r.mu.Lock()
@@ -347,8 +344,8 @@ func (r *run) writeCheckpoint(ctx context.Context) (wrote Change, err error) {
 		r.unsaved = false
 		if !r.trimmed {
 			wrote.Call = r.callRecord(true)
-			// Where the record says that the call was not sent, whoever adopts it
-			// sends it. A failover must not bring that back (design.md 0.20).
+			// If the record says that the call was not sent, an adopter sends it. A failover must not
+			// bring that back (design.md 0.20).
 			wrote.Durable = r.firm
 		}
 		return wrote
@@ -361,8 +358,7 @@ func (r *run) writeCheckpoint(ctx context.Context) (wrote Change, err error) {
 	return wrote, err
 }
 
-// Causes with which the context of an upstream call ends, besides ErrDetached and
-// that of the caller.
+// Causes that end the context of an upstream call, besides ErrDetached and the caller's own.
 var (
 	errTaskCancelled = errors.New("the task was cancelled")
 	errTimedOut      = &UpstreamError{Kind: KindTimeout, Message: "the call ran into its time limit"}

@@ -6,26 +6,26 @@ import (
 	"sync"
 )
 
-// runs are the tasks that this replica runs, or is about to run, and what runs each of them, an R. The Shim
-// owns it; mu guards it.
+// runs are the tasks that this replica runs, or is about to run, with the run R of each. The Shim owns
+// it; mu guards it.
 type runs[R any] struct {
 	mu   sync.Mutex
 	byID map[ID]*R
-	// coming are tasks that are about to have a run here: they are being created, or their
-	// run before is ending. true says that an event came meanwhile.
+	// coming are tasks that will soon have a run here: they are being created, or their previous run is
+	// ending. true says that an event came meanwhile.
 	coming map[ID]bool
 }
 
 func newRuns[R any]() *runs[R] { return &runs[R]{byID: make(map[ID]*R), coming: make(map[ID]bool)} }
 
-// get returns the run of a task, nil if there is none here.
+// get returns the run of a task; nil if it has none here.
 func (rs *runs[R]) get(id ID) *R {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	return rs.byID[id]
 }
 
-// addRun makes a run its task's, and reports whether there was an event of the task before.
+// addRun stores the run of a task, and reports whether an event of the task came before.
 func (rs *runs[R]) addRun(id ID, r *R) (heard bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -35,7 +35,7 @@ func (rs *runs[R]) addRun(id ID, r *R) (heard bool) {
 	return heard
 }
 
-// removeRun forgets a run, unless its task has another one by now.
+// removeRun forgets a run if its task still has this one.
 func (rs *runs[R]) removeRun(id ID, r *R) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -53,15 +53,15 @@ func (rs *runs[R]) expectTask(id ID) {
 	}
 }
 
-// unexpectTask takes back what expectTask noted, where no run has come of it.
+// unexpectTask takes back what expectTask noted, if the task got no run.
 func (rs *runs[R]) unexpectTask(id ID) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	delete(rs.coming, id)
 }
 
-// findHeard returns the run of a task of which there is an event. An event of a task that is
-// about to have a run is kept until there is one.
+// findHeard returns the run of a task that has an event. If the task's run is still coming, the event
+// is noted for it.
 func (rs *runs[R]) findHeard(id ID) *R {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -72,7 +72,7 @@ func (rs *runs[R]) findHeard(id ID) *R {
 	return r
 }
 
-// isKnown reports whether there is a run of a task, or will be.
+// isKnown reports whether a task has a run, or will have one.
 func (rs *runs[R]) isKnown(id ID) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -80,14 +80,14 @@ func (rs *runs[R]) isKnown(id ID) bool {
 	return rs.byID[id] != nil || coming
 }
 
-// listRuns are all runs that have a record.
+// listRuns returns all runs that have a record.
 func (rs *runs[R]) listRuns() []*R {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	return slices.Collect(maps.Values(rs.byID))
 }
 
-// inPart are the runs whose tasks are in a part.
+// inPart returns the runs whose tasks are in a part.
 func (rs *runs[R]) inPart(part int) map[ID]*R {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()

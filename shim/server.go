@@ -9,50 +9,47 @@ import (
 	"taskgate/internal/metrics"
 )
 
-// Server is an upstream as the shim needs to know it.
+// Server is an upstream as the shim sees it.
 type Server struct {
 	Upstream Upstream
-	// Represent, where it is not nil, gives the context in which the server is asked something for
-	// a call that this replica has taken over, in the name of its session. It does not block.
+	// Represent, if set, gives the context in which the server is asked for a call that this replica
+	// has adopted, in the name of the call's session. It does not block.
 	Represent func(ctx context.Context, s Session) context.Context
-	// SealToken, where it is not nil, returns the token of a request that brings an answer or a
-	// cancellation, for the run of its call on any replica; BringToken gives it to the context of that.
+	// SealToken, if set, returns the sealed token of a request that brings an answer or a cancellation,
+	// for the call's run on any replica. BringToken gives that token to the context of the run.
 	SealToken  func(ctx context.Context, call string) string
 	BringToken func(ctx context.Context, call, token string)
-	// Policy is what the operator wants of a tool. It may be asked several times during
-	// a call.
+	// Policy is the operator's policy for a tool. It may be asked several times during a call.
 	Policy func(tool string) Policy
-	// Other is the policy of requests that are no tools/call: they never become
-	// tasks, but can have questions as well.
+	// Other is the policy of all other requests than tools/call: they never become tasks, but can have
+	// questions.
 	Other Policy
-	// Concurrency bounds the calls in flight (0 = unbounded), Queue how many more
-	// may wait (default 1000), and QueueWait how long a caller waits that cannot take a
-	// task (default 5s).
+	// Concurrency bounds the calls in flight (0 = unbounded), Queue the further calls that wait
+	// (default 1000), and QueueWait how long a caller waits that cannot take a task (default 5s).
 	Concurrency int
 	Queue       int
 	QueueWait   time.Duration
-	// MaxTasks and MaxTasksPerOwner bound the tasks that this replica runs here;
-	// 0 = unbounded.
+	// MaxTasks and MaxTasksPerOwner bound the tasks that this replica runs; 0 = unbounded.
 	MaxTasks         int
 	MaxTasksPerOwner int
-	// Removed says that no calls are taken any more: those under way end, and tasks can be read.
+	// Removed says that new calls are refused: those under way end, and tasks can be read.
 	Removed bool
-	// Before are servers that were removed, and whose tasks are read, answered and cancelled as this one's.
+	// Before are removed servers whose tasks are read, answered and cancelled as this one's.
 	Before []string
 }
 
-// server is a Server with what this replica counts about it, which stays when the Server changes.
+// server is a Server with this replica's counts, which stay when the Server changes.
 type server struct {
 	Server
 	*counts
 	name string
 }
 
-// counts are what this replica counts about a server.
+// counts are this replica's counts of a server.
 type counts struct {
 	slots   *slots
-	tasks   Bound          // those that this replica runs
-	metrics *metrics.Tasks // nil: nothing is measured
+	tasks   Bound          // the tasks that this replica runs
+	metrics *metrics.Tasks // nil: no measurement
 	graces  *graces
 
 	mu    sync.Mutex
@@ -65,7 +62,7 @@ const (
 	defaultQueueWait = 5 * time.Second // about as long as a caller takes for a slow answer
 )
 
-// newServer makes the server of a name, in place of the one before; nil for none.
+// newServer makes the server of a name. It takes over the counts of the one before, if any.
 func newServer(name string, s Server, before *server) *server {
 	s.Queue, s.QueueWait = cmp.Or(s.Queue, defaultQueue), cmp.Or(s.QueueWait, defaultQueueWait)
 	if before == nil {
@@ -80,7 +77,7 @@ func newServer(name string, s Server, before *server) *server {
 	return &server{Server: s, name: name, counts: before.counts}
 }
 
-// policyFor is what the operator wants of a request.
+// policyFor returns the operator's policy for a request.
 func (s *server) policyFor(r Request) Policy {
 	p := s.Other
 	if r.Method == callTool {

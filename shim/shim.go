@@ -19,54 +19,54 @@ import (
 	"taskgate/internal/metrics"
 )
 
-// Options are what a Shim is made of.
+// Options configure a Shim.
 type Options struct {
 	Replica   Replica // unique to this process and start
 	Store     Store
 	Servers   map[string]Server // by configured name; Serve replaces them
 	Heartbeat time.Duration     // expiry of this replica's heartbeat, default 5s
-	// Settle is how long the end of a task is kept here in case the store forgets
-	// it in a failover; default 30s, negative for not at all. SettleBytes bounds what
-	// that may take of memory; default 64 MiB.
+	// Settle is how long this replica keeps the end of a task in case the store forgets it in a
+	// failover; default 30s, negative for no time. SettleBytes bounds the memory for that; default
+	// 64 MiB.
 	Settle      time.Duration
 	SettleBytes int64
 	// StoreTimeout bounds each operation on the store that a caller waits for;
 	// default 3s.
 	StoreTimeout time.Duration
-	// StoreWait is how long a client that reads, answers or cancels a task waits for a store
-	// that is unavailable; default 0, for no longer than StoreTimeout.
+	// StoreWait is how long a client that reads, answers or cancels a task waits for an unavailable
+	// store; default 0, which means StoreTimeout.
 	StoreWait time.Duration
-	// CheckAnswer says what is wrong with a result as the answer to a question of this
-	// method, "" for nothing, without repeating any of it. Only what is not wrong
-	// reaches a server. nil takes everything.
+	// CheckAnswer says what is wrong with a result as the answer to a question of this method,
+	// quoting none of it; "" for a good one. Only a good one reaches a server. nil takes
+	// everything.
 	CheckAnswer func(method string, result json.RawMessage) (wrong string)
-	// Budget bounds the bytes of calls that this replica adopts; nil for no bound. Those of
-	// others are added to the hold of the context of Call, which lasts until the call has
+	// Budget bounds the bytes of calls that this replica adopts; nil for no bound. The bytes of
+	// other calls are added to the hold of the context of Call, which lasts until the call has
 	// ended and is recorded.
 	Budget *budget.Bytes
 	Logger *slog.Logger // default slog.Default()
 	Tracer trace.Tracer // default none
-	// MarkKeys mark the ids of tasks, so that a task which the store has lost is told from an id
-	// that nobody was given; the first one marks, and all are known. All replicas of a
-	// deployment need the same. Without one the mark only keeps accidents apart.
+	// MarkKeys mark the ids of tasks, to tell a task that the store has lost from an id that was
+	// never given out. The first key marks; all are known. All replicas of a deployment need the
+	// same keys. Without keys the mark tells only accidental ids apart.
 	MarkKeys [][]byte
-	// Metrics measures calls and tasks; nil for nothing.
+	// Metrics measures calls and tasks; nil for none.
 	Metrics *metrics.Metrics
 }
 
-// Shim runs calls, and tasks until they end. Its goroutines are those of the calls in
-// flight and of Run. It wires its parts, which each have a state and a lock of their own:
-// whoever holds the lock of a part calls no other part but life.
+// Shim runs calls, and tasks until they end. Its goroutines are those of the calls in flight and of
+// Run. It wires its parts, which each have a state and a lock of their own: a goroutine that holds
+// the lock of a part calls only life.
 //
-// All methods that name a Principal check who asks before anything else: a task of another
-// owner or another upstream is ErrNotFound, exactly as an unknown one is (design.md 0.7).
+// All methods that name a Principal check it first: a task of another owner or another upstream is
+// ErrNotFound, exactly as an unknown one is (design.md 0.7).
 type Shim struct {
-	// Heart is that of this replica, which beats while Run does.
+	// Heart is this replica's heartbeat, which beats during Run.
 	Heart *Heart
 
 	*core
 	servers   atomic.Pointer[map[string]*server]
-	known     map[string]*server // each that there was, whose counts go on if it comes back
+	known     map[string]*server // each server so far: its counts go on if it comes back
 	metrics   *metrics.Metrics
 	storeWait time.Duration
 	waiting   Bound // requests that wait for the store for as long as storeWait
@@ -79,8 +79,8 @@ type Shim struct {
 	shown    *lru.Cache[ID, shown] // read by see
 }
 
-// New returns a Shim that takes calls at once; Run keeps its tasks alive and takes
-// over those of others.
+// New returns a Shim that takes calls at once. Run keeps its tasks alive and adopts those of lost
+// replicas.
 func New(o Options) (*Shim, error) {
 	if o.Replica == "" || o.Store == nil {
 		return nil, errors.New("shim: a replica name and a store are needed")
@@ -112,7 +112,7 @@ func New(o Options) (*Shim, error) {
 		budget:    o.Budget,
 		runs:      newRuns[run](),
 	}
-	s.shown, _ = lru.New[ID, shown](maxShown) // fails for no size only
+	s.shown, _ = lru.New[ID, shown](maxShown) // the only error is a size of 0
 	s.recovery = recovery{s: s, wake: make(chan struct{}, 1)}
 	s.Serve(o.Servers)
 	s.metrics.ReadLoads(s.readLoads)
@@ -120,8 +120,8 @@ func New(o Options) (*Shim, error) {
 }
 
 // Serve replaces the servers. Calls and tasks under way go on as they began. Those of a server that
-// stays count towards its new limits; a server that is left out is not known any more. Serve is
-// called by one goroutine at a time.
+// stays count towards its new limits; a server that is left out is unknown from now on. One
+// goroutine at a time calls Serve.
 func (s *Shim) Serve(servers map[string]Server) {
 	next := make(map[string]*server, len(servers))
 	for name, srv := range servers {
@@ -134,8 +134,8 @@ func (s *Shim) Serve(servers map[string]Server) {
 	s.servers.Store(&next)
 }
 
-// Run keeps this replica alive in the store, follows what others do to its tasks,
-// and adopts the tasks of replicas that are gone. It returns when ctx ends.
+// Run keeps this replica alive in the store, follows the changes that others make to its tasks, and
+// adopts the tasks of lost replicas. It returns when ctx ends.
 func (s *Shim) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	loops.Go(func() { s.Heart.Run(ctx) })
@@ -145,24 +145,23 @@ func (s *Shim) Run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// Drain takes no new calls from now on and waits until those in flight and all
-// running tasks have ended, or ctx is done.
+// Drain takes no new calls from now on and waits until all calls in flight and all running tasks
+// have ended, or ctx is done.
 func (s *Shim) Drain(ctx context.Context) error {
 	s.refuseCalls()
 	return s.life.work.Wait(ctx)
 }
 
-// refuseCalls takes no new calls. One that has just been taken is waited for.
+// refuseCalls takes no new calls. A call that has just been taken is waited for.
 func (s *Shim) refuseCalls() {
 	s.draining.Store(true)
 	s.life.work.Refuse()
 }
 
-// Halt lets go of all calls still in flight. A task that another replica can go on
-// with is left to it, and its call is not cancelled upstream; any other fails and says
-// why, and its call is cancelled (design.md 0.6). Callers who wait for a call that was sent are
-// told that the server may have finished it; all others get ErrDraining.
-// Outcomes are still recorded, as long as ctx lasts.
+// Halt lets go of all calls still in flight. If another replica can go on with a task, the task is
+// left to it and its call goes on upstream; any other task fails with a reason, and its call is
+// cancelled (design.md 0.6). A caller whose call was sent is told that the server may have finished
+// it; all others get ErrDraining. Outcomes are still recorded until ctx ends.
 func (s *Shim) Halt(ctx context.Context) error {
 	s.refuseCalls()
 	s.life.cancel(ErrDetached)
@@ -170,14 +169,13 @@ func (s *Shim) Halt(ctx context.Context) error {
 	return s.life.work.Close(ctx)
 }
 
-// Close halts and says goodbye, so that another replica adopts this one's tasks at
-// once. Run does not beat any more from then on. Where the goodbye fails, Close may be
-// called again.
+// Close halts and says goodbye, so that another replica adopts this one's tasks at once. Run stops
+// beating then. If the goodbye fails, Close may be called again.
 func (s *Shim) Close(ctx context.Context) error {
 	return errors.Join(s.Halt(ctx), s.Heart.sayGoodbye(ctx))
 }
 
-// readsTasksOf reports whether the tasks of a server are read at an upstream.
+// readsTasksOf reports whether the tasks of a server can be read at an upstream.
 func (s *Shim) readsTasksOf(upstream, server string) bool {
 	srv := (*s.servers.Load())[upstream]
 	return server == upstream || srv != nil && slices.Contains(srv.Before, server)

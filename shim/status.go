@@ -14,24 +14,24 @@ import (
 )
 
 const (
-	// leastFold bounds how often a status message is written for a task whose policy
-	// names no poll interval.
+	// leastFold bounds how often the status message of a task is written whose policy names no poll
+	// interval.
 	leastFold = time.Second
-	// foldSpread is the part of the interval by which a pause is longer at most.
+	// foldSpread divides the interval into the longest extra pause.
 	foldSpread = 4
 	// digestBytes bounds what a status message quotes of an error.
 	digestBytes = 200
 )
 
-// statusWriter has the newest status message and progress of a run, and writes them to its
-// record at most once per poll interval: more often nobody looks (design.md 0.14). The run
-// owns it, and run.mu guards it.
+// statusWriter has the newest status message and progress of a run, and writes them to its record
+// at most once per poll interval, as clients read it no more often (design.md 0.14). The run owns
+// it, and run.mu guards it.
 type statusWriter struct {
 	run     *run
 	message string
 	params  json.RawMessage // of the newest progress, where the caller named a token for it
 	pending bool            // a write is due, or under way
-	next    time.Time       // before that the next one may not go out
+	next    time.Time       // the earliest time of the next write
 }
 
 // setMessage sets the status message.
@@ -45,7 +45,7 @@ func (w *statusWriter) setMessage(message string) {
 // foldProgress takes a progress notification. run.mu is held.
 func (w *statusWriter) foldProgress(p Progress) {
 	folds, token := w.run.policy.FoldProgress, w.run.call.ProgressToken != nil
-	if folds { // its own message, else its numbers (protocol.md 6.4.2)
+	if folds { // the server's message, else its numbers (protocol.md 6.4.2)
 		w.message = clipText(cmp.Or(p.Message, content.Numbers(p.Progress, p.Total)))
 	}
 	if token && Rises(p.Raw, w.params) {
@@ -56,8 +56,8 @@ func (w *statusWriter) foldProgress(p Progress) {
 	}
 }
 
-// newestProgress is the newest progress. It goes with the end of the task as well: what the server
-// reports just before that, as in "10 of 10", has no write of its own any more. run.mu is held.
+// newestProgress returns the newest progress. It goes with the end of the task as well: progress
+// just before the end, as in "10 of 10", gets no write of its own. run.mu is held.
 func (w *statusWriter) newestProgress() (p TaskProgress) {
 	if w.params != nil {
 		p = TaskProgress{Token: w.run.call.ProgressToken, Params: w.params}
@@ -65,8 +65,8 @@ func (w *statusWriter) newestProgress() (p TaskProgress) {
 	return p
 }
 
-// scheduleMessage has the newest message written. What changes during a write, and what could not
-// be written, goes out with the next one. run.mu is held.
+// scheduleMessage has the newest message written. A change during a write, or a failed write, goes
+// out with the next one. run.mu is held.
 func (w *statusWriter) scheduleMessage() {
 	if w.run.record == nil || w.pending || w.run.ended {
 		return
@@ -75,11 +75,11 @@ func (w *statusWriter) scheduleMessage() {
 	w.run.core.life.later(time.Until(w.next), w.writeMessage)
 }
 
-// interval is the least time between two messages of this run.
+// interval is the least time between two writes of this run.
 func (w *statusWriter) interval() time.Duration { return cmp.Or(w.run.policy.PollInterval, leastFold) }
 
-// writeMessage writes the newest message. An unavailable store is not waited for longer than for
-// one attempt: by the next one there may be more to say.
+// writeMessage writes the newest message. It makes one attempt only: there may be more to say by
+// the next one.
 func (w *statusWriter) writeMessage() {
 	r := w.run
 	r.mu.Lock()
@@ -105,8 +105,8 @@ func (w *statusWriter) writeMessage() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w.pending = false
-	// The pause is a little different from time to time: many tasks that begin together
-	// would otherwise go on to be written together, once per interval.
+	// The pause varies a little: many tasks that begin together would otherwise go on to be written
+	// together, once per interval.
 	every := w.interval()
 	w.next = time.Now().Add(every + rand.N(every/foldSpread))
 	switch {
@@ -120,7 +120,7 @@ func (w *statusWriter) writeMessage() {
 	}
 }
 
-// clipText shortens a text to digestBytes without cutting a character.
+// clipText shortens a text to digestBytes at the end of a character.
 func clipText(s string) string {
 	if len(s) <= digestBytes {
 		return s

@@ -11,9 +11,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// ID names a task. It begins with a version 4 UUID in its canonical spelling: 122 random
-// bits, because an id may be all that a caller without authentication has to
-// show (protocol.md T18, L37). The id of a task ends with a mark.
+// ID names a task. It begins with a version 4 UUID in its canonical spelling: 122 random bits, because
+// a caller without authentication may have only the id to show (protocol.md T18, L37). The id of a task
+// ends with a mark.
 type ID string
 
 // NewID makes a fresh, unguessable id without a mark.
@@ -27,8 +27,7 @@ func (id ID) Part() int {
 	return int(id[0] - '0')
 }
 
-// Status is where a task is in its life. The spelling is that of both task
-// dialects, which share it.
+// Status is where a task is in its life, in the spelling that both task dialects share.
 type Status string
 
 // The statuses of a task. A tool's own error (isError) ends a task as Completed
@@ -41,20 +40,18 @@ const (
 	Cancelled     Status = "cancelled"
 )
 
-// next is the whole state machine: the statuses that may follow each one. A
-// status that is missing here is final.
+// next is the whole state machine: the statuses that may follow each one. A status that is missing here
+// is final.
 var next = map[Status][]Status{
 	Working:       {InputRequired, Completed, Failed, Cancelled},
 	InputRequired: {Working, Completed, Failed, Cancelled},
 }
 
-// Final reports whether a task in this status never changes again. No status is
-// not final.
+// Final reports whether a task in this status stays in it for good; false for the empty status.
 func (s Status) Final() bool { return s != "" && len(next[s]) == 0 }
 
-// From lists the statuses out of which a task may move into s, sorted. It is
-// what a Store gets to check a change against, so that it need not know the
-// state machine.
+// From lists the statuses out of which a task may move into s, sorted. A Store checks a change against
+// this list and needs no state machine of its own.
 func (s Status) From() []Status {
 	var from []Status
 	for f, to := range next {
@@ -66,30 +63,30 @@ func (s Status) From() []Status {
 	return from
 }
 
-// Open lists the statuses of a task that has not ended, sorted: those a change
-// without a new status applies to.
+// Open lists the statuses of a task that has not ended, sorted. A change without a new status applies
+// to these.
 func Open() []Status { return []Status{InputRequired, Working} }
 
-// Principal is who a request speaks for. The zero Principal is anonymous: no
-// authentication is configured, and the task id alone gives access.
+// Principal is the caller of a request. The zero Principal is anonymous: no authentication is
+// configured, and the task id alone gives access.
 type Principal struct {
 	// Subject is the authenticated name, unique within the gateway; empty for
 	// an anonymous caller.
 	Subject string
-	// Session is the legacy session of an anonymous caller. It proves nothing
-	// (protocol.md Z7); it only says whose tasks tasks/list shows.
+	// Session is the legacy session of an anonymous caller. It is no proof of identity (protocol.md
+	// Z7); it only selects the tasks that tasks/list shows.
 	Session string
-	// NoTasks says that the calls of this principal never become tasks: whoever they are from
-	// could not be told from somebody else later.
+	// NoTasks says that the calls of this principal never become tasks: their owner could not be told
+	// from others later.
 	NoTasks bool
 }
 
-// Owner is what a task of this principal is bound to for its whole life (Z6):
-// the subject, or "" for an anonymous caller.
+// Owner is the owner of this principal's tasks for their whole life (Z6): the subject, or "" for an
+// anonymous caller.
 func (p Principal) Owner() string { return p.Subject }
 
-// ListKey names the list that the tasks of this principal appear in: that of the
-// subject, that of the legacy session, or "" for none.
+// ListKey names the list that shows the tasks of this principal: that of the subject, that of the
+// legacy session, or "" for none.
 func (p Principal) ListKey() string {
 	switch {
 	case p.Subject != "":
@@ -104,15 +101,14 @@ func (p Principal) ListKey() string {
 // Replica is one running gateway process. Its name is new at each start.
 type Replica string
 
-// Lease says which replica runs a task, and which adoption of the task that is.
-// A runner that was given up for dead and wakes up late holds an older lease,
-// and every write of it is refused with ErrLeaseLost (design.md 0.5).
+// Lease says which replica runs a task, and under which adoption. A runner that was declared dead and
+// wakes up late holds an older lease, and all its writes are refused with ErrLeaseLost (design.md 0.5).
 type Lease struct {
 	Replica  Replica
 	Adoption int64 // 0 at creation, one more with each adoption
 }
 
-// String is the lease in the form in which a store compares it.
+// String gives the lease in the form in which a store compares it.
 func (l Lease) String() string { return fmt.Sprintf("%s#%d", l.Replica, l.Adoption) }
 
 // ParseLease reads what String wrote.
@@ -129,8 +125,8 @@ func ParseLease(s string) (Lease, error) {
 	return Lease{Replica: Replica(name), Adoption: adoption}, nil
 }
 
-// Outcome is how a call ended, stored once and spelt by each dialect in its own
-// way (H1). Exactly one of Result and Error is set.
+// Outcome is how a call ended. It is stored once, and each dialect spells it in its own way (H1).
+// Exactly one of Result and Error is set.
 type Outcome struct {
 	// Result is the upstream's result, byte for byte.
 	Result json.RawMessage
@@ -278,26 +274,26 @@ type Task struct {
 // TaskProgress is the newest progress of a task whose client named a token for it:
 // one dialect has progress go on under that token until the task ends (L35).
 type TaskProgress struct {
-	// Token is the client's, JSON; nil if it wants to hear nothing.
+	// Token is the client's, JSON; nil for a client that wants no progress.
 	Token json.RawMessage
 	// Params are those of the newest notification as the server sent it, with another
 	// token; nil before the first.
 	Params json.RawMessage
 }
 
-// pollSteps say how long a client is asked to wait between two reads of a task of an age.
+// pollSteps are the intervals between two reads by the age of a task.
 var pollSteps = []struct{ age, interval time.Duration }{
 	{20 * time.Second, time.Second},
 	{time.Minute, 2 * time.Second},
 	{10 * time.Minute, 5 * time.Second},
 }
 
-// longestPoll is the interval of a task that is older than all of them.
+// longestPoll is the interval of a task older than all of them.
 const longestPoll = 15 * time.Second
 
-// shownAt is the task as a client is shown it: where no PollInterval is configured, it has one
-// that grows with the time since the task was made. The time counts since the last change for
-// a task whose client has answered a question, and waits for what comes of that.
+// shownAt returns the task as a client sees it: a PollInterval that is not configured grows with the
+// time since the task was made, or since its last change if the client has answered a question and
+// waits for the effect.
 func (t Task) shownAt(now time.Time) Task {
 	if t.PollInterval == 0 {
 		t.PollInterval = t.pollAfter(now)
@@ -321,14 +317,14 @@ func (t Task) pollAfter(now time.Time) time.Duration {
 // messageQueued is the status message of a task that waits for its turn.
 const messageQueued = "queued"
 
-// Queued reports whether the call waits for its turn.
+// Queued reports whether the call waits for a slot.
 func (t Task) Queued() bool { return t.Status == Working && t.StatusMessage == messageQueued }
 
-// ExpiresAt is when the task may be gone.
+// ExpiresAt is the earliest time at which the task may be gone.
 func (t Task) ExpiresAt() time.Time { return t.CreatedAt.Add(t.TTL) }
 
-// listKey keeps the lists of one principal on several upstreams apart: a task is
-// only ever seen at its own upstream's endpoint (design.md 0.7).
+// listKey keeps the lists of one principal on several upstreams apart: a task is seen only at its own
+// upstream's endpoint (design.md 0.7).
 func listKey(p Principal, upstream string) string {
 	if key := p.ListKey(); key != "" {
 		return upstream + "/" + key
