@@ -15,20 +15,19 @@ import (
 // listPage is how many tasks List returns at once.
 const listPage = 50
 
-// maxShown is how many tasks a replica remembers that it has shown to their owners.
+// maxShown is how many ended tasks a replica remembers that it has shown to their owners.
 const maxShown = 10_000
 
-// shown says to whom a task was shown that has ended, and how large its outcome is, in bytes. None
-// of that changes any more.
+// shown has the owner of an ended task that was shown, and the size of its outcome in bytes, which are
+// final.
 type shown struct {
 	owner, upstream string
 	size            int64
 }
 
-// readOwn reads a task if p may know of it. All that may not be seen is ErrNotFound:
-// another owner's, another upstream's, and a call that has not become a task. The outcome
-// is read once p is known to be the owner, and there is room for it. So a stranger costs what an
-// unknown id costs.
+// readOwn reads a task if p may know of it. All others are ErrNotFound: another owner's, another
+// upstream's, and a call that has not become a task. The outcome is read once p is known to be the
+// owner, and there is room for it, so a stranger costs as little as an unknown id.
 func (s *Shim) readOwn(ctx context.Context, p Principal, upstream string, id ID, part Part) (Task, error) {
 	wanted := part
 	known, ok := s.shown.Get(id)
@@ -67,8 +66,8 @@ func (s *Shim) readOwn(ctx context.Context, p Principal, upstream string, id ID,
 	return t.shownAt(time.Now()), nil
 }
 
-// takeRoom waits until there is room for what a request reads from the store, in bytes. The room is
-// given back with the request's other bytes.
+// takeRoom waits until there is room for n bytes that a request reads from the store. The room is given
+// back with the request's other bytes.
 func takeRoom(ctx context.Context, n int64) error {
 	err := budget.From(ctx).Take(ctx, n)
 	if errors.Is(err, budget.ErrFull) {
@@ -77,10 +76,10 @@ func takeRoom(ctx context.Context, n int64) error {
 	return err
 }
 
-// maxWaiting is how many requests of clients wait for the store at a time for as long as StoreWait.
+// maxWaiting is how many requests of clients at a time wait for the store for as long as StoreWait.
 const maxWaiting = 1000
 
-// outlast is Outlast for what has a result.
+// outlast is Outlast for an operation with a result.
 func outlast[T any](ctx context.Context, s *Shim, do func(context.Context) (T, error)) (out T, err error) {
 	err = s.Outlast(ctx, func(ctx context.Context) (err error) {
 		out, err = do(ctx)
@@ -89,8 +88,8 @@ func outlast[T any](ctx context.Context, s *Shim, do func(context.Context) (T, e
 	return out, err
 }
 
-// Outlast does what a client asks of its task or its session, and repeats it while the store is
-// unavailable, for as long as StoreWait: some clients take one error for the end of the task.
+// Outlast does a client's request to its task or its session, and repeats it while the store is
+// unavailable, for at most StoreWait: some clients take one error for the end of the task.
 func (s *Shim) Outlast(ctx context.Context, do func(context.Context) error) error {
 	until := time.Now().Add(s.storeWait)
 	err := do(ctx)
@@ -116,7 +115,7 @@ func (s *Shim) Get(ctx context.Context, p Principal, upstream string, id ID) (Ta
 	return outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.readOwn(ctx, p, upstream, id, WithOutcome) })
 }
 
-// Find is Get of a task of any of these upstreams, of which there is one at least.
+// Find is Get of a task of any of these upstreams, of which there must be at least one.
 func (s *Shim) Find(ctx context.Context, p Principal, upstreams []string, id ID) (t Task, err error) {
 	for _, upstream := range upstreams {
 		if t, err = s.Get(ctx, p, upstream, id); !errors.Is(err, ErrNotFound) {
@@ -126,14 +125,13 @@ func (s *Shim) Find(ctx context.Context, p Principal, upstreams []string, id ID)
 	return t, err
 }
 
-// Peek reads a task without its outcome: to tell a status, none need be moved.
-// ErrNotFound, ErrUnavailable.
+// Peek reads a task without its outcome, which a status does not need. ErrNotFound, ErrUnavailable.
 func (s *Shim) Peek(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {
 	return outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.readOwn(ctx, p, upstream, id, Summary) })
 }
 
-// List returns a page of the caller's tasks on this upstream and the cursor of
-// the next. ErrCursor, ErrUnavailable.
+// List returns a page of the caller's tasks on this upstream and the cursor of the next. ErrCursor,
+// ErrUnavailable.
 func (s *Shim) List(ctx context.Context, p Principal, upstream, cursor string) ([]Task, string, error) {
 	key := listKey(p, upstream)
 	if key == "" || p.NoTasks {
@@ -150,8 +148,8 @@ func (s *Shim) List(ctx context.Context, p Principal, upstream, cursor string) (
 	return tasks, next, err
 }
 
-// Cancel moves a task to cancelled and wakes its runner, wherever it is (L25).
-// A task that has ended is returned with ErrFinal. ErrNotFound, ErrUnavailable.
+// Cancel moves a task to cancelled and wakes its runner, wherever it is (L25). A task that has ended is
+// returned with ErrFinal. ErrNotFound, ErrUnavailable.
 func (s *Shim) Cancel(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {
 	t, err := s.Peek(ctx, p, upstream, id)
 	if err != nil {
@@ -161,8 +159,8 @@ func (s *Shim) Cancel(ctx context.Context, p Principal, upstream string, id ID) 
 	return s.cancelTask(ctx, t, end, messageCancelled, "a client cancels a task")
 }
 
-// cancelTask cancels a task that was read, for its owner or for an operator. Whether it has ended, the
-// store says: only there an end that was read is one that cannot be lost.
+// cancelTask cancels a task that was read, for its owner or for an operator. The store decides whether
+// it has ended, as only an end in the store can outlast a failover.
 func (s *Shim) cancelTask(ctx context.Context, t Task, end Change, message, told string) (Task, error) {
 	begun, read := time.Now(), t // its runner may tell of the end before this does
 	end.Op, end.To, end.StatusMessage = s.newOp(), Cancelled, &message
@@ -178,7 +176,7 @@ func (s *Shim) cancelTask(ctx context.Context, t Task, end Change, message, told
 	}
 	if err == nil {
 		end.Token = ""
-		s.outcomes.holdEnding(ending{made: t, end: end}) // also where the runner does, which may be lost as well
+		s.outcomes.holdEnding(ending{made: t, end: end}) // also if the runner does, which may be lost as well
 		if r := s.runs.get(t.ID); r != nil {
 			r.cancel(errTaskCancelled)
 		}
@@ -187,8 +185,8 @@ func (s *Shim) cancelTask(ctx context.Context, t Task, end Change, message, told
 	return t, err
 }
 
-// bringToken has a call hand on what a request of its owner brings with the token of that request. It returns the
-// token for another replica, "" if the call runs here.
+// bringToken has a call send on an owner's request (an answer or a cancellation) with the token of that
+// request. It returns the token for another replica, "" if the call runs here.
 func (s *Shim) bringToken(ctx context.Context, t Task) (token string) {
 	srv, err := s.findServer(t.Upstream)
 	if err != nil || srv.SealToken == nil {

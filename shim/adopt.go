@@ -16,24 +16,25 @@ import (
 	"taskgate/internal/work"
 )
 
-// recovery finds the tasks that this replica is to run and does not: those of replicas
-// that are gone, and its own that have no run. The Shim owns it; run works it.
+// recovery finds the tasks that this replica is to run but does not run yet: those of lost replicas,
+// and its own without a run. The Shim owns it; adoptAndAudit works it.
 type recovery struct {
 	s *Shim
-	// wake has run look for orphans, and audit what is due, at once.
+	// wake has adoptAndAudit look for orphans, and audit the due parts, at once.
 	wake chan struct{}
-	// hindered: the latest Adopt that found no task has failed. It is run's alone.
+	// hindered: the latest Adopt that found no task has failed. Only adoptAndAudit uses it.
 	hindered bool
 
-	due atomic.Int64 // parts to be audited without waiting for their turn
+	due atomic.Int64 // parts to be audited ahead of their turn
 }
 
-// listenForChanges takes what others do to this replica's tasks, cancel them, answer them or adopt
-// them, and who leaves tasks behind. An event only has a task read again: the inbox is
-// that of all tasks, and waits for no read.
+// listenForChanges takes the changes that others make to this replica's tasks (cancellations, answers,
+// adoptions), and the goodbyes of replicas. An event only has a task read again: the inbox serves all
+// tasks, and must not wait for a read.
 func (rv *recovery) listenForChanges(ctx context.Context) {
 	s := rv.s
-	// The store wakes it, also after each reconnect; the audit finds what is lost, within Parts beats (27 s).
+	// The store wakes it, also after each reconnect; the audit finds lost events, within Parts beats
+	// (27 s).
 	for e, err := range s.store.Inbox(ctx, s.replica) {
 		switch {
 		case err != nil:
@@ -51,16 +52,16 @@ func (rv *recovery) listenForChanges(ctx context.Context) {
 			work.Signal(rv.wake)
 		default:
 			if r := s.runs.findHeard(e.ID); r != nil {
-				r.token.takeToken(e.Token, e.Version) // before the run reads what has come with it
+				r.token.takeToken(e.Token, e.Version) // before the run reads the change that came with it
 				r.inbox.reviewVersion(e.Version)
 			}
 		}
 	}
 }
 
-// adoptAndAudit adopts the tasks of replicas that are gone, and audits this one's own. It is apart
-// from the heartbeat, which sets its pace, because both may wait for the store for long. Where an
-// adoption has taken several beats, as many parts are audited.
+// adoptAndAudit adopts the tasks of lost replicas, and audits this replica's own. The heartbeat sets
+// its pace but is a separate goroutine, because both may wait for the store for long. If an adoption
+// has taken several beats, as many parts are audited.
 func (rv *recovery) adoptAndAudit(ctx context.Context) {
 	audited := rv.s.Heart.ticks.Load()
 	for part := 0; ; {
@@ -82,20 +83,20 @@ func (rv *recovery) adoptAndAudit(ctx context.Context) {
 				break // the others go on at the next beat, and this one last
 			}
 		}
-		rv.due.CompareAndSwap(0, n) // unless all are due by now
+		rv.due.CompareAndSwap(0, n) // unless all have become due by now
 	}
 }
 
 // adoptAtOnce is how many tasks one Adopt asks for.
 const adoptAtOnce = 64
 
-// leastAdoptTime is how long one adopt may take at least, however short the heartbeat is: it
-// has to look through the shards, and begins anew each time.
+// leastAdoptTime is the least time for one adoption, however short the heartbeat is: it has to look
+// through the shards, and begins anew each time.
 const leastAdoptTime = 5 * time.Second
 
-// adoptTasks takes over the tasks of replicas that are gone. It works for at most one expiry of
-// the heartbeat, or leastAdoptTime; tasks that are left then have their turn after the next
-// beat. If some cannot be adopted, that is logged once, until all can be. Only run calls it.
+// adoptTasks takes over the tasks of lost replicas. It works for at most one expiry of the heartbeat,
+// or leastAdoptTime; tasks that are left have their turn after the next beat. If some cannot be
+// adopted, that is logged once, until all can be. Only adoptAndAudit calls it.
 func (rv *recovery) adoptTasks(ctx context.Context) {
 	s := rv.s
 	names := slices.Sorted(maps.Keys(*s.servers.Load()))
@@ -110,7 +111,7 @@ func (rv *recovery) adoptTasks(ctx context.Context) {
 			}
 			return
 		}
-		if rv.hindered && len(tasks) == 0 { // some may come although others are out of reach
+		if rv.hindered && len(tasks) == 0 { // with tasks, others may still be out of reach
 			rv.hindered = false
 			s.log.Info("tasks of lost replicas can be adopted again")
 		}
@@ -123,13 +124,13 @@ func (rv *recovery) adoptTasks(ctx context.Context) {
 	}
 }
 
-// beginAdopted makes an adopted task a run of this replica. If the task has a run here already,
-// that run goes on, or it is ended first.
+// beginAdopted makes a run of an adopted task. If the task has a run here already, that run goes on, or
+// is ended first.
 func (rv *recovery) beginAdopted(t Task) {
 	s := rv.s
 	old := s.runs.get(t.ID)
 	switch {
-	case t.Status.Final(): // since it was adopted, of which the reply was lost
+	case t.Status.Final(): // it ended after an adoption whose reply was lost
 		return
 	case old == nil:
 		rv.startAdopted(s.adoptedRun(t), t)
@@ -146,18 +147,19 @@ func (rv *recovery) beginAdopted(t Task) {
 	})
 }
 
-// startAdopted has an adopted task run. What others did to it before it had a run is read.
+// startAdopted starts the run of an adopted task. It reads the changes that others made before there
+// was a run.
 func (rv *recovery) startAdopted(r *run, t Task) {
 	r.observed.noteAdopted(t)
 	r.inbox.reviewVersion(0)
 	rv.s.life.work.Go(func() { r.finishAs(t) })
 }
 
-// leastRun is what an adopted task has at least left to run, so that a resumed call
-// which is about to answer is not cut off for its age.
+// leastRun is the least time that an adopted task has left, so that a resumed call which is about to
+// answer is not cut off for its age.
 const leastRun = time.Minute
 
-// adoptedRun is a run without a caller, in the place of the one that was lost.
+// adoptedRun returns a run without a caller, in place of the lost one.
 func (s *Shim) adoptedRun(t Task) *run {
 	srv, err := s.findServer(t.Upstream)
 	if err != nil {
@@ -197,25 +199,25 @@ func (s *Shim) adoptedRun(t Task) *run {
 	r.base = ctx
 	r.bindContext(ctx, max(leastRun, r.policy.Timeout-t.UpdatedAt.Sub(t.CreatedAt)))
 	srv.tasks.Force(t.Owner)
-	r.token.at.Store(t.TokenAt) // those before went to the runner before
+	r.token.at.Store(t.TokenAt) // earlier tokens went to the previous runner
 	r.setRecord(t, &record{id: t.ID, made: t, hidden: !t.Visible, lease: t.Lease})
 	return r
 }
 
-// A replica compares, part by part, the tasks that the store has it run with those that it
-// runs. So it learns of a change whose event was lost, and of a task that is its own by
-// the record and that nobody runs: an adoption or a creation that the store made when its
-// caller had given up, or an end that the store has lost. With one part at each beat, all
-// parts have their turn in Parts/beatsPerExpiry expiries of the heartbeat (design.md 0.4).
+// Part by part, a replica compares the tasks that it runs with those that the store has it run. So it
+// learns of a change whose event was lost, and of a task that is its own by the record but has no run:
+// an adoption or a creation that the store made after its caller had given up, or an end that the store
+// has lost. With one part at each beat, all parts have their turn in Parts/beatsPerExpiry expiries of
+// the heartbeat (design.md 0.4).
 
-// distrustAll has all parts audited at once, with what was seen before counting for nothing:
-// events may have been lost, and a store that went back may count versions again.
+// distrustAll has all parts audited at once, and the versions seen before distrusted: events may have
+// been lost, and a store that went back may count versions again.
 func (rv *recovery) distrustAll() {
 	rv.s.epoch.Add(1)
 	rv.due.Store(Parts)
 }
 
-// auditPart compares one part and reports whether the store has told all of it.
+// auditPart compares one part and reports whether the store has listed all of it.
 func (rv *recovery) auditPart(ctx context.Context, part int) bool {
 	s := rv.s
 	if part == 0 { // once a round, and after each reconnect: the store may have lost its data
@@ -257,8 +259,8 @@ func (rv *recovery) reclaimTask(ctx context.Context, id ID) {
 	}
 	s.observer.logTask(t, slog.LevelWarn, "a task of this replica had no run")
 	r := s.adoptedRun(t)
-	// The record may be older than what became of the call: that it was not sent, or that
-	// a round was open, proves nothing any more.
+	// The record may be older than the state of the call: its word that the call was not sent, or that
+	// a round was open, is no proof any more.
 	r.mu.Lock() // it is known from now on
 	r.firm, r.rounds.open = false, nil
 	r.mu.Unlock()

@@ -11,36 +11,35 @@ import (
 	"taskgate/internal/work"
 )
 
-// mailbox is the runner's side of questions: how those of a server get into the record of
-// its call, and the answers out of it (design.md 0.18). A caller that is asked while its
-// call is no task has a record all the same, a hidden one. The run owns it; run.mu guards
-// all but wake.
+// mailbox is the runner's side of questions: it brings a server's questions into the record of its
+// call, and the answers out of it (design.md 0.18). A caller that is asked while its call is not a task
+// has a hidden record for that. The run owns the mailbox; run.mu guards all but wake.
 type mailbox struct {
 	run   *run
-	open  []Question // those of the Ask under way, nil if there is none
-	read  letters    // what the record had when it was last read meanwhile
-	gone  []string   // keys of those that the server has withdrawn
+	open  []Question // those of the current Ask; nil between two
+	read  letters    // the record's content at the last read during the Ask
+	gone  []string   // keys of questions that the server has withdrawn
 	wake  chan struct{}
-	since time.Time // when the open questions were brought to the caller; zero before
-	// until is the deadline of the open questions: when they were asked plus the timeout,
-	// counted from the creation of the record.
+	since time.Time // when the open questions were delivered to the caller; zero before
+	// until is the deadline of the open questions: when they were asked plus the timeout, counted from
+	// the creation of the record.
 	until time.Duration
 	made  int // how many keys were made here, so that each is made once (T39)
-	// taken are questions whose answers this run has: the record need not keep those.
+	// taken are questions whose answers this run has: the record may forget those.
 	taken []string
-	// abandon ends a parked call that nobody came back for; nil while there is time.
+	// abandon ends a parked call whose caller stays away; nil while there is time.
 	abandon *time.Timer
 }
 
-// askQuestions puts questions to the caller and waits until each is answered, withdrawn or
-// out of time. The answers are marked as taken before they are returned: whoever
-// adopts the call never delivers them again.
+// askQuestions puts questions to the caller and waits until each is answered, withdrawn or out of time.
+// The answers are marked as taken before they are returned, so an adopter of the call never delivers
+// them again.
 func (b *mailbox) askQuestions(ctx context.Context, q []Question) ([]Answer, error) {
 	if b.run.call.Asking == AskNever || len(q) == 0 {
 		return nil, ErrNoAsk
 	}
 	var settled func(how []string)
-	// This goroutine now waits for long, so everything else is done apart.
+	// This goroutine then waits for long, so all other work is done apart.
 	err := work.Apart(func() error {
 		err := b.storeQuestions(ctx, q)
 		if err == nil {
@@ -72,9 +71,8 @@ func (b *mailbox) askQuestions(ctx context.Context, q []Question) ([]Answer, err
 	return answers, err
 }
 
-// awaitAnswers waits until no question is open any more. late says that their time was over
-// before. Questions that the store has forgotten, in a failover, are asked again: nobody
-// else can see them.
+// awaitAnswers waits until all questions are closed. late says that their time ran out first. Questions
+// that the store has forgotten in a failover are asked again, because only this run still has them.
 func (b *mailbox) awaitAnswers(ctx context.Context, q []Question) (late bool, err error) {
 	timer := time.NewTimer(b.timeLeft())
 	defer timer.Stop()
@@ -94,8 +92,8 @@ func (b *mailbox) awaitAnswers(ctx context.Context, q []Question) (late bool, er
 		case !open:
 			return false, nil
 		}
-		// A read of the record wakes it, which an event asks for; if that is lost, the audit does, within
-		// Parts beats (27 s).
+		// A read of the record, which an event asks for, wakes it; if the event is lost, the audit does
+		// within Parts beats (27 s).
 		select {
 		case <-b.wake:
 		case <-timer.C:
@@ -107,9 +105,9 @@ func (b *mailbox) awaitAnswers(ctx context.Context, q []Question) (late bool, er
 	}
 }
 
-// neverStored ends questions that could not be stored in time. A write may have got through
-// although its reply was lost. If it began a round, the end of the round must be stored
-// before the retry goes out, or whoever adopts the call sends another one.
+// neverStored ends questions that could not be stored in time. A write may have got through although
+// its reply was lost. If it began a round, the end of the round must be stored before the retry goes
+// out, or an adopter of the call sends another one.
 func (b *mailbox) neverStored(ctx context.Context, q []Question) ([]Answer, error) {
 	switch {
 	case !b.run.hasRecord():
@@ -125,7 +123,7 @@ func (b *mailbox) neverStored(ctx context.Context, q []Question) ([]Answer, erro
 	return answers, err
 }
 
-// notAsked are the answers to questions that nobody could be asked in time.
+// notAsked returns the answers to questions that were not delivered in time.
 func notAsked(q []Question) []Answer {
 	answers := make([]Answer, len(q))
 	for i := range q {
@@ -134,8 +132,8 @@ func notAsked(q []Question) []Answer {
 	return answers
 }
 
-// checkAsked reports whether any of the questions asked is still open, as the record was
-// last read, and which of them it does not have.
+// checkAsked reports whether any of the questions asked is still open, by the last read of the record,
+// and which of them the record lacks.
 func (b *mailbox) checkAsked(asked []Question) (open bool, forgotten []Question) {
 	b.run.mu.Lock()
 	defer b.run.mu.Unlock()
@@ -152,8 +150,8 @@ func (b *mailbox) checkAsked(asked []Question) (open bool, forgotten []Question)
 	return open, forgotten
 }
 
-// answerTimeout is how long a question waits for its answer: where nothing is configured, that of a
-// task for as long as an ended task is kept. run.mu is held.
+// answerTimeout returns how long a question waits for its answer. Without a configured time, a question
+// of a task waits for as long as an ended task is kept. run.mu is held.
 func (b *mailbox) answerTimeout() time.Duration {
 	r := b.run
 	inTask := b.asksInTask() || r.record != nil && !r.record.hidden
@@ -163,10 +161,9 @@ func (b *mailbox) answerTimeout() time.Duration {
 	return cmp.Or(r.policy.InputTimeout, defaultInputTimeout)
 }
 
-// storeQuestions stores the questions, in the record that the call has or in one that it gets
-// for them, and brings them to the caller. An outage of the store is waited out, as long as
-// there is time to answer; while a caller blocks, for two times StoreTimeout, since a first
-// attempt may go out on a connection that is dead.
+// storeQuestions stores the questions, in the call's record or in a new one, and delivers them to the
+// caller. An outage of the store is waited out until the deadline of the answers; while a caller
+// blocks, for two times StoreTimeout, since a first attempt may go out on a dead connection.
 func (b *mailbox) storeQuestions(ctx context.Context, q []Question) error {
 	r := b.run
 	r.mu.Lock()
@@ -185,7 +182,7 @@ func (b *mailbox) storeQuestions(ctx context.Context, q []Question) error {
 		return err
 	}
 	if r.rounds.open != nil {
-		// An adopter goes on after the round, and nothing from before it is said again.
+		// An adopter goes on after the round, and pieces from before it are not said again.
 		r.pieces.drainPieces(ctx)
 	}
 	change, turn := b.questionChange(q, again)
@@ -197,8 +194,8 @@ func (b *mailbox) storeQuestions(ctx context.Context, q []Question) error {
 	return err
 }
 
-// questionChange is the change of the record that asks, and the turn of the inbox before it, by which
-// deliver sees whether the record was read meanwhile. With again the deadline stays as it is.
+// questionChange returns the change of the record that asks, and the turn of the inbox before it, which
+// tells deliverQuestions whether the record was read meanwhile. With again the deadline stays as it is.
 func (b *mailbox) questionChange(q []Question, again bool) (Change, int64) {
 	r := b.run
 	r.mu.Lock()
@@ -218,8 +215,8 @@ func (b *mailbox) questionChange(q []Question, again bool) (Change, int64) {
 	return change, r.inbox.turn
 }
 
-// mayForget adds questions whose answers the record is to forget, with the next change
-// that is made of it anyway, and returns all of them.
+// mayForget adds questions whose answers the record is to forget with its next change, and returns all
+// of them.
 func (b *mailbox) mayForget(keys ...string) []string {
 	b.run.mu.Lock()
 	defer b.run.mu.Unlock()
@@ -234,22 +231,22 @@ func (b *mailbox) noteForgotten(keys []string) {
 	b.taken = slices.DeleteFunc(slices.Clone(b.taken), func(key string) bool { return slices.Contains(keys, key) })
 }
 
-// asksInTask reports whether the caller is asked in a task: in the one there is, or
-// in one that its policy has made for the question (H16).
+// asksInTask reports whether the caller is asked in a task: in the present one, or in one that its
+// policy makes for the question (H16).
 func (b *mailbox) asksInTask() bool {
 	call, policy := &b.run.call, &b.run.policy
 	return call.Demand || call.Handle && policy.Tasks != Never && policy.EarlyInput != EarlyMRTR
 }
 
-// asksOn is asksAgain for who does not hold run.mu.
+// asksOn is asksAgain for a caller that does not hold run.mu.
 func (b *mailbox) asksOn(q []Question) bool {
 	b.run.mu.Lock()
 	defer b.run.mu.Unlock()
 	return b.asksAgain(q)
 }
 
-// asksAgain reports whether these are the questions that the runner before this one
-// had open: then their time goes on. run.mu is held.
+// asksAgain reports whether these are open questions of the previous runner: then their time goes on.
+// run.mu is held.
 func (b *mailbox) asksAgain(q []Question) bool {
 	for i := range q {
 		if _, ok := findQuestion(b.run.record.made.Questions, q[i].Key); !ok {
@@ -259,16 +256,16 @@ func (b *mailbox) asksAgain(q []Question) bool {
 	return b.until > 0
 }
 
-// timeLeft is what is left of the time to answer.
+// timeLeft returns the rest of the time to answer.
 func (b *mailbox) timeLeft() time.Duration {
 	b.run.mu.Lock()
 	defer b.run.mu.Unlock()
 	return b.until - time.Since(b.run.record.born)
 }
 
-// deliverQuestions brings the questions to a caller who waits: on its stream, or by handing
-// the call back. Readers of the task find them there. The answer may have come already: if
-// a state was read since that turn, it may be newer than t, so the record is read again.
+// deliverQuestions brings the questions to a waiting caller: on its stream, or by handing the call
+// back. Readers of the task find them there. The answer may have come already: if a state was read
+// since that turn, it may be newer than t, so the record is read again.
 func (b *mailbox) deliverQuestions(t Task, turn int64, q []Question) {
 	r := b.run
 	r.mu.Lock()
@@ -295,14 +292,13 @@ func (b *mailbox) deliverQuestions(t Task, turn int64, q []Question) {
 	work.Signal(r.caller.news)
 }
 
-// endAsk ends an ask.
 func (b *mailbox) endAsk() {
 	b.run.mu.Lock()
 	defer b.run.mu.Unlock()
 	b.open, b.gone, b.read, b.since = nil, nil, letters{}, time.Time{}
 }
 
-// takeState takes the state of the record. run.mu is held.
+// takeState takes a state of the record. run.mu is held.
 func (b *mailbox) takeState(t Task) {
 	if b.open != nil {
 		b.read.gatherAnswers(t)
@@ -311,8 +307,8 @@ func (b *mailbox) takeState(t Task) {
 	}
 }
 
-// withdrawQuestions ends questions that the server no longer waits for: some of the Ask under way, or all. If the call
-// itself has ended, so has its record, or it is somebody else's.
+// withdrawQuestions ends questions that the server no longer waits for: some of the current Ask, or
+// all. If the call itself has ended, its record has ended too, or belongs to another runner.
 func (b *mailbox) withdrawQuestions(keys []string) {
 	r := b.run
 	r.mu.Lock()
@@ -330,7 +326,7 @@ func (b *mailbox) withdrawQuestions(keys []string) {
 	if !kept {
 		return
 	}
-	// An answer that has come all the same is for nobody any more.
+	// An answer that has come all the same is dropped.
 	change := Change{Op: r.core.newOp(), Withdraw: keys, Take: keys}
 	r.core.life.work.Go(func() {
 		if r.record.persistChange(r.ctx, func() Change { return change }) == nil {
@@ -339,8 +335,9 @@ func (b *mailbox) withdrawQuestions(keys []string) {
 	})
 }
 
-// expireQuestions takes back the questions that had no answer in time. An answer that was stored
-// before collect is still used, although the timer has fired. A parked call whose caller never came back is cancelled a minute later.
+// expireQuestions takes back the questions whose time ran out. An answer that was stored before
+// collectAnswers is still used, although the timer has fired. A parked call whose caller stays away is
+// cancelled a minute later.
 func (b *mailbox) expireQuestions(t Task, q []Question) {
 	var none []string
 	for i := range q {
@@ -357,8 +354,8 @@ func (b *mailbox) expireQuestions(t Task, q []Question) {
 	}
 }
 
-// abandonIn cancels a parked call after d, unless its caller is there by then, or has been
-// asked something else. run.mu is held.
+// abandonIn cancels a parked call after d, unless its caller is there by then, or has been asked
+// another question. run.mu is held.
 func (b *mailbox) abandonIn(d time.Duration) {
 	r := b.run
 	b.stopAbandoning()
@@ -382,8 +379,8 @@ func (b *mailbox) abandonIn(d time.Duration) {
 	b.abandon = timer
 }
 
-// waitedFor is for how much longer a caller may wait on another replica. Such a caller
-// extends the TTL of the record (waiter.announceCaller), and no message says so.
+// waitedFor returns for how much longer a caller may wait on another replica. Such a caller extends the
+// TTL of the record (waiter.announceCaller), which sends no message.
 func (b *mailbox) waitedFor() time.Duration {
 	r := b.run
 	t, err := r.core.readRecord(r.ctx, r.record.id, Summary)
@@ -395,7 +392,7 @@ func (b *mailbox) waitedFor() time.Duration {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if t.Visible && r.record.hidden { // and nobody here has heard of it
+	if t.Visible && r.record.hidden { // and this replica has missed it
 		r.inbox.rereadRecord()
 		return retryAbandon
 	}
@@ -413,9 +410,9 @@ func (b *mailbox) stopAbandoning() {
 	}
 }
 
-// collectAnswers ends the questions in one step: what is open is withdrawn, what is answered
-// is this run's to deliver, and nobody else's from then on. late says that the time to
-// answer is over. how says of each how it ended.
+// collectAnswers ends the questions in one step: open ones are withdrawn, and the answers of the others
+// are taken, so that only this run delivers them. late says that the time to answer is over. how says
+// of each question how it ended.
 func (b *mailbox) collectAnswers(ctx context.Context, q []Question, late bool) (answers []Answer, how []string, err error) {
 	keys := keysOf(q)
 	change := Change{Op: b.run.core.newOp(), Withdraw: keys, Take: keys, Call: b.run.rounds.endRound()}
@@ -444,7 +441,7 @@ func (b *mailbox) collectAnswers(ctx context.Context, q []Question, late bool) (
 	return answers, how, nil
 }
 
-// answersIn are the answers that collectAnswers has made this run's, and how each question ended.
+// answersIn returns the answers that collectAnswers has taken, and how each question ended.
 func answersIn(t Task, q []Question) (answers []Answer, how []string) {
 	answers, how = make([]Answer, len(q)), make([]string, len(q))
 	for i := range q {
@@ -458,8 +455,7 @@ func answersIn(t Task, q []Question) (answers []Answer, how []string) {
 				how[i] = semconv.QuestionRefused
 			}
 		default:
-			// The runner before this one took it. Whether the server has it is not
-			// known, and it must not get it twice.
+			// The previous runner took the answer. The server may have it, and must not get it twice.
 			answers[i], how[i] = Unanswered(q[i], "the answer was lost with the replica that had it"), semconv.QuestionLost
 		}
 	}

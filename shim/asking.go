@@ -12,18 +12,17 @@ import (
 	"taskgate/internal/jsonrpc"
 )
 
-// Asking says how the caller of a Call can be asked something while it runs
-// (protocol.md 7.4). What may be asked, Session.Capabilities say: an upstream client refuses the
-// rest.
+// Asking says how the caller of a Call can be asked while it runs (protocol.md 7.4).
+// Session.Capabilities name the kinds of questions: an upstream client refuses the rest.
 type Asking uint8
 
 // The ways of asking.
 const (
 	// AskNever: the caller cannot be asked, and the server is told so (ErrNoAsk).
 	AskNever Asking = iota
-	// AskPark: the caller is asked in the task, if there is one or one may be made.
-	// Otherwise the call is handed back with its questions (Answered.Parked), goes on
-	// without the caller, and the caller comes back by Reattach (protocol.md H2).
+	// AskPark: the caller is asked in the task, if there is one or one may be made. Otherwise the call
+	// is handed back with its questions (Answered.Parked), goes on without the caller, and the caller
+	// comes back by Reattach (protocol.md H2).
 	AskPark
 	// AskStream: the caller is asked in the task, if there is one. Otherwise the
 	// questions go to Call.Stream, if that is an Asker, while Call goes on blocking;
@@ -31,8 +30,8 @@ const (
 	AskStream
 )
 
-// Early says what a question does that comes before there is a task, where the
-// caller could be given one (early_input).
+// Early says what happens to a question that comes before there is a task, if the caller could be given
+// one (early_input).
 type Early string
 
 // The values of Early.
@@ -41,43 +40,41 @@ const (
 	EarlyMRTR Early = "mrtr" // the caller is asked first, and the answered call may become a task (T21)
 )
 
-// Asker is a Stream on which the client can be asked: that of a call with AskStream. A
-// client that is asked otherwise has a plain Stream, which is why this is no part of that.
-// Like the other methods of a Stream, its are called from one goroutine, do not wait for
-// the client, and are not called any more once Call has returned.
+// Asker is a Stream on which the client can be asked: that of a call with AskStream. It is apart from
+// Stream, because a client that is asked otherwise has a plain Stream. Like the other methods of a
+// Stream, its methods are called from one goroutine and only until Call has returned, and return
+// without waiting for the client.
 type Asker interface {
 	Stream
 	Completer
 	// Ask sends questions of the stored call id. On the wire each has the request
 	// id <id>/<key>, so that the answer finds it wherever it arrives (design.md 0.18).
 	Ask(id ID, q []Question)
-	// Withdrawn says of questions that were sent that nobody waits for their answers
-	// any more: the server does not, or they came too late.
+	// Withdrawn says of questions that were sent that their answers are no longer awaited: the server
+	// has withdrawn them, or they came too late.
 	Withdrawn(id ID, keys []string)
 }
 
-// Parked is a call that was handed back to its caller to be answered. It goes on
-// upstream, stored under ID but hidden from all task methods (design.md 0.13).
+// Parked is a call that was handed back to its caller to be answered. It goes on upstream, stored under
+// ID but hidden from all task methods (design.md 0.13).
 type Parked struct {
 	ID ID
 	// Questions are all that are open, and only those (T24).
 	Questions []Question
-	// Until is when the record of the call may be gone, by the store's clock: some
-	// time after the questions have run out.
+	// Until is when the record of the call may be gone, by the store's clock: some time after the
+	// questions have run out.
 	Until time.Time
 }
 
 // How long things last around questions.
 const (
-	// defaultInputTimeout is Policy.InputTimeout where it is 0 and the client waits for the call.
+	// defaultInputTimeout replaces a Policy.InputTimeout of 0 while the client waits for the call.
 	defaultInputTimeout = 10 * time.Minute
 	// hiddenRetain is how long a hidden record is kept after its end (design.md 0.13).
 	hiddenRetain = time.Minute
-	// abandonAfter is how long a parked call whose questions have run out may go on
-	// without a caller.
+	// abandonAfter is how long a parked call whose questions have run out may go on without a caller.
 	abandonAfter = time.Minute
-	// retryAbandon is after how long it is looked again whether there is one, when the
-	// store is away.
+	// retryAbandon is the pause before the store is asked again for such a caller, after it was away.
 	retryAbandon = 5 * time.Second
 )
 
@@ -85,17 +82,15 @@ const (
 var (
 	// errUnanswered is the cause with which the time to answer ends.
 	errUnanswered = errors.New("the questions ran out of time")
-	// errAbandoned is how a parked call ends whose caller never came back.
+	// errAbandoned ends a parked call whose caller stayed away.
 	errAbandoned = &UpstreamError{Kind: "abandoned", Message: "the server's questions were not answered in time, and nobody waits for the call"}
 )
 
-// elicit is the one method whose result can say that there is no answer
-// (protocol.md H3).
+// elicit is the one method with a result that stands for no answer (protocol.md H3).
 const elicit = "elicitation/create"
 
-// Unanswered is what a server is told in place of an answer: that the user
-// cancelled, where it can be said so, and an error that says why otherwise
-// (protocol.md H3).
+// Unanswered returns the stand-in for a missing answer: the result that the user cancelled, if the
+// method has one, or else an error that says why (protocol.md H3).
 func Unanswered(q Question, why string) Answer {
 	if q.Method == elicit {
 		return Answer{Result: json.RawMessage(`{"action":"cancel"}`)}
@@ -103,7 +98,7 @@ func Unanswered(q Question, why string) Answer {
 	return Answer{Error: &RPCError{Code: codeInternal, Message: why}}
 }
 
-// encode is an answer as it is kept in Question.Answer.
+// encode returns the answer in the form of Question.Answer.
 func (a Answer) encode() json.RawMessage {
 	if a.Error != nil {
 		return append(append([]byte(`{"error":`), a.Error.object()...), '}')
@@ -129,12 +124,11 @@ func parseError(object json.RawMessage) *RPCError {
 	return &e
 }
 
-// openQuestions are those of a task's questions that are open.
+// openQuestions returns the outstanding ones of a task's questions.
 func openQuestions(questions []Question) []Question {
 	return slices.DeleteFunc(slices.Clone(questions), func(q Question) bool { return !q.Outstanding() })
 }
 
-// findQuestion returns the question of that key.
 func findQuestion(questions []Question, key string) (Question, bool) {
 	for _, q := range questions {
 		if q.Key == key {
@@ -144,7 +138,7 @@ func findQuestion(questions []Question, key string) (Question, bool) {
 	return Question{}, false
 }
 
-// withoutKeys are questions without those with these keys.
+// withoutKeys returns the questions that have other keys than these.
 func withoutKeys(questions []Question, keys []string) []Question {
 	return slices.DeleteFunc(slices.Clone(questions), func(q Question) bool { return slices.Contains(keys, q.Key) })
 }
@@ -157,7 +151,7 @@ func keysOf(questions []Question) []string {
 	return keys
 }
 
-// methodsOf are the methods of questions, each once.
+// methodsOf lists the methods of questions, each once.
 func methodsOf(q []Question) string {
 	var methods []string
 	for i := range q {
@@ -167,16 +161,16 @@ func methodsOf(q []Question) string {
 	return strings.Join(slices.Compact(methods), " ")
 }
 
-// letters are what a run that waits for answers keeps of its record.
+// letters are the parts of its record that a run keeps while it waits for answers.
 type letters struct {
 	expires   time.Time
 	questions []Question
-	// given are the questions with the answers that the record had when it was read: they count, also where the
+	// given are questions with answers that a read of the record has found: they count even if the
 	// store has forgotten them.
 	given []Question
 }
 
-// gatherAnswers keeps the answers of a record that nobody has taken yet.
+// gatherAnswers keeps the answers of a record that are not taken yet.
 func (l *letters) gatherAnswers(t Task) {
 	for _, q := range t.Questions {
 		if _, has := findQuestion(l.given, q.Key); q.Answer != nil && !q.Taken && !has {
@@ -185,7 +179,7 @@ func (l *letters) gatherAnswers(t Task) {
 	}
 }
 
-// withGiven are questions of the record, and what was given.
+// withGiven returns questions of the record, with the given answers in place of theirs.
 func (l letters) withGiven(questions []Question) []Question {
 	return append(slices.DeleteFunc(slices.Clone(questions), func(q Question) bool {
 		_, has := findQuestion(l.given, q.Key)
@@ -193,12 +187,12 @@ func (l letters) withGiven(questions []Question) []Question {
 	}), l.given...)
 }
 
-// renewedBy is what is kept of the record once it has been read or written.
+// renewedBy returns the letters after the record was read or written.
 func (l letters) renewedBy(t Task) letters {
 	return letters{t.ExpiresAt(), l.withGiven(t.Questions), l.given}
 }
 
-// textOf is what a question asks, in words: its message, where it has one.
+// textOf returns a question in words: its message, or else its method.
 func textOf(q Question) string {
 	if message, ok := jsonrpc.GetString(q.Params, "message"); ok && message != "" {
 		return message
@@ -206,17 +200,16 @@ func textOf(q Question) string {
 	return q.Method
 }
 
-// QuestionLimits bound the questions of one call: a server asks as it likes, and what it asks, and
-// what its client answers, is kept in the record of the call (design.md 0.18). What is 0 has its default.
+// QuestionLimits bound the questions of one call, since a server's questions and its client's answers
+// are kept in the record of the call (design.md 0.18). 0 means the default.
 type QuestionLimits struct {
 	// Most is how many questions a call may ask in all; default 1000.
 	Most int
 	// Open is how many of them may wait for an answer at once; default 64.
 	Open int
-	// Bytes is how much those may ask together, in bytes of params; default 4 MiB.
+	// Bytes bounds the params of those together, in bytes; default 4 MiB.
 	Bytes int64
-	// AnswerBytes is how large the answers may be together that the server has not got
-	// yet; default 4 MiB.
+	// AnswerBytes bounds the answers together that the server has not got yet, in bytes; default 4 MiB.
 	AnswerBytes int64
 }
 
@@ -228,9 +221,8 @@ func (l QuestionLimits) OrDefault() QuestionLimits {
 	}
 }
 
-// Refuse says why a call that has asked so many questions, of which so many are open
-// with so many bytes of params, may not ask these as well; "" if it may. The text is for
-// the server that asks.
+// Refuse says why a call may not ask these questions as well, after it has asked so many, of which so
+// many are open with so many bytes of params; "" if it may. The text is for the server that asks.
 func (l QuestionLimits) Refuse(asked, open int, bytes int64, q ...Question) string {
 	l = l.OrDefault()
 	for i := range q {

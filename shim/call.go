@@ -9,8 +9,8 @@ import (
 	"taskgate/internal/semconv"
 )
 
-// Call runs a tools/call: it blocks, or becomes a task, as the tool's policy and
-// the caller's abilities have it (design.md 0.3).
+// Call runs a tools/call: by the tool's policy and the caller's abilities it blocks, or becomes a task
+// (design.md 0.3).
 func (s *Shim) Call(ctx context.Context, c Call) (Answered, error) {
 	begun := time.Now()
 	a, err := s.makeCall(ctx, c)
@@ -42,7 +42,7 @@ func (s *Shim) makeCall(ctx context.Context, c Call) (Answered, error) {
 	case p.Tasks == Required && !c.Handle && !c.Demand && !c.Block && c.After == 0:
 		return Answered{}, ErrNeedsTask
 	}
-	var tk ticket // of no limit, for what is no tools/call
+	var tk ticket // unlimited for other requests than tools/call
 	if c.Request.Method == callTool {
 		if tk, err = srv.reserveSlots(c.Request.Name, p, false); err != nil {
 			return Answered{}, err
@@ -64,10 +64,10 @@ func (s *Shim) makeCall(ctx context.Context, c Call) (Answered, error) {
 	if c.Asking == AskNever {
 		return r.caller.sendBlocking()
 	}
-	return r.caller.awaitReply(ctx, never) // it may go on without the client, so not on its goroutine
+	return r.caller.awaitReply(ctx, never) // on another goroutine, as it may go on without the client
 }
 
-// answerOf is what a caller got, for the metric.
+// answerOf names the caller's answer for the metric.
 func answerOf(a Answered, err error) string {
 	switch {
 	case err != nil:
@@ -80,24 +80,21 @@ func answerOf(a Answered, err error) string {
 	return semconv.AnswerReply
 }
 
-// A server may ask a question that belongs to none of its calls. The question has a hidden
-// record, like a call that waits for an answer, and a run: one that goes on from a
-// checkpoint which holds nothing but the question (design.md 0.16). So the answer comes by
-// Answer, is delivered at most once, and has the time that every answer has. If the replica
-// is lost, another one goes on.
+// A server may ask a question outside of its calls. The question has a hidden record, like a call that
+// waits for an answer, and a run that goes on from a checkpoint with only the question in it (design.md
+// 0.16). So the answer comes by Answer, is delivered at most once, and has the same time as every
+// answer. If the replica is lost, another one goes on.
 
-// AskSession asks a client the question in a checkpoint of the upstream client, and returns once
-// the question is stored. Of c it takes Upstream, Principal, Origin, Asking, and of the
-// request the method and the session. The question is over when it has been answered or
-// withdrawn, has run out of time, or when ctx ends with cause ErrCancelled. done is called
-// when this replica has no more to do with it, and is told whether it is over: if not,
-// another replica may go on.
-// ErrDraining, ErrUnavailable, *BusyError.
+// AskSession asks a client the question in a checkpoint of the upstream client, and returns once the
+// question is stored. Of c it takes Upstream, Principal, Origin, Asking, and of the request the method
+// and the session. The question is over when it has been answered or withdrawn, has run out of time, or
+// when ctx ends with cause ErrCancelled. done is called when this replica has finished with it; over is
+// false if another replica may go on. ErrDraining, ErrUnavailable, *BusyError.
 func (s *Shim) AskSession(ctx context.Context, c Call, checkpoint json.RawMessage, done func(id ID, over bool)) (ID, error) {
 	if !s.life.work.Enter() {
 		return "", ErrDraining
 	}
-	defer s.life.work.Leave()
+	defer s.life.work.Leave() // a call that is being made counts as work, or a drain would miss it
 	srv, err := s.findServer(c.Upstream)
 	if err != nil {
 		return "", err

@@ -10,15 +10,14 @@ import (
 // mostRuns bounds how often a call is begun under recover: retry.
 const mostRuns = 3
 
-// errLost is how a task ends whose call cannot be learned of any more
-// (design.md 0.5).
+// errLost ends a task whose call has an outcome that can no longer be learned (design.md 0.5).
 var errLost = &UpstreamError{Kind: "lost", Message: "the replica that ran this call was lost; the upstream may have finished the work"}
 
-// continuesUnder reports whether a run may go on with its task although this replica has just
-// adopted that task, and then has the run hold the new lease. It may if the store only went
-// back in time, to before it had the run's lease: then the new lease is not newer. A newer
-// one says that another replica has had the task meanwhile, and may have answered its
-// questions or sent it again. A run that was cancelled, or has ended, does not go on.
+// continuesUnder reports whether a run may go on after this replica has just adopted its task, and then
+// gives the run the new lease. It may if the store only went back in time, to before the run's lease:
+// then the new lease is not newer. A newer one says that another replica has had the task meanwhile,
+// and may have answered its questions or sent it again. A run that was cancelled, or has ended, does
+// not go on.
 func (r *run) continuesUnder(l Lease) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -42,9 +41,8 @@ func (r *run) finishAs(t Task) {
 	r.discard()
 }
 
-// recoverCall is the ladder of design.md 0.5, best rung first: a call that was not yet
-// sent is sent, a stream that can be resumed is resumed, a call whose owner allows
-// it is run again, and any other is lost.
+// recoverCall is the ladder of design.md 0.5, best rung first: an unsent call is sent, a stream that
+// can be resumed is resumed, a call whose owner allows it is run again, and any other is lost.
 func (r *run) recoverCall(t Task) (Reply, error) {
 	if r.srv.Upstream == nil || r.call.Request.Method == "" {
 		return Reply{}, errLost
@@ -53,7 +51,7 @@ func (r *run) recoverCall(t Task) (Reply, error) {
 		return Reply{}, errLost
 	}
 	switch {
-	case r.rounds.open != nil: // nothing is on its way: the server waits for a retry
+	case r.rounds.open != nil: // the server waits for a retry
 		r.observed.setKind(semconv.AttemptResume)
 		return r.sendAnew(semconv.RecoverySent)
 	case t.Checkpoint == nil && r.firm:
@@ -73,10 +71,9 @@ func (r *run) recoverCall(t Task) (Reply, error) {
 	return r.runAgain()
 }
 
-// mayRunAgain: the owner allows it, it has not been tried too often, and nothing
-// of the first run has been streamed to anyone. A call that is no task has a caller
-// who is to be told that it was lost. run.mu is held, or this is the goroutine of the
-// upstream call.
+// mayRunAgain reports whether the owner allows another run, the number of runs is below mostRuns, and
+// readers got no pieces of the first. The caller of a call without a task is told that it was lost.
+// run.mu is held, or this is the goroutine of the upstream call.
 func (r *run) mayRunAgain(t Task) bool {
 	return r.policy.Retry && r.begun < mostRuns && t.Position == 0 && t.Visible
 }
@@ -94,11 +91,10 @@ func (r *run) runAgain() (Reply, error) {
 	return r.sendAnew(semconv.RecoveryRetried)
 }
 
-// sendAnew sends a call that this replica does not have in flight yet. It waits
-// for its turn like any other, but is not refused: the task was acknowledged. how is a value of
-// semconv.Recovery.
+// sendAnew sends a call that this replica does not have in flight yet. It waits for its turn like any
+// other, but is not refused: the task was acknowledged. how is a value of semconv.Recovery.
 func (r *run) sendAnew(how string) (Reply, error) {
-	if r.call.Request.Params == nil { // it was sent, and its record has kept none
+	if r.call.Request.Params == nil { // it was sent, and its record has dropped them
 		return Reply{}, errLost
 	}
 	r.observed.noteUnsent(how)
@@ -111,14 +107,14 @@ func (r *run) sendAnew(how string) (Reply, error) {
 	return r.queueAndSend()
 }
 
-// messageWaits is the status message of a task that goes on with the next request of its owner.
+// messageWaits is the status message of a task that waits for the next request of its owner.
 const messageWaits = "waits for its owner to sign in again: the token that the call came with is no longer good, or was lost with its replica"
 
-// waitsKey is the key of the context value that SayWaiting reads.
+// waitsKey is the context key of SayWaiting.
 type waitsKey struct{}
 
-// SayWaiting has the task of whose call ctx is say that it waits for its owner to sign in, until over is
-// called.
+// SayWaiting sets the status message of the task whose call ctx belongs to: it waits for its owner to
+// sign in, until over is called.
 func SayWaiting(ctx context.Context) (over func()) {
 	r, ok := ctx.Value(waitsKey{}).(*run)
 	if !ok {
@@ -127,7 +123,7 @@ func SayWaiting(ctx context.Context) (over func()) {
 	r.mu.Lock()
 	before := r.status.message
 	r.mu.Unlock()
-	if before == messageWaits { // of another request of the call, or of the runner before this one
+	if before == messageWaits { // from another request of the call, or from the previous runner
 		before = ""
 	}
 	r.status.setMessage(messageWaits)

@@ -12,9 +12,8 @@ import (
 	"taskgate/shim/content"
 )
 
-// settle records how the task ended. While the store is down the outcome is kept
-// here and written as soon as it can be; only a lost lease, or the end of this
-// process, leaves the rest to whoever adopts the task.
+// settle records how the task ended. While the store is down the outcome is kept here and written as
+// soon as possible; only a lost lease, or the end of this process, leaves the rest to an adopter.
 func (r *run) settle() {
 	rec := r.record
 	defer rec.closeRecord()
@@ -65,9 +64,9 @@ func (r *run) settle() {
 	}
 }
 
-// persistLast makes the last change of the run. If the store has lost some of what was
-// streamed, it changes c to fit: who holds the ending has to hold what was written. What c
-// takes along for that is not recent any more, or an older store still would get it twice.
+// persistLast makes the last change of the run. If the store has lost some of the stream, it changes c
+// to fit, because a held ending must equal what was written. Pieces that move into c are no longer
+// recent, or an older store still would get them twice.
 func (r *run) persistLast(c *Change) error {
 	write := func() error { return r.record.persistChange(r.core.life.writes, func() Change { return *c }) }
 	err := write()
@@ -80,8 +79,8 @@ func (r *run) persistLast(c *Change) error {
 	return write()
 }
 
-// endChange is the change that ends the task, or false where the task is not this
-// run's to end: it was cancelled already, or others go on with it.
+// endChange returns the change that ends the task, or false if this run must not end it: the task was
+// cancelled already, or another replica goes on with it.
 func (r *run) endChange() (Change, bool) {
 	if r.err != nil {
 		switch {
@@ -122,8 +121,8 @@ func failWith(e *RPCError) Change {
 	return Change{To: Failed, StatusMessage: &message, Outcome: &Outcome{Error: e.object()}}
 }
 
-// explainError says to the task's owner why its call failed. Only texts made for
-// clients are quoted; anything else may name addresses.
+// explainError tells the task's owner why its call failed. It quotes only texts made for clients;
+// others may name addresses.
 func explainError(err error) *RPCError {
 	out := &RPCError{Code: codeInternal, Message: "the call failed inside the gateway"}
 	var up *UpstreamError
@@ -144,9 +143,8 @@ func retryData(ms int64) json.RawMessage {
 	return fmt.Appendf(nil, `{"retryAfterMs":%d}`, ms)
 }
 
-// quoteError is the first text of a tool's own error, for the status message: the
-// legacy dialect shows such a task as failed, and some clients show nothing but
-// its message then (protocol.md H1).
+// quoteError returns the first text of a tool's own error, for the status message: the legacy dialect
+// shows such a task as failed, and some clients show only its message then (protocol.md H1).
 func quoteError(result json.RawMessage) string {
 	for _, block := range content.Blocks(result) {
 		if text, ok := jsonrpc.GetString(block, "text"); ok && text != "" {
@@ -156,9 +154,9 @@ func quoteError(result json.RawMessage) string {
 	return "the tool reported an error"
 }
 
-// holdCancellation keeps the end that somebody else gave to a task of this run: the
-// call is stopped for it, so if the store forgets it nobody runs the task any more,
-// and its replica is alive, so nobody ever would.
+// holdCancellation keeps the cancellation of this run's task by another caller. The call is stopped for
+// it and its replica is alive, so if the store forgets the cancellation the task would otherwise stay
+// working for ever.
 func (r *run) holdCancellation() {
 	t, err := r.record.readStored()
 	if err != nil || t.Status.Final() && t.Status != Cancelled {
@@ -175,14 +173,13 @@ func (r *run) holdCancellation() {
 	}
 }
 
-// errShutDown is how a task ends whose replica stops while nobody else can go on
-// with its call. As the cause of a context it has the call cancelled at the server:
-// nobody is left who would take its answer.
+// errShutDown ends a task whose replica stops while other replicas cannot go on with its call. As the
+// cause of a context it cancels the call at the server, since its answer has no receiver.
 var errShutDown = &UpstreamError{Kind: "shutdown", Message: "the gateway was shut down while this call ran; the upstream may have finished the work"}
 
-// haltCause is the cause with which this replica's halt ends the call: what another replica
-// can go on with is left to it, everything else ends here and is told so (design.md 0.6).
-// Whether the call has a record is waited for where that is being decided.
+// haltCause returns the cause with which this replica's halt ends the call: a call that another replica
+// can go on with is left to it, and any other ends here with a message (design.md 0.6). It first waits
+// for an attempt to make the record.
 func (r *run) haltCause() error {
 	r.mu.Lock()
 	r.creation.awaitAttempt()
@@ -194,8 +191,8 @@ func (r *run) haltCause() error {
 	return ErrDetached
 }
 
-// canHandOver reports whether another replica can go on with the call: the ladder of
-// design.md 0.5 has a rung for it besides the last.
+// canHandOver reports whether another replica can go on with the call: the ladder of design.md 0.5 has
+// a rung for it above the last.
 func (r *run) canHandOver() bool {
 	r.mu.Lock()
 	checkpoint, made := r.checkpoint, r.record.made
@@ -207,10 +204,9 @@ func (r *run) canHandOver() bool {
 	return possible || r.srv.Upstream == nil || r.srv.Upstream.Resumable(checkpoint)
 }
 
-// handOver leaves the call to whoever adopts it, with the newest that is known of it:
-// where it stands and what was said up to there, or that it was not sent. The
-// goroutine of the upstream call does this once the call is over here, so that it
-// stays true.
+// handOver leaves the call to an adopter, with its newest state: the checkpoint and the pieces up to
+// there, or the fact that it was not sent. The goroutine of the upstream call does this once the call
+// is over here, so that the state stays true.
 func (r *run) handOver() {
 	r.mu.Lock()
 	change, open := Change{Checkpoint: r.checkpoint}, r.rounds.recordedRound() != nil

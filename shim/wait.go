@@ -17,9 +17,8 @@ const (
 	opTimeout  = 10 * time.Second // of one attempt
 )
 
-// retry repeats an operation, with growing pauses, while the store is unavailable
-// and ctx lasts: no client's patience bounds it. Every operation of a Store may be repeated
-// (design.md 0.12).
+// retry repeats an operation, with growing pauses, while the store is unavailable and until ctx ends,
+// free of any client's patience. Every operation of a Store may be repeated (design.md 0.12).
 func retry[T any](ctx context.Context, do func(context.Context) (T, error)) (T, error) {
 	ctx = patience.Without(ctx)
 	for d := retryFirst; ; d = min(2*d, retryMost) {
@@ -35,8 +34,8 @@ func retry[T any](ctx context.Context, do func(context.Context) (T, error)) (T, 
 	}
 }
 
-// attemptTime is how long one attempt may take: at most half of the time that is left, since
-// it may go out on a connection that is dead.
+// attemptTime returns how long one attempt may take: at most half of the time that is left, since it
+// may go out on a dead connection.
 func attemptTime(ctx context.Context) time.Duration {
 	if end, bounded := ctx.Deadline(); bounded {
 		return min(opTimeout, time.Until(end)/2)
@@ -44,17 +43,16 @@ func attemptTime(ctx context.Context) time.Duration {
 	return opTimeout
 }
 
-// spreadPause is a pause of about d, so that many who began together do not go on together.
+// spreadPause returns a pause of about d, so that many that began together go on apart.
 func spreadPause(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
-// life is how long a Shim does what. The Shim owns it and ends it.
+// life has the contexts and the work that a Shim ends in stages. The Shim owns it and ends it.
 type life struct {
-	// ctx is the life of everything that is not a request; it ends with
-	// ErrDetached.
+	// ctx is the life of everything but requests; it ends with ErrDetached.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	// writes is the life of outcomes on their way to the store, which outlasts ctx
-	// by as long as Halt is given.
+	// writes is the life of outcomes on their way to the store, which outlasts ctx by the time that
+	// Halt is given.
 	writes    context.Context
 	endWrites context.CancelFunc
 	work      work.Group // runs and their pending writes
