@@ -8,34 +8,34 @@ import (
 	"taskgate/shim/content"
 )
 
-// mostWaiting bounds what one run keeps of pieces that are not in the store yet, in
-// bytes: those from before the handle, and those that come while the store is down.
+// mostWaiting bounds the pieces of one run that are not in the store yet, in bytes: those from before
+// the handle, and those that come while the store is down.
 const mostWaiting = 1 << 20
 
-// mostKept bounds what one run keeps of batches that are in the store already, in
-// bytes: a failover may lose the newest (design.md 0.20).
+// mostKept bounds the batches of one run that are kept although they are stored, in bytes: a failover
+// may lose the newest (design.md 0.20).
 const mostKept = 64 << 10
 
-// batcher gathers what the server of a run says into batches, and holds them until
-// they are in the store. The first piece of a burst goes at once, then one batch per
-// interval, or sooner when enough has gathered (design.md 0.19).
+// batcher gathers the pieces of a run into batches, and holds them until they are in the store. The
+// first piece of a burst goes at once, then one batch per interval, or sooner when enough has gathered
+// (design.md 0.19).
 //
-// Pieces over a bound are left out. Readers get a block in place of the missing ones, which
-// says so. It belongs to a pieceWriter, which guards it.
+// Pieces over a bound are left out, and readers get a block that says so in their place. The batcher
+// belongs to a pieceWriter, which guards it.
 type batcher struct {
 	Partials
 
-	open  []json.RawMessage // pieces that are in no batch yet
-	queue []entry           // batches that are not known to be stored, in order
+	open  []json.RawMessage // pieces before their batch
+	queue []entry           // batches that may not be stored, in order
 	bytes int64             // of both
-	at    Position          // where queue begins: what is before is stored
+	at    Position          // where queue begins: earlier batches are stored
 	kept  []entry           // batches before at that are kept for a while
 	keeps int64             // bytes of them
 
 	made   int   // batches closed so far
 	total  int64 // bytes of all pieces taken
 	missed int   // pieces left out since the last one that was taken
-	full   bool  // no more pieces are taken
+	full   bool  // all further pieces are left out
 
 	last time.Time // when the last batch was closed
 }
@@ -43,12 +43,12 @@ type batcher struct {
 // entry is a batch on its way to the store.
 type entry struct {
 	Batch
-	checkpoint json.RawMessage // where to resume after its last piece, nil if not known
+	checkpoint json.RawMessage // where to resume after its last piece, nil if unknown
 	size       int64
 	at         time.Time // when it was stored last
 }
 
-// Why pieces are left out.
+// Reasons why pieces are left out.
 const (
 	whyFull  = "the limit for this task is reached"
 	whyStore = "they came faster than they could be stored"
@@ -73,8 +73,8 @@ func (b *batcher) addPiece(piece json.RawMessage) {
 	b.pushPiece(piece)
 }
 
-// sayMissed says of the pieces that were left out since the last one that they were. Where the limit came next, its
-// piece says so.
+// sayMissed adds a block for the pieces that were left out since the last one. At the limit, the
+// limit's block says so.
 func (b *batcher) sayMissed() {
 	if b.missed > 0 && !b.full {
 		b.pushPiece(content.LeftOut(b.missed, whyStore))
@@ -82,8 +82,8 @@ func (b *batcher) sayMissed() {
 	}
 }
 
-// isExhausted reports whether a piece of this size is more than may be kept of the
-// task. One batch is spared for saying so.
+// isExhausted reports whether a piece of this size exceeds the bounds of the task. One batch is kept
+// free to say so.
 func (b *batcher) isExhausted(size int64) bool {
 	return b.Most > 0 && len(b.open) == 0 && b.made >= b.Most-1 ||
 		b.MostBytes > 0 && b.total+size > b.MostBytes
@@ -118,10 +118,10 @@ func (b *batcher) closeOpen(checkpoint json.RawMessage) {
 	b.open = nil
 }
 
-// hasWaiting reports whether there is anything to write.
+// hasWaiting reports whether there are batches or pieces to write.
 func (b *batcher) hasWaiting() bool { return len(b.open)+len(b.queue) > 0 }
 
-// nextDelay is how long the next batch has to wait yet.
+// nextDelay returns how long the next batch still has to wait.
 func (b *batcher) nextDelay() time.Duration {
 	var open int
 	for _, p := range b.open {
@@ -133,7 +133,7 @@ func (b *batcher) nextDelay() time.Duration {
 	return max(0, b.Interval-time.Since(b.last))
 }
 
-// nextPortion is how many batches of the queue go into one append.
+// nextPortion returns how many batches of the queue go into one append.
 func (b *batcher) nextPortion() int {
 	n, size := 0, int64(0)
 	for n < len(b.queue) && (n == 0 || size+b.queue[n].size <= appendBytes) {
@@ -143,7 +143,7 @@ func (b *batcher) nextPortion() int {
 	return n
 }
 
-// lastCheckpoint is the newest checkpoint of the first n batches.
+// lastCheckpoint returns the newest checkpoint of the first n batches.
 func (b *batcher) lastCheckpoint(n int) json.RawMessage {
 	for n--; n >= 0; n-- {
 		if b.queue[n].checkpoint != nil {
@@ -176,9 +176,8 @@ func (b *batcher) advanceTo(p Position) {
 	b.advanceBy(min(int(max(p-b.at, 0)), len(b.queue)))
 }
 
-// rewindTo takes the stream back to where the store has it, which has lost what was
-// written to it. It reports whether everything from there on is still here; if not,
-// the rest goes on there, after a loss.
+// rewindTo takes the stream back to the position of a store that has lost its end. It reports whether
+// all batches from there on are still here; if not, the rest goes on there, after a loss.
 func (b *batcher) rewindTo(p Position) bool {
 	back := min(int(max(b.at-p, 0)), len(b.kept))
 	from, at := len(b.kept)-back, b.at-Position(back)
@@ -196,7 +195,7 @@ func (b *batcher) rewindTo(p Position) bool {
 	return whole
 }
 
-// queuedBatches are those of the queue, and where they belong.
+// queuedBatches returns the queue and its position.
 func (b *batcher) queuedBatches() ([]Batch, Position) {
 	return batchesOf(b.queue), b.at
 }
@@ -209,9 +208,8 @@ func batchesOf(entries []entry) []Batch {
 	return out
 }
 
-// refitTail makes the change that ends a task fit a store that has only come to had, and
-// lost what was streamed after it: streamed is what was stored last before the tail. Of what
-// is no longer known, nothing is written again.
+// refitTail makes the change that ends a task fit a store that has lost the stream after position had;
+// streamed are the batches before the tail. If they do not reach back to had, the pieces are dropped.
 func (c *Change) refitTail(streamed []Batch, had Position) {
 	if at := c.At - Position(len(streamed)); at <= had {
 		c.Tail, c.At = slices.Concat(streamed, c.Tail), at
@@ -220,43 +218,41 @@ func (c *Change) refitTail(streamed []Batch, had Position) {
 	}
 }
 
-// size is how many bytes a batch has.
+// size is the length of a batch in bytes.
 func (b Batch) size() int64 { return int64(len(b.Content)) }
 
-// appendBytes bounds what one append carries, but for a single batch that is larger.
+// appendBytes bounds one append, except for a single larger batch.
 const appendBytes = 256 << 10
 
-// Partials is what becomes of what a tool says while it runs (protocol.md 6.4).
-// The zero value makes hints of it, unbounded and each at once.
+// Partials says how the messages of a running tool become partial results (protocol.md 6.4). The zero
+// value makes hints of them, unbounded and each at once.
 type Partials struct {
-	// Content says that the messages of progress are pieces of the result; else
-	// they are hints.
+	// Content says that the messages of progress are pieces of the result; else they are hints.
 	Content bool
-	// Most bounds the batches that are kept of one task, MostBytes their bytes; 0 is
-	// no bound. What comes after it is left out, and the reader is told (see batcher).
+	// Most bounds the batches that are kept of one task, MostBytes their bytes; 0 is no bound. Further
+	// pieces are left out, and the reader is told (see batcher).
 	Most      int
 	MostBytes int64
-	// Interval is the least time between two batches of a task, and Bytes how much
-	// may gather before one goes in spite of it. Without an interval each piece is a
-	// batch of its own, at once.
+	// Interval is the least time between two batches of a task; Bytes of gathered pieces send one
+	// earlier. Without an interval each piece is a batch of its own, at once.
 	Interval time.Duration
 	Bytes    int
 }
 
-// What holds for the partial results of every task in production.
+// Values for the partial results of every task in production.
 const (
-	// mostPartials and mostPartialBytes bound what one task leaves in the store beside its
-	// result: a tool that reports each of a million steps fills it no further.
+	// mostPartials and mostPartialBytes bound the partial results of one task in the store: a tool that
+	// reports each of a million steps fills it no further.
 	mostPartials     = 10_000
 	mostPartialBytes = 8 << 20
-	// partialInterval has tokens of a model go together, 20 times a second, which readers
-	// take for a flow. partialBytes is one write of a usual size.
+	// partialInterval gathers the tokens of a model, 20 times a second, which looks continuous to
+	// readers. partialBytes is one write of a usual size.
 	partialInterval = 50 * time.Millisecond
 	partialBytes    = 64 << 10
 )
 
-// NewPartials bounds and gathers what a tool says. content says that the messages of its
-// progress are pieces of the result.
+// NewPartials returns the bounds and intervals for production. content says that the messages of a
+// tool's progress are pieces of the result.
 func NewPartials(content bool) Partials {
 	return Partials{Content: content, Most: mostPartials, MostBytes: mostPartialBytes, Interval: partialInterval, Bytes: partialBytes}
 }

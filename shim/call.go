@@ -94,7 +94,7 @@ func (s *Shim) AskSession(ctx context.Context, c Call, checkpoint json.RawMessag
 	if !s.life.work.Enter() {
 		return "", ErrDraining
 	}
-	defer s.life.work.Leave() // a call that is being made counts as work, or a drain would miss it
+	defer s.life.work.Leave()
 	srv, err := s.findServer(c.Upstream)
 	if err != nil {
 		return "", err

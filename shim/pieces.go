@@ -10,23 +10,23 @@ import (
 	"taskgate/shim/content"
 )
 
-// keepsHints reports whether a call shows what its tool says besides the result.
+// keepsHints reports whether readers of the call see hints besides the result.
 func (c Call) keepsHints() bool { return c.Partials && (c.Handle || c.Demand) }
 
-// pieceWriter writes what a server says while its call runs to the record, in batches. At
-// most one goroutine writes at a time, so that batches arrive in order. The run owns it,
-// and run.mu guards it. It is nil for a call that shows nothing.
+// pieceWriter writes to the record, in batches, the pieces that a server says while its call runs. At
+// most one goroutine writes at a time, so that batches arrive in order. The run owns it, and run.mu
+// guards it. It is nil for a call without pieces.
 type pieceWriter struct {
 	run     *run
-	batcher               // what is not stored yet
-	due     bool          // a timer has the next batch written when that may be
-	writing chan struct{} // closed when the write under way is over; nil if there is none
-	stopped bool          // the run has ended: nothing is written any more
+	batcher               // the pieces that are not stored yet
+	due     bool          // a timer will have the next batch written
+	writing chan struct{} // closed after the current write; nil between writes
+	stopped bool          // the run has ended: writing is over
 	halted  chan struct{} // closed by haltWriting
 }
 
-// newPieceWriter returns the writer of a run, or nil if nothing of it is shown: hints
-// are only kept where the client opted in.
+// newPieceWriter returns the writer of a run, or nil if readers get no pieces: hints are kept only if
+// the client opted in.
 func newPieceWriter(r *run) *pieceWriter {
 	c, p := &r.call, r.policy.Partials
 	if !c.Handle && !c.Demand || !p.Content && !c.Partials {
@@ -35,16 +35,15 @@ func newPieceWriter(r *run) *pieceWriter {
 	return &pieceWriter{run: r, batcher: batcher{Partials: p}, halted: make(chan struct{})}
 }
 
-// resumeAt goes on with a stream of which the store has this much.
+// resumeAt goes on with a stream that the store has up to p.
 func (w *pieceWriter) resumeAt(p Position) {
 	if w != nil {
 		w.at, w.made = p, int(p)
 	}
 }
 
-// gatherProgress takes a piece of content, or a hint (protocol.md 6.4.2). Where
-// messages are content, progress without one is no piece: its numbers are not part
-// of any result. run.mu is held.
+// gatherProgress takes a piece of content, or a hint (protocol.md 6.4.2). If messages are content,
+// progress without one is no piece: its numbers are not part of any result. run.mu is held.
 func (w *pieceWriter) gatherProgress(p Progress) {
 	switch {
 	case w == nil:
@@ -64,7 +63,7 @@ func (w *pieceWriter) gatherPiece(piece json.RawMessage) {
 	w.scheduleWrite()
 }
 
-// scheduleWrite has what has gathered written when it is due. run.mu is held.
+// scheduleWrite has the gathered pieces written when they are due. run.mu is held.
 func (w *pieceWriter) scheduleWrite() {
 	r := w.run
 	if r.record == nil || w.stopped || w.writing != nil || !w.hasWaiting() {
@@ -90,8 +89,8 @@ func (w *pieceWriter) scheduleWrite() {
 	}
 }
 
-// closeBatch makes a batch of what has gathered, with the checkpoint that goes with
-// all pieces so far, if the store may not have it yet. run.mu is held.
+// closeBatch makes a batch of the gathered pieces, with the checkpoint that goes with all pieces so
+// far, if the store may lack it. run.mu is held.
 func (w *pieceWriter) closeBatch() {
 	if len(w.open) == 0 {
 		return
@@ -103,8 +102,8 @@ func (w *pieceWriter) closeBatch() {
 	w.closeOpen(checkpoint)
 }
 
-// writeQueue appends what is closed, oldest first. While the store is unavailable
-// the same append is repeated, at the same position, and new pieces gather.
+// writeQueue appends the closed batches, oldest first. While the store is unavailable the same append
+// is repeated, at the same position, and new pieces gather.
 func (w *pieceWriter) writeQueue(done chan struct{}) {
 	defer close(done)
 	r := w.run
@@ -132,7 +131,7 @@ func (w *pieceWriter) writeQueue(done chan struct{}) {
 			w.goBack(at)
 			work.PauseUntil(w.halted, spreadPause(d))
 		case errors.Is(err, ErrNotFound) && w.restoresRecord(): // the position is too far now
-		case errors.Is(err, ErrUnavailable), errors.Is(err, ErrNotFound): // the end of the task writes them, if nothing does before
+		case errors.Is(err, ErrUnavailable), errors.Is(err, ErrNotFound): // unless an earlier write succeeds, the end of the task writes them
 			work.PauseUntil(w.halted, spreadPause(d))
 			d = min(2*d, retryMost)
 		default:
@@ -152,13 +151,14 @@ func (w *pieceWriter) appendBatches(lease Lease, at Position, checkpoint json.Ra
 	return err
 }
 
-// restoresRecord has a record that the store has forgotten written again, and reports whether to go on.
+// restoresRecord writes a record again that the store has forgotten, and reports whether that
+// succeeded.
 func (w *pieceWriter) restoresRecord() bool {
 	_, err := withPatience(w.run.core.life.writes, w.run.core, w.run.record.restoreTask)
 	return err == nil
 }
 
-// giveUp stops writing for good: the task has ended, or is another's.
+// giveUp stops writing for good: the task has ended, or has another runner.
 func (w *pieceWriter) giveUp(err error, under Lease) {
 	r := w.run
 	if errors.Is(err, ErrLeaseLost) && under != r.record.currentLease() {
@@ -170,8 +170,8 @@ func (w *pieceWriter) giveUp(err error, under Lease) {
 	r.record.obeyRefusal(err, under, Task{})
 }
 
-// goBack finds out what the store has of a stream that it has lost the end of, and
-// writes again from there what is still here (design.md 0.20).
+// goBack reads how much the store still has of a stream whose end it has lost, and writes the rest
+// again as far as it is still here (design.md 0.20).
 func (w *pieceWriter) goBack(at Position) {
 	r := w.run
 	t, err := r.core.readRecord(r.core.life.writes, r.record.id, Summary)
@@ -186,8 +186,8 @@ func (w *pieceWriter) goBack(at Position) {
 	}
 }
 
-// unstoredBatches closes the batch that gathers, and returns the batches that are not known to be
-// stored, and where they belong. run.mu is held.
+// unstoredBatches closes the gathering batch, and returns the batches that may not be stored, and their
+// position. run.mu is held.
 func (w *pieceWriter) unstoredBatches() ([]Batch, Position) {
 	if w == nil {
 		return nil, 0
@@ -196,8 +196,7 @@ func (w *pieceWriter) unstoredBatches() ([]Batch, Position) {
 	return w.queuedBatches()
 }
 
-// noteStored notes that the record has the stream up to p, and goes on from there. run.mu is
-// held.
+// noteStored notes that the record has the stream up to p, and goes on from there. run.mu is held.
 func (w *pieceWriter) noteStored(p Position) {
 	if w != nil {
 		w.advanceTo(p)
@@ -205,8 +204,8 @@ func (w *pieceWriter) noteStored(p Position) {
 	}
 }
 
-// drainPieces waits until all that has gathered is stored: a checkpoint must not
-// be stored ahead of the pieces before it, or a resumed stream would skip them.
+// drainPieces waits until all gathered pieces are stored: a checkpoint must not be stored ahead of the
+// pieces before it, or a resumed stream would skip them.
 func (w *pieceWriter) drainPieces(ctx context.Context) {
 	if w == nil {
 		return
@@ -233,8 +232,8 @@ func (w *pieceWriter) drainPieces(ctx context.Context) {
 	}
 }
 
-// haltWriting ends the writing and returns once nothing of it is under way. What is
-// not stored stays in the queue.
+// haltWriting ends the writing and waits for the current write. Pieces that are not stored stay in the
+// queue.
 func (w *pieceWriter) haltWriting() {
 	if w == nil {
 		return
@@ -253,16 +252,17 @@ func (w *pieceWriter) haltWriting() {
 	}
 }
 
-// addTail adds to the change that ends the task the pieces that are not stored yet: the
-// tail and the final status are one step (design.md 0.19, P3). Of a cancelled task nothing more
-// is shown (P13). haltWriting has been called.
+// addTail adds the unstored pieces to the change that ends the task: the tail and the final status are
+// one step (design.md 0.19, P3). A cancelled task shows nothing more (P13). haltWriting has been
+// called.
 func (w *pieceWriter) addTail(c *Change) {
 	if w != nil && c.To != Cancelled {
 		c.Tail, c.At = w.queuedBatches()
 	}
 }
 
-// takeRecent hands over, once, what is still known of what was stored before the queue. haltWriting has been called.
+// takeRecent hands over, once, the batches that were stored before the queue and are still kept here.
+// haltWriting has been called.
 func (w *pieceWriter) takeRecent() []Batch {
 	if w == nil {
 		return nil

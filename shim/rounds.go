@@ -11,59 +11,59 @@ import (
 	"taskgate/internal/work"
 )
 
-// This file answers servers that ask with their result: the call ends with questions,
-// and is made again with the answers (protocol.md 2.7). Between two rounds nothing is on
-// its way, so that another replica can go on from the record.
+// This file answers servers that ask with their result: the call ends with questions, and is made again
+// with the answers (protocol.md 2.7). Between two rounds the server has no request of the call, so
+// another replica can go on from the record.
 
 // mostRounds bounds how often one call is made again with answers.
 const mostRounds = 100
 
-// How long to wait before a server is called again that asked for nothing but that.
+// Pauses before a server is called again that asked for nothing but that.
 const (
 	roundFirst = time.Second
 	roundMost  = 30 * time.Second
 )
 
-// round is what a server waits for before it goes on, as it is stored.
+// round is the state of one round, as it is stored.
 type round struct {
-	N int `json:"n"` // how many there have been, with this one
-	// State is what the server wants back, as it spelt it; nil for nothing.
+	N int `json:"n"` // number of this round, from 1
+	// State is returned to the server as it spelt it; nil for none.
 	State json.RawMessage `json:"state,omitempty"`
-	// Again says that it is called again once they are settled, without the answers.
+	// Again says that the server is called again once the questions are settled, without the answers.
 	Again bool `json:"again,omitempty"`
-	// Heard is the furthest progress that the server has told by then, nil for none.
+	// Heard is the furthest progress that the server has reported by then, nil for none.
 	Heard *float64 `json:"heard,omitempty"`
-	// Questions are what it asks, without the contents, which are in the mailbox.
+	// Questions are the server's, without their contents, which are in the mailbox.
 	Questions []asked `json:"questions,omitempty"`
-	// noted says that the record has the round, or may have it. Until then it must not
-	// go into the record by itself: who adopted the call would ask without contents.
+	// noted says that the record has the round, or may have it. Until then it must stay out of the
+	// record: an adopter of the call would ask without contents.
 	noted bool
 }
 
 // asked is one question of a round.
 type asked struct {
-	Name   string `json:"name"` // what the server calls it
-	Key    string `json:"key"`  // what we do: its names may come again, ours may not (T39)
+	Name   string `json:"name"` // the server's name for it
+	Key    string `json:"key"`  // the gateway's: the server's names may come again, keys may not (T39)
 	Method string `json:"method"`
 }
 
-// rounds makes the upstream call of a run, and makes it again with answers where the server
-// asks with its result. The run owns it. It belongs to the goroutine of the upstream call;
-// run.mu guards open besides, which others read, and what was heard.
+// rounds makes the upstream call of a run, and makes it again with answers if the server asks with its
+// result. The run owns it. It belongs to the goroutine of the upstream call; run.mu also guards open,
+// which others read, and heard.
 type rounds struct {
 	run *run
-	// heard is the furthest progress that the server has told, and before what that was when
-	// it last asked; nil for none.
+	// heard is the furthest progress that the server has reported, and before its value when the server
+	// last asked; nil for none.
 	heard, before *float64
-	// open is what the server's last answer asked for, while that has no retry yet.
+	// open is the server's request for input that still waits for its retry.
 	open *round
-	// away: the call has given its slot back, since nothing of it is at the server.
+	// away: the call has given its slot back, since the server has no request of it.
 	away bool
 }
 
-// sendRounds makes the upstream call, and makes it again with answers as long as the server
-// asks for them. What it returns when its context has ended is the context's cause,
-// so that every caller sees why.
+// sendRounds makes the upstream call, and makes it again with answers as long as the server asks for
+// them. Once its context has ended it returns the context's cause, so that every caller sees the
+// reason.
 func (rs *rounds) sendRounds() (Reply, error) {
 	r := rs.run
 	n, now := 0, []Question(nil)
@@ -95,9 +95,9 @@ func (rs *rounds) sendRounds() (Reply, error) {
 	}
 }
 
-// sendOnce makes the upstream call once. Where it was not sent because what it needs
-// of the store could not be had, it is made again: a task waits for the store until
-// its own time is over, a caller who blocks for as long as for any other answer of it.
+// sendOnce makes the upstream call once. A call that was not sent because the store was unavailable is
+// made again: a task waits for the store until its own time is over, a blocking caller for
+// StoreTimeout.
 func (rs *rounds) sendOnce(retry *Retry) (Reply, error) {
 	r := rs.run
 	r.sent.Store(true)
@@ -120,8 +120,8 @@ func (rs *rounds) sendOnce(retry *Retry) (Reply, error) {
 	}
 }
 
-// upstreamRequest is what the upstream client is asked for: the client's request, with the answers to what
-// the server asked for (nil for none), and how long it may take.
+// upstreamRequest returns the request for the upstream client: the client's request with the answers
+// for the server (nil for none), and the time that it may take.
 func (r *run) upstreamRequest(retry *Retry) Request {
 	req := r.call.Request
 	req.Rounds, req.Limits, req.Retry = r.call.Asking != AskNever, r.policy.Questions, retry
@@ -131,10 +131,9 @@ func (r *run) upstreamRequest(retry *Retry) Request {
 	return req
 }
 
-// wantsRetry reports whether a reply is one to ask the caller for and to make the call
-// again. Where nothing is asked, it does not matter whether the caller can be. A caller with
-// a stream of its own gets an error that says what is to be opened first: it knows that error
-// (protocol.md 7.4).
+// wantsRetry reports whether the caller is to be asked for this reply and the call made again. A reply
+// without questions is repeated for every caller. A caller with a stream of its own gets the error that
+// says which page to open first: it knows that error (protocol.md 7.4).
 func (rs *rounds) wantsRetry(reply *Reply) bool {
 	switch {
 	case reply.Round == nil:
@@ -147,9 +146,8 @@ func (rs *rounds) wantsRetry(reply *Reply) bool {
 	return rs.run.call.Asking != AskNever || len(reply.Round.Questions) == 0
 }
 
-// relaysQuestions reports whether the questions go back to the caller as they came, who
-// answers them with another call: it can, and there is no record. From then on none
-// is made.
+// relaysQuestions reports whether the questions go back to the caller as they came, which answers them
+// with another call: the caller can, and there is no record. From then on none is made.
 func (rs *rounds) relaysQuestions() bool {
 	r := rs.run
 	r.mu.Lock()
@@ -162,7 +160,7 @@ func (rs *rounds) relaysQuestions() bool {
 	return true
 }
 
-// beginRound opens a round, and gives the questions of the server keys of their own.
+// beginRound opens a round, and gives the server's questions keys of their own.
 func (rs *rounds) beginRound(n int, from *Round) []Question {
 	r := rs.run
 	r.mu.Lock()
@@ -179,7 +177,7 @@ func (rs *rounds) beginRound(n int, from *Round) []Question {
 	return questions
 }
 
-// goOn takes over the open round of the runner before, if there was one.
+// goOn takes over the open round of the previous runner, if there was one.
 func (rs *rounds) goOn(from *round) {
 	if from != nil {
 		rs.heard, rs.before = from.Heard, from.Heard
@@ -188,8 +186,8 @@ func (rs *rounds) goOn(from *round) {
 	rs.noteOpen()
 }
 
-// repeatsProgress takes a progress notification, and reports whether it says what was said in an
-// earlier round: a server that is called again begins from the start. run.mu is held.
+// repeatsProgress takes a progress notification, and reports whether it repeats one of an earlier
+// round: a server that is called again begins from the start. run.mu is held.
 func (rs *rounds) repeatsProgress(p Progress) bool {
 	if rs.heard == nil || p.Progress > *rs.heard {
 		rs.heard = &p.Progress
@@ -197,9 +195,9 @@ func (rs *rounds) repeatsProgress(p Progress) bool {
 	return rs.before != nil && p.Progress <= *rs.before
 }
 
-// answerRound asks the questions of the open round and makes the retry of the answers. Questions
-// that the runner before this one asked are in the record, and are not given again.
-// The retry may be sent once it has returned: until then the record has the round.
+// answerRound asks the questions of the open round and makes the retry of the answers. Questions that
+// the previous runner asked are in the record; questions is nil then. The record has the round until
+// answerRound returns; then the retry may be sent.
 func (rs *rounds) answerRound(questions []Question) (*Retry, *RPCError, error) {
 	r, rd := rs.run, *rs.open
 	if len(rd.Questions) == 0 {
@@ -225,8 +223,8 @@ func (rs *rounds) answerRound(questions []Question) (*Retry, *RPCError, error) {
 	}
 	retry := &Retry{State: rd.State, Answers: make(map[string]json.RawMessage, len(answers))}
 	for i, a := range answers {
-		// A retry has results and nothing else: an error can only be spelt where
-		// the method has a result that says so (protocol.md H3).
+		// A retry has results only: an error can be spelt only if the method has a result for it
+		// (protocol.md H3).
 		if a.Error != nil {
 			a = Unanswered(questions[i], "the client did not answer what the server needs to know")
 		}
@@ -238,7 +236,7 @@ func (rs *rounds) answerRound(questions []Question) (*Retry, *RPCError, error) {
 	return retry, nil, nil
 }
 
-// checkAgreed is nil if the user has agreed to everything that was asked.
+// checkAgreed returns nil if the user has agreed to all questions.
 func checkAgreed(answers []Answer) *RPCError {
 	for _, a := range answers {
 		if action, _ := jsonrpc.GetString(a.Result, "action"); a.Error != nil || action != "accept" {
@@ -248,11 +246,11 @@ func checkAgreed(answers []Answer) *RPCError {
 	return nil
 }
 
-// pauseFor is how long to wait before the n-th time that a server is called again.
+// pauseFor returns the pause before a server is called again for the n-th time.
 func pauseFor(n int) time.Duration { return min(roundFirst<<min(n-1, 5), roundMost) }
 
-// waitBetween waits before a server is called again that asked for nothing else: it
-// sheds load. The record says so, and before it returns that the retry may be sent.
+// waitBetween waits before a server is called again that asked for nothing else: it sheds load. The
+// record has the round meanwhile, and before waitBetween returns it says that the retry may be sent.
 func (rs *rounds) waitBetween(n int) error {
 	if err := rs.persistRound(); err != nil {
 		return err
@@ -267,14 +265,14 @@ func (rs *rounds) waitBetween(n int) error {
 	return rs.persistRound()
 }
 
-// leavePlace gives the slot back while a round is open: nothing of the call is at the server.
+// leavePlace gives the slot back while a round is open: the server has no request of the call.
 func (rs *rounds) leavePlace() {
 	rs.run.ticket.dropSlots()
 	rs.away = true
 }
 
-// takePlace waits for a slot again. It is called while the record has the round and its answers:
-// whoever adopts the call then goes on from there.
+// takePlace waits for a slot again. It is called while the record has the round and its answers: an
+// adopter of the call then goes on from there.
 func (rs *rounds) takePlace() error {
 	r := rs.run
 	if !rs.away {
@@ -291,8 +289,8 @@ func (rs *rounds) takePlace() error {
 	return r.takeTurn()
 }
 
-// persistRound records whether a round is open, where there is a record. That it is not
-// any more is as good as that the retry was sent, and must outlast a failover.
+// persistRound records whether a round is open, if the call has a record. A closed round means that the
+// retry was sent, and must outlast a failover.
 func (rs *rounds) persistRound() error {
 	r := rs.run
 	if !r.hasRecord() {
@@ -305,14 +303,14 @@ func (rs *rounds) persistRound() error {
 	return r.record.persistChange(r.ctx, func() Change { return Change{Call: r.callRecord(true), Durable: rs.open == nil} })
 }
 
-// noteOpen says that the record is about to have the open round. run.mu is held.
+// noteOpen notes that the record is about to have the open round. run.mu is held.
 func (rs *rounds) noteOpen() {
 	if rs.open != nil {
 		rs.open.noted = true
 	}
 }
 
-// recordedRound is the open round, if the record may have it.
+// recordedRound returns the open round, if the record may have it.
 func (rs *rounds) recordedRound() *round {
 	if rs.open == nil || !rs.open.noted {
 		return nil
@@ -320,8 +318,7 @@ func (rs *rounds) recordedRound() *round {
 	return rs.open
 }
 
-// endRound closes the round, if there is one, and returns what is to be recorded of
-// the call then.
+// endRound closes the round, if one is open, and returns the new call record.
 func (rs *rounds) endRound() json.RawMessage {
 	rs.run.mu.Lock()
 	defer rs.run.mu.Unlock()
