@@ -11,10 +11,9 @@ import (
 	"taskgate/internal/work"
 )
 
-// Update hands in results that answer a task's questions, by their keys (design.md 0.18).
-// Unknown keys, and all keys of a task that waits for nothing, are ignored (T36). One that
-// is none, or too large, is an *AnswerError, and then none of them is taken. ErrNotFound,
-// ErrUnavailable.
+// Update takes results that answer a task's questions, by their keys (design.md 0.18). Unknown keys,
+// and all keys of a task without open questions, are ignored (T36). If one is invalid, or too large, it
+// returns an *AnswerError and takes none of them. ErrNotFound, ErrUnavailable.
 func (s *Shim) Update(ctx context.Context, p Principal, upstream string, id ID, results map[string]json.RawMessage) error {
 	t, err := readAsked(ctx, s, p, upstream, id, resultsOf(results), func() (Task, error) { return s.Peek(ctx, p, upstream, id) })
 	if err != nil {
@@ -29,7 +28,7 @@ func (s *Shim) Update(ctx context.Context, p Principal, upstream string, id ID, 
 	return err
 }
 
-// resultsOf are results as answers.
+// resultsOf wraps results as answers.
 func resultsOf(results map[string]json.RawMessage) map[string]Answer {
 	answers := make(map[string]Answer, len(results))
 	for key, result := range results {
@@ -38,12 +37,11 @@ func resultsOf(results map[string]json.RawMessage) map[string]Answer {
 	return answers
 }
 
-// Answer hands in the answer to one question, be it a result or an error: of a task, or of a
-// call of p's under AskStream that is no task. An anonymous p must be of the session that
-// made that call. One that nobody waits for is ignored (T36). ErrNotFound, ErrUnavailable.
-// In place of one that is none, or too large, the
-// server gets an error that says so: who gives answers one by one hears of nothing by
-// which to give it anew, and the server must not wait for that.
+// Answer takes the answer to one question, a result or an error: of a task, or of a call of p's under
+// AskStream that is not a task. An anonymous p must be of the session that made that call. An answer to
+// a closed question is ignored (T36). ErrNotFound, ErrUnavailable. If the answer is invalid, or too
+// large, the server gets an error that says so: a client that answers one by one cannot be asked to
+// repeat it, and the server must not wait for that.
 func (s *Shim) Answer(ctx context.Context, p Principal, upstream string, id ID, key string, a Answer) error {
 	t, err := readAsked(ctx, s, p, upstream, id, map[string]Answer{key: a}, func() (Task, error) { return s.readOwnCall(ctx, p, upstream, id, Summary) })
 	if err != nil {
@@ -59,11 +57,11 @@ func (s *Shim) Answer(ctx context.Context, p Principal, upstream string, id ID, 
 	return err
 }
 
-// askedAgain is for how long an answer waits for its question. A store that has gone back may have forgotten it, and the
-// replica that runs the call asks it again once it is connected.
+// askedAgain is how long an answer waits for its question. A store that has gone back may have
+// forgotten it, and the replica that runs the call asks it again once it is connected.
 const askedAgain = 3 * time.Second
 
-// readAsked reads a record of p's, which is to have one of the questions that are answered, open or not.
+// readAsked reads a record of p's that should have one of the answered questions, open or closed.
 func readAsked(ctx context.Context, s *Shim, p Principal, upstream string, id ID, answers map[string]Answer, read func() (Task, error)) (Task, error) {
 	for until := time.Now().Add(askedAgain); ; {
 		t, err := read()
@@ -81,7 +79,7 @@ func readAsked(ctx context.Context, s *Shim, p Principal, upstream string, id ID
 	}
 }
 
-// storeAnswers stores answers that a record waits for, and returns the record.
+// storeAnswers stores the answers that a record waits for, and returns the record.
 func (s *Shim) storeAnswers(ctx context.Context, t Task, wanted map[string]json.RawMessage) (Task, error) {
 	if len(wanted) == 0 {
 		return t, nil
@@ -94,8 +92,8 @@ func (s *Shim) storeAnswers(ctx context.Context, t Task, wanted map[string]json.
 	return t, err
 }
 
-// Outstanding are the open questions of a task, or of a call of p's that is no task; none
-// once it has ended. ErrNotFound, ErrUnavailable.
+// Outstanding returns the open questions of a task, or of a call of p's that is not a task; none once
+// it has ended. ErrNotFound, ErrUnavailable.
 func (s *Shim) Outstanding(ctx context.Context, p Principal, upstream string, id ID) ([]Question, error) {
 	t, err := s.readOwnCall(ctx, p, upstream, id, Summary)
 	if err != nil || t.Status.Final() {
@@ -104,19 +102,19 @@ func (s *Shim) Outstanding(ctx context.Context, p Principal, upstream string, id
 	return openQuestions(t.Questions), nil
 }
 
-// AnswerError says what is wrong with an answer. It was not taken, nor were those that
-// came with it, and its question is still open.
+// AnswerError says what is wrong with an answer. This answer and those that came with it were refused,
+// and its question is still open.
 type AnswerError struct {
 	Key    string // of the question
-	Reason string // for the client; it repeats nothing of the answer
+	Reason string // for the client; it quotes none of the answer
 }
 
 // Error gives the text for the client.
 func (e *AnswerError) Error() string { return fmt.Sprintf("the answer to %q %s", e.Key, e.Reason) }
 
-// checkAnswers are those of the answers that a record waits for, as they are kept. What nobody
-// asked for is ignored, whatever it is (T36). An *AnswerError where one of them is no
-// answer to its question, or too large.
+// checkAnswers returns the answers that a record waits for, in their stored form. An answer without an
+// open question is ignored, whatever it is (T36). *AnswerError for an answer that is invalid or too
+// large.
 func (s *Shim) checkAnswers(t Task, answers map[string]Answer) (map[string]json.RawMessage, error) {
 	out := make(map[string]json.RawMessage, len(answers))
 	room := s.roomForAnswers(t)
@@ -138,7 +136,7 @@ func (s *Shim) checkAnswers(t Task, answers map[string]Answer) (map[string]json.
 	return out, nil
 }
 
-// roomForAnswers is how large the answers may be that a record gets.
+// roomForAnswers returns how many bytes of answers a record may still get.
 func (s *Shim) roomForAnswers(t Task) int64 {
 	var limits QuestionLimits
 	if srv, err := s.findServer(t.Upstream); err == nil && srv.Policy != nil {

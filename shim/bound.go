@@ -2,17 +2,17 @@ package shim
 
 import "sync"
 
-// Bound counts what is in flight on this replica, in all and by owner, and refuses what would
-// be too much. It is safe for concurrent use. Its fields are set before that, and then changed by Limit.
+// Bound counts calls, tasks or requests in flight on this replica, in all and by owner, and refuses
+// those over its limits. It is safe for concurrent use. Its fields are set before that, and then
+// changed by Limit.
 type Bound struct {
-	// Most is how many there may be, and MostPerOwner how many of one owner. 0 is any number.
-	// Nobody owns what is anonymous: that counts towards Most alone.
+	// Most is the limit in all, and MostPerOwner that of one owner. 0 is no limit. Anonymous ones count
+	// towards Most only.
 	Most, MostPerOwner int
-	// Key is the key of the configuration that sets Most. That of MostPerOwner is the same
-	// with PerOwner behind it.
+	// Key is the configuration key of Most. The key of MostPerOwner is the same followed by PerOwner.
 	Key string
-	// All and Own say to a client what is full: "tasks on this server" where Most is reached,
-	// "tasks of this caller" where MostPerOwner is.
+	// All and Own tell a client which limit is reached: "tasks on this server" for Most, "tasks of this
+	// caller" for MostPerOwner.
 	All, Own string
 
 	mu     sync.Mutex
@@ -20,10 +20,10 @@ type Bound struct {
 	owners map[string]int
 }
 
-// PerOwner ends each key of the configuration that bounds what one authenticated caller has.
+// PerOwner ends each configuration key of a limit for one authenticated caller.
 const PerOwner = "_per_owner"
 
-// Enter counts one more, or refuses it with a *BusyError. Whoever has entered calls Leave.
+// Enter counts one more, or refuses it with a *BusyError. After success the caller calls Leave.
 func (b *Bound) Enter(owner string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -37,14 +37,14 @@ func (b *Bound) Enter(owner string) error {
 	return nil
 }
 
-// Limit changes how many there may be. Those that are too many stay.
+// Limit changes the limits. Those in flight stay, even over a new limit.
 func (b *Bound) Limit(most, mostPerOwner int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.Most, b.MostPerOwner = most, mostPerOwner
 }
 
-// Force counts one more, however many there are: a task that was adopted.
+// Force counts one more regardless of the limits: a task that was adopted.
 func (b *Bound) Force(owner string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -63,7 +63,7 @@ func (b *Bound) countOne(owner string) {
 	b.owners[owner]++
 }
 
-// Count is how many there are.
+// Count returns how many are in flight.
 func (b *Bound) Count() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

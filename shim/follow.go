@@ -11,75 +11,69 @@ import (
 	"taskgate/internal/work"
 )
 
-// ErrBehind: what was streamed of a task is gone before it could be read, because
-// the task has expired. The reader is told instead of missing it silently.
+// ErrBehind: pieces of a task are gone before they could be read, because the task has expired. The
+// reader is told instead of missing them silently.
 var ErrBehind = errors.New("what the task streamed has expired before it was read")
 
-// Tracked is a task of a Set, and what is wanted of it.
+// Tracked is a task of a Set, with the updates that its reader wants.
 type Tracked struct {
 	ID ID
-	// Hidden says that ID names a question that AskSession has stored, or a call that is not
-	// a task yet. All task methods hide these. Of is whose it is, if not the reader's.
+	// Hidden says that ID names a question that AskSession has stored, or a call that is not a task
+	// yet. All task methods hide these. Of is its owner, if not the reader.
 	Hidden bool
 	Of     *Principal
-	// Outcome says that the state in which the task has ended comes with its outcome.
-	// All other states are summaries.
+	// Outcome says that the final state comes with the outcome. All other states are summaries.
 	Outcome bool
-	// Pieces says that its batches are wanted besides the state, by seq (SEP-2679).
+	// Pieces says that the reader wants the batches besides the state, by seq (SEP-2679).
 	Pieces bool
-	// From is the number of the first piece that is wanted: a seq, which begins at 0 (P4).
+	// From is the seq of the first piece for the reader; seqs begin at 0 (P4).
 	From int64
-	// Live says that no pieces are wanted of a task that has ended when it is first read
-	// (P2).
+	// Live says that a task that has ended at its first read comes without pieces (P2).
 	Live bool
 }
 
-// Update is one thing that FollowSet tells of a task: pieces of it, its state, or that
-// it is gone.
+// Update is one step of a task that FollowSet yields: pieces of it, its state, or its loss.
 type Update struct {
 	ID ID
-	// Task is the state; nil where there are pieces, or the task is gone.
+	// Task is the state; nil with Pieces or Gone.
 	Task *Task
-	// Pieces are the next ones, in order: JSON arrays of content blocks. First is the number
-	// of the first.
+	// Pieces are the next ones, in order: JSON arrays of content blocks. First is the seq of the first.
 	Pieces []json.RawMessage
 	First  int64
-	// Gone says that there is no such task, or none that the reader may know of. It was
-	// removed from the set.
+	// Gone says that the task is unknown or hidden from the reader. It was removed from the set.
 	Gone bool
 }
 
-// Set is a set of tasks that one FollowSet follows. Tasks may be added and removed at any
-// time, before FollowSet runs and while it runs, from any goroutine. None of the methods
-// waits. A task leaves the set by itself when its end has been yielded, or when it is
-// gone. Tasks that are added together share one subscription at the store, which ends when
-// the last of them has left. A Set is followed once.
+// Set is a set of tasks that one FollowSet follows. Tasks may be added and removed at any time, before
+// FollowSet runs and while it runs, from any goroutine. Its methods return at once. A task leaves the
+// set by itself when its end has been yielded, or when it is gone. Tasks that are added together share
+// one subscription at the store, which ends when the last of them has left. A Set is followed once.
 type Set struct {
-	wake chan struct{} // holds one signal while there is something to look at
+	wake chan struct{} // holds one signal while a task is due
 
 	mu     sync.Mutex
 	closed bool
-	added  int // how often something was added
+	added  int // number of additions
 	tasks  map[ID]*followed
-	stale  []*followed // to be looked at, in order; some may have left the set
+	stale  []*followed // tasks to read, in order; some may have left the set
 }
 
-// followed is a task of a Set. The fields of the first group are guarded by Set.mu; the
-// others belong to the follower.
+// followed is a task of a Set. Set.mu guards the fields of the first group; the others belong to the
+// follower.
 type followed struct {
-	number int    // Set.added, when it was; not changed after
+	number int    // Set.added at its addition; constant
 	stale  bool   // it is in Set.stale
-	unseen unseen // what events have told since it was looked at
-	watch  *watch // the Watch that hears of it; nil before the first look
+	unseen unseen // the events since its last read
+	watch  *watch // the Watch that has its events; nil before the first read
 
 	Tracked
 	next  int64 // the number of the next piece
 	seen  stamp // of the state last yielded
-	short stamp // of a state that had less pieces than it said
+	short stamp // of a state that had fewer pieces than it said
 }
 
-// unseen is what events have told of a task since it was looked at: the version, 0 where
-// anything may have happened, and what was appended.
+// unseen sums up the events of a task since its last read: the newest version, 0 for an unknown change,
+// and the appended pieces.
 type unseen struct {
 	version int64
 	added   Added
@@ -99,8 +93,8 @@ func NewSet(tasks ...Tracked) *Set {
 	return s
 }
 
-// Add puts tasks into the set. A task that is in the set already stays as it is. One that
-// has left the set is followed anew.
+// Add puts tasks into the set. A task that is in the set already stays as it is. A task that has left
+// the set is followed anew.
 func (s *Set) Add(tasks ...Tracked) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,8 +112,7 @@ func (s *Set) addTask(k *followed) {
 	}
 }
 
-// Remove takes tasks out of the set. Nothing more of them is yielded, but for an update
-// that is on its way already.
+// Remove takes tasks out of the set. At most an update that is on its way already is still yielded.
 func (s *Set) Remove(ids ...ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,10 +140,10 @@ func (s *Set) dropTask(k *followed) {
 			w.stop()
 		}
 	}
-	work.Signal(s.wake) // it may have been the last one of a closed set
+	work.Signal(s.wake) // it may have been the last task of a closed set
 }
 
-// Close says that nothing more will be added: FollowSet returns when the set is empty.
+// Close says that the set is complete: FollowSet returns when it is empty.
 func (s *Set) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +151,7 @@ func (s *Set) Close() {
 	work.Signal(s.wake)
 }
 
-// Tasks returns the tasks that are in the set, in the order in which they were added.
+// Tasks returns the tasks in the set, in the order of their addition.
 func (s *Set) Tasks() []Tracked {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +162,6 @@ func (s *Set) Tasks() []Tracked {
 	return tasks
 }
 
-// noteEvent notes an event.
 func (s *Set) noteEvent(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +170,7 @@ func (s *Set) noteEvent(e Event) {
 	}
 }
 
-// distrustTasks has tasks looked at, whatever was heard of them; nil means all.
+// distrustTasks has tasks read whatever their events say; nil means all.
 func (s *Set) distrustTasks(tasks []*followed) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,7 +184,7 @@ func (s *Set) distrustTasks(tasks []*followed) {
 	}
 }
 
-// markStale has a task looked at for what was heard of it. s.mu is held.
+// markStale has a task read for an event. s.mu is held.
 func (s *Set) markStale(k *followed, n unseen) {
 	switch {
 	case !k.stale:
@@ -206,15 +198,15 @@ func (s *Set) markStale(k *followed, n unseen) {
 	work.Signal(s.wake)
 }
 
-// due is a task that is to be looked at, and what was heard of it.
+// due is a task to be read, with its events.
 type due struct {
 	*followed
 	unseen unseen
-	new    bool // nobody watches it yet
+	new    bool // it has no Watch yet
 }
 
-// takeDue takes the tasks that are to be looked at. What that costs grows with their number,
-// and not with the size of the set. over says that nothing is left to be followed.
+// takeDue takes the tasks that are to be read, at a cost that grows with their number and not with the
+// size of the set. over says that the set is closed and empty.
 func (s *Set) takeDue() (tasks []due, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,8 +221,8 @@ func (s *Set) takeDue() (tasks []due, over bool) {
 	return tasks, s.closed && len(s.tasks) == 0
 }
 
-// noteWatched notes that a Watch begins for those of these tasks that are still in the set,
-// and returns them.
+// noteWatched notes that a Watch begins for those of these tasks that are still in the set, and returns
+// them.
 func (s *Set) noteWatched(w *watch, tasks []due) (in []*followed) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

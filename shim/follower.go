@@ -11,28 +11,26 @@ import (
 const (
 	// reread is how long a reader trusts the silence of a Watch (design.md 0.4).
 	reread = 30 * time.Second
-	// rereadFailed is after how long a task is read again that could not be read.
+	// rereadFailed is the pause before a failed read of a task is repeated.
 	rereadFailed = time.Second
-	// piecesAtOnce bounds how many pieces one Update holds.
+	// piecesAtOnce bounds the pieces of one Update.
 	piecesAtOnce = 256
 )
 
-// FollowSet yields the present state of each task of a set, in the order in which they
-// were added, and then their state after every change. Changes that come faster than
-// yield takes them are merged: the newest state wins. Tasks that are added later are
-// followed from then on; the others do not begin anew for them.
+// FollowSet yields the present state of each task of a set, in the order of their addition, and then
+// their state after every change. Changes that come faster than yield takes them are merged: the newest
+// state wins. Tasks that are added later are followed from then on; the others go on as before.
 //
-// Of a task whose pieces are wanted, all pieces from the one that is asked for on come in
-// order, each once, and before the state in which the task has ended; after that state
-// nothing more of the task comes (P2, P3). Pieces are read from the store when yield is
-// ready for them, so a slow reader misses none. If a task expires before all its pieces
-// are read, FollowSet returns ErrBehind.
+// If the reader wants a task's pieces, all pieces from Tracked.From on come in order, each once, and
+// before the final state, which is the last update of the task (P2, P3). Pieces are read from the store
+// when yield is ready for them, so a slow reader gets all of them. If a task expires before all its
+// pieces are read, FollowSet returns ErrBehind.
 //
-// yield is called from one goroutine, the caller's. A task that is unknown, not p's, or
-// expires on the way is yielded once as Gone. While the store is down nothing is yielded.
+// yield is called from one goroutine, the caller's. A task that is unknown, another owner's, or expires
+// on the way is yielded once as Gone. While the store is down yield is not called.
 //
-// FollowSet returns nil when the set has been closed and is empty. It returns the error
-// of yield, or the cause of ctx, before that.
+// FollowSet returns nil when the set has been closed and is empty. It returns the error of yield, or
+// the cause of ctx, before that.
 func (s *Shim) FollowSet(ctx context.Context, p Principal, upstream string, set *Set, yield func(Update) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	f := &follower{s: s, p: p, upstream: upstream, set: set, yield: yield, stop: stop}
@@ -41,8 +39,8 @@ func (s *Shim) FollowSet(ctx context.Context, p Principal, upstream string, set 
 	return f.followSet(ctx)
 }
 
-// Track is FollowSet of these tasks and no others, without a word of those that are gone. An
-// id that comes twice counts as it came first.
+// Track is FollowSet of exactly these tasks, and skips those that are gone. An id that comes twice
+// counts as it came first.
 func (s *Shim) Track(ctx context.Context, p Principal, upstream string, tasks []Tracked, yield func(Update) error) error {
 	set := NewSet(tasks...)
 	set.Close()
@@ -54,13 +52,12 @@ func (s *Shim) Track(ctx context.Context, p Principal, upstream string, tasks []
 	})
 }
 
-// errEnough ends a FollowSet whose reader has what it waited for.
+// errEnough ends a FollowSet whose reader has its answer.
 var errEnough = errors.New("enough")
 
-// Wait blocks until a task has ended and returns it with its outcome. seen is told each
-// state of it, the last one too; it may be nil. ErrNotFound,
-// the cause of ctx, and ErrDraining once this replica halts, if the task outlives
-// that: another one can be asked.
+// Wait blocks until a task has ended and returns it with its outcome. seen gets each state of it, the
+// last one too; it may be nil. ErrNotFound, the cause of ctx, and ErrDraining once this replica halts,
+// if the task outlives that: another one can be asked.
 func (s *Shim) Wait(ctx context.Context, p Principal, upstream string, id ID, seen func(Task)) (Task, error) {
 	if seen == nil {
 		seen = func(Task) {}
@@ -94,13 +91,13 @@ func (s *Shim) Wait(ctx context.Context, p Principal, upstream string, id ID, se
 	return Task{}, err
 }
 
-// lastLook is a Wait's last answer when this replica halts: the end of a task that
-// ends with it, ErrDraining for any other.
+// lastLook is a Wait's last answer when this replica halts: the end of a task that ends with it,
+// ErrDraining for any other.
 func (s *Shim) lastLook(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {
 	if s.runs.get(id) != nil {
 		patient, stop := context.WithTimeout(ctx, s.storeTimeout)
 		// The end of the run wakes it; after storeTimeout it reads the record all the same.
-		_ = s.life.work.Wait(patient) // what has not ended by then is reported as running
+		_ = s.life.work.Wait(patient) // a task that goes on is reported as running
 		stop()
 	}
 	t, err := s.Get(ctx, p, upstream, id)
@@ -110,15 +107,15 @@ func (s *Shim) lastLook(ctx context.Context, p Principal, upstream string, id ID
 	return Task{}, ErrDraining
 }
 
-// setFrom is a set of one task of which the reader has the state t already: only what is
-// new after that is yielded.
+// setFrom returns a set of one task whose reader has the state t already: only later states are
+// yielded.
 func setFrom(t Task, k Tracked) *Set {
 	set := NewSet()
 	set.addTask(&followed{Tracked: k, seen: stampOf(t)})
 	return set
 }
 
-// follower is one FollowSet. It belongs to the goroutine of that.
+// follower is one FollowSet. It belongs to that goroutine.
 type follower struct {
 	s        *Shim
 	p        Principal
@@ -126,14 +123,14 @@ type follower struct {
 	set      *Set
 	yield    func(Update) error
 
-	unread   []*followed      // could not be read when they were due
-	retry    <-chan time.Time // when those are due again; nil if there are none
+	unread   []*followed      // tasks whose read has failed
+	retry    <-chan time.Time // when those are due again; nil for none
 	watching sync.WaitGroup
-	stop     context.CancelCauseFunc // ends it, where a Watch fails for good
+	stop     context.CancelCauseFunc // ends it if a Watch fails for good
 }
 
-// stamp tells one state of a task from another. The version alone does not: it comes
-// again where a failover has lost writes.
+// stamp tells one state of a task from another. The version alone is too little: it comes again after a
+// failover has lost writes.
 type stamp struct {
 	version int64 // versions begin at 1
 	updated int64 // ms
@@ -143,8 +140,8 @@ type stamp struct {
 
 func stampOf(t Task) stamp { return stamp{t.Version, t.UpdatedAt.UnixMilli(), t.Status, t.Lease} }
 
-// followSet reads what may have changed, until nothing is left to follow. Messages of a store
-// may be lost, so everything is read from time to time (design.md 0.4).
+// followSet reads the tasks that may have changed, until the set is closed and empty. Messages of a
+// store may be lost, so all tasks are read from time to time (design.md 0.4).
 func (f *follower) followSet(ctx context.Context) error {
 	distrust := time.NewTicker(reread)
 	defer distrust.Stop()
@@ -156,8 +153,8 @@ func (f *follower) followSet(ctx context.Context) error {
 		if err := f.readDue(ctx, tasks); err != nil {
 			return err
 		}
-		// Events of the store wake it, and whoever adds a task here; it reads all again each 30 s (reread),
-		// and after a read that failed in 1 s.
+		// Events of the store wake it, and callers that add a task here; it reads all again every 30 s
+		// (reread), and after a failed read in 1 s.
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -171,14 +168,13 @@ func (f *follower) followSet(ctx context.Context) error {
 	}
 }
 
-// readDue yields what is new of the tasks that are due, and watches those that are new. A
-// task that cannot be seen is not watched; the first look costs nothing more than the one
-// after Synced would.
+// readDue yields the news of the tasks that are due, and watches the new ones that the reader may see.
+// The first read costs no more than the one after Synced would.
 func (f *follower) readDue(ctx context.Context, tasks []due) error {
 	for _, k := range tasks {
 		var err error
 		switch {
-		case k.new && k.seen.version > 0: // its reader has just looked
+		case k.new && k.seen.version > 0: // its reader has just read it
 		case k.unseen.version == 0 || k.unseen.version != k.seen.version:
 			err = f.readTask(ctx, k.followed)
 		case k.Pieces: // an append: it repeats the version
@@ -192,8 +188,7 @@ func (f *follower) readDue(ctx context.Context, tasks []due) error {
 	return nil
 }
 
-// watchNew listens to the events of the tasks that are new, until all of them have left the
-// set.
+// watchNew listens to the events of the new tasks, until all of them have left the set.
 func (f *follower) watchNew(ctx context.Context, tasks []due) {
 	ctx, stop := context.WithCancel(ctx)
 	watched := f.set.noteWatched(&watch{stop: stop}, tasks)
@@ -208,9 +203,9 @@ func (f *follower) watchNew(ctx context.Context, tasks []due) {
 	f.watching.Go(func() { f.listenToEvents(ctx, watched, ids) })
 }
 
-// listenToEvents marks the tasks of which events tell.
+// listenToEvents marks the tasks that have events.
 func (f *follower) listenToEvents(ctx context.Context, watched []*followed, ids []ID) {
-	// The store wakes it, also after each reconnect; what is lost, run finds at its next tick.
+	// The store wakes it, also after each reconnect; followSet finds lost events at its next tick.
 	for e, err := range f.s.store.Watch(ctx, ids...) {
 		switch {
 		case err != nil:
@@ -224,8 +219,8 @@ func (f *follower) listenToEvents(ctx context.Context, watched []*followed, ids 
 	}
 }
 
-// readAllowed reads a task as its reader may see it. A call that was there and is missing just now is as
-// it was: ErrUnavailable.
+// readAllowed reads a task as its reader may see it. A call whose record was there and is missing just
+// now still counts as there: ErrUnavailable.
 func (f *follower) readAllowed(ctx context.Context, k *followed, part Part) (Task, error) {
 	if !k.Hidden {
 		return f.s.readOwn(ctx, f.p, f.upstream, k.ID, part)
@@ -243,15 +238,15 @@ func (f *follower) readAllowed(ctx context.Context, k *followed, part Part) (Tas
 	return t, err
 }
 
-// readLater has a task read again that could not be read.
+// readLater has a task read again in rereadFailed.
 func (f *follower) readLater(k *followed) {
 	if f.unread = append(f.unread, k); f.retry == nil {
 		f.retry = time.After(rereadFailed)
 	}
 }
 
-// readTask yields what is new of a task. Pieces that were there when the state was
-// read come before the state, and so all of them before the last one.
+// readTask yields the news of a task. Pieces that were there when the state was read come before the
+// state, and so all pieces come before the final state.
 func (f *follower) readTask(ctx context.Context, k *followed) error {
 	t, err := f.readAllowed(ctx, k, Summary)
 	if err == nil && t.Status.Final() && k.Outcome {
@@ -274,7 +269,7 @@ func (f *follower) readTask(ctx context.Context, k *followed) error {
 	if t.Status.Final() {
 		f.set.removeTask(k)
 	} else if t.Version == 0 {
-		f.readLater(k) // its record is missing, and no event tells of that
+		f.readLater(k) // its record is missing, so there are no events
 	}
 	if k.seen == stampOf(t) {
 		return nil
@@ -283,9 +278,9 @@ func (f *follower) readTask(ctx context.Context, k *followed) error {
 	return f.yield(Update{ID: k.ID, Task: &t})
 }
 
-// completePieces yields the pieces that come before a state, and reports whether that may be
-// yielded now. If the store has less of them than the state says, it went back between
-// the two reads: they are read once more, and then they are taken for lost.
+// completePieces yields the pieces that come before a state, and reports whether the state may be
+// yielded now. If the store has fewer pieces than the state says, it went back between the two reads:
+// they are read once more, and then count as lost.
 func (f *follower) completePieces(ctx context.Context, k *followed, t Task) (bool, error) {
 	late := k.Live && k.seen.version == 0 && t.Status.Final()
 	if late || !k.isBehind(t.Position) {
@@ -304,8 +299,8 @@ func (f *follower) completePieces(ctx context.Context, k *followed, t Task) (boo
 	return false, nil
 }
 
-// takePieces yields pieces that came with events, where they are the next ones, and
-// reads the store where any may be missing.
+// takePieces yields pieces from events, if they are the next ones, and reads the store if any may be
+// missing.
 func (f *follower) takePieces(ctx context.Context, k *followed, a Added) error {
 	if next, ok := a.after(k.next); ok {
 		return f.yieldPieces(k, next)
@@ -314,9 +309,9 @@ func (f *follower) takePieces(ctx context.Context, k *followed, a Added) error {
 	return err
 }
 
-// readPieces yields the pieces that are new. While the store is down it yields none,
-// reports false, and has the task read again. Who reads was admitted when the task was
-// first looked at, and neither owner nor upstream of a task change.
+// readPieces yields the new pieces. While the store is down it yields none, reports false, and has the
+// task read again. The reader was admitted at the first read of the task, whose owner and upstream are
+// constant.
 func (f *follower) readPieces(ctx context.Context, k *followed) (read bool, err error) {
 	list, err := withPatience(ctx, f.s.core, func(ctx context.Context) ([]json.RawMessage, error) {
 		return f.s.store.Batches(ctx, k.ID, k.next)
@@ -344,5 +339,5 @@ func (f *follower) yieldPieces(k *followed, list []json.RawMessage) error {
 	return nil
 }
 
-// isBehind reports whether there are pieces that have not been yielded.
+// isBehind reports whether there are pieces still to yield.
 func (k *followed) isBehind(p Position) bool { return k.Pieces && int64(p) > k.next }

@@ -15,13 +15,13 @@ import (
 // GraceAuto is a Policy.Grace that is learned from the calls of the tool on this replica.
 const GraceAuto time.Duration = -1
 
-// LearnedGrace is how long a call may take under GraceAuto that is likely to end in time. Clients
-// that give up first do so after 60 s.
+// LearnedGrace is the grace under GraceAuto of a call that is likely to end in time. The most impatient
+// clients give up after 60 s.
 const LearnedGrace = 30 * time.Second
 
 const (
-	// imageGrace is that of a tool that has answered with images: agents show their model the
-	// image of a result, and the name of a file in place of the image of a task.
+	// imageGrace is the grace of a tool that has answered with images: agents show their model the
+	// image of a result, but only a file name for the image of a task.
 	imageGrace = 50 * time.Second
 	// learnedCalls is how many calls of a tool are remembered.
 	learnedCalls = 5
@@ -31,11 +31,11 @@ const (
 
 // graces learns how long the calls of each tool of a server take.
 type graces struct {
-	mu    sync.Mutex // guards what is in tools, too
+	mu    sync.Mutex // guards the entries of tools, too
 	tools *lru.Cache[string, *toolGrace]
 }
 
-// toolGrace is what the last calls of a tool were like.
+// toolGrace has the last calls of a tool.
 type toolGrace struct {
 	slow   [learnedCalls]bool // took longer than LearnedGrace, in a ring
 	calls  int
@@ -43,11 +43,11 @@ type toolGrace struct {
 }
 
 func newGraces() *graces {
-	tools, _ := lru.New[string, *toolGrace](learnedTools) // fails for no size only
+	tools, _ := lru.New[string, *toolGrace](learnedTools) // the only error is a size of 0
 	return &graces{tools: tools}
 }
 
-// graceFor is how long a call may take before it becomes a task.
+// graceFor returns how long a call may take before it becomes a task.
 func (s *server) graceFor(r Request, p Policy) time.Duration {
 	if p.Grace == GraceAuto {
 		return s.graces.graceOf(r.Name)
@@ -70,8 +70,8 @@ func (g *graces) learnGrace(tool string, took time.Duration, result json.RawMess
 	t.images = t.images || images
 }
 
-// graceOf is how long the next call of a tool may take before it becomes a task: no time, if
-// most of its last calls took longer than anybody would wait.
+// graceOf returns the learned grace of a tool: 0 if most of its last calls took longer than
+// LearnedGrace.
 func (g *graces) graceOf(tool string) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -94,8 +94,9 @@ func (g *graces) graceOf(tool string) time.Duration {
 	return LearnedGrace
 }
 
-// imageReach is how far from its beginning or its end a result names the kind of an image, if the result took less than
-// imageSearch. A later one is searched from end to end: beside its call that costs nothing.
+// imageReach is how far from its beginning or its end a result names the kind of an image, if the
+// result took less than imageSearch. A later one is searched from end to end, which costs little beside
+// its call.
 const (
 	imageReach  = 4 << 10
 	imageSearch = time.Second

@@ -11,44 +11,43 @@ import (
 	"taskgate/internal/work"
 )
 
-// beatsPerExpiry is how often a heartbeat is renewed within its expiry: two may be
-// lost.
+// beatsPerExpiry is how often a heartbeat is renewed within its expiry: two may be lost.
 const beatsPerExpiry = 3
 
-// Heart keeps a replica alive in the store. It is the one sign of life, for tasks and for the streams of sessions.
-// The Shim owns the heart of its replica.
+// Heart keeps a replica alive in the store. It is the one sign of life, for tasks and for the streams
+// of sessions. The Shim owns the heart of its replica.
 type Heart struct {
 	store   Store
 	replica Replica
 	expiry  time.Duration
 	log     *slog.Logger
 	ticked  chan struct{} // holds a signal after each beat
-	ticks   atomic.Int64  // how many beats there have been
-	logged  string        // why the last beat failed, for Run; "" if it did not
+	ticks   atomic.Int64  // number of beats so far
+	logged  string        // the reason why the last beat failed, for Run; "" after a success
 
-	// beats is held for reading while the heart beats, and guards gone: no beat may
-	// come after the goodbye.
+	// beats is held for reading while the heart beats, and guards gone: the goodbye must be the last
+	// beat.
 	beats sync.RWMutex
 	gone  bool
 
 	mu    sync.Mutex // guards all below
-	begun time.Time  // when the last beat that got through began
+	begun time.Time  // when the last successful beat began
 	// The recent history of Run, see IsSteady.
-	since  time.Time // beating without a miss
+	since  time.Time // first beat of the series without a miss
 	last   time.Time
-	missed bool // the latest beat was
+	missed bool // the latest beat failed
 }
 
-// NewHeart makes the heart of a replica, whose heartbeat expires after this long. It beats when it is asked to
-// (Alive) and while it is run.
+// NewHeart makes the heart of a replica, whose heartbeat expires after this time. It beats on request
+// (Alive) and during Run.
 func NewHeart(store Store, replica Replica, expiry time.Duration, log *slog.Logger) *Heart {
 	return &Heart{store: store, replica: replica, expiry: expiry, log: log, ticked: make(chan struct{}, 1)}
 }
 
-// Replica is the name of the replica.
+// Replica returns the name of the replica.
 func (h *Heart) Replica() Replica { return h.replica }
 
-// Run beats until ctx ends, and does nothing else: a beat waits for no other work.
+// Run beats until ctx ends, and does only that, so that a beat never waits for other work.
 func (h *Heart) Run(ctx context.Context) {
 	ticker := time.NewTicker(h.expiry / beatsPerExpiry)
 	defer ticker.Stop()
@@ -71,7 +70,7 @@ func (h *Heart) Run(ctx context.Context) {
 	}
 }
 
-// logBeat logs why there is no heartbeat, once until there is one again or the reason is another.
+// logBeat logs a lost heartbeat once, until it is back or its reason changes.
 func (h *Heart) logBeat(err error) {
 	reason := ""
 	if err != nil {
@@ -104,7 +103,7 @@ func (h *Heart) sendBeat(ctx context.Context) error {
 	return err
 }
 
-// sayGoodbye says that this replica's tasks may be adopted, once.
+// sayGoodbye says, once, that this replica's tasks may be adopted.
 func (h *Heart) sayGoodbye(ctx context.Context) error {
 	h.beats.Lock()
 	defer h.beats.Unlock()
@@ -116,10 +115,10 @@ func (h *Heart) sayGoodbye(ctx context.Context) error {
 	return err
 }
 
-// Alive makes sure that the store takes this replica for alive before the store gets a
-// task or a stream of it, and waits for the store as long as ctx does. A replica that was silent for too long, or
-// has not beaten yet, may be unknown there. If it then died before its next beat, nobody would miss it, and
-// nobody would take over the task. ErrUnavailable, and ErrDraining once it has said goodbye.
+// Alive ensures that the store counts this replica as alive before it gets a task or a stream of it,
+// and waits for the store until ctx ends. A replica that was silent for too long, or has not beaten
+// yet, may be unknown there. If it then died before its next beat, no replica would miss it and adopt
+// the task. ErrUnavailable, and ErrDraining once it has said goodbye.
 func (h *Heart) Alive(ctx context.Context) error {
 	h.mu.Lock()
 	fresh := !h.begun.IsZero() && time.Since(h.begun) < h.expiry
@@ -138,17 +137,17 @@ func (h *Heart) noteBeat(now time.Time, ok bool) {
 	if h.missed = !ok; h.missed {
 		return
 	}
-	// However short an outage was, others may have had their turn to beat just before
-	// it and have expired: the count begins anew.
+	// However short an outage was, other replicas may have beaten just before it and have expired: the
+	// series begins anew.
 	if after || h.last.IsZero() || now.Sub(h.last) >= h.expiry {
 		h.since = now
 	}
 	h.last = now
 }
 
-// IsSteady reports whether the heart has beaten without a miss for a whole expiry. Only then another replica may
-// count as gone, so that an outage of the store, which silences everybody, orphans
-// nobody (design.md 0.5).
+// IsSteady reports whether the heart has beaten without a miss for a whole expiry. Only then this
+// replica may declare others dead, so that an outage of the store, which silences all of them, orphans
+// no task (design.md 0.5).
 func (h *Heart) IsSteady() bool {
 	now := time.Now()
 	h.mu.Lock()

@@ -24,32 +24,32 @@ const (
 	idLength   = uuidLength + 1 + 2*markBytes
 )
 
-// lostFor is for how much longer than it is kept a task of another epoch counts as lost: it may
-// have run for as long as that before its end.
+// lostFor is for how much longer than its TTL a task of another epoch counts as lost: it may have run
+// for so long before its end.
 const lostFor = 24 * time.Hour
 
-// lostAfter is for how long a record has to be missing before its task counts as lost: a store that
-// has gone back to an older state gets the record again from the replica that runs the task, which
-// looks at it each 27 s, or has kept its end.
+// lostAfter is how long a record has to be missing before its task counts as lost. After a store has
+// gone back to an older state, the replica that runs the task looks at the record every 27 s and writes
+// it again, or has kept the task's end.
 const lostAfter = 28 * time.Second
 
-// maxMissing is how many ids a replica remembers of which the record is missing.
+// maxMissing is how many ids with a missing record a replica remembers.
 const maxMissing = 10_000
 
-// messageMissing is the status message of a task until then.
+// messageMissing is the status message of a task until lostAfter has passed.
 const messageMissing = "the store does not have the task just now; the work most likely goes on"
 
-// errLostTask is how a task is answered whose record the store does not have any more.
+// errLostTask is the error of a task whose record is gone from the store.
 var errLostTask = &RPCError{Code: codeInternal, Message: "the gateway was restarted, or its store has lost the task; " +
 	"the work may have been done"}
 
-// marker makes the ids of tasks, and knows them again when their record is gone.
+// marker makes the ids of tasks, and recognises them when their record is gone.
 type marker struct {
-	keys  [][]byte // the first one marks, all are known
+	keys  [][]byte // the first one marks; all are known
 	store Store
-	// epoch is the store's, as it was last read; nil before, and after forgetEpoch.
+	// epoch is the store's, by its last read; nil before, and after forgetEpoch.
 	epoch atomic.Pointer[string]
-	// missing is since when the record of a task is known here to be missing.
+	// missing says since when the record of a task is known to be missing.
 	missing *lru.Cache[ID, time.Time]
 }
 
@@ -57,19 +57,19 @@ func newMarker(store Store, keys [][]byte) *marker {
 	if len(keys) == 0 {
 		keys = [][]byte{[]byte("taskgate")}
 	}
-	missing, _ := lru.New[ID, time.Time](maxMissing) // fails for no size only
+	missing, _ := lru.New[ID, time.Time](maxMissing) // the only error is a size of 0
 	return &marker{keys: keys, store: store, missing: missing}
 }
 
-// newID makes an unguessable id for a task of an owner. The mark keeps no secret: who may read
-// the task is decided by its record.
+// newID makes an unguessable id for a task of an owner. The mark is no secret: the task's record
+// decides who may read it.
 func (m *marker) newID(ctx context.Context, owner, upstream string, ttl time.Duration) ID {
 	u := uuid.NewString()
 	epoch := ""
 	if known := m.epoch.Load(); known != nil {
 		epoch = *known
 	} else {
-		epoch, _ = m.readEpoch(ctx) // without one, the mark is of no epoch
+		epoch, _ = m.readEpoch(ctx) // after an error, the mark is of no epoch
 	}
 	b := make([]byte, 0, markBytes)
 	b = binary.BigEndian.AppendUint32(b, uint32(time.Now().Unix()))
@@ -91,10 +91,9 @@ func (m *marker) readEpoch(ctx context.Context) (string, error) {
 // forgetEpoch has the next id read the epoch: the store may have another one.
 func (m *marker) forgetEpoch() { m.epoch.Store(nil) }
 
-// describeLost returns what is said of a task that the store does not have: if the id is one of this
-// deployment for this owner, and the task would still be kept, or belongs to another epoch.
-// It works at first, and has failed once its record was missing for lostAfter. For any other id
-// it is ErrNotFound.
+// describeLost describes a task that the store does not have, if the id is one of this deployment for
+// this owner and upstream, and the task would still be kept, or belongs to another epoch. The task is
+// working at first, and failed once its record was missing for lostAfter. Any other id is ErrNotFound.
 func (m *marker) describeLost(ctx context.Context, id ID, owner, upstream string) (Task, error) {
 	if len(id) != idLength {
 		return Task{}, ErrNotFound
@@ -143,21 +142,21 @@ func (m *marker) verifyCode(code []byte, name, owner, upstream string, said []by
 
 // makeCode binds a mark to its id, to the owner of the task and to its upstream.
 func (m *marker) makeCode(key []byte, name, owner, upstream string, said []byte) []byte {
-	bound, _ := json.Marshal([]string{name, owner, upstream, hex.EncodeToString(said)}) // strings always can be
+	bound, _ := json.Marshal([]string{name, owner, upstream, hex.EncodeToString(said)}) // always succeeds for strings
 	h := hmac.New(sha256.New, key)
 	h.Write(bound)
 	return h.Sum(nil)[:8]
 }
 
-// epochBytes is an epoch as it stands in a mark.
+// epochBytes is the form of an epoch in a mark.
 func epochBytes(epoch string) []byte {
 	sum := sha256.Sum256([]byte(epoch))
 	return sum[:4]
 }
 
-// ParseID reads an id that a client sent. Only the canonical spelling is one: a key must have
-// exactly one. Anything else is ErrNotFound, as an unknown id is (T30, L36). An id without a mark
-// is of a question.
+// ParseID reads an id that a client sent, in its canonical spelling only: a key must have exactly one
+// spelling. All others are ErrNotFound, as an unknown id is (T30, L36). An id without a mark is of a
+// question.
 func ParseID(s string) (ID, error) {
 	if len(s) != uuidLength && len(s) != idLength {
 		return "", ErrNotFound

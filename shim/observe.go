@@ -17,42 +17,39 @@ import (
 	"taskgate/internal/semconv"
 )
 
-// This file makes of the events of a run what is seen of it: spans, records of the log, metrics, and the moments
-// of the timeline. A run says what happens, and waits for none of it. A task has one trace, whatever replicas it
-// visits:
+// This file turns the events of a run into spans, records of the log, metrics, and the moments of the
+// timeline. A run reports its events and waits for none of these. A task has one trace, whatever replicas
+// it visits:
 //
 //	task {tool}          ends as soon as the task is stored, and is the root
 //	  run {tool}         the first attempt, until it has ended
-//	  ...                what that attempt does: requests to the server, questions
+//	  ...                the attempt's requests to the server and questions
 //	  adopt {tool}       ends at once; one for each replica that takes the task over
 //	    run {tool}       the attempt of that replica
 //	    ...
 //
-// A span is exported at its end, and that of an attempt may last for hours, or be lost with
-// its replica. So nothing hangs below it: what an attempt does hangs below the short span
-// that came before.
+// A span is exported at its end, and that of an attempt may last for hours, or be lost with its replica. So
+// it stays without children: the spans of an attempt hang below the short span that came before.
 
-// observation is what is seen of a run. The run owns it. above and span are set before the
-// run has its record.
+// observation reports on a run. The run owns it. above and span are set before the run has its record.
 type observation struct {
 	run *run
-	// above is the span below which the spans of this attempt hang. It is exported already.
-	// If nobody records spans, it is that of the caller, who may want the server to know.
+	// above is the parent of this attempt's spans. It is exported already. Without a tracer it is the
+	// caller's span, which the server may need.
 	above trace.SpanContext
 	span  trace.Span // of the attempt
-	// adopted: the call was taken over from another replica. It is set before the goroutine of
-	// the upstream call begins.
+	// adopted: the call was taken over from another replica. It is set before the goroutine of the upstream
+	// call begins.
 	adopted bool
 	told    told                             // run.mu guards it, and noted
-	noted   []Moment                         // what the timeline does not have yet, by the clock of this process
-	counted atomic.Pointer[metrics.ToolLoad] // as what the run was counted last
+	noted   []Moment                         // moments that the timeline still lacks, by the clock of this process
+	counted atomic.Pointer[metrics.ToolLoad] // the last count of the run
 }
 
-// startTrace begins the trace of a task that is about to be stored, whose root is linked to
-// the request that makes the task: a trace of its own, because that request's may have
-// ended for hours when the task does. Its context goes into the record, so that whoever
-// reads or adopts the task finds it. A creation that is repeated keeps the one that its
-// record may have by now.
+// startTrace begins the trace of a task that is about to be stored, whose root is linked to the request
+// that makes the task: a trace of its own, because that request's may have ended hours before the task. Its
+// context goes into the record, for readers and adopters of the task. A repeated creation keeps the trace
+// that its record may have by now.
 func (w *observation) startTrace(t, before *Task) trace.Span {
 	r := w.run
 	if before != nil {
@@ -82,7 +79,7 @@ func (w *observation) beginSpan(t Task) {
 	w.span = w.run.core.observer.startAttempt(w.above, t, semconv.AttemptRun)
 }
 
-// adoptTrace begins the spans of a run that goes on with another's task.
+// adoptTrace begins the spans of a run that goes on with another replica's task.
 func (w *observation) adoptTrace(t Task) {
 	o := &w.run.core.observer
 	w.told.saidSent, w.told.notedSent = true, true // unless it is sent anew
@@ -94,8 +91,8 @@ func (w *observation) adoptTrace(t Task) {
 	w.span = o.startAttempt(w.above, t, semconv.AttemptNone)
 }
 
-// contextOfRun is that of what the run does now: below the task's span, if there is a record, else
-// below the caller's.
+// contextOfRun returns the context for the run's present operations: below the task's span, if there is a
+// record, else below the caller's.
 func (w *observation) contextOfRun() context.Context {
 	r := w.run
 	r.mu.Lock()
@@ -106,17 +103,17 @@ func (w *observation) contextOfRun() context.Context {
 	return trace.ContextWithSpanContext(r.ctx, w.above)
 }
 
-// setKind says what kind of attempt this has come to be.
+// setKind records the kind of this attempt.
 func (w *observation) setKind(kind string) { w.span.SetAttributes(semconv.AttemptKind.String(kind)) }
 
-// noteAdopted tells that the call of the run was taken over.
+// noteAdopted reports that the call of the run was taken over.
 func (w *observation) noteAdopted(t Task) {
 	w.adopted = true
 	w.run.srv.metrics.Adopted(w.run.ctx, w.run.call.Request.tool())
 	w.logEvent(KindAdopted, slog.LevelInfo, "took over a task", "attempt", t.Lease.Adoption+1, "from", string(t.From))
 }
 
-// noteResumed tells that the server is asked to go on with a call, if it may be able to.
+// noteResumed reports that the server is asked to go on with a call, if it may be able to.
 func (w *observation) noteResumed(resumable bool) {
 	w.countRecovery(semconv.RecoveryResumed)
 	if resumable {
@@ -126,15 +123,15 @@ func (w *observation) noteResumed(resumable bool) {
 	}
 }
 
-// noteRetried tells that the call is begun again, for the time of that number.
+// noteRetried reports that the call is begun again, for the time of that number.
 func (w *observation) noteRetried(runs int) {
 	w.setKind(semconv.AttemptRetry)
 	w.logEvent(KindRetried, slog.LevelInfo, "the call of a task is sent again", "runs", runs)
 	w.noteMoment(KindRetried, "")
 }
 
-// noteUnsent tells that a call is about to be sent that this replica does not have in flight: what is said of its
-// sending is said again. how is a value of semconv.Recovery.
+// noteUnsent reports that this replica is about to send a call that it does not have in flight: its sending
+// is reported again. how is a value of semconv.Recovery.
 func (w *observation) noteUnsent(how string) {
 	w.countRecovery(how)
 	w.run.mu.Lock()
@@ -142,16 +139,16 @@ func (w *observation) noteUnsent(how string) {
 	w.told = told{heard: w.told.heard, progress: w.told.progress}
 }
 
-// countRecovery counts what is done with a call that was taken over: a value of semconv.Recovery. A question
-// outside of any call goes the same way, and is none.
+// countRecovery counts how a call that was taken over goes on: a value of semconv.Recovery. A question
+// outside of any call goes the same way, but is not adopted.
 func (w *observation) countRecovery(how string) {
 	if w.adopted {
 		w.run.srv.metrics.Recovered(w.run.ctx, how)
 	}
 }
 
-// noteQueue tells that the call waits for its slots, and over how that has ended. The span shows how long it
-// took. A call that became a task meanwhile has a second one, from then on, in the trace of the task.
+// noteQueue reports that the call waits for its slots; over ends the wait. The span shows the duration. A
+// call that became a task meanwhile has a second span, from then on, in the trace of the task.
 func (w *observation) noteQueue() (over func(error)) {
 	r, o := w.run, &w.run.core.observer
 	t := Task{Upstream: r.srv.name, Method: r.call.Request.Method, Tool: r.call.Request.Name}
@@ -175,12 +172,12 @@ func (w *observation) noteQueue() (over func(error)) {
 
 // finish is how an attempt ended.
 type finish struct {
-	status  Status // Working where the task has not ended
+	status  Status // Working if the task has not ended
 	outcome string
 	kind    string // error.type; "" for none
 }
 
-// describeEnd says how the run ended, given what endChange has made of that.
+// describeEnd returns how the run ended, given the result of endChange.
 func (w *observation) describeEnd(c Change, ends bool) finish {
 	r := w.run
 	switch {
@@ -212,14 +209,14 @@ func (w *observation) describeEnd(c Change, ends bool) finish {
 // maybeDone are the kinds of an UpstreamError after which the server may have done the work.
 var maybeDone = []string{"lost", "shutdown", KindClosed, KindSession}
 
-// measureTask measures the task, if the call is one.
+// measureTask measures the end of the task, if the call is one.
 func (w *observation) measureTask(outcome string) {
 	if r := w.run; !r.isHidden() {
 		r.srv.metrics.Ended(r.ctx, r.call.Request.Name, outcome, time.Since(r.record.born))
 	}
 }
 
-// noteEnd tells how the attempt ended.
+// noteEnd reports how the attempt ended.
 func (w *observation) noteEnd(f finish) {
 	defer w.logEnd(f)
 	defer w.span.End()
@@ -235,7 +232,7 @@ func (w *observation) noteEnd(f finish) {
 	}
 }
 
-// labelOf is an error as a word out of a small set: its text may have what a server wrote.
+// labelOf returns an error as a word out of a small set: its text may have a server's words.
 func labelOf(err error) string {
 	if up, ok := errors.AsType[*UpstreamError](err); ok {
 		return up.Kind
@@ -258,18 +255,18 @@ func labelOf(err error) string {
 	return "_OTHER"
 }
 
-// What happens to a task is told while it runs, as records of the log that name the trace of
-// the task: a span of it comes at its end only. Records have ids and names and how things
-// ended, and never what was asked, answered or said.
+// The events of a task are reported while it runs, as records of the log that name the trace of the task,
+// because a span comes only at its end. Records have ids, names and outcomes, and never questions, answers
+// or messages.
 
-// noteMoment has the timeline tell of something, with the next change of the record.
+// noteMoment adds a moment to the timeline, with the next change of the record.
 func (w *observation) noteMoment(kind Kind, detail string) {
 	w.run.mu.Lock()
 	defer w.run.mu.Unlock()
 	w.noted = append(w.noted, Moment{Kind: kind, At: time.Now(), Detail: detail})
 }
 
-// takeMoments takes what was noted. Where the call was sent since, that is noted with it.
+// takeMoments takes the noted moments. If the call was sent since, that is noted with them.
 func (w *observation) takeMoments() (all []Moment) {
 	w.run.mu.Lock()
 	defer w.run.mu.Unlock()
@@ -287,7 +284,7 @@ func (w *observation) takeMoments() (all []Moment) {
 // progressEvery is the least time between two records of progress of one task.
 const progressEvery = 10 * time.Second
 
-// told is what the log has of a run already. run.mu guards it.
+// told is the part of a run that the log has already. run.mu guards it.
 type told struct {
 	sent     time.Time // when the call went to the server; zero before
 	saidSent bool
@@ -297,34 +294,33 @@ type told struct {
 	progress  time.Time // of the last record of progress
 }
 
-// constantPart has what never changes of the task: what else is in made, run.mu guards.
+// constantPart returns the fields of the task that stay the same: run.mu guards the others in made.
 func (rec *record) constantPart() Task {
 	return Task{ID: rec.id, Upstream: rec.made.Upstream, Method: rec.made.Method, Tool: rec.made.Tool}
 }
 
-// logRun writes a record on the task of the run, below the span that its attempt has begun with.
+// logRun writes a record about the task of the run, below the first span of its attempt.
 func (w *observation) logRun(level slog.Level, message string, more ...any) {
 	w.logRunAt(time.Now(), level, message, more...)
 }
 
-// logRunAt is logRun of what happened at some time before.
+// logRunAt is logRun for an earlier event.
 func (w *observation) logRunAt(at time.Time, level slog.Level, message string, more ...any) {
 	w.run.core.observer.logTaskAt(at, w.above, w.run.record.constantPart(), level, message, more...)
 }
 
-// logEvent is logRun of an event of a kind.
+// logEvent is logRun for an event of a kind.
 func (w *observation) logEvent(kind Kind, level slog.Level, message string, more ...any) {
 	w.logRun(level, message, append(more, "event", kind.eventName())...)
 }
 
-// noteMade tells that a task was made of the call.
+// noteMade reports that a task was made of the call.
 func (w *observation) noteMade() {
 	w.run.srv.metrics.Made(w.run.call.Request.tool())
 	w.logEvent(KindMade, slog.LevelInfo, "a task was made")
 }
 
-// measureQueue measures how long a task has waited for its call to be sent, where that is sent for the
-// first time now.
+// measureQueue measures how long a task has waited for the first sending of its call, which comes now.
 func (w *observation) measureQueue() {
 	r := w.run
 	r.mu.Lock()
@@ -341,7 +337,7 @@ func (w *observation) noteReached() {
 	}
 }
 
-// logSent tells once of each attempt that its call went to the server.
+// logSent logs once for each attempt that its call went to the server.
 func (w *observation) logSent() {
 	w.run.mu.Lock()
 	at := w.told.sent
@@ -353,8 +349,8 @@ func (w *observation) logSent() {
 	}
 }
 
-// countProgress counts progress, and returns how much there was where that is to be told: at once for
-// the first of a task, and then at a bounded rate. run.mu is held.
+// countProgress counts progress, and returns the count if it is to be logged: at once for the first of a
+// task, and then at a bounded rate. run.mu is held.
 func (w *observation) countProgress() (heard int) {
 	if w.run.record == nil {
 		return 0
@@ -368,14 +364,14 @@ func (w *observation) countProgress() (heard int) {
 	return w.told.heard
 }
 
-// logProgress tells of as much progress as countProgress has found worth it.
+// logProgress logs a count that countProgress has returned; 0 for none.
 func (w *observation) logProgress(heard int) {
 	if heard > 0 {
 		w.logEvent(KindProgress, slog.LevelDebug, "a task makes progress", "notifications", heard)
 	}
 }
 
-// logEnd tells how the attempt ended.
+// logEnd logs how the attempt ended.
 func (w *observation) logEnd(f finish) {
 	level, kind, message := slog.LevelInfo, KindEnded, "a task has ended"
 	more := []any{"status", string(f.status), "outcome", f.outcome}
@@ -396,8 +392,8 @@ func (w *observation) logEnd(f finish) {
 	w.logEvent(kind, level, message, more...)
 }
 
-// noteAsked tells of questions that are open now, and settled how each ended, nil for withdrawn: never what they
-// say. again says that another replica has told of them.
+// noteAsked reports questions that are open now, and settled how each ended, nil for withdrawn: never their
+// contents. again says that another replica has reported them.
 func (w *observation) noteAsked(q []Question, again bool) (settled func(how []string)) {
 	r := w.run
 	ctx, attrs := w.contextOfRun(), attrsOf(r.record.constantPart())
@@ -426,7 +422,7 @@ func (w *observation) noteAsked(q []Question, again bool) (settled func(how []st
 				span.SetStatus(codes.Error, "")
 			}
 			span.End()
-			if !since.IsZero() { // else nobody was asked
+			if !since.IsZero() { // else they were never delivered
 				r.srv.metrics.Answered(r.ctx, outcome, time.Since(since))
 			}
 		}

@@ -14,7 +14,7 @@ import (
 	"taskgate/internal/semconv"
 )
 
-// observer writes the spans and the records of tasks. The Shim owns it.
+// observer writes the spans and the log records of tasks. The Shim owns it.
 type observer struct {
 	replica Replica
 	life    *life
@@ -35,12 +35,12 @@ func (o *observer) startAttempt(above trace.SpanContext, t Task, kind string) tr
 	return span
 }
 
-// attemptAttrs are the attributes that tell the attempts at a task apart.
+// attemptAttrs returns the attributes that tell the attempts at a task apart.
 func (o *observer) attemptAttrs(t Task) []attribute.KeyValue {
 	return []attribute.KeyValue{semconv.TaskAttempt.Int64(t.Lease.Adoption + 1), semconv.Replica.String(string(o.replica))}
 }
 
-// attrsOf are the attributes of each span of a task, or of a call that is none.
+// attrsOf returns the attributes of each span of a task, or of a call without one.
 func attrsOf(t Task) []attribute.KeyValue {
 	attrs := make([]attribute.KeyValue, 0, 8)
 	attrs = append(attrs, semconv.Upstream.String(t.Upstream))
@@ -53,11 +53,11 @@ func attrsOf(t Task) []attribute.KeyValue {
 	return append(attrs, semconv.MCPMethod.String(t.Method))
 }
 
-// maxSpanName bounds what a span shows of the name of a tool.
+// maxSpanName bounds the name of a tool in a span.
 const maxSpanName = 256
 
-// spanSubject is what a span is about: the tool, whose name a client wrote, or the method. What
-// else a request names may be a URI, of which there is no bounded set.
+// spanSubject returns the subject of a span: the tool, whose name a client wrote, or the method. Other
+// names in a request may be URIs, an unbounded set.
 func spanSubject(t Task) string {
 	if t.Method != callTool {
 		return t.Method
@@ -67,12 +67,12 @@ func spanSubject(t Task) string {
 
 var w3c propagation.TraceContext
 
-// contextOf is the span that the record of a task names.
+// contextOf returns the span that the record of a task names.
 func contextOf(t Task) trace.SpanContext {
 	return trace.SpanContextFromContext(w3c.Extract(context.Background(), propagation.MapCarrier(t.Trace)))
 }
 
-// carryTrace is the W3C context of ctx as a map, nil if there is none.
+// carryTrace returns the W3C context of ctx as a map, nil if it has none.
 func carryTrace(ctx context.Context) map[string]string {
 	m := propagation.MapCarrier{}
 	w3c.Inject(ctx, m)
@@ -82,7 +82,7 @@ func carryTrace(ctx context.Context) map[string]string {
 	return m
 }
 
-// linkTo links the span of a request to the trace of the task that it is about.
+// linkTo links the span of a request to the trace of its task.
 func linkTo(ctx context.Context, t Task) {
 	span := trace.SpanFromContext(ctx)
 	if !span.IsRecording() {
@@ -93,12 +93,12 @@ func linkTo(ctx context.Context, t Task) {
 	}
 }
 
-// logTask writes a record on a task.
+// logTask writes a record about a task.
 func (o *observer) logTask(t Task, level slog.Level, message string, more ...any) {
 	o.logTaskAt(time.Now(), contextOf(t), t, level, message, more...)
 }
 
-// logTaskAt is logTask of what happened at some time before, below some span.
+// logTaskAt is logTask for an earlier event, below a given span.
 func (o *observer) logTaskAt(at time.Time, above trace.SpanContext, t Task, level slog.Level, message string, more ...any) {
 	ctx := o.life.ctx
 	if !o.log.Enabled(ctx, level) {

@@ -16,14 +16,14 @@ const (
 	defaultSettleBytes = 64 << 20
 )
 
-// ending is how a task ended here, and what it takes to write that again. It may also be
-// that a call which another replica runs became a task here: then end has no status.
+// ending is how a task ended here, with the data to write that again. It may also be that a call which
+// another replica runs became a task here: then end has no status.
 type ending struct {
 	made Task // as it was created, or adopted
 	end  Change
 	at   time.Time
 	drop *time.Timer
-	// streamed is what came before the end's Tail, as far as it is still known.
+	// streamed are the batches before the end's Tail, as far as they are still known.
 	streamed []Batch
 }
 
@@ -38,25 +38,24 @@ func (e ending) heldBytes() int64 {
 	return n
 }
 
-// outcomes keeps how tasks have ended here until that has settled: it guards the end of a
-// task against a failover of the store. Redis replicates asynchronously: a replica of it
-// that takes over may not have heard of the last writes yet, and then a task that has ended
-// runs again, or is gone. So an ending is kept for a while and written again if need be
+// outcomes keeps the ends of tasks here until they have settled, against a failover of the store. Redis
+// replicates asynchronously: a Redis replica that takes over may lack the last writes, and then a task
+// that has ended runs again, or is gone. So an ending is kept for a while and written again if need be
 // (design.md 0.20). The Shim owns it.
 type outcomes struct {
 	store    Store
 	life     *life
 	observer *observer
-	settle   time.Duration // how long an ending is kept; not at all if that is negative
-	most     int64         // bytes of all that is kept
+	settle   time.Duration // how long an ending is kept; negative for no time
+	most     int64         // bytes of all endings that are kept
 
 	mu    sync.Mutex // guards all below
 	held  map[ID]ending
 	bytes int64
 }
 
-// holdEnding keeps an ending until it has settled, and says whether it does. Where there is
-// no room it is not kept: a bounded memory comes before a second chance.
+// holdEnding keeps an ending until it has settled, and reports whether it does. Without room the ending
+// is dropped: bounded memory comes before a second chance.
 func (o *outcomes) holdEnding(e ending) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -78,7 +77,7 @@ func (o *outcomes) holdEnding(e ending) bool {
 	return true
 }
 
-// releaseEnding forgets an ending, unless another one has taken its place since.
+// releaseEnding forgets an ending, if it is still the same one.
 func (o *outcomes) releaseEnding(id ID, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -88,7 +87,7 @@ func (o *outcomes) releaseEnding(id ID, at time.Time) {
 	}
 }
 
-// heldIDs are the tasks whose endings are held.
+// heldIDs returns the tasks whose endings are held.
 func (o *outcomes) heldIDs() []ID {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -103,8 +102,7 @@ func (o *outcomes) findEnding(id ID) (ending, bool) {
 	return e, ok
 }
 
-// assureEnding reads a task that has ended here, and ends it again if the store has
-// forgotten that.
+// assureEnding reads a task that has ended here, and ends it again if the store has forgotten its end.
 func (o *outcomes) assureEnding(ctx context.Context, id ID) {
 	e, ok := o.findEnding(id)
 	if !ok {
@@ -116,7 +114,7 @@ func (o *outcomes) assureEnding(ctx context.Context, id ID) {
 	}
 }
 
-// endAgain makes one attempt at what assureEnding does, and returns the task after it.
+// endAgain makes one attempt at assureEnding, and returns the task after it.
 func (o *outcomes) endAgain(ctx context.Context, e ending) (Task, error) {
 	t, err := o.store.Get(ctx, e.made.ID, Summary)
 	switch {
@@ -124,7 +122,7 @@ func (o *outcomes) endAgain(ctx context.Context, e ending) (Task, error) {
 		return t, nil
 	case errors.Is(err, ErrNotFound):
 		if time.Since(e.at) >= e.made.Retain || e.end.To == "" {
-			return t, nil // not lost: its time is over; or its runner's to write again
+			return t, nil // its time is over; or its runner writes it again
 		}
 		if t, err = o.store.Create(ctx, e.made); err != nil {
 			return t, err

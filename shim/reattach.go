@@ -10,21 +10,20 @@ import (
 	"time"
 )
 
-// Reattach comes back to a call that Call or Reattach has handed back (Answered.Parked), on
-// any replica, with the results that answer its questions, by their keys. It returns what
-// Call returns: the reply; the call parked again, with all questions that are open, where
-// answers are missing or new questions came; or, where the caller can take a task or be told
-// of one, one after another grace or After. Of c it takes Upstream, Principal,
-// Request.Method and Name, Handle, After, TTL, Stay and Stream. If ctx ends, the call is
-// cancelled, unless Stay.
+// Reattach comes back to a call that Call or Reattach has handed back (Answered.Parked), on any
+// replica, with the results that answer its questions, by their keys. It returns the same as Call: the
+// reply; the call parked again, with all open questions, if answers are missing or new questions came;
+// or, if the caller can take a task or be told of one, a task after another grace or After. Of c it
+// takes Upstream, Principal, Request.Method and Name, Handle, After, TTL, Stay and Stream. If ctx ends,
+// the call is cancelled, unless Stay.
 //
-// Answers that were given before are ignored (T36): the caller waits for what becomes of the call,
-// or is asked what is open now. So may several callers at a time.
+// Answers that were given before are ignored (T36): the caller waits for the outcome of the call, or is
+// asked the questions that are open now. Several callers may do so at a time.
 //
-// A call of somebody else, or one whose time is over, is ErrNotFound; an answer that is none, or
-// too large, an *AnswerError, and all of them may be given again; ErrCancelled: the call was
-// cancelled meanwhile. That the replica that ran it was lost is an error in the reply: it is never
-// run again.
+// ErrNotFound for another owner's call, or one whose time is over; *AnswerError for an answer that is
+// invalid or too large, and then all of them may be given again; ErrCancelled if the call was cancelled
+// meanwhile. The loss of the replica that ran the call is an error in the reply: the call is never run
+// again.
 func (s *Shim) Reattach(ctx context.Context, c Call, id ID, answers map[string]json.RawMessage) (Answered, error) {
 	if !s.life.work.Enter() {
 		return Answered{}, ErrRefused
@@ -55,8 +54,8 @@ func (s *Shim) Reattach(ctx context.Context, c Call, id ID, answers map[string]j
 	return w.awaitAnswer(ctx)
 }
 
-// readOwnCall reads the record of a call, hidden or not, if it is p's. One that is hidden
-// belongs to a legacy session as well, where p has no name.
+// readOwnCall reads the record of a call, hidden or not, if it is p's. For a hidden one an anonymous p
+// must have the legacy session that made it.
 func (s *Shim) readOwnCall(ctx context.Context, p Principal, upstream string, id ID, part Part) (Task, error) {
 	t, err := s.readRecord(ctx, id, part)
 	switch {
@@ -69,22 +68,22 @@ func (s *Shim) readOwnCall(ctx context.Context, p Principal, upstream string, id
 	return t, nil
 }
 
-// waiter is one Reattach: a caller who waits for a call that may run anywhere.
+// waiter is one Reattach: a caller that waits for a call on any replica.
 type waiter struct {
 	s      *Shim
 	srv    *server
 	call   Call
 	policy Policy
-	task   Task // as it was last read
-	run    *run // nil where another replica runs it
+	task   Task // by its last read
+	run    *run // nil if another replica runs it
 
-	began time.Time     // when the caller was first said to be here; zero before
+	began time.Time     // when the caller was first announced; zero before
 	kept  time.Duration // the record's TTL then
 
-	progress json.RawMessage // what the caller knows of it, where the call runs elsewhere
+	progress json.RawMessage // the caller's newest progress, if the call runs elsewhere
 }
 
-// awaitAnswer looks at each state of the record until there is something to answer.
+// awaitAnswer looks at each state of the record until it has an answer for the caller.
 func (w *waiter) awaitAnswer(ctx context.Context) (Answered, error) {
 	if a, err, done := w.lookAtRecord(); done {
 		return a, err
@@ -97,7 +96,7 @@ func (w *waiter) awaitAnswer(ctx context.Context) (Answered, error) {
 	defer stop()
 	again := time.NewTicker(reread)
 	defer again.Stop()
-	var replied chan struct{} // never, where the call runs elsewhere
+	var replied chan struct{} // stays nil if the call runs elsewhere
 	if w.run = w.s.runs.get(w.task.ID); w.run != nil {
 		defer w.run.caller.attachStream(w.call.Stream)()
 		replied = w.run.done
@@ -106,8 +105,8 @@ func (w *waiter) awaitAnswer(ctx context.Context) (Answered, error) {
 	grace := w.graceTimer()
 	w.announceCaller(ctx)
 	for {
-		// follow brings each state of the record, and reads it each 30 s by itself; a run on this replica
-		// closes replied.
+		// FollowSet brings each state of the record, and reads it every 30 s by itself; a run on this
+		// replica closes replied.
 		select {
 		case <-ctx.Done():
 			return w.leaveCall(ctx)
@@ -130,7 +129,7 @@ func (w *waiter) awaitAnswer(ctx context.Context) (Answered, error) {
 		case <-again.C:
 			w.announceCaller(ctx)
 		case err := <-failed:
-			if ctx.Err() != nil { // which is why
+			if ctx.Err() != nil { // the reason for the failure
 				return w.leaveCall(ctx)
 			}
 			return Answered{}, err
@@ -147,8 +146,8 @@ func (w *waiter) awaitAnswer(ctx context.Context) (Answered, error) {
 	}
 }
 
-// tellProgress hands on the progress that the record has, where the call runs on another
-// replica. That replica records the newest progress at each poll interval.
+// tellProgress sends the caller the progress in the record, if the call runs on another replica. That
+// replica records the newest progress at each poll interval.
 func (w *waiter) tellProgress() {
 	p := w.task.Progress.Params
 	if w.run != nil || w.call.Stream == nil || p == nil || bytes.Equal(p, w.progress) {
@@ -158,11 +157,11 @@ func (w *waiter) tellProgress() {
 	w.call.Stream.Progress(Progress{Raw: p})
 }
 
-// followRecord hands over the states of the record, from the one that is known on, until ctx ends.
+// followRecord hands over the states of the record, from the known one on, until ctx ends.
 func (w *waiter) followRecord(ctx context.Context, states chan<- Update) error {
 	record := Tracked{ID: w.task.ID, Hidden: true, Outcome: true}
 	set := setFrom(w.task, record)
-	if w.task.Status.Final() { // what is known lacks the outcome
+	if w.task.Status.Final() { // the known state lacks the outcome
 		set = NewSet(record)
 	}
 	return w.s.FollowSet(ctx, w.call.Principal, w.call.Upstream, set, func(u Update) error {
@@ -175,10 +174,9 @@ func (w *waiter) followRecord(ctx context.Context, states chan<- Update) error {
 	})
 }
 
-// announceCaller tells the replica that runs the call that its caller is here, if that replica may
-// be about to give the call up because its questions have run out. It does so by extending
-// the TTL of the record, again and again. If this replica dies, the call is given up after
-// all.
+// announceCaller tells the replica that runs the call that its caller is here, if that replica may be
+// about to give the call up because its questions have run out. It extends the TTL of the record again
+// and again. If this replica dies, the call is given up after all.
 func (w *waiter) announceCaller(ctx context.Context) {
 	expired := func(q Question) bool { return q.Withdraw && q.Answer == nil }
 	if w.run != nil || w.task.Visible || !slices.ContainsFunc(w.task.Questions, expired) {
@@ -188,11 +186,11 @@ func (w *waiter) announceCaller(ctx context.Context) {
 		w.began, w.kept = time.Now(), w.task.TTL
 	}
 	change := Change{Op: w.s.newOp(), TTL: w.kept + time.Since(w.began) + 2*abandonAfter}
-	// Where it fails there is time to say so again.
+	// After a failure there is time to do so again.
 	_, _ = w.s.changeRecord(ctx, w.task.ID, nil, change)
 }
 
-// graceTimer is when a task is made of the call: each retry has a grace of its own.
+// graceTimer fires when a task is to be made of the call: each retry has a grace of its own.
 func (w *waiter) graceTimer() <-chan time.Time {
 	switch mode := w.policy.Tasks; {
 	case !w.takesTask() || mode == Never:
@@ -208,7 +206,7 @@ func (w *waiter) graceTimer() <-chan time.Time {
 // takesTask reports whether the caller can be given a task, or told of one.
 func (w *waiter) takesTask() bool { return w.call.Handle || w.call.After > 0 }
 
-// lookAtRecord tells whether the record has something for the caller.
+// lookAtRecord reports whether the record has an answer for the caller.
 func (w *waiter) lookAtRecord() (a Answered, err error, done bool) {
 	t := w.task
 	switch open := openQuestions(t.Questions); {
@@ -230,7 +228,7 @@ func (w *waiter) lookAtRecord() (a Answered, err error, done bool) {
 	return Answered{}, nil, false
 }
 
-// leaveCall ends the call of a caller who goes away, as it would end Call.
+// leaveCall ends the call when its caller goes away, as Call does.
 func (w *waiter) leaveCall(ctx context.Context) (Answered, error) {
 	cause := context.Cause(ctx)
 	if !w.call.Stay || errors.Is(cause, ErrCancelled) {
@@ -243,7 +241,7 @@ func (w *waiter) leaveCall(ctx context.Context) (Answered, error) {
 	return Answered{}, cause
 }
 
-// becomeTask makes a task of the call. While the store is down it is tried again.
+// becomeTask makes a task of the call. While the store is down the caller tries it again.
 func (w *waiter) becomeTask(ctx context.Context) (a Answered, err error, done bool) {
 	var t Task
 	if w.run != nil {
@@ -257,7 +255,7 @@ func (w *waiter) becomeTask(ctx context.Context) (a Answered, err error, done bo
 		}
 	}
 	switch {
-	case err != nil: // the store is away, or the call has ended, of which there is news
+	case err != nil: // the store is away, or the call has ended and followRecord tells so
 		return Answered{}, nil, false
 	case ctx.Err() != nil:
 		a, err = w.leaveCall(ctx)

@@ -9,12 +9,12 @@ import (
 	"taskgate/internal/work"
 )
 
-// retryBusy is what a refused caller is told to wait: long enough to be polite,
-// short against the calls that fill the queue.
+// retryBusy is the time that a refused caller is told to wait: long enough to be polite, short against
+// the calls that fill the queue.
 const retryBusy = time.Second
 
-// slots bounds how many calls are in flight, with a bounded queue in front
-// (design.md 0.21). Waiters are served in order. A nil *slots is unbounded.
+// slots bounds how many calls are in flight, with a bounded queue in front (design.md 0.21). Waiters
+// are served in order. A nil *slots is unbounded.
 type slots struct {
 	queue int
 
@@ -22,7 +22,7 @@ type slots struct {
 	most    int // 0 = unbounded
 	held    int
 	places  int       // in the queue
-	waiting list.List // of chan struct{}, which is closed with the slot; the first to be served at the front
+	waiting list.List // of chan struct{}, which is closed with the slot; the next to be served is at the front
 }
 
 func newSlots(n, queue int) *slots { return &slots{most: n, queue: queue} }
@@ -30,7 +30,7 @@ func newSlots(n, queue int) *slots { return &slots{most: n, queue: queue} }
 // hasFree reports whether a slot is free. The lock is held.
 func (s *slots) hasFree() bool { return s.most <= 0 || s.held < s.most }
 
-// setLimit changes how many slots there are. Calls that hold one too many keep it.
+// setLimit changes how many slots there are. Calls in flight keep theirs, even over the limit.
 func (s *slots) setLimit(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,7 +38,7 @@ func (s *slots) setLimit(n int) {
 	s.serveWaiting()
 }
 
-// serveWaiting gives free slots to those who wait. The lock is held.
+// serveWaiting gives free slots to waiters. The lock is held.
 func (s *slots) serveWaiting() {
 	for s.hasFree() && s.waiting.Len() > 0 {
 		s.held++
@@ -46,7 +46,6 @@ func (s *slots) serveWaiting() {
 	}
 }
 
-// releaseSlot gives a slot back.
 func (s *slots) releaseSlot() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,22 +53,21 @@ func (s *slots) releaseSlot() {
 	s.serveWaiting()
 }
 
-// inFlight is how many have a slot.
+// inFlight returns how many calls have a slot.
 func (s *slots) inFlight() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.held
 }
 
-// queueLength is how many wait.
+// queueLength returns how many calls wait.
 func (s *slots) queueLength() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.places
 }
 
-// claim is what one call holds of some slots: nothing, a place in the queue, or a
-// slot.
+// claim is one call's hold on some slots: nothing, a place in the queue, or a slot.
 type claim struct {
 	slots        *slots
 	queued, held bool
@@ -97,7 +95,7 @@ func (c *claim) takePlaceOrQueue(what string, forced bool) error {
 	return nil
 }
 
-// awaitPlace turns a place in the queue into a slot. After an error nothing is held.
+// awaitPlace turns a place in the queue into a slot. After an error the claim is empty.
 func (c *claim) awaitPlace(ctx context.Context) error {
 	if !c.queued {
 		return nil
@@ -121,7 +119,7 @@ func (c *claim) awaitPlace(ctx context.Context) error {
 	switch given := work.IsClosed(turn); {
 	case err == nil:
 		c.held = true
-	case given: // just now
+	case given: // the slot came together with the end of ctx
 		s.held--
 		s.serveWaiting()
 	default:
@@ -142,22 +140,22 @@ func (c *claim) dropClaim() {
 	c.queued, c.held = false, false
 }
 
-// What a refused caller is told is full.
+// The full limits, as a refused caller is told.
 const (
 	busyTool   = "calls of this tool"
 	busyServer = "calls to this server"
 )
 
-// ticket is a call's claim on the slots of its tool and of its server. The
-// server's is only entered once the tool's is held: a call that waits for its tool
-// must not keep those of other tools from the server.
+// ticket is a call's claim on the slots of its tool and of its server. The server's is entered only
+// once the tool's is held: a call that waits for its tool must not keep those of other tools from the
+// server.
 type ticket struct {
 	tool, server claim
 	giveBack     func() // the reference to the tool's slots
 }
 
-// reserveSlots claims both. A full queue is a *BusyError, unless forced: a task that
-// was acknowledged is not refused any more.
+// reserveSlots claims both. A full queue is a *BusyError, unless forced: a task that was acknowledged
+// is always admitted.
 func (s *server) reserveSlots(tool string, p Policy, forced bool) (ticket, error) {
 	toolSlots, giveBack := s.toolSlots(tool, p.Concurrency)
 	t := ticket{tool: claim{slots: toolSlots}, server: claim{slots: s.slots}, giveBack: giveBack}
@@ -174,7 +172,7 @@ func (s *server) reserveSlots(tool string, p Policy, forced bool) (ticket, error
 
 func (t *ticket) isQueued() bool { return t.tool.queued || t.server.queued }
 
-// awaitSlots turns what is queued into slots. After an error nothing is held.
+// awaitSlots turns queued claims into slots. After an error the ticket is empty.
 func (t *ticket) awaitSlots(ctx context.Context) error {
 	waited := t.tool.queued
 	err := t.tool.awaitPlace(ctx)
@@ -190,7 +188,7 @@ func (t *ticket) awaitSlots(ctx context.Context) error {
 	return err
 }
 
-// dropSlots gives back whatever is held.
+// dropSlots gives back all claims.
 func (t *ticket) dropSlots() {
 	t.server.dropClaim()
 	t.tool.dropClaim()
@@ -200,8 +198,8 @@ func (t *ticket) dropSlots() {
 	}
 }
 
-// toolSlots are the slots of one tool, nil where it is unbounded. Names come from
-// clients, so slots are kept only as long as some call refers to them.
+// toolSlots returns the slots of one tool, nil if it is unbounded. Names come from clients, so slots
+// are kept only while a call refers to them.
 func (s *server) toolSlots(tool string, n int) (*slots, func()) {
 	if n <= 0 {
 		return nil, nil
@@ -232,7 +230,7 @@ func (s *server) limitTools(policy func(tool string) Policy) {
 	}
 }
 
-// countWaiting is how many calls wait for a place, at the server or at a tool.
+// countWaiting returns how many calls wait for a slot, of the server or of a tool.
 func (s *server) countWaiting() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,7 +241,7 @@ func (s *server) countWaiting() int {
 	return n
 }
 
-// toolEntry is the slots of a tool and how many calls refer to them.
+// toolEntry has the slots of a tool and the number of calls that refer to them.
 type toolEntry struct {
 	slots *slots
 	refs  int

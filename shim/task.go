@@ -138,10 +138,10 @@ type Outcome struct {
 	Unknown bool
 }
 
-// Kind says what happened to a task: the same in its timeline as in the log.
+// Kind says what happened to a task, in its timeline as in the log.
 type Kind string
 
-// The kinds. The timeline has no progress: the status message has that.
+// The kinds. Progress is in the status message and the log, and stays out of the timeline.
 const (
 	KindMade      Kind = "made"
 	KindQueued    Kind = "queued"
@@ -149,7 +149,7 @@ const (
 	KindProgress  Kind = "progress"
 	KindAsked     Kind = "asked"
 	KindAnswered  Kind = "answered"
-	KindWithdrawn Kind = "withdrawn" // nobody has answered in time
+	KindWithdrawn Kind = "withdrawn" // after the time to answer
 	KindCancelled Kind = "cancelled"
 	KindAdopted   Kind = "adopted"
 	KindResumed   Kind = "resumed"
@@ -158,25 +158,26 @@ const (
 	KindEnded     Kind = "ended"
 )
 
-// eventName is the name of the event in the log.
+// eventName names the event in the log.
 func (k Kind) eventName() string { return "taskgate.task." + string(k) }
 
 // Moment is one thing that happened to a call or a task.
 type Moment struct {
 	Kind Kind
-	// At is when, by the store's clock, where it is read. Where it is written, that is by Ago before the write.
+	// At is the time by the store's clock, when read. A writer sets Ago instead: the time before the
+	// write.
 	At  time.Time
 	Ago time.Duration
-	// Detail is a short text of one line: names and ids, and nothing of what was asked, answered or said.
+	// Detail is a short text of one line: names and ids only, free of questions, answers and messages.
 	Detail string
 }
 
-// MostMoments is how many moments a timeline keeps. Where there are more, those after the first are left out.
+// MostMoments is how many moments a timeline keeps. When it is full, each new one replaces the second
+// oldest.
 const MostMoments = 64
 
-// Question is a request of the upstream for the client's user, model or roots:
-// elicitation/create, sampling/createMessage or roots/list. Once it is not
-// outstanding any more, what it asked is not kept.
+// Question is a request of the upstream for the client's user, model or roots: elicitation/create,
+// sampling/createMessage or roots/list. Its method and params are kept only while it is outstanding.
 type Question struct {
 	Key      string          // unique for the task's whole life (T39)
 	Method   string          // the request's method, while it is outstanding
@@ -186,40 +187,38 @@ type Question struct {
 	Withdraw bool            // the upstream no longer waits for it
 }
 
-// Forgotten is the Answer of a question that has had one, of which only that is kept.
+// Forgotten is the Answer of a question whose answer was dropped from the record.
 const Forgotten = "{}"
 
 // Outstanding reports whether the question still waits for an answer.
 func (q Question) Outstanding() bool { return q.Answer == nil && !q.Withdraw }
 
-// Batch is one piece of what an upstream streams while its task runs. It is
-// appended once, by the runner, and never changed.
+// Batch is one piece that an upstream streams while its task runs. The runner appends it once; it never
+// changes.
 type Batch struct {
 	// Content is a JSON array of at least one content block, and becomes the next seq.
 	Content json.RawMessage
 }
 
-// Position says how many batches of a task are stored. An append names the position it
-// belongs at, which makes a repeat of it harmless.
+// Position says how many batches of a task are stored. An append names its position, which makes a
+// repeat harmless.
 type Position int64
 
-// Task is one call that outlives the request it came with. Times and expiry are
-// the store's: its clock is the only one all replicas share.
+// Task is one call that outlives the request it came with. Times and expiry are the store's: its clock
+// is the only one that all replicas share.
 type Task struct {
 	ID ID
-	// Op is the operation that made the task, so that a repeated Create is told
-	// from a second one.
+	// Op is the operation that made the task. It tells a repeated Create from a second one.
 	Op string
-	// Owner is the principal the task belongs to (Principal.Owner), ListKey the
-	// list that shows it (Principal.ListKey), Upstream the configured name of the
-	// server it runs on. All three are fixed at creation.
+	// Owner is the principal that the task belongs to (Principal.Owner), ListKey the list that shows it
+	// (Principal.ListKey), Upstream the configured name of its server. All three are fixed at creation.
 	Owner    string
 	ListKey  string
 	Upstream string
 	// Origin is the dialect that made the task (T13).
 	Origin string
-	// Visible is false for a call that is stored but has not become a task
-	// (design.md 0.13): no tasks method sees it.
+	// Visible is false for a call that is stored but has not become a task (design.md 0.13): the tasks
+	// methods hide it.
 	Visible bool
 
 	Status        Status
@@ -230,49 +229,49 @@ type Task struct {
 	TokenAt   int64
 	CreatedAt time.Time
 	UpdatedAt time.Time
-	// TTL is how long after CreatedAt the task stays readable, as clients see it.
-	// It is raised while the task runs and settled when it ends (design.md 0.14).
+	// TTL is how long after CreatedAt the task stays readable, as clients see it. It is raised while
+	// the task runs and settled when it ends (design.md 0.14).
 	TTL time.Duration
 	// Retain is how long the task is kept after its end.
 	Retain time.Duration
-	// PollInterval is what clients are asked to wait between two reads; 0 lets it grow with
+	// PollInterval is the time that clients are asked to wait between two reads; 0 lets it grow with
 	// the age of the task.
 	PollInterval time.Duration
 
 	Lease Lease
-	// From is who ran the task before. Only Adopt fills it in.
+	// From is the replica that ran the task before. Only Adopt fills it in.
 	From Replica
-	// Method and Tool are what is called: "tools/call" and the tool's name.
+	// Method and Tool are the call: "tools/call" and the tool's name.
 	Method string
 	Tool   string
-	// Call is what a runner on another replica needs to go on with the task,
-	// as the shim wrote it (see run.go). A store does not look inside.
+	// Call is what a runner on another replica needs to go on with the task (callRecord in create.go);
+	// opaque to a store.
 	Call json.RawMessage
-	// Progress is how far the call has got, for a client that goes on hearing of it.
+	// Progress is the newest progress, for a client that goes on hearing of it.
 	Progress TaskProgress
 	// Trace is the W3C context the task was created in: traceparent, tracestate.
 	Trace map[string]string
 	// Checkpoint is what the upstream client needs to resume; opaque.
 	Checkpoint json.RawMessage
 
-	Position  Position   // how much is stored of what was streamed
+	Position  Position   // how many batches are stored
 	Questions []Question // in the order they were asked
-	// ToolError says that the task's result carries isError: one dialect spells its
-	// status otherwise (H1), also where the result itself is not read.
+	// ToolError says that the task's result carries isError, also where the result itself is not read:
+	// one dialect spells the status of such a task otherwise (H1).
 	ToolError bool
-	// OutcomeSize is the length of the outcome in bytes, also where that is not read.
+	// OutcomeSize is the length of the outcome in bytes, also where the outcome is not read.
 	OutcomeSize int64
 	// Unknown is that of the outcome, also where that is not read.
 	Unknown bool
-	// Timeline is what happened to the task, oldest first. It is only filled in by Get with WithTimeline or WithAll, and for
-	// Create.
+	// Timeline is the history of the task, oldest first. Only Get with WithTimeline or WithAll fills it
+	// in, and a caller of Create.
 	Timeline []Moment
-	// Outcome is only filled in by Get with WithOutcome.
+	// Outcome is filled in only by Get with WithOutcome or WithAll.
 	Outcome *Outcome
 }
 
-// TaskProgress is the newest progress of a task whose client named a token for it:
-// one dialect has progress go on under that token until the task ends (L35).
+// TaskProgress is the newest progress of a task whose client named a token for it: in one dialect
+// progress goes on under that token until the task ends (L35).
 type TaskProgress struct {
 	// Token is the client's, JSON; nil for a client that wants no progress.
 	Token json.RawMessage
