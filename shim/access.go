@@ -26,8 +26,8 @@ type shown struct {
 }
 
 // readOwn reads a task if p may know of it. All others are ErrNotFound: another owner's, another
-// upstream's, and a call that has not become a task. The outcome is read once p is known to be the
-// owner, and there is room for it, so a stranger costs as little as an unknown id.
+// upstream's, and a hidden call. The outcome is read once p is known to be the owner, and there is room
+// for it, so a stranger costs as little as an unknown id.
 func (s *Shim) readOwn(ctx context.Context, p Principal, upstream string, id ID, part Part) (Task, error) {
 	wanted := part
 	known, ok := s.shown.Get(id)
@@ -125,7 +125,7 @@ func (s *Shim) Find(ctx context.Context, p Principal, upstreams []string, id ID)
 	return t, err
 }
 
-// Peek reads a task without its outcome, which a status does not need. ErrNotFound, ErrUnavailable.
+// Peek reads a task as a Summary, which is enough for its status. ErrNotFound, ErrUnavailable.
 func (s *Shim) Peek(ctx context.Context, p Principal, upstream string, id ID) (Task, error) {
 	return outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.readOwn(ctx, p, upstream, id, Summary) })
 }
@@ -172,7 +172,7 @@ func (s *Shim) cancelTask(ctx context.Context, t Task, end Change, message, told
 		return t, err
 	})
 	if errors.Is(err, ErrNotFound) && read.Status.Final() {
-		return read, ErrFinal // a task that was lost has no record
+		return read, ErrFinal // the record of a lost task is gone
 	}
 	if err == nil {
 		end.Token = ""

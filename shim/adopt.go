@@ -16,13 +16,13 @@ import (
 	"taskgate/internal/work"
 )
 
-// recovery finds the tasks that this replica is to run but does not run yet: those of lost replicas,
-// and its own without a run. The Shim owns it; adoptAndAudit works it.
+// recovery finds the tasks that this replica should start to run: those of lost replicas, and its own
+// without a run. The Shim owns it; adoptAndAudit works it.
 type recovery struct {
 	s *Shim
 	// wake has adoptAndAudit look for orphans, and audit the due parts, at once.
 	wake chan struct{}
-	// hindered: the latest Adopt that found no task has failed. Only adoptAndAudit uses it.
+	// hindered: the latest Adopt with an empty result has failed. Only adoptAndAudit uses it.
 	hindered bool
 
 	due atomic.Int64 // parts to be audited ahead of their turn
@@ -30,7 +30,7 @@ type recovery struct {
 
 // listenForChanges takes the changes that others make to this replica's tasks (cancellations, answers,
 // adoptions), and the goodbyes of replicas. An event only has a task read again: the inbox serves all
-// tasks, and must not wait for a read.
+// tasks, so a read must not hold it up.
 func (rv *recovery) listenForChanges(ctx context.Context) {
 	s := rv.s
 	// The store wakes it, also after each reconnect; the audit finds lost events, within Parts beats
@@ -83,7 +83,7 @@ func (rv *recovery) adoptAndAudit(ctx context.Context) {
 				break // the others go on at the next beat, and this one last
 			}
 		}
-		rv.due.CompareAndSwap(0, n) // unless all have become due by now
+		rv.due.CompareAndSwap(0, n) // the rest stays due; meanwhile distrustAll may have made all due
 	}
 }
 
@@ -95,8 +95,8 @@ const adoptAtOnce = 64
 const leastAdoptTime = 5 * time.Second
 
 // adoptTasks takes over the tasks of lost replicas. It works for at most one expiry of the heartbeat,
-// or leastAdoptTime; tasks that are left have their turn after the next beat. If some cannot be
-// adopted, that is logged once, until all can be. Only adoptAndAudit calls it.
+// or leastAdoptTime; tasks that are left have their turn after the next beat. A failure is logged once,
+// until all can be adopted. Only adoptAndAudit calls it.
 func (rv *recovery) adoptTasks(ctx context.Context) {
 	s := rv.s
 	names := slices.Sorted(maps.Keys(*s.servers.Load()))
@@ -156,7 +156,7 @@ func (rv *recovery) startAdopted(r *run, t Task) {
 }
 
 // leastRun is the least time that an adopted task has left, so that a resumed call which is about to
-// answer is not cut off for its age.
+// answer still can.
 const leastRun = time.Minute
 
 // adoptedRun returns a run without a caller, in place of the lost one.
@@ -205,7 +205,7 @@ func (s *Shim) adoptedRun(t Task) *run {
 }
 
 // Part by part, a replica compares the tasks that it runs with those that the store has it run. So it
-// learns of a change whose event was lost, and of a task that is its own by the record but has no run:
+// learns of a change whose event was lost, and of a task that is its own by the record but lacks a run:
 // an adoption or a creation that the store made after its caller had given up, or an end that the store
 // has lost. With one part at each beat, all parts have their turn in Parts/beatsPerExpiry expiries of
 // the heartbeat (design.md 0.4).
@@ -244,7 +244,7 @@ func (rv *recovery) auditPart(ctx context.Context, part int) bool {
 	return true
 }
 
-// reclaimTask goes on with a task that is this replica's by its record, if it has no run.
+// reclaimTask goes on with a task that is this replica's by its record, if it lacks a run.
 func (rv *recovery) reclaimTask(ctx context.Context, id ID) {
 	s := rv.s
 	if s.runs.isKnown(id) {
@@ -259,8 +259,8 @@ func (rv *recovery) reclaimTask(ctx context.Context, id ID) {
 	}
 	s.observer.logTask(t, slog.LevelWarn, "a task of this replica had no run")
 	r := s.adoptedRun(t)
-	// The record may be older than the state of the call: its word that the call was not sent, or that
-	// a round was open, is no proof any more.
+	// The record may be older than the state of the call: its word that the call is unsent, or that a
+	// round is open, may be outdated.
 	r.mu.Lock() // it is known from now on
 	r.firm, r.rounds.open = false, nil
 	r.mu.Unlock()

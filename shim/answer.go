@@ -11,9 +11,9 @@ import (
 	"taskgate/internal/work"
 )
 
-// Update takes results that answer a task's questions, by their keys (design.md 0.18). Unknown keys,
-// and all keys of a task without open questions, are ignored (T36). If one is invalid, or too large, it
-// returns an *AnswerError and takes none of them. ErrNotFound, ErrUnavailable.
+// Update takes results that answer a task's questions, by their keys (design.md 0.18). Keys other than
+// those of open questions are ignored (T36). If one is invalid, or too large, it returns an
+// *AnswerError and drops all of them. ErrNotFound, ErrUnavailable.
 func (s *Shim) Update(ctx context.Context, p Principal, upstream string, id ID, results map[string]json.RawMessage) error {
 	t, err := readAsked(ctx, s, p, upstream, id, resultsOf(results), func() (Task, error) { return s.Peek(ctx, p, upstream, id) })
 	if err != nil {
@@ -37,11 +37,11 @@ func resultsOf(results map[string]json.RawMessage) map[string]Answer {
 	return answers
 }
 
-// Answer takes the answer to one question, a result or an error: of a task, or of a call of p's under
-// AskStream that is not a task. An anonymous p must be of the session that made that call. An answer to
-// a closed question is ignored (T36). ErrNotFound, ErrUnavailable. If the answer is invalid, or too
-// large, the server gets an error that says so: a client that answers one by one cannot be asked to
-// repeat it, and the server must not wait for that.
+// Answer takes the answer to one question, a result or an error: of a task, or of a hidden call of p's
+// under AskStream. An anonymous p must be of the session that made that call. An answer to a closed
+// question is ignored (T36). ErrNotFound, ErrUnavailable. If the answer is invalid, or too large, the
+// server gets an error that says so: a client that answers one by one could not learn that it should
+// repeat it, and the server would wait for that.
 func (s *Shim) Answer(ctx context.Context, p Principal, upstream string, id ID, key string, a Answer) error {
 	t, err := readAsked(ctx, s, p, upstream, id, map[string]Answer{key: a}, func() (Task, error) { return s.readOwnCall(ctx, p, upstream, id, Summary) })
 	if err != nil {
@@ -92,7 +92,7 @@ func (s *Shim) storeAnswers(ctx context.Context, t Task, wanted map[string]json.
 	return t, err
 }
 
-// Outstanding returns the open questions of a task, or of a call of p's that is not a task; none once
+// Outstanding returns the open questions of a task, or of a hidden call of p's; the list is empty once
 // it has ended. ErrNotFound, ErrUnavailable.
 func (s *Shim) Outstanding(ctx context.Context, p Principal, upstream string, id ID) ([]Question, error) {
 	t, err := s.readOwnCall(ctx, p, upstream, id, Summary)
@@ -106,7 +106,7 @@ func (s *Shim) Outstanding(ctx context.Context, p Principal, upstream string, id
 // and its question is still open.
 type AnswerError struct {
 	Key    string // of the question
-	Reason string // for the client; it quotes none of the answer
+	Reason string // for the client; free of the answer's content
 }
 
 // Error gives the text for the client.

@@ -15,13 +15,13 @@ const (
 	Never    Mode = "never"    // the call blocks, as it did without the gateway
 	Auto     Mode = "auto"     // a task if the call outlasts its grace
 	Always   Mode = "always"   // a task at once, for a caller that can take one
-	Required Mode = "required" // as Always; a caller that cannot take a task is refused
+	Required Mode = "required" // as Always; a caller that takes only replies is refused
 )
 
 // Policy is the operator's policy for one tool.
 type Policy struct {
 	Tasks        Mode
-	Grace        time.Duration // how long an Auto call may take without a task, or GraceAuto
+	Grace        time.Duration // an Auto call becomes a task after it, or GraceAuto
 	TTL          time.Duration // how long a task is kept after its end
 	PollInterval time.Duration // asked of clients, 0 = it grows with the age of the task
 	Timeout      time.Duration // the longest a task may run
@@ -42,8 +42,7 @@ type Stream interface {
 }
 
 // Call is a tools/call as a client made it, or another request that a server may answer with
-// questions (prompts/get, resources/read). The latter runs under Server.Other and stays without a
-// task.
+// questions (prompts/get, resources/read). The latter runs under Server.Other and always blocks.
 type Call struct {
 	Upstream  string // configured name
 	Principal Principal
@@ -53,15 +52,15 @@ type Call struct {
 	// at once (legacy params.task), whatever the mode.
 	Handle bool
 	Demand bool
-	// After is for a caller that cannot take a task but can be told of one in words: how long its
-	// call may take before a task is made all the same, in place of the policy's grace (design.md
-	// 0.10). In mode Required the task is made at once. 0 makes none; with Handle or Demand it is
-	// ignored.
+	// After is for a caller that takes only replies but can be told of a task in words: how long
+	// its call may take before a task is made all the same, in place of the policy's grace
+	// (design.md 0.10). In mode Required the task is made at once. 0 turns this off; with Handle or
+	// Demand it is ignored.
 	After time.Duration
-	// TTL is the caller's wish, 0 for none; bounded by Policy.TTL.
+	// TTL is the caller's wish, bounded by Policy.TTL; 0 means Policy.TTL.
 	TTL time.Duration
-	// Block says that the call of this caller blocks even in mode Required: a legacy client could
-	// not have declared anything (design.md 0.3).
+	// Block says that the call of this caller blocks even in mode Required: a legacy client has no
+	// way to declare abilities (design.md 0.3).
 	Block bool
 	// Stay says that the call goes on after the caller has left (legacy, protocol.md X3); only an
 	// end of its context with cause ErrCancelled cancels it.
@@ -93,11 +92,11 @@ var (
 	ErrNeedsTask = errors.New("this tool needs a client that supports tasks")
 	// ErrForbidsTask: a task was demanded for a tool that never becomes one (L4).
 	ErrForbidsTask = errors.New("this tool cannot be called as a task")
-	// ErrRemoved: this server takes no more calls; its tasks can be read.
+	// ErrRemoved: this server was removed; its tasks can still be read.
 	ErrRemoved = errors.New("this server is no longer offered; its tasks can still be read")
-	// ErrDraining: this replica takes no new calls, or stopped before it sent the call.
+	// ErrDraining: this replica is shutting down, and the call was unsent.
 	ErrDraining = errors.New("the gateway is shutting down")
-	// ErrRefused is the ErrDraining of a call that has not begun: another replica can make it.
+	// ErrRefused is the ErrDraining of a call that is still to begin: another replica can make it.
 	ErrRefused = fmt.Errorf("%w", ErrDraining)
 	// ErrCancelled is the cause with which a caller's context ends when the client cancelled its
 	// call explicitly.
@@ -113,8 +112,8 @@ func (*CancelledError) Error() string { return ErrCancelled.Error() }
 // Is makes it an ErrCancelled.
 func (*CancelledError) Is(target error) bool { return target == ErrCancelled }
 
-// BusyError says that a limit of the gateway is reached. The call was not sent, or, where
-// RetryAfter is 0, its answer was not taken.
+// BusyError says that a limit of the gateway is reached. The call stays unsent, or, if RetryAfter
+// is 0, its answer was refused.
 type BusyError struct {
 	Key        string        // of the configuration that sets the limit: "max_tasks_per_owner"
 	Limit      string        // what is full, for the client: "calls to this server", "tasks of this caller"

@@ -12,7 +12,7 @@ import (
 )
 
 // mailbox is the runner's side of questions: it brings a server's questions into the record of its
-// call, and the answers out of it (design.md 0.18). A caller that is asked while its call is not a task
+// call, and the answers out of it (design.md 0.18). A caller that is asked before its call is a task
 // has a hidden record for that. The run owns the mailbox; run.mu guards all but wake.
 type mailbox struct {
 	run   *run
@@ -32,8 +32,8 @@ type mailbox struct {
 }
 
 // askQuestions puts questions to the caller and waits until each is answered, withdrawn or out of time.
-// The answers are marked as taken before they are returned, so an adopter of the call never delivers
-// them again.
+// The answers are marked as taken before they are returned, so they are delivered at most once, also
+// after an adoption.
 func (b *mailbox) askQuestions(ctx context.Context, q []Question) ([]Answer, error) {
 	if b.run.call.Asking == AskNever || len(q) == 0 {
 		return nil, ErrNoAsk
@@ -105,7 +105,7 @@ func (b *mailbox) awaitAnswers(ctx context.Context, q []Question) (late bool, er
 	}
 }
 
-// neverStored ends questions that could not be stored in time. A write may have got through although
+// neverStored ends questions that the store did not take in time. A write may have got through although
 // its reply was lost. If it began a round, the end of the round must be stored before the retry goes
 // out, or an adopter of the call sends another one.
 func (b *mailbox) neverStored(ctx context.Context, q []Question) ([]Answer, error) {
@@ -123,7 +123,7 @@ func (b *mailbox) neverStored(ctx context.Context, q []Question) ([]Answer, erro
 	return answers, err
 }
 
-// notAsked returns the answers to questions that were not delivered in time.
+// notAsked returns the stand-ins for the answers to undelivered questions.
 func notAsked(q []Question) []Answer {
 	answers := make([]Answer, len(q))
 	for i := range q {
@@ -150,8 +150,8 @@ func (b *mailbox) checkAsked(asked []Question) (open bool, forgotten []Question)
 	return open, forgotten
 }
 
-// answerTimeout returns how long a question waits for its answer. Without a configured time, a question
-// of a task waits for as long as an ended task is kept. run.mu is held.
+// answerTimeout returns how long a question waits for its answer. By default a question of a task waits
+// for as long as an ended task is kept. run.mu is held.
 func (b *mailbox) answerTimeout() time.Duration {
 	r := b.run
 	inTask := b.asksInTask() || r.record != nil && !r.record.hidden
@@ -182,7 +182,7 @@ func (b *mailbox) storeQuestions(ctx context.Context, q []Question) error {
 		return err
 	}
 	if r.rounds.open != nil {
-		// An adopter goes on after the round, and pieces from before it are not said again.
+		// An adopter goes on after the round, and pieces from before it are said only once.
 		r.pieces.drainPieces(ctx)
 	}
 	change, turn := b.questionChange(q, again)
@@ -238,7 +238,7 @@ func (b *mailbox) asksInTask() bool {
 	return call.Demand || call.Handle && policy.Tasks != Never && policy.EarlyInput != EarlyMRTR
 }
 
-// asksOn is asksAgain for a caller that does not hold run.mu.
+// asksOn is asksAgain under run.mu.
 func (b *mailbox) asksOn(q []Question) bool {
 	b.run.mu.Lock()
 	defer b.run.mu.Unlock()
@@ -307,8 +307,8 @@ func (b *mailbox) takeState(t Task) {
 	}
 }
 
-// withdrawQuestions ends questions that the server no longer waits for: some of the current Ask, or
-// all. If the call itself has ended, its record has ended too, or belongs to another runner.
+// withdrawQuestions ends questions that the server has given up: some of the current Ask, or all. If
+// the call itself has ended, its record has ended too, or belongs to another runner.
 func (b *mailbox) withdrawQuestions(keys []string) {
 	r := b.run
 	r.mu.Lock()
@@ -354,8 +354,8 @@ func (b *mailbox) expireQuestions(t Task, q []Question) {
 	}
 }
 
-// abandonIn cancels a parked call after d, unless its caller is there by then, or has been asked
-// another question. run.mu is held.
+// abandonIn cancels a parked call after d if its caller is still away then, and has got no new
+// question. run.mu is held.
 func (b *mailbox) abandonIn(d time.Duration) {
 	r := b.run
 	b.stopAbandoning()
@@ -380,7 +380,7 @@ func (b *mailbox) abandonIn(d time.Duration) {
 }
 
 // waitedFor returns for how much longer a caller may wait on another replica. Such a caller extends the
-// TTL of the record (waiter.announceCaller), which sends no message.
+// TTL of the record (waiter.announceCaller), silently.
 func (b *mailbox) waitedFor() time.Duration {
 	r := b.run
 	t, err := r.core.readRecord(r.ctx, r.record.id, Summary)

@@ -21,8 +21,8 @@ const (
 	// AskNever: the caller cannot be asked, and the server is told so (ErrNoAsk).
 	AskNever Asking = iota
 	// AskPark: the caller is asked in the task, if there is one or one may be made. Otherwise the call
-	// is handed back with its questions (Answered.Parked), goes on without the caller, and the caller
-	// comes back by Reattach (protocol.md H2).
+	// is handed back with its questions (Answered.Parked) and goes on alone, and the caller comes back
+	// by Reattach (protocol.md H2).
 	AskPark
 	// AskStream: the caller is asked in the task, if there is one. Otherwise the
 	// questions go to Call.Stream, if that is an Asker, while Call goes on blocking;
@@ -42,16 +42,15 @@ const (
 
 // Asker is a Stream on which the client can be asked: that of a call with AskStream. It is apart from
 // Stream, because a client that is asked otherwise has a plain Stream. Like the other methods of a
-// Stream, its methods are called from one goroutine and only until Call has returned, and return
-// without waiting for the client.
+// Stream, its methods are called from one goroutine and only until Call has returned, and return at
+// once.
 type Asker interface {
 	Stream
 	Completer
 	// Ask sends questions of the stored call id. On the wire each has the request
 	// id <id>/<key>, so that the answer finds it wherever it arrives (design.md 0.18).
 	Ask(id ID, q []Question)
-	// Withdrawn says of questions that were sent that their answers are no longer awaited: the server
-	// has withdrawn them, or they came too late.
+	// Withdrawn ends questions that were sent: the server has withdrawn them, or their time is over.
 	Withdrawn(id ID, keys []string)
 }
 
@@ -72,7 +71,7 @@ const (
 	defaultInputTimeout = 10 * time.Minute
 	// hiddenRetain is how long a hidden record is kept after its end (design.md 0.13).
 	hiddenRetain = time.Minute
-	// abandonAfter is how long a parked call whose questions have run out may go on without a caller.
+	// abandonAfter is how long a parked call whose questions have run out waits for its caller.
 	abandonAfter = time.Minute
 	// retryAbandon is the pause before the store is asked again for such a caller, after it was away.
 	retryAbandon = 5 * time.Second
@@ -86,7 +85,7 @@ var (
 	errAbandoned = &UpstreamError{Kind: "abandoned", Message: "the server's questions were not answered in time, and nobody waits for the call"}
 )
 
-// elicit is the one method with a result that stands for no answer (protocol.md H3).
+// elicit is the one method with a result that stands for a missing answer (protocol.md H3).
 const elicit = "elicitation/create"
 
 // Unanswered returns the stand-in for a missing answer: the result that the user cancelled, if the
@@ -170,7 +169,7 @@ type letters struct {
 	given []Question
 }
 
-// gatherAnswers keeps the answers of a record that are not taken yet.
+// gatherAnswers keeps the untaken answers of a record.
 func (l *letters) gatherAnswers(t Task) {
 	for _, q := range t.Questions {
 		if _, has := findQuestion(l.given, q.Key); q.Answer != nil && !q.Taken && !has {
@@ -209,7 +208,8 @@ type QuestionLimits struct {
 	Open int
 	// Bytes bounds the params of those together, in bytes; default 4 MiB.
 	Bytes int64
-	// AnswerBytes bounds the answers together that the server has not got yet, in bytes; default 4 MiB.
+	// AnswerBytes bounds the answers together that are still on their way to the server, in bytes;
+	// default 4 MiB.
 	AnswerBytes int64
 }
 

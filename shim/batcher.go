@@ -8,8 +8,8 @@ import (
 	"taskgate/shim/content"
 )
 
-// mostWaiting bounds the pieces of one run that are not in the store yet, in bytes: those from before
-// the handle, and those that come while the store is down.
+// mostWaiting bounds the unstored pieces of one run, in bytes: those from before the handle, and those
+// that come while the store is down.
 const mostWaiting = 1 << 20
 
 // mostKept bounds the batches of one run that are kept although they are stored, in bytes: a failover
@@ -26,7 +26,7 @@ type batcher struct {
 	Partials
 
 	open  []json.RawMessage // pieces before their batch
-	queue []entry           // batches that may not be stored, in order
+	queue []entry           // batches that may still be unstored, in order
 	bytes int64             // of both
 	at    Position          // where queue begins: earlier batches are stored
 	kept  []entry           // batches before at that are kept for a while
@@ -82,7 +82,7 @@ func (b *batcher) sayMissed() {
 	}
 }
 
-// isExhausted reports whether a piece of this size exceeds the bounds of the task. One batch is kept
+// isExhausted reports whether a piece of this size exceeds the bounds of the task. It keeps one batch
 // free to say so.
 func (b *batcher) isExhausted(size int64) bool {
 	return b.Most > 0 && len(b.open) == 0 && b.made >= b.Most-1 ||
@@ -209,7 +209,7 @@ func batchesOf(entries []entry) []Batch {
 }
 
 // refitTail makes the change that ends a task fit a store that has lost the stream after position had;
-// streamed are the batches before the tail. If they do not reach back to had, the pieces are dropped.
+// streamed are the batches before the tail. If they begin after had, the pieces are dropped.
 func (c *Change) refitTail(streamed []Batch, had Position) {
 	if at := c.At - Position(len(streamed)); at <= had {
 		c.Tail, c.At = slices.Concat(streamed, c.Tail), at

@@ -34,7 +34,7 @@ type caller struct {
 	leave func() bool
 }
 
-// sendBlocking runs a call that must stay without a task, on the client's own goroutine.
+// sendBlocking runs a call on the client's own goroutine; it stays a plain call.
 func (c *caller) sendBlocking() (Answered, error) {
 	defer c.run.discard()
 	reply, err := c.run.rounds.sendRounds()
@@ -145,7 +145,7 @@ func createAgain(err error) time.Duration {
 }
 
 // handTask gives the task to the client. If the client has left in the meantime, the task has no
-// reader: it is cancelled, unless the call was to go on (Stay).
+// reader: it is cancelled, except with Stay.
 func (c *caller) handTask(ctx context.Context, t Task) (Answered, error) {
 	r := c.run
 	if ctx.Err() == nil || r.call.Stay && !errors.Is(context.Cause(ctx), ErrCancelled) {
@@ -187,7 +187,7 @@ func (c *caller) lookAtNews(ctx context.Context) (a Answered, err error, done bo
 }
 
 // attachStream gives the stream of a client that came back the server's messages until it leaves, if
-// the call is not a task. Of several such clients the newest hears them.
+// the call is hidden. Of several such clients the newest hears them.
 func (c *caller) attachStream(stream Stream) (leave func()) {
 	c.run.mu.Lock()
 	defer c.run.mu.Unlock()
@@ -209,15 +209,15 @@ func (c *caller) attachStream(stream Stream) (leave func()) {
 	}
 }
 
-// detachStream notes that the client no longer waits for the call here, or hears of it.
+// detachStream notes that the client has stopped waiting and listening here.
 func (c *caller) detachStream() {
 	c.run.mu.Lock()
 	defer c.run.mu.Unlock()
 	c.stream, c.waits = nil, false
 }
 
-// releaseClient lets go of the client: the call no longer depends on its context, and its stream ends
-// with its answer. run.mu is held, as for all below.
+// releaseClient lets go of the client: the call is independent of its context, and its stream ends with
+// its answer. run.mu is held, as for all below.
 func (c *caller) releaseClient() {
 	c.leave()
 	c.stream = nil
@@ -260,7 +260,7 @@ func (c *caller) askOnStream(q []Question) {
 	}
 }
 
-// tellWithdrawn tells the stream that had the questions that their answers are no longer awaited.
+// tellWithdrawn tells the stream that had the questions that they are withdrawn.
 func (c *caller) tellWithdrawn(keys []string) {
 	if s, ok := c.stream.(Asker); ok && c.run.record.hidden && len(keys) > 0 {
 		s.Withdrawn(c.run.record.id, keys)

@@ -55,8 +55,9 @@ func withPatience[T any](ctx context.Context, c *core, do func(context.Context) 
 	return out, err
 }
 
-// cancelUntold cancels a task whose id no client got. Such a record would otherwise stay working for
-// ever, as this replica is alive but does not run it. token is the result of Shim.bringToken.
+// cancelUntold cancels a task whose id is unknown to its client. Such a record would otherwise stay
+// working for ever: its replica is alive but has given the run up. token is the result of
+// Shim.bringToken.
 func (c *core) cancelUntold(id ID, message string, retain time.Duration, token string) {
 	change := Change{Op: c.newOp(), To: Cancelled, StatusMessage: &message, Retain: retain, Token: token, Moments: []Moment{{Kind: KindCancelled, Detail: message}}}
 	_, err := retry(c.life.writes, func(ctx context.Context) (Task, error) { return c.store.Apply(ctx, id, nil, change) })

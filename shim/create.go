@@ -20,8 +20,8 @@ type callRecord struct {
 	Runs int `json:"runs"`
 	// Retry says that the call may be run again, by the policy under which its task was made.
 	Retry bool `json:"retry,omitempty"`
-	// Firm says that a record without a checkpoint is of an unsent call. It is false if the caller is
-	// served without a task when creating seems to fail: a creation whose reply was lost leaves such a
+	// Firm says that a record that lacks a checkpoint is of an unsent call. It is false if the call
+	// goes on blocking when creating seems to fail: a creation whose reply was lost leaves such a
 	// record behind, and the call goes out all the same.
 	Firm bool `json:"firm,omitempty"`
 	// Handle and Partials are those of the Call. A hidden record may become a task of a caller that
@@ -38,7 +38,7 @@ type callRecord struct {
 }
 
 // callRecord keeps the params only while a later run may need them: until the call is sent, and longer
-// if its owner allows a second run (design.md 0.13). A call without them is not sent again.
+// if its owner allows a second run (design.md 0.13). A call is sent again only with them.
 func (r *run) callRecord(sent bool) json.RawMessage {
 	rec := callRecord{
 		Request: r.call.Request, Runs: r.begun, Retry: r.policy.Retry, Firm: r.firm,
@@ -60,8 +60,8 @@ type creation struct {
 	maybe   *Task         // an attempt whose reply was lost: it may be stored
 }
 
-// ensureRecord gives the call a record, if it has none: a visible one is a durable task (design.md
-// 0.13). After that success the call no longer depends on the caller's context, and the handle is its
+// ensureRecord gives the call a record, if it lacks one: a visible one is a durable task (design.md
+// 0.13). After that success the call is independent of the caller's context, and the handle is its
 // answer. errEnded says that the reply was there first.
 func (c *creation) ensureRecord(visible bool) (Task, error) {
 	r := c.run
@@ -96,7 +96,7 @@ func (c *creation) ensureRecord(visible bool) (Task, error) {
 	return t, err
 }
 
-// awaitAttempt waits until no attempt is under way. run.mu is held before and after.
+// awaitAttempt waits for the end of the current attempt. run.mu is held before and after.
 func (c *creation) awaitAttempt() {
 	for c.pending != nil {
 		over := c.pending
@@ -132,8 +132,8 @@ func (c *creation) createRecord(visible bool) (Task, error) {
 	return t, nil
 }
 
-// draftTask returns the task as it is known now, without the fields that storeTask adds, and its first
-// batches: the pieces from before the handle. run.mu is held.
+// draftTask returns the task as it is known now, before storeTask completes it, and its first batches:
+// the pieces from before the handle. run.mu is held.
 func (c *creation) draftTask() (Task, []Batch) {
 	r := c.run
 	begin, _ := r.pieces.unstoredBatches()
@@ -235,7 +235,7 @@ const buryFor = time.Minute
 const messageBuried = "the call has ended without a task"
 
 // buryRecord ends a record that may have been created for a call that has none here. If the creation is
-// still on its way, it finds its id and op in use and does nothing.
+// still on its way, it finds its id and op in use and only reads the record.
 func (c *creation) buryRecord(lost Task) {
 	r := c.run
 	defer r.runs.unexpectTask(lost.ID)

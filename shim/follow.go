@@ -18,8 +18,8 @@ var ErrBehind = errors.New("what the task streamed has expired before it was rea
 // Tracked is a task of a Set, with the updates that its reader wants.
 type Tracked struct {
 	ID ID
-	// Hidden says that ID names a question that AskSession has stored, or a call that is not a task
-	// yet. All task methods hide these. Of is its owner, if not the reader.
+	// Hidden says that ID names a question that AskSession has stored, or a call that is still hidden.
+	// All task methods hide these. Of is its owner, if another than the reader.
 	Hidden bool
 	Of     *Principal
 	// Outcome says that the final state comes with the outcome. All other states are summaries.
@@ -28,7 +28,7 @@ type Tracked struct {
 	Pieces bool
 	// From is the seq of the first piece for the reader; seqs begin at 0 (P4).
 	From int64
-	// Live says that a task that has ended at its first read comes without pieces (P2).
+	// Live says that a task that has ended at its first read comes as its state only (P2).
 	Live bool
 }
 
@@ -202,11 +202,11 @@ func (s *Set) markStale(k *followed, n unseen) {
 type due struct {
 	*followed
 	unseen unseen
-	new    bool // it has no Watch yet
+	new    bool // its Watch has still to begin
 }
 
-// takeDue takes the tasks that are to be read, at a cost that grows with their number and not with the
-// size of the set. over says that the set is closed and empty.
+// takeDue takes the tasks that are to be read, at a cost that grows with their number only. over says
+// that the set is closed and empty.
 func (s *Set) takeDue() (tasks []due, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

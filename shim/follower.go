@@ -27,7 +27,7 @@ const (
 // pieces are read, FollowSet returns ErrBehind.
 //
 // yield is called from one goroutine, the caller's. A task that is unknown, another owner's, or expires
-// on the way is yielded once as Gone. While the store is down yield is not called.
+// on the way is yielded once as Gone. While the store is down yield has to wait.
 //
 // FollowSet returns nil when the set has been closed and is empty. It returns the error of yield, or
 // the cause of ctx, before that.
@@ -169,7 +169,7 @@ func (f *follower) followSet(ctx context.Context) error {
 }
 
 // readDue yields the news of the tasks that are due, and watches the new ones that the reader may see.
-// The first read costs no more than the one after Synced would.
+// The first read costs as much as the one after Synced would.
 func (f *follower) readDue(ctx context.Context, tasks []due) error {
 	for _, k := range tasks {
 		var err error
@@ -309,8 +309,8 @@ func (f *follower) takePieces(ctx context.Context, k *followed, a Added) error {
 	return err
 }
 
-// readPieces yields the new pieces. While the store is down it yields none, reports false, and has the
-// task read again. The reader was admitted at the first read of the task, whose owner and upstream are
+// readPieces yields the new pieces. While the store is down it only reports false, and has the task
+// read again. The reader was admitted at the first read of the task, whose owner and upstream are
 // constant.
 func (f *follower) readPieces(ctx context.Context, k *followed) (read bool, err error) {
 	list, err := withPatience(ctx, f.s.core, func(ctx context.Context) ([]json.RawMessage, error) {

@@ -33,7 +33,7 @@ type Heart struct {
 	mu    sync.Mutex // guards all below
 	begun time.Time  // when the last successful beat began
 	// The recent history of Run, see IsSteady.
-	since  time.Time // first beat of the series without a miss
+	since  time.Time // first beat of the present series
 	last   time.Time
 	missed bool // the latest beat failed
 }
@@ -47,7 +47,7 @@ func NewHeart(store Store, replica Replica, expiry time.Duration, log *slog.Logg
 // Replica returns the name of the replica.
 func (h *Heart) Replica() Replica { return h.replica }
 
-// Run beats until ctx ends, and does only that, so that a beat never waits for other work.
+// Run beats until ctx ends, and does only that, so that a beat is always on time.
 func (h *Heart) Run(ctx context.Context) {
 	ticker := time.NewTicker(h.expiry / beatsPerExpiry)
 	defer ticker.Stop()
@@ -116,9 +116,9 @@ func (h *Heart) sayGoodbye(ctx context.Context) error {
 }
 
 // Alive ensures that the store counts this replica as alive before it gets a task or a stream of it,
-// and waits for the store until ctx ends. A replica that was silent for too long, or has not beaten
-// yet, may be unknown there. If it then died before its next beat, no replica would miss it and adopt
-// the task. ErrUnavailable, and ErrDraining once it has said goodbye.
+// and waits for the store until ctx ends. A replica that was silent for too long, or has yet to beat,
+// may be unknown there. If it then died before its next beat, no replica would miss it and adopt the
+// task. ErrUnavailable, and ErrDraining once it has said goodbye.
 func (h *Heart) Alive(ctx context.Context) error {
 	h.mu.Lock()
 	fresh := !h.begun.IsZero() && time.Since(h.begun) < h.expiry
@@ -145,9 +145,9 @@ func (h *Heart) noteBeat(now time.Time, ok bool) {
 	h.last = now
 }
 
-// IsSteady reports whether the heart has beaten without a miss for a whole expiry. Only then this
-// replica may declare others dead, so that an outage of the store, which silences all of them, orphans
-// no task (design.md 0.5).
+// IsSteady reports whether all beats of a whole expiry have succeeded. Only then this replica may
+// declare others dead, so that an outage of the store, which silences all of them, orphans no task
+// (design.md 0.5).
 func (h *Heart) IsSteady() bool {
 	now := time.Now()
 	h.mu.Lock()

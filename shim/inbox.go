@@ -135,7 +135,7 @@ const tokenWait = time.Second
 // kept out of the store. The run owns it.
 type tokenInbox struct {
 	run  *run
-	at   atomic.Int64  // version of the newest change whose token is here, or is no longer awaited
+	at   atomic.Int64  // version of the newest change whose token is here, or is given up
 	came chan struct{} // signals that one has come
 }
 

@@ -91,8 +91,8 @@ func (m *marker) readEpoch(ctx context.Context) (string, error) {
 // forgetEpoch has the next id read the epoch: the store may have another one.
 func (m *marker) forgetEpoch() { m.epoch.Store(nil) }
 
-// describeLost describes a task that the store does not have, if the id is one of this deployment for
-// this owner and upstream, and the task would still be kept, or belongs to another epoch. The task is
+// describeLost describes a task whose record is missing, if the id is one of this deployment for this
+// owner and upstream, and the task would still be kept, or belongs to another epoch. The task is
 // working at first, and failed once its record was missing for lostAfter. Any other id is ErrNotFound.
 func (m *marker) describeLost(ctx context.Context, id ID, owner, upstream string) (Task, error) {
 	if len(id) != idLength {

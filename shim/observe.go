@@ -18,8 +18,8 @@ import (
 )
 
 // This file turns the events of a run into spans, records of the log, metrics, and the moments of the
-// timeline. A run reports its events and waits for none of these. A task has one trace, whatever replicas
-// it visits:
+// timeline. A run reports its events and goes on at once. A task has one trace, whatever replicas it
+// visits:
 //
 //	task {tool}          ends as soon as the task is stored, and is the root
 //	  run {tool}         the first attempt, until it has ended
@@ -29,12 +29,12 @@ import (
 //	    ...
 //
 // A span is exported at its end, and that of an attempt may last for hours, or be lost with its replica. So
-// it stays without children: the spans of an attempt hang below the short span that came before.
+// it has no children: the spans of an attempt hang below the short span that came before.
 
 // observation reports on a run. The run owns it. above and span are set before the run has its record.
 type observation struct {
 	run *run
-	// above is the parent of this attempt's spans. It is exported already. Without a tracer it is the
+	// above is the parent of this attempt's spans. It is exported already. If tracing is off it is the
 	// caller's span, which the server may need.
 	above trace.SpanContext
 	span  trace.Span // of the attempt
@@ -130,8 +130,8 @@ func (w *observation) noteRetried(runs int) {
 	w.noteMoment(KindRetried, "")
 }
 
-// noteUnsent reports that this replica is about to send a call that it does not have in flight: its sending
-// is reported again. how is a value of semconv.Recovery.
+// noteUnsent reports that this replica is about to send an adopted call itself: its sending is reported
+// again. how is a value of semconv.Recovery.
 func (w *observation) noteUnsent(how string) {
 	w.countRecovery(how)
 	w.run.mu.Lock()
@@ -140,7 +140,7 @@ func (w *observation) noteUnsent(how string) {
 }
 
 // countRecovery counts how a call that was taken over goes on: a value of semconv.Recovery. A question
-// outside of any call goes the same way, but is not adopted.
+// outside of any call goes the same way, and is left out.
 func (w *observation) countRecovery(how string) {
 	if w.adopted {
 		w.run.srv.metrics.Recovered(w.run.ctx, how)
@@ -172,7 +172,7 @@ func (w *observation) noteQueue() (over func(error)) {
 
 // finish is how an attempt ended.
 type finish struct {
-	status  Status // Working if the task has not ended
+	status  Status // Working while the task goes on
 	outcome string
 	kind    string // error.type; "" for none
 }
@@ -392,8 +392,8 @@ func (w *observation) logEnd(f finish) {
 	w.logEvent(kind, level, message, more...)
 }
 
-// noteAsked reports questions that are open now, and settled how each ended, nil for withdrawn: never their
-// contents. again says that another replica has reported them.
+// noteAsked reports questions that are open now, and settled how each ended, nil for withdrawn; contents
+// are left out. again says that another replica has reported them.
 func (w *observation) noteAsked(q []Question, again bool) (settled func(how []string)) {
 	r := w.run
 	ctx, attrs := w.contextOfRun(), attrsOf(r.record.constantPart())
@@ -422,7 +422,7 @@ func (w *observation) noteAsked(q []Question, again bool) (settled func(how []st
 				span.SetStatus(codes.Error, "")
 			}
 			span.End()
-			if !since.IsZero() { // else they were never delivered
+			if !since.IsZero() { // else they are still undelivered
 				r.srv.metrics.Answered(r.ctx, outcome, time.Since(since))
 			}
 		}

@@ -40,7 +40,7 @@ func (o *observer) attemptAttrs(t Task) []attribute.KeyValue {
 	return []attribute.KeyValue{semconv.TaskAttempt.Int64(t.Lease.Adoption + 1), semconv.Replica.String(string(o.replica))}
 }
 
-// attrsOf returns the attributes of each span of a task, or of a call without one.
+// attrsOf returns the attributes of each span of a task, or of a plain call.
 func attrsOf(t Task) []attribute.KeyValue {
 	attrs := make([]attribute.KeyValue, 0, 8)
 	attrs = append(attrs, semconv.Upstream.String(t.Upstream))

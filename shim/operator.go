@@ -15,9 +15,9 @@ type Query struct {
 	Tool     string // or the method, for other requests than tools/call
 	Statuses []Status
 	Owner    *string
-	// Lists are the list keys of the Owner. If there are some, tasks without a list key are left out.
+	// Lists are the list keys of the Owner. If there are some, only tasks with a list key are found.
 	Lists   []string
-	Replica Replica // runs them, so they have not ended
+	Replica Replica // runs them, so they are still open
 	Prefix  string  // of the id
 	// Before and After bound the time of creation.
 	Before, After time.Time
@@ -36,12 +36,12 @@ type Standing struct {
 	About   []byte    // its last Report; nil once that has expired
 }
 
-// Overview has the operations of a store for operators, beyond those of a Store. Calls and tasks work without
-// it. Every method may return ErrUnavailable.
+// Overview has the operations of a store for operators, beyond those of a Store. Calls and tasks do not
+// depend on it. Every method may return ErrUnavailable.
 type Overview interface {
 	// Search returns a page of summaries, by time of creation, with the cursor of the next ("" after the
 	// last). A cursor stays valid while tasks come and go. A page may be short, or empty, if the search had
-	// to go through many tasks. Calls that have not become tasks are found as well. ErrCursor.
+	// to go through many tasks. Hidden calls are found as well. ErrCursor.
 	Search(ctx context.Context, q Query) ([]Task, string, error)
 	// Sweep forgets some entries that Search looks through but whose tasks are gone.
 	Sweep(ctx context.Context) error
@@ -57,8 +57,8 @@ type Overview interface {
 	Changes(ctx context.Context, changed func()) error
 }
 
-// Operator sees and stops everybody's calls and tasks. It checks no Principal: its holder has to check the
-// right of its users to all of that.
+// Operator sees and stops everybody's calls and tasks. Its holder has to check the right of its users to all
+// of that, since it takes no Principal.
 type Operator struct {
 	s     *Shim
 	store Overview
@@ -93,7 +93,7 @@ func (o *Operator) Read(ctx context.Context, id ID, part Part) (Task, error) {
 const messageStopped = "cancelled by an operator"
 
 // Cancel ends a call or a task as Cancelled on an operator's behalf: its server is told without a token of
-// its owner. by names the operator, for the timeline. One that has ended is returned with ErrFinal.
+// its owner. by names the operator, for the timeline. If it has ended, it is returned with ErrFinal.
 // ErrNotFound.
 func (o *Operator) Cancel(ctx context.Context, id ID, by string) (Task, error) {
 	t, err := o.s.readRecord(ctx, id, Summary)
@@ -122,7 +122,7 @@ func (s *Shim) readLoads() map[string]metrics.Load {
 		all[name] = metrics.Load{Calls: srv.slots.inFlight(), Queued: srv.countWaiting(), Tools: map[string]metrics.ToolLoad{}}
 	}
 	for _, r := range s.runs.listRuns() {
-		if tools := all[r.srv.name].Tools; tools != nil { // else its upstream is no longer served
+		if tools := all[r.srv.name].Tools; tools != nil { // else its upstream was removed
 			tool := r.call.Request.tool()
 			tools[tool] = withRun(tools[tool], r)
 		}
@@ -131,7 +131,7 @@ func (s *Shim) readLoads() map[string]metrics.Load {
 }
 
 // withRun returns the load of a tool with one more run. A run that holds its lock just now, maybe for a
-// client that does not read, counts as it did before, so that counting does not wait for it.
+// client that does not read, counts as it did before, so that counting goes on at once.
 func withRun(l metrics.ToolLoad, r *run) metrics.ToolLoad {
 	if r.mu.TryLock() {
 		one := loadOf(r)
@@ -164,5 +164,5 @@ func loadOf(r *run) (l metrics.ToolLoad) {
 	return l
 }
 
-// Draining reports whether this replica takes no new calls.
+// Draining reports whether this replica refuses new calls.
 func (o *Operator) Draining() bool { return o.s.draining.Load() }

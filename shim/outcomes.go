@@ -54,8 +54,8 @@ type outcomes struct {
 	bytes int64
 }
 
-// holdEnding keeps an ending until it has settled, and reports whether it does. Without room the ending
-// is dropped: bounded memory comes before a second chance.
+// holdEnding keeps an ending until it has settled, and reports whether it does. If there is no room the
+// ending is dropped: bounded memory comes before a second chance.
 func (o *outcomes) holdEnding(e ending) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -15,18 +15,18 @@ func (c Call) keepsHints() bool { return c.Partials && (c.Handle || c.Demand) }
 
 // pieceWriter writes to the record, in batches, the pieces that a server says while its call runs. At
 // most one goroutine writes at a time, so that batches arrive in order. The run owns it, and run.mu
-// guards it. It is nil for a call without pieces.
+// guards it. It is nil if readers get only the result.
 type pieceWriter struct {
 	run     *run
-	batcher               // the pieces that are not stored yet
+	batcher               // the unstored pieces
 	due     bool          // a timer will have the next batch written
 	writing chan struct{} // closed after the current write; nil between writes
 	stopped bool          // the run has ended: writing is over
 	halted  chan struct{} // closed by haltWriting
 }
 
-// newPieceWriter returns the writer of a run, or nil if readers get no pieces: hints are kept only if
-// the client opted in.
+// newPieceWriter returns the writer of a run, or nil if readers get only the result: hints are kept
+// only if the client opted in.
 func newPieceWriter(r *run) *pieceWriter {
 	c, p := &r.call, r.policy.Partials
 	if !c.Handle && !c.Demand || !p.Content && !c.Partials {
@@ -43,7 +43,7 @@ func (w *pieceWriter) resumeAt(p Position) {
 }
 
 // gatherProgress takes a piece of content, or a hint (protocol.md 6.4.2). If messages are content,
-// progress without one is no piece: its numbers are not part of any result. run.mu is held.
+// progress without one is skipped: its numbers are not part of any result. run.mu is held.
 func (w *pieceWriter) gatherProgress(p Progress) {
 	switch {
 	case w == nil:
@@ -131,7 +131,7 @@ func (w *pieceWriter) writeQueue(done chan struct{}) {
 			w.goBack(at)
 			work.PauseUntil(w.halted, spreadPause(d))
 		case errors.Is(err, ErrNotFound) && w.restoresRecord(): // the position is too far now
-		case errors.Is(err, ErrUnavailable), errors.Is(err, ErrNotFound): // unless an earlier write succeeds, the end of the task writes them
+		case errors.Is(err, ErrUnavailable), errors.Is(err, ErrNotFound): // the end of the task writes them, if they are still left then
 			work.PauseUntil(w.halted, spreadPause(d))
 			d = min(2*d, retryMost)
 		default:
@@ -186,8 +186,8 @@ func (w *pieceWriter) goBack(at Position) {
 	}
 }
 
-// unstoredBatches closes the gathering batch, and returns the batches that may not be stored, and their
-// position. run.mu is held.
+// unstoredBatches closes the gathering batch, and returns the batches that may still be unstored, and
+// their position. run.mu is held.
 func (w *pieceWriter) unstoredBatches() ([]Batch, Position) {
 	if w == nil {
 		return nil, 0
@@ -232,8 +232,7 @@ func (w *pieceWriter) drainPieces(ctx context.Context) {
 	}
 }
 
-// haltWriting ends the writing and waits for the current write. Pieces that are not stored stay in the
-// queue.
+// haltWriting ends the writing and waits for the current write. Unstored pieces stay in the queue.
 func (w *pieceWriter) haltWriting() {
 	if w == nil {
 		return
@@ -253,8 +252,8 @@ func (w *pieceWriter) haltWriting() {
 }
 
 // addTail adds the unstored pieces to the change that ends the task: the tail and the final status are
-// one step (design.md 0.19, P3). A cancelled task shows nothing more (P13). haltWriting has been
-// called.
+// one step (design.md 0.19, P3). A cancelled task shows only its earlier pieces (P13). haltWriting has
+// been called.
 func (w *pieceWriter) addTail(c *Change) {
 	if w != nil && c.To != Cancelled {
 		c.Tail, c.At = w.queuedBatches()

@@ -15,7 +15,7 @@ import (
 // reply; the call parked again, with all open questions, if answers are missing or new questions came;
 // or, if the caller can take a task or be told of one, a task after another grace or After. Of c it
 // takes Upstream, Principal, Request.Method and Name, Handle, After, TTL, Stay and Stream. If ctx ends,
-// the call is cancelled, unless Stay.
+// the call is cancelled; with Stay it goes on.
 //
 // Answers that were given before are ignored (T36): the caller waits for the outcome of the call, or is
 // asked the questions that are open now. Several callers may do so at a time.
@@ -146,8 +146,8 @@ func (w *waiter) awaitAnswer(ctx context.Context) (Answered, error) {
 	}
 }
 
-// tellProgress sends the caller the progress in the record, if the call runs on another replica. That
-// replica records the newest progress at each poll interval.
+// tellProgress sends the caller the progress in the record, if the call runs on another replica. The
+// other replica records the newest progress at each poll interval.
 func (w *waiter) tellProgress() {
 	p := w.task.Progress.Params
 	if w.run != nil || w.call.Stream == nil || p == nil || bytes.Equal(p, w.progress) {

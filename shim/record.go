@@ -10,12 +10,12 @@ import (
 )
 
 // record is the stored record of a run: the changes of the run go out one after the other, so that each
-// arrives before the next. The run owns it. run.mu guards all fields that name no other guard.
+// arrives before the next. The run owns it. run.mu guards all fields but those that name another guard.
 type record struct {
 	run    *run
 	id     ID
 	made   Task // as it was created or adopted
-	hidden bool // the call is not a task yet (design.md 0.13)
+	hidden bool // the call is still to become a task (design.md 0.13)
 	lease  Lease
 	over   chan struct{} // closed after the last write to the record
 	born   time.Time     // by this process's clock; only differences count
@@ -94,10 +94,10 @@ func (rec *record) applyChange(ctx context.Context, change func() Change) (Task,
 	return t, err
 }
 
-// obeyRefusal ends the upstream call after a refused write under this lease said that this replica must
-// not run the task, or no longer. If the run has had another lease since, the refusal is ignored. A
-// record that is unknown is no such case: a running task does not expire, so the store has forgotten
-// it, and its end brings it back (design.md 0.20). t is the task as far as the refusal says it.
+// obeyRefusal ends the upstream call after a refused write under this lease said that this replica has
+// no right to run the task any more. If the run has had another lease since, the refusal is ignored. An
+// unknown record does not end the call: a running task never expires, so the store has forgotten it,
+// and its end brings it back (design.md 0.20). t is the task as far as the refusal says it.
 func (rec *record) obeyRefusal(err error, under Lease, t Task) {
 	switch {
 	case errors.Is(err, ErrLeaseLost):

@@ -10,14 +10,14 @@ import (
 // mostRuns bounds how often a call is begun under recover: retry.
 const mostRuns = 3
 
-// errLost ends a task whose call has an outcome that can no longer be learned (design.md 0.5).
+// errLost ends a task whose call has an outcome that stays unknown (design.md 0.5).
 var errLost = &UpstreamError{Kind: "lost", Message: "the replica that ran this call was lost; the upstream may have finished the work"}
 
 // continuesUnder reports whether a run may go on after this replica has just adopted its task, and then
 // gives the run the new lease. It may if the store only went back in time, to before the run's lease:
-// then the new lease is not newer. A newer one says that another replica has had the task meanwhile,
-// and may have answered its questions or sent it again. A run that was cancelled, or has ended, does
-// not go on.
+// then the new lease is older or the same. A newer one says that another replica has had the task
+// meanwhile, and may have answered its questions or sent it again. A run that was cancelled, or has
+// ended, stops here.
 func (r *run) continuesUnder(l Lease) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,8 +72,8 @@ func (r *run) recoverCall(t Task) (Reply, error) {
 }
 
 // mayRunAgain reports whether the owner allows another run, the number of runs is below mostRuns, and
-// readers got no pieces of the first. The caller of a call without a task is told that it was lost.
-// run.mu is held, or this is the goroutine of the upstream call.
+// the first one showed no pieces. The caller of a hidden call is told that it was lost. run.mu is held,
+// or this is the goroutine of the upstream call.
 func (r *run) mayRunAgain(t Task) bool {
 	return r.policy.Retry && r.begun < mostRuns && t.Position == 0 && t.Visible
 }
@@ -91,8 +91,8 @@ func (r *run) runAgain() (Reply, error) {
 	return r.sendAnew(semconv.RecoveryRetried)
 }
 
-// sendAnew sends a call that this replica does not have in flight yet. It waits for its turn like any
-// other, but is not refused: the task was acknowledged. how is a value of semconv.Recovery.
+// sendAnew sends an adopted call itself. It waits for its turn like any other, but is always admitted:
+// the task was acknowledged. how is a value of semconv.Recovery.
 func (r *run) sendAnew(how string) (Reply, error) {
 	if r.call.Request.Params == nil { // it was sent, and its record has dropped them
 		return Reply{}, errLost

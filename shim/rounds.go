@@ -12,8 +12,8 @@ import (
 )
 
 // This file answers servers that ask with their result: the call ends with questions, and is made again
-// with the answers (protocol.md 2.7). Between two rounds the server has no request of the call, so
-// another replica can go on from the record.
+// with the answers (protocol.md 2.7). Between two rounds all of the call is in the record, so another
+// replica can go on from there.
 
 // mostRounds bounds how often one call is made again with answers.
 const mostRounds = 100
@@ -29,14 +29,15 @@ type round struct {
 	N int `json:"n"` // number of this round, from 1
 	// State is returned to the server as it spelt it; nil for none.
 	State json.RawMessage `json:"state,omitempty"`
-	// Again says that the server is called again once the questions are settled, without the answers.
+	// Again says that the server is called again once the questions are settled, but gets only the
+	// request.
 	Again bool `json:"again,omitempty"`
-	// Heard is the furthest progress that the server has reported by then, nil for none.
+	// Heard is the furthest progress that the server has reported by then, or nil.
 	Heard *float64 `json:"heard,omitempty"`
-	// Questions are the server's, without their contents, which are in the mailbox.
+	// Questions are the server's; their contents are in the mailbox.
 	Questions []asked `json:"questions,omitempty"`
 	// noted says that the record has the round, or may have it. Until then it must stay out of the
-	// record: an adopter of the call would ask without contents.
+	// record: an adopter of the call would ask empty questions.
 	noted bool
 }
 
@@ -53,11 +54,11 @@ type asked struct {
 type rounds struct {
 	run *run
 	// heard is the furthest progress that the server has reported, and before its value when the server
-	// last asked; nil for none.
+	// last asked; nil at first.
 	heard, before *float64
 	// open is the server's request for input that still waits for its retry.
 	open *round
-	// away: the call has given its slot back, since the server has no request of it.
+	// away: the call has given its slot back, since the server only waits.
 	away bool
 }
 
@@ -95,7 +96,7 @@ func (rs *rounds) sendRounds() (Reply, error) {
 	}
 }
 
-// sendOnce makes the upstream call once. A call that was not sent because the store was unavailable is
+// sendOnce makes the upstream call once. A call that stayed unsent because the store was unavailable is
 // made again: a task waits for the store until its own time is over, a blocking caller for
 // StoreTimeout.
 func (rs *rounds) sendOnce(retry *Retry) (Reply, error) {
@@ -121,7 +122,7 @@ func (rs *rounds) sendOnce(retry *Retry) (Reply, error) {
 }
 
 // upstreamRequest returns the request for the upstream client: the client's request with the answers
-// for the server (nil for none), and the time that it may take.
+// for the server, if any, and the time that it may take.
 func (r *run) upstreamRequest(retry *Retry) Request {
 	req := r.call.Request
 	req.Rounds, req.Limits, req.Retry = r.call.Asking != AskNever, r.policy.Questions, retry
@@ -265,7 +266,7 @@ func (rs *rounds) waitBetween(n int) error {
 	return rs.persistRound()
 }
 
-// leavePlace gives the slot back while a round is open: the server has no request of the call.
+// leavePlace gives the slot back while a round is open, since the server only waits.
 func (rs *rounds) leavePlace() {
 	rs.run.ticket.dropSlots()
 	rs.away = true

@@ -120,8 +120,8 @@ func New(o Options) (*Shim, error) {
 }
 
 // Serve replaces the servers. Calls and tasks under way go on as they began. Those of a server that
-// stays count towards its new limits; a server that is left out is unknown from now on. One
-// goroutine at a time calls Serve.
+// stays count towards its new limits; a server that is left out is unknown from now on. Serve is
+// called by one goroutine at a time.
 func (s *Shim) Serve(servers map[string]Server) {
 	next := make(map[string]*server, len(servers))
 	for name, srv := range servers {

@@ -261,7 +261,7 @@ type Task struct {
 	ToolError bool
 	// OutcomeSize is the length of the outcome in bytes, also where the outcome is not read.
 	OutcomeSize int64
-	// Unknown is that of the outcome, also where that is not read.
+	// Unknown is the outcome's, also where the outcome is not read.
 	Unknown bool
 	// Timeline is the history of the task, oldest first. Only Get with WithTimeline or WithAll fills it
 	// in, and a caller of Create.
