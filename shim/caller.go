@@ -14,7 +14,7 @@ import (
 // 0.13).
 const retryCreate = time.Second
 
-// never is the grace of a call whose duration never makes it a task.
+// never is the grace of a call that blocks however long it takes.
 const never = time.Duration(math.MaxInt64)
 
 // leftMessage is the status message of a task whose client left before it got the handle.

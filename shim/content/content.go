@@ -1,6 +1,6 @@
-// Package content makes and reads the content blocks of results (protocol.md 6.4). What comes in
-// is what a server says while a call runs, and its result; what goes out are blocks, as JSON. A
-// block is the same in every dialect, and nothing here keeps any state.
+// Package content makes and reads the content blocks of results (protocol.md 6.4). Its input is a
+// server's messages during a call, and its result; its output is blocks, as JSON. A block is the same
+// in every dialect, and the package keeps no state.
 package content
 
 import (
@@ -11,16 +11,16 @@ import (
 	"taskgate/internal/jsonrpc"
 )
 
-// Keys of a block's _meta that say what the block was made of.
+// Keys of a block's _meta that name the origin of the block.
 const (
 	metaProgress = "dev.taskgate/progress"
 	metaLeftOut  = "dev.taskgate/leftOut"
 )
 
-// Text is a block that is a text.
+// Text makes a text block.
 func Text(text string) json.RawMessage { return textWith(text, "", nil) }
 
-// textWith is a text with one member of _meta, or none.
+// textWith makes a text block with at most one member of _meta.
 func textWith(text, meta string, value []byte) json.RawMessage {
 	b := append(make([]byte, 0, 64+len(text)+len(value)), `{"type":"text","text":`...)
 	b = jsonrpc.AppendString(b, text)
@@ -32,8 +32,8 @@ func textWith(text, meta string, value []byte) json.RawMessage {
 	return append(b, '}')
 }
 
-// Progress is the hint that a progress notification makes: its message, else its numbers,
-// which are in _meta then as well. A total of 0 is none.
+// Progress makes the hint of a progress notification: its message, else its numbers, which are in _meta
+// then as well. A total of 0 is unknown.
 func Progress(message string, progress, total float64) json.RawMessage {
 	if message != "" {
 		return Text(message)
@@ -45,7 +45,7 @@ func Progress(message string, progress, total float64) json.RawMessage {
 	return textWith(Numbers(progress, total), metaProgress, append(value, '}'))
 }
 
-// Numbers spells progress without a message: n/total, or n.
+// Numbers spells progress that has only numbers: n/total, or n.
 func Numbers(progress, total float64) string {
 	if total > 0 {
 		return number(progress) + "/" + number(total)
@@ -55,8 +55,8 @@ func Numbers(progress, total float64) string {
 
 func number(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
-// LeftOut tells the reader of pieces that are missing: how many, or 0 for all that come from
-// here on.
+// LeftOut makes the block that tells the reader of missing pieces: how many, or 0 for all that come
+// from here on.
 func LeftOut(n int, why string) json.RawMessage {
 	if n == 0 {
 		return textWith("[further partial results are left out: "+why+"]", metaLeftOut, []byte(`{}`))
@@ -64,13 +64,13 @@ func LeftOut(n int, why string) json.RawMessage {
 	return textWith(fmt.Sprintf("[%d partial results are left out: %s]", n, why), metaLeftOut, fmt.Appendf(nil, `{"count":%d}`, n))
 }
 
-// IsLeftOut reports whether a block is one that LeftOut made.
+// IsLeftOut reports whether LeftOut made a block.
 func IsLeftOut(block json.RawMessage) bool {
 	_, ok := jsonrpc.Get(block, "_meta", metaLeftOut)
 	return ok
 }
 
-// Blocks are the content blocks of a result.
+// Blocks returns the content blocks of a result.
 func Blocks(result json.RawMessage) []json.RawMessage {
 	content, _ := jsonrpc.Get(result, "content")
 	var blocks []json.RawMessage
@@ -80,7 +80,7 @@ func Blocks(result json.RawMessage) []json.RawMessage {
 	return blocks
 }
 
-// Array is a JSON array of values.
+// Array makes a JSON array of values.
 func Array(values []json.RawMessage) json.RawMessage {
 	size := 2 + len(values)
 	for _, v := range values {

@@ -9,11 +9,10 @@ import (
 	"taskgate/internal/jsonrpc"
 )
 
-// Merge makes the result of a call that streamed (protocol.md 6.4.4): its content
-// is exactly all segments in order. Those that were streamed come first, then what
-// the server's own result adds to them, which is returned as well. All other fields
-// are the server's, byte for byte; and so is the whole result if nothing had been
-// streamed before.
+// Merge makes the result of a call that streamed (protocol.md 6.4.4): its content is exactly all
+// segments in order. The streamed ones come first, then those that the server's own result adds, which
+// are returned as well. All other fields are the server's, byte for byte; and so is the whole result if
+// the call streamed nothing.
 func Merge(result json.RawMessage, streamed []json.RawMessage) (merged json.RawMessage, added []json.RawMessage) {
 	added = rest(streamed, Blocks(result))
 	if len(streamed) == 0 {
@@ -21,14 +20,14 @@ func Merge(result json.RawMessage, streamed []json.RawMessage) (merged json.RawM
 	}
 	out, err := jsonrpc.Set(result, Array(append(streamed[:len(streamed):len(streamed)], added...)), "content")
 	if err != nil {
-		return result, Blocks(result) // no object: there is nothing to merge with
+		return result, Blocks(result) // not an object, so nothing is merged
 	}
 	return out, added
 }
 
-// rest is what a result has besides what was streamed: where that is how the result
-// begins, what follows it, else all of it. Texts count by what they say together, however
-// they are cut into blocks; any other block has to be the same.
+// rest returns the blocks that a result adds to the streamed ones: if the result begins with those, the
+// blocks after them, else all. Texts are compared as one text, however they are cut into blocks; any
+// other block has to be the same.
 func rest(streamed, blocks []json.RawMessage) []json.RawMessage {
 	at := reader{blocks: blocks}
 	for _, b := range streamed {
@@ -41,7 +40,7 @@ func rest(streamed, blocks []json.RawMessage) []json.RawMessage {
 	return at.left()
 }
 
-// textOf is the text of a block that is one.
+// textOf returns the text of a text block.
 func textOf(b json.RawMessage) (string, bool) {
 	kind, _ := jsonrpc.GetString(b, "type")
 	text, ok := jsonrpc.GetString(b, "text")
@@ -51,10 +50,10 @@ func textOf(b json.RawMessage) (string, bool) {
 // reader goes through the blocks of a result.
 type reader struct {
 	blocks []json.RawMessage
-	said   int // bytes of the first block's text that are behind
+	said   int // bytes of the first block's text that are read already
 }
 
-// says reports whether the blocks go on with this text, and goes behind it.
+// says reports whether the blocks go on with this text, and moves past it.
 func (r *reader) says(text string) bool {
 	for text != "" {
 		if len(r.blocks) == 0 {
@@ -82,7 +81,7 @@ func (r *reader) says(text string) bool {
 	return true
 }
 
-// has reports whether the next block is this one, and goes behind it.
+// has reports whether the next block is this one, and moves past it.
 func (r *reader) has(block json.RawMessage) bool {
 	if len(r.blocks) == 0 || r.said > 0 || !sameJSON(r.blocks[0], block) {
 		return false
@@ -91,7 +90,7 @@ func (r *reader) has(block json.RawMessage) bool {
 	return true
 }
 
-// left are the blocks that were not gone behind: of one that was begun, its end.
+// left returns the blocks that are still unread, beginning with the rest of a partly read one.
 func (r *reader) left() []json.RawMessage {
 	if r.said == 0 {
 		if len(r.blocks) == 0 {
@@ -107,7 +106,7 @@ func (r *reader) left() []json.RawMessage {
 	return append([]json.RawMessage{cut}, r.blocks[1:]...)
 }
 
-// sameJSON compares what two values say, however they are spelt.
+// sameJSON compares two values, however they are spelt.
 func sameJSON(a, b json.RawMessage) bool {
 	if bytes.Equal(a, b) {
 		return true
@@ -117,7 +116,7 @@ func sameJSON(a, b json.RawMessage) bool {
 	return errX == nil && errY == nil && reflect.DeepEqual(x, y)
 }
 
-// valueOf reads a value, with its numbers as they are spelt.
+// valueOf reads a value and keeps the spelling of its numbers.
 func valueOf(v json.RawMessage) (out any, err error) {
 	d := json.NewDecoder(bytes.NewReader(v))
 	d.UseNumber()

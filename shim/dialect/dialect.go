@@ -1,9 +1,8 @@
-// Package dialect spells tasks on the wire: the field names and status rules of
-// each task dialect, and nothing else. Every function is pure; it neither reads a
-// store nor knows who asks.
+// Package dialect spells tasks on the wire: the field names and status rules of each task dialect.
+// Every function is pure; stores and callers are unknown here.
 //
-// One record has several spellings: [Ext] is the io.modelcontextprotocol/tasks
-// extension of the modern protocol, [Legacy] the experimental tasks of 2025-11-25.
+// A record has several spellings: [Ext] is the io.modelcontextprotocol/tasks extension of the
+// modern protocol, [Legacy] the experimental tasks of 2025-11-25.
 package dialect
 
 import (
@@ -14,8 +13,8 @@ import (
 	"taskgate/shim"
 )
 
-// timestamp is ISO 8601 in UTC with milliseconds, as both dialects want
-// createdAt and lastUpdatedAt (protocol.md T19, L10).
+// timestamp is ISO 8601 in UTC with milliseconds, as both dialects require for createdAt and
+// lastUpdatedAt (protocol.md T19, L10).
 const timestamp = "2006-01-02T15:04:05.000Z"
 
 // object builds one JSON object by appending members.
@@ -55,8 +54,8 @@ func (o *object) time(name string, v time.Time) {
 
 func (o *object) done() []byte { return append(o.b, '}') }
 
-// task appends the members that every dialect shares, with the dialect's own
-// names for the two durations.
+// task appends the members that every dialect shares, with the dialect's own names for the two
+// durations.
 func (o *object) task(t shim.Task, ttl, poll string) {
 	o.str("taskId", string(t.ID))
 	o.str("status", string(t.Status))

@@ -8,8 +8,7 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// ErrorObject spells a JSON-RPC error object {code, message, data?} without
-// touching data.
+// ErrorObject spells a JSON-RPC error object {code, message, data?}, with data as it is.
 func ErrorObject(code int64, message string, data json.RawMessage) json.RawMessage {
 	o := newObject(64 + len(message) + len(data))
 	o.num("code", code)
@@ -20,12 +19,11 @@ func ErrorObject(code int64, message string, data json.RawMessage) json.RawMessa
 	return o.done()
 }
 
-// ErrorCode is the code that a client of this version gets to see for an error
-// code of an upstream's own (protocol.md 7.5). Where wrap is true, the original
-// error goes into data.original, because its code says something else to the
-// client, or nothing that it may be told:
+// ErrorCode returns the code that a client of this version sees for an upstream's own error code
+// (protocol.md 7.5). If wrap is true, the original error goes into data.original, because its code
+// would mislead the client, or is not for it to know:
 //
-//   - what is between the gateway and the upstream is nothing a client can mend;
+//   - errors between the gateway and the upstream are out of the client's hands;
 //   - a modern client must not get a legacy -32002, nor any code that only the
 //     specification may define;
 //   - to a client of 2026-06-30, -32001, -32003 and -32004 are the gateway's own
@@ -46,14 +44,14 @@ func ErrorCode(version string, code int64) (spelt int64, wrap bool) {
 	return code, false
 }
 
-// Original is the data of an error that stands for another one.
+// Original is the data of an error that replaces another one.
 func Original(e json.RawMessage) json.RawMessage {
 	o := newObject(len(e) + 16)
 	o.raw("original", e)
 	return o.done()
 }
 
-// errorFor is an upstream's error object as a client of this version may see it.
+// errorFor returns an upstream's error object as a client of this version may see it.
 func errorFor(version string, e json.RawMessage) []byte {
 	raw, ok := jsonrpc.Get(e, "code")
 	if !ok {

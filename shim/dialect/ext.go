@@ -14,12 +14,11 @@ const OriginExt = "ext"
 // Ext is the io.modelcontextprotocol/tasks extension (protocol.md section 3).
 var Ext extension
 
-// extension has no state; it is a type so that the dialects read alike at their
-// callers.
+// extension is an empty type, so that callers of both dialects read alike.
 type extension struct{}
 
-// Created is the CreateTaskResult of a new task: flat, and without outcome,
-// questions or requestState (T14, T15).
+// Created is the CreateTaskResult of a new task: flat, and free of outcome, questions and
+// requestState (T14, T15).
 func (extension) Created(t shim.Task) json.RawMessage {
 	o := newObject(320)
 	o.str("resultType", "task")
@@ -27,17 +26,16 @@ func (extension) Created(t shim.Task) json.RawMessage {
 	return o.done()
 }
 
-// Got is the result of tasks/get: resultType is always "complete" (T22), and what
-// follows the shared members depends on the status (T23–T28). The version is that
-// of the client who reads; see ErrorCode.
+// Got is the result of tasks/get: resultType is always "complete" (T22), and the members after the
+// shared ones depend on the status (T23–T28). version is the reader's; see ErrorCode.
 func (e extension) Got(version string, t shim.Task) json.RawMessage {
 	o := newObject(e.size(t))
 	o.str("resultType", "complete")
 	return e.detailed(o, version, t)
 }
 
-// Changed is the params of notifications/tasks: what tasks/get would show now,
-// without being a result (T43).
+// Changed is the params of notifications/tasks: the members that tasks/get would show now, outside
+// of a result (T43).
 func (e extension) Changed(version string, t shim.Task) json.RawMessage {
 	return e.detailed(newObject(e.size(t)), version, t)
 }
@@ -71,8 +69,8 @@ func (extension) detailed(o *object, version string, t shim.Task) []byte {
 // Ack is the empty acknowledgement of tasks/update and tasks/cancel (T34, T41).
 func (extension) Ack() json.RawMessage { return json.RawMessage(`{"resultType":"complete"}`) }
 
-// InputRequests are all outstanding questions and only those (T24), as a modern
-// client is asked, in a task or by a result (2.7).
+// InputRequests are exactly the outstanding questions (T24), in the form for a modern client, in a
+// task or by a result (2.7).
 func InputRequests(questions []shim.Question) json.RawMessage {
 	o := newObject(256)
 	for _, q := range questions {
@@ -84,7 +82,7 @@ func InputRequests(questions []shim.Question) json.RawMessage {
 		if q.Params != nil {
 			r.raw("params", asked(q.Params))
 		} else {
-			// The schema lets roots/list go without; go-sdk 1.8.0's client fails on it
+			// The schema lets roots/list omit params; go-sdk 1.8.0's client fails on that
 			// ("unexpected end of JSON input").
 			r.raw("params", []byte("{}"))
 		}
@@ -93,10 +91,9 @@ func InputRequests(questions []shim.Question) json.RawMessage {
 	return o.done()
 }
 
-// asked are the params of a question without what only means something to a legacy
-// client: the id by which a URL elicitation is reported as complete (protocol.md
-// 7.4), a task to be made of it, and the marks of its envelope. The rest is the
-// server's, byte for byte.
+// asked returns the params of a question after removing the members that only legacy clients use:
+// the id by which a URL elicitation is reported as complete (protocol.md 7.4), a task to be made of
+// it, and the marks of its envelope. The rest is the server's, byte for byte.
 func asked(params json.RawMessage) json.RawMessage {
 	for _, path := range [][]string{
 		{"elicitationId"}, {"task"}, {"_meta", mcp.MetaProgressToken}, {"_meta", mcp.MetaRelatedTask},
@@ -111,10 +108,9 @@ func asked(params json.RawMessage) json.RawMessage {
 	return params
 }
 
-// inlined is a result as it stands inside a completed task: with the resultType
-// that a 2026-07-28 result must carry (clients reject one without it,
-// protocol.md Appendix C.2), and without related-task metadata (T29, H14).
-// Everything else is the upstream's, byte for byte.
+// inlined returns a result in the form for a completed task: with the resultType that a 2026-07-28
+// result must carry (clients reject one without it, protocol.md Appendix C.2), but free of
+// related-task metadata (T29, H14). All other members are the upstream's, byte for byte.
 func inlined(result json.RawMessage) []byte {
 	var have [2]json.RawMessage
 	jsonrpc.Pick(result, []string{"resultType", "_meta"}, have[:]) // in one pass: it may be large

@@ -16,16 +16,15 @@ var Legacy legacy
 
 type legacy struct{}
 
-// Created is the CreateTaskResult of a new task: wrapped, and always working
-// (L6, L8).
+// Created is the CreateTaskResult of a new task: wrapped, and always working (L6, L8).
 func (l legacy) Created(t shim.Task) json.RawMessage {
 	o := newObject(384)
 	o.raw("task", l.fields(t))
 	return o.done()
 }
 
-// Got is a task without its outcome: the result of tasks/get and tasks/cancel,
-// and the params of notifications/tasks/status (L10, L24, L34).
+// Got is a task without its outcome: the result of tasks/get and tasks/cancel, and the params of
+// notifications/tasks/status (L10, L24, L34).
 func (l legacy) Got(t shim.Task) json.RawMessage { return l.fields(t) }
 
 // Listed is the result of tasks/list (L20).
@@ -45,10 +44,9 @@ func (l legacy) Listed(tasks []shim.Task, next string) json.RawMessage {
 	return o.done()
 }
 
-// Result is the answer to tasks/result for a task that has ended: what the call
-// itself would have answered, the result with related-task metadata, or that same
-// JSON-RPC error (L16, L17). A cancelled task has no result of its own; its error
-// says so (L19).
+// Result is the answer to tasks/result for a task that has ended, the same as that of the call
+// itself: the result with related-task metadata, or the JSON-RPC error (L16, L17). A cancelled task
+// has only an error that says so (L19).
 func (legacy) Result(t shim.Task) (json.RawMessage, *shim.RPCError) {
 	switch {
 	case t.Status == shim.Cancelled:
@@ -61,7 +59,7 @@ func (legacy) Result(t shim.Task) (json.RawMessage, *shim.RPCError) {
 	return related(withoutResultType(t.Outcome.Result), t.ID), nil
 }
 
-// fields are those of a Task object.
+// fields returns a Task object.
 func (l legacy) fields(t shim.Task) []byte {
 	t.Status = l.status(t)
 	o := newObject(320)
@@ -83,12 +81,12 @@ func related(result json.RawMessage, id shim.ID) json.RawMessage {
 	value.str("taskId", string(id))
 	out, err := jsonrpc.Set(result, value.done(), "_meta", mcp.MetaRelatedTask)
 	if err != nil {
-		return result // no object, or a _meta that is none: the upstream's own affair
+		return result // the upstream's own affair: the result or its _meta is not an object
 	}
 	return out
 }
 
-// withoutResultType takes away the member that only modern results have.
+// withoutResultType removes the member that only modern results have.
 func withoutResultType(result json.RawMessage) json.RawMessage {
 	if out, err := jsonrpc.Delete(result, "resultType"); err == nil {
 		return out
@@ -96,7 +94,7 @@ func withoutResultType(result json.RawMessage) json.RawMessage {
 	return result
 }
 
-// legacyError is the stored error object, as a legacy client may see it.
+// legacyError returns the stored error object as a legacy client may see it.
 func legacyError(e json.RawMessage) *shim.RPCError {
 	out := &shim.RPCError{Code: mcp.CodeInternal}
 	if err := json.Unmarshal(e, out); err != nil {

@@ -6,15 +6,14 @@ import (
 	"taskgate/shim"
 )
 
-// Partial is the params of notifications/tasks/partial: a batch of content blocks
-// and its number (P1, P4). For modern clients nothing is marked with related-task
-// (H14).
+// Partial is the params of notifications/tasks/partial: a batch of content blocks and its number
+// (P1, P4). Modern clients get no related-task mark (H14).
 func (extension) Partial(id shim.ID, seq int64, content json.RawMessage) json.RawMessage {
 	return partial(id, seq, content).done()
 }
 
-// Partial is the params of notifications/tasks/partial, related to its task like
-// everything that is sent for one (P14).
+// Partial is the params of notifications/tasks/partial, related to its task like all messages for
+// one (P14).
 func (legacy) Partial(id shim.ID, seq int64, content json.RawMessage) json.RawMessage {
 	return related(partial(id, seq, content).done(), id)
 }
