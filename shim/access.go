@@ -185,8 +185,8 @@ func (s *Shim) cancelTask(ctx context.Context, t Task, end Change, message, told
 	return t, err
 }
 
-// bringToken has a call send on an owner's request (an answer or a cancellation) with the token of that
-// request. It returns the token for another replica, "" if the call runs here.
+// bringToken brings the token of an owner's request (an answer or a cancellation) to its call: it gives
+// the token to a run on this replica, or returns it for another one.
 func (s *Shim) bringToken(ctx context.Context, t Task) (token string) {
 	srv, err := s.findServer(t.Upstream)
 	if err != nil || srv.SealToken == nil {

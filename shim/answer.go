@@ -28,7 +28,6 @@ func (s *Shim) Update(ctx context.Context, p Principal, upstream string, id ID, 
 	return err
 }
 
-// resultsOf wraps results as answers.
 func resultsOf(results map[string]json.RawMessage) map[string]Answer {
 	answers := make(map[string]Answer, len(results))
 	for key, result := range results {

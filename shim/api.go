@@ -15,7 +15,7 @@ const (
 	Never    Mode = "never"    // the call blocks, as it did without the gateway
 	Auto     Mode = "auto"     // a task if the call outlasts its grace
 	Always   Mode = "always"   // a task at once, for a caller that can take one
-	Required Mode = "required" // as Always; a caller that takes only replies is refused
+	Required Mode = "required" // as Always; a caller that cannot take a task is refused
 )
 
 // Policy is the operator's policy for one tool.
@@ -52,10 +52,10 @@ type Call struct {
 	// at once (legacy params.task), whatever the mode.
 	Handle bool
 	Demand bool
-	// After is for a caller that takes only replies but can be told of a task in words: how long
-	// its call may take before a task is made all the same, in place of the policy's grace
-	// (design.md 0.10). In mode Required the task is made at once. 0 turns this off; with Handle or
-	// Demand it is ignored.
+	// After is for a caller that cannot take a task but can be told of one in words: how long its
+	// call may take before a task is made all the same, in place of the policy's grace (design.md
+	// 0.10). In mode Required the task is made at once. 0 turns this off; with Handle or Demand it
+	// is ignored.
 	After time.Duration
 	// TTL is the caller's wish, bounded by Policy.TTL; 0 means Policy.TTL.
 	TTL time.Duration
@@ -94,9 +94,9 @@ var (
 	ErrForbidsTask = errors.New("this tool cannot be called as a task")
 	// ErrRemoved: this server was removed; its tasks can still be read.
 	ErrRemoved = errors.New("this server is no longer offered; its tasks can still be read")
-	// ErrDraining: this replica is shutting down, and the call was unsent.
+	// ErrDraining: this replica is shutting down and has not sent the call.
 	ErrDraining = errors.New("the gateway is shutting down")
-	// ErrRefused is the ErrDraining of a call that is still to begin: another replica can make it.
+	// ErrRefused is the ErrDraining of a call that has not begun: another replica can make it.
 	ErrRefused = fmt.Errorf("%w", ErrDraining)
 	// ErrCancelled is the cause with which a caller's context ends when the client cancelled its
 	// call explicitly.
@@ -112,7 +112,7 @@ func (*CancelledError) Error() string { return ErrCancelled.Error() }
 // Is makes it an ErrCancelled.
 func (*CancelledError) Is(target error) bool { return target == ErrCancelled }
 
-// BusyError says that a limit of the gateway is reached. The call stays unsent, or, if RetryAfter
+// BusyError says that a limit of the gateway is reached. The call was not sent, or, if RetryAfter
 // is 0, its answer was refused.
 type BusyError struct {
 	Key        string        // of the configuration that sets the limit: "max_tasks_per_owner"

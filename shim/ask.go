@@ -182,7 +182,7 @@ func (b *mailbox) storeQuestions(ctx context.Context, q []Question) error {
 		return err
 	}
 	if r.rounds.open != nil {
-		// An adopter goes on after the round, and pieces from before it are said only once.
+		// An adopter goes on after the round, so the pieces before it have to be stored now.
 		r.pieces.drainPieces(ctx)
 	}
 	change, turn := b.questionChange(q, again)
@@ -224,7 +224,6 @@ func (b *mailbox) mayForget(keys ...string) []string {
 	return b.taken
 }
 
-// noteForgotten notes that the record has forgotten them.
 func (b *mailbox) noteForgotten(keys []string) {
 	b.run.mu.Lock()
 	defer b.run.mu.Unlock()
@@ -238,7 +237,7 @@ func (b *mailbox) asksInTask() bool {
 	return call.Demand || call.Handle && policy.Tasks != Never && policy.EarlyInput != EarlyMRTR
 }
 
-// asksOn is asksAgain under run.mu.
+// asksOn locks run.mu for asksAgain.
 func (b *mailbox) asksOn(q []Question) bool {
 	b.run.mu.Lock()
 	defer b.run.mu.Unlock()
@@ -256,7 +255,6 @@ func (b *mailbox) asksAgain(q []Question) bool {
 	return b.until > 0
 }
 
-// timeLeft returns the rest of the time to answer.
 func (b *mailbox) timeLeft() time.Duration {
 	b.run.mu.Lock()
 	defer b.run.mu.Unlock()
@@ -264,8 +262,8 @@ func (b *mailbox) timeLeft() time.Duration {
 }
 
 // deliverQuestions brings the questions to a waiting caller: on its stream, or by handing the call
-// back. Readers of the task find them there. The answer may have come already: if a state was read
-// since that turn, it may be newer than t, so the record is read again.
+// back. Readers of the task find them in the record. The answer may have come already: if a state was
+// read since that turn, it may be newer than t, so the record is read again.
 func (b *mailbox) deliverQuestions(t Task, turn int64, q []Question) {
 	r := b.run
 	r.mu.Lock()

@@ -195,7 +195,6 @@ func (b *batcher) rewindTo(p Position) bool {
 	return whole
 }
 
-// queuedBatches returns the queue and its position.
 func (b *batcher) queuedBatches() ([]Batch, Position) {
 	return batchesOf(b.queue), b.at
 }
@@ -218,7 +217,6 @@ func (c *Change) refitTail(streamed []Batch, had Position) {
 	}
 }
 
-// size is the length of a batch in bytes.
 func (b Batch) size() int64 { return int64(len(b.Content)) }
 
 // appendBytes bounds one append, except for a single larger batch.

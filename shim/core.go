@@ -56,7 +56,7 @@ func withPatience[T any](ctx context.Context, c *core, do func(context.Context) 
 }
 
 // cancelUntold cancels a task whose id is unknown to its client. Such a record would otherwise stay
-// working for ever: its replica is alive but has given the run up. token is the result of
+// working for ever, if the replica of its lease is alive but does not run it. token is the result of
 // Shim.bringToken.
 func (c *core) cancelUntold(id ID, message string, retain time.Duration, token string) {
 	change := Change{Op: c.newOp(), To: Cancelled, StatusMessage: &message, Retain: retain, Token: token, Moments: []Moment{{Kind: KindCancelled, Detail: message}}}
@@ -66,7 +66,6 @@ func (c *core) cancelUntold(id ID, message string, retain time.Duration, token s
 	}
 }
 
-// newTaskID makes the id of a new task.
 func (c *core) newTaskID(ctx context.Context, t Task) ID {
 	ctx, done := patience.Use(patience.Or(ctx, c.storeTimeout))
 	defer done(true)

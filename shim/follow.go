@@ -18,8 +18,8 @@ var ErrBehind = errors.New("what the task streamed has expired before it was rea
 // Tracked is a task of a Set, with the updates that its reader wants.
 type Tracked struct {
 	ID ID
-	// Hidden says that ID names a question that AskSession has stored, or a call that is still hidden.
-	// All task methods hide these. Of is its owner, if another than the reader.
+	// Hidden says that ID names a question that AskSession has stored, or a call that is not a task
+	// yet. All task methods hide these. Of is its owner, if another than the reader.
 	Hidden bool
 	Of     *Principal
 	// Outcome says that the final state comes with the outcome. All other states are summaries.
@@ -72,8 +72,8 @@ type followed struct {
 	short stamp // of a state that had fewer pieces than it said
 }
 
-// unseen sums up the events of a task since its last read: the newest version, 0 for an unknown change,
-// and the appended pieces.
+// unseen sums up the events of a task since its last read: the newest version, 0 if anything may have
+// changed, and the appended pieces.
 type unseen struct {
 	version int64
 	added   Added

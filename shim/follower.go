@@ -27,7 +27,7 @@ const (
 // pieces are read, FollowSet returns ErrBehind.
 //
 // yield is called from one goroutine, the caller's. A task that is unknown, another owner's, or expires
-// on the way is yielded once as Gone. While the store is down yield has to wait.
+// on the way is yielded once as Gone. While the store is down, yield is not called.
 //
 // FollowSet returns nil when the set has been closed and is empty. It returns the error of yield, or
 // the cause of ctx, before that.
@@ -57,7 +57,7 @@ var errEnough = errors.New("enough")
 
 // Wait blocks until a task has ended and returns it with its outcome. seen gets each state of it, the
 // last one too; it may be nil. ErrNotFound, the cause of ctx, and ErrDraining once this replica halts,
-// if the task outlives that: another one can be asked.
+// if the task outlives that: another replica can be asked.
 func (s *Shim) Wait(ctx context.Context, p Principal, upstream string, id ID, seen func(Task)) (Task, error) {
 	if seen == nil {
 		seen = func(Task) {}
@@ -326,7 +326,6 @@ func (f *follower) readPieces(ctx context.Context, k *followed) (read bool, err 
 	return true, f.yieldPieces(k, list)
 }
 
-// yieldPieces yields the next pieces of a task.
 func (f *follower) yieldPieces(k *followed, list []json.RawMessage) error {
 	for len(list) > 0 {
 		n := min(len(list), piecesAtOnce)

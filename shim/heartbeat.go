@@ -47,7 +47,7 @@ func NewHeart(store Store, replica Replica, expiry time.Duration, log *slog.Logg
 // Replica returns the name of the replica.
 func (h *Heart) Replica() Replica { return h.replica }
 
-// Run beats until ctx ends, and does only that, so that a beat is always on time.
+// Run beats until ctx ends, and does only that, so that a beat never waits for other work.
 func (h *Heart) Run(ctx context.Context) {
 	ticker := time.NewTicker(h.expiry / beatsPerExpiry)
 	defer ticker.Stop()
@@ -129,7 +129,6 @@ func (h *Heart) Alive(ctx context.Context) error {
 	return h.sendBeat(ctx)
 }
 
-// noteBeat records one beat of Run.
 func (h *Heart) noteBeat(now time.Time, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

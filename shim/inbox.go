@@ -139,7 +139,8 @@ type tokenInbox struct {
 	came chan struct{} // signals that one has come
 }
 
-// takeToken sends what others bring to the call with their token, that of the change of this version.
+// takeToken gives the run's context the token of the change of this version, for its messages to the
+// server.
 func (in *tokenInbox) takeToken(token string, version int64) {
 	if r := in.run; token != "" && r.srv.BringToken != nil {
 		r.srv.BringToken(r.base, string(r.record.id), token)
@@ -150,7 +151,7 @@ func (in *tokenInbox) takeToken(token string, version int64) {
 	}
 }
 
-// awaitToken waits for the token of a change that a state of the record tells of.
+// awaitToken waits for the token of the newest change in a state of the record.
 func (in *tokenInbox) awaitToken(t Task) {
 	late := time.NewTimer(tokenWait)
 	defer late.Stop()

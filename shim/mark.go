@@ -61,7 +61,7 @@ func newMarker(store Store, keys [][]byte) *marker {
 	return &marker{keys: keys, store: store, missing: missing}
 }
 
-// newID makes an unguessable id for a task of an owner. The mark is no secret: the task's record
+// newID makes an unguessable id for a task of an owner. The mark keeps no secret: the task's record
 // decides who may read it.
 func (m *marker) newID(ctx context.Context, owner, upstream string, ttl time.Duration) ID {
 	u := uuid.NewString()
@@ -79,7 +79,6 @@ func (m *marker) newID(ctx context.Context, owner, upstream string, ttl time.Dur
 	return ID(u + "-" + hex.EncodeToString(b))
 }
 
-// readEpoch asks the store for its epoch.
 func (m *marker) readEpoch(ctx context.Context) (string, error) {
 	epoch, err := m.store.Epoch(ctx)
 	if err == nil {

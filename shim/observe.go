@@ -65,7 +65,6 @@ func (w *observation) startTrace(t, before *Task) trace.Span {
 	return span
 }
 
-// rootName is the name of the first span of a trace.
 func rootName(t Task) string {
 	if t.Visible {
 		return "task " + spanSubject(t)
@@ -103,7 +102,6 @@ func (w *observation) contextOfRun() context.Context {
 	return trace.ContextWithSpanContext(r.ctx, w.above)
 }
 
-// setKind records the kind of this attempt.
 func (w *observation) setKind(kind string) { w.span.SetAttributes(semconv.AttemptKind.String(kind)) }
 
 // noteAdopted reports that the call of the run was taken over.
@@ -216,7 +214,6 @@ func (w *observation) measureTask(outcome string) {
 	}
 }
 
-// noteEnd reports how the attempt ended.
 func (w *observation) noteEnd(f finish) {
 	defer w.logEnd(f)
 	defer w.span.End()
@@ -309,7 +306,6 @@ func (w *observation) logRunAt(at time.Time, level slog.Level, message string, m
 	w.run.core.observer.logTaskAt(at, w.above, w.run.record.constantPart(), level, message, more...)
 }
 
-// logEvent is logRun for an event of a kind.
 func (w *observation) logEvent(kind Kind, level slog.Level, message string, more ...any) {
 	w.logRun(level, message, append(more, "event", kind.eventName())...)
 }
@@ -371,7 +367,6 @@ func (w *observation) logProgress(heard int) {
 	}
 }
 
-// logEnd logs how the attempt ended.
 func (w *observation) logEnd(f finish) {
 	level, kind, message := slog.LevelInfo, KindEnded, "a task has ended"
 	more := []any{"status", string(f.status), "outcome", f.outcome}

@@ -93,7 +93,6 @@ func linkTo(ctx context.Context, t Task) {
 	}
 }
 
-// logTask writes a record about a task.
 func (o *observer) logTask(t Task, level slog.Level, message string, more ...any) {
 	o.logTaskAt(time.Now(), contextOf(t), t, level, message, more...)
 }

@@ -115,7 +115,6 @@ func Arguments(t Task) json.RawMessage {
 // Loads returns this replica's load of each upstream, by name.
 func (o *Operator) Loads() map[string]metrics.Load { return o.s.readLoads() }
 
-// readLoads returns the load for operators and metrics.
 func (s *Shim) readLoads() map[string]metrics.Load {
 	all := map[string]metrics.Load{}
 	for name, srv := range *s.servers.Load() {

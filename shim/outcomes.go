@@ -87,14 +87,12 @@ func (o *outcomes) releaseEnding(id ID, at time.Time) {
 	}
 }
 
-// heldIDs returns the tasks whose endings are held.
 func (o *outcomes) heldIDs() []ID {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Collect(maps.Keys(o.held))
 }
 
-// findEnding returns the ending of a task, if it is held.
 func (o *outcomes) findEnding(id ID) (ending, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

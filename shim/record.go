@@ -45,7 +45,6 @@ func (r *run) setRecord(t Task, rec *record) {
 	}
 }
 
-// currentLease returns the lease under which the run holds the record.
 func (rec *record) currentLease() Lease {
 	rec.run.mu.Lock()
 	defer rec.run.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 )
 
 // This file answers servers that ask with their result: the call ends with questions, and is made again
-// with the answers (protocol.md 2.7). Between two rounds all of the call is in the record, so another
-// replica can go on from there.
+// with the answers (protocol.md 2.7). Between two rounds nothing of the call is at the server, so
+// another replica can go on from the record.
 
 // mostRounds bounds how often one call is made again with answers.
 const mostRounds = 100

@@ -104,7 +104,7 @@ func (r *run) bindContext(ctx context.Context, timeout time.Duration) {
 	stop := context.AfterFunc(r.core.life.ctx, func() { cancel(r.haltCause()) })
 	release := func() bool { return false }
 	if timeout > 0 {
-		release = time.AfterFunc(timeout, func() { cancel(errTimedOut) }).Stop // needs half the memory of a context
+		release = time.AfterFunc(timeout, func() { cancel(errTimedOut) }).Stop // costs half as much as a context
 	}
 	r.ctx = ctx
 	r.cancel = func(cause error) {
@@ -298,7 +298,7 @@ func (r *run) Checkpoint(cp json.RawMessage) (stored func(context.Context) error
 	defer r.mu.Unlock()
 	over := cmp.Or(context.Cause(r.ctx), context.Cause(r.core.life.ctx))
 	r.observed.noteReached()
-	if over == nil || r.checkpoint != nil { // a call that its end finds unsent is never sent
+	if over == nil || r.checkpoint != nil { // a call that is unsent at its end stays unsent
 		r.checkpoint, r.unsaved = cp, true
 	}
 	if over != nil {

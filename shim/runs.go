@@ -18,7 +18,6 @@ type runs[R any] struct {
 
 func newRuns[R any]() *runs[R] { return &runs[R]{byID: make(map[ID]*R), coming: make(map[ID]bool)} }
 
-// get returns the run of a task; nil if it has none here.
 func (rs *runs[R]) get(id ID) *R {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()

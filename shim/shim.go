@@ -76,7 +76,7 @@ type Shim struct {
 
 	runs     *runs[run]
 	recovery recovery
-	shown    *lru.Cache[ID, shown] // read by see
+	shown    *lru.Cache[ID, shown] // used by readOwn
 }
 
 // New returns a Shim that takes calls at once. Run keeps its tasks alive and adopts those of lost
@@ -181,7 +181,6 @@ func (s *Shim) readsTasksOf(upstream, server string) bool {
 	return server == upstream || srv != nil && slices.Contains(srv.Before, server)
 }
 
-// findServer finds an upstream by its configured name.
 func (s *Shim) findServer(name string) (*server, error) {
 	srv, ok := (*s.servers.Load())[name]
 	if !ok {

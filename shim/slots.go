@@ -53,14 +53,12 @@ func (s *slots) releaseSlot() {
 	s.serveWaiting()
 }
 
-// inFlight returns how many calls have a slot.
 func (s *slots) inFlight() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.held
 }
 
-// queueLength returns how many calls wait.
 func (s *slots) queueLength() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,7 +186,6 @@ func (t *ticket) awaitSlots(ctx context.Context) error {
 	return err
 }
 
-// dropSlots gives back all claims.
 func (t *ticket) dropSlots() {
 	t.server.dropClaim()
 	t.tool.dropClaim()

@@ -34,7 +34,6 @@ type statusWriter struct {
 	next    time.Time       // the earliest time of the next write
 }
 
-// setMessage sets the status message.
 func (w *statusWriter) setMessage(message string) {
 	w.run.mu.Lock()
 	defer w.run.mu.Unlock()

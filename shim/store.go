@@ -139,8 +139,8 @@ const Parts = 16
 // Held is a task that a replica runs, by the store's knowledge.
 type Held struct {
 	ID ID
-	// Version is the version of the last change that another than the runner has made, as in the Event
-	// of that change; 0 before the first.
+	// Version is that of the last change by anyone but the runner, as in the Event of that change; 0
+	// before the first.
 	Version int64
 }
 

@@ -130,8 +130,8 @@ type Progress struct {
 	Message  string
 	// Raw are the notification's params as received, with the upstream client's own token.
 	Raw json.RawMessage
-	// Status says that Message is the status message of a task of the server, and so not a piece of a
-	// result.
+	// Status says that Message is the status message of a task of the server, and so is left out of the
+	// pieces.
 	Status bool
 	// Checkpoint is where the upstream client could resume after this notification, or nil. The
 	// upstream client may go on before it is stored.
@@ -217,13 +217,13 @@ type Filter struct {
 }
 
 // Upstream reaches one MCP server. The suite shimtest.Upstream is the contract in executable form.
-// Errors are *UpstreamError if the server did not answer as MCP demands; a JSON-RPC error of the server
-// is a Reply.
+// Errors are *UpstreamError if an exchange with the server failed or was not MCP; a JSON-RPC error of
+// the server is a Reply.
 type Upstream interface {
 	// Call sends one request and blocks for its reply. A tools/call is sent exactly once (design.md
 	// 0.11). When ctx ends, the call is cancelled upstream unless the cause is ErrDetached. An
-	// UpstreamError that is Unsent and wraps ErrUnavailable says that the store failed the upstream
-	// client: the call may be made again.
+	// UpstreamError that is Unsent and wraps ErrUnavailable says that the upstream client could not get
+	// what it needs from the store: the call may be made again.
 	Call(ctx context.Context, r Request, s Sink) (Reply, error)
 	// Resume goes on with a call from a checkpoint, possibly one of another replica. ErrNotResumable
 	// says that the call's fate can no longer be learned.
@@ -242,11 +242,11 @@ type Upstream interface {
 // ErrNotResumable is an error of Upstream.Resume.
 var ErrNotResumable = errors.New("the upstream call cannot be resumed")
 
-// UpstreamError says why an upstream did not answer as it should. Its text is safe to show to a client:
+// UpstreamError says why an exchange with an upstream failed. Its Message is safe to show to a client:
 // it is free of addresses, headers and bodies of the upstream.
 type UpstreamError struct {
-	// Kind is a low-cardinality label: one of the kinds below, or queue, lost (with its
-	// replica), shutdown (of its replica).
+	// Kind is a low-cardinality label: one of the kinds below, or queue, lost (with its replica),
+	// shutdown (of its replica), abandoned (a parked call whose caller stayed away).
 	Kind string
 	// Message is for the client; Err, which may name addresses, for the log.
 	Message string
