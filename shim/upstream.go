@@ -245,13 +245,14 @@ var ErrNotResumable = errors.New("the upstream call cannot be resumed")
 // UpstreamError says why an exchange with an upstream failed. Its Message is safe to show to a client:
 // it is free of addresses, headers and bodies of the upstream.
 type UpstreamError struct {
-	// Kind is a low-cardinality label: one of the kinds below, or queue, lost (with its replica),
-	// shutdown (of its replica), abandoned (a parked call whose caller stayed away).
+	// Kind is a low-cardinality label: one of the kinds below, or lost (with its replica), shutdown (of
+	// its replica), abandoned (a parked call whose caller stayed away).
 	Kind string
 	// Message is for the client; Err, which may name addresses, for the log.
 	Message string
 	Err     error
-	// RetryAfterMs is when to come back, for Kind overloaded and queue; 0 if unknown.
+	// RetryAfterMs is when to come back, for Kind overloaded, and unreachable while the gateway pauses
+	// before a new start; 0 if unknown.
 	RetryAfterMs int64
 	// Unsent says that the server has certainly not begun the call.
 	Unsent bool
