@@ -11,21 +11,21 @@ import (
 	"taskgate/shim"
 )
 
-// This file asks a server that signs its callers in about the token of a caller whom nobody else can name.
+// This file asks the server about the token of a caller, where the server alone can tell whose token it is.
 
 // ErrNoSession says that the server does not know a session, or not for this caller.
 var ErrNoSession = errors.New("the server does not know the session")
 
-// Gate asks a server whom it lets in.
+// Gate asks a server which callers it lets in.
 type Gate interface {
 	// Admit asks the server whether the caller of this context may enter a session that another token has
 	// begun. It reports whether the answer proves anything: a server may let everybody in. The error is the
-	// server's refusal, as the client is to see it, or ErrNoSession.
+	// server's refusal, worded for the client, or ErrNoSession.
 	Admit(ctx context.Context, s shim.Session) (proven bool, err error)
 }
 
-// Admit implements Gate. The server is asked twice: as the caller, and as nobody. No session is opened for
-// that: the server would take it for the caller's own.
+// Admit implements Gate. It asks the server twice: with the caller's token, and without any. It opens no
+// session for that: the server would take the new session for the caller's own.
 func (h *HTTP) Admit(ctx context.Context, s shim.Session) (proven bool, err error) {
 	ask, done, err := h.askAboutCaller(ctx, s)
 	if err != nil {
@@ -46,8 +46,8 @@ func (h *HTTP) Admit(ctx context.Context, s shim.Session) (proven bool, err erro
 	return false, nil
 }
 
-// askAboutCaller returns how the server is asked about the caller of a context: by a ping in the session, or by discover
-// where servers have no sessions.
+// askAboutCaller returns how to ask the server about the caller of a context: by a ping in the session, or by
+// server/discover if the server has no sessions.
 func (h *HTTP) askAboutCaller(ctx context.Context, s shim.Session) (ask func(context.Context) error, done func(), err error) {
 	if !s.Legacy {
 		v, err := h.findEra(ctx, s)
@@ -73,7 +73,7 @@ func (h *HTTP) askAboutCaller(ctx context.Context, s shim.Session) (ask func(con
 	return func(ctx context.Context) error { return ses.pingServer(ctx, l) }, ses.releaseSession, nil
 }
 
-// isUnknown reports whether the server does not know what it is asked about.
+// isUnknown reports whether the server does not know the subject of a request.
 func isUnknown(err error) bool {
 	se, ok := err.(*transport.StatusError)
 	return ok && (se.Status == http.StatusNotFound || se.Status == http.StatusBadRequest)

@@ -9,39 +9,37 @@ import (
 	"taskgate/shim"
 )
 
-// proof says why a request has certainly not been begun.
+// proof says how an answer proves that the server did not begin a request.
 type proof int
 
-// The proofs (design.md 0.11). Each is accepted once per call. The codes prove
-// something only as the body of a refusal (transport.StatusError.IsRefusal), but for -32021, which does by
-// what it names.
+// The proofs (design.md 0.11). Each is accepted once per call. A code is proof only in the body of a
+// refusal (transport.StatusError.IsRefusal). The code -32021 is proof anywhere, by what it names.
 const (
 	lostSession  proof = iota // 404 to a session id
 	otherHeaders              // -32020: our copy of the tool's schema is out of date
 	otherVersion              // -32022 with its list: the server speaks another version by now
 	otherEra                  // -32020 or -32022 in a legacy session
-	needsTask                 // -32021: the tool can only be called by who takes tasks
+	needsTask                 // -32021: only a caller that takes tasks can call the tool
 	proofs
 )
 
 // notBegun is an answer that proves that the server did not begin a request.
 type notBegun struct {
 	why proof
-	// What the request was wrongly based on: a generation of a session, the verdict, or what is
-	// known of its tool.
+	// The wrong basis of the request: a generation of a session, the verdict, or what is known of its
+	// tool.
 	ses  *session
 	link *link
 	v    *verdict
 	tool Tool
-	// reply and err are what is given back if it happens again.
+	// reply and err are returned if the request is not sent again.
 	reply shim.Reply
 	err   error
 }
 
 func (e *notBegun) Error() string { return "the server did not begin the request" }
 
-// call is one Call, with the proofs it has met so far. This is the only place
-// that sends a request again.
+// call is one Call, with the proofs that it has met so far. Only call sends a request again.
 type call struct {
 	h    *HTTP
 	r    shim.Request
@@ -49,9 +47,9 @@ type call struct {
 	met  [proofs]bool
 }
 
-// sendAgainIfUnbegun has the request sent again if the answer is proof that it was not begun.
-// If it is not, it is an answer like any other; but what the request was based on
-// is dropped all the same, so that the next one does not meet it again.
+// sendAgainIfUnbegun has the request sent again if the answer is proof that it was not begun. Any other
+// answer is returned. The wrong basis of the request is dropped in both cases, so that the next request is
+// right.
 func (c *call) sendAgainIfUnbegun(proof bool, nb *notBegun) (shim.Reply, error) {
 	if proof {
 		return shim.Reply{}, nb
@@ -71,16 +69,15 @@ func (c *call) dropStale(nb *notBegun) {
 		nb.tool.learnRequired()
 	default:
 		if nb.ses != nil {
-			nb.ses.loseGeneration(nb.link) // that of another server
+			nb.ses.loseGeneration(nb.link) // the generation is that of another server
 		}
 		c.h.memory.forgetServer(nb.v)
 	}
 }
 
-// Call sends one request and blocks for its reply. It is sent exactly once: sent
-// again only after an answer that proves that the server did not begin it.
-// When ctx ends, the upstream is told, unless the cause is shim.ErrDetached; the
-// error is then that cause. Other errors are *shim.UpstreamError.
+// Call sends one request and blocks for its reply. It sends the request a second time only after an answer
+// that proves that the server did not begin it. When ctx ends, Call tells the server, unless the cause is
+// shim.ErrDetached, and returns the cause. Other errors are *shim.UpstreamError or *shim.BusyError.
 func (h *HTTP) Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
 	if r.Retry != nil {
 		ctx = forward.For(ctx, forward.Later)

@@ -7,10 +7,10 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// CheckAnswer says what is wrong with a result as the answer to a question of this method,
-// "" for nothing: what every server may count on (ElicitResult, CreateMessageResult and
-// ListRootsResult of each version, protocol.md 2.7). Whether it is what this question asked
-// for, such as a form, is for the server to judge. It repeats nothing of the answer.
+// CheckAnswer says what is wrong with a result as the answer to a question of this method; ""
+// says that it is valid. It checks what every server may count on (ElicitResult,
+// CreateMessageResult and ListRootsResult of each version, protocol.md 2.7). The server judges
+// whether the answer fits the question, such as a form. The text repeats nothing of the answer.
 func CheckAnswer(method string, result json.RawMessage) (wrong string) {
 	switch {
 	case !jsonrpc.IsObject(result):
@@ -32,7 +32,7 @@ func checkElicited(result json.RawMessage) string {
 		return "action must be accept, decline or cancel"
 	}
 	content, ok := jsonrpc.Get(result, "content")
-	if !ok || string(content) == "null" { // of SDKs that write what is not there
+	if !ok || string(content) == "null" { // some SDKs write null for an absent member
 		return ""
 	}
 	if !jsonrpc.IsObject(content) {
@@ -46,8 +46,8 @@ func checkElicited(result json.RawMessage) string {
 	return ""
 }
 
-// isField reports whether a value can be that of a field of a form. null is there for the
-// Python SDK, whose type for them has it.
+// isField reports whether a value can be that of a field of a form. null is accepted for the
+// Python SDK, whose type for such values has it.
 func isField(value json.RawMessage) bool {
 	if jsonrpc.IsObject(value) {
 		return false

@@ -10,41 +10,40 @@ import (
 	"taskgate/shim"
 )
 
-// sessionCalls are the calls in flight of one session, and what they share: the requests of the
-// server that one of them has heard, and the stream on which the server asks without saying whom.
-// Servers may ask there (X4), and those built on the TypeScript SDK do, unless their tool names the
-// request that it asks for. Such a question is put to the caller of the newest call (design.md 0.16).
-// The session owns it; mu guards what follows it.
+// sessionCalls are the calls in flight of one session, and what they share: the ids of the server's requests
+// that were heard, and the GET stream, on which a server may ask without naming the call (X4). Servers built
+// on the TypeScript SDK ask there, unless their tool names the request that it asks for. Such a question is
+// put to the caller of the newest call (design.md 0.16). The session owns it; mu guards the fields below it.
 type sessionCalls struct {
 	stream asideStream
 
 	mu      sync.Mutex
-	calls   []*exchange          // in flight and can be asked, the oldest first
-	told    map[string]*exchange // in flight, by the token of their progress
+	calls   []*exchange          // in flight and open to questions, the oldest first
+	told    map[string]*exchange // in flight, by their progress token
 	claimed recent               // ids of the server's requests that were taken care of
 }
 
 // asideStream is the GET stream of a session, as its calls use it.
 type asideStream interface {
-	// needStream has the stream open until doneStream is called. opened is closed once the attempt to open it
-	// has had its outcome; nil if the server is known to have no such stream.
+	// needStream keeps the stream open until doneStream is called. opened is closed once the attempt to open
+	// the stream has succeeded or failed; it is nil if the server is known to have no such stream.
 	needStream(ctx context.Context) (opened <-chan struct{})
 	doneStream()
-	// awaitStream waits a moment for opened: what a server asks while there is no stream may be lost.
+	// awaitStream waits a moment for opened: a question may be lost if the server asks it before the stream
+	// is open.
 	awaitStream(ctx context.Context, opened <-chan struct{})
 }
 
-// claimRequest reports whether this request of the server is new to the session, and
-// takes note of it: a resumed stream may repeat what another call has heard.
+// claimRequest reports whether this request of the server is new to the session, and notes its id: a resumed
+// stream may repeat a request that another call has heard.
 func (c *sessionCalls) claimRequest(id jsonrpc.ID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.claimed.addKey(id.Key())
 }
 
-// disclaimRequest gives back what a call has claimed that was let go of before it had
-// answers: if it comes back to this replica, with a checkpoint from before the
-// questions, it hears them again.
+// disclaimRequest gives back the open questions of a detached call. If the call comes back to this replica
+// with a checkpoint from before the questions, it hears them again.
 func (c *sessionCalls) disclaimRequest(questions []pending) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,14 +52,14 @@ func (c *sessionCalls) disclaimRequest(questions []pending) {
 	}
 }
 
-// forgetClaims begins a new session at the server, which may number its requests as the old one did.
+// forgetClaims is called for a new session at the server, which may use the ids of the old one again.
 func (c *sessionCalls) forgetClaims() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.claimed = recent{}
 }
 
-// followProgress and unfollow keep the calls that wait for progress.
+// followProgress and unfollowProgress keep the calls that wait for progress.
 func (c *sessionCalls) followProgress(token string, x *exchange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,9 +74,9 @@ func (c *sessionCalls) unfollowProgress(token string, x *exchange) {
 	}
 }
 
-// passProgress hands progress that has come on another stream to the call that has its token, and
-// reports whether it is here. Progress belongs on the stream of the call (X4), but clients go by the
-// token alone, and mcp-go 1.2.1 says it on whichever stream of the session is ready.
+// passProgress hands progress from another stream to the call that has its token, and reports whether the
+// call is here. Progress belongs on the stream of the call (X4). But clients go by the token alone, and
+// mcp-go 1.2.1 sends progress on any stream of the session that is ready.
 func (c *sessionCalls) passProgress(params []byte) bool {
 	c.mu.Lock()
 	x := c.told[tokenOf(params)]
@@ -94,7 +93,7 @@ func (c *sessionCalls) passProgress(params []byte) bool {
 	return true
 }
 
-// addCall and remove keep the list of the calls in flight that can be asked.
+// addCall and removeCall keep the list of the calls that can be asked.
 func (c *sessionCalls) addCall(x *exchange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,7 +106,7 @@ func (c *sessionCalls) removeCall(x *exchange) {
 	c.calls = slices.DeleteFunc(slices.Clone(c.calls), func(other *exchange) bool { return other == x })
 }
 
-// newestFirst are those calls, the newest first.
+// newestFirst returns those calls, the newest first.
 func (c *sessionCalls) newestFirst() []*exchange {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,8 +115,8 @@ func (c *sessionCalls) newestFirst() []*exchange {
 	return calls
 }
 
-// callsFor are the calls that a request of the server may be for: the one whose task it
-// names (L31), and all of them, the newest first, where it names none of theirs.
+// callsFor returns the calls that a request of the server may be for: the call whose task it names (L31), or
+// else all of them, the newest first.
 func (c *sessionCalls) callsFor(m jsonrpc.Message) []*exchange {
 	calls := c.newestFirst()
 	if id, _ := jsonrpc.GetString(m.Params, "_meta", mcp.MetaRelatedTask, "taskId"); id != "" {
@@ -130,8 +129,8 @@ func (c *sessionCalls) callsFor(m jsonrpc.Message) []*exchange {
 	return calls
 }
 
-// askCall puts a request of the server to the newest call whose client declared the kind and
-// that may ask more. If there is none, it returns the refusal (protocol.md 7.4).
+// askCall puts a request of the server to the newest call whose client declared the kind and that may ask
+// more. If all calls refuse, it returns the refusal (protocol.md 7.4).
 func (c *sessionCalls) askCall(m jsonrpc.Message) (refused *jsonrpc.Error) {
 	refused = notSupported(mcp.CodeMethodNotFound, m.Method)
 	for _, x := range c.callsFor(m) {
@@ -142,15 +141,15 @@ func (c *sessionCalls) askCall(m jsonrpc.Message) (refused *jsonrpc.Error) {
 	return refused
 }
 
-// passCancellation hears that the server withdraws its request of this id. It reports whether that was put
-// to one of these calls.
+// passCancellation withdraws the server's request of this id, and reports whether it was put to one of these
+// calls.
 func (c *sessionCalls) passCancellation(id []byte) bool {
 	return slices.ContainsFunc(c.newestFirst(), func(x *exchange) bool { return x.asking.cancelQuestion(id) })
 }
 
-// passCompleted hands on that an elicitation by URL is complete, where nobody listens in
-// the session, and reports whether there is a call to hear it: the newest one has the stream that is
-// left (X5). Not every Sink is a shim.Completer, since few callers can be told: only a legacy client's are.
+// passCompleted is used while the session has no listener. It tells a call that an elicitation by URL is
+// complete, and reports whether a call took it: the newest one has the only stream that is left (X5). Only
+// the Sink of a legacy client's call is a shim.Completer.
 func (c *sessionCalls) passCompleted(params []byte) bool {
 	for _, x := range c.newestFirst() {
 		to, ok := x.sink.(shim.Completer)
@@ -162,7 +161,7 @@ func (c *sessionCalls) passCompleted(params []byte) bool {
 	return false
 }
 
-// recent is a set of the ids seen last: those of two times maxRecent at most.
+// recent is a set of the ids seen last, at most two times maxRecent of them.
 type recent struct{ newer, older map[string]bool }
 
 // maxRecent is how many request ids of a server a session remembers at least.

@@ -13,14 +13,12 @@ import (
 	"taskgate/shim"
 )
 
-// checkpoint is all that another replica needs to go on with a call (design.md
-// 0.6). Stored ones outlive the process that wrote them: a field may be added,
-// none may change its meaning.
+// checkpoint is all that another replica needs to go on with a call (design.md 0.6). A stored checkpoint
+// outlives the process that wrote it: fields may be added, and keep their meaning.
 type checkpoint struct {
 	Era     string `json:"era"`
 	Version string `json:"version"`
-	// Session is the upstream session's id, Generation how often this replica had
-	// opened it anew.
+	// Session is the upstream session's id. Generation is how often this replica had opened it anew.
 	Session    string `json:"session,omitempty"`
 	Generation int64  `json:"generation,omitempty"`
 	// ID is the call's JSON-RPC id and progress token.
@@ -32,13 +30,14 @@ type checkpoint struct {
 	Asked int `json:"asked,omitempty"`
 	// Pending are the questions that the server waits for.
 	Pending []pending `json:"pending,omitempty"`
-	// SessionQuestion says that there is no call: the one question that is pending belongs to none.
+	// SessionQuestion says that this is the checkpoint of a session question: Pending has that question, and
+	// there is no call.
 	SessionQuestion bool `json:"alone,omitempty"`
-	// Task is set where the server runs the call as a task of its own.
+	// Task is set if the server runs the call as a task of its own.
 	Task *taskMark `json:"task,omitempty"`
 }
 
-// pending is a request of the server that has not been answered yet.
+// pending is a request of the server that waits for its answer.
 type pending struct {
 	ID     json.RawMessage `json:"id"` // as the server spelt it
 	Key    string          `json:"key"`
@@ -48,13 +47,13 @@ type pending struct {
 	OnGET bool `json:"aside,omitempty"`
 }
 
-// requestID is the id of the request: one that was read before.
+// requestID is the id of the request, which was parsed before.
 func (p pending) requestID() jsonrpc.ID {
 	id, _ := jsonrpc.ParseID(p.ID)
 	return id
 }
 
-// closeQuestions notes that these are not asked any more.
+// closeQuestions notes that these questions are settled.
 func (c *checkpoint) closeQuestions(asked []pending) {
 	c.Pending = slices.DeleteFunc(slices.Clone(c.Pending), func(p pending) bool {
 		return slices.ContainsFunc(asked, func(a pending) bool { return a.Key == p.Key })
@@ -62,12 +61,12 @@ func (c *checkpoint) closeQuestions(asked []pending) {
 }
 
 func (c *checkpoint) encodeCheckpoint() json.RawMessage {
-	b, _ := json.Marshal(c) // raw members come from a parsed message: cannot fail
+	b, _ := json.Marshal(c) // raw members come from a parsed message: always succeeds
 	return b
 }
 
-// decodeResumable reads a checkpoint; false if nothing can be picked up where it says: neither a stream, nor the task
-// that the server has made of the call, nor a question that only has to be asked.
+// decodeResumable reads a checkpoint, and reports whether a call can go on from it: by the stream, by the
+// task that the server has made of the call, or as a question that only has to be asked.
 func decodeResumable(cp json.RawMessage) (checkpoint, bool) {
 	var c checkpoint
 	err := json.Unmarshal(cp, &c)
@@ -75,14 +74,14 @@ func decodeResumable(cp json.RawMessage) (checkpoint, bool) {
 	return c, err == nil && resumable && mcp.EraOf(c.Version).String() == c.Era
 }
 
-// hasStream reports whether a stream can be picked up where this says.
+// hasStream reports whether the stream of the call can be resumed from here.
 func (c *checkpoint) hasStream() bool {
 	return c.Era == mcp.Legacy.String() && c.Last != ""
 }
 
-// record is the checkpoint of an exchange, and hands it over. The goroutine that reads the
-// stream and the one that asks the client change it: mu guards the state, but what only
-// the reader changes it also reads without.
+// record is the checkpoint of an exchange, and hands it over. The goroutine that reads the stream and the one
+// that asks the client change it. mu guards the state; the reader reads its own fields of the state without
+// mu.
 type record struct {
 	sink shim.Sink
 	log  *slog.Logger
@@ -93,9 +92,9 @@ type record struct {
 	telling sync.Mutex // held while the sink is told something beside checkpoints
 	over    bool       // the sink is told nothing more; telling guards it
 
-	// Of the goroutine that reads.
+	// Fields of the goroutine that reads.
 	noted   time.Time // when an event id was last handed over
-	unnoted bool      // the last event id has not been handed over yet
+	unnoted bool      // the last event id is still to be handed over
 }
 
 // amendCheckpoint changes the checkpoint.
@@ -105,16 +104,16 @@ func (r *record) amendCheckpoint(change func(*checkpoint)) {
 	change(&r.state)
 }
 
-// openQuestions are the questions that the server waits for: those that were put to the
-// client, and those that will be next.
+// openQuestions are the questions that the server waits for: those that were put to the client, and those
+// that will be next.
 func (r *record) openQuestions() []pending {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.state.Pending)
 }
 
-// saveCheckpoint hands the checkpoint over. That this fails is no reason to end the call: it can
-// then only be resumed from further back.
+// saveCheckpoint hands the checkpoint over. If that fails, the call goes on, and can only be resumed from
+// further back.
 func (r *record) saveCheckpoint(ctx context.Context) {
 	r.mu.Lock()
 	stored := r.sink.Checkpoint(r.state.encodeCheckpoint())
@@ -132,8 +131,8 @@ func (r *record) markEvent(eventID string) {
 	}
 }
 
-// noteEvent hands over a new event id that no progress carried, at most once per
-// second: what is lost in between is only replayed.
+// noteEvent hands over a new event id that no progress carried, at most once per second. A resumed stream
+// replays the events in between.
 func (r *record) noteEvent(ctx context.Context) {
 	if r.unnoted && time.Since(r.noted) >= time.Second {
 		r.handOver(ctx)
@@ -146,21 +145,21 @@ func (r *record) handOver(ctx context.Context) {
 	r.saveCheckpoint(ctx)
 }
 
-// saveUnnoted hands that over for whoever goes on with a call that is let go of.
+// saveUnnoted hands over the last event id of a detached call.
 func (r *record) saveUnnoted(ctx context.Context) {
 	if isDetached(ctx) && r.unnoted {
 		r.handOver(ctx)
 	}
 }
 
-// tellSink has the sink told something, one thing at a time.
+// tellSink runs what, which tells the sink something. Only one such function runs at a time.
 func (r *record) tellSink(what func()) {
 	r.telling.Lock()
 	defer r.telling.Unlock()
 	what()
 }
 
-// passProgress hands on a progress, with an event id that has not been handed over yet.
+// passProgress hands on a progress, together with an event id that is still to be handed over.
 func (r *record) passProgress(p shim.Progress) {
 	r.telling.Lock()
 	defer r.telling.Unlock()
@@ -173,33 +172,32 @@ func (r *record) passProgress(p shim.Progress) {
 	r.sink.Progress(p)
 }
 
-// taskMark is the part of a checkpoint that is about a task of the server. Like all of
-// it, it outlives the process: fields may be added.
+// taskMark is the part of a checkpoint that is about a task of the server. It outlives the process, too:
+// fields may be added.
 type taskMark struct {
-	// ID is the server's name for the task, "" before it has told it.
+	// ID is the server's name for the task, "" until the server has told it.
 	ID string `json:"id,omitempty"`
-	// Wait is the id of the tasks/result to whose stream checkpoint.Last belongs; ""
-	// for that of the call.
+	// Wait is the id of the tasks/result to whose stream checkpoint.Last belongs; "" for the stream of the
+	// call.
 	Wait string `json:"wait,omitempty"`
-	// Poll is how often the server wants to be asked, and TTL how long it keeps the task from
-	// its creation on, 0 for unknown or for ever; both in milliseconds.
+	// Poll is how often the server wants to be asked. TTL is how long it keeps the task from its creation on;
+	// 0 if unknown or for ever. Both are in milliseconds.
 	Poll int64 `json:"poll,omitempty"`
 	TTL  int64 `json:"ttl,omitempty"`
-	// Keys are the questions of a modern server's task that were put to the client, by the
-	// server's names: none is put twice (T39, T49).
+	// Keys are the server's names of the questions of a modern server's task that were put to the client:
+	// each is put once (T39, T49).
 	Keys []string `json:"keys,omitempty"`
-	// Told is the furthest progress of the call that was handed on: what is told of the task
-	// of a modern server goes on above it.
+	// Told is the furthest progress of the call that was handed on. The status messages of a modern server's
+	// task are counted above it.
 	Told float64 `json:"told,omitempty"`
 }
 
-// sessionQuestion reports whether a checkpoint is that of such a question.
+// sessionQuestion reports whether this is the checkpoint of a session question.
 func (c *checkpoint) sessionQuestion() bool {
 	return c.SessionQuestion && c.Era == mcp.Legacy.String() && len(c.Pending) == 1
 }
 
-// taskID is the server's name for the task that it has made of the call, "" where there is none or it
-// is not known yet.
+// taskID is the server's name for the task that it has made of the call; "" until the name is known.
 func (r *record) taskID() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -209,7 +207,7 @@ func (r *record) taskID() string {
 	return r.state.Task.ID
 }
 
-// noteHeard notes how far the progress of a call has come that the server may make a task of.
+// noteHeard notes the furthest progress of a call that may become a task of the server.
 func (r *record) noteHeard(n float64) {
 	if r.state.Task != nil {
 		r.amendCheckpoint(func(c *checkpoint) { c.Task.Told = max(c.Task.Told, n) })

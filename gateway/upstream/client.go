@@ -17,8 +17,7 @@ import (
 	"taskgate/shim"
 )
 
-// Client is what the gateway uses of a server besides tools/call, which goes through the
-// shim. HTTP is one way to reach a server.
+// Client is what the gateway uses of a server itself; tools/call goes through the shim. HTTP implements it.
 type Client interface {
 	Gate
 	// Call sends one request and blocks for its reply.
@@ -29,20 +28,19 @@ type Client interface {
 	Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error
 	// Describe says what the server is.
 	Describe(ctx context.Context, s shim.Session) (Server, error)
-	// Tool finds a tool by name, and reports false where the server lists none.
+	// Tool finds a tool by name; false if the server lists no such tool.
 	Tool(ctx context.Context, s shim.Session, name string) (Tool, bool, error)
 	// Forget drops what is cached of the tools.
 	Forget(s shim.Session)
-	// OnSessionQuestion says how the client of a session is asked what its server asks outside of
-	// any call. It is called before anything else, and may be called again.
+	// OnSessionQuestion sets how a session question is put to the client of its session. It is called before
+	// all other methods, and may be called again.
 	OnSessionQuestion(f SessionAsker)
 	// EndSession says that the session of this key (Session.Key) has ended.
 	EndSession(ctx context.Context, key string)
 }
 
-// HTTP is the client of one MCP server over Streamable HTTP, HTTP+SSE, or the configured
-// transport, in whichever era the server speaks. It is safe for concurrent use. It
-// implements shim.Upstream.
+// HTTP is the client of one MCP server over Streamable HTTP, HTTP+SSE, or the configured transport, in the
+// era that the server speaks. It is safe for concurrent use. It implements shim.Upstream.
 type HTTP struct {
 	wire     *wire
 	work     *work.Background
@@ -56,8 +54,8 @@ var (
 	_ shim.Upstream = (*HTTP)(nil)
 )
 
-// New makes the client of one server. It contacts nobody: the server is probed
-// when it is first needed. The error says what is wrong with the configuration.
+// New makes the client of one server. The server is first contacted when it is needed. The error says what is
+// wrong with the configuration.
 func New(c Config) (*HTTP, error) {
 	w, err := newWire(c)
 	if err != nil {
@@ -73,11 +71,10 @@ func New(c Config) (*HTTP, error) {
 	return h, nil
 }
 
-// Describe says what kind of server this is, for clients of this era with these
-// capabilities, and with that in which era it is spoken to for them. It asks the
-// server if it must: for the first time, or because the last answer is old. The old one serves
-// as long as the server gives no new one. For a legacy server that takes opening a session;
-// one with Key "" that is not shared is ended again. Errors are *shim.UpstreamError.
+// Describe says what kind of server this is, for clients of this era with these capabilities, and in which
+// era it is spoken to for them. It asks the server the first time, and again when the last answer is old. The
+// old answer serves until the server gives a new one. A legacy server is asked by opening a session; a
+// session with Key "" that is not shared is ended again. Errors are *shim.UpstreamError.
 func (h *HTTP) Describe(ctx context.Context, s shim.Session) (Server, error) {
 	srv, err := h.memory.seen.Get(ctx, clientsLike(ctx, s), remember.Wait, func(ctx context.Context) (Server, time.Duration, error) { return h.describeServer(ctx, s) })
 	if srv == nil {
@@ -99,28 +96,25 @@ func (h *HTTP) EndSession(ctx context.Context, key string) {
 	h.memory.lists.Drop(func(k sessionKey) bool { return k.key == key })
 }
 
-// Close deletes the upstream sessions that have no calls, closes idle
-// connections, and waits until ctx ends for the goroutines of the client. Calls in
-// flight belong to their callers and are not touched; sessions that a detached
-// call left behind are kept for whoever resumes it.
+// Close deletes the upstream sessions that have no calls, closes idle connections, and waits until ctx ends
+// for the goroutines of the client. Calls in flight belong to their callers, and go on. Sessions of detached
+// calls are kept for the replica that resumes them.
 func (h *HTTP) Close(ctx context.Context) error {
 	h.sessions.closeAll()
 	err := h.work.Close(ctx)
 	return errors.Join(err, h.wire.via.Close(ctx))
 }
 
-// Forget drops what is cached of the tools that this session sees, so that the
-// next Tool lists them anew.
+// Forget drops the cached tools of this session, so that the next Tool lists them anew.
 func (h *HTTP) Forget(s shim.Session) { h.memory.forgetTools(s) }
 
-// Reach finds out whether a connection to the server can be opened: to its host
-// and port, or to those of the proxy that leads there. That is all it asks; no
-// request is sent, so it costs the server next to nothing and starts no session. Another
-// transport than HTTP says for itself whether it reaches the server.
+// Reach finds out whether a connection to the server can be opened: to its host and port, or to those of the
+// proxy that leads there. It sends no request, so it costs the server next to nothing and starts no session.
+// A configured transport decides by itself whether it reaches the server.
 func (h *HTTP) Reach(ctx context.Context) error { return h.wire.via.Reach(ctx) }
 
-// Spoken is what is known of how the server is spoken to: in which era, "both" where clients have their own; and by
-// which transport, sse or http. Each is "" as long as nothing is known.
+// Spoken says how the server is spoken to: in which era, "both" if clients have their own; and by which
+// transport, sse or http. Each is "" until it is known.
 func (h *HTTP) Spoken() (era, transport string) {
 	v := h.memory.knownVerdict()
 	switch {
@@ -140,14 +134,13 @@ func (h *HTTP) Spoken() (era, transport string) {
 	return era, transport
 }
 
-// OnSessionQuestion says how such questions are put. Without it they are refused.
+// OnSessionQuestion sets how session questions are put. Until then they are refused.
 func (h *HTTP) OnSessionQuestion(f SessionAsker) { h.sessions.askSession.Store(&f) }
 
-// Resume goes on with a call from a checkpoint, possibly one of another replica.
-// Nothing is sent to the server but a request for the rest of the stream, the
-// answers to open questions and, if ctx ends, the cancellation.
-// shim.ErrNotResumable: the answer is out of reach, because the call had no resumable
-// stream, or because the server says so.
+// Resume goes on with a call from a checkpoint, possibly one of another replica. It sends the server only a
+// request for the rest of the stream, requests about the task that the server made of the call, the answers
+// to open questions and, if ctx ends, the cancellation. shim.ErrNotResumable says that the answer is out of
+// reach: the call had no resumable stream, or the server says so.
 func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s shim.Sink) (shim.Reply, error) {
 	c, ok := decodeResumable(cp)
 	if !ok {
@@ -198,7 +191,7 @@ func (x *exchange) goOn(ctx context.Context, c checkpoint, asks bool) error {
 	return x.resumeCall(ctx)
 }
 
-// notResumed is why a call did not go on from a checkpoint.
+// notResumed is the error of a call that did not go on from a checkpoint.
 func notResumed(err error) error {
 	if out, ok := errors.AsType[*outOfReach](err); ok {
 		return fmt.Errorf("%w: %w", shim.ErrNotResumable, out.err)
@@ -206,9 +199,9 @@ func notResumed(err error) error {
 	return publicError(err)
 }
 
-// Resumable reports whether a call can be picked up from a checkpoint: that of a legacy
-// server, with an event id, or that of any server, with the name of its task. Whether the
-// server still has it is known when it is asked.
+// Resumable reports whether a call can go on from a checkpoint: that of a legacy server with an event id,
+// that of any server with the name of its task, or that of a session question. Only the server knows whether
+// it still has the stream or the task.
 func (h *HTTP) Resumable(cp json.RawMessage) bool {
 	_, ok := decodeResumable(cp)
 	return ok

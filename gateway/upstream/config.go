@@ -22,7 +22,7 @@ type Era string
 
 // The eras. The empty Era is EraAuto.
 const (
-	EraAuto   Era = "auto"   // that of the client where the server speaks it (protocol.md 2.10)
+	EraAuto   Era = "auto"   // the client's era, if the server speaks it (protocol.md 2.10)
 	EraLegacy Era = "legacy" // initialize and sessions
 	EraModern Era = "modern" // metadata in each request
 )
@@ -32,7 +32,7 @@ type Way string
 
 // The ways. The empty Way is WayAuto.
 const (
-	WayAuto Way = "auto" // that of the server (protocol.md 2.10)
+	WayAuto Way = "auto" // whichever the server has (protocol.md 2.10)
 	WayHTTP Way = "http" // Streamable HTTP
 	WaySSE  Way = "sse"  // HTTP+SSE of 2024-11-05, which is legacy
 )
@@ -43,30 +43,28 @@ type Info struct {
 	Version string `json:"version"`
 }
 
-// Config describes one server and how to reach it. Only URL or Transport is needed.
+// Config describes one server and how to reach it. URL or Transport is required, the rest is optional.
 type Config struct {
 	// Name is the configured name of the upstream, for logs and spans.
 	Name string
 	// URL is the server's MCP endpoint, http or https.
 	URL string
-	// TLS says how to connect to an https URL; nil for the authorities of the system.
+	// TLS says how to connect to an https URL; nil trusts the authorities of the system.
 	TLS *tls.Config
-	// Transport is used in place of HTTP, and then there is no URL. HTTP.Close closes it.
+	// Transport is used in place of HTTP; URL is empty then. HTTP.Close closes it.
 	Transport transport.Transport
-	// Headers go with every request. Idempotency-Key must not be there, since net/http
-	// repeats a POST that has it when a connection breaks, nor headers that the
-	// transport writes: gateway/config refuses them.
+	// Headers go with every request. gateway/config refuses Idempotency-Key, since net/http repeats a POST
+	// that has it when a connection breaks, and the headers that the transport writes.
 	Headers http.Header
-	// MaxSeen is for how many kinds of clients it is remembered what the server says of itself:
-	// those of an era that declare the same and have the same token. 256 if 0.
+	// MaxSeen is the number of kinds of clients for which the client remembers what the server says of
+	// itself. Clients of one era that declare the same and have the same token are one kind. 256 if 0.
 	MaxSeen int
 	// Way says which transport the server at URL has; WayAuto if empty.
 	Way Way
-	// Era is EraAuto unless the operator knows better.
+	// Era says which era to speak; EraAuto if empty.
 	Era Era
-	// Shared lets all calls with Session.Key "" share one upstream session per set
-	// of capabilities. Otherwise each has one of its own, deleted afterwards
-	// (design.md 0.16).
+	// Shared lets all calls with Session.Key "" share one upstream session per set of capabilities. Otherwise
+	// each has one of its own, deleted afterwards (design.md 0.16).
 	Shared bool
 
 	// Tasks says for which calls tasks of the server's own are used; TasksAuto if empty.
@@ -75,42 +73,41 @@ type Config struct {
 	// Sessions shares the upstream sessions of legacy client sessions between
 	// replicas (shim.Session.Shared); nil keeps them in this process.
 	Sessions Sessions
-	// IsGone reports whether another replica is gone. It is needed with Sessions.
+	// IsGone reports whether another replica is gone. It is required with Sessions.
 	IsGone func(ctx context.Context, replica string) (bool, error)
 
-	// StartTimeout bounds each of the requests that find out the era and open a session, with the
-	// start of a process; 60s if 0.
+	// StartTimeout bounds each request that finds out the era or opens a session, including the start of a
+	// process; 60s if 0.
 	StartTimeout time.Duration
-	// Silence is how long a server with a Transport may take to answer server/discover before it is
-	// taken for one that does not know it; 5s if 0.
+	// Silence is how long a server with a Transport may take to answer server/discover. After that it counts
+	// as a server that does not know the method. 5s if 0.
 	Silence time.Duration
-	// IdleTimeout ends a call whose server is silent for this long: the request is not taken,
-	// or nothing comes of its response, not even a comment. 0 means never. Time in which a
-	// question waits for the client does not count.
+	// IdleTimeout ends a call whose server has been silent for this long, before it takes the request or in
+	// its response. Even a comment in the stream counts as a sign of life, and the time in which a question
+	// waits for the client is left out. 0 means never.
 	IdleTimeout time.Duration
 	// SessionIdle is how long an upstream session without calls is kept; 10m if 0.
 	SessionIdle time.Duration
 
 	// MaxResult bounds a JSON body, and one event of a stream, in bytes; 32 MiB if 0.
 	MaxResult int64
-	// Budget bounds the bytes of answers that are held; nil for no bound. They are added
-	// to the hold of the context that a call is made with, where it has one.
+	// Budget bounds the bytes of answers that are held; nil means unbounded. The bytes are added to the hold
+	// of the call's context, if it has one.
 	Budget *budget.Bytes
 
 	// Replica tells this process from others that have the same sessions.
 	Replica string
-	// FirstID is where the ids of requests, which are their progress tokens too, begin: a random number below
-	// 2^30. It tells clients of one replica apart where one follows the other.
+	// FirstID is where the ids of requests begin, which are their progress tokens too: a random number below
+	// 2^30. It distinguishes the clients of one replica that follow one another.
 	FirstID int64
-	// GatewayInfo is the clientInfo where a Session names no client.
+	// GatewayInfo is the clientInfo of a Session that has none.
 	GatewayInfo Info
 
 	// Logger takes what is not returned as an error; nil discards it.
 	Logger *slog.Logger
-	// TracerProvider makes the client spans; nil makes none, and the context of a
-	// caller still passes through.
+	// TracerProvider makes the client spans. If it is nil, only the caller's trace context passes through.
 	TracerProvider trace.TracerProvider
-	// Metrics measures requests and sessions; nil for nothing.
+	// Metrics measures requests and sessions; nil turns that off.
 	Metrics *metrics.Metrics
 	// Baggage lists the baggage keys that may reach the server (protocol.md 9).
 	Baggage []string
@@ -123,7 +120,7 @@ const (
 	defaultMax   = 32 << 20
 )
 
-// withDefaults fills in what is zero.
+// withDefaults fills in zero fields.
 func (c Config) withDefaults() Config {
 	c.Era = cmp.Or(c.Era, EraAuto)
 	c.Way = cmp.Or(c.Way, WayAuto)
@@ -148,55 +145,54 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// clientInfo is the Implementation object to show the server.
+// clientInfo is the Implementation object that the server gets.
 func (c Config) clientInfo(given json.RawMessage) json.RawMessage {
 	if len(given) > 0 {
 		return given
 	}
-	b, _ := json.Marshal(c.GatewayInfo) // two strings: cannot fail
+	b, _ := json.Marshal(c.GatewayInfo) // two strings: always succeeds
 	return b
 }
 
-// TaskUse says for which calls the client uses tasks of a server's own.
+// TaskUse says which calls use tasks of the server's own.
 type TaskUse string
 
 // The uses. The empty TaskUse is TasksAuto.
 const (
-	// TasksAuto uses them for tools that require one (L4), and wherever a modern server
-	// makes one.
+	// TasksAuto uses them for tools that require one (L4), and for each call of which a modern server makes
+	// one.
 	TasksAuto TaskUse = "auto"
-	// TasksAlways uses them for every tool that can be called so: such a call outlives
-	// the gateway's connection, and the gateway. Of a modern server it is TasksAuto.
+	// TasksAlways uses them for every tool that allows it: such a call outlives the gateway's connection, and
+	// the gateway. For a modern server it is TasksAuto.
 	TasksAlways TaskUse = "always"
-	// TasksNever calls every tool plainly. A modern server is not told that it may make one.
+	// TasksNever calls every tool plainly, and does not offer a modern server to make a task.
 	TasksNever TaskUse = "never"
 )
 
-// Sessions keeps what replicas share of upstream sessions, so that a client session
-// has one upstream session whichever replica it uses (design.md 0.16). A state is
-// opaque to it. It speaks of standard types only, so that a store can implement it
-// that does not know this package.
+// Sessions keeps what replicas share of upstream sessions, so that a client session has one upstream session
+// whichever replica it uses (design.md 0.16). States are opaque to it. It uses standard types only, so that a
+// store can implement it and import nothing of this package.
 type Sessions interface {
-	// Load returns the state under a key and its revision; 0 says there is none. It counts as
-	// a use of the session.
+	// Load returns the state under a key and its revision, which is 0 if the state is missing. It counts as a
+	// use of the session.
 	Load(ctx context.Context, key string) (state []byte, rev int64, err error)
 
-	// Swap stores a state where the revision still is rev, and returns the new one, which
-	// no state has had before; 0 if it has moved on. With rev 0 there must be none yet.
+	// Swap stores a state if the revision still is rev, and returns the new revision, which is unique; 0 if
+	// the revision has moved on. With rev 0 the state must be missing.
 	Swap(ctx context.Context, key string, rev int64, state []byte) (int64, error)
 
-	// End removes the state of a session that no replica has used for so long, and returns
-	// it; nil if there is none.
+	// End removes the state of a session that no replica has used for so long, and returns it; nil if it
+	// removed none.
 	End(ctx context.Context, key string, idle time.Duration) (state []byte, err error)
 
-	// Tell passes a message of one line about a session to all replicas that Hear, this one
-	// included. It is not stored: who cannot hear it now never does.
+	// Tell passes a one-line message about a session to all replicas that Hear, this one included. It is not
+	// stored: a replica that does not hear it now misses it.
 	Tell(ctx context.Context, key string, message []byte) error
 
-	// Hear calls hear for each such message, those of one session in order, until ctx ends. hear must
-	// not block.
+	// Hear calls hear for each such message until ctx ends; the messages of one session come in order. hear
+	// must not block.
 	Hear(ctx context.Context, hear func(key string, message []byte))
 }
 
-// maxSeen bounds seen, unless the configuration does: the capabilities are the clients'.
+// maxSeen is the default of Config.MaxSeen. The bound is needed because clients choose their capabilities.
 const maxSeen = 256

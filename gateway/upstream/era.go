@@ -13,9 +13,8 @@ import (
 	"taskgate/shim"
 )
 
-// findEra returns the verdict once the server has answered server/discover. It is asked for this
-// session if it has not. All who need that wait for the same answer, unless the server could say
-// something else to them.
+// findEra returns the verdict on the server. If it is unknown, findEra sends server/discover for this
+// session. All callers to whom the server would say the same wait for one answer.
 func (h *HTTP) findEra(ctx context.Context, s shim.Session) (*verdict, error) {
 	if v := h.memory.knownVerdict(); v.era != mcp.NoEra {
 		return v, nil
@@ -28,7 +27,7 @@ func (h *HTTP) findEra(ctx context.Context, s shim.Session) (*verdict, error) {
 	})
 }
 
-// recogniseEra asks by server/discover, and takes note of what comes of it.
+// recogniseEra sends server/discover, and remembers the answer.
 func (h *HTTP) recogniseEra(ctx context.Context, s shim.Session) (*verdict, error) {
 	v, srv, err := h.probeEra(ctx, s)
 	if err != nil || v.era == mcp.Legacy {
@@ -39,15 +38,15 @@ func (h *HTTP) recogniseEra(ctx context.Context, s shim.Session) (*verdict, erro
 	}
 	v = h.memory.learnVerdict(v)
 	if srv.Raw != nil {
-		s.Legacy = false // who begins in the legacy era may hear something else
+		s.Legacy = false // a client that begins in the legacy era may hear something else
 		h.memory.noteServer(ctx, s, srv)
 	}
 	return v, nil
 }
 
-// settleEra finds out in which era the server is spoken to for this session, where that is not
-// known yet: in that of the client, if the server takes it. One session tries, and the others
-// that need to know wait for it. No tool runs in any of this.
+// settleEra finds out in which era to speak to the server for this session: in the era of the client, if the
+// server takes it. If that is unknown, one session tries, and the others that need to know wait for it. All
+// of this runs no tool.
 func (h *HTTP) settleEra(ctx context.Context, s shim.Session) (*verdict, mcp.Era, error) {
 	v := h.memory.knownVerdict()
 	if h.memory.isUntried(v, s) {
@@ -72,8 +71,8 @@ func (h *HTTP) settleEra(ctx context.Context, s shim.Session) (*verdict, mcp.Era
 	return v, h.memory.eraFor(v, s), nil
 }
 
-// tryHandshake opens the session of a client that begins so. That the server refuses it is no error if
-// it speaks the modern era.
+// tryHandshake opens the session of a legacy client. If the server refuses it but speaks the modern era, that
+// is a success.
 func (h *HTTP) tryHandshake(ctx context.Context, v *verdict, s shim.Session) error {
 	ses := h.sessions.acquireSession(s)
 	defer ses.releaseSession()
@@ -85,11 +84,11 @@ func (h *HTTP) tryHandshake(ctx context.Context, v *verdict, s shim.Session) err
 		if now, asked := h.findEra(ctx, s); asked != nil || now.era != mcp.Modern {
 			return handshakeError(err)
 		}
-		h.memory.setAlone() // whatever the server says of itself now
+		h.memory.setAlone() // also if findEra has just reset it
 		return nil
 	}
 	v.shaken.Store(true)
-	if l.server.Raw != nil { // it may be what another replica was told
+	if l.server.Raw != nil { // another replica may have opened the session
 		h.memory.noteServer(ctx, s, l.server)
 	}
 	return nil
@@ -101,7 +100,7 @@ func (h *HTTP) describeServer(ctx context.Context, s shim.Session) (Server, time
 	modern := own // a modern server says the same to clients of both eras
 	modern.legacy = false
 	var last error
-	for range 2 { // once more if the server turns out to be of the other era
+	for range 2 { // a second time if the server turns out to be of the other era
 		v, era, err := h.settleEra(ctx, s)
 		if err == nil && era == mcp.Modern && !v.mute && !h.memory.seen.Find(modern).Fresh() {
 			if v, err = h.recogniseEra(ctx, s); err == nil {
@@ -119,7 +118,7 @@ func (h *HTTP) describeServer(ctx context.Context, s shim.Session) (Server, time
 			return Server{}, 0, protocolError("the server does not describe itself", nil)
 		}
 		if now := h.memory.seen.Find(own); now.Fresh() && now.Value.Era == mcp.Legacy {
-			return now.Value, time.Until(now.Until), nil // the handshake of settle has told it
+			return now.Value, time.Until(now.Until), nil // the handshake of settleEra has brought it
 		}
 		srv, err := h.sessions.describeServer(ctx, s)
 		if err == nil {
@@ -134,9 +133,8 @@ func (h *HTTP) describeServer(ctx context.Context, s shim.Session) (Server, time
 	return Server{}, 0, last
 }
 
-// probeEra finds out the era (protocol.md 2.10): discover first, in each modern version that is
-// known until one is agreed on. It returns as well what discover has said; Raw is nil for
-// nothing.
+// probeEra finds out the era (protocol.md 2.10): it sends server/discover in each known modern version until
+// one is agreed on. It also returns the server's description; Raw is nil if there is none.
 func (h *HTTP) probeEra(ctx context.Context, s shim.Session) (*verdict, Server, error) {
 	if h.wire.cfg.Era == EraLegacy {
 		return legacyVerdict(), Server{}, nil
@@ -150,7 +148,7 @@ func (h *HTTP) probeEra(ctx context.Context, s shim.Session) (*verdict, Server, 
 			return legacyVerdict(), Server{}, nil
 		case err != nil:
 			return nil, Server{}, forward.PassOn(ctx, err)
-		case next.era == mcp.Legacy && h.wire.cfg.Era == EraModern: // the operator knows better
+		case next.era == mcp.Legacy && h.wire.cfg.Era == EraModern: // the operator has excluded legacy
 			return nil, Server{}, protocolError("the server does not speak a modern version of MCP, as configured", nil)
 		case next.era == mcp.Legacy:
 			return next, Server{}, nil
@@ -164,8 +162,8 @@ func (h *HTTP) probeEra(ctx context.Context, s shim.Session) (*verdict, Server, 
 	return nil, Server{}, protocolError("the server and the gateway have no protocol version in common", nil)
 }
 
-// askDiscover asks a server what it speaks, in a modern version and in the name of a client. A refusal says nothing
-// of the client's token, unless the client gets it.
+// askDiscover sends server/discover in a modern version and in the name of a client. A refusal counts against
+// the client's token only if the client gets to see it.
 func (h *HTTP) askDiscover(ctx context.Context, version string, s shim.Session) (jsonrpc.Message, error) {
 	ctx, cancel := h.wire.slowContext(forward.Unheard(ctx))
 	defer cancel()
@@ -177,12 +175,13 @@ func (h *HTTP) askDiscover(ctx context.Context, version string, s shim.Session) 
 	return x.runRequest(ctx)
 }
 
-// mayBeMute reports whether the server may know no server/discover and not say so, as programs do (protocol.md 2.10).
+// mayBeMute reports whether the server may leave an unknown server/discover unanswered, as programs do
+// (protocol.md 2.10).
 func (h *HTTP) mayBeMute() bool {
 	return h.wire.cfg.Transport != nil && h.wire.cfg.Era != EraModern && h.memory.knownVerdict().era == mcp.NoEra
 }
 
-// isUnknowing reports whether the server has ended at a server/discover, or was silent.
+// isUnknowing reports whether the server does not know server/discover: it has ended at it, or was silent.
 func (h *HTTP) isUnknowing(err error) bool {
 	ue, ok := errors.AsType[*shim.UpstreamError](err)
 	return ok && ue.Kind == shim.KindClosed && h.mayBeMute()

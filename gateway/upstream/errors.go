@@ -33,15 +33,15 @@ func protocolError(message string, err error) *shim.UpstreamError {
 // markUnsent marks an error that came before the request itself was written.
 func markUnsent(err error) error {
 	if ue, ok := errors.AsType[*shim.UpstreamError](publicError(err)); ok {
-		c := *ue // it may be shared by all who waited for the same handshake
+		c := *ue // all callers that waited for one handshake may share it
 		c.Unsent = true
 		return &c
 	}
 	return err
 }
 
-// publicError turns any error of this package into one that the caller may see: an
-// UpstreamError, or what ended the caller's context.
+// publicError turns any error of this package into one that the caller may see: an UpstreamError, or the
+// cause that ended the caller's context.
 func publicError(err error) error {
 	if err == nil {
 		return nil
@@ -64,8 +64,8 @@ func publicError(err error) error {
 	return err
 }
 
-// netError words what went wrong on the connection. reached says that a
-// connection had been got, so that bytes may have been written.
+// netError words a failure of the connection. reached says that there was a connection, so that bytes
+// may have been written.
 func netError(err error, reached bool) *shim.UpstreamError {
 	var ue *shim.UpstreamError
 	var te *eventstream.TooLargeError
@@ -90,7 +90,7 @@ func netError(err error, reached bool) *shim.UpstreamError {
 	return ue
 }
 
-// causeOf returns why ctx ended, nil while it has not.
+// causeOf returns why ctx ended; nil while it lasts.
 func causeOf(ctx context.Context) error {
 	if ctx.Err() == nil {
 		return nil
@@ -98,20 +98,21 @@ func causeOf(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// isDetached reports whether the caller let go of the call without cancelling it
+// isDetached reports whether the caller has left the call to another replica, and did not cancel it
 // (design.md 0.6).
 func isDetached(ctx context.Context) bool {
 	return ctx.Err() != nil && errors.Is(context.Cause(ctx), shim.ErrDetached)
 }
 
-// outOfReach: the server answered that it has nothing to replay.
+// outOfReach is the server's answer that it has nothing to replay, or has forgotten the session or the
+// task.
 type outOfReach struct{ err *shim.UpstreamError }
 
 func (e *outOfReach) Error() string { return e.err.Error() }
 func (e *outOfReach) Unwrap() error { return e.err }
 
-// isPassing reports whether an error is one of the connection, which leaves what the message is about as
-// it is.
+// isPassing reports whether an error is one of the connection, which may pass: the subject of the
+// message stays as it was.
 func isPassing(err error) bool {
 	if se, ok := err.(*transport.StatusError); ok {
 		return se.Status >= 500 || se.Status == http.StatusTooManyRequests || se.Status == http.StatusRequestTimeout
@@ -120,8 +121,8 @@ func isPassing(err error) bool {
 	return ok && (ue.Kind == shim.KindClosed || ue.Kind == shim.KindUnreachable || ue.Kind == shim.KindOverloaded)
 }
 
-// awaitsSignIn reports whether a request is to be made again once the owner of its call has another
-// token: the server has not taken the one that went out, and no client is there to be told.
+// awaitsSignIn reports whether a request is made again once the owner of its call has another token: the
+// server has refused the present one, and the client has left.
 func awaitsSignIn(ctx context.Context, err error) bool {
 	se, ok := err.(*transport.StatusError)
 	return ok && se.Status == http.StatusUnauthorized && forward.AwaitsSignIn(ctx)

@@ -22,21 +22,21 @@ import (
 	"taskgate/shim"
 )
 
-// hearer takes the notifications that belong to no call: a legacy session, the cache of a
-// modern server's tools, or a subscription.
+// hearer takes the notifications that are outside of any call: a legacy session, the memory of a modern
+// server, or a subscription.
 type hearer interface{ takeNotification(shim.Notification) }
 
-// exchange is one request and its answer, with everything the server says in
-// between. It belongs to the goroutine of its caller, which also reads the stream. What
-// other goroutines use, its checkpoint and its questions, guards itself.
+// exchange is one request and its answer, with everything the server says in between. It belongs to the
+// goroutine of its caller, which also reads the stream. Other goroutines use its checkpoint and its
+// questions, which have locks of their own.
 type exchange struct {
 	w       *wire
 	to      target
-	calls   *sessionCalls // those of its session; nil in the modern era
-	outside hearer        // takes what belongs to no call
+	calls   *sessionCalls // the calls of its session; nil in the modern era
+	outside hearer        // takes the notifications outside of any call
 	sink    shim.Sink
 	caller  shim.Session
-	level   string // the least severe log level to hand on, "" for none
+	level   string // the least severe log level to hand on; "" keeps all back
 
 	id     string
 	method string
@@ -44,45 +44,45 @@ type exchange struct {
 	params []byte
 	meta   []pair      // members of params._meta besides progress and trace
 	header http.Header // modern headers of the request
-	// uncancelled says that the server is not told if nobody waits for the answer any more
-	// (an initialize must not be cancelled).
+	// uncancelled says that the server is not told when the caller stops waiting (an initialize must not be
+	// cancelled).
 	uncancelled bool
 	progress    bool // ask for progress
 	asks        bool // the sink can be asked
 	limits      shim.QuestionLimits
 	listens     bool          // the stream may be silent for ever
-	isHeard     func() bool   // whether a client is there for it; nil if there always is
+	isHeard     func() bool   // whether its client is there; nil means always
 	unseen      bool          // it has no span: it is one of many of its kind
-	patience    time.Duration // bounds the silence of the server, in place of idle_timeout; 0 for none
+	patience    time.Duration // bounds the silence of the server; 0 for idle_timeout
 
-	rec     record     // what is handed over for whoever goes on with the call
-	res     resumption // how the stream is picked up again
+	rec     record     // the checkpoint for the replica that goes on with the call
+	res     resumption // resumes the stream
 	reached atomic.Bool
-	mute    time.Duration // how long the server may take to answer what has reached it; 0 for no bound
+	mute    time.Duration // how long the server may take to answer after it was reached; 0 for unbounded
 	life    context.Context
 	end     context.CancelCauseFunc
-	left    sync.WaitGroup // what the caller's end has set going
+	left    sync.WaitGroup // the cancellation that the caller's end has started
 	idle    idle
 	head    transport.Head // of the latest stream
 	begun   time.Time
 	told    bool            // the server has said something beside the answer
 	answer  jsonrpc.Message // once it is there
 	asking  questions       // what the server asks of the caller
-	task    *serverTask     // what the server makes of the call; nil for an answer at once
+	task    *serverTask     // the task that the server makes of the call; nil if it answers at once
 	span    trace.Span
 	trace   propagation.MapCarrier // the context to pass on, by its W3C names
 }
 
-// runRequest sends the request and returns the answer: a result or a JSON-RPC error.
-// Errors are *transport.StatusError, *shim.UpstreamError or what ended ctx.
+// runRequest sends the request and returns the answer: a result or a JSON-RPC error. Errors are
+// *transport.StatusError, *shim.UpstreamError, *shim.BusyError or the cause that ended ctx.
 func (x *exchange) runRequest(ctx context.Context) (jsonrpc.Message, error) {
 	err := x.runApart(ctx)
 	return x.answer, err
 }
 
-// runApart is runRequest for a call that may wait for long; there may be thousands of those. A
-// waiting goroutine keeps the stack of all its callers, so those frames are small: the
-// answer is left in x.answer.
+// runApart is runRequest for a call that may wait long. There may be thousands of those, and a waiting
+// goroutine keeps the stack of all its callers. So these frames are small, and the answer is left in
+// x.answer.
 func (x *exchange) runApart(ctx context.Context) (err error) {
 	ctx = x.startSpan(ctx)
 	defer func() { x.measureRequest(ctx, err); x.endSpan(err) }()
@@ -101,8 +101,8 @@ func (x *exchange) runApart(ctx context.Context) (err error) {
 	return x.finishAnswer(ctx, in)
 }
 
-// announceRequest records that the call is about to be sent, and returns what is. If that
-// cannot be recorded, it must not be (design.md 0.6).
+// announceRequest records that the call is about to be sent, and returns its body. If the record fails, the
+// call must not be sent (design.md 0.6).
 func (x *exchange) announceRequest(ctx context.Context) ([]byte, error) {
 	var body []byte
 	budget.From(ctx).InTurn(len(x.params), func() { body = x.encodeRequest() })
@@ -118,13 +118,13 @@ func (x *exchange) announceRequest(ctx context.Context) ([]byte, error) {
 	return body, causeOf(ctx)
 }
 
-// beginExchange ties the exchange to ctx. The request has a life of its own, so that a
-// cancellation can be told to the server before the connection goes. The
-// returned function ends it and leaves no goroutine behind.
+// beginExchange ties the exchange to ctx. The request has a life of its own, so that the server can be told
+// of a cancellation before the connection goes. The returned function ends the exchange and waits for its
+// goroutines.
 func (x *exchange) beginExchange(ctx context.Context) func() {
 	x.life, x.end = context.WithCancelCause(context.WithoutCancel(ctx))
 	x.asking.caller = ctx
-	var own *budget.Hold // of what belongs to no request of a client
+	var own *budget.Hold // for a request of the gateway's own
 	if budget.From(ctx) == nil && x.w.cfg.Budget != nil {
 		own = x.w.cfg.Budget.Hold()
 		x.life = budget.With(x.life, own)
@@ -132,7 +132,7 @@ func (x *exchange) beginExchange(ctx context.Context) func() {
 	if !x.listens {
 		x.idle.startWatch(cmp.Or(x.patience, x.w.cfg.IdleTimeout), func() { x.end(errIdle) })
 	}
-	if x.calls != nil && x.progress { // from now on the GET stream may bring some: the server has the call that goes on
+	if x.calls != nil && x.progress { // the server already has a resumed call, and may send its progress on the GET stream from now on
 		x.calls.followProgress(x.rec.state.ID, x)
 	}
 	x.left.Add(1)
@@ -165,8 +165,8 @@ func (x *exchange) beginExchange(ctx context.Context) func() {
 	}
 }
 
-// cancelUpstream tells a legacy server that nobody waits for the call any more.
-// A modern one sees it by the connection's end (protocol.md H6), unless it has made a task.
+// cancelUpstream tells the server that the caller no longer waits: it cancels the server's task, or the call
+// at a legacy server. A modern server sees the cancellation by the connection's end (protocol.md H6).
 func (x *exchange) cancelUpstream(ctx context.Context) {
 	ctx = forward.For(ctx, forward.Brought)
 	if x.uncancelled || !x.reached.Load() || x.task != nil && x.task.cancelTask(ctx) || x.to.era != mcp.Legacy {
@@ -188,8 +188,8 @@ func (x *exchange) cancelUpstream(ctx context.Context) {
 // be delivered.
 const cancelTimeout = 2 * time.Second
 
-// postRequest sends the request and waits until it is taken. A request that goes on with a call is sent
-// again once its owner has signed in, if the server does not take the token.
+// postRequest sends the request and waits until the server takes it. If the server refuses the token of a
+// request that goes on with a call, it is sent again once the owner has signed in.
 func (x *exchange) postRequest(ctx context.Context, method string, body []byte) (transport.Stream, error) {
 	for {
 		if err := x.awaitCredential(ctx); err != nil {
@@ -200,34 +200,34 @@ func (x *exchange) postRequest(ctx context.Context, method string, body []byte) 
 			forward.Taken(ctx, method)
 			return in, nil
 		}
-		if x.method == mcp.MethodTasksUpdate || !awaitsSignIn(ctx, err) { // an answer is its client's
+		if x.method == mcp.MethodTasksUpdate || !awaitsSignIn(ctx, err) { // an answer goes with the token of the client that brought it
 			return nil, err
 		}
 	}
 }
 
-// allowQuestions lets the call be asked. If it uses the GET stream of its session, it waits a
-// moment for that to open: what a server asks while there is none may be lost.
+// allowQuestions lets the call be asked. If the call uses the GET stream of its session, it waits a moment
+// for that to open: a question may be lost if the server asks it before.
 func (x *exchange) allowQuestions(ctx context.Context) {
 	if opened := x.asking.startAsking(); opened != nil {
 		x.calls.stream.awaitStream(ctx, opened)
 	}
 }
 
-// awaitCredential waits until the client's token is good, if the client has left. It is not the server that is
-// silent meanwhile.
+// awaitCredential waits until the client's token is good, if the client has left. The watch over the server's
+// silence pauses meanwhile.
 func (x *exchange) awaitCredential(ctx context.Context) error {
 	x.idle.pauseWatch()
 	defer x.idle.resumeWatch()
 	return forward.Ready(ctx)
 }
 
-// newMessage is a message of the exchange for the transport.
+// newMessage makes a message of the exchange for the transport.
 func (x *exchange) newMessage(method string, body []byte) *transport.Message {
 	m := x.to.newMessage(body)
 	m.ID, m.Method, m.Params = jsonrpc.TextID(x.id), method, x.params
 	m.Header, m.Caller = x.header, x.caller
-	if len(x.trace) > 0 { // there too, for proxies that look there
+	if len(x.trace) > 0 { // for proxies, which look there
 		m.Header = make(http.Header, len(x.header)+len(x.trace))
 		maps.Copy(m.Header, x.header)
 		for key, value := range x.trace {
@@ -238,7 +238,7 @@ func (x *exchange) newMessage(method string, body []byte) *transport.Message {
 	return &m
 }
 
-// noteHead takes note that the server has taken the request, and of how its stream begins.
+// noteHead notes that the server has taken the request, and how its stream begins.
 func (x *exchange) noteHead(in transport.Stream, err error) (transport.Stream, error) {
 	switch se, refused := err.(*transport.StatusError); {
 	case err == nil:
@@ -250,7 +250,7 @@ func (x *exchange) noteHead(in transport.Stream, err error) (transport.Stream, e
 	return in, err
 }
 
-// NoteReached is told that bytes of the request may be written from now on.
+// NoteReached is called when bytes of the request may be written from now on.
 func (x *exchange) NoteReached() {
 	x.reached.Store(true)
 	if x.mute > 0 {
@@ -258,13 +258,13 @@ func (x *exchange) NoteReached() {
 	}
 }
 
-// NoteHeard is told that the server has been heard.
+// NoteHeard is called when the server has just been heard.
 func (x *exchange) NoteHeard() { x.idle.noteHeard() }
 
-// TakeRoom waits until there is room for n bytes of what the server says. They stay taken until
-// whoever asked for the answer is done with it.
+// TakeRoom waits until there is room for n bytes of what the server says. They stay taken until the caller is
+// done with the answer.
 func (x *exchange) TakeRoom(n int64) error {
-	x.idle.pauseWatch() // it is not the server that is waited for
+	x.idle.pauseWatch() // the wait is the gateway's, and not the server's
 	defer x.idle.resumeWatch()
 	err := budget.From(x.life).Take(x.life, n)
 	if errors.Is(err, budget.ErrFull) {
@@ -273,8 +273,7 @@ func (x *exchange) TakeRoom(n int64) error {
 	return err
 }
 
-// judgeError decides what an error means: the caller's end comes first, since it is
-// what breaks the connection.
+// judgeError decides what an error means. The caller's end comes first, since it breaks the connection.
 func (x *exchange) judgeError(ctx context.Context, err error) error {
 	if cause := causeOf(ctx); cause != nil {
 		return cause
@@ -283,7 +282,7 @@ func (x *exchange) judgeError(ctx context.Context, err error) error {
 	case cause == errIdle:
 		x.cancelUpstream(ctx)
 		err = errIdle
-	case cause != nil: // the server did not take an answer, for which it would wait for ever
+	case cause != nil: // the server refused the answer to a question, and would wait for it for ever
 		err = publicError(cause)
 	}
 	if se, ok := err.(*transport.StatusError); ok {
@@ -295,14 +294,13 @@ func (x *exchange) judgeError(ctx context.Context, err error) error {
 	}
 	ue := netError(err, x.reached.Load())
 	if ue.Kind == shim.KindTooLarge {
-		x.cancelUpstream(ctx) // it may go on sending what we do not read
+		x.cancelUpstream(ctx) // it may go on sending, and is no longer read
 	}
 	return ue
 }
 
-// readUntilAnswer reads messages until the answer is there. From here on no error is a
-// *transport.StatusError: those that stand for the answer to the request itself, and may
-// prove that it was not begun, have come before.
+// readUntilAnswer reads messages until the answer is there. Its errors are never *transport.StatusError:
+// those stand for the answer to the request itself, may prove that it was not begun, and have come before.
 func (x *exchange) readUntilAnswer(ctx context.Context, in transport.Stream) (err error) {
 	defer func() { in.Close() }()
 	defer x.rec.saveUnnoted(ctx)
@@ -329,9 +327,8 @@ func (x *exchange) readUntilAnswer(ctx context.Context, in transport.Stream) (er
 	return x.tooLate(ctx)
 }
 
-// tooLate is the caller's end, if it came before the answer: what a server still
-// says to a call that was cancelled is dropped (L26). To a call that was let go
-// of the answer is welcome.
+// tooLate returns the caller's end, if it came before the answer: the answer to a cancelled call is dropped
+// (L26). The answer to a detached call is welcome.
 func (x *exchange) tooLate(ctx context.Context) error {
 	if isDetached(ctx) {
 		return nil
@@ -339,12 +336,12 @@ func (x *exchange) tooLate(ctx context.Context) error {
 	return causeOf(ctx)
 }
 
-// handleEvent handles one event: its id, and its message. done says that this is the answer.
+// handleEvent handles one event: its id, and its message. done says that the message is the answer.
 func (x *exchange) handleEvent(ctx context.Context, it *transport.Event) (done bool, err error) {
 	x.res.noteEvent(it)
 	m := &it.Message
-	// Whoever goes on behind the event of a question does not hear it again. So the event counts
-	// as read once the checkpoint has the question: another goroutine may save it meanwhile.
+	// A replica that goes on after the event of a question does not hear the question again. So the event
+	// counts as read once the checkpoint has the question: another goroutine may save it meanwhile.
 	if m.Kind == jsonrpc.Request {
 		if err := x.handleRequest(ctx, *m); err != nil {
 			return false, err
@@ -369,8 +366,8 @@ func (x *exchange) handleEvent(ctx context.Context, it *transport.Event) (done b
 	return false, nil
 }
 
-// handleRequest takes a request of the server: a ping is answered at once, a question goes to
-// the mailbox of the call, or is refused.
+// handleRequest takes a request of the server. A ping is answered at once; a question goes to the mailbox of
+// the call, or is refused.
 func (x *exchange) handleRequest(ctx context.Context, m jsonrpc.Message) error {
 	if x.to.era != mcp.Legacy {
 		x.w.log.Warn("modern server sent a request, which it must not", "method", m.Method)
@@ -380,9 +377,10 @@ func (x *exchange) handleRequest(ctx context.Context, m jsonrpc.Message) error {
 		x.answerPing(ctx, m.ID)
 		return nil
 	}
-	// A server without sessions may number its requests anew at any time, so on a first stream none is a replay.
+	// A server without sessions may number its requests anew at any time, so every request on a first stream
+	// is new.
 	if !x.calls.claimRequest(m.ID) && (x.to.session != "" || x.res.resumed) {
-		return nil // replayed: it has been asked, by this call or another
+		return nil // a replay: this call or another has been asked
 	}
 	if refused := x.asking.addQuestion(m, false); refused != nil {
 		return x.postResponse(ctx, jsonrpc.AppendError(nil, m.ID, refused))
@@ -390,23 +388,22 @@ func (x *exchange) handleRequest(ctx context.Context, m jsonrpc.Message) error {
 	return nil
 }
 
-// answerPing answers a ping. That the answer is not taken ends nothing: no tool waits for it, and a server that
-// gives its client up for it ends the stream.
+// answerPing answers a ping. A failure is only logged: no tool waits for the answer, and a server that gives
+// its client up for it ends the stream.
 func (x *exchange) answerPing(ctx context.Context, id jsonrpc.ID) {
 	if err := x.postResponse(ctx, jsonrpc.AppendResult(nil, id, nil)); err != nil {
 		x.w.log.Debug("the answer to a ping was not delivered", "err", err)
 	}
 }
 
-// postResponse posts a response. The server blocks on it, so a broken connection is
-// tried again: a second response to an id is ignored by its owner.
+// postResponse posts a response. The server blocks on it, so it is posted again after a broken connection:
+// the server ignores a second response to an id.
 func (x *exchange) postResponse(ctx context.Context, body []byte) error {
 	return x.w.postAnswer(ctx, x.life, x.to, body)
 }
 
-// isAnswer reports whether a response is the one to our request. An error
-// without an id is ours where nothing else could be meant: not on a resumed
-// stream, on which some servers replay everything (protocol.md C 9).
+// isAnswer reports whether a response is the one to our request. An error without an id is ours, except on a
+// resumed stream, on which some servers replay everything (protocol.md C 9).
 func (x *exchange) isAnswer(m jsonrpc.Message) bool {
 	if m.ID.IsZero() {
 		return m.Kind == jsonrpc.ErrorResponse && !x.res.resumed
@@ -427,7 +424,7 @@ func (x *exchange) encodeRequest() []byte {
 	return jsonrpc.AppendRequest(make([]byte, 0, len(params)+128), jsonrpc.TextID(x.id), x.method, params)
 }
 
-// discard is the Sink, and the hearer, of requests that the gateway makes for itself.
+// discard is the Sink, and the hearer, of the gateway's own requests.
 type discard struct{}
 
 func (discard) Progress(shim.Progress)             {}
@@ -441,8 +438,7 @@ func (discard) Checkpoint(json.RawMessage) (stored func(context.Context) error) 
 	return func(context.Context) error { return nil }
 }
 
-// finishAnswer reads the answer to the request, and where that is a task, follows the task to
-// its end.
+// finishAnswer reads the answer to the request. If that is a task, it follows the task to its end.
 func (x *exchange) finishAnswer(ctx context.Context, in transport.Stream) error {
 	err := x.readUntilAnswer(ctx, in)
 	if x.task == nil {
