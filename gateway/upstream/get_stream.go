@@ -14,77 +14,78 @@ import (
 	"taskgate/shim"
 )
 
-// getStream is the GET stream of a legacy session (X4). There is one, however
-// many listen: servers refuse a second. It is held while anybody listens, or a call is in
-// flight that can be asked. The session owns it; mu guards what follows it, and its hold.
+// getStream is the GET stream of a legacy session (X4). All listeners share it, since servers refuse a second
+// one. It is held while anybody listens, or a call is in flight that can be asked. The session owns it; mu
+// guards the fields below it, and its hold.
 type getStream struct {
 	s *session
 
 	mu    sync.Mutex
 	users int
-	cur   *getHold    // nil if nobody holds it
-	rest  *time.Timer // ends it when nobody has wanted it for a while
+	cur   *getHold    // nil while the stream is not held
+	rest  *time.Timer // ends the stream when it has been unwanted for a while
 }
 
-// getHold is the stream in the hands of the goroutine that holds it, through all its
-// connections. Its getStream owns it, whose mu guards it; what only that goroutine changes, it also
-// reads without.
+// getHold is the stream in the hands of the goroutine that holds it, through all its connections. Its
+// getStream owns it, whose mu guards it; the goroutine reads the fields that only it changes without mu.
 type getHold struct {
 	s     *session // whose stream it is
 	stop  context.CancelFunc
 	known chan struct{} // closed once it is clear whether the server has such a stream
 	open  bool          // valid once known is closed
-	ready chan struct{} // closed once the present attempt to open it has had its outcome
+	ready chan struct{} // closed once the present attempt to open the stream has succeeded or failed
 	wake  chan struct{} // a signal: the next attempt is wanted now
 	rests bool          // between two attempts
-	early time.Time     // until then the next attempt is not brought forward
+	early time.Time     // until then the next attempt is not hurried
 	freed bool          // another replica has closed the stream, since the last attempt began
-	ended bool          // nobody holds it any more, though somebody may want it
+	ended bool          // the goroutine has ended, though somebody may want the stream
 	l     *link         // the generation of the present attempt
 	cut   context.CancelFunc
 
-	// Of the goroutine that holds it.
-	tries  int           // attempts in a row that have failed, or ended soon, and this one
+	// Fields of the goroutine that holds it.
+	tries  int           // attempts in a row that have failed or ended soon, including this one
 	opened bool          // it has been open
-	moves  bool          // it was open in the present attempt, or that is the first one
+	moves  bool          // the stream was open in the present attempt, or that is the first one
 	last   string        // the id of the last event
-	retry  time.Duration // what the server asks to wait before it is asked again
+	retry  time.Duration // how long the server asks to wait before the next attempt
 }
 
-// headMost is how long the head of the stream is waited for: some servers send
-// it with the first event only, which may be never.
+// headMost bounds the wait for the head of the stream: some servers send it with the first event only, which
+// may never come.
 const headMost = 2 * time.Second
 
-// What calls that can be asked make of the stream.
+// How calls that can be asked use the stream.
 const (
-	// headWait is how long such a call waits before it is sent until the stream is
-	// open: what a server asks while there is none may be lost.
+	// headWait is how long such a call waits for the stream to open before it is sent: a question may be lost
+	// if the server asks it before.
 	headWait = 500 * time.Millisecond
-	// linger is how long the stream is held beyond such a call. The next one need not
-	// wait then, and does not meet a server that still thinks it open (409).
+	// linger is how long the stream is held beyond such a call. The next call then finds it open, and avoids
+	// a server that still thinks it open (409).
 	linger = 2 * time.Second
-	// lingerMoved is how long the stream is held for a client that has moved to another replica, which is told
-	// what comes: a server that says something while it has no stream may lose it, and most refuse a second one.
+	// lingerMoved is how long the stream is held for a client that has moved to another replica, which is
+	// told what comes. A server that speaks while it has no stream may lose the message, and most servers
+	// refuse a second stream.
 	lingerMoved = time.Minute
-	// noStreamFor is how long a server is taken to have no such stream that said so.
+	// noStreamFor is how long the client believes a server that says it has no such stream.
 	noStreamFor = 10 * time.Minute
 )
 
-// steady is how long a stream lasts at least, or it brings an event, that is asked for again soon: some servers end
-// each of them at once. One that a balancer or a host of functions cuts after seconds is steady.
+// steady is how long a stream lasts at least, unless it brings an event, so that it is asked for again soon:
+// some servers end each stream at once. A stream that a balancer or a host of functions cuts after seconds is
+// steady.
 const steady = time.Second
 
 // getSupport is what is known of a server's GET streams.
 type getSupport struct {
-	until atomic.Int64 // in milliseconds since 1970: before it there is none
-	late  atomic.Bool  // the latest head came late, or not at all
+	until atomic.Int64 // in milliseconds since 1970: until then the server has no stream
+	late  atomic.Bool  // the latest head came late, or was missing
 }
 
-// joinStream takes part in the stream, opening it for the first. It reports whether
-// the server has one.
+// joinStream takes part in the stream, and opens it for the first listener. It reports whether the server has
+// one.
 func (st *getStream) joinStream(ctx context.Context) (bool, error) {
 	h, _ := st.wantStream(ctx)
-	// The attempt to open the stream wakes it; after headMost the server is taken to have one.
+	// The attempt to open the stream wakes it. After headMost the server counts as having one.
 	if err := work.PauseFor(ctx, h.known, headMost); err != nil {
 		return false, err
 	}
@@ -94,8 +95,8 @@ func (st *getStream) joinStream(ctx context.Context) (bool, error) {
 	return h.open, nil
 }
 
-// wantStream counts one more who wants the stream, and has it opened if it is not. The channel
-// is closed once that has had its outcome.
+// wantStream counts one more user of the stream, and opens it if necessary. The channel is closed once that
+// has succeeded or failed.
 func (st *getStream) wantStream(ctx context.Context) (*getHold, <-chan struct{}) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -113,9 +114,9 @@ func (st *getStream) wantStream(ctx context.Context) (*getHold, <-chan struct{})
 	return st.cur, st.cur.ready
 }
 
-// holdStream has the stream held. st.mu is held.
+// holdStream starts the goroutine that holds the stream. st.mu is held.
 func (st *getStream) holdStream(ctx context.Context) {
-	// Not under the life of its first listener: it may outlive that one.
+	// Under the client's life: the stream may outlive its first listener.
 	life, stop := context.WithCancel(st.s.t.work.Life())
 	h := &getHold{s: st.s, stop: stop, known: make(chan struct{}), ready: make(chan struct{}), wake: make(chan struct{}, 1)}
 	st.cur = h
@@ -124,8 +125,7 @@ func (st *getStream) holdStream(ctx context.Context) {
 	}
 }
 
-// unwantStream undoes want. The last one closes the stream, after a while in which another may
-// come who wants it.
+// unwantStream undoes wantStream. The last user closes the stream, after a while in which another may come.
 func (st *getStream) unwantStream(after time.Duration) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -139,7 +139,7 @@ func (st *getStream) unwantStream(after time.Duration) {
 	st.rest = time.AfterFunc(after, st.closeUnused)
 }
 
-// closeUnused closes a stream that nobody wants any more.
+// closeUnused closes a stream that has no users.
 func (st *getStream) closeUnused() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -160,8 +160,7 @@ func (st *getStream) closeStream() {
 	}
 }
 
-// leaveGeneration breaks the stream if it is that of a generation which is lost: it is opened again
-// in the next one.
+// leaveGeneration breaks the stream of a generation that is lost. It is opened again in the next one.
 func (st *getStream) leaveGeneration(l *link) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -170,7 +169,7 @@ func (st *getStream) leaveGeneration(l *link) {
 	}
 }
 
-// learnOutcome notes whether the server has such a stream, which is the outcome of an attempt.
+// learnOutcome notes the outcome of an attempt: whether the server has such a stream.
 func (h *getHold) learnOutcome(open bool) {
 	h.s.get.mu.Lock()
 	defer h.s.get.mu.Unlock()
@@ -179,7 +178,7 @@ func (h *getHold) learnOutcome(open bool) {
 	closeOnce(h.ready)
 }
 
-// closeOnce closes a channel, and reports whether it was not closed. Its owner's mutex is held.
+// closeOnce closes a channel, and reports whether it was open. Its owner's mutex is held.
 func closeOnce(c chan struct{}) bool {
 	if work.IsClosed(c) {
 		return false
@@ -188,7 +187,7 @@ func closeOnce(c chan struct{}) bool {
 	return true
 }
 
-// renewWait has callers wait for the next attempt. The mutex of the stream is held.
+// renewWait makes callers wait for the next attempt. The mutex of the stream is held.
 func (h *getHold) renewWait() {
 	if work.IsClosed(h.ready) {
 		h.ready = make(chan struct{})
@@ -201,7 +200,7 @@ func (h *getHold) hurryAttempt() {
 	work.Signal(h.wake)
 }
 
-// endHold says that nobody holds the stream any more. Its mutex is held.
+// endHold notes that the goroutine no longer holds the stream. Its mutex is held.
 func (h *getHold) endHold() {
 	h.stop()
 	h.ended = true
@@ -223,8 +222,8 @@ func (h *getHold) keepOpen(bare context.Context) {
 		ctx := h.s.carryLatest(bare)
 		h.moves = h.tries == 1
 		l, err := h.s.currentLink(), error(nil)
-		if l == nil && h.s.t.wire.cfg.Transport != nil { // a session is a program, which requests alone begin
-			h.learnOutcome(true) // there is such a stream then
+		if l == nil && h.s.t.wire.cfg.Transport != nil { // a session is a program, which only a request starts
+			h.learnOutcome(true) // such a program has a stream
 		} else if l, err = h.s.connectLink(ctx); err == nil {
 			err = h.attemptOpen(ctx, l)
 		}
@@ -243,15 +242,15 @@ func (h *getHold) keepOpen(bare context.Context) {
 	}
 }
 
-// mayTryAgain judges a refusal, and reports whether the stream is asked for again. One that
-// has been open is: listeners rely on it.
+// mayTryAgain judges a refusal, and reports whether to ask for the stream again. A stream that has been open
+// is asked for again, since listeners rely on it.
 func (h *getHold) mayTryAgain(ctx context.Context, l *link, se *transport.StatusError) bool {
 	s := se.Status
 	unclear := s == http.StatusNotFound || s == http.StatusBadRequest
 	switch {
 	case s == http.StatusConflict:
-		// Another replica has it, or the server has not noticed yet that the last
-		// one is gone. There is such a stream.
+		// Another replica has the stream, or the server has yet to notice that the last one is gone. So it
+		// has such streams.
 		h.learnOutcome(true)
 		h.s.get.mu.Lock()
 		defer h.s.get.mu.Unlock()
@@ -260,25 +259,25 @@ func (h *getHold) mayTryAgain(ctx context.Context, l *link, se *transport.Status
 	case s/100 != 4 && s/100 != 2 || s == http.StatusTooManyRequests || s == http.StatusRequestTimeout:
 		return true
 	case unclear && l != nil && h.s.verifyGeneration(ctx, l) != nil:
-		return true // it is about the session, or nobody knows
+		return true // the refusal is about the session, or its reason is unknown
 	case unclear && h.last != "":
-		h.last = "" // the server does not know the event any more
+		h.last = "" // the server has forgotten the event
 		return true
 	case s/100 == 2 || s == http.StatusNotFound || s == http.StatusMethodNotAllowed:
-		// 405: this server has no such stream, which is allowed (X4). A 404 in a
-		// session that it knows means the same, and so does a page for people, or nothing.
+		// 405 says that this server has no such stream, which is allowed (X4). So does a 404 in a session
+		// that it knows, a page for people, or an empty answer.
 		h.s.t.support.until.Store(time.Now().Add(noStreamFor).UnixMilli())
 	}
 	h.learnOutcome(false)
 	return h.opened
 }
 
-// pauseBefore waits before the next attempt: for as long as the server has asked for, and then
-// until somebody wants the stream, most in all.
+// pauseBefore waits before the next attempt: for as long as the server has asked for, and then until somebody
+// wants the stream. It waits for most in all.
 func (h *getHold) pauseBefore(ctx context.Context, least, most time.Duration) error {
 	h.s.get.mu.Lock()
 	select {
-	case <-h.wake: // of an attempt that has been made
+	case <-h.wake: // from before the attempt
 	default:
 	}
 	h.rests = true
@@ -290,7 +289,8 @@ func (h *getHold) pauseBefore(ctx context.Context, least, most time.Duration) er
 	if err := work.Pause(ctx, least); err != nil {
 		return err
 	}
-	// A call or a listener that wants the stream wakes it, and a replica that has closed it; else the time does.
+	// Three things wake it: a call or a listener that wants the stream, a replica that has closed it, and the
+	// time.
 	err := work.PauseFor(ctx, h.wake, most-least)
 	h.s.get.mu.Lock()
 	defer h.s.get.mu.Unlock()
@@ -300,7 +300,7 @@ func (h *getHold) pauseBefore(ctx context.Context, least, most time.Duration) er
 	return err
 }
 
-// nudgeStream has a stream that rests be opened now. freed says that another replica has closed it.
+// nudgeStream opens a resting stream now. freed says that another replica has closed it.
 func (st *getStream) nudgeStream(freed bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -362,7 +362,7 @@ func (h *getHold) attemptOpen(ctx context.Context, l *link) error {
 	}
 }
 
-// handleEvent handles one event. A response here belongs to nobody who still waits.
+// handleEvent handles one event. A response here is ignored: its request has given up waiting.
 func (h *getHold) handleEvent(ctx context.Context, x *exchange, it *transport.Event) error {
 	if it.HasID {
 		h.last = it.ID
@@ -382,7 +382,7 @@ func (h *getHold) handleEvent(ctx context.Context, x *exchange, it *transport.Ev
 	return nil
 }
 
-// handleRequest takes a request that does not say to which call it belongs.
+// handleRequest takes a request that names no call.
 func (h *getHold) handleRequest(ctx context.Context, x *exchange, m jsonrpc.Message) error {
 	if m.Method == mcp.MethodPing {
 		x.answerPing(ctx, m.ID)
@@ -394,8 +394,8 @@ func (h *getHold) handleRequest(ctx context.Context, x *exchange, m jsonrpc.Mess
 	return h.s.routeQuestion(ctx, x, m)
 }
 
-// bridgeGap follows a break that nothing bridges: what was subscribed is subscribed
-// again, as the server may have forgotten it, and everybody looks again.
+// bridgeGap is called when events may have been lost in a break. It subscribes again, as the server may have
+// forgotten the subscriptions, and tells all listeners to look again.
 func (h *getHold) bridgeGap(ctx context.Context) {
 	h.s.t.memory.listChanged(mcp.NotifyToolsListChanged, h.s.key.isSame)
 	uris := h.s.subscribeAgain(ctx, h.l)
@@ -405,7 +405,7 @@ func (h *getHold) bridgeGap(ctx context.Context) {
 	}
 }
 
-// needStream is wantStream for a call, unless the server is known to have no such stream.
+// needStream is wantStream for a call. It returns nil if the server is known to have no such stream.
 func (st *getStream) needStream(ctx context.Context) (opened <-chan struct{}) {
 	if time.Now().UnixMilli() < st.s.t.support.until.Load() {
 		return nil
@@ -414,7 +414,7 @@ func (st *getStream) needStream(ctx context.Context) (opened <-chan struct{}) {
 	return opened
 }
 
-// doneStream undoes need.
+// doneStream undoes needStream.
 func (st *getStream) doneStream() { st.unwantStream(linger) }
 
 func (st *getStream) awaitStream(ctx context.Context, opened <-chan struct{}) {

@@ -15,7 +15,7 @@ import (
 	"taskgate/shim"
 )
 
-// initializeServer opens a legacy session. introduce completes it.
+// initializeServer opens a legacy session. introduceClient completes it.
 func (s *session) initializeServer(ctx context.Context, gen int64) (*link, error) {
 	ctx, cancel := s.t.wire.slowContext(ctx)
 	defer cancel()
@@ -39,8 +39,8 @@ func (s *session) initializeServer(ctx context.Context, gen int64) (*link, error
 	return l, nil
 }
 
-// introduceClient tells the server, once in a generation, that its client is ready. The client of the
-// session has said so, or has sent a request: the server may ask it something now.
+// introduceClient tells the server, once in a generation, that its client is ready: the client of the
+// session has said so, or has sent a request. The server may ask it something now.
 func (l *link) introduceClient(ctx context.Context, s *session) error {
 	if l.ready.Load() {
 		return nil
@@ -76,7 +76,7 @@ func (s *session) initializeParams() json.RawMessage {
 	return append(b, '}')
 }
 
-// readAnswer takes over what the server answered.
+// readAnswer takes over the server's answer.
 func (l *link) readAnswer(result json.RawMessage) error {
 	v, _ := jsonrpc.GetString(result, "protocolVersion")
 	if mcp.EraOf(v) != mcp.Legacy {
@@ -86,8 +86,8 @@ func (l *link) readAnswer(result json.RawMessage) error {
 	return nil
 }
 
-// versionName is a version to be shown to a client: one that looks like none is
-// text of the server, and not repeated.
+// versionName is a version for the eyes of a client. A text of another form is the server's own, and
+// is not repeated.
 func versionName(v string) string {
 	if _, err := time.Parse(time.DateOnly, v); err != nil {
 		return "a protocol version"
@@ -95,8 +95,8 @@ func versionName(v string) string {
 	return "protocol version " + v
 }
 
-// notLegacy explains why initialize failed. By then the transport has looked whether the server
-// is one of HTTP+SSE.
+// notLegacy explains why initialize failed. By then the transport has looked whether the server is
+// one of HTTP+SSE.
 func notLegacy(err error) error {
 	if contradictsLegacy(err) {
 		return err
@@ -140,8 +140,8 @@ func (s *session) noteLevel(ctx context.Context, level string) {
 	}
 }
 
-// sendCommand sends a request of the gateway's own with one argument, and reports whether the
-// server agreed. A server that does not do it costs messages or updates, never a call.
+// sendCommand sends a request of the gateway's own with one argument, and reports whether the server
+// agreed. A refusal costs messages or updates, never a call.
 func (s *session) sendCommand(ctx context.Context, l *link, method, name, value string) bool {
 	ctx, cancel := s.t.wire.slowContext(ctx)
 	defer cancel()

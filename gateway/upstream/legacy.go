@@ -12,7 +12,7 @@ import (
 	"taskgate/shim"
 )
 
-// attemptLegacy makes one attempt at a call in the session that it belongs to.
+// attemptLegacy makes one attempt at a call in the session of the call.
 func (c *call) attemptLegacy(ctx context.Context, v *verdict) (shim.Reply, error) {
 	ses := c.h.sessions.acquireSession(c.r.Session)
 	defer ses.releaseSession()
@@ -40,7 +40,7 @@ func (c *call) enterSession(ctx context.Context, v *verdict, ses *session) (*exc
 	return x, l, nil
 }
 
-// inLegacy makes a reply of how a call in a session ended.
+// inLegacy makes a reply of the outcome of a call in a session.
 func (c *call) inLegacy(ctx context.Context, v *verdict, ses *session, l *link, x *exchange, err error) (shim.Reply, error) {
 	if err != nil && isDetached(ctx) && x.reached.Load() {
 		ses.retainSession()
@@ -52,7 +52,7 @@ func (c *call) inLegacy(ctx context.Context, v *verdict, ses *session, l *link, 
 	}
 	reply, err := c.legacyReply(ctx, v, ses, l, x, err)
 	if reply.Error != nil && reply.Error.Code == mcp.CodeMethodNotFound && c.r.Method == mcp.MethodToolsCall {
-		c.h.memory.forgetTools(c.r.Session) // the tool may by now need a task, or take none (L4)
+		c.h.memory.forgetTools(c.r.Session) // the tool may need a task by now, or take none (L4)
 	}
 	if err == nil && reply.Error != nil && c.r.Rounds {
 		reply.Round = openFirst(c.r.Session, reply.Error)
@@ -60,7 +60,7 @@ func (c *call) inLegacy(ctx context.Context, v *verdict, ses *session, l *link, 
 	return reply, err
 }
 
-// legacyReply reads the answer, or what it says about the session.
+// legacyReply reads the answer, or the news about the session in its place.
 func (c *call) legacyReply(ctx context.Context, v *verdict, ses *session, l *link, x *exchange, err error) (shim.Reply, error) {
 	if contradictsLegacy(err) {
 		return shim.Reply{}, &notBegun{why: otherEra, v: v, ses: ses, link: l, err: err}
@@ -70,8 +70,8 @@ func (c *call) legacyReply(ctx context.Context, v *verdict, ses *session, l *lin
 		case se.IsSessionLost():
 			return shim.Reply{}, &notBegun{why: lostSession, ses: ses, link: l, err: err}
 		case se.Status == http.StatusBadRequest || se.Status == http.StatusNotFound:
-			// That may be about the request, or about the session. It proves nothing, so
-			// the request is not repeated; but if the session is lost, the next one begins
+			// The refusal may be about the request, or about the session. It proves nothing, so
+			// the request is not repeated. But if the session is lost, the next request begins
 			// with a handshake.
 			_ = ses.verifyGeneration(ctx, l)
 		}
@@ -79,7 +79,7 @@ func (c *call) legacyReply(ctx context.Context, v *verdict, ses *session, l *lin
 			return shim.Reply{Error: rpcError(rpc)}, nil
 		}
 		if se.Status == http.StatusBadRequest && mcp.Foreign(c.r.Method) {
-			// The Go SDK 1.8.0 refuses a method that it does not know with a text.
+			// The Go SDK 1.8.0 refuses an unknown method with a text.
 			return shim.Reply{Error: &shim.RPCError{Code: mcp.CodeMethodNotFound, Message: "the server does not know the method " + c.r.Method}}, nil
 		}
 	}
@@ -89,29 +89,29 @@ func (c *call) legacyReply(ctx context.Context, v *verdict, ses *session, l *lin
 	return sessionReply(c.r.Method, x.answer)
 }
 
-// asTask has the server run the call as a task, where that is the way to call the tool
-// (L4). Where it cannot be found out, the call goes as it is.
+// asTask has the server run the call as a task, if the tool wants to be called so (L4). If that
+// cannot be found out, the call stays as it is.
 func (c *call) asTask(ctx context.Context, x *exchange, l *link) {
 	if c.r.Method != mcp.MethodToolsCall || c.h.wire.cfg.Tasks == TasksNever || l.version != mcp.Version20251125 {
 		return
 	}
 	if !l.server.hasCapability("tasks", "requests", "tools", "call") { // L1
-		return // of a session that a checkpoint names it may not be known: then the tools list alone has to say
+		return // the capabilities are unknown if a checkpoint names the session: then the tools list decides
 	}
 	support, _ := jsonrpc.GetString(c.findTool(ctx).Raw, "execution", "taskSupport")
 	if support != "required" && !(support == "optional" && c.h.wire.cfg.Tasks == TasksAlways) {
 		return
 	}
 	params, err := jsonrpc.Set(x.params, taskParams(c.r.Within), "task")
-	if err != nil { // params that are no object: the server says so
+	if err != nil { // the server reports params that are no object
 		return
 	}
 	x.task = newServerTask(x, &taskMark{})
 	x.params = params
 }
 
-// taskParams are the members of params.task. The ttl that is wished for is the longest
-// that the call may take: a shorter one could end the task while it runs (H9).
+// taskParams are the members of params.task. The requested ttl is the longest time that the
+// call may take: with a shorter one the task could end while it runs (H9).
 func taskParams(within time.Duration) []byte {
 	p := []byte("{}")
 	if within > 0 {

@@ -12,10 +12,9 @@ import (
 	"taskgate/shim"
 )
 
-// Notify sends a notification in a legacy session that exists. Where there is
-// none the server has nobody to hear it from, and a modern server takes no
-// notifications of clients: then nothing is sent, and that is no error. notifications/initialized
-// completes the handshake of the session.
+// Notify sends a notification in a legacy session that exists. It does nothing, and returns nil,
+// if the session is missing or the server is a modern one, which takes no notifications.
+// notifications/initialized completes the handshake of the session.
 func (h *HTTP) Notify(ctx context.Context, s shim.Session, n shim.Notification) error {
 	ses := h.sessions.findSession(ctx, s)
 	if ses == nil {
@@ -49,11 +48,11 @@ func (h *HTTP) Notify(ctx context.Context, s shim.Session, n shim.Notification) 
 	return se.UpstreamError()
 }
 
-// Listen hands over notifications that belong to no call, until ctx ends, and
-// returns why it did. ready is called once, before the first notification, with
-// what the server agreed to. A stream that drops afterwards is opened again; if
-// something may have been missed meanwhile, the lists that were listened for are
-// reported as changed. An error before ready is a *shim.UpstreamError.
+// Listen hands over notifications that are outside of any call until ctx ends, and returns the
+// cause. ready is called once, before the first notification, with what the server agreed to. A
+// stream that drops afterwards is opened again. If notifications may have been lost meanwhile,
+// the lists that were listened for are reported as changed. An error before ready is a
+// *shim.UpstreamError.
 func (h *HTTP) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
 	v, era, err := h.settleEra(ctx, s)
 	if err != nil {
@@ -64,9 +63,9 @@ func (h *HTTP) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready 
 	}
 	ses := h.sessions.acquireSession(s)
 	defer ses.releaseSession()
-	if h.wire.cfg.Transport == nil { // else a request begins the server
+	if h.wire.cfg.Transport == nil { // over a Transport only a request starts the server
 		if _, err := ses.connectLink(ctx); err != nil {
-			h.memory.doubtHandshake(v, err) // whoever listens again asks first what the server is
+			h.memory.doubtHandshake(v, err) // the next Listen asks the server for its era first
 			return publicError(handshakeError(err))
 		}
 	}
@@ -80,10 +79,10 @@ type subscription struct {
 	memory *memory
 	ready  func(shim.Filter)
 	on     func(shim.Notification)
-	all    bool // on also takes what the gateway does not know: it is for one client's session
+	all    bool // on also takes notifications unknown to the gateway: it is for one client's session
 	told   bool // ready has been called
 	agreed shim.Filter
-	tries  int // streams in a row that have ended soon, and brought nothing
+	tries  int // streams in a row that ended soon and brought nothing
 }
 
 func (h *HTTP) listenModern(ctx context.Context, v *verdict, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
@@ -102,7 +101,7 @@ func (h *HTTP) listenModern(ctx context.Context, v *verdict, s shim.Session, f s
 			sub.tellAgreed(shim.Filter{})
 		}
 		if asksNothing(sub.agreed) {
-			<-ctx.Done() // nothing will ever come
+			<-ctx.Done() // the server has nothing to send
 			return context.Cause(ctx)
 		}
 		if time.Since(begun) >= steady {
@@ -126,7 +125,7 @@ func (sub *subscription) holdOnce(ctx context.Context, version string, s shim.Se
 	return err
 }
 
-// isUnsupported reports whether a server refuses to be listened to.
+// isUnsupported reports whether a server refuses subscriptions.
 func isUnsupported(err error) bool {
 	rpc := rpcOf(err)
 	return rpc != nil && (rpc.Code == mcp.CodeMethodNotFound || rpc.Code == mcp.CodeInvalidParams)
@@ -147,8 +146,8 @@ func (sub *subscription) takeNotification(n shim.Notification) {
 	}
 }
 
-// tellAgreed tells what was agreed, the first time; later streams begin after
-// a gap.
+// tellAgreed calls ready with what was agreed, the first time. Later streams begin after a gap:
+// then on is told to look again.
 func (sub *subscription) tellAgreed(f shim.Filter) {
 	if !sub.told {
 		sub.told, sub.agreed = true, f
@@ -178,6 +177,6 @@ func listenParams(f shim.Filter) json.RawMessage {
 
 func readFilter(granted json.RawMessage) shim.Filter {
 	var w wireFilter
-	_ = json.Unmarshal(granted, &w) // what cannot be read was not granted
+	_ = json.Unmarshal(granted, &w) // an unreadable filter grants nothing
 	return shim.Filter{ToolsListChanged: w.Tools, PromptsListChanged: w.Prompts, ResourcesListChanged: w.Resources, Resources: w.URIs}
 }

@@ -20,7 +20,7 @@ func (s *session) listenOpen(ctx context.Context, f shim.Filter, ready func(shim
 	}
 	server := s.t.memory.knownServer(ctx, s.from)
 	if s.isOpen() || s.t.wire.cfg.Transport == nil {
-		l, err := s.openLink(ctx) // the stream may have found that the generation before is lost
+		l, err := s.openLink(ctx) // openLink, as the stream may have found that the generation before is lost
 		if err != nil {
 			return publicError(err)
 		}
@@ -34,7 +34,8 @@ func (s *session) listenOpen(ctx context.Context, f shim.Filter, ready func(shim
 	defer s.listeners.removeListener(lis)
 	ready(agreed)
 	for {
-		// The GET stream of the session wakes it. One that was open is opened again, at least once a minute.
+		// The GET stream of the session wakes it. A stream that was open is opened again, at least once a
+		// minute.
 		select {
 		case <-lis.news:
 			for _, n := range lis.takeQueued() {
@@ -46,7 +47,7 @@ func (s *session) listenOpen(ctx context.Context, f shim.Filter, ready func(shim
 	}
 }
 
-// ErrMoved is why a Listen ends whose client is at another replica from now on.
+// ErrMoved is the cause that ends a Listen whose client has moved to another replica.
 var ErrMoved = errors.New("the client is at another replica")
 
 // lingerAfter is how long the GET stream is held beyond a Listen.
@@ -60,8 +61,8 @@ func lingerAfter(ctx context.Context, client shim.Session) time.Duration {
 	return 0
 }
 
-// takeNotification takes a notification that is not of the call on whose stream it came, if it is one's.
-// The other replicas are told of one that nobody waits for here.
+// takeNotification takes a notification that is outside of the call on whose stream it came. If nobody waits
+// for it here, the other replicas are told of it.
 func (s *session) takeNotification(n shim.Notification) {
 	n.Params = copyRaw(n.Params)
 	if !s.passNotification(n) && s.shared.Load() {
@@ -69,7 +70,7 @@ func (s *session) takeNotification(n shim.Notification) {
 	}
 }
 
-// passNotification hands a notification to those who wait for it here, and reports whether somebody does.
+// passNotification hands a notification to those who wait for it here, and reports whether anybody does.
 func (s *session) passNotification(n shim.Notification) bool {
 	if n.Method == mcp.NotifyProgress {
 		return s.calls.passProgress(n.Params)
@@ -78,8 +79,8 @@ func (s *session) passNotification(n shim.Notification) bool {
 	return s.listeners.passToListeners(n) || n.Method == mcp.NotifyElicitationComplete && s.calls.passCompleted(n.Params)
 }
 
-// reduceFilter leaves of a filter what can come: nothing without a stream, and no more
-// than the server declares.
+// reduceFilter reduces a filter to what can come: to what the server declares, and to nothing if there is no
+// stream.
 func reduceFilter(f shim.Filter, srv Server, open bool) shim.Filter {
 	if !open {
 		return shim.Filter{}
@@ -94,8 +95,8 @@ func reduceFilter(f shim.Filter, srv Server, open bool) shim.Filter {
 	return f
 }
 
-// subscribed counts who listens to which resource of a session, which owns it. Whoever takes the counts has the
-// turn to tell the server of subscriptions, so that one message does not overtake another, and puts them back.
+// subscribed counts the listeners of each resource of a session, which owns it. The holder of the counts has
+// the turn to tell the server of subscriptions, so that messages stay in order, and puts the counts back.
 type subscribed chan map[string]int
 
 func (u subscribed) takeTurn(ctx context.Context) (map[string]int, error) {
@@ -107,8 +108,8 @@ func (u subscribed) takeTurn(ctx context.Context) (map[string]int, error) {
 	}
 }
 
-// subscribeTo asks for updates of resources, where nobody has yet, and returns
-// those that the server agreed to.
+// subscribeTo subscribes to resources that are new to the session, and returns those that the server agreed
+// to.
 func (s *session) subscribeTo(ctx context.Context, uris []string) []string {
 	var agreed []string
 	for _, uri := range uris {
@@ -126,8 +127,8 @@ func (s *session) subscribeOne(ctx context.Context, uri string) bool {
 	}
 	defer func() { s.subs <- counts }()
 	if counts[uri] == 0 {
-		// In the present generation: subscribeAgain takes along only what is counted by then.
-		// A legacy client has subscribed by itself, and its server may refuse to be told twice.
+		// It uses the present generation: subscribeAgain takes only the resources counted by then. A legacy
+		// client has subscribed by itself, and its server may refuse a second request.
 		l, err := s.openLink(ctx)
 		if err != nil || !s.sendCommand(ctx, l, mcp.MethodResourcesSubscribe, "uri", uri) && !s.from.Shared {
 			return false
@@ -137,7 +138,7 @@ func (s *session) subscribeOne(ctx context.Context, uri string) bool {
 	return true
 }
 
-// subscribeAgain subscribes to everything anew in a generation, and returns what that is.
+// subscribeAgain subscribes to all resources anew in a generation, and returns them.
 func (s *session) subscribeAgain(ctx context.Context, l *link) []string {
 	counts, err := s.subs.takeTurn(ctx)
 	if err != nil {
@@ -150,7 +151,7 @@ func (s *session) subscribeAgain(ctx context.Context, l *link) []string {
 	return slices.Collect(maps.Keys(counts))
 }
 
-// unsubscribeFrom undoes subscribe, for those that nobody else listens to.
+// unsubscribeFrom undoes subscribeTo, for resources that lose their last listener.
 func (s *session) unsubscribeFrom(ctx context.Context, uris []string) {
 	ctx, cancel := outliveCaller(ctx, cancelTimeout)
 	defer cancel()
@@ -159,8 +160,8 @@ func (s *session) unsubscribeFrom(ctx context.Context, uris []string) {
 	}
 }
 
-// unsubscribeOne leaves the resource counted where the turn does not come in time: the server goes on with
-// updates, which the next listener need not ask for. A legacy client unsubscribes by itself, and may listen at
+// unsubscribeOne leaves the resource counted if its turn does not come in time: the server goes on with
+// updates, and the next listener has them already. A legacy client unsubscribes by itself, and may listen at
 // another replica.
 func (s *session) unsubscribeOne(ctx context.Context, uri string) {
 	counts, err := s.subs.takeTurn(ctx)

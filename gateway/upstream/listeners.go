@@ -12,25 +12,25 @@ import (
 	"taskgate/shim"
 )
 
-// listeners are those who listen in one session, which owns the set.
+// listeners are the listeners of one session, which owns the set.
 type listeners struct {
 	mu sync.Mutex
 	m  map[*listener]struct{}
 }
 
-// listener is one Listen. What it hears waits in a queue, so that whoever reads the stream
-// of the session does not wait for it. mu guards the queue.
+// listener is one Listen. Its notifications wait in a queue, so that the reader of the session's
+// stream never waits for it. mu guards the queue.
 type listener struct {
 	filter shim.Filter
-	here   func() bool   // reports whether its client is there; nil for always
-	all    bool          // it also takes what the gateway does not know: the session is its client's
-	news   chan struct{} // a signal: there is something in the queue
+	here   func() bool   // reports whether its client is there; nil means always
+	all    bool          // it also takes notifications unknown to the gateway: the session is its client's
+	news   chan struct{} // a signal: the queue has something
 
 	mu    sync.Mutex
 	queue []shim.Notification
 }
 
-// maxUnheard bounds the queue. A listener that is slower is told to look again instead.
+// maxUnheard bounds the queue. A slower listener is told to look again instead.
 const maxUnheard = 256
 
 func newListener(ctx context.Context, f shim.Filter, all bool) *listener {
@@ -50,7 +50,7 @@ func (e *listeners) removeListener(l *listener) {
 	delete(e.m, l)
 }
 
-// hasListener reports whether somebody hears what they are told.
+// hasListener reports whether a client hears what the listeners are told.
 func (e *listeners) hasListener() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -65,14 +65,14 @@ func (e *listeners) hasListener() bool {
 // hereKey is the key of the context value that says whether a client is there.
 type hereKey struct{}
 
-// WhileHere says in the context of a Listen that its client may leave, and come back, meanwhile: here
+// WhileHere returns a context for a Listen whose client may leave and come back meanwhile: here
 // reports whether it is there.
 func WhileHere(ctx context.Context, here func() bool) context.Context {
 	return context.WithValue(ctx, hereKey{}, here)
 }
 
-// passToListeners hands a notification to those who asked for it, and reports whether anybody
-// did. Params must not change afterwards.
+// passToListeners hands a notification to the listeners that asked for it, and reports whether there
+// are any. Params must not change afterwards.
 func (e *listeners) passToListeners(n shim.Notification) (heard bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -105,8 +105,8 @@ func (l *listener) takeQueued() []shim.Notification {
 	return queue
 }
 
-// Wants reports whether a filter asks for a notification. What was not asked
-// for is never delivered (protocol.md 2.8).
+// Wants reports whether a filter asks for a notification. Only such a notification is ever delivered
+// (protocol.md 2.8).
 func Wants(f shim.Filter, n shim.Notification) bool {
 	switch n.Method {
 	case mcp.NotifyToolsListChanged:
@@ -126,8 +126,8 @@ func Wants(f shim.Filter, n shim.Notification) bool {
 	return false
 }
 
-// coversResource reports whether a resource is one of these or below one: a server may
-// name a sub-resource of the one subscribed (S25:server/resources).
+// coversResource reports whether a resource is one of these or below one: a server may name a
+// sub-resource of the one subscribed (S25:server/resources).
 func coversResource(uris []string, uri string) bool {
 	for _, u := range uris {
 		if uri == u || strings.HasPrefix(uri, strings.TrimSuffix(u, "/")+"/") {
@@ -137,7 +137,7 @@ func coversResource(uris []string, uri string) bool {
 	return false
 }
 
-// asksNothing reports whether a filter asks for nothing.
+// asksNothing reports whether a filter is empty.
 func asksNothing(f shim.Filter) bool {
 	return !f.ToolsListChanged && !f.PromptsListChanged && !f.ResourcesListChanged && !f.Log && len(f.Resources) == 0
 }
