@@ -22,9 +22,9 @@ type pair struct {
 
 func text(key, value string) pair { return pair{key, jsonrpc.AppendString(nil, value)} }
 
-// withMeta returns params with these members in _meta, in place of others of
-// the same names. All other bytes stay as they are. Params that are no object
-// (an array: no method of MCP has such) are left alone.
+// withMeta returns params with these members in _meta, in place of others of the same names. All other
+// bytes stay as they are. Params that are no object (an array: no method of MCP has such) are left
+// alone.
 func withMeta(params []byte, pairs []pair) []byte {
 	if len(pairs) == 0 {
 		return params
@@ -51,8 +51,8 @@ func withMeta(params []byte, pairs []pair) []byte {
 	return jsonrpc.With(params, meta.Text(), "_meta")
 }
 
-// declaredCapabilities are the capabilities of a session as the server reads them. What of a client's it
-// is told of, translate.ClientCapabilities has decided.
+// declaredCapabilities are the capabilities of a session as the server reads them.
+// translate.ClientCapabilities has decided which of a client's it gets.
 func declaredCapabilities(caps json.RawMessage) json.RawMessage {
 	if !jsonrpc.IsObject(caps) {
 		return json.RawMessage("{}")
@@ -60,28 +60,29 @@ func declaredCapabilities(caps json.RawMessage) json.RawMessage {
 	return caps
 }
 
-// fingerprintOf is short, and the same for capabilities that say the same, however they are
-// spelt. Numbers count as they are written: no two that a server could tell apart are one.
+// fingerprintOf is short, and the same for capabilities that say the same, however they are spelt.
+// Numbers are compared as they are written, so two numbers that a server could tell apart stay
+// different.
 func fingerprintOf(caps json.RawMessage) string {
 	caps = declaredCapabilities(caps)
 	if string(caps) == "{}" {
 		return "{}"
 	}
 	text := jsontext.Value(bytes.Clone(caps))
-	_ = text.Format(jsontext.ReorderRawObjects(true)) // which leaves what it cannot read
+	_ = text.Format(jsontext.ReorderRawObjects(true)) // unreadable text stays as it is
 	sum := sha256.Sum256(text)
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// MayAsk reports whether the client behind a session declared that it can be asked
-// this (protocol.md 7.4).
+// MayAsk reports whether the client behind a session declared that it can be asked this (protocol.md
+// 7.4).
 func MayAsk(s shim.Session, method string, params []byte) bool {
 	_, ok := mayAsk(s, method, params)
 	return ok
 }
 
-// abilityFor is the capability that a client needs to declare to be asked this; nil for
-// what is no question of the protocol.
+// abilityFor is the capability that a client has to declare to be asked this; nil if the method is no
+// question of the protocol.
 func abilityFor(method string, params []byte) []string {
 	switch method {
 	case mcp.MethodCreateMessage:
@@ -115,7 +116,7 @@ func mayAsk(s shim.Session, method string, params []byte) (code int64, ok bool) 
 	return mcp.CodeInvalidParams, ability[1] == "form" && !has("elicitation", "url")
 }
 
-// copyRaw copies bytes that are only valid until the next read.
+// copyRaw copies bytes that are valid only until the next read.
 func copyRaw(b []byte) json.RawMessage {
 	if b == nil {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"taskgate/shim"
 )
 
-// attemptModern makes one attempt at a call.
+// attemptModern makes one attempt at a call in a modern version.
 func (c *call) attemptModern(ctx context.Context, v *verdict) (shim.Reply, error) {
 	r, tool := c.r, c.findTool(ctx)
 	if err := causeOf(ctx); err != nil {
@@ -49,14 +49,14 @@ func (c *call) attemptModern(ctx context.Context, v *verdict) (shim.Reply, error
 	return modernReply(c.r, m)
 }
 
-// modernError sorts the errors of a modern server (protocol.md 7.5). Those about
-// headers and versions are ours to mend, once. refused says that the error is the
-// body of a refusal; anywhere else these codes prove nothing.
+// modernError sorts the errors of a modern server (protocol.md 7.5). The gateway mends those about
+// headers and versions, once. refused says that the error is the body of a refusal; only there these
+// codes are proof.
 func (c *call) modernError(v *verdict, rpc *jsonrpc.Error, refused bool) (shim.Reply, error) {
 	code := mcp.CodeFrom(v.version, rpc.Code)
 	listed := supportedVersions(rpc.Data) != nil
 	if rpc.Code == mcp.CodeDraftUnsupportedVersion && listed {
-		code = mcp.CodeUnsupportedVersion // as a server of the other version spells it
+		code = mcp.CodeUnsupportedVersion // the spelling of the other version
 	}
 	reply := modernFailure(code, rpc)
 	switch code {
@@ -71,10 +71,10 @@ func (c *call) modernError(v *verdict, rpc *jsonrpc.Error, refused bool) (shim.R
 	return reply, nil
 }
 
-// withoutTask reports whether the call does not declare that the gateway takes tasks. A task has
-// one status message at a time, so a caller who waits for the reply, and hears progress
-// meanwhile, would hear less. A tool that needs a task is refused then (T5), and is called again
-// with the extension declared (design.md 0.25).
+// withoutTask reports whether the call leaves undeclared that the gateway takes tasks. A task has
+// one status message at a time, so a caller who waits for the reply, and hears progress meanwhile,
+// would hear less. A tool that needs a task refuses the call then (T5), which is sent again with the
+// extension declared (design.md 0.25).
 func (c *call) withoutTask(ctx context.Context, tool Tool) bool {
 	hears := c.r.Progress || c.r.LogLevel != ""
 	return c.r.Method == mcp.MethodToolsCall && c.r.NoTask && hears && c.h.wire.cfg.Tasks == TasksAuto &&
@@ -84,7 +84,7 @@ func (c *call) withoutTask(ctx context.Context, tool Tool) bool {
 // offersTasks reports whether the modern server of the call is known to have the extension (T1).
 func (c *call) offersTasks(ctx context.Context) bool {
 	s := c.r.Session
-	s.Legacy = false // it says the same to clients of both eras
+	s.Legacy = false // a modern server says the same to clients of both eras
 	srv := c.h.memory.seen.Find(clientsLike(ctx, s))
 	if srv == nil {
 		return false
@@ -93,15 +93,15 @@ func (c *call) offersTasks(ctx context.Context) bool {
 	return offers
 }
 
-// requiresTask reports whether an error of a server that has the extension says that the request
-// has to declare it (T5).
+// requiresTask reports whether an error of a server says that the request has to declare the
+// extension (T5).
 func requiresTask(v *verdict, rpc *jsonrpc.Error) bool {
 	_, wants := jsonrpc.Get(rpc.Data, "requiredCapabilities", "extensions", mcp.ExtensionTasks)
 	return wants && mcp.CodeFrom(v.version, rpc.Code) == mcp.CodeMissingCapability
 }
 
-// findTool is what the server lists of the tool that is called. Without that the call goes as it is:
-// most tools mark no argument, and a server that misses a header says so before it begins.
+// findTool is the called tool as the server lists it. If the list cannot be had, the call goes as it
+// is: most tools mark no argument, and a server that misses a header says so before it begins.
 func (c *call) findTool(ctx context.Context) Tool {
 	if c.r.Method != mcp.MethodToolsCall {
 		return Tool{}
@@ -123,7 +123,7 @@ func mirrorArguments(x *exchange, tool Tool) {
 	args, _ := jsonrpc.Get(x.params, "arguments")
 	for _, p := range tool.Params {
 		value, present, err := mcpheader.Value(p.Argument(args), p)
-		if err == nil && present { // a wrong type is for the server to judge
+		if err == nil && present { // the server judges a wrong type
 			x.header.Set(mcp.HeaderParamPrefix+p.Header, mcpheader.Encode(value))
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"taskgate/shim"
 )
 
-// passNotification hands on what the server says beside the answer. What belongs to
-// no call goes elsewhere.
+// passNotification hands on what the server says beside the answer. A notification outside of any
+// call goes to x.outside.
 func (x *exchange) passNotification(m jsonrpc.Message) {
 	x.told = true
 	switch m.Method {
@@ -31,9 +31,9 @@ func (x *exchange) passNotification(m jsonrpc.Message) {
 	}
 }
 
-// heardProgress hands on progress that carries the token of this call, and reports whether it
-// does. That of some servers does not rise: each message may be the text of a status or a piece of a
-// result, and what must rise for a client does (shim.Rises).
+// heardProgress hands on progress that carries the token of this call, and reports whether it does.
+// The progress of some servers does not rise: each message may be the text of a status or a piece of
+// a result. The values for clients rise (shim.Rises).
 func (x *exchange) heardProgress(params []byte) bool {
 	if tokenOf(params) != x.rec.state.ID {
 		return false
@@ -44,7 +44,7 @@ func (x *exchange) heardProgress(params []byte) bool {
 	return true
 }
 
-// tokenOf is the token of progress as nextID writes it; "" for none.
+// tokenOf is the token of progress as nextID writes it; "" if it has none.
 func tokenOf(params []byte) string {
 	raw, _ := jsonrpc.Get(params, mcp.MetaProgressToken)
 	token, _ := jsonrpc.ParseEchoed(raw)
@@ -57,7 +57,7 @@ func progressOf(params []byte) shim.Progress {
 	return p
 }
 
-// readNumber reads a JSON number, 0 if it is none.
+// readNumber reads a JSON number; 0 for anything else.
 func readNumber(obj []byte, name string) float64 {
 	v, _ := jsonrpc.Get(obj, name)
 	f, err := strconv.ParseFloat(string(v), 64)
@@ -67,8 +67,8 @@ func readNumber(obj []byte, name string) float64 {
 	return f
 }
 
-// heardLog hands on a log message from the level on that somebody wants to hear.
-// The upstream session may be set to a more talkative one for another caller.
+// heardLog hands on a log message, if somebody wants to hear its level. Another caller may have set
+// the upstream session to a more talkative one.
 func (x *exchange) heardLog(params []byte) {
 	level, _ := jsonrpc.GetString(params, "level")
 	if x.level == "" || mcp.LogSeverity(level) < mcp.LogSeverity(x.level) {

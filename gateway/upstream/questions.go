@@ -16,50 +16,48 @@ import (
 	"taskgate/shim"
 )
 
-// gather is how long further questions are waited for after the first, so that
-// they reach a client together (design.md 0.18).
+// gather is how long a question waits for further ones, so that they reach a client together (design.md
+// 0.18).
 const gather = 50 * time.Millisecond
 
-// headPatience is how long the head of a resumed stream is waited for before the open
-// questions of its call are asked. Servers of the Go SDK (1.8.0) send the head with the
-// first event, and have no event to send before they get the answer to such a question.
+// headPatience bounds the wait for the head of a resumed stream; after it the open questions of the call
+// are asked. Servers of the Go SDK (1.8.0) send the head with the first event, and may need the answer to
+// such a question before they have an event.
 const headPatience = 500 * time.Millisecond
 
-// errWithdrawn is why a question is not asked any more.
+// errWithdrawn is the cause that ends a question.
 var errWithdrawn = errors.New("the server no longer waits for an answer")
 
-// questions is the mailbox of one call: what the server asks of the call's client. A
-// question gets there from the stream of the call, from the GET stream of the session,
-// or from a checkpoint, when another replica had the call before. One goroutine puts the
-// questions to the client and posts the answers; it is there while there is something
-// to ask. So the goroutines that read the streams never wait for a client.
+// questions is the mailbox of one call: the questions of the server for the call's client. A question comes
+// from the stream of the call, from the GET stream of the session, or from the checkpoint of a replica that
+// had the call before. One goroutine puts the questions to the client and posts the answers; it runs while
+// there is something to ask. So the goroutines that read the streams never wait for a client.
 //
-// A mailbox belongs to its exchange. mu guards it; the questions themselves are also in
-// the exchange's checkpoint, from when they are heard until they are settled.
+// A mailbox belongs to its exchange. mu guards it. The exchange's checkpoint has each question from when it
+// is heard until it is settled.
 type questions struct {
 	x      *exchange
-	caller context.Context // of the call
+	caller context.Context // that of the call
 
 	mu      sync.Mutex
 	ready   bool            // the questions may be asked
-	over    bool            // the call is over: none is taken any more
-	waiting []pending       // not put to the client yet
+	over    bool            // the call is over, and takes no more questions
+	waiting []pending       // still to be put to the client
 	asked   []pending       // those of the Ask under way
-	gone    map[string]bool // ids of those that the server has withdrawn
+	gone    map[string]bool // ids of asked questions that the server has withdrawn
 	held    bool            // the GET stream of the session is held
 	routed  bool            // questions on that stream may come here
-	settled chan struct{}   // a signal for rest; nil before its first use
+	settled chan struct{}   // a signal for restUntilAnswered; nil before its first use
 
-	busy bool            // the goroutine is there
-	ctx  context.Context // of that goroutine: over with the call
+	busy bool            // the goroutine runs
+	ctx  context.Context // that of the goroutine; ends with the call
 	end  context.CancelCauseFunc
 	work sync.WaitGroup
 }
 
-// startAsking lets the questions be asked. If the client of the call can be asked anything, the
-// call also hears what the server asks on the GET stream of the session, which is opened
-// if it is not: the channel is closed once that has had its outcome. It is nil if the call
-// does not use that stream.
+// startAsking lets the questions be asked. If the client of the call can be asked anything, the call also
+// hears the questions on the GET stream of the session, which is opened if necessary. The channel is closed
+// once that has succeeded or failed; it is nil if the call does not use that stream.
 func (q *questions) startAsking() (opened <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -82,9 +80,8 @@ func (q *questions) startAsking() (opened <-chan struct{}) {
 	return opened
 }
 
-// quitAsking ends what is asked. A call that was let go of takes its questions along in its
-// checkpoint. Otherwise a question of the GET stream is refused; one of the call's own
-// stream ends with the call.
+// quitAsking ends the asking. A detached call takes its questions along in its checkpoint. Otherwise a
+// question of the GET stream is refused; one of the call's own stream ends with the call.
 func (q *questions) quitAsking() {
 	q.mu.Lock()
 	q.over = true
@@ -114,8 +111,8 @@ func (q *questions) quitAsking() {
 	}
 }
 
-// addQuestion takes a request of the server as a question of this call. It returns an error for
-// the server if the client cannot be asked that.
+// addQuestion takes a request of the server as a question of this call. It returns an error for the server
+// if the client cannot be asked that.
 func (q *questions) addQuestion(m jsonrpc.Message, onGET bool) (refused *jsonrpc.Error) {
 	if code, ok := mayAsk(q.x.caller, m.Method, m.Params); !ok {
 		return notSupported(code, m.Method)
@@ -125,8 +122,8 @@ func (q *questions) addQuestion(m jsonrpc.Message, onGET bool) (refused *jsonrpc
 	if q.over {
 		return notSupported(mcp.CodeMethodNotFound, m.Method)
 	}
-	// Whoever goes on from a checkpoint behind the event does not hear it again, so the
-	// question is in the checkpoint from now on, and not only once it is asked.
+	// A replica that goes on from a checkpoint after the event does not hear the question again. So the
+	// question is in the checkpoint from now on, before it is asked.
 	q.x.rec.amendCheckpoint(func(c *checkpoint) {
 		if why := c.tooMuch(q.x.limits, m); why != "" {
 			refused = &jsonrpc.Error{Code: mcp.CodeInternal, Message: why}
@@ -140,7 +137,7 @@ func (q *questions) addQuestion(m jsonrpc.Message, onGET bool) (refused *jsonrpc
 	return refused
 }
 
-// takeOver takes the questions that a checkpoint has open, under the keys that they have.
+// takeOver takes the open questions of a checkpoint, under their keys.
 func (q *questions) takeOver(open []pending) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -148,7 +145,7 @@ func (q *questions) takeOver(open []pending) {
 	q.askSoon()
 }
 
-// askSoon has what waits asked. q.mu is held.
+// askSoon starts the goroutine that asks, if questions wait. q.mu is held.
 func (q *questions) askSoon() {
 	if !q.ready || q.busy || len(q.waiting) == 0 {
 		return
@@ -158,20 +155,20 @@ func (q *questions) askSoon() {
 	q.work.Go(q.askUntilNone)
 }
 
-// beginAsking makes the context of what is done for the questions. q.mu is held.
+// beginAsking makes the context for the work on the questions. q.mu is held.
 func (q *questions) beginAsking() {
 	if q.ctx == nil {
 		q.ctx, q.end = context.WithCancelCause(q.caller)
 	}
 }
 
-// askUntilNone asks what there is, together what comes together. The server may be silent
-// meanwhile.
+// askUntilNone asks the waiting questions, those that come together in one Ask, until none is left. The
+// watch over the server's silence pauses meanwhile.
 func (q *questions) askUntilNone() {
 	q.x.idle.pauseWatch()
 	defer q.x.idle.resumeWatch()
 	for {
-		_ = work.Pause(q.ctx, gather) // next sees an end
+		_ = work.Pause(q.ctx, gather) // nextQuestions sees an end
 		asked := q.nextQuestions()
 		if asked == nil {
 			return
@@ -183,7 +180,7 @@ func (q *questions) askUntilNone() {
 	}
 }
 
-// nextQuestions is what is to be asked now, nil for nothing.
+// nextQuestions returns the questions to ask now; nil ends the goroutine.
 func (q *questions) nextQuestions() (asked []pending) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -195,15 +192,15 @@ func (q *questions) nextQuestions() (asked []pending) {
 	return q.asked
 }
 
-// settleAnswers gives the server what the client said, and records that it has it. What the
-// server withdraws from now on comes too late.
+// settleAnswers gives the server the client's answers, and records that they are delivered. A withdrawal
+// from now on comes too late.
 func (q *questions) settleAnswers(asked []pending, answers []shim.Answer, failed error) {
 	q.mu.Lock()
 	gone := q.gone
 	q.asked, q.gone = nil, nil
 	q.mu.Unlock()
 	if failed != nil && isDetached(q.ctx) {
-		return // whoever goes on with the call asks again, under the same keys
+		return // the next replica asks again, under the same keys
 	}
 	if err := q.postAnswers(asked, gone, answers, failed); err != nil && isDetached(q.ctx) {
 		return // the server still waits
@@ -217,7 +214,7 @@ func (q *questions) settleAnswers(asked []pending, answers []shim.Answer, failed
 	work.Signal(q.settled)
 }
 
-// postAnswers gives the server the answers. A question that was withdrawn gets none.
+// postAnswers gives the server the answers, except to questions that it has withdrawn.
 func (q *questions) postAnswers(asked []pending, gone map[string]bool, answers []shim.Answer, failed error) error {
 	if q.x.to.era == mcp.Modern {
 		return q.x.task.giveAnswers(asked, gone, answers, failed)
@@ -239,7 +236,7 @@ func (q *questions) postAnswers(asked []pending, gone map[string]bool, answers [
 	return nil
 }
 
-// deliverAnswer posts a response, for a little while also when the call is over.
+// deliverAnswer posts a response; for a short time after the call's end, too.
 func (q *questions) deliverAnswer(body []byte) error {
 	if q.ctx.Err() == nil {
 		return q.x.w.postAnswer(q.ctx, forward.For(q.x.life, forward.Brought), q.x.to, body)
@@ -249,8 +246,8 @@ func (q *questions) deliverAnswer(body []byte) error {
 	return q.x.w.postAnswer(ctx, ctx, q.x.to, body)
 }
 
-// cancelQuestion hears that the server no longer waits for the answer to its request of this
-// id. It reports whether that is one of these questions.
+// cancelQuestion withdraws the server's request of this id, and reports whether it is one of these
+// questions.
 func (q *questions) cancelQuestion(id []byte) bool {
 	key, found := q.dropQuestion(id)
 	if key != "" {
@@ -259,7 +256,7 @@ func (q *questions) cancelQuestion(id []byte) bool {
 	return found
 }
 
-// dropQuestion takes one from those that wait. Of one that is being asked it returns the key.
+// dropQuestion removes a waiting question. For a question that is being asked it returns the key.
 func (q *questions) dropQuestion(id []byte) (key string, found bool) {
 	is := func(p pending) bool { return string(p.ID) == string(id) }
 	q.mu.Lock()
@@ -279,8 +276,8 @@ func (q *questions) dropQuestion(id []byte) (key string, found bool) {
 	return q.asked[i].Key, true
 }
 
-// restUntilAnswered waits while questions of the call's own stream are open, until the exchange ends, or so
-// long that the server may have withdrawn them. It reports whether there was anything to wait for.
+// restUntilAnswered waits while questions of the call's own stream are open, until the exchange ends, or
+// for maxQuiet, as the server may have withdrawn them. It reports whether any was open.
 func (q *questions) restUntilAnswered() (rested bool) {
 	q.mu.Lock()
 	if q.settled == nil {
@@ -302,8 +299,8 @@ func (q *questions) restUntilAnswered() (rested bool) {
 	return rested
 }
 
-// tooMuch says why a call may not ask this as well; "" if it may. A question too many is
-// answered with an error at once, and the call goes on.
+// tooMuch says why a call must not ask this as well; "" if it may. The question is answered with an error
+// at once, and the call goes on.
 func (c *checkpoint) tooMuch(limits shim.QuestionLimits, m jsonrpc.Message) string {
 	var bytes int64
 	for _, p := range c.Pending {
@@ -349,7 +346,7 @@ func (w *wire) postAnswer(ctx, life context.Context, to target, body []byte) err
 		}
 		if se, ok := err.(*transport.StatusError); ok && !isPassing(se) {
 			if se.IsSessionLost() {
-				return se.UpstreamError() // not as proof of anything about the call, which runs
+				return se.UpstreamError() // no proof about the call, which runs
 			}
 			return protocolError(fmt.Sprintf("the server refused the answer to its question with HTTP status %d", se.Status), se)
 		}
@@ -360,8 +357,7 @@ func (w *wire) postAnswer(ctx, life context.Context, to target, body []byte) err
 	return err
 }
 
-// responseTo is the JSON-RPC response to a question with the answer of that number, or without
-// one if there are fewer.
+// responseTo is the JSON-RPC response to question number i. It is an error if there are too few answers.
 func responseTo(p pending, answers []shim.Answer, i int, failed error) (body []byte) {
 	id := p.requestID()
 	var a shim.Answer
@@ -379,7 +375,7 @@ func responseTo(p pending, answers []shim.Answer, i int, failed error) (body []b
 	return notPut(id, "the client could not be asked")
 }
 
-// notPut refuses a question that could not be put to its client.
+// notPut refuses a question that failed to reach its client.
 func notPut(id jsonrpc.ID, why string) []byte {
 	return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: why})
 }

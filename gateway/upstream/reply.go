@@ -8,13 +8,13 @@ import (
 	"taskgate/shim"
 )
 
-// rpcError is a server's error in the words of the shim.
+// rpcError is a server's error in the types of the shim.
 func rpcError(e *jsonrpc.Error) *shim.RPCError {
 	return &shim.RPCError{Code: e.Code, Message: e.Message, Data: e.Data}
 }
 
-// asInternalError is an internal error in place of one that was meant for us. The original
-// goes along as data.original.
+// asInternalError replaces an error that was meant for the gateway by an internal error. The
+// original goes along as data.original.
 func asInternalError(e *jsonrpc.Error, message string) shim.Reply {
 	original, err := json.Marshal(rpcError(e))
 	if err != nil {
@@ -24,11 +24,11 @@ func asInternalError(e *jsonrpc.Error, message string) shim.Reply {
 	return shim.Reply{Error: &shim.RPCError{Code: mcp.CodeInternal, Message: message, Data: data}}
 }
 
-// resultNames are the members of a result that say what it is.
+// resultNames are the members of a result that say which kind it is.
 var resultNames = []string{"isError", "resultType", "_meta", "requestState"}
 
-// readResult reads an answer that is a result or an error and nothing besides, and finds the
-// members of resultNames. It is one pass for all of them, as a result may be large.
+// readResult reads an answer, a result or an error, and finds the members of resultNames. One pass
+// finds all of them, as a result may be large.
 func readResult(method string, m jsonrpc.Message) (reply shim.Reply, found [4]json.RawMessage, err error) {
 	if m.Error != nil {
 		return shim.Reply{Error: rpcError(m.Error)}, found, nil
@@ -44,9 +44,9 @@ func readResult(method string, m jsonrpc.Message) (reply shim.Reply, found [4]js
 	return reply, found, nil
 }
 
-// sessionReply reads the answer of a legacy server. It leaves out what would mean something
-// else to a client: a resultType that asks or promises something, and the task that the
-// server made of the call, whose id is nobody's business (H14).
+// sessionReply reads the answer of a legacy server. It leaves out the members that would mislead a
+// client: a resultType that asks or promises something, and the task that the server made of the
+// call, whose id is secret (H14).
 func sessionReply(method string, m jsonrpc.Message) (shim.Reply, error) {
 	reply, found, err := readResult(method, m)
 	if err != nil || reply.Error != nil {
@@ -70,9 +70,8 @@ func isToolError(method string, result []byte) bool {
 	return string(v) == "true"
 }
 
-// modernReply reads a result by its resultType. One without is taken as
-// complete: servers of the draft left it out, and S26 itself lets a client read
-// it so.
+// modernReply reads a result by its resultType. A result without one counts as complete: servers
+// of the draft left it out, and S26 itself lets a client read it so.
 func modernReply(r shim.Request, m jsonrpc.Message) (shim.Reply, error) {
 	reply, found, err := readResult(r.Method, m)
 	if err != nil || reply.Error != nil || found[1] == nil {
@@ -89,7 +88,7 @@ func modernReply(r shim.Request, m jsonrpc.Message) (shim.Reply, error) {
 	return shim.Reply{}, protocolError("the server answered with an unknown type of result", nil)
 }
 
-// inputRequired reads a result that asks. One that asks nothing is for every caller: the
+// inputRequired reads a result that asks. A result without questions suits every caller: the
 // server only wants to be called again.
 func inputRequired(r shim.Request, reply shim.Reply) (shim.Reply, error) {
 	if !mcp.MayRequireInput(r.Method) {
@@ -110,14 +109,14 @@ func inputRequired(r shim.Request, reply shim.Reply) (shim.Reply, error) {
 	return reply, nil
 }
 
-// withoutRelatedTask is an object without the related-task of its metadata, which names a task
-// that is not the client's (H14).
+// withoutRelatedTask is an object without the related-task of its metadata, which names a task of
+// the gateway's (H14).
 func withoutRelatedTask(obj []byte) []byte {
 	return withoutMeta(obj, mcp.MetaRelatedTask)
 }
 
-// withoutMeta is an object without one member of its metadata, and without metadata where that was
-// all of it.
+// withoutMeta is an object without one member of its metadata. Metadata that would be empty then
+// is left out.
 func withoutMeta(obj []byte, name string) []byte {
 	if _, ok := jsonrpc.Get(obj, "_meta", name); !ok {
 		return obj
@@ -125,8 +124,8 @@ func withoutMeta(obj []byte, name string) []byte {
 	return jsonrpc.WithoutEmpty(jsonrpc.Without(obj, "_meta", name), "_meta")
 }
 
-// modernFailure is the reply for an error of a modern server, whose code in its newest spelling
-// is code.
+// modernFailure is the reply for an error of a modern server; code is its code in the newest
+// spelling.
 func modernFailure(code int64, rpc *jsonrpc.Error) shim.Reply {
 	switch {
 	case code == mcp.CodeHeaderMismatch:

@@ -10,7 +10,8 @@ import (
 	"taskgate/shim"
 )
 
-// newExchange is what both eras have in common. Without a sink nobody hears what the server says before its answer.
+// newExchange makes the part of an exchange that both eras have in common. With a nil sink everything before
+// the answer is discarded.
 func (w *wire) newExchange(to target, r shim.Request, sink shim.Sink) *exchange {
 	if sink == nil {
 		sink = discard{}
@@ -25,9 +26,8 @@ func (w *wire) newExchange(to target, r shim.Request, sink shim.Sink) *exchange 
 	return x
 }
 
-// modernExchange puts a request in the words of a modern version: everything
-// that a legacy server knows from its session goes with it (protocol.md 2.2,
-// 2.4).
+// modernExchange puts a request in the words of a modern version: everything that a legacy server knows from
+// its session goes with it (protocol.md 2.2, 2.4).
 func (w *wire) modernExchange(r shim.Request, sink shim.Sink, version string) *exchange {
 	x := w.newExchange(target{era: mcp.Modern, version: version}, r, sink)
 	x.meta = append(make([]pair, 0, 8),
@@ -40,7 +40,7 @@ func (w *wire) modernExchange(r shim.Request, sink shim.Sink, version string) *e
 	x.header = make(http.Header, 4)
 	x.header[mcp.HeaderMethod] = []string{r.Method}
 	if member := mcp.NameParam(r.Method); member != "" {
-		// Out of the body and not out of r.Name: the server compares the two.
+		// The name comes from the body, and not from r.Name: the server compares the two.
 		if name, ok := jsonrpc.GetString(r.Params, member); ok {
 			x.header[mcp.HeaderName] = []string{mcpheader.Encode(name)}
 		}
@@ -48,9 +48,9 @@ func (w *wire) modernExchange(r shim.Request, sink shim.Sink, version string) *e
 	return x
 }
 
-// declaredAbilities are the capabilities that a modern request declares. That the gateway takes tasks
-// is one of them, unless the operator wants none, or the call goes without (call.withoutTask);
-// who asks about a task has to declare it in any case (T3, T6).
+// declaredAbilities are the capabilities that a modern request declares. They say that the gateway takes
+// tasks, unless the operator has excluded tasks or the call goes without (call.withoutTask). A request about
+// a task has to declare it in any case (T3, T6).
 func (w *wire) declaredAbilities(r shim.Request) json.RawMessage {
 	caps := declaredCapabilities(r.Session.Capabilities)
 	if (w.cfg.Tasks == TasksNever || r.NoTask) && mcp.NameParam(r.Method) != "taskId" {

@@ -17,12 +17,12 @@ import (
 
 // How a stream is resumed.
 const (
-	// maxTries is how many attempts in a row may fail, or end without an event and
-	// without the server having asked for polling.
+	// maxTries is how many attempts in a row may fail, or end before an event though the server
+	// has not asked for polling.
 	maxTries = 5
-	// A resumed stream that is silent is asked for again after this time, twice as
-	// long each time: server-everything 2026.8.31 replays on it what was said
-	// before, and says nothing new (protocol.md C 9).
+	// A resumed stream that is silent is asked for again after firstQuiet, and then after twice
+	// as long each time: server-everything 2026.8.31 replays old messages on it, and sends
+	// nothing new (protocol.md C 9).
 	firstQuiet = 5 * time.Second
 	maxQuiet   = 30 * time.Second
 )
@@ -35,14 +35,14 @@ func (x *exchange) resumeCall(ctx context.Context) (err error) {
 	x.res.resumed = true
 	for _, p := range x.rec.state.Pending {
 		if x.calls != nil {
-			x.calls.claimRequest(p.requestID()) // asked already: a replay of it is not another question
+			x.calls.claimRequest(p.requestID()) // it was asked before: a replay is the same question
 		}
 	}
-	x.reached.Store(true) // by whoever sent the call
+	x.reached.Store(true) // by the replica that sent the call
 	defer x.beginExchange(ctx)()
 	defer x.asking.quitAsking()
 	if err := causeOf(ctx); err != nil {
-		return err // begin tells the server of a cancellation
+		return err // beginExchange tells the server of a cancellation
 	}
 	defer x.task.noteNamed()
 	x.asking.takeOver(x.rec.openQuestions())
@@ -61,17 +61,17 @@ func (x *exchange) resumeCall(ctx context.Context) (err error) {
 	return x.finishAnswer(ctx, in)
 }
 
-// resumption is how the stream of an exchange is picked up again. It belongs to the
-// goroutine that reads the stream.
+// resumption picks up the stream of an exchange again. It belongs to the goroutine that reads
+// the stream.
 type resumption struct {
 	x       *exchange
-	resumed bool          // the stream is one that was resumed
+	resumed bool          // the stream is a resumed one
 	tries   int           // failed attempts, since the last event
-	retry   time.Duration // what the server asks to wait before it is asked again
+	retry   time.Duration // how long the server asks to wait before the next attempt
 	quiet   time.Duration // how long a resumed stream may be silent
 }
 
-// noteEvent takes note of an event: the server is there, and may say when to come back.
+// noteEvent notes an event: the server is there, and may say when to come back.
 func (r *resumption) noteEvent(it *transport.Event) {
 	r.tries, r.quiet = 0, 0
 	if it.Retry > 0 {
@@ -79,9 +79,9 @@ func (r *resumption) noteEvent(it *transport.Event) {
 	}
 }
 
-// reopenStream goes on with a stream that ended before the answer. A legacy stream
-// with event ids is picked up by GET and Last-Event-ID (X12), which starts
-// nothing on the server; anything else is lost.
+// reopenStream goes on with a stream that ended before the answer. A legacy stream with event
+// ids is picked up by GET and Last-Event-ID (X12), which starts nothing on the server. Any
+// other stream is lost.
 func (r *resumption) reopenStream(ctx context.Context, in transport.Stream, why error) (transport.Stream, error) {
 	if err := r.finalError(in, why); err != nil {
 		return nil, err
@@ -94,22 +94,22 @@ func (r *resumption) reopenStream(ctx context.Context, in transport.Stream, why 
 		return nil, why
 	}
 	if why == errSilent {
-		r.tries = 0 // the server serves, though it has nothing to say
+		r.tries = 0 // the server is alive, and has nothing to say
 		return r.reconnectUntilOver(ctx, 0)
 	}
-	// A server that asks to be polled (SEP-1699) ends its streams as often as it
-	// likes; one that breaks them gets a few attempts.
+	// A server that asks to be polled (SEP-1699) may end its streams at any time. A server that
+	// breaks them gets a few attempts.
 	if r.retry == 0 || !errors.Is(why, io.EOF) {
 		r.tries++
 	}
 	return r.reconnectUntilOver(ctx, r.nextDelay())
 }
 
-// reconnectUntilOver asks for the rest of the stream until it succeeds, is refused for good, or
-// maxTries is reached.
+// reconnectUntilOver asks for the rest of the stream until that succeeds, is refused for good,
+// or maxTries is reached.
 func (r *resumption) reconnectUntilOver(ctx context.Context, wait time.Duration) (transport.Stream, error) {
 	for r.tries <= maxTries {
-		r.x.idle.pauseWatch() // it is not the server that is waited for
+		r.x.idle.pauseWatch() // the wait is the gateway's, and not the server's
 		if err := work.Pause(ctx, wait); err != nil {
 			return nil, err
 		}
@@ -150,8 +150,8 @@ func (r *resumption) finalError(in transport.Stream, why error) error {
 	return nil
 }
 
-// nextDelay is how long to wait before the next attempt: what the server asked for,
-// or half a second, doubled with each failure and spread.
+// nextDelay is the pause before the next attempt: the one that the server asked for, or half a
+// second, doubled with each failure and spread.
 func (r *resumption) nextDelay() time.Duration {
 	if r.tries <= 1 && r.retry > 0 {
 		return r.retry
@@ -159,7 +159,7 @@ func (r *resumption) nextDelay() time.Duration {
 	return max(r.retry, backoffOf(r.tries))
 }
 
-// askForRest asks for what came after the last event.
+// askForRest asks for the events after the last one.
 func (x *exchange) askForRest() (transport.Stream, error) {
 	ctx := forward.For(x.life, forward.Later)
 	if err := x.awaitCredential(ctx); err != nil {
@@ -174,8 +174,8 @@ func (x *exchange) askForRest() (transport.Stream, error) {
 	return x.noteHead(x.w.via.Listen(ctx, m))
 }
 
-// judgeRefusal decides whether another attempt makes sense: it does unless the
-// server has answered, for good, that it has nothing to replay.
+// judgeRefusal returns nil if another attempt makes sense. It returns an error if the server
+// has answered, for good, that it has nothing to replay.
 func (r *resumption) judgeRefusal(ctx context.Context, err error) error {
 	if cause := causeOf(ctx); cause != nil {
 		return cause
@@ -195,10 +195,10 @@ func (r *resumption) judgeRefusal(ctx context.Context, err error) error {
 	case s == http.StatusUnauthorized, s == http.StatusForbidden:
 		return se.UpstreamError()
 	case s == http.StatusConflict, isPassing(se):
-		return nil // 409: the server has not noticed yet that the old stream is gone
+		return nil // 409: the server has yet to notice that the old stream is gone
 	}
 	return &outOfReach{newError(shim.KindClosed, "the server closed the stream before it answered, and cannot resume it", se)}
 }
 
-// errBeside: the stream of the call is over, and the task is followed without it.
+// errBeside says that the stream of the call is over, and the task goes on beside it.
 var errBeside = newError(shim.KindClosed, "the server closed the stream of the call", errors.New("its task goes on"))

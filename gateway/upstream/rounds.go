@@ -11,14 +11,14 @@ import (
 	"taskgate/shim"
 )
 
-// errRound: an InputRequiredResult that is none (protocol.md 2.7).
+// errRound is the error of an invalid InputRequiredResult (protocol.md 2.7).
 func errRound(why string) error {
 	return protocolError("the server asked for input, but "+why, nil)
 }
 
-// roundOf reads what an InputRequiredResult asks for. Its parts are copied: the
-// result is not kept. It refuses what the client did not declare that it can give: the
-// server should have done so itself.
+// roundOf reads what an InputRequiredResult asks for, and copies it: the result is not kept. It
+// refuses a question that the client's capabilities exclude; the server should have done so
+// itself.
 func roundOf(s shim.Session, result json.RawMessage) (*shim.Round, *shim.RPCError, error) {
 	round := &shim.Round{}
 	state, again := jsonrpc.Get(result, "requestState")
@@ -58,9 +58,9 @@ func roundOf(s shim.Session, result json.RawMessage) (*shim.Round, *shim.RPCErro
 	return round, nil, nil
 }
 
-// openFirst reads the pages that a server of 2025-11-25 wants opened before it begins
-// a request (-32042), as a round of questions. nil stands for an error that is only an
-// error: another one, or one that this client cannot be asked about.
+// openFirst reads the pages that a server of 2025-11-25 wants opened before it begins a request
+// (-32042), as a round of questions. nil says that the error is a plain error, or that this
+// client cannot be asked about it.
 func openFirst(s shim.Session, e *shim.RPCError) *shim.Round {
 	if e.Code != mcp.CodeURLElicitation {
 		return nil
@@ -81,8 +81,8 @@ func openFirst(s shim.Session, e *shim.RPCError) *shim.Round {
 	return round
 }
 
-// withAnswers are the params of a request that is made again with answers, which take
-// the place of those of an earlier round.
+// withAnswers are the params of a request that is repeated with answers. They take the place of
+// those of an earlier round.
 func withAnswers(params json.RawMessage, retry *shim.Retry) json.RawMessage {
 	if retry == nil {
 		return params

@@ -11,11 +11,11 @@ import (
 
 // Server is what a server says of itself.
 type Server struct {
-	// Era is that of Version, the version agreed on.
+	// Era is that of Version, the agreed version.
 	Era     mcp.Era
 	Version string
-	// Capabilities and Info are the ServerCapabilities and the Implementation
-	// object as received; nil if the server sent none.
+	// Capabilities and Info are the ServerCapabilities and the Implementation object as received;
+	// nil if missing.
 	Capabilities json.RawMessage
 	Info         json.RawMessage
 	Instructions string
@@ -23,14 +23,14 @@ type Server struct {
 	Raw json.RawMessage
 }
 
-// isLike reports whether two answers are of one server, as far as they tell.
+// isLike reports whether two answers may come from one server.
 func (s Server) isLike(other Server) bool {
 	return s.Version == other.Version && s.Instructions == other.Instructions &&
 		fingerprintOf(s.Capabilities) == fingerprintOf(other.Capabilities) && fingerprintOf(s.Info) == fingerprintOf(other.Info)
 }
 
-// serverOf reads an InitializeResult or a DiscoverResult, which differ in where the Implementation
-// object is.
+// serverOf reads an InitializeResult or a DiscoverResult; info is the path of the Implementation
+// object, in which the two differ.
 func serverOf(era mcp.Era, version string, result json.RawMessage, info ...string) Server {
 	srv := Server{Era: era, Version: version, Raw: copyRaw(result)}
 	srv.Capabilities, _ = jsonrpc.Get(srv.Raw, "capabilities")
@@ -39,8 +39,8 @@ func serverOf(era mcp.Era, version string, result json.RawMessage, info ...strin
 	return srv
 }
 
-// hasCapability reports whether the server has a capability. Of a session taken over
-// from another replica nothing is known; it is then tried.
+// hasCapability reports whether the server has a capability. A session from another replica may
+// come without its capabilities; then every one is tried.
 func (s Server) hasCapability(path ...string) bool {
 	if s.Raw == nil {
 		return true
@@ -55,13 +55,13 @@ type Tool struct {
 	Raw json.RawMessage
 	// Params are the arguments that a modern call mirrors in headers.
 	Params []mcpheader.Param
-	// Invalid says why an HTTP client must drop this tool from a modern server's
-	// list (protocol.md 2.4); nil for a sound one.
+	// Invalid says why an HTTP client must drop this tool from a modern server's list (protocol.md
+	// 2.4); nil for a valid tool.
 	Invalid error
-	// Missing says that the server's list does not have it.
+	// Missing says that the server's list lacks it.
 	Missing bool
-	// needsTask is whether the server has refused it to who takes no tasks (T5), since it was
-	// listed; nil for a tool that is not listed.
+	// needsTask says whether the server has refused the tool to a caller that takes no tasks (T5),
+	// since it was listed; nil for an unlisted tool.
 	needsTask *atomic.Bool
 }
 
@@ -73,7 +73,7 @@ func readTool(raw json.RawMessage) (string, Tool) {
 	return name, t
 }
 
-// learnRequired notes that the server refuses the tool to who takes no tasks.
+// learnRequired notes that the tool needs a caller that takes tasks.
 func (t Tool) learnRequired() {
 	if t.needsTask != nil {
 		t.needsTask.Store(true)

@@ -12,7 +12,7 @@ import (
 type idle struct {
 	d      time.Duration
 	timer  *time.Timer
-	paused atomic.Int32 // by how many
+	paused atomic.Int32 // how many pause it
 }
 
 func (i *idle) startWatch(d time.Duration, f func()) {
@@ -25,14 +25,14 @@ func (i *idle) startWatch(d time.Duration, f func()) {
 	}
 }
 
-// noteHeard says that the server has just been heard.
+// noteHeard restarts the watch, since the server has been heard.
 func (i *idle) noteHeard() {
 	if i.timer != nil && i.paused.Load() == 0 {
 		i.timer.Reset(i.d)
 	}
 }
 
-// pauseWatch stops the watch while it is not the server that is waited for.
+// pauseWatch stops the watch while the wait is not the server's.
 func (i *idle) pauseWatch() {
 	if i.timer != nil {
 		i.paused.Add(1)
@@ -54,10 +54,10 @@ func (i *idle) stopWatch() {
 	}
 }
 
-// errSilent: nothing came on a resumed stream for a while.
+// errSilent says that a resumed stream brought nothing for a while.
 var errSilent = errors.New("the resumed stream is silent")
 
-// watched is a resumed stream that ends with errSilent when d passes without an event, so that it can be asked for
+// watched is a resumed stream that ends with errSilent after d without an event, so that it can be asked for
 // again.
 type watched struct {
 	transport.Stream
