@@ -13,7 +13,7 @@ import (
 
 // This file asks the server about the token of a caller, where the server alone can tell whose token it is.
 
-// ErrNoSession says that the server does not know a session, or not for this caller.
+// ErrNoSession says that the server does not know a session, or denies it to this caller.
 var ErrNoSession = errors.New("the server does not know the session")
 
 // Gate asks a server which callers it lets in.
@@ -24,8 +24,8 @@ type Gate interface {
 	Admit(ctx context.Context, s shim.Session) (proven bool, err error)
 }
 
-// Admit implements Gate. It asks the server twice: with the caller's token, and without any. It opens no
-// session for that: the server would take the new session for the caller's own.
+// Admit implements Gate. It asks the server twice: with the caller's token, and unsigned. It does so in an
+// existing session: the server would take a new one for the caller's own.
 func (h *HTTP) Admit(ctx context.Context, s shim.Session) (proven bool, err error) {
 	ask, done, err := h.askAboutCaller(ctx, s)
 	if err != nil {
@@ -47,7 +47,7 @@ func (h *HTTP) Admit(ctx context.Context, s shim.Session) (proven bool, err erro
 }
 
 // askAboutCaller returns how to ask the server about the caller of a context: by a ping in the session, or by
-// server/discover if the server has no sessions.
+// server/discover in the modern era.
 func (h *HTTP) askAboutCaller(ctx context.Context, s shim.Session) (ask func(context.Context) error, done func(), err error) {
 	if !s.Legacy {
 		v, err := h.findEra(ctx, s)

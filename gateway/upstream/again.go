@@ -32,7 +32,7 @@ type notBegun struct {
 	link *link
 	v    *verdict
 	tool Tool
-	// reply and err are returned if the request is not sent again.
+	// reply and err are returned if this was the last attempt.
 	reply shim.Reply
 	err   error
 }

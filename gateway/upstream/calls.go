@@ -26,7 +26,7 @@ type sessionCalls struct {
 // asideStream is the GET stream of a session, as its calls use it.
 type asideStream interface {
 	// needStream keeps the stream open until doneStream is called. opened is closed once the attempt to open
-	// the stream has succeeded or failed; it is nil if the server is known to have no such stream.
+	// the stream has succeeded or failed; it is nil if the server is known to lack such a stream.
 	needStream(ctx context.Context) (opened <-chan struct{})
 	doneStream()
 	// awaitStream waits a moment for opened: a question may be lost if the server asks it before the stream
@@ -147,7 +147,7 @@ func (c *sessionCalls) passCancellation(id []byte) bool {
 	return slices.ContainsFunc(c.newestFirst(), func(x *exchange) bool { return x.asking.cancelQuestion(id) })
 }
 
-// passCompleted is used while the session has no listener. It tells a call that an elicitation by URL is
+// passCompleted is used while the session lacks a listener. It tells a call that an elicitation by URL is
 // complete, and reports whether a call took it: the newest one has the only stream that is left (X5). Only
 // the Sink of a legacy client's call is a shim.Completer.
 func (c *sessionCalls) passCompleted(params []byte) bool {

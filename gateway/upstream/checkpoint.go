@@ -80,8 +80,8 @@ func (c *checkpoint) hasStream() bool {
 }
 
 // record is the checkpoint of an exchange, and hands it over. The goroutine that reads the stream and the one
-// that asks the client change it. mu guards the state; the reader reads its own fields of the state without
-// mu.
+// that asks the client change it. mu guards the state; the reader reads what only it changes without the
+// lock.
 type record struct {
 	sink shim.Sink
 	log  *slog.Logger

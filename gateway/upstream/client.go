@@ -24,11 +24,11 @@ type Client interface {
 	Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error)
 	// Notify sends a notification in a session that exists.
 	Notify(ctx context.Context, s shim.Session, n shim.Notification) error
-	// Listen hands over notifications that belong to no call, until ctx ends.
+	// Listen hands over notifications from outside of any call, until ctx ends.
 	Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error
 	// Describe says what the server is.
 	Describe(ctx context.Context, s shim.Session) (Server, error)
-	// Tool finds a tool by name; false if the server lists no such tool.
+	// Tool finds a tool by name; false if the server does not list it.
 	Tool(ctx context.Context, s shim.Session, name string) (Tool, bool, error)
 	// Forget drops what is cached of the tools.
 	Forget(s shim.Session)
@@ -73,8 +73,8 @@ func New(c Config) (*HTTP, error) {
 
 // Describe says what kind of server this is, for clients of this era with these capabilities, and in which
 // era it is spoken to for them. It asks the server the first time, and again when the last answer is old. The
-// old answer serves until the server gives a new one. A legacy server is asked by opening a session; a
-// session with Key "" that is not shared is ended again. Errors are *shim.UpstreamError.
+// old answer serves until the server gives a new one. A legacy server is asked by opening a session; an
+// unshared session with Key "" is ended again. Errors are *shim.UpstreamError.
 func (h *HTTP) Describe(ctx context.Context, s shim.Session) (Server, error) {
 	srv, err := h.memory.seen.Get(ctx, clientsLike(ctx, s), remember.Wait, func(ctx context.Context) (Server, time.Duration, error) { return h.describeServer(ctx, s) })
 	if srv == nil {
@@ -109,8 +109,8 @@ func (h *HTTP) Close(ctx context.Context) error {
 func (h *HTTP) Forget(s shim.Session) { h.memory.forgetTools(s) }
 
 // Reach finds out whether a connection to the server can be opened: to its host and port, or to those of the
-// proxy that leads there. It sends no request, so it costs the server next to nothing and starts no session.
-// A configured transport decides by itself whether it reaches the server.
+// proxy that leads there. It only connects, so it costs the server little and starts no session. A configured
+// transport decides by itself whether it reaches the server.
 func (h *HTTP) Reach(ctx context.Context) error { return h.wire.via.Reach(ctx) }
 
 // Spoken says how the server is spoken to: in which era, "both" if clients have their own; and by which
@@ -140,7 +140,7 @@ func (h *HTTP) OnSessionQuestion(f SessionAsker) { h.sessions.askSession.Store(&
 // Resume goes on with a call from a checkpoint, possibly one of another replica. It sends the server only a
 // request for the rest of the stream, requests about the task that the server made of the call, the answers
 // to open questions and, if ctx ends, the cancellation. shim.ErrNotResumable says that the answer is out of
-// reach: the call had no resumable stream, or the server says so.
+// reach: its stream cannot be resumed, or the server says so.
 func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s shim.Sink) (shim.Reply, error) {
 	c, ok := decodeResumable(cp)
 	if !ok {
@@ -191,7 +191,7 @@ func (x *exchange) goOn(ctx context.Context, c checkpoint, asks bool) error {
 	return x.resumeCall(ctx)
 }
 
-// notResumed is the error of a call that did not go on from a checkpoint.
+// notResumed is the error of a call that failed to go on from a checkpoint.
 func notResumed(err error) error {
 	if out, ok := errors.AsType[*outOfReach](err); ok {
 		return fmt.Errorf("%w: %w", shim.ErrNotResumable, out.err)

@@ -79,14 +79,14 @@ type Config struct {
 	// StartTimeout bounds each request that finds out the era or opens a session, including the start of a
 	// process; 60s if 0.
 	StartTimeout time.Duration
-	// Silence is how long a server with a Transport may take to answer server/discover. After that it counts
-	// as a server that does not know the method. 5s if 0.
+	// Silence is how long a server with a Transport may take to answer server/discover. After that the method
+	// counts as unknown to it. 5s if 0.
 	Silence time.Duration
 	// IdleTimeout ends a call whose server has been silent for this long, before it takes the request or in
 	// its response. Even a comment in the stream counts as a sign of life, and the time in which a question
 	// waits for the client is left out. 0 means never.
 	IdleTimeout time.Duration
-	// SessionIdle is how long an upstream session without calls is kept; 10m if 0.
+	// SessionIdle is how long an idle upstream session is kept; 10m if 0.
 	SessionIdle time.Duration
 
 	// MaxResult bounds a JSON body, and one event of a stream, in bytes; 32 MiB if 0.
@@ -100,10 +100,10 @@ type Config struct {
 	// FirstID is where the ids of requests begin, which are their progress tokens too: a random number below
 	// 2^30. It distinguishes the clients of one replica that follow one another.
 	FirstID int64
-	// GatewayInfo is the clientInfo of a Session that has none.
+	// GatewayInfo is the clientInfo if a Session lacks it.
 	GatewayInfo Info
 
-	// Logger takes what is not returned as an error; nil discards it.
+	// Logger takes everything that is not returned as an error; nil discards it.
 	Logger *slog.Logger
 	// TracerProvider makes the client spans. If it is nil, only the caller's trace context passes through.
 	TracerProvider trace.TracerProvider
@@ -165,13 +165,13 @@ const (
 	// TasksAlways uses them for every tool that allows it: such a call outlives the gateway's connection, and
 	// the gateway. For a modern server it is TasksAuto.
 	TasksAlways TaskUse = "always"
-	// TasksNever calls every tool plainly, and does not offer a modern server to make a task.
+	// TasksNever calls every tool plainly, and does not tell a modern server that it may make a task.
 	TasksNever TaskUse = "never"
 )
 
 // Sessions keeps what replicas share of upstream sessions, so that a client session has one upstream session
 // whichever replica it uses (design.md 0.16). States are opaque to it. It uses standard types only, so that a
-// store can implement it and import nothing of this package.
+// store can implement it by itself.
 type Sessions interface {
 	// Load returns the state under a key and its revision, which is 0 if the state is missing. It counts as a
 	// use of the session.
@@ -181,12 +181,12 @@ type Sessions interface {
 	// the revision has moved on. With rev 0 the state must be missing.
 	Swap(ctx context.Context, key string, rev int64, state []byte) (int64, error)
 
-	// End removes the state of a session that no replica has used for so long, and returns it; nil if it
-	// removed none.
+	// End removes the state of a session that no replica has used for so long, and returns it; nil if the
+	// session is in use or missing.
 	End(ctx context.Context, key string, idle time.Duration) (state []byte, err error)
 
 	// Tell passes a one-line message about a session to all replicas that Hear, this one included. It is not
-	// stored: a replica that does not hear it now misses it.
+	// stored: a replica that cannot hear it now misses it.
 	Tell(ctx context.Context, key string, message []byte) error
 
 	// Hear calls hear for each such message until ctx ends; the messages of one session come in order. hear

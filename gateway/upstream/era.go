@@ -45,8 +45,8 @@ func (h *HTTP) recogniseEra(ctx context.Context, s shim.Session) (*verdict, erro
 }
 
 // settleEra finds out in which era to speak to the server for this session: in the era of the client, if the
-// server takes it. If that is unknown, one session tries, and the others that need to know wait for it. All
-// of this runs no tool.
+// server takes it. If that is unknown, one session tries, and the others that need to know wait for it. No
+// tool runs in all this.
 func (h *HTTP) settleEra(ctx context.Context, s shim.Session) (*verdict, mcp.Era, error) {
 	v := h.memory.knownVerdict()
 	if h.memory.isUntried(v, s) {
@@ -134,7 +134,7 @@ func (h *HTTP) describeServer(ctx context.Context, s shim.Session) (Server, time
 }
 
 // probeEra finds out the era (protocol.md 2.10): it sends server/discover in each known modern version until
-// one is agreed on. It also returns the server's description; Raw is nil if there is none.
+// one is agreed on. It also returns the server's description; Raw is nil if that is missing.
 func (h *HTTP) probeEra(ctx context.Context, s shim.Session) (*verdict, Server, error) {
 	if h.wire.cfg.Era == EraLegacy {
 		return legacyVerdict(), Server{}, nil

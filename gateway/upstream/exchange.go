@@ -52,7 +52,7 @@ type exchange struct {
 	limits      shim.QuestionLimits
 	listens     bool          // the stream may be silent for ever
 	isHeard     func() bool   // whether its client is there; nil means always
-	unseen      bool          // it has no span: it is one of many of its kind
+	unseen      bool          // the request has no span: there are many of its kind
 	patience    time.Duration // bounds the silence of the server; 0 for idle_timeout
 
 	rec     record     // the checkpoint for the replica that goes on with the call
@@ -264,7 +264,7 @@ func (x *exchange) NoteHeard() { x.idle.noteHeard() }
 // TakeRoom waits until there is room for n bytes of what the server says. They stay taken until the caller is
 // done with the answer.
 func (x *exchange) TakeRoom(n int64) error {
-	x.idle.pauseWatch() // the wait is the gateway's, and not the server's
+	x.idle.pauseWatch() // the gateway waits for room, and not for the server
 	defer x.idle.resumeWatch()
 	err := budget.From(x.life).Take(x.life, n)
 	if errors.Is(err, budget.ErrFull) {
@@ -294,7 +294,7 @@ func (x *exchange) judgeError(ctx context.Context, err error) error {
 	}
 	ue := netError(err, x.reached.Load())
 	if ue.Kind == shim.KindTooLarge {
-		x.cancelUpstream(ctx) // it may go on sending, and is no longer read
+		x.cancelUpstream(ctx) // it may go on sending after we stop reading
 	}
 	return ue
 }
@@ -340,8 +340,8 @@ func (x *exchange) tooLate(ctx context.Context) error {
 func (x *exchange) handleEvent(ctx context.Context, it *transport.Event) (done bool, err error) {
 	x.res.noteEvent(it)
 	m := &it.Message
-	// A replica that goes on after the event of a question does not hear the question again. So the event
-	// counts as read once the checkpoint has the question: another goroutine may save it meanwhile.
+	// A replica that goes on after the event of a question misses the question. So the event counts as read
+	// once the checkpoint has the question: another goroutine may save it meanwhile.
 	if m.Kind == jsonrpc.Request {
 		if err := x.handleRequest(ctx, *m); err != nil {
 			return false, err
@@ -402,8 +402,8 @@ func (x *exchange) postResponse(ctx context.Context, body []byte) error {
 	return x.w.postAnswer(ctx, x.life, x.to, body)
 }
 
-// isAnswer reports whether a response is the one to our request. An error without an id is ours, except on a
-// resumed stream, on which some servers replay everything (protocol.md C 9).
+// isAnswer reports whether a response is the one to our request. An error that lacks an id is ours, except on
+// a resumed stream, on which some servers replay everything (protocol.md C 9).
 func (x *exchange) isAnswer(m jsonrpc.Message) bool {
 	if m.ID.IsZero() {
 		return m.Kind == jsonrpc.ErrorResponse && !x.res.resumed

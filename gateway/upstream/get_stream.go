@@ -27,7 +27,8 @@ type getStream struct {
 }
 
 // getHold is the stream in the hands of the goroutine that holds it, through all its connections. Its
-// getStream owns it, whose mu guards it; the goroutine reads the fields that only it changes without mu.
+// getStream owns it, whose mu guards it; the goroutine reads the fields that only it changes without the
+// lock.
 type getHold struct {
 	s     *session // whose stream it is
 	stop  context.CancelFunc
@@ -50,7 +51,7 @@ type getHold struct {
 	retry  time.Duration // how long the server asks to wait before the next attempt
 }
 
-// headMost bounds the wait for the head of the stream: some servers send it with the first event only, which
+// headMost bounds the wait for the head of the stream: some servers send it only with the first event, which
 // may never come.
 const headMost = 2 * time.Second
 
@@ -63,10 +64,10 @@ const (
 	// a server that still thinks it open (409).
 	linger = 2 * time.Second
 	// lingerMoved is how long the stream is held for a client that has moved to another replica, which is
-	// told what comes. A server that speaks while it has no stream may lose the message, and most servers
-	// refuse a second stream.
+	// told what comes. Without a stream the server may lose the message, and most servers refuse a second
+	// stream.
 	lingerMoved = time.Minute
-	// noStreamFor is how long the client believes a server that says it has no such stream.
+	// noStreamFor is how long a server that says it lacks such a stream is believed.
 	noStreamFor = 10 * time.Minute
 )
 
@@ -139,7 +140,7 @@ func (st *getStream) unwantStream(after time.Duration) {
 	st.rest = time.AfterFunc(after, st.closeUnused)
 }
 
-// closeUnused closes a stream that has no users.
+// closeUnused closes an unused stream.
 func (st *getStream) closeUnused() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -200,7 +201,7 @@ func (h *getHold) hurryAttempt() {
 	work.Signal(h.wake)
 }
 
-// endHold notes that the goroutine no longer holds the stream. Its mutex is held.
+// endHold notes that the goroutine has let go of the stream. Its mutex is held.
 func (h *getHold) endHold() {
 	h.stop()
 	h.ended = true
@@ -405,7 +406,7 @@ func (h *getHold) bridgeGap(ctx context.Context) {
 	}
 }
 
-// needStream is wantStream for a call. It returns nil if the server is known to have no such stream.
+// needStream is wantStream for a call. It returns nil if the server is known to lack such a stream.
 func (st *getStream) needStream(ctx context.Context) (opened <-chan struct{}) {
 	if time.Now().UnixMilli() < st.s.t.support.until.Load() {
 		return nil

@@ -87,7 +87,7 @@ func (l *link) readAnswer(result json.RawMessage) error {
 }
 
 // versionName is a version for the eyes of a client. A text of another form is the server's own, and
-// is not repeated.
+// stays out.
 func versionName(v string) string {
 	if _, err := time.Parse(time.DateOnly, v); err != nil {
 		return "a protocol version"
@@ -125,7 +125,7 @@ func handshakeError(err error) error {
 	case status, errors.Is(err, errSlow):
 		return err
 	case full:
-		return busy // a Transport has no room for a session
+		return busy // a Transport is full
 	}
 	return netError(err, true)
 }

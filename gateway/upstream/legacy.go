@@ -70,7 +70,7 @@ func (c *call) legacyReply(ctx context.Context, v *verdict, ses *session, l *lin
 		case se.IsSessionLost():
 			return shim.Reply{}, &notBegun{why: lostSession, ses: ses, link: l, err: err}
 		case se.Status == http.StatusBadRequest || se.Status == http.StatusNotFound:
-			// The refusal may be about the request, or about the session. It proves nothing, so
+			// The refusal may be about the request, or about the session. It is no proof, so
 			// the request is not repeated. But if the session is lost, the next request begins
 			// with a handshake.
 			_ = ses.verifyGeneration(ctx, l)
@@ -90,7 +90,7 @@ func (c *call) legacyReply(ctx context.Context, v *verdict, ses *session, l *lin
 }
 
 // asTask has the server run the call as a task, if the tool wants to be called so (L4). If that
-// cannot be found out, the call stays as it is.
+// stays unknown, the call goes as it is.
 func (c *call) asTask(ctx context.Context, x *exchange, l *link) {
 	if c.r.Method != mcp.MethodToolsCall || c.h.wire.cfg.Tasks == TasksNever || l.version != mcp.Version20251125 {
 		return
@@ -103,7 +103,7 @@ func (c *call) asTask(ctx context.Context, x *exchange, l *link) {
 		return
 	}
 	params, err := jsonrpc.Set(x.params, taskParams(c.r.Within), "task")
-	if err != nil { // the server reports params that are no object
+	if err != nil { // the server rejects such params
 		return
 	}
 	x.task = newServerTask(x, &taskMark{})

@@ -12,8 +12,8 @@ import (
 	"taskgate/shim"
 )
 
-// Notify sends a notification in a legacy session that exists. It does nothing, and returns nil,
-// if the session is missing or the server is a modern one, which takes no notifications.
+// Notify sends a notification in a legacy session that exists. It does nothing if the session is
+// missing, or the server is a modern one, which takes no notifications.
 // notifications/initialized completes the handshake of the session.
 func (h *HTTP) Notify(ctx context.Context, s shim.Session, n shim.Notification) error {
 	ses := h.sessions.findSession(ctx, s)

@@ -79,8 +79,7 @@ func (s *session) passNotification(n shim.Notification) bool {
 	return s.listeners.passToListeners(n) || n.Method == mcp.NotifyElicitationComplete && s.calls.passCompleted(n.Params)
 }
 
-// reduceFilter reduces a filter to what can come: to what the server declares, and to nothing if there is no
-// stream.
+// reduceFilter reduces a filter to what can come: to what the server declares, if there is a stream.
 func reduceFilter(f shim.Filter, srv Server, open bool) shim.Filter {
 	if !open {
 		return shim.Filter{}

@@ -18,8 +18,8 @@ import (
 )
 
 // memory is what is known of one server: in which era it is spoken to, what it says of itself, and
-// its tools. It sends nothing: the client fills it in, and reports answers that contradict it. It
-// is safe for concurrent use.
+// its tools. It is passive: the client fills it in, and reports answers that contradict it. It is
+// safe for concurrent use.
 type memory struct {
 	era   Era // as configured
 	log   *slog.Logger
@@ -36,7 +36,7 @@ type memory struct {
 // aloneFor is how long a server that has refused a handshake is spared another one.
 const aloneFor = remember.Most
 
-// eraFor is the era in which the server is spoken to for a session: the client's, unless something
+// eraFor is the era in which the server is spoken to for a session: the client's, until something
 // is known against it. With a server of both eras each client has its own era, unless the operator
 // has decided. It is NoEra if the server has to be asked.
 func (m *memory) eraFor(v *verdict, s shim.Session) mcp.Era {
@@ -50,8 +50,8 @@ func (m *memory) eraFor(v *verdict, s shim.Session) mcp.Era {
 }
 
 // isUntried reports whether this session needs to know whether the server takes a handshake, and
-// that is unknown. (The server's list of versions does not tell: it may leave legacy versions
-// out.)
+// that is unknown. (The server's list of versions leaves that open: legacy versions may be
+// missing.)
 func (m *memory) isUntried(v *verdict, s shim.Session) bool {
 	return v.era != mcp.Legacy && m.era != EraLegacy && m.eraFor(v, s) == mcp.Legacy && !v.shaken.Load()
 }
@@ -124,8 +124,8 @@ func (m *memory) setAlone() { m.alone.Store(time.Now().Add(aloneFor).UnixNano())
 // the verdict if the server's answer is foreign to MCP, or if a handshake has yet to confirm the
 // verdict: a modern server in trouble may look like a legacy one.
 //
-// A server that refuses its first handshake, and is not known to be a legacy one, may speak the
-// modern era. It is asked that, and is spoken to as what it is.
+// A server of an unknown era that refuses its first handshake may speak the modern one. It is
+// asked that, and is spoken to as what it is.
 func (m *memory) doubtHandshake(v *verdict, err error) bool {
 	if v.era != mcp.Legacy && m.era != EraLegacy && !v.shaken.Load() {
 		ue, ok := errors.AsType[*shim.UpstreamError](publicError(err))
@@ -151,7 +151,7 @@ func (m *memory) doubtHandshake(v *verdict, err error) bool {
 }
 
 // doubtVerdict drops the verdict on a server whose answer is foreign to modern servers, so that
-// the next call finds out what it has become: the answer has no JSON-RPC error, or one of the
+// the next call finds out what it has become: the answer lacks a JSON-RPC error, or has one of the
 // codes that only legacy implementations use (X15).
 func (m *memory) doubtVerdict(v *verdict, se *transport.StatusError) {
 	if rpc := se.Answer(); rpc != nil {
@@ -188,8 +188,8 @@ func (m *memory) listChanged(method string, whose func(sessionKey) bool) {
 // takeNotification takes a notification of a modern server, which is meant for all of its clients.
 func (m *memory) takeNotification(n shim.Notification) { m.listChanged(n.Method, remember.Every) }
 
-// knownServer is what is known of the server's description in sessions like this one; zero if that
-// is nothing.
+// knownServer is what is known of the server's description in sessions like this one; zero if it
+// is unknown.
 func (m *memory) knownServer(ctx context.Context, s shim.Session) Server {
 	if srv := m.seen.Find(clientsLike(ctx, s)); srv != nil && srv.Value.Era == mcp.Legacy {
 		return srv.Value

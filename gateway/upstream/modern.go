@@ -100,8 +100,8 @@ func requiresTask(v *verdict, rpc *jsonrpc.Error) bool {
 	return wants && mcp.CodeFrom(v.version, rpc.Code) == mcp.CodeMissingCapability
 }
 
-// findTool is the called tool as the server lists it. If the list cannot be had, the call goes as it
-// is: most tools mark no argument, and a server that misses a header says so before it begins.
+// findTool is the called tool as the server lists it. If the list is missing, the call goes as it
+// is: few tools mark an argument, and a server that misses a header says so before it begins.
 func (c *call) findTool(ctx context.Context) Tool {
 	if c.r.Method != mcp.MethodToolsCall {
 		return Tool{}

@@ -44,7 +44,7 @@ func (x *exchange) heardProgress(params []byte) bool {
 	return true
 }
 
-// tokenOf is the token of progress as nextID writes it; "" if it has none.
+// tokenOf is the token of progress as nextID writes it; "" if it is missing.
 func tokenOf(params []byte) string {
 	raw, _ := jsonrpc.Get(params, mcp.MetaProgressToken)
 	token, _ := jsonrpc.ParseEchoed(raw)

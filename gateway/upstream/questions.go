@@ -30,7 +30,7 @@ var errWithdrawn = errors.New("the server no longer waits for an answer")
 
 // questions is the mailbox of one call: the questions of the server for the call's client. A question comes
 // from the stream of the call, from the GET stream of the session, or from the checkpoint of a replica that
-// had the call before. One goroutine puts the questions to the client and posts the answers; it runs while
+// had the call before. A single goroutine puts the questions to the client and posts the answers; it runs while
 // there is something to ask. So the goroutines that read the streams never wait for a client.
 //
 // A mailbox belongs to its exchange. mu guards it. The exchange's checkpoint has each question from when it
@@ -57,7 +57,7 @@ type questions struct {
 
 // startAsking lets the questions be asked. If the client of the call can be asked anything, the call also
 // hears the questions on the GET stream of the session, which is opened if necessary. The channel is closed
-// once that has succeeded or failed; it is nil if the call does not use that stream.
+// once that has succeeded or failed; it is nil for a call that leaves that stream alone.
 func (q *questions) startAsking() (opened <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -111,8 +111,8 @@ func (q *questions) quitAsking() {
 	}
 }
 
-// addQuestion takes a request of the server as a question of this call. It returns an error for the server
-// if the client cannot be asked that.
+// addQuestion takes a request of the server as a question of this call. It returns an error for the server if
+// the client cannot be asked that.
 func (q *questions) addQuestion(m jsonrpc.Message, onGET bool) (refused *jsonrpc.Error) {
 	if code, ok := mayAsk(q.x.caller, m.Method, m.Params); !ok {
 		return notSupported(code, m.Method)
@@ -122,8 +122,8 @@ func (q *questions) addQuestion(m jsonrpc.Message, onGET bool) (refused *jsonrpc
 	if q.over {
 		return notSupported(mcp.CodeMethodNotFound, m.Method)
 	}
-	// A replica that goes on from a checkpoint after the event does not hear the question again. So the
-	// question is in the checkpoint from now on, before it is asked.
+	// A replica that goes on from a checkpoint after the event misses the question. So the question is in the
+	// checkpoint from now on, before it is asked.
 	q.x.rec.amendCheckpoint(func(c *checkpoint) {
 		if why := c.tooMuch(q.x.limits, m); why != "" {
 			refused = &jsonrpc.Error{Code: mcp.CodeInternal, Message: why}
@@ -162,7 +162,7 @@ func (q *questions) beginAsking() {
 	}
 }
 
-// askUntilNone asks the waiting questions, those that come together in one Ask, until none is left. The
+// askUntilNone asks the waiting questions, those that come together in one Ask, until all are asked. The
 // watch over the server's silence pauses meanwhile.
 func (q *questions) askUntilNone() {
 	q.x.idle.pauseWatch()
@@ -346,7 +346,7 @@ func (w *wire) postAnswer(ctx, life context.Context, to target, body []byte) err
 		}
 		if se, ok := err.(*transport.StatusError); ok && !isPassing(se) {
 			if se.IsSessionLost() {
-				return se.UpstreamError() // no proof about the call, which runs
+				return se.UpstreamError() // proves nothing about the call, which runs
 			}
 			return protocolError(fmt.Sprintf("the server refused the answer to its question with HTTP status %d", se.Status), se)
 		}

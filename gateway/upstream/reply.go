@@ -18,7 +18,7 @@ func rpcError(e *jsonrpc.Error) *shim.RPCError {
 func asInternalError(e *jsonrpc.Error, message string) shim.Reply {
 	original, err := json.Marshal(rpcError(e))
 	if err != nil {
-		original = []byte("null") // data that is not JSON
+		original = []byte("null") // the data is invalid JSON
 	}
 	data := append(append([]byte(`{"original":`), original...), '}')
 	return shim.Reply{Error: &shim.RPCError{Code: mcp.CodeInternal, Message: message, Data: data}}
@@ -27,7 +27,7 @@ func asInternalError(e *jsonrpc.Error, message string) shim.Reply {
 // resultNames are the members of a result that say which kind it is.
 var resultNames = []string{"isError", "resultType", "_meta", "requestState"}
 
-// readResult reads an answer, a result or an error, and finds the members of resultNames. One pass
+// readResult reads an answer, a result or an error, and finds the members of resultNames. A single pass
 // finds all of them, as a result may be large.
 func readResult(method string, m jsonrpc.Message) (reply shim.Reply, found [4]json.RawMessage, err error) {
 	if m.Error != nil {
@@ -70,8 +70,8 @@ func isToolError(method string, result []byte) bool {
 	return string(v) == "true"
 }
 
-// modernReply reads a result by its resultType. A result without one counts as complete: servers
-// of the draft left it out, and S26 itself lets a client read it so.
+// modernReply reads a result by its resultType. If that is missing, the result counts as complete:
+// servers of the draft left it out, and S26 itself lets a client read it so.
 func modernReply(r shim.Request, m jsonrpc.Message) (shim.Reply, error) {
 	reply, found, err := readResult(r.Method, m)
 	if err != nil || reply.Error != nil || found[1] == nil {
@@ -88,8 +88,8 @@ func modernReply(r shim.Request, m jsonrpc.Message) (shim.Reply, error) {
 	return shim.Reply{}, protocolError("the server answered with an unknown type of result", nil)
 }
 
-// inputRequired reads a result that asks. A result without questions suits every caller: the
-// server only wants to be called again.
+// inputRequired reads a result that asks. A result without questions suits every caller: the server
+// only wants to be called again.
 func inputRequired(r shim.Request, reply shim.Reply) (shim.Reply, error) {
 	if !mcp.MayRequireInput(r.Method) {
 		return shim.Reply{}, protocolError("the server asked for input where it must not", nil)

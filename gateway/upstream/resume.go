@@ -17,8 +17,8 @@ import (
 
 // How a stream is resumed.
 const (
-	// maxTries is how many attempts in a row may fail, or end before an event though the server
-	// has not asked for polling.
+	// maxTries is how many attempts in a row may fail, or end before an event, except where the
+	// server asks for polling.
 	maxTries = 5
 	// A resumed stream that is silent is asked for again after firstQuiet, and then after twice
 	// as long each time: server-everything 2026.8.31 replays old messages on it, and sends
@@ -94,7 +94,7 @@ func (r *resumption) reopenStream(ctx context.Context, in transport.Stream, why 
 		return nil, why
 	}
 	if why == errSilent {
-		r.tries = 0 // the server is alive, and has nothing to say
+		r.tries = 0 // the server is alive but idle
 		return r.reconnectUntilOver(ctx, 0)
 	}
 	// A server that asks to be polled (SEP-1699) may end its streams at any time. A server that
@@ -109,7 +109,7 @@ func (r *resumption) reopenStream(ctx context.Context, in transport.Stream, why 
 // or maxTries is reached.
 func (r *resumption) reconnectUntilOver(ctx context.Context, wait time.Duration) (transport.Stream, error) {
 	for r.tries <= maxTries {
-		r.x.idle.pauseWatch() // the wait is the gateway's, and not the server's
+		r.x.idle.pauseWatch() // the pause is the gateway's own
 		if err := work.Pause(ctx, wait); err != nil {
 			return nil, err
 		}
@@ -132,7 +132,7 @@ func (r *resumption) reconnectUntilOver(ctx context.Context, wait time.Duration)
 	return nil, netError(io.ErrUnexpectedEOF, true)
 }
 
-// finalError returns an error if resuming cannot help.
+// finalError returns an error if resuming is useless.
 func (r *resumption) finalError(in transport.Stream, why error) error {
 	var tooLarge *eventstream.TooLargeError
 	var ue *shim.UpstreamError

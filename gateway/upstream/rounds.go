@@ -16,7 +16,7 @@ func errRound(why string) error {
 	return protocolError("the server asked for input, but "+why, nil)
 }
 
-// roundOf reads what an InputRequiredResult asks for, and copies it: the result is not kept. It
+// roundOf reads what an InputRequiredResult asks for, and copies it: the result is dropped. It
 // refuses a question that the client's capabilities exclude; the server should have done so
 // itself.
 func roundOf(s shim.Session, result json.RawMessage) (*shim.Round, *shim.RPCError, error) {
@@ -60,7 +60,7 @@ func roundOf(s shim.Session, result json.RawMessage) (*shim.Round, *shim.RPCErro
 
 // openFirst reads the pages that a server of 2025-11-25 wants opened before it begins a request
 // (-32042), as a round of questions. nil says that the error is a plain error, or that this
-// client cannot be asked about it.
+// client takes no such questions.
 func openFirst(s shim.Session, e *shim.RPCError) *shim.Round {
 	if e.Code != mcp.CodeURLElicitation {
 		return nil

@@ -39,8 +39,8 @@ func serverOf(era mcp.Era, version string, result json.RawMessage, info ...strin
 	return srv
 }
 
-// hasCapability reports whether the server has a capability. A session from another replica may
-// come without its capabilities; then every one is tried.
+// hasCapability reports whether the server has a capability. The capabilities of a session from
+// another replica may be unknown; then every one is tried.
 func (s Server) hasCapability(path ...string) bool {
 	if s.Raw == nil {
 		return true

@@ -18,10 +18,10 @@ import (
 	"taskgate/shim"
 )
 
-// session is one legacy session with the server, through all its generations:
-// when the server loses it, it is opened anew under the same key.
+// session is one legacy session with the server, through all its generations: when the server loses it, it is
+// opened anew under the same key.
 //
-// The table owns it; who uses it pins it. mu guards what follows it.
+// The table owns it. A caller pins the session while it uses it. mu guards the fields below it.
 type session struct {
 	t         *sessionTable
 	key       sessionKey
@@ -35,8 +35,8 @@ type session struct {
 
 	mu    sync.Mutex
 	refs  int
-	ends  bool // with its last release: it belongs to one call, or the client's session is over
-	kept  bool // a detached call may be resumed in it: never deleted from here
+	ends  bool // it ends with its last release: it belongs to one call, or the client's session is over
+	kept  bool // a detached call may be resumed in it, so this client never deletes it
 	gen   int64
 	cur   *link       // nil before the handshake
 	timer *time.Timer // ends an idle session
@@ -44,22 +44,22 @@ type session struct {
 	lost  int64       // the latest generation that the server has lost
 
 	readyAt atomic.Int64                  // when the server was told that its client is ready, in nanoseconds since 1970
-	carried atomic.Pointer[forward.Parts] // by the latest request in it; nil for nothing
+	carried atomic.Pointer[forward.Parts] // what the latest request in it carried; nil for nothing
 
 	shared atomic.Bool // with other replicas (shared.go)
-	usage  *time.Timer // tells the store of a use; nil while there is none to tell
+	usage  *time.Timer // tells the store of a use; nil while the session is unused
 }
 
 // link is one generation of a session: what the handshake agreed on.
 type link struct {
 	target
 	server Server
-	born   time.Time   // zero where that is not known
+	born   time.Time   // zero if unknown
 	ready  atomic.Bool // the server was told that the client is ready
 }
 
 func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
-	s.Capabilities, s.ClientInfo = copyRaw(s.Capabilities), copyRaw(s.ClientInfo) // a client's message is not kept
+	s.Capabilities, s.ClientInfo = copyRaw(s.Capabilities), copyRaw(s.ClientInfo) // the client's message is not kept
 	ses := &session{t: t, key: k, from: s, subs: make(subscribed, 1)}
 	ses.get.s, ses.calls.stream = ses, &ses.get
 	ses.calls.told = make(map[string]*exchange)
@@ -104,14 +104,14 @@ func (s *session) releaseSession() {
 	}
 }
 
-// retainSession says that a call was detached: whoever resumes it needs the session.
+// retainSession keeps the session at the server, for the replica that resumes a detached call in it.
 func (s *session) retainSession() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kept = true
 }
 
-// expireIdle ends a session that has been idle for long, unless a call has taken it up just now.
+// expireIdle ends a session that has been idle for long, unless a call has just begun to use it.
 func (s *session) expireIdle() {
 	if !s.t.removeUnused(s) {
 		return
@@ -122,8 +122,8 @@ func (s *session) expireIdle() {
 	}
 }
 
-// finishSession ends a session that is no longer in the pool, at once or with its last
-// release. One that replicas share is left to the others.
+// finishSession ends a session that has left the table, at once or with its last release. A session that
+// replicas share is left to the others.
 func (s *session) finishSession() {
 	s.mu.Lock()
 	s.ends = true
@@ -138,7 +138,7 @@ func (s *session) finishSession() {
 	}
 }
 
-// deleteAtServer ends the session at the server, unless replicas share it: that one idles out.
+// deleteAtServer ends the session at the server. A session that replicas share idles out instead.
 func (s *session) deleteAtServer() {
 	if s.shared.Load() {
 		return
@@ -158,14 +158,14 @@ const deleteTimeout = 5 * time.Second
 
 func (s *session) isOpen() bool { return s.currentLink() != nil }
 
-// noteCarried remembers what a request carries.
+// noteCarried remembers the headers and token that a request carries.
 func (s *session) noteCarried(ctx context.Context) {
 	if f := forward.Of(ctx); f != forward.Nothing {
 		s.carried.Store(f)
 	}
 }
 
-// carryLatest has requests of the session's own carry what the latest one in it did: what tells callers
+// carryLatest has the session's own requests carry what its latest request did: the part that tells callers
 // apart is the same for all of them.
 func (s *session) carryLatest(ctx context.Context) context.Context {
 	if f := s.carried.Load(); f != nil {
@@ -174,8 +174,8 @@ func (s *session) carryLatest(ctx context.Context) context.Context {
 	return ctx
 }
 
-// openLink returns the session's link, once the server knows that its client is ready. It shakes
-// hands if there is none. Errors are those of exchange.runRequest.
+// openLink returns the session's link, once the server knows that its client is ready. It shakes hands if
+// necessary. Errors are those of exchange.runRequest.
 func (s *session) openLink(ctx context.Context) (*link, error) {
 	for again := false; ; again = true {
 		l, err := s.connectLink(ctx)
@@ -188,12 +188,12 @@ func (s *session) openLink(ctx context.Context) (*link, error) {
 		if se, ok := err.(*transport.StatusError); !ok || !se.IsSessionLost() || again {
 			return nil, err
 		}
-		s.loseGeneration(l) // between its handshake and its first use
+		s.loseGeneration(l) // it was lost between its handshake and its first use
 	}
 }
 
-// connectLink is openLink for whoever speaks for a client that has not said that it is ready. All who
-// need the link wait for the same handshake.
+// connectLink is openLink for a client that has yet to say that it is ready. All who need the link wait for
+// the same handshake.
 func (s *session) connectLink(ctx context.Context) (*link, error) {
 	s.noteCarried(ctx)
 	if l := s.currentLink(); l != nil {
@@ -207,23 +207,23 @@ func (s *session) connectLink(ctx context.Context) (*link, error) {
 	})
 }
 
-// currentLink is the generation in use, nil if there is none.
+// currentLink is the generation in use; nil while the session is closed.
 func (s *session) currentLink() *link {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cur
 }
 
-// isOver reports whether the session is over for good: with its last release, it has been
-// deleted or left to whoever resumes a call in it. s.mu is held.
+// isOver reports whether the session is over for good: its last release has deleted it, or has left it to the
+// replica that resumes a call in it. s.mu is held.
 func (s *session) isOver() bool {
 	return s.refs == 0 && s.ends && !s.shared.Load()
 }
 
-// shakeHands opens one generation and settles what that means for the session.
+// shakeHands opens one generation, and settles whether the session is kept.
 func (s *session) shakeHands(ctx context.Context) (*link, error) {
 	s.mu.Lock()
-	if s.isOver() { // the GET stream of a call that was over before the stream began
+	if s.isOver() { // the call that wanted the GET stream was over before the stream began
 		s.mu.Unlock()
 		return nil, errOver
 	}
@@ -233,7 +233,7 @@ func (s *session) shakeHands(ctx context.Context) (*link, error) {
 	l, err := s.openGeneration(ctx, gen)
 	s.mu.Lock()
 	if err == nil {
-		s.cur, s.kept = l, false // no call can be resumed in it yet
+		s.cur, s.kept = l, false // a new generation has no call to resume
 		s.calls.forgetClaims()
 	}
 	anonymous := s.key.key == "" && !s.t.wire.cfg.Shared
@@ -245,14 +245,13 @@ func (s *session) shakeHands(ctx context.Context) (*link, error) {
 	s.get.nudgeStream(false)
 	switch {
 	case over:
-		s.deleteAtServer() // who wanted it has left meanwhile
+		s.deleteAtServer() // the callers that wanted it have left meanwhile
 	case anonymous && l.session == "":
-		// Without a session id the server cannot tell our requests apart, so there
-		// is nothing to keep apart either: the handshake serves every call (X14).
+		// A server without session ids sees all our requests alike, so the handshake serves every call (X14).
 		s.setEnds(!s.t.shareSession(s))
 	case anonymous:
 		s.setEnds(true)
-		s.t.removeSession(s) // it may have been shared, while the server had no sessions
+		s.t.removeSession(s) // it may have been shared while the server had no session ids
 	}
 	return l, nil
 }
@@ -272,16 +271,15 @@ func (s *session) openGeneration(ctx context.Context, gen int64) (*link, error) 
 	return s.initializeServer(ctx, gen)
 }
 
-// setEnds says whether the session is that of one call.
+// setEnds sets whether the session belongs to one call.
 func (s *session) setEnds(ends bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ends = ends
 }
 
-// loseGeneration drops a generation that the server does not know any more. The next open
-// shakes hands anew; that happens once per generation, however many calls met
-// the loss (design.md 0.16). The GET stream moves, too.
+// loseGeneration drops a generation that the server has forgotten. The next open shakes hands anew; that
+// happens once per generation, however many calls met the loss (design.md 0.16). The GET stream moves, too.
 func (s *session) loseGeneration(l *link) {
 	s.mu.Lock()
 	s.lost = max(s.lost, l.gen)
@@ -293,11 +291,11 @@ func (s *session) loseGeneration(l *link) {
 	s.get.leaveGeneration(l)
 }
 
-// verifyGeneration finds out whether the server still knows a generation, after an answer that leaves
-// it open. A server answers a ping in every session that it knows; one that refuses it has
-// lost the session, or is no legacy server any more. Some servers say 400 where 404 is due
-// (X6; the examples of the TypeScript SDK do). A generation that the server does not know is
-// lost, and an error says that it is, or that it could not be found out.
+// verifyGeneration finds out by a ping whether the server still knows a generation, after an answer that
+// leaves it open. A server answers a ping in every session that it knows; a server that refuses it has lost
+// the session, or is no legacy server any more. Some servers say 400 where 404 is due (X6; the examples of
+// the TypeScript SDK do). A generation that the server has forgotten is dropped. The error says that it is
+// lost, or that the ping failed.
 func (s *session) verifyGeneration(ctx context.Context, l *link) error {
 	err := s.pingServer(ctx, l)
 	if se, ok := err.(*transport.StatusError); ok && (se.Status == http.StatusBadRequest || se.Status == http.StatusNotFound) {
@@ -306,7 +304,8 @@ func (s *session) verifyGeneration(ctx context.Context, l *link) error {
 	return err
 }
 
-// pingServer returns what a ping in a generation comes to, unless it is answered. Errors are those of exchange.runRequest.
+// pingServer returns why a ping in a generation failed; nil if it was answered. Errors are those of
+// exchange.runRequest.
 func (s *session) pingServer(ctx context.Context, l *link) error {
 	ctx, cancel := s.t.wire.slowContext(ctx)
 	defer cancel()
@@ -314,15 +313,14 @@ func (s *session) pingServer(ctx context.Context, l *link) error {
 	return err
 }
 
-// sessionEnded measures a session; kind is that of an UpstreamError, "" if the gateway ends it.
+// sessionEnded measures a session. kind is that of an UpstreamError, "" if the gateway ends it.
 func (w *wire) sessionEnded(l *link, kind string) {
 	if !l.born.IsZero() && l.session != "" {
 		w.metrics.Session(context.Background(), max(0, time.Since(l.born)), l.version, kind)
 	}
 }
 
-// deleteLink tells the server that a session is over (X11). Whether it cares (405 is
-// allowed) is its business.
+// deleteLink tells the server that a session is over (X11). A refusal is only logged, since 405 is allowed.
 func (w *wire) deleteLink(ctx context.Context, l *link) {
 	m := l.newMessage(nil)
 	if err := w.via.EndSession(ctx, &m); err != nil {

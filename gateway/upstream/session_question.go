@@ -14,33 +14,33 @@ import (
 	"taskgate/shim"
 )
 
-// A question on the GET stream of a session may belong to no call of this replica: a
-// server asks for the roots when its client has introduced itself, or in the middle of
-// work of its own, or in a call that another replica runs. In the session of a legacy
-// client there is somebody to ask: that client, on its own GET stream (design.md 0.16).
+// A question on the GET stream of a session may belong to no call of this replica: a server asks
+// for the roots when its client has introduced itself, or in the middle of work of its own, or in
+// a call that another replica runs. In the session of a legacy client it is put to that client, on
+// the client's own GET stream (design.md 0.16).
 
-// sessionQuestions are the questions of a session that belong to no call here, from when they are
-// heard until they are answered. The session owns it.
+// sessionQuestions are the session questions of one session, from when they are heard until they
+// are answered. The session owns it.
 type sessionQuestions struct {
 	mu sync.Mutex
 	m  map[sessionQuestionKey]*sessionQuestion
 }
 
-// sessionQuestionKey names one of them: a server may use an id again in its next session.
+// sessionQuestionKey names a session question: a server may use an id again in its next session.
 type sessionQuestionKey struct{ session, id string }
 
-// sessionQuestion is one of them: a context that ends when the server withdraws it.
+// sessionQuestion is a session question, and a context that ends when the server withdraws it.
 type sessionQuestion struct {
 	context.Context
 	withdraw context.CancelCauseFunc
 	key      sessionQuestionKey
 }
 
-// maxSessionQuestions bounds the questions of a session that belong to no call. No limit of a call
-// counts them.
+// maxSessionQuestions bounds the session questions of one session, which the limits of calls leave
+// out.
 const maxSessionQuestions = 64
 
-// openQuestion is the entry of a question, a new one if there is none; nil if there are too many.
+// openQuestion returns the entry of a question, which may be new; nil if there are too many.
 func (l *sessionQuestions) openQuestion(k sessionQuestionKey) *sessionQuestion {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -51,7 +51,7 @@ func (l *sessionQuestions) openQuestion(k sessionQuestionKey) *sessionQuestion {
 	return l.m[k]
 }
 
-// withdrawQuestion hears that the server no longer waits for an answer.
+// withdrawQuestion ends the context of a question that the server has withdrawn.
 func (l *sessionQuestions) withdrawQuestion(k sessionQuestionKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,24 +89,23 @@ func (s *session) askClient(ctx context.Context, to target, q *sessionQuestion, 
 	s.t.wire.answerSessionQuestion(ctx, to, notPut(id, "the client could not be asked"))
 }
 
-// holdFor is how long what a server asks is held after it was told that its client is ready: the
+// holdFor is how long questions are held after the server was told that its client is ready: the
 // client may be about to open the stream on which it is asked.
 const holdFor = 10 * time.Second
 
-// putQuestion puts a question to the client once that can be asked.
+// putQuestion puts a question to the client once the client can be asked.
 func (s *session) putQuestion(ctx context.Context, q *sessionQuestion, c checkpoint) error {
 	for pause := firstLook; ; pause = min(2*pause, time.Second) {
 		err := (*s.t.askSession.Load())(ctx, s.from, questionsOf(c.Pending)[0], c.encodeCheckpoint())
 		held := errors.Is(err, shim.ErrNoAsk) && time.Since(time.Unix(0, s.readyAt.Load())) < holdFor
-		// Nobody wakes it: it looks by itself.
+		// Nothing wakes it early: it looks again after each pause.
 		if !held || q.Err() != nil || work.Pause(ctx, pause) != nil {
 			return err
 		}
 	}
 }
 
-// resumeSessionQuestion goes on with a question that belongs to no call: it asks, and posts the
-// answer.
+// resumeSessionQuestion goes on with a session question: it asks, and posts the answer.
 func (t *sessionTable) resumeSessionQuestion(ctx context.Context, r shim.Request, c checkpoint, sink shim.Sink) (shim.Reply, error) {
 	l := c.linkOf()
 	s := t.adoptSession(ctx, r.Session, l)
@@ -135,7 +134,7 @@ func (t *sessionTable) resumeSessionQuestion(ctx context.Context, r shim.Request
 	return shim.Reply{Result: json.RawMessage(`{}`)}, nil
 }
 
-// answerSessionQuestion posts an answer that no call waits for. The server does.
+// answerSessionQuestion posts the answer to a session question. Only the server waits for it.
 func (w *wire) answerSessionQuestion(ctx context.Context, to target, body []byte) {
 	most := w.cfg.StartTimeout
 	if ctx.Err() != nil {
@@ -148,9 +147,9 @@ func (w *wire) answerSessionQuestion(ctx context.Context, to target, body []byte
 	}
 }
 
-// routeQuestion finds out whom to ask what has come on the GET stream x: the newest call here, or
-// else the client of the session. The roots are those of the client: a call that ends does not
-// end that question.
+// routeQuestion decides whom to ask a question of the GET stream x: the newest call here, or else
+// the client of the session. The roots are asked of the client, so that the question outlives the
+// calls.
 func (s *session) routeQuestion(ctx context.Context, x *exchange, m jsonrpc.Message) error {
 	client := s.t.askSession.Load() != nil && s.from.Shared && s.from.Key != ""
 	refused := notSupported(mcp.CodeMethodNotFound, m.Method)
@@ -160,7 +159,7 @@ func (s *session) routeQuestion(ctx context.Context, x *exchange, m jsonrpc.Mess
 		}
 	}
 	if refused.Code == mcp.CodeInternal || !client {
-		return x.postResponse(ctx, jsonrpc.AppendError(nil, m.ID, refused)) // a call here asks too much, or there is nobody else
+		return x.postResponse(ctx, jsonrpc.AppendError(nil, m.ID, refused)) // a call here asks too much, or the client is missing
 	}
 	if code, ok := mayAsk(s.from, m.Method, m.Params); !ok {
 		return x.postResponse(ctx, refusalOf(m.ID, code, m.Method))
@@ -182,7 +181,7 @@ func (s *session) routeQuestion(ctx context.Context, x *exchange, m jsonrpc.Mess
 	return nil
 }
 
-// withdrawQuestion hears that the server withdraws one of its requests, in a session of that id.
+// withdrawQuestion withdraws one of the server's requests, in the session of that id.
 func (s *session) withdrawQuestion(session string, params []byte) {
 	raw, _ := jsonrpc.Get(params, "requestId")
 	if s.calls.passCancellation(raw) {
@@ -193,8 +192,8 @@ func (s *session) withdrawQuestion(session string, params []byte) {
 	}
 }
 
-// SessionAsker puts what a server asks outside of any call to the client that a session
-// belongs to. The checkpoint holds all that is needed to bring the answer back: whoever
-// takes it on goes on from there (HTTP.Resume), and an error says that nobody does.
-// shim.ErrNoAsk: this client cannot be asked now.
+// SessionAsker puts a session question to the client that a session belongs to. The checkpoint
+// holds all that is needed to bring the answer back: the replica that takes the question on
+// continues from it (HTTP.Resume). An error says that the question was refused; shim.ErrNoAsk,
+// that this client cannot be asked now.
 type SessionAsker func(ctx context.Context, s shim.Session, q shim.Question, checkpoint json.RawMessage) error

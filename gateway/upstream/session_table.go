@@ -12,8 +12,8 @@ import (
 	"taskgate/shim"
 )
 
-// sessionTable holds the legacy sessions with one server, and what all of them need.
-// The client owns it; mu guards m and closed.
+// sessionTable holds the legacy sessions with one server, and what all of them need. The client owns it; mu
+// guards m and closed.
 type sessionTable struct {
 	wire       *wire
 	work       *work.Background
@@ -24,17 +24,17 @@ type sessionTable struct {
 
 	mu sync.Mutex
 	m  map[string]map[string]*session // by key, then by capabilities
-	// closed: sessions that are still asked for end with the call.
+	// closed says that a session which is still asked for ends with its call.
 	closed bool
 }
 
-// maxVariants is how many sessions there are under one key, which may stand for many clients:
-// one for each set of capabilities that they declare. A call that declares yet another set has
-// a session of its own, so that nobody can keep the server at opening sessions that stay.
+// maxVariants bounds the sessions under one key, which may stand for many clients: one for each set of
+// capabilities that they declare. A call that declares a further set has a session of its own, so that the
+// number of lasting sessions stays bounded.
 const maxVariants = 32
 
-// acquireSession returns the session for these words and pins it: it is not ended
-// before its last release. It is opened by session.openLink.
+// acquireSession returns the session of this client and pins it: it lasts until its last release.
+// session.openLink opens it.
 func (t *sessionTable) acquireSession(s shim.Session) *session {
 	k := keyOf(s)
 	t.mu.Lock()
@@ -42,16 +42,15 @@ func (t *sessionTable) acquireSession(s shim.Session) *session {
 	ses := t.m[k.key][k.spellVariant()]
 	if ses == nil {
 		ses = newSession(t, k, s)
-		// An anonymous call has a session of its own (H5), unless configured
-		// otherwise, or known to make no difference: see session.shakeHands.
+		// An anonymous call has a session of its own (H5), unless the configuration says otherwise, or the
+		// server lacks session ids: see session.shakeHands.
 		ses.ends = s.Key == "" && !t.wire.cfg.Shared || !t.putSession(ses)
 	}
 	ses.pinSession()
 	return ses
 }
 
-// putSession adds a session where there is none like it, and reports false if it is not to be kept.
-// t.mu is held.
+// putSession adds a session if its place is free, and reports whether the session is kept. t.mu is held.
 func (t *sessionTable) putSession(s *session) bool {
 	variants := t.m[s.key.key]
 	if t.closed || variants[s.key.spellVariant()] != nil || len(variants) >= maxVariants {
@@ -65,8 +64,8 @@ func (t *sessionTable) putSession(s *session) bool {
 	return true
 }
 
-// findSession returns a session that has been opened, here or on another replica, pinned; nil if
-// there is none.
+// findSession returns a session that has been opened, here or on another replica, and pins it; nil if it is
+// missing.
 func (t *sessionTable) findSession(ctx context.Context, s shim.Session) *session {
 	k := keyOf(s)
 	t.mu.Lock()
@@ -88,15 +87,14 @@ func (c *checkpoint) linkOf() *link {
 	return &link{target: target{era: mcp.Legacy, version: c.Version, session: c.Session, gen: c.Generation}}
 }
 
-// adoptSession brings in a session that another replica opened, to resume a call in
-// it. Later calls under the same key go on in it, where there is none yet. It is
-// not deleted from here: other calls of the lost replica may be resumed in it, by
-// this replica and by others, and the server ends it in its own time. One that
-// replicas share in the store idles out.
+// adoptSession brings in a session that another replica opened, to resume a call in it. Later calls under the
+// same key use it, unless there is one already. It is kept at the server: this replica or another may resume
+// other calls of the lost replica in it, and the server ends it in its own time. A session that replicas
+// share in the store idles out.
 func (t *sessionTable) adoptSession(ctx context.Context, s shim.Session, l *link) *session {
 	k := keyOf(s)
 	ses := newSession(t, k, s)
-	l.server = t.memory.knownServer(ctx, s) // a checkpoint does not say it
+	l.server = t.memory.knownServer(ctx, s) // a checkpoint leaves it out
 	l.ready.Store(true)                     // a call was sent in it
 	ses.cur, ses.gen = l, l.gen
 	ses.noteCarried(ctx)
@@ -114,7 +112,7 @@ func (t *sessionTable) adoptSession(ctx context.Context, s shim.Session, l *link
 	return ses
 }
 
-// shareSession keeps a session under its key, for all calls, if it is the first one.
+// shareSession keeps a session under its key, for all calls, and reports false if there is one already.
 func (t *sessionTable) shareSession(s *session) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -128,8 +126,8 @@ func (t *sessionTable) removeSession(s *session) {
 	t.removeLocked(s)
 }
 
-// removeUnused is removeSession for one that nobody has pinned. It reports false for another one. Sessions of the
-// table are pinned with t.mu held.
+// removeUnused is removeSession for an unpinned session; it reports false for a pinned one. A session in the
+// table is pinned with t.mu held.
 func (t *sessionTable) removeUnused(s *session) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -152,8 +150,8 @@ func (t *sessionTable) removeLocked(s *session) {
 	}
 }
 
-// endKey ends the sessions of a key, whatever abilities they were opened with. Those that
-// replicas share idle out: another one may have calls in them.
+// endKey ends the sessions of a key, whatever capabilities they were opened with. A session that replicas
+// share idles out: another replica may have calls in it.
 func (t *sessionTable) endKey(key string) {
 	t.mu.Lock()
 	all := slices.Collect(maps.Values(t.m[key]))
@@ -180,15 +178,15 @@ func (t *sessionTable) closeAll() {
 	}
 }
 
-// describeServer asks what the server is, for clients with the capabilities of s. What it said when
-// a session was opened is not asked for again in that session. So if the session of s is open,
-// the server is asked in another one, which is ended again; but not over a Transport, at the
-// other end of which there is one program for the whole life of a session.
+// describeServer asks what the server is, for clients with the capabilities of s. A server says it once in a
+// session, when that is opened. So if the session of s is open, the server is asked in another one, which is
+// ended again. Over a Transport, which has one program for the whole life of a session, the first answer
+// serves.
 func (t *sessionTable) describeServer(ctx context.Context, s shim.Session) (Server, error) {
 	ses := t.acquireSession(s)
 	defer ses.releaseSession()
 	if l := ses.currentLink(); l != nil && t.wire.cfg.Transport != nil {
-		return l.server, nil // to open another session could be to start another process
+		return l.server, nil // another session could start another process
 	}
 	if !ses.isOpen() {
 		l, err := ses.connectLink(ctx)
@@ -208,14 +206,14 @@ func (t *sessionTable) describeServer(ctx context.Context, s shim.Session) (Serv
 	return l.server, nil
 }
 
-// discardGeneration deletes a generation that nobody uses.
+// discardGeneration deletes an unused generation.
 func (t *sessionTable) discardGeneration(ctx context.Context, l *link) {
 	if l.session == "" {
 		return
 	}
 	t.wire.sessionEnded(l, "")
 	t.work.Go(ctx, func(ctx context.Context) {
-		// Close ends the client's life, but what it has begun to end is ended.
+		// The deletion outlives the client's life, which Close ends.
 		ctx, cancel := outliveCaller(ctx, deleteTimeout)
 		defer cancel()
 		t.wire.deleteLink(ctx, l)

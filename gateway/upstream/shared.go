@@ -17,27 +17,27 @@ import (
 )
 
 const (
-	// usesPerIdle is how often a replica tells of its use of a session in the time after
-	// which an idle one ends.
+	// usesPerIdle is how often a replica reports its use of a session in the time after which an idle one
+	// ends.
 	usesPerIdle = 10
 	// firstLook and lastLook bound the pause between two looks at a session that
 	// another replica is opening.
 	firstLook = 10 * time.Millisecond
 	lastLook  = 250 * time.Millisecond
-	// openingGone is how long another replica is waited for that has no heartbeat: it may be
-	// about to have its first.
+	// openingGone is how long another replica without a heartbeat is waited for: it may be about to have its
+	// first.
 	openingGone = time.Second
 )
 
 // shared is the state of an upstream session that replicas share.
 type shared struct {
-	// Generation counts the handshakes. Version, ID and Server are what the latest
-	// agreed on; without a version there is none that is good.
+	// Generation counts the handshakes. Version, ID and Server are what the latest agreed on. An empty
+	// version says that the generation is invalid.
 	Generation int64           `json:"generation"`
 	Version    string          `json:"version,omitempty"`
 	ID         string          `json:"id,omitempty"`
 	Server     json.RawMessage `json:"server,omitempty"`
-	// Caps is the fingerprint of what was declared, and the mark of the headers that go along.
+	// Caps is the fingerprint of the declared capabilities, and the mark of the headers that go along.
 	Caps string `json:"caps,omitempty"`
 	// Opening is the replica that is shaking hands.
 	Opening string `json:"opening,omitempty"`
@@ -45,12 +45,12 @@ type shared struct {
 	Level string `json:"level,omitempty"`
 	// Ready says that the server was told that the client is ready.
 	Ready bool `json:"ready,omitempty"`
-	// Since is when the session was opened, in seconds of Unix time by the clock of the replica
-	// that opened it; 0 where that is not known.
+	// Since is when the session was opened, in seconds of Unix time by the clock of the replica that opened
+	// it; 0 if unknown.
 	Since int64 `json:"since,omitempty"`
 }
 
-// openedAt is when the session was opened, zero where that is not known.
+// openedAt is when the session was opened; zero if unknown.
 func (st shared) openedAt() time.Time {
 	if st.Since == 0 {
 		return time.Time{}
@@ -58,30 +58,30 @@ func (st shared) openedAt() time.Time {
 	return time.Unix(st.Since, 0)
 }
 
-// encode keeps the words of the server as they are. (json.Marshal would spell them anew.)
+// encode keeps the bytes of the server as they are. (json.Marshal would spell them anew.)
 func (st shared) encode() []byte {
 	server := st.Server
 	st.Server = nil
-	b, _ := json.Marshal(st) // strings: cannot fail
+	b, _ := json.Marshal(st) // strings: always succeeds
 	if server != nil {
 		b = jsonrpc.With(b, server, "server")
 	}
 	return b
 }
 
-// linkOf is the session as another replica opened it.
+// linkOf is the generation as another replica opened it.
 func (st shared) linkOf() (*link, error) {
 	l := &link{target: target{era: mcp.Legacy, session: st.ID, gen: st.Generation}, born: st.openedAt()}
 	l.ready.Store(st.Ready)
 	return l, l.readAnswer(st.Server)
 }
 
-// isShared reports whether the session of this client is one that replicas share.
+// isShared reports whether replicas share the session of this client.
 func (t *sessionTable) isShared(s shim.Session) bool {
 	return t.wire.cfg.Sessions != nil && s.Shared && s.Key != ""
 }
 
-// isOpened reports whether some replica has opened such a session.
+// isOpened reports whether a replica has opened such a session.
 func (t *sessionTable) isOpened(ctx context.Context, s shim.Session) bool {
 	if !t.isShared(s) {
 		return false
@@ -102,7 +102,7 @@ func (t *sessionTable) loadShared(ctx context.Context, key string) (st shared, r
 	return st, rev, nil
 }
 
-// swapShared stores it; 0 says that another replica was faster.
+// swapShared stores the state; 0 says that another replica was faster.
 func (t *sessionTable) swapShared(ctx context.Context, key string, rev int64, st shared) (int64, error) {
 	next, err := t.wire.cfg.Sessions.Swap(ctx, key, rev, st.encode())
 	if err != nil {
@@ -111,13 +111,13 @@ func (t *sessionTable) swapShared(ctx context.Context, key string, rev int64, st
 	return next, nil
 }
 
-// storeError is the error of a store that does not answer. Opening a session beside the
-// one that may be there would split what the server keeps by session.
+// storeError is the error of a store that has failed. A second session beside the one that may exist would
+// split what the server keeps by session.
 func storeError(err error) error {
 	return newError(shim.KindUnreachable, "the session with the server cannot be looked up", err)
 }
 
-// changeShared changes the state of a session, if there is one, and reports whether it has.
+// changeShared changes the state of an existing session, and reports whether it has.
 func (t *sessionTable) changeShared(ctx context.Context, key string, how func(*shared)) (changed bool) {
 	for {
 		st, rev, err := t.loadShared(ctx, key)
@@ -143,7 +143,7 @@ func (t *sessionTable) isIntroduced(ctx context.Context, key string, gen int64) 
 	return err == nil && st.Generation == gen && st.Ready
 }
 
-// endShared removes a session that no replica has used for so long, and deletes it at the server.
+// endShared removes a session that all replicas have left unused for so long, and deletes it at the server.
 func (t *sessionTable) endShared(ctx context.Context, key string, idle time.Duration) {
 	t.work.Go(ctx, func(ctx context.Context) {
 		ctx, cancel := outliveCaller(ctx, deleteTimeout)
@@ -164,13 +164,13 @@ func (t *sessionTable) endShared(ctx context.Context, key string, idle time.Dura
 	})
 }
 
-// openShared finds or opens the generation that all replicas use. One of them shakes
-// hands, by compare-and-set on the generation, and the others wait for it. It returns nil, nil
-// if that one is for other abilities, or other headers.
+// openShared finds or opens the generation that all replicas use. A replica shakes hands, by
+// compare-and-set on the generation, and the others wait for it. It returns nil, nil if the generation is for
+// other capabilities or headers.
 func (s *session) openShared(ctx context.Context) (*link, error) {
 	ctx, cancel := s.t.wire.slowContext(ctx)
 	defer cancel()
-	var waited int64 // the revision that was waited at
+	var waited int64 // the revision at which the wait began
 	since := time.Now()
 	for look := firstLook; ; look = min(2*look, lastLook) {
 		st, rev, err := s.t.loadShared(ctx, s.key.key)
@@ -200,7 +200,8 @@ func (s *session) openShared(ctx context.Context) (*link, error) {
 	}
 }
 
-// awaitsOpener reports whether a replica that shakes hands is waited for any longer: one that was killed never ends.
+// awaitsOpener reports whether to wait longer for a replica that shakes hands: a replica that was killed
+// never finishes.
 func (t *sessionTable) awaitsOpener(ctx context.Context, replica string, waited time.Duration) bool {
 	if waited < openingGone {
 		return true
@@ -212,8 +213,7 @@ func (t *sessionTable) awaitsOpener(ctx context.Context, replica string, waited 
 	return err != nil || !gone
 }
 
-// openForAll shakes hands on behalf of all replicas. It returns nil, nil if another one
-// was faster.
+// openForAll shakes hands on behalf of all replicas. It returns nil, nil if another replica was faster.
 func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link, error) {
 	st := shared{Generation: was.Generation + 1, Caps: s.key.spellVariant(), Level: was.Level, Opening: s.t.wire.cfg.Replica}
 	rev, err := s.t.swapShared(ctx, s.key.key, rev, st)
@@ -239,22 +239,22 @@ func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link,
 	case err != nil:
 		s.t.discardGeneration(ctx, l)
 		return nil, err
-	case next == 0: // this replica was given up
+	case next == 0: // the other replicas have given this one up
 		s.t.discardGeneration(ctx, l)
 		return nil, nil
 	}
 	return l, nil
 }
 
-// others are the other replicas that have sessions of this one's. A server says what it says once, on whichever stream
-// it likes, and who waits for it may be elsewhere: the call with that progress token, or the listener of the
-// client. So what nobody here waits for is told to all.
+// others are the replicas that share sessions with this one. A server sends a message once, on any stream,
+// and its addressee may be at another replica: the call with that progress token, or the listener of the
+// client. So a message that is unwanted here is told to all replicas.
 type others struct {
 	heard sync.Once
-	wake  chan struct{} // a signal: there is something to tell
+	wake  chan struct{} // a signal: untold has messages
 
 	mu     sync.Mutex
-	untold []told // what waits for the store; more than mostUntold is dropped: nobody waits for a slow store
+	untold []told // waits for the store; beyond mostUntold messages are dropped, so that a slow store delays nobody
 }
 
 // told is a notification in the session of a key.
@@ -268,13 +268,13 @@ const (
 	maxTold    = 64 << 10 // bytes of one
 )
 
-// hearOthers begins to tell the other replicas, and to hear them, where that has not begun.
+// hearOthers begins to tell the other replicas, and to hear them. Only the first call counts.
 func (t *sessionTable) hearOthers() {
 	t.others.heard.Do(func() {
 		t.others.wake = make(chan struct{}, 1)
 		t.work.Go(context.Background(), func(ctx context.Context) {
 			for {
-				select { // whoever has something to tell wakes it
+				select { // tellOthers wakes it
 				case <-t.others.wake:
 					for _, n := range t.others.takeUntold() {
 						t.tellNow(ctx, n)
@@ -288,7 +288,7 @@ func (t *sessionTable) hearOthers() {
 	})
 }
 
-// tellOthers tells the other replicas of a notification. It does not block.
+// tellOthers tells the other replicas of a notification, if it is small enough. It does not block.
 func (t *sessionTable) tellOthers(key string, n shim.Notification) {
 	if len(n.Params) > maxTold {
 		return
@@ -304,24 +304,25 @@ func (t *sessionTable) tellOthers(key string, n shim.Notification) {
 	}
 }
 
-// freed is told of a session whose GET stream a replica has closed.
+// freed is the message about a session whose GET stream a replica has closed.
 const freed = "freed"
 
-// tellFreed tells the other replicas that the GET stream of a session can be opened, also while this one stops.
+// tellFreed tells the other replicas that they can open the GET stream of a session. It also works while this
+// replica stops.
 func (t *sessionTable) tellFreed(ctx context.Context, key string) {
 	ctx, cancel := outliveCaller(ctx, cancelTimeout)
 	defer cancel()
 	t.tellNow(ctx, told{key, []byte(t.wire.spellName() + " " + freed)})
 }
 
-// tellNow tells the other replicas, as far as they hear it.
+// tellNow tells the other replicas. A failure is only logged.
 func (t *sessionTable) tellNow(ctx context.Context, n told) {
 	if err := t.wire.cfg.Sessions.Tell(ctx, n.key, n.message); err != nil {
 		t.wire.log.Debug("what a server said was not told to other replicas", "err", err)
 	}
 }
 
-// takeUntold takes what is to be told.
+// takeUntold empties the queue.
 func (o *others) takeUntold() []told {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -330,7 +331,8 @@ func (o *others) takeUntold() []told {
 	return all
 }
 
-// takeTold takes what another client tells, of another replica or of this one: this client knows what itself has told.
+// takeTold takes a message of another replica, or of another client of this one. A client skips its own
+// messages.
 func (t *sessionTable) takeTold(key string, message []byte) {
 	from, text, _ := bytes.Cut(message, []byte(" "))
 	m, err := jsonrpc.ParseLenient(text)
@@ -350,8 +352,8 @@ func (t *sessionTable) takeTold(key string, message []byte) {
 	}
 }
 
-// noteUse says in the store that the session was used since the last time, and goes on with
-// that as long as it is. It runs on a timer.
+// noteUse tells the store that the session was used since the last time, and repeats that while it is used.
+// It runs on a timer.
 func (s *session) noteUse() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

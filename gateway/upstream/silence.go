@@ -8,7 +8,7 @@ import (
 	"taskgate/gateway/upstream/transport"
 )
 
-// idle is the watch over a server that must not be silent for too long.
+// idle is the watch over the silence of a server.
 type idle struct {
 	d      time.Duration
 	timer  *time.Timer
@@ -32,7 +32,7 @@ func (i *idle) noteHeard() {
 	}
 }
 
-// pauseWatch stops the watch while the wait is not the server's.
+// pauseWatch stops the watch while the gateway waits for something else.
 func (i *idle) pauseWatch() {
 	if i.timer != nil {
 		i.paused.Add(1)

@@ -12,28 +12,27 @@ import (
 	"taskgate/shim"
 )
 
-// This file makes a call one that a server runs as a task of its own (design.md 0.25). A
-// legacy server is asked for one (L6), where the tool can be called in no other way, or where
-// the operator wants it. A modern one is told that it may make one, and decides (T4). Nobody
-// sees that task: its id stays between the gateway and the server (H11).
+// This file has the server run a call as a task of its own (design.md 0.25). A legacy server is asked for a
+// task (L6), if the tool can be called in no other way, or the operator wants it. A modern server is told
+// that it may make one, and decides (T4). The id of that task stays between the gateway and the server (H11).
 
-// serverTask is the task that a server makes of the call of an exchange. The mark that
-// it fills is in the exchange's checkpoint, under the exchange's lock.
+// serverTask is the task that a server makes of the call of an exchange. The exchange's checkpoint has its
+// mark, under the exchange's lock.
 type serverTask struct {
 	x       *exchange
 	mark    *taskMark
-	settled chan struct{} // closed once the server has named the task, or will not
+	settled chan struct{} // closed once the server has named the task, or has answered without one
 	once    sync.Once
-	// naming is how long a cancelled call waits for that.
+	// naming is how long a cancelled call waits for settled.
 	naming time.Duration
 
-	given sync.Once // the server has been told that nobody waits for the task
+	given sync.Once // the server was told that the task is abandoned
 
-	// Of the goroutine of the call.
-	awaiting bool   // the call has been answered: the end of the task is what is waited for
+	// Fields of the goroutine of the call.
+	awaiting bool   // the call has been answered, and the end of the task is awaited
 	reopened bool   // the stream that a checkpoint names has been asked for
-	working  bool   // the server has just said so
-	said     string // the status message that was handed on last
+	working  bool   // the server has just reported the status working
+	said     string // the last status message that was handed on
 }
 
 func newServerTask(x *exchange, mark *taskMark) *serverTask {
@@ -52,7 +51,7 @@ func (t *serverTask) followAnswer(ctx context.Context, err error) error {
 	case t.x.rec.taskID() == "":
 		return err
 	case causeOf(ctx) != nil:
-		if !isDetached(ctx) { // its name may have come too late for whoever cancelled the call
+		if !isDetached(ctx) { // its name may have come too late for the cancellation
 			t.abandonTask(ctx)
 		}
 		return causeOf(ctx)
@@ -63,14 +62,15 @@ func (t *serverTask) followAnswer(ctx context.Context, err error) error {
 	return t.awaitEnd(ctx)
 }
 
-// noteNamed says that the server has named its task, or will not. There is nothing to say of a call without one.
+// noteNamed closes settled: the server has named its task, or has answered without one. A nil task is
+// ignored.
 func (t *serverTask) noteNamed() {
 	if t != nil {
 		t.once.Do(func() { close(t.settled) })
 	}
 }
 
-// readAnswer takes what the answer to the call says of the task. A modern server's is the result
+// readAnswer reads what the answer to the call says of the task. At a modern server the result is the task
 // itself (T14).
 func (t *serverTask) readAnswer(ctx context.Context, m jsonrpc.Message) {
 	if t.awaiting || m.Error != nil {
@@ -99,7 +99,7 @@ func (t *serverTask) readAnswer(ctx context.Context, m jsonrpc.Message) {
 	}
 }
 
-// readInteger reads a JSON integer, 0 if it is none.
+// readInteger reads a JSON integer; 0 for anything else.
 func readInteger(v []byte) int64 {
 	n, err := strconv.ParseInt(string(v), 10, 64)
 	if err != nil {

@@ -16,21 +16,20 @@ import (
 	"taskgate/shim"
 )
 
-// This file waits for the end of a server's task. Of a legacy server, what is waited for is
-// the answer to tasks/result, which comes when the task has ended (L15, L16) and on whose
-// stream the task's questions come (L32). Where that answer is lost, or refused before the
-// end, tasks/get says whether there is still something to wait for. A modern server says all
-// by tasks/get (task_poll.go).
+// This file waits for the end of a server's task. At a legacy server it waits for the answer to
+// tasks/result, which comes when the task has ended (L15, L16) and on whose stream the task's
+// questions come (L32). If that answer is lost, or refused before the end, tasks/get says whether
+// to wait on. A modern server says everything by tasks/get (task_poll.go).
 
-// Bounds of what a server may ask for as its pollInterval.
+// Bounds of a server's pollInterval.
 const (
 	pollUsual = time.Second
 	pollLeast = 100 * time.Millisecond
 	pollMost  = time.Minute
 )
 
-// lostTries is how many attempts in a row to ask after a task may fail: two to four minutes, in
-// which a server may be started anew.
+// lostTries is how many requests about a task may fail in a row: two to four minutes, in which a
+// server may restart.
 const lostTries = 10
 
 // pollInterval is how often the server wants to be asked.
@@ -44,14 +43,14 @@ func (t *serverTask) pollInterval() time.Duration {
 }
 
 // awaitEnd follows the task to its end, and makes its result or its error the answer of the
-// exchange. It returns why neither can be had.
+// exchange. The error says why it has neither.
 func (t *serverTask) awaitEnd(ctx context.Context) error {
 	t.awaiting = true
 	x := t.x
 	if x.to.era == mcp.Modern {
 		return t.followTask(ctx)
 	}
-	if x.to.session != "" && x.calls.stream.needStream(ctx) != nil { // there its progress may come, now that the call is answered
+	if x.to.session != "" && x.calls.stream.needStream(ctx) != nil { // its progress may come there, now that the call is answered
 		defer x.calls.stream.doneStream()
 	}
 	for tries := 1; ; tries++ {
@@ -85,8 +84,7 @@ func (t *serverTask) awaitEnd(ctx context.Context) error {
 	}
 }
 
-// lostSessionIs has whoever went on with the call learn that its task cannot be asked
-// about any more.
+// lostSessionIs makes a lost session the end of the call: the task is out of reach.
 func lostSessionIs(err error) error {
 	if se, ok := err.(*transport.StatusError); ok && se.IsSessionLost() {
 		return &outOfReach{se.UpstreamError()}
@@ -94,12 +92,12 @@ func lostSessionIs(err error) error {
 	return publicError(err)
 }
 
-// judgeResult decides what to make of a tasks/result without a result: it was answered with an
-// error, or err says why it was not answered; v and lookErr are what tasks/get says. over
-// says that the answer of the exchange is the outcome. If the task is neither over nor
-// failed, next is after how long to ask again.
+// judgeResult decides what follows a tasks/result that brought no result: it was answered with an
+// error, or err says why it was not answered; v and lookErr are the outcome of tasks/get. over says
+// that the answer of the exchange is the outcome of the task. Otherwise next is the pause before
+// the next request, or failed says why to give up.
 func (t *serverTask) judgeResult(err error, v taskView, lookErr error, tries int) (over bool, next time.Duration, failed error) {
-	unknown := v.refused != nil && v.refused.Code == mcp.CodeMethodNotFound // tasks/get
+	unknown := v.refused != nil && v.refused.Code == mcp.CodeMethodNotFound // the server has no tasks/get
 	if err == nil && unknown && (t.x.answer.Error.Code != mcp.CodeMethodNotFound || tries > lostTries) {
 		return true, 0, nil
 	}
@@ -117,11 +115,11 @@ func (t *serverTask) judgeResult(err error, v taskView, lookErr error, tries int
 	case v.status.Final():
 		return false, backoffOf(tries), nil
 	}
-	return false, t.pollInterval(), nil // it runs, and the server does not wait with its answer
+	return false, t.pollInterval(), nil // the task runs, and the server answers tasks/result at once
 }
 
-// judgeUnseen decides what to make of an answer to tasks/get that does not say how the task stands,
-// the one of that number in a row: next is after how long to ask again, if that makes sense.
+// judgeUnseen decides what follows a tasks/get that does not say how the task stands; tries counts
+// those in a row. next is the pause before the next request, if that makes sense.
 func (t *serverTask) judgeUnseen(v taskView, lookErr error, tries int) (next time.Duration, failed error, unseen bool) {
 	se, _ := lookErr.(*transport.StatusError)
 	switch {
@@ -137,15 +135,15 @@ func (t *serverTask) judgeUnseen(v taskView, lookErr error, tries int) (next tim
 		return 0, &outOfReach{newError(shim.KindClosed, "the server no longer knows the task that it made of the call"+t.noteKept()+"; the work may have been done", v.refused)}, true
 	case v.refused != nil && tries > lostTries:
 		return 0, protocolError("the server does not say how its task stands", v.refused), true
-	case v.refused != nil: // it is in trouble
+	case v.refused != nil: // the server is in trouble
 		return backoffOf(tries), nil, true
-	case len(v.status.From()) == 0: // nothing moves into it
+	case len(v.status.From()) == 0: // the status is unknown
 		return 0, protocolError("the server's task has a status that is none", nil), true
 	}
 	return 0, nil, false
 }
 
-// noteKept says how long the server keeps the task, where it has said so.
+// noteKept says how long the server keeps the task, if it has said so.
 func (t *serverTask) noteKept() string {
 	t.x.rec.mu.Lock()
 	defer t.x.rec.mu.Unlock()
@@ -155,13 +153,13 @@ func (t *serverTask) noteKept() string {
 	return fmt.Sprintf(" (it keeps it for %v)", time.Duration(t.mark.TTL)*time.Millisecond)
 }
 
-// taskView is what a server says of its task: its state, or an error. What is in it aliases the
-// server's answer.
+// taskView is a server's report of its task: the state, or an error. Its bytes alias the server's
+// answer.
 type taskView struct {
 	status    shim.Status
 	message   string
-	poll, ttl int64 // milliseconds, 0 for none
-	// Of a modern server, also what it asks, and the outcome.
+	poll, ttl int64 // milliseconds, 0 if missing
+	// A modern server adds its questions and the outcome.
 	whole, result, failure json.RawMessage
 	refused                *jsonrpc.Error
 }
@@ -169,7 +167,7 @@ type taskView struct {
 // viewNames are the members of a Task in both eras, and those of a modern one's outcome.
 var viewNames = []string{"status", "statusMessage", "pollInterval", "pollIntervalMs", "ttl", "ttlMs", "result", "error"}
 
-// viewOf reads a Task. It is one pass for all, as the result may be large.
+// viewOf reads a Task, in one pass, as the result may be large.
 func viewOf(task json.RawMessage) taskView {
 	var found [8]json.RawMessage
 	jsonrpc.Pick(task, viewNames, found[:])
@@ -181,7 +179,7 @@ func viewOf(task json.RawMessage) taskView {
 	return v
 }
 
-// cancelledOutcome is the outcome of a task that the server has cancelled by itself (L19).
+// cancelledOutcome is the outcome of a task that the server itself has cancelled (L19).
 func (v taskView) cancelledOutcome() *jsonrpc.Error {
 	text := "the server cancelled the call"
 	if v.message != "" {
@@ -199,10 +197,10 @@ func (t *serverTask) askState(ctx context.Context) (taskView, error) {
 	return viewOf(m.Result), nil
 }
 
-// askServer asks something about the task that is answered at once. There may be many such
-// requests in the life of a call: none has a span, and the bytes of an answer are given back
-// before it is returned. The answer may be large, so it is the silence of the server that is
-// bounded: an answer may be lost on any transport.
+// askServer makes a request about the task that is answered at once. There may be many in the life
+// of a call, so they have no spans, and the bytes of an answer are given back before it is
+// returned. The bound is on the silence of the server, since an answer may be large, and any
+// transport may lose it.
 func (t *serverTask) askServer(ctx context.Context, method string, params []byte) (jsonrpc.Message, error) {
 	y := t.x.besideRequest(method, params)
 	y.unseen, y.patience = true, t.x.w.cfg.StartTimeout
@@ -218,8 +216,8 @@ func (t *serverTask) withTaskID() []byte {
 	return append(jsonrpc.AppendString([]byte(`{"taskId":`), t.x.rec.taskID()), '}')
 }
 
-// askResult asks for the outcome, and hears what the server says until it is there.
-// Errors may be *transport.StatusError.
+// askResult asks for the outcome, and handles the server's messages until it is there. Errors may
+// be *transport.StatusError.
 func (t *serverTask) askResult(ctx context.Context) error {
 	in, err := t.openResult(ctx)
 	if err != nil {
@@ -228,9 +226,9 @@ func (t *serverTask) askResult(ctx context.Context) error {
 	return t.x.readUntilAnswer(ctx, in)
 }
 
-// openResult opens the stream of a tasks/result: the one that a checkpoint names, once, and
-// then new ones. A message of the server goes out on one stream only (X5), so what the
-// old one still has is not said again on a new one.
+// openResult opens the stream of a tasks/result: the one that a checkpoint names, once, and then
+// new ones. A server sends each message on one stream only (X5), so a new stream lacks what the old
+// one still has.
 func (t *serverTask) openResult(ctx context.Context) (transport.Stream, error) {
 	x := t.x
 	x.res = resumption{x: x}
@@ -256,7 +254,7 @@ func (t *serverTask) openResult(ctx context.Context) (transport.Stream, error) {
 	return in, nil
 }
 
-// setID is the id of the request whose answer is read from now on.
+// setID sets the id of the request whose answer is read from now on.
 func (x *exchange) setID(id string) {
 	x.rec.mu.Lock()
 	defer x.rec.mu.Unlock()
@@ -264,14 +262,13 @@ func (x *exchange) setID(id string) {
 }
 
 // namedSoon is how long a cancelled call of a modern server with tasks waits for the name of a
-// task. Only then does the connection end, which is how such a server hears of the cancellation.
+// task. Only then does the connection end, by which such a server hears of the cancellation.
 const namedSoon = 500 * time.Millisecond
 
-// cancelTask ends the task at the server, where there is one (L28, T41). One that the server
-// is just making is waited for a little: nobody could end it later. It reports false if the call
-// is no task that is known.
+// cancelTask ends the task at the server (L28, T41). It waits a little for a task that the server
+// is just making, since later it could not be ended. It reports false for an unknown task.
 func (t *serverTask) cancelTask(ctx context.Context) bool {
-	// The answer to the call wakes it; after naming the call is cancelled as one without a task.
+	// The answer to the call wakes it. After naming the call is cancelled like one without a task.
 	work.PauseUntil(t.settled, t.naming)
 	if t.x.rec.taskID() == "" {
 		return false
@@ -280,8 +277,8 @@ func (t *serverTask) cancelTask(ctx context.Context) bool {
 	return true
 }
 
-// abandonTask tells the server, once, that nobody waits for its task any more. It does not mind
-// that the task may be over.
+// abandonTask tells the server, once, that the task has lost its caller. The task may already be
+// over.
 func (t *serverTask) abandonTask(ctx context.Context) {
 	t.given.Do(func() {
 		ctx, cancel := outliveCaller(forward.For(ctx, forward.Brought), cancelTimeout)

@@ -15,24 +15,23 @@ import (
 	"taskgate/shim"
 )
 
-// This file follows the task that a modern server has made of a call. All that is to be known
-// of it is in the answer to tasks/get: how it stands, what it asks, and its outcome (T22 to
-// T27). So that is asked for by whoever has the call, as often as the server wants (T49). What the
-// task asks is answered by tasks/update.
+// This file follows the task that a modern server has made of a call. The answer to tasks/get has all there
+// is to know of it: how it stands, its questions, and its outcome (T22 to T27). So the exchange sends
+// tasks/get as often as the server wants (T49). tasks/update answers the task's questions.
 
-// errNotAsked is the outcome of a call whose client cannot be asked. An exchange ends with such an error whose server
-// asks what it cannot have: the answer to a question of a modern server is a result, and never an error (protocol.md H3).
+// errNotAsked is the outcome of a call whose client cannot be asked. It ends the exchange: the answer to a
+// question of a modern server is always a result (protocol.md H3).
 var errNotAsked = &shim.RPCError{Code: mcp.CodeInternal, Message: "the server asked for input, and the client could not be asked"}
 
-// followTask asks how the task stands until that has ended, and makes the outcome the answer of the
-// exchange. It returns why that cannot be had.
+// followTask asks how the task stands until that has ended, and makes the outcome the answer of the exchange.
+// The error says why the outcome is missing.
 func (t *serverTask) followTask(ctx context.Context) error {
 	x := t.x
 	x.idle.pauseWatch() // each request has a bound of its own
 	defer x.idle.resumeWatch()
 	next, tries := t.pollInterval(), 0
 	if !t.working {
-		next = 0 // there is something to hear
+		next = 0 // the server has something to tell
 	}
 	for {
 		if work.Pause(x.life, next) != nil {
@@ -60,8 +59,8 @@ func (t *serverTask) followTask(ctx context.Context) error {
 	}
 }
 
-// stopCause is why the task is not followed any more: the end of its caller, or that a question
-// cannot be answered.
+// stopCause is why the following of the task stops: the end of its caller, or a question that cannot be
+// answered.
 func (t *serverTask) stopCause(ctx context.Context) error {
 	if cause := causeOf(ctx); cause != nil {
 		return cause
@@ -69,8 +68,8 @@ func (t *serverTask) stopCause(ctx context.Context) error {
 	return t.finishFollowing(ctx, context.Cause(t.x.life))
 }
 
-// finishFollowing ends the following of the task, with its outcome or because of failed. A task that may
-// still run is cancelled.
+// finishFollowing ends the following of the task, with its outcome or because of failed. It cancels a task
+// that may still run.
 func (t *serverTask) finishFollowing(ctx context.Context, failed error) error {
 	if failed == nil {
 		return t.x.tooLate(ctx)
@@ -86,7 +85,8 @@ func (t *serverTask) finishFollowing(ctx context.Context, failed error) error {
 	return t.x.judgeError(ctx, failed)
 }
 
-// takeState takes how the task stands. over says that the answer of the exchange is its outcome.
+// takeState takes the status of the task. over says that the answer of the exchange is the outcome of the
+// task.
 func (t *serverTask) takeState(v taskView) (over bool, failed error) {
 	t.x.rec.amendCheckpoint(func(*checkpoint) { t.mark.Poll, t.mark.TTL = v.poll, v.ttl }) // both may change (T20)
 	switch v.status {
@@ -107,7 +107,7 @@ func (t *serverTask) takeState(v taskView) (over bool, failed error) {
 	return false, t.takeQuestions(v)
 }
 
-// takeResult takes the result of the task (T25). Its bytes are held for the call from now on.
+// takeResult takes the result of the task (T25). The call holds its bytes from now on.
 func (t *serverTask) takeResult(result json.RawMessage) error {
 	kind, typed := jsonrpc.Get(result, "resultType")
 	if word, _ := jsonrpc.String(kind); !jsonrpc.IsObject(result) || typed && word != mcp.ResultComplete {
@@ -120,8 +120,8 @@ func (t *serverTask) takeResult(result json.RawMessage) error {
 	return nil
 }
 
-// tellStatus hands on a new status message, as progress of the call: that is what it is made of
-// (T44). The server counts no progress any more, so it is counted here.
+// tellStatus hands on a new status message as progress of the call, from which it was made (T44). The server
+// has stopped counting progress, so it is counted here.
 func (t *serverTask) tellStatus(message string) {
 	if message == "" || message == t.said {
 		return
@@ -140,8 +140,8 @@ func (t *serverTask) tellStatus(message string) {
 	t.x.rec.passProgress(shim.Progress{Progress: n, Message: message, Raw: raw, Status: true})
 }
 
-// takeQuestions takes the questions that are open (T24): those that are new are put to the client, and
-// one that is open no more is withdrawn. It returns why the call cannot go on.
+// takeQuestions takes the open questions of the task (T24). It puts new ones to the client, and withdraws
+// those that are closed. The error says why the call cannot go on.
 func (t *serverTask) takeQuestions(v taskView) error {
 	x, round := t.x, &shim.Round{}
 	if v.status == shim.InputRequired {
@@ -157,7 +157,7 @@ func (t *serverTask) takeQuestions(v taskView) error {
 	for _, p := range x.rec.openQuestions() {
 		name, _ := jsonrpc.String(p.ID)
 		if !slices.ContainsFunc(round.Questions, func(q shim.Question) bool { return q.Key == name }) && x.asking.cancelQuestion(p.ID) {
-			x.rec.amendCheckpoint(func(*checkpoint) { // if it is asked again, it is put again
+			x.rec.amendCheckpoint(func(*checkpoint) { // so that it can be put again
 				t.mark.Keys = slices.DeleteFunc(slices.Clone(t.mark.Keys), func(k string) bool { return k == name })
 			})
 		}
@@ -175,11 +175,11 @@ func (t *serverTask) takeQuestions(v taskView) error {
 	return nil
 }
 
-// giveAnswers gives a modern server the answers to what its task asks, all of them together.
+// giveAnswers gives a modern server the answers to its task's questions, all of them together.
 func (t *serverTask) giveAnswers(asked []pending, gone map[string]bool, answers []shim.Answer, failed error) error {
 	q := &t.x.asking
 	if q.ctx.Err() != nil {
-		return nil // the server learns of the end of the call, or somebody else goes on with it
+		return nil // the server learns of the call's end, or another replica goes on with it
 	}
 	given := make(map[string]json.RawMessage, len(asked))
 	for i, p := range asked {
@@ -204,7 +204,7 @@ func (t *serverTask) giveAnswers(asked []pending, gone map[string]bool, answers 
 	return err
 }
 
-// inputResponse is the answer of that number to a question, as tasks/update has it.
+// inputResponse is answer number i, for tasks/update.
 func inputResponse(p pending, answers []shim.Answer, i int, failed error) (json.RawMessage, error) {
 	if failed != nil || i >= len(answers) {
 		return nil, errNotAsked
@@ -219,7 +219,7 @@ func inputResponse(p pending, answers []shim.Answer, i int, failed error) (json.
 	return a.Result, nil
 }
 
-// sendUpdate delivers answers. They may be sent again: the server takes each key once (T36).
+// sendUpdate delivers answers. It may repeat them: the server takes each key once (T36).
 func (t *serverTask) sendUpdate(ctx context.Context, answers map[string]json.RawMessage) error {
 	ctx = forward.For(ctx, forward.Brought)
 	params := withAnswers(t.withTaskID(), &shim.Retry{Answers: answers})
@@ -241,8 +241,8 @@ func (t *serverTask) sendUpdate(ctx context.Context, answers map[string]json.Raw
 	}
 }
 
-// judgeRefusal decides what it means that the server did not take an answer. If the task is over, or
-// gone, whoever follows it sees that. What the server says in words may quote the answer.
+// judgeRefusal decides what a refused answer means. If the task is over or gone, it returns nil: the
+// goroutine that follows the task sees that. The server's text stays out, as it may quote the answer.
 func (t *serverTask) judgeRefusal(ctx context.Context, rpc *jsonrpc.Error) error {
 	v, err := t.askState(ctx)
 	if err == nil && (v.refused != nil || v.status.Final()) {

@@ -14,23 +14,23 @@ import (
 )
 
 const (
-	// toolsMinAge is the least time between two lists for the sake of a name that
-	// was not in the first.
+	// toolsMinAge is the least time between two lists for the sake of a name that the first lacked.
 	toolsMinAge = 10 * time.Second
 	maxPages    = 1000
 	maxLists    = 1000
 )
 
-// listPatience is how long a call waits for a list: it can go without, and the next one has it.
+// listPatience is how long a call waits for a list. After that it goes out as it is, and the next
+// call has the list.
 const listPatience = 3 * time.Second
 
-// Tool looks a tool up in the server's list as this session sees it, listing
-// if there is no list yet or it is old. It reports false for a tool that the
-// server does not have. Errors are *shim.UpstreamError.
+// Tool looks a tool up in the server's list as this session sees it. It reads the list first if that
+// is missing or old. It reports false for a tool that the server lacks. Errors are
+// *shim.UpstreamError.
 //
-// There is one list per session, since a legacy server may show each session others (protocol.md H5),
-// and of a modern server, which must not, one for each set of capabilities that clients declare.
-// An old list does no harm: a call with wrong headers is refused before it begins, and repeated.
+// There is one list per session, since a legacy server may show each session other tools (protocol.md
+// H5). A modern server must not, so it has one for each set of capabilities that clients declare. An
+// old list is harmless: a call with wrong headers is refused before it begins, and repeated.
 func (h *HTTP) Tool(ctx context.Context, s shim.Session, name string) (Tool, bool, error) {
 	k, err := h.listKey(ctx, s)
 	if err != nil {
@@ -57,7 +57,7 @@ func (h *HTTP) Tool(ctx context.Context, s shim.Session, name string) (Tool, boo
 	return tool, ok, nil
 }
 
-// listKey says whose list it is. That of a modern server is the same for clients of both eras.
+// listKey is the key of the list. For a modern server it is the same for clients of both eras.
 func (h *HTTP) listKey(ctx context.Context, s shim.Session) (sessionKey, error) {
 	_, era, err := h.settleEra(ctx, s)
 	if err == nil && era == mcp.Legacy {
@@ -66,8 +66,7 @@ func (h *HTTP) listKey(ctx context.Context, s shim.Session) (sessionKey, error) 
 	return sessionKey{caps: fingerprintOf(s.Capabilities), mark: s.Mark, token: forward.TokenMark(ctx)}, err
 }
 
-// listTools reads all pages of the list. A legacy session stays the same for
-// all of them: a cursor may belong to it.
+// listTools reads all pages of the list, in one legacy session: a cursor may belong to it.
 func (h *HTTP) listTools(ctx context.Context, s shim.Session) (map[string]Tool, time.Duration, error) {
 	ctx, cancel := h.wire.slowContext(ctx)
 	defer cancel()
@@ -97,5 +96,5 @@ func (h *HTTP) listTools(ctx context.Context, s shim.Session) (map[string]Tool, 
 	return nil, 0, protocolError("the server's tools list does not end", errors.New("too many pages"))
 }
 
-// errSlowList: the list is on its way.
+// errSlowList says that the list is on its way.
 var errSlowList = newError(shim.KindTimeout, "the server does not list its tools in time", nil)

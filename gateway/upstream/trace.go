@@ -22,12 +22,12 @@ import (
 	"taskgate/shim"
 )
 
-// w3c is named here and not taken from the process's settings, so that the
-// context of a client passes through also where telemetry is off.
+// w3c is fixed here, whatever the process's settings, so that the context of a client passes through
+// even if telemetry is off.
 var w3c propagation.TraceContext
 
-// carryTrace gives the trace context of ctx by its W3C names: what goes into
-// params._meta (SEP-414) and, under the same names, into HTTP headers.
+// carryTrace gives the trace context of ctx by its W3C names, for params._meta (SEP-414) and, under the
+// same names, HTTP headers.
 func (w *wire) carryTrace(ctx context.Context) propagation.MapCarrier {
 	b := w.spellBaggage(ctx)
 	if b == "" && !trace.SpanContextFromContext(ctx).IsValid() {
@@ -41,8 +41,8 @@ func (w *wire) carryTrace(ctx context.Context) propagation.MapCarrier {
 	return c
 }
 
-// spellBaggage spells the members that the configuration lets through: everything
-// else stops at this boundary of trust.
+// spellBaggage spells the members that the configuration lets through. All others stop at this boundary
+// of trust.
 func (w *wire) spellBaggage(ctx context.Context) string {
 	if len(w.cfg.Baggage) == 0 {
 		return ""
@@ -61,7 +61,7 @@ func (w *wire) spellBaggage(ctx context.Context) string {
 func (x *exchange) startSpan(ctx context.Context) context.Context {
 	x.begun = time.Now()
 	defer func() { x.trace = x.w.carryTrace(ctx) }()
-	if x.unseen || x.w.dark { // nobody will see it: only the caller's context is passed on
+	if x.unseen || x.w.dark { // no span: only the caller's context is passed on
 		x.span = noop.Span{}
 		return ctx
 	}
@@ -72,7 +72,7 @@ func (x *exchange) startSpan(ctx context.Context) context.Context {
 // startClient are the options of each span.
 var startClient = []trace.SpanStartOption{trace.WithSpanKind(semconv.KindUpstream)}
 
-// spanAttributes are those of the span, once it has ended. None is made of a span that is not sampled.
+// spanAttributes are the attributes of the ended span, made only for a sampled one.
 func (x *exchange) spanAttributes() []attribute.KeyValue {
 	attrs := append(make([]attribute.KeyValue, 0, 16), x.w.attrs...)
 	attrs = append(attrs,
@@ -92,8 +92,8 @@ func (x *exchange) spanAttributes() []attribute.KeyValue {
 	return attrs
 }
 
-// endSpan records how the request ended. Arguments, results and the texts of
-// errors stay out: they are the client's and the server's.
+// endSpan records how the request ended. Arguments, results and the texts of errors are left out: they
+// are the client's and the server's.
 func (x *exchange) endSpan(err error) {
 	defer x.span.End()
 	if !x.span.IsRecording() {
@@ -110,8 +110,8 @@ func (x *exchange) endSpan(err error) {
 	}
 }
 
-// outcomeOf is how the request ended: kind is the code of a JSON-RPC error, or names another one, or is
-// "" if all is well.
+// outcomeOf is how the request ended. kind is the code of a JSON-RPC error, or the name of another
+// error, or "" for success.
 func (x *exchange) outcomeOf(err error) (rpc *jsonrpc.Error, kind string) {
 	if err == nil {
 		rpc = x.answer.Error
@@ -130,8 +130,8 @@ func (x *exchange) outcomeOf(err error) (rpc *jsonrpc.Error, kind string) {
 	return nil, ""
 }
 
-// measureRequest measures the request as it ended, and learns the names that it shows to exist. A
-// stream that is listened to for as long as somebody wants to is no request with a duration.
+// measureRequest measures the request as it ended, and learns the names that it shows to exist. It
+// skips a stream that listens, whose duration is the listener's.
 func (x *exchange) measureRequest(ctx context.Context, err error) {
 	m := x.w.metrics
 	if m == nil || x.listens {

@@ -13,19 +13,19 @@ import (
 
 // verdict is what is known of the eras that a server speaks.
 type verdict struct {
-	// era is what the server has answered to server/discover; NoEra before it was asked.
+	// era is the one that server/discover has shown; NoEra until then.
 	era     mcp.Era
 	version string // modern: the version to speak
-	mute    bool   // modern: it was recognised by an error, and has not described itself
-	// shaken says that a legacy handshake has succeeded under it: if one fails later, the
-	// server has become another.
+	mute    bool   // modern: recognised by an error, so its description is missing
+	// shaken says that a legacy handshake has succeeded under this verdict. If one fails later,
+	// the server has become another.
 	shaken atomic.Bool
 }
 
 func legacyVerdict() *verdict { return &verdict{era: mcp.Legacy} }
 
-// judgeVerdict reads a verdict off the answer to a discover sent as v says. A modern
-// verdict with another version than v's says to ask again in that one.
+// judgeVerdict reads a verdict from the answer to a discover in the version of v. A modern
+// verdict with another version asks for another discover in that.
 func judgeVerdict(v *verdict, m jsonrpc.Message, err error) (*verdict, error) {
 	rpc := m.Error
 	if err != nil {
@@ -37,9 +37,9 @@ func judgeVerdict(v *verdict, m jsonrpc.Message, err error) (*verdict, error) {
 		switch s := se.Status; {
 		case rpc != nil && (s < 500 || rpc.Code == mcp.CodeMethodNotFound): // an answer like any other
 		case rpc != nil, s == http.StatusUnauthorized, s == http.StatusForbidden, s == http.StatusTooManyRequests, s >= 500, s >= 300 && s < 400:
-			// Authorization, overload and failure say nothing about the era, nor does a redirect.
+			// Authorization, overload, failure and redirects leave the era open.
 			return nil, se.UpstreamError()
-		default: // it is how an older server receives an unknown first message
+		default: // an older server receives an unknown first message like this
 			return legacyVerdict(), nil
 		}
 	}
@@ -58,10 +58,9 @@ func judgeVerdict(v *verdict, m jsonrpc.Message, err error) (*verdict, error) {
 	return v, nil
 }
 
-// judgeError reads a JSON-RPC error. -32601 is legacy whatever the status: a
-// modern server has to implement discover. The codes of the draft 2026-06-30
-// are also used by others (X15), so they count only with the list of versions
-// that belongs to them.
+// judgeError reads a JSON-RPC error. -32601 is legacy whatever the status: a modern server has to
+// implement discover. Others use the codes of the draft 2026-06-30, too (X15), so they count only
+// with the list of versions that belongs to them.
 func judgeError(v *verdict, rpc *jsonrpc.Error) (*verdict, error) {
 	switch rpc.Code {
 	case mcp.CodeUnsupportedVersion, mcp.CodeDraftUnsupportedVersion:
@@ -76,8 +75,8 @@ func judgeError(v *verdict, rpc *jsonrpc.Error) (*verdict, error) {
 	return legacyVerdict(), nil
 }
 
-// chooseVersion picks a version out of those a server refuses others for. None of ours
-// but a legacy one: the server keeps that era beside its own.
+// chooseVersion picks a version from the server's list. If that has only a legacy one of ours,
+// the server keeps that era beside its own.
 func chooseVersion(v *verdict, supported []string) (*verdict, error) {
 	for _, name := range mcp.NamesOf(mcp.Modern) {
 		if slices.Contains(supported, name) && name != v.version {
@@ -92,8 +91,8 @@ func chooseVersion(v *verdict, supported []string) (*verdict, error) {
 	return nil, protocolError("the server and the gateway have no protocol version in common", nil)
 }
 
-// supportedVersions reads the list out of a DiscoverResult (supportedVersions)
-// or the data of -32022 (supported); nil if there is none.
+// supportedVersions reads the list from a DiscoverResult (supportedVersions) or the data of
+// -32022 (supported); nil if it is missing.
 func supportedVersions(obj json.RawMessage) []string {
 	for _, name := range []string{"supportedVersions", "supported"} {
 		list, ok := jsonrpc.Get(obj, name)
@@ -105,9 +104,9 @@ func supportedVersions(obj json.RawMessage) []string {
 	return nil
 }
 
-// contradictsLegacy reports whether an answer to a legacy message is one that only a
-// modern server gives: a refusal, or the error of a handshake, in which no tool
-// runs. A version error counts only with the list that belongs to it.
+// contradictsLegacy reports whether only a modern server gives this answer to a legacy message: a
+// refusal, or the error of a handshake, in which no tool runs. A version error counts only with
+// the list that belongs to it.
 func contradictsLegacy(err error) bool {
 	if se, ok := err.(*transport.StatusError); ok && !se.IsRefusal() {
 		return false
@@ -122,7 +121,7 @@ func contradictsLegacy(err error) bool {
 	return rpc.Code == mcp.CodeHeaderMismatch
 }
 
-// rpcOf finds the JSON-RPC error in an error, whatever it came in.
+// rpcOf finds the JSON-RPC error in an error; nil for any other error.
 func rpcOf(err error) *jsonrpc.Error {
 	if se, ok := err.(*transport.StatusError); ok {
 		return se.RPC

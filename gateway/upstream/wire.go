@@ -22,18 +22,17 @@ import (
 	"taskgate/internal/semconv"
 )
 
-// wire is the way to one server: its transport, and what all messages to it have in common. An
-// exchange is made by it (request.go). The client owns it. It does not
-// change after newWire, but for the counter of ids.
+// wire is the way to one server: its transport, and what all messages to it have in common. It makes
+// exchanges (request.go). The client owns it. After newWire it is constant, except for the counter of ids.
 type wire struct {
 	cfg     Config
 	via     transport.Transport
-	older   *sse.Transport // via, if it may be a server of HTTP+SSE
+	older   *sse.Transport // the same as via, if the server may be one of HTTP+SSE
 	log     *slog.Logger
 	tracer  trace.Tracer
 	attrs   []attribute.KeyValue // of every span
-	dark    bool                 // no tracer was given
-	metrics *metrics.Client      // nil: nothing is measured
+	dark    bool                 // the tracer is a no-op
+	metrics *metrics.Client      // nil turns measuring off
 	serial  atomic.Int64
 }
 
@@ -44,7 +43,7 @@ func newWire(c Config) (*wire, error) {
 	var u *url.URL
 	if c.Transport == nil {
 		var err error
-		if u, err = url.Parse(c.URL); err != nil { // whose text would repeat the URL, and a secret in it
+		if u, err = url.Parse(c.URL); err != nil { // its text would repeat the URL, and a secret in it
 			return nil, fmt.Errorf("upstream %s: url is not a URL", c.Name)
 		}
 		w.openHTTP(u)
@@ -52,11 +51,12 @@ func newWire(c Config) (*wire, error) {
 	w.tracer = c.TracerProvider.Tracer(semconv.Scope)
 	_, w.dark = c.TracerProvider.(noop.TracerProvider)
 	w.attrs = fixedAttrs(c, u)
-	w.metrics = c.Metrics.Client(c.Name, w.attrs[1:]) // without the upstream, which is in every measurement
+	w.metrics = c.Metrics.Client(c.Name, w.attrs[1:]) // every measurement has the upstream already
 	return w, nil
 }
 
-// openHTTP has the server be reached over HTTP, by the transport of that name or by an older one (protocol.md 5.2).
+// openHTTP sets the transport over HTTP: the present one, or one that also knows the older one (protocol.md
+// 5.2).
 func (w *wire) openHTTP(u *url.URL) {
 	c := w.cfg
 	direct := streamable.New(streamable.Config{URL: u, TLS: c.TLS, Header: c.Headers, MaxResult: c.MaxResult})
@@ -71,8 +71,8 @@ func (w *wire) openHTTP(u *url.URL) {
 	w.via = w.older
 }
 
-// isLocal reports whether sessions with the server are connections, as far as is known: they
-// are of no use to other replicas.
+// isLocal reports whether sessions with the server are connections, as far as is known. Such a session is
+// useless to other replicas.
 func (w *wire) isLocal() bool { return w.older != nil && w.older.Speaks() }
 
 // fixedAttrs are the attributes of every span of one upstream. u is nil for a server without an address.
@@ -91,14 +91,14 @@ func fixedAttrs(c Config, u *url.URL) []attribute.KeyValue {
 	return attrs
 }
 
-// spellName is a name that tells this client from all others.
+// spellName is a name that distinguishes this client from all others.
 func (w *wire) spellName() string { return w.cfg.Replica + "." + strconv.FormatInt(w.cfg.FirstID, 10) }
 
 // nextID makes the id of a request, which is also its progress token: the text of a number below 2^31.
-// Clients number their requests, and there are servers that read nothing else, such as Xcode's
-// (github.com/can1357/oh-my-pi/pull/7107) and that of WordPress (github.com/WordPress/mcp-adapter/issues/143),
-// or no larger ones. In a session that another client has opened, which may have numbered requests too, the id
-// has the name of this one.
+// Clients number their requests, and some servers read only that, such as Xcode's
+// (github.com/can1357/oh-my-pi/pull/7107) and that of WordPress
+// (github.com/WordPress/mcp-adapter/issues/143), or only numbers of that size. In a session that another
+// client has opened, and may have numbered requests in, the id begins with the name of this one.
 func (w *wire) nextID(to target) string {
 	n := strconv.FormatInt(w.serial.Add(1), 10)
 	if to.session != "" && !to.opened {
@@ -119,21 +119,19 @@ func (w *wire) tellServer(ctx context.Context, to target, body []byte) error {
 	return w.via.Notify(ctx, &m)
 }
 
-// tellSoon is tellServer for a peer that has nothing to think about.
+// tellSoon is tellServer for a message that the server can take at once.
 func (w *wire) tellSoon(ctx context.Context, to target, body []byte) error {
 	ctx, cancel := w.slowContext(ctx)
 	defer cancel()
 	return w.tellServer(ctx, to, body)
 }
 
-// outliveCaller bounds a message that nobody waits for: a cancellation, the end of a session.
-// It outlives the request that it is about.
+// outliveCaller bounds a message that outlives its caller: a cancellation, or the end of a session.
 func outliveCaller(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), d)
 }
 
-// target says in which words a request is put: of which version, in which
-// session.
+// target says how to word a request: for which version, and in which session.
 type target struct {
 	era     mcp.Era
 	version string // "" before it is negotiated
@@ -152,9 +150,8 @@ const (
 	maxRetry   = time.Minute            // whatever the server asks for
 )
 
-// backoffOf is how long to wait before the n-th attempt in a row, the first being
-// 1: half a second, doubled each time and spread, so that those who lost the
-// same server do not come back together.
+// backoffOf is how long to wait before the n-th attempt in a row, the first being 1: half a second, doubled
+// each time and spread, so that those who lost the same server come back apart.
 func backoffOf(n int) time.Duration {
 	d := min(firstRetry<<min(max(n-1, 0), 10), maxRetry)
 	return d/2 + rand.N(d/2+1)
