@@ -71,8 +71,8 @@ const (
 	noStreamFor = 10 * time.Minute
 )
 
-// steady is how long a stream lasts at least, unless it brings an event, so that it is asked for again soon:
-// some servers end each stream at once. A stream that a balancer or a host of functions cuts after seconds is
+// steady is the least life of a stream that is asked for again soon, even if it brought no event: some
+// servers end each stream at once. A stream that a balancer or a host of functions cuts after seconds is
 // steady.
 const steady = time.Second
 

@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// maxHeld is how many questions wait until the client of a session can be asked, and
-	// holdFor is for how long.
+	// maxHeld is how many questions wait until the client of a session can be asked, and holdFor is how
+	// long.
 	maxHeld = 64
 	holdFor = 10 * time.Second
-	// maxReplies is how many requests of a server are answered at a time in the gateway's name:
-	// all that were held, and some more.
+	// maxReplies is how many requests of a server are answered at a time in the gateway's name: all that
+	// were held, and some more.
 	maxReplies = maxHeld + 16
-	// garbageInterval is how often it is logged that a server says what is no message.
+	// garbageInterval is the least time between two logs about invalid messages of a server.
 	garbageInterval = 10 * time.Second
 )
 
-// readUntilEnd reads what the server says until it ends, and waits for its end.
+// readUntilEnd reads the server's messages until it ends, and waits for its end.
 func (s *server) readUntilEnd() {
 	e := s.link.Fate(s.readMessages())
 	s.mu.Lock()
@@ -31,7 +31,7 @@ func (s *server) readUntilEnd() {
 	probed := s.era == mcp.NoEra && s.session == ""
 	e.Usual = e.Usual && served && len(s.asked) == 0
 	s.mu.Unlock()
-	if !expected { // the gateway has not ended it
+	if !expected { // the server has ended by itself
 		s.t.noteEnded(s, e, served, probed)
 		s.failStreams(e)
 	}
@@ -40,8 +40,8 @@ func (s *server) readUntilEnd() {
 	s.t.buryServer(s)
 }
 
-// readMessages hands out messages until there are no more. What is none is skipped: programs print
-// to their standard output, which they must not (protocol.md 5.3).
+// readMessages hands out messages until the link ends. It skips what is no message: programs print to
+// their standard output, which they must not (protocol.md 5.3).
 func (s *server) readMessages() error {
 	var logged time.Time
 	for skipped := 0; ; {
@@ -60,7 +60,7 @@ func (s *server) readMessages() error {
 	}
 }
 
-// takeMessage takes what was received to where it belongs; false if it is no message.
+// takeMessage hands a message to its stream; false if it is no message.
 func (s *server) takeMessage(said []byte) bool {
 	said = jsonrpc.Readable(said)
 	m, err := jsonrpc.ParseLenient(said)
@@ -86,8 +86,8 @@ func (s *server) takeMessage(said []byte) bool {
 	return true
 }
 
-// takeCancellation takes the cancellation of a question that is held, or of a subscriptions/listen,
-// whose stream it ends. Some servers answer that as well, some do not (protocol.md 1.3).
+// takeCancellation takes the cancellation of a held question, or of a subscriptions/listen, whose stream
+// it ends. Only some servers answer that one as well (protocol.md 1.3).
 func (s *server) takeCancellation(m jsonrpc.Message) {
 	id, _ := jsonrpc.Get(m.Params, "requestId")
 	s.mu.Lock()
@@ -103,14 +103,14 @@ func (s *server) takeCancellation(m jsonrpc.Message) {
 	st.endStream(io.EOF)
 }
 
-// takeAnswer takes an answer to the stream of its request.
+// takeAnswer hands an answer to the stream of its request.
 func (s *server) takeAnswer(m jsonrpc.Message) {
 	s.mu.Lock()
 	st := s.asked[m.ID.Key()]
 	if st == nil && m.ID.IsZero() {
 		st = s.blamedRequest()
 	}
-	if st == nil { // its caller has gone, or it is nobody's
+	if st == nil { // its caller has gone, or the id is unknown
 		s.mu.Unlock()
 		return
 	}
@@ -132,9 +132,9 @@ func (s *server) takeAnswer(m jsonrpc.Message) {
 	}
 }
 
-// blamedRequest is the request that an error without an id belongs to: the only one in flight, unless
-// the error may be the answer to a notification, which servers written by hand give. s.mu is
-// held.
+// blamedRequest returns the request that an error without an id belongs to: the only one in flight. It
+// returns nil while the error may be the answer to a notification, which servers written by hand give.
+// s.mu is held.
 func (s *server) blamedRequest() *stream {
 	if len(s.notes) > 0 {
 		s.notes = s.notes[1:]
@@ -143,7 +143,7 @@ func (s *server) blamedRequest() *stream {
 	return s.onlyRequest()
 }
 
-// learnFromAnswer takes note of what an answer says of the server. s.mu is held.
+// learnFromAnswer notes what an answer says of the server. s.mu is held.
 func (s *server) learnFromAnswer(st *stream, m jsonrpc.Message) {
 	switch st.m.Method {
 	case mcp.MethodInitialize:
@@ -166,8 +166,8 @@ func (s *server) learnFromAnswer(st *stream, m jsonrpc.Message) {
 	}
 }
 
-// isModern reports whether the answer to server/discover is that of a server which can be
-// spoken to in a modern version (protocol.md 2.10).
+// isModern reports whether this answer to server/discover comes from a server that speaks a modern
+// version (protocol.md 2.10).
 func isModern(m jsonrpc.Message) bool {
 	if m.Error != nil {
 		switch m.Error.Code {
@@ -185,9 +185,9 @@ func isModern(m jsonrpc.Message) bool {
 	return false
 }
 
-// takeQuestion takes a request of the server to the session that it is for: to whoever listens, or
-// else to its newest request. While there is none, the question is held. A ping is answered,
-// and a question for nobody is refused: the server waits for an answer.
+// takeQuestion hands a request of the server to its session: to the listener, or else to the newest
+// request. If the session has neither, the question is held. A ping is answered, and a question that
+// finds no client is refused, since the server waits for an answer.
 func (s *server) takeQuestion(m jsonrpc.Message) {
 	if m.Method == mcp.MethodPing {
 		s.replyToServer(jsonrpc.AppendResult(nil, m.ID, nil))
@@ -197,7 +197,7 @@ func (s *server) takeQuestion(m jsonrpc.Message) {
 	var st *stream
 	switch {
 	case s.session == "":
-	case m.Method == mcp.MethodRootsList && s.askable: // no request asks for those
+	case m.Method == mcp.MethodRootsList && s.askable: // the roots are asked of the listener only
 		st = s.get
 	default:
 		st = s.asideStream(mayAsk)
@@ -212,8 +212,8 @@ func (s *server) takeQuestion(m jsonrpc.Message) {
 	}
 }
 
-// holdQuestion has a question wait until its client can be asked, and be refused if that takes too long.
-// s.mu is held.
+// holdQuestion holds a question until its client can be asked, and refuses it after holdFor. s.mu is
+// held.
 func (s *server) holdQuestion(m jsonrpc.Message) {
 	q := &m
 	s.held = append(s.held, q)
@@ -230,12 +230,12 @@ func (s *server) holdQuestion(m jsonrpc.Message) {
 	})
 }
 
-// refuseQuestion answers a question that nobody can be asked.
+// refuseQuestion answers a question that has no client to ask.
 func (s *server) refuseQuestion(m jsonrpc.Message) {
 	s.replyToServer(jsonrpc.AppendError(nil, m.ID, &jsonrpc.Error{Code: mcp.CodeMethodNotFound, Message: "there is nobody to ask"}))
 }
 
-// replyToServer answers the server, unless that does not read.
+// replyToServer answers the server, or drops the answer if too many wait for the server to read.
 func (s *server) replyToServer(message []byte) {
 	select {
 	case s.replies <- struct{}{}:
@@ -244,9 +244,9 @@ func (s *server) replyToServer(message []byte) {
 	}
 }
 
-// streamsFor are the streams that a notification belongs to: that of the request or the
-// subscription that it names; else those of the session that the server is; else nobody's. A
-// server that requests of one user share may mean the only one of them.
+// streamsFor returns the streams that a notification belongs to: that of the request or the subscription
+// that it names, or else those of the server's session. Where requests share a server and are all one
+// user's, it may mean the only one of them.
 func (s *server) streamsFor(m jsonrpc.Message) []*stream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,15 +257,15 @@ func (s *server) streamsFor(m jsonrpc.Message) []*stream {
 	switch m.Method {
 	case mcp.NotifyProgress:
 		token, _ := jsonrpc.Get(m.Params, mcp.MetaProgressToken)
-		if st := s.asked[keyOfOwn(token)]; st != nil || !legacy { // else of a task: the session knows the token
+		if st := s.asked[keyOfOwn(token)]; st != nil || !legacy { // otherwise it is that of a task: the session knows the token
 			return nonNil(st)
 		}
-	case mcp.NotifyCancelled: // of a question: wherever that went
+	case mcp.NotifyCancelled: // of a question: on any stream
 		if legacy {
 			return s.allStreams()
 		}
 		return nil
-	case mcp.NotifyMessage: // it does not say to which request it belongs
+	case mcp.NotifyMessage: // it names no request
 		if st := s.onlyRequest(); st != nil && s.isPrivate() {
 			return nonNil(st)
 		}
@@ -301,7 +301,7 @@ func keyOf(raw []byte) string {
 	return id.Key()
 }
 
-// allStreams are the streams of the session. s.mu is held.
+// allStreams returns the streams of the session. s.mu is held.
 func (s *server) allStreams() []*stream {
 	list := nonNil(s.get)
 	for _, st := range s.asked {
@@ -310,8 +310,7 @@ func (s *server) allStreams() []*stream {
 	return list
 }
 
-// listeningStreams are the streams of subscriptions, and where there are none, that of the only
-// request. s.mu is held.
+// listeningStreams returns the streams of subscriptions, or else that of the only request. s.mu is held.
 func (s *server) listeningStreams() (list []*stream) {
 	for _, st := range s.asked {
 		if st.m.Method == mcp.MethodListen {
@@ -324,7 +323,7 @@ func (s *server) listeningStreams() (list []*stream) {
 	return list
 }
 
-// onlyRequest is the only request in flight; nil if there are several. s.mu is held.
+// onlyRequest returns the only request in flight; nil if there are several. s.mu is held.
 func (s *server) onlyRequest() (found *stream) {
 	for _, st := range s.asked {
 		switch {
@@ -338,8 +337,8 @@ func (s *server) onlyRequest() (found *stream) {
 	return found
 }
 
-// asideStream is the stream for what belongs to no request of the session: that of its listener, or else
-// that of the newest request that may have it. s.mu is held.
+// asideStream returns the stream for messages outside of any request of the session: that of its
+// listener, or else that of the newest request that may have them. s.mu is held.
 func (s *server) asideStream(may func(*stream) bool) *stream {
 	if s.get != nil {
 		return s.get
@@ -353,8 +352,8 @@ func (s *server) asideStream(may func(*stream) bool) *stream {
 	return newest
 }
 
-// mayAsk reports whether a question may go to the stream of a request: a client that is asked for
-// a list waits for nothing else.
+// mayAsk reports whether a question may go to the stream of a request: a client that asks for a list
+// waits only for that.
 func mayAsk(st *stream) bool {
 	return st.m.Method != mcp.MethodPing && !strings.HasSuffix(st.m.Method, "/list")
 }

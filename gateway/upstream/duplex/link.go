@@ -8,16 +8,17 @@ import (
 	"taskgate/gateway/upstream/transport"
 )
 
-// Link carries whole messages to one server and back. All of its methods may be called at
-// once; Receive is called by one goroutine.
+// Link carries whole messages to one server and back. Its methods may be called concurrently; a
+// single goroutine calls Receive.
 type Link interface {
 	// Send sends one message. ErrOver says that the server is over and has not got it; a
-	// *transport.StatusError, that the server does not take this one. After any other error the
-	// server may have got it, unless m.NoteReached was not called. heard has a signal as soon as the
-	// server says something that belongs to this request; it is nil if the message is none.
+	// *transport.StatusError, that the server refuses it. After any other error the server may have
+	// got it, if m.NoteReached was called. heard has a signal as soon as the server says something
+	// about this request; it is nil for other messages.
 	Send(ctx context.Context, m *transport.Message, heard <-chan struct{}) error
 	// Receive returns the next message, which is the caller's. Errors are final.
 	Receive() ([]byte, error)
+	// Fate says how the server has ended, after Receive has returned err.
 	Fate(err error) *Ending
 	// Stop begins to end the server in order, and returns at once.
 	Stop()
@@ -28,33 +29,33 @@ type Link interface {
 // ErrOver is the error of a server that takes no more messages.
 var ErrOver = errors.New("the server takes no more messages")
 
-// Ending says how a server has ended, or why it did not begin.
+// Ending says how a server has ended, or why it failed to begin.
 type Ending struct {
 	// Kind is that of the shim.UpstreamError.
 	Kind string
 	// How goes on after Config.What: "was ended".
 	How string
-	// Said is what the server said last, in lines. It may be about any caller.
+	// Said is the server's last output, in lines. It may be about any caller.
 	Said string
 	// Err is for the log alone.
 	Err error
-	// Usual says that it is no sign of trouble if nothing was in flight.
+	// Usual says that such an end is normal if nothing was in flight.
 	Usual bool
 }
 
-// Error makes an Ending the error of Config.Open: the server did not begin.
+// Error makes an Ending the error of Config.Open: the server failed to begin.
 func (e *Ending) Error() string { return e.How }
 
 // Unwrap returns the cause.
 func (e *Ending) Unwrap() error { return e.Err }
 
-// What of a server's last words is shown to a client.
+// How much of a server's last output a client sees.
 const (
 	shownLines = 4
 	shownBytes = 600
 )
 
-// lastLines are the last lines that the server said; "" if there are none.
+// lastLines returns the last lines of the server's output; "" if it is empty.
 func (e *Ending) lastLines() string {
 	lines := strings.Split(e.Said, "\n")
 	text := strings.Join(lines[max(0, len(lines)-shownLines):], " / ")

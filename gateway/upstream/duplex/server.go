@@ -14,37 +14,37 @@ import (
 	"taskgate/shim"
 )
 
-// taskUse is how long a server counts as used after it was asked about a task: until it is asked
-// again, at the latest. A client asks once a minute at least.
+// taskUse is how long a server counts as used after a request about a task. A client makes one at least once
+// a minute.
 const taskUse = 2 * time.Minute
 
-// server is one server that runs: who uses it, and what it was asked. The Transport owns it
-// and waits for its end. mu guards what follows it; it is never held while t.mu is taken.
+// server is one running server: its users, and its requests. The Transport owns it and waits for its end. mu
+// guards the fields below it; t.mu is never taken under it.
 type server struct {
 	t       *Transport
 	link    Link  // nil while it is being opened; then t.mu guards it
 	owner   Owner // whose modern requests may share it
 	begun   time.Time
-	replies chan struct{} // places for those who answer the server in the gateway's name
+	replies chan struct{} // places for the goroutines that answer the server in the gateway's name
 
 	mu      sync.Mutex
 	over    bool               // it takes no more requests
 	served  bool               // it has said something
 	era     mcp.Era            // NoEra until it is known
-	session string             // "" where there is none
+	session string             // "" outside of a session
 	askable bool               // the client of the session can be asked
-	serial  int                // of what was sent last
-	notes   []int              // what was sent and is not answered, by serial, oldest first
+	serial  int                // that of the latest message sent
+	notes   []int              // serials of sent notifications and responses, oldest first
 	asked   map[string]*stream // requests in flight, by the key of their id
-	get     *stream            // of what belongs to no request; nil for none
-	held    []*jsonrpc.Message // questions that nobody can be asked yet
-	idle    *time.Timer        // ends it while nobody uses it; nil for never
-	since   time.Time          // nobody uses it since then
+	get     *stream            // for messages outside of any request; nil if absent
+	held    []*jsonrpc.Message // questions that wait until the client can be asked
+	idle    *time.Timer        // ends it while it is unused; nil if that is never
+	since   time.Time          // unused since then
 	task    time.Time          // until then a task is in use
 }
 
-// claimSession makes the server a session, which is asked for with these parameters of an initialize. It reports
-// false for a server that was asked more than which era it speaks.
+// claimSession makes the server a session, which is opened with these parameters of an initialize. It reports
+// false for a server that was asked more than its era.
 func (s *server) claimSession(session string, params []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,8 +56,8 @@ func (s *server) claimSession(session string, params []byte) bool {
 	return true
 }
 
-// addRequest takes note of a request in flight. It reports false for a server that is over, or that has become
-// somebody's session meanwhile.
+// addRequest adds a request in flight. It reports false for a server that is over, or that has become another
+// session meanwhile.
 func (s *server) addRequest(st *stream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +87,7 @@ func (s *server) isUsed() bool {
 	return len(s.asked) > 0 || heard || time.Now().Before(s.task)
 }
 
-// startIdleTimer starts the timer of a server that nobody uses. s.mu is held.
+// startIdleTimer starts the timer of an unused server. s.mu is held.
 func (s *server) startIdleTimer() {
 	if len(s.asked) > 0 || s.over {
 		return
@@ -107,7 +107,7 @@ func (s *server) startIdleTimer() {
 	}
 }
 
-// unusedSince reports since when nobody has used the server.
+// unusedSince returns since when the server has been unused; false if it is used.
 func (s *server) unusedSince() (time.Time, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +129,7 @@ func (s *server) expireIdle() {
 	}
 }
 
-// retireUnused has an unused server take no more requests. It reports false for one that is used.
+// retireUnused closes an unused server for requests, and reports whether it did.
 func (s *server) retireUnused() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +144,7 @@ func (s *server) retireUnused() bool {
 	return true
 }
 
-// closeServer has the server take no more requests. s.mu is held.
+// closeServer closes the server for requests. s.mu is held.
 func (s *server) closeServer() {
 	s.over, s.held = true, nil
 	s.stopIdleTimer()
@@ -156,7 +156,7 @@ func (s *server) quitServer() {
 	s.link.Stop()
 }
 
-// failStreams ends the streams of a server that is over from now on.
+// failStreams closes the server, and ends its streams.
 func (s *server) failStreams(e *Ending) {
 	s.mu.Lock()
 	if s.over {
@@ -177,11 +177,11 @@ func (s *server) failStreams(e *Ending) {
 	}
 }
 
-// isPrivate reports whether all that the server says is for one user. s.mu is held.
+// isPrivate reports whether all output of the server is for one user. s.mu is held.
 func (s *server) isPrivate() bool { return s.session != "" || s.owner.Private }
 
-// failureOf is the error of a request in flight. What a server has said may be about other
-// callers: it is shown where there are none. s.mu is held.
+// failureOf is the error of a request in flight. The server's last output may be about other callers, so the
+// message has it only if there are none. s.mu is held.
 func (s *server) failureOf(e *Ending) *shim.UpstreamError {
 	ue := &shim.UpstreamError{Kind: e.Kind, Message: s.t.cfg.What + " " + e.How, Err: e.Err}
 	if text := e.lastLines(); text != "" {
@@ -194,8 +194,8 @@ func (s *server) failureOf(e *Ending) *shim.UpstreamError {
 	return ue
 }
 
-// sendRequest sends a request. The stream has what belongs to it, and ends with the answer. ErrOver
-// says that nothing was sent.
+// sendRequest sends a request. The stream has the messages of the request, and ends with the answer. ErrOver
+// says that the request was not sent.
 func (s *server) sendRequest(ctx context.Context, st *stream, m *transport.Message) error {
 	if !s.addRequest(st) {
 		return ErrOver
@@ -221,7 +221,7 @@ func (s *server) sendRequest(ctx context.Context, st *stream, m *transport.Messa
 	return why
 }
 
-// noteLeft is told that nobody reads a stream any more.
+// noteLeft is called when the reader of a stream has left.
 func (s *server) noteLeft(st *stream) {
 	s.mu.Lock()
 	open := s.asked[st.m.ID.Key()] == st
@@ -235,7 +235,7 @@ func (s *server) noteLeft(st *stream) {
 	s.startIdleTimer()
 	s.mu.Unlock()
 	switch {
-	case open && st.m.Method == mcp.MethodInitialize: // whether the handshake succeeds will not be known
+	case open && st.m.Method == mcp.MethodInitialize: // the outcome of the handshake stays unknown
 		s.quitServer()
 	case open && era == mcp.Modern && st.m.Method != mcp.MethodDiscover:
 		// Over HTTP the end of the connection is the cancellation (protocol.md H6).
@@ -243,8 +243,8 @@ func (s *server) noteLeft(st *stream) {
 	}
 }
 
-// sendLater sends a message from a goroutine of its own: the one that reads what the server says
-// must not wait for the server to read. done is called afterwards.
+// sendLater sends a message in a goroutine of its own: the one that receives must not wait for the server to
+// read. done is called afterwards.
 func (s *server) sendLater(message []byte, done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,10 +259,10 @@ func (s *server) sendLater(message []byte, done func()) {
 	})
 }
 
-// maxNotes is how many messages are remembered that a server may answer, though it must not.
+// maxNotes bounds the remembered messages that a server may answer, though it must not.
 const maxNotes = 64
 
-// noteMessage takes note of a message that is not answered. s.mu is held.
+// noteMessage counts a message that has no answer. s.mu is held.
 func (s *server) noteMessage() {
 	s.serial++
 	if len(s.notes) < maxNotes {
@@ -270,8 +270,8 @@ func (s *server) noteMessage() {
 	}
 }
 
-// openListening opens the stream of the session for what belongs to no request. It takes the place
-// of one that is open, and has the questions that have waited for it.
+// openListening opens the stream of the session for messages outside of any request. It replaces the one
+// before, and gets the questions that have waited for it.
 func (s *server) openListening(st *stream) bool {
 	s.mu.Lock()
 	if s.over || s.session == "" {

@@ -8,26 +8,25 @@ import (
 	"taskgate/shim"
 )
 
-// This file is about answers that are no JSON: Python writes NaN, for one. Each must fail its
-// request, which would wait for ever, and no other.
+// This file is about answers that are invalid JSON: Python writes NaN, for one. Each must fail its
+// own request, which would wait for ever, and spare the others.
 
 var (
 	// idMember finds the id of what may be an answer.
 	idMember = regexp.MustCompile(`"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?[0-9]+)`)
-	// kindMember finds which kind of message it may be.
+	// kindMember finds the kind of message that it may be.
 	kindMember = regexp.MustCompile(`"(method|result|error)"\s*:`)
 )
 
-// isAnswer reports whether what is no JSON was meant to be an answer, and not to be read by people.
+// isAnswer reports whether invalid JSON was meant as an answer, and not as text for people.
 func isAnswer(said []byte) bool {
 	return bytes.HasPrefix(said, []byte("{")) && bytes.Contains(said, []byte(`"jsonrpc"`)) && kindMember.Match(said)
 }
 
-// takeSpoilt fails the request that an unreadable answer belongs to. It reports false for what is no
-// answer.
+// takeSpoilt fails the request of an unreadable answer. It reports false for anything else.
 func (s *server) takeSpoilt(said []byte, why error) bool {
 	if kind := kindMember.FindSubmatch(said); kind != nil && string(kind[1]) == "method" {
-		return false // a request of ours, too, which programs print
+		return false // it may be a request of ours, which programs print
 	}
 	answer := isAnswer(bytes.TrimSpace(said))
 	s.mu.Lock()
@@ -38,7 +37,7 @@ func (s *server) takeSpoilt(said []byte, why error) bool {
 			break
 		}
 	}
-	if answer && len(ids) == 0 { // else its request has left
+	if answer && len(ids) == 0 { // an answer with an id belongs to a request that has left
 		st = s.onlyRequest()
 	}
 	if st == nil {
@@ -49,7 +48,7 @@ func (s *server) takeSpoilt(said []byte, why error) bool {
 	s.startIdleTimer()
 	s.mu.Unlock()
 	st.endStream(&shim.UpstreamError{Kind: shim.KindProtocol, Message: "the server sent an answer that is no JSON-RPC message", Err: why})
-	if st.m.Method == mcp.MethodInitialize { // whether the handshake succeeded is not known
+	if st.m.Method == mcp.MethodInitialize { // the outcome of the handshake stays unknown
 		s.quitServer()
 	}
 	return true

@@ -10,18 +10,18 @@ import (
 	"taskgate/shim"
 )
 
-// busyPause is when a caller may come back that found all servers in use.
+// busyPause is when a caller that found all servers in use may come back.
 const busyPause = time.Second
 
 // starts is what is known of the starts of one owner.
 type starts struct {
 	failures int       // in a row: servers that ended soon
-	again    time.Time // none is opened before
+	again    time.Time // until then no server is opened
 	why      *Ending   // of the latest failure
 }
 
-// shareOf is the server that the modern requests of an owner share. One of them opens it, and
-// the others wait for that.
+// shareOf returns the server that the modern requests of an owner share. The first request opens it, and the
+// others wait for that.
 func (t *Transport) shareOf(ctx context.Context, m *transport.Message, owner Owner) (*server, error) {
 	for {
 		t.mu.Lock()
@@ -50,7 +50,7 @@ func (t *Transport) shareOf(ctx context.Context, m *transport.Message, owner Own
 	}
 }
 
-// claimServer is the server of a new session: one that was only asked which era it speaks, or else a new one.
+// claimServer returns the server of a new session: one that was asked only for its era, or else a new one.
 func (t *Transport) claimServer(ctx context.Context, m *transport.Message, session string) (*server, error) {
 	modern, legacy := t.cfg.Owner(m.Caller, false), t.cfg.Owner(m.Caller, true)
 	t.mu.Lock()
@@ -62,13 +62,13 @@ func (t *Transport) claimServer(ctx context.Context, m *transport.Message, sessi
 	}
 	t.mu.Unlock()
 	return t.openServer(ctx, m, modern, legacy, func(s *server) {
-		s.claimSession(session, m.Params) // nobody else has it
+		s.claimSession(session, m.Params) // a new server is always free
 		t.sessions[session] = s
 	})
 }
 
-// takeBack takes back a server that has refused this session: it may speak the modern era. If its
-// owner has another one for that, it is ended.
+// takeBack takes back a server that has refused this session: it may speak the modern era. If its owner has
+// another one for that, the server is ended.
 func (t *Transport) takeBack(s *server, session string) {
 	t.mu.Lock()
 	delete(t.sessions, session)
@@ -83,8 +83,9 @@ func (t *Transport) takeBack(s *server, session string) {
 	}
 }
 
-// openServer opens a server when that may be. It counts as one of payer's; owner is whose modern
-// requests may share it. keep notes where it is found, with t.mu held: before its end can be noted.
+// openServer opens a server once the limits allow it. It counts as one of payer's; owner's modern requests
+// may share it. keep notes where to find it; it is called with t.mu held, so that this precedes the note of
+// its end.
 func (t *Transport) openServer(ctx context.Context, first *transport.Message, owner, payer Owner, keep func(*server)) (*server, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -98,7 +99,7 @@ func (t *Transport) openServer(ctx context.Context, first *transport.Message, ow
 		}
 		gone := t.gone
 		t.mu.Unlock()
-		// The end of a server wakes it, which is killed if it does not end by itself.
+		// The end of a server wakes it. A server that does not end by itself is killed.
 		select {
 		case <-gone:
 		case <-ctx.Done():
@@ -126,7 +127,7 @@ func (t *Transport) openServer(ctx context.Context, first *transport.Message, ow
 	if err != nil {
 		return nil, err
 	}
-	if t.closed { // meanwhile
+	if t.closed { // Close was called meanwhile
 		link.Stop()
 		t.running.Go(link.Close)
 		return nil, errClosing
@@ -137,12 +138,11 @@ func (t *Transport) openServer(ctx context.Context, first *transport.Message, ow
 	return s, nil
 }
 
-// errClosing is the error of a Transport that is closed.
+// errClosing is the error of a closed Transport.
 var errClosing = &shim.UpstreamError{Kind: shim.KindUnreachable, Message: "the gateway is shutting down", Unsent: true}
 
-// mayOpen reports why no server can be opened for an owner now, or that one has to end before.
-// Where there are as many as there may be, the one that has not been used for longest is
-// ended. t.mu is held.
+// mayOpen reports whether a server of an owner must end before another is opened, or why none can be opened
+// now. At the limit, it ends the server that has been unused for longest. t.mu is held.
 func (t *Transport) mayOpen(owner Owner) (wait bool, err error) {
 	if t.closed {
 		return false, errClosing
@@ -196,8 +196,8 @@ func (t *Transport) pauseError(owner Owner) error {
 	return ue
 }
 
-// countServers counts the servers there are and are being opened, and those of an owner; and whether
-// some of them are ending. t.mu is held.
+// countServers counts the servers that run or are being opened, and those of an owner, and says whether some
+// of them are ending. t.mu is held.
 func (t *Transport) countServers(owner string) (all, own int, ending, ownEnding bool) {
 	for s, of := range t.servers {
 		all++
@@ -211,8 +211,8 @@ func (t *Transport) countServers(owner string) (all, own int, ending, ownEnding 
 	return all, own, ending, ownEnding
 }
 
-// countFailure counts a server that could not be opened, or that ended too soon. One that has served
-// may do so once. t.mu is held.
+// countFailure counts a server that failed to open or ended too soon, and sets the pause before the next. The
+// first one that has served causes no pause. t.mu is held.
 func (t *Transport) countFailure(by Owner, why *Ending, served bool) {
 	owner := by.Name
 	if by.Kin != "" && !served {
@@ -239,8 +239,8 @@ func (t *Transport) countFailure(by Owner, why *Ending, served bool) {
 	}
 }
 
-// noteEnded takes note of the end of a server that the gateway has not ended. A server that dies
-// of a server/discover is not broken (protocol.md 2.10).
+// noteEnded notes that a server has ended by itself. A server that dies of a server/discover is not broken
+// (protocol.md 2.10).
 func (t *Transport) noteEnded(s *server, e *Ending, served, probed bool) {
 	log := t.cfg.Logger.With("how", e.How)
 	if e.Said != "" {
@@ -290,7 +290,7 @@ func (t *Transport) dropServer(s *server) {
 	}
 }
 
-// buryServer takes note that nothing is left of a server.
+// buryServer removes a server that has ended altogether.
 func (t *Transport) buryServer(s *server) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,22 +14,22 @@ import (
 )
 
 // maxQueue is how many bytes wait in a stream for its reader before progress is merged and log
-// messages are dropped. One message may be larger. Questions and the newest progress have as
+// messages are dropped. A single message may be larger. Questions and the newest progress have as
 // much again.
 const maxQueue = 256 << 10
 
-// stream has the messages that belong to one request, or those that belong to none. Its server
-// puts them in, and never waits; the upstream client reads it. mu guards what follows it.
+// stream has the messages of one request, or those outside of any request. Its server puts them in,
+// and never waits; the upstream client reads it. mu guards the fields below it.
 type stream struct {
 	s      *server
 	ctx    context.Context
 	m      transport.Message // the request without its Body, or what Listen was called with, in its session
 	serial int               // newer streams have a larger one
 
-	wake chan struct{} // a signal: there is something to read
+	wake chan struct{} // a signal: the queue has something to read
 
-	latest transport.Event // of the reader
-	taken  int64           // bytes that its reader has taken room for
+	latest transport.Event // the reader's
+	taken  int64           // bytes that the reader has taken room for
 
 	mu      sync.Mutex
 	queue   []event
@@ -41,7 +41,7 @@ type stream struct {
 // eventSize is about how many bytes an event takes besides the text of its message.
 const eventSize = 256
 
-// event is a message that waits. token is that of its progress; "" for other messages.
+// event is a waiting message. token is that of its progress; "" for other messages.
 type event struct {
 	message jsonrpc.Message
 	token   string
@@ -52,14 +52,13 @@ func (e *event) countBytes() int { return len(e.message.Raw) + eventSize }
 
 func newStream(ctx context.Context, s *server, m *transport.Message) *stream {
 	st := &stream{s: s, ctx: ctx, m: *m, wake: make(chan struct{}, 1)}
-	st.m.Body, st.m.Params = nil, nil // which may be large
+	st.m.Body, st.m.Params = nil, nil // they may be large
 	return st
 }
 
-// putMessage adds a message. Of a reader that is slow the queue is bounded: progress takes the place
-// of what was said before under its token, and other notifications are counted instead. It
-// reports false for a question that does not fit, or that nobody reads any more. An answer
-// always fits.
+// putMessage adds a message. If the reader is slow, progress replaces the last one with its token,
+// and other notifications are only counted. putMessage reports false for a question that does not
+// fit, or whose reader has left. An answer always fits.
 func (st *stream) putMessage(m jsonrpc.Message) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -89,7 +88,7 @@ func (st *stream) putMessage(m jsonrpc.Message) bool {
 	return true
 }
 
-// mergeProgress puts progress in the place of the newest that waits under its token. st.mu is held.
+// mergeProgress replaces the newest waiting progress with the same token. st.mu is held.
 func (st *stream) mergeProgress(e event) bool {
 	for i, other := range slices.Backward(st.queue) {
 		if other.token == e.token {
@@ -101,7 +100,7 @@ func (st *stream) mergeProgress(e event) bool {
 	return false
 }
 
-// endStream says how the stream ends when all of it has been read; the first one counts.
+// endStream sets how the stream ends after its messages; the first call counts.
 func (st *stream) endStream(err error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -115,13 +114,13 @@ func (st *stream) endStream(err error) {
 	work.Signal(st.wake)
 }
 
-// putAnswer puts the last message in.
+// putAnswer adds the last message.
 func (st *stream) putAnswer(m jsonrpc.Message) {
 	st.putMessage(m)
 	st.endStream(io.EOF)
 }
 
-// Head has the id of the session of an initialize.
+// Head has the session id of an initialize.
 func (st *stream) Head() transport.Head {
 	if st.m.Method == mcp.MethodInitialize {
 		return transport.Head{Session: st.m.Session}
@@ -129,8 +128,9 @@ func (st *stream) Head() transport.Head {
 	return transport.Head{}
 }
 
-// Next waits for a message. Its errors are the cause of the end of the request's context, and
-// the *shim.UpstreamError of a server that has ended.
+// Next waits for a message. Its errors are io.EOF, the cause of the end of the request's context,
+// the *shim.UpstreamError of a server that has ended, and that of a message for which there is no
+// room.
 func (st *stream) Next() *transport.Event {
 	st.m.Hold.Give(st.taken) // the room of the message that was read last
 	st.latest, st.taken = transport.Event{}, 0
@@ -158,7 +158,7 @@ func (st *stream) Next() *transport.Event {
 	}
 }
 
-// takeMessage is the next message; nil if there is none yet.
+// takeMessage returns the next message; nil if it is still to come.
 func (st *stream) takeMessage() (*jsonrpc.Message, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -171,10 +171,10 @@ func (st *stream) takeMessage() (*jsonrpc.Message, error) {
 	return &e.message, nil
 }
 
-// Finish is Close: nothing comes after the answer.
+// Finish is Close: the answer is the last message.
 func (st *stream) Finish() { st.Close() }
 
-// Close says that nobody reads any more. A request without an answer is over then.
+// Close says that the reader has left. A request that is still unanswered is over then.
 func (st *stream) Close() {
 	st.mu.Lock()
 	open := st.err == nil

@@ -10,30 +10,30 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// Transport makes a transport of Links that it opens when they are needed. An initialize makes a
-// session id, which stands for a server: once that has ended, requests of the session are refused
-// as those of an unknown one, and the client opens another session. To end a session ends its server. To leave
-// the stream of a modern request before its answer cancels it.
+// Transport makes a transport of Links that it opens when they are needed. An initialize makes a session id,
+// which stands for a server. Once that has ended, requests of the session are refused as those of an unknown
+// one, and the client opens another session. The end of a session ends its server. A modern request is
+// cancelled by leaving its stream before the answer.
 //
-// Events have no ids, so no other replica can resume a call. It is safe for concurrent use.
-// Its owner closes it.
+// Events have no ids, so other replicas cannot resume a call. It is safe for concurrent use. Its owner closes
+// it.
 type Transport struct {
 	cfg     Config
 	running sync.WaitGroup // goroutines of servers
-	hurry   chan struct{}  // closed when there is no time left to end in order
+	hurry   chan struct{}  // closed when the time to end in order is over
 	hurried sync.Once
 
 	mu       sync.Mutex
 	closed   bool
-	servers  map[*server]Owner // whose start it was, of each that has not ended, or is being opened
+	servers  map[*server]Owner // those that run or are being opened, with the owner that each counts for
 	starting map[string]chan struct{}
-	shared   map[string]*server // by owner: those that take requests of the modern era, or of no known one
+	shared   map[string]*server // by owner: those for the modern era, or of an unknown one
 	sessions map[string]*server
 	starts   map[string]*starts // by owner
-	gone     chan struct{}      // closed when a server has ended, and then another one
+	gone     chan struct{}      // closed and renewed when a server has ended
 }
 
-// New makes a transport. No server is opened before it is needed.
+// New makes a transport. Servers are opened when they are needed.
 func New(c Config) *Transport {
 	return &Transport{
 		cfg: c.withDefaults(), hurry: make(chan struct{}), gone: make(chan struct{}),
@@ -42,8 +42,8 @@ func New(c Config) *Transport {
 	}
 }
 
-// Close ends all servers in order, and waits for their end. When ctx ends, they are ended at
-// once.
+// Close ends all servers in order, and waits for their end. When ctx ends, they are ended at once, and it
+// returns the cause.
 func (t *Transport) Close(ctx context.Context) error {
 	t.mu.Lock()
 	t.closed = true
@@ -65,8 +65,8 @@ func (t *Transport) Close(ctx context.Context) error {
 	return nil
 }
 
-// Request sends a request to the server of its session or, in the modern era, to that of its owner. An initialize
-// goes to a server of its owner that was only asked which era it speaks, or else to a new one.
+// Request sends a request to the server of its session or, in the modern era, to that of its owner. An
+// initialize goes to a server of its owner that was asked only for its era, or else to a new one.
 func (t *Transport) Request(ctx context.Context, m *transport.Message) (transport.Stream, error) {
 	for {
 		s, session, err := t.serverOf(ctx, m)
@@ -76,7 +76,7 @@ func (t *Transport) Request(ctx context.Context, m *transport.Message) (transpor
 		st := newStream(ctx, s, m)
 		st.m.Session = session
 		err = s.sendRequest(ctx, st, m)
-		switch over := errors.Is(err, ErrOver); { // it has ended just now, or has become a session
+		switch over := errors.Is(err, ErrOver); { // the server has ended just now, or has become a session
 		case over && (m.Modern || m.Method == mcp.MethodInitialize):
 		case over:
 			return nil, transport.UnknownSession(m)
@@ -88,7 +88,8 @@ func (t *Transport) Request(ctx context.Context, m *transport.Message) (transpor
 	}
 }
 
-// serverOf is the server that a request goes to, and the session that it belongs to, or opens; "" for none.
+// serverOf returns the server for a request, and the session that the request belongs to or opens; "" for
+// none.
 func (t *Transport) serverOf(ctx context.Context, m *transport.Message) (s *server, session string, err error) {
 	switch {
 	case m.Method == mcp.MethodInitialize:
@@ -105,7 +106,7 @@ func (t *Transport) serverOf(ctx context.Context, m *transport.Message) (s *serv
 	return s, session, err
 }
 
-// Notify sends what is not answered, in a session.
+// Notify sends a notification or a response, in a session.
 func (t *Transport) Notify(ctx context.Context, m *transport.Message) error {
 	s := t.findServer(m.Session)
 	if s == nil {
@@ -121,7 +122,7 @@ func (t *Transport) Notify(ctx context.Context, m *transport.Message) error {
 	return err
 }
 
-// Listen opens the stream of a session for what belongs to no request.
+// Listen opens the stream of a session for messages outside of any request.
 func (t *Transport) Listen(ctx context.Context, m *transport.Message) (transport.Stream, error) {
 	s := t.findServer(m.Session)
 	if s == nil {
@@ -145,7 +146,7 @@ func (t *Transport) EndSession(_ context.Context, m *transport.Message) error {
 	return nil
 }
 
-// findServer is the server of a session; nil if there is none.
+// findServer returns the server of a session; nil for an unknown session.
 func (t *Transport) findServer(session string) *server {
 	t.mu.Lock()
 	defer t.mu.Unlock()
