@@ -1,7 +1,7 @@
-// Package forward is about what of a client's request goes to a server with the requests that are made
-// for that client: headers, and what it has signed in with. The gateway puts these [Parts] into a
-// context ([With]); the upstream client writes them into its requests ([Write]) and says how the server
-// has answered ([Answered]). They are in memory only: in no log, no span and no store.
+// Package forward decides which headers and which credential of a client's request go to a server with the
+// requests that are made for that client. The gateway puts these [Parts] into a context ([With]); the
+// upstream client writes them into its requests ([Write]) and reports the server's answers ([Answered]). They
+// are in memory only, and stay out of logs, spans and the store.
 package forward
 
 import (
@@ -20,52 +20,51 @@ import (
 	"taskgate/shim"
 )
 
-// Parts are what of a client's request goes to the server with each request that is made for
-// that client: with the one that the client makes, with those that the gateway needs for it
-// (a handshake, a list of tools), and with those of a call that goes on without it. Nobody
-// changes them.
+// Parts are the parts of a client's request that go to the server with each request made for that client: its
+// own one, those that the gateway needs for it (a handshake, a list of tools), and those of a call that goes
+// on after it. Parts are constant.
 type Parts struct {
-	// Header are the headers of the client, by canonical names. Requests with different ones
-	// share no session with the server.
+	// Header are the headers of the client, by canonical names. Requests with different ones have different
+	// sessions with the server.
 	Header http.Header
-	// Host takes the place of the host of the URL, if it is not "". Proxy are headers about the
-	// connection of the client. Neither keeps requests apart.
+	// Host takes the place of the host of the URL, unless it is "". Proxy are headers about the connection of
+	// the client. Requests that differ in these share a session.
 	Host  string
 	Proxy http.Header
 	// Credential signs the requests in; nil leaves the header Authorization to the configuration.
 	Credential Credential
-	// Seal returns what Credential signs in with for whichever replica runs a call, "" for nothing; nil
-	// where Credential is nil.
+	// Seal returns what Credential signs in with, sealed for the replica that runs a call; "" if that is
+	// nothing. Seal is nil if Credential is.
 	Seal func(call string) string
 	// Token says which tokens may stand in on another replica, for shim.Session.Token.
 	Token string
-	// Opaque says that nobody but the server knows whose the token is, Doubted that the server has refused
-	// it when it was last shown.
+	// Opaque says that only the server knows whose the token is. Doubted says that the server refused the
+	// token when it was last shown.
 	Opaque, Doubted bool
 }
 
-// Credential is what requests to a server are signed in with for one request of a client, and for the
-// call that has begun with it.
+// Credential signs in the requests to a server for one request of a client, and for the call that began with
+// it.
 type Credential interface {
-	// Own is the value of Authorization of what the client has asked for, and of the first request
-	// of its call; "" for none. Each value comes with whether it is good, as far as is known.
+	// Own is the value of Authorization for the client's own request, and for the first request of its call;
+	// "" if there is none. Each value comes with whether it is good, as far as is known.
 	Own() (authorization string, good bool)
-	// Later is that of a request that goes on with the call.
+	// Later is the value for a request that goes on with the call.
 	Later() (authorization string, good bool)
-	// Brought is that of a request that hands on what another request of the client has brought, an
-	// answer or a cancellation.
+	// Brought is the value for a request that hands on an answer or a cancellation which another request of
+	// the client has brought.
 	Brought() (authorization string, good bool)
-	// Ready waits until the value of the next request, one of these three, is good, or returns why it is
-	// not. It does not wait as long as the client is there to be told.
+	// Ready waits until next, one of these three, returns a good value, or returns why it does not. While the
+	// client is there to be told, it returns at once.
 	Ready(ctx context.Context, next func() (authorization string, good bool)) error
 	// Waits reports whether Ready would ever wait.
 	Waits() bool
-	// Hear takes the status with which the server has answered a request with this value.
+	// Hear takes the status with which the server answered a request with this value.
 	Hear(authorization string, status int)
-	// Challenge takes the status, 401 or 403, and the values of WWW-Authenticate of it, and returns
-	// these as the client is to see them.
+	// Challenge takes the status, 401 or 403, and its values of WWW-Authenticate, and returns the values for
+	// the client.
 	Challenge(status int, values []string) []string
-	// Bring has Brought be what Parts.Seal has returned for this call.
+	// Bring sets the value of Brought to a token that Parts.Seal returned for this call.
 	Bring(call, token string)
 }
 
@@ -74,7 +73,7 @@ type Use int
 
 // The uses.
 const (
-	First   Use = iota // what the client has asked for, or the first request of its call
+	First   Use = iota // the client's own request, or the first one of its call
 	Later              // going on with the call
 	Brought            // handing on an answer or a cancellation
 )
@@ -82,7 +81,7 @@ const (
 // useKey is the key of the context value that useOf reads.
 type useKey struct{}
 
-// For returns a context in which requests are made for this.
+// For returns a context in which requests are made for this use.
 func For(ctx context.Context, u Use) context.Context {
 	if Of(ctx).Credential == nil {
 		return ctx
@@ -95,7 +94,7 @@ func useOf(ctx context.Context) Use {
 	return u
 }
 
-// next is what the next request of this context signs in with.
+// next returns the function for the credential of the next request in this context.
 func next(ctx context.Context, c Credential) func() (authorization string, good bool) {
 	switch useOf(ctx) {
 	case Later:
@@ -111,8 +110,8 @@ func authorization(ctx context.Context, c Credential) string {
 	return value
 }
 
-// SealToken is the token of the request of this context, for whichever replica runs a call to which it
-// brings an answer or a cancellation; "" for none.
+// SealToken returns the token of the request of this context, sealed for the replica that runs the call to
+// which it brings an answer or a cancellation; "" if there is none.
 func SealToken(ctx context.Context, call string) string {
 	if seal := Of(ctx).Seal; seal != nil {
 		return seal(call)
@@ -120,16 +119,15 @@ func SealToken(ctx context.Context, call string) string {
 	return ""
 }
 
-// BringToken has a call that goes on in this context hand on answers and its cancellation with a token that
-// SealToken has returned.
+// BringToken gives a call that goes on in this context a token of SealToken, for handing on answers and its
+// cancellation.
 func BringToken(ctx context.Context, call, token string) {
 	if c := Of(ctx).Credential; c != nil && token != "" {
 		c.Bring(call, token)
 	}
 }
 
-// Refusal is the cause of a shim.UpstreamError where the server refuses what a client has signed
-// in with.
+// Refusal is the cause of a shim.UpstreamError if the server refuses a client's credential.
 type Refusal struct {
 	Status     int      // 401 or 403
 	Challenges []string // the values of WWW-Authenticate for the client
@@ -138,20 +136,19 @@ type Refusal struct {
 // Error is for the log.
 func (r *Refusal) Error() string { return "status " + strconv.Itoa(r.Status) }
 
-// Refused is the HTTP status and the header WWW-Authenticate that the client gets, as long as its
-// request has no answer.
+// Refused returns the HTTP status and the values of WWW-Authenticate for the client, as long as its request
+// is unanswered.
 func (r *Refusal) Refused() (status int, challenges []string) { return r.Status, r.Challenges }
 
 // partsKey is the key of the context value that Of reads.
 type partsKey struct{}
 
-// With returns a context in which requests to a server carry what f says.
+// With returns a context in which requests to a server carry f.
 func With(ctx context.Context, f *Parts) context.Context {
 	return context.WithValue(ctx, partsKey{}, f)
 }
 
-// Carry returns to with what requests carry that are made in from: for what goes on after a
-// request, and does not end with it.
+// Carry returns to with the parts of from, for work that outlives a request.
 func Carry(to, from context.Context) context.Context {
 	if f := Of(from); f != Nothing {
 		return With(to, f)
@@ -159,10 +156,10 @@ func Carry(to, from context.Context) context.Context {
 	return to
 }
 
-// Nothing is what requests carry in a context of which nobody has said what they do.
+// Nothing is what requests carry in a context without Parts.
 var Nothing = &Parts{}
 
-// Of is what requests carry that are made in this context.
+// Of returns the parts that requests carry in this context.
 func Of(ctx context.Context) *Parts {
 	if f, _ := ctx.Value(partsKey{}).(*Parts); f != nil {
 		return f
@@ -170,8 +167,8 @@ func Of(ctx context.Context) *Parts {
 	return Nothing
 }
 
-// Mark tells callers apart whose headers go to the server, for shim.Session: a hash of those of
-// this context, "" for none.
+// Mark is a hash of the headers of this context that go to the server, for shim.Session: it tells callers
+// apart. "" if there are none.
 func Mark(ctx context.Context) string {
 	f := Of(ctx)
 	if len(f.Header) == 0 {
@@ -187,7 +184,7 @@ func Mark(ctx context.Context) string {
 		for _, value := range f.Header[name] {
 			write(value)
 		}
-		h.Write(make([]byte, 8)) // no value that follows is one of this header
+		h.Write(make([]byte, 8)) // marks the end of this header's values
 	}
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
@@ -202,12 +199,12 @@ func TokenMark(ctx context.Context) string {
 	return string(sum[:])
 }
 
-// ErrUnknownHeaders is the cause of an error of Represented: a call goes on that came with headers, and
-// they are not here. To make a request without them could be to make it for somebody else.
+// ErrUnknownHeaders is the cause of an error of Represented: the headers of a call that goes on are missing
+// here. A request without them could be one for another caller.
 var ErrUnknownHeaders = errors.New("the headers that the call came with are known to another replica only")
 
-// Ready waits until what requests carry in this context is good. A server that gets nothing from a
-// client which has signed in would take it for somebody else.
+// Ready waits until the credential of this context is good. A server that gets no credential of a signed-in
+// client would take it for another caller.
 func Ready(ctx context.Context) error {
 	c := Of(ctx).Credential
 	if c == nil {
@@ -223,7 +220,7 @@ func Ready(ctx context.Context) error {
 	}
 }
 
-// Answered tells a client's credential how the server has answered a request that it has signed in.
+// Answered tells a client's credential how the server answered a request that it signed in.
 func Answered(req *http.Request, resp *http.Response) {
 	c, value := Of(req.Context()).Credential, req.Header.Get(headerAuthorization)
 	if c != nil && resp != nil && value != "" {
@@ -231,9 +228,9 @@ func Answered(req *http.Request, resp *http.Response) {
 	}
 }
 
-// Renewed is a request that goes on with a call once more, with the token that stands in for the one that
-// the server has refused with 401; nil if there is none. A server that asks for another token has not begun
-// anything. A refused answer is its client's, like the first request of a call.
+// Renewed returns a second copy of a request that goes on with a call, after the server has refused its token
+// with 401, with the token that stands in; nil if there is none. A server that asks for another token has not
+// begun anything. A refused answer belongs to its client, like the first request of a call.
 func Renewed(req *http.Request, resp *http.Response) *http.Request {
 	c := Of(req.Context()).Credential
 	if c == nil || resp == nil || resp.StatusCode != http.StatusUnauthorized || useOf(req.Context()) != Later {
@@ -263,9 +260,9 @@ const (
 	drained             = 4 << 10 // how much of a refusal is read, so that its connection can be used again
 )
 
-// Represented is an error if the context of a call has not all that belongs to its session. That is in the
-// context of its client's request, and of all that follows from it; a call of another replica has only
-// what it is given here.
+// Represented returns an error if the context of a call lacks parts that belong to its session. The context
+// of the client's request has them, and all contexts made from it; a call of another replica has only those
+// that it was given here.
 func Represented(ctx context.Context, s shim.Session) error {
 	if s.Mark == "" || Mark(ctx) == s.Mark {
 		return Ready(ctx)
@@ -276,7 +273,7 @@ func Represented(ctx context.Context, s shim.Session) error {
 	}
 }
 
-// Write adds to a request what its context has.
+// Write adds the parts of its context to a request.
 func Write(req *http.Request) {
 	f := Of(req.Context())
 	maps.Copy(req.Header, f.Proxy)
@@ -293,15 +290,15 @@ func Write(req *http.Request) {
 	}
 }
 
-// deaf is a credential that learns nothing from how the server answers: what the gateway asks by itself is
-// no request of its client. So a refused request is not made again: the token would be the same.
+// deaf is a credential that ignores the server's answers, for requests that the gateway makes by itself. So a
+// refused request is not repeated: the token would be the same.
 type deaf struct{ Credential }
 
 func (deaf) Waits() bool                               { return false }
 func (deaf) Hear(string, int)                          {}
 func (deaf) Challenge(_ int, values []string) []string { return values }
 
-// unsigned signs nobody in.
+// unsigned is a credential without a token.
 type unsigned struct{ Credential }
 
 func (unsigned) Own() (authorization string, good bool)     { return "", true }
@@ -309,7 +306,7 @@ func (unsigned) Later() (authorization string, good bool)   { return "", true }
 func (unsigned) Brought() (authorization string, good bool) { return "", true }
 func (unsigned) Challenge(_ int, values []string) []string  { return values }
 
-// Unheard returns a context in which no answer of the server counts for the client's token.
+// Unheard returns a context in which answers of the server leave the client's token alone.
 func Unheard(ctx context.Context) context.Context {
 	if c := Of(ctx).Credential; c != nil {
 		return carrying(ctx, deaf{c})
@@ -324,8 +321,8 @@ func carrying(ctx context.Context, c Credential) context.Context {
 	return With(ctx, &f)
 }
 
-// PassOn has an error of an unheard request count for the token after all: the client gets it as the answer to
-// its own request.
+// PassOn makes an error of an unheard request count for the token after all: the client gets it as the answer
+// to its own request.
 func PassOn(ctx context.Context, err error) error {
 	var refusal *Refusal
 	if c := Of(ctx).Credential; c != nil && errors.As(err, &refusal) {
@@ -343,15 +340,15 @@ func WhenTaken(ctx context.Context, f func()) context.Context {
 	return context.WithValue(ctx, takenKey{}, f)
 }
 
-// Taken says that the server has begun to answer a call.
+// Taken says that the server has begun to answer a call, and so has taken its token.
 func Taken(ctx context.Context, method string) {
 	if f, ok := ctx.Value(takenKey{}).(func()); ok && method == mcp.MethodToolsCall && useOf(ctx) == First {
 		f()
 	}
 }
 
-// Challenge is what a server's refusal of a request, 401 or 403, says to the client whose token the
-// request carried. It reports false for another status, and where that is nobody's token.
+// Challenge returns the challenges, for the client, of a response that refuses its token with 401 or 403. It
+// reports false for another status, and for a request without a client's token.
 func Challenge(resp *http.Response) (challenges []string, ok bool) {
 	if resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden || resp.Request == nil {
 		return nil, false
@@ -363,15 +360,15 @@ func Challenge(resp *http.Response) (challenges []string, ok bool) {
 	return c.Challenge(resp.StatusCode, resp.Header.Values("WWW-Authenticate")), true
 }
 
-// AwaitsSignIn reports whether a request that was refused with 401 is to be made again once the owner
-// of its call has another token: no client is there to be told.
+// AwaitsSignIn reports whether a request that was refused with 401 is made again once the owner of its call
+// has another token, because the client has left.
 func AwaitsSignIn(ctx context.Context) bool {
 	c := Of(ctx).Credential
 	return useOf(ctx) != First && c != nil && c.Waits()
 }
 
-// Unsigned returns a context in which requests carry the same, but for the token of the client. Its
-// answers say nothing about that; isAsked is called where they show that the server asks for one.
+// Unsigned returns a context in which requests carry the same, except the token of the client. Answers leave
+// the token alone; isAsked is called if they show that the server asks for a token.
 func Unsigned(ctx context.Context) (bare context.Context, isAsked func()) {
 	c := Of(ctx).Credential
 	return carrying(ctx, unsigned{c}), func() { c.Hear(authorization(ctx, c), http.StatusOK) }

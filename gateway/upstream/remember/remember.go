@@ -1,5 +1,5 @@
-// Package remember keeps what a server has answered, for as long as that is believed. An old answer is
-// asked for again by whoever needs it next, and serves on as long as there is no new one.
+// Package remember keeps the answers of a server for as long as they are believed. The next caller
+// asks again for an old answer, which serves until there is a new one.
 package remember
 
 import (
@@ -17,19 +17,19 @@ import (
 
 // How long an answer of a server is believed (design.md 0.27).
 const (
-	// Usual is for servers that do not say it: those of the legacy era never do.
+	// Usual is for servers that give no hint, such as all of the legacy era.
 	Usual = 5 * time.Minute
-	// Least keeps a server that says "not at all" from being asked before each request,
-	// and one that cannot answer from being asked again at once.
+	// Least spares a server that says "not at all" a question before each request, and a server in
+	// trouble an immediate second one.
 	Least = 10 * time.Second
-	// Most is for a server that says more.
+	// Most is for servers that say more.
 	Most = time.Hour
-	// Wait is how long a request waits for a new answer where there is an old one.
+	// Wait is how long a request waits for a new answer while there is an old one.
 	Wait = time.Second
 )
 
-// Freshness is how long a result is believed, by the hint that a modern one carries
-// (protocol.md 2.9).
+// Freshness is how long a result is believed: the hint of a modern one, within bounds (protocol.md
+// 2.9).
 func Freshness(result []byte) time.Duration {
 	hint, _ := jsonrpc.Get(result, "ttlMs")
 	ms, err := strconv.ParseFloat(string(hint), 64)
@@ -39,34 +39,34 @@ func Freshness(result []byte) time.Duration {
 	return time.Duration(min(max(ms, float64(Least.Milliseconds())), float64(Most.Milliseconds()))) * time.Millisecond
 }
 
-// Answers are answers of a server, each under a key and believed for a time. They are safe for
+// Answers are a server's answers, each under a key and believed for a time. They are safe for
 // concurrent use.
 type Answers[K comparable, T any] struct {
 	work   *work.Background
-	most   int // answers that are kept
+	most   int // bounds the kept answers
 	asking singleflight.Group
 
 	mu sync.Mutex
-	m  map[K]*Answer[T] // an entry is replaced and never changed
+	m  map[K]*Answer[T] // an entry is replaced, never changed
 }
 
-// New makes room for so many answers. What asks for them runs in w.
+// New makes room for most answers. The functions that ask for them run in w.
 func New[K comparable, T any](w *work.Background, most int) *Answers[K, T] {
 	return &Answers[K, T]{work: w, most: most, m: make(map[K]*Answer[T])}
 }
 
-// Answer is one answer, or the place of one that is asked for the first time.
+// Answer is one answer, or the place of one that is being asked for the first time.
 type Answer[T any] struct {
 	Value T
 	At    time.Time // when it was given
 	Until time.Time // how long it is believed
-	known bool      // false: the place only
+	known bool      // false for a mere place
 }
 
-// Fresh reports whether there is an answer that is believed.
+// Fresh reports whether there is an answer, and it is still believed.
 func (s *Answer[T]) Fresh() bool { return s != nil && s.known && time.Now().Before(s.Until) }
 
-// Find is the answer under a key, however old; nil for none.
+// Find returns the answer under a key, however old; nil if there is none.
 func (r *Answers[K, T]) Find(k K) *Answer[T] {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,9 +76,9 @@ func (r *Answers[K, T]) Find(k K) *Answer[T] {
 	return nil
 }
 
-// Get is the answer under a key. If there is none that is fresh, ask gets one, once for all
-// who need it then. Where there is an old one, it is waited for at most patience long, if that
-// is not 0. An error comes with the old answer, or nil.
+// Get returns the answer under a key. If that is missing or old, ask gets a new one, once for all who
+// need it then. While there is an old one, Get waits for at most patience; 0 is unbounded. An error
+// comes with the old answer, or nil.
 func (r *Answers[K, T]) Get(ctx context.Context, k K, patience time.Duration, ask func(context.Context) (T, time.Duration, error)) (*Answer[T], error) {
 	old := r.Find(k)
 	if old.Fresh() {
@@ -96,8 +96,8 @@ func (r *Answers[K, T]) Get(ctx context.Context, k K, patience time.Duration, as
 	return now, nil
 }
 
-// renew asks. An answer that was put or doubted meanwhile is not replaced: what was asked for
-// before is for those who wait for it, and for nobody after.
+// renew asks. The new answer is kept only if the entry was left alone meanwhile; after a Put or a
+// Doubt it serves only those who wait for it.
 func (r *Answers[K, T]) renew(ctx context.Context, k K, ask func(context.Context) (T, time.Duration, error)) (*Answer[T], error) {
 	r.mu.Lock()
 	if r.m[k] == nil {
@@ -127,14 +127,14 @@ func (r *Answers[K, T]) renew(ctx context.Context, k K, ask func(context.Context
 	return now, err
 }
 
-// Put is an answer that came unasked.
+// Put stores an answer that came unasked.
 func (r *Answers[K, T]) Put(k K, value T, fresh time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.set(k, &Answer[T]{Value: value, known: true, At: time.Now(), Until: time.Now().Add(fresh)})
 }
 
-// set keeps an entry. Keys are the clients' to make up, so another entry may go for it. r.mu
+// set stores an entry. Clients choose the keys, so an arbitrary entry goes if there is no room. r.mu
 // is held.
 func (r *Answers[K, T]) set(k K, s *Answer[T]) {
 	if r.m[k] == nil && len(r.m) >= r.most {
@@ -146,8 +146,8 @@ func (r *Answers[K, T]) set(k K, s *Answer[T]) {
 	r.m[k] = s
 }
 
-// Doubt has the answers that which picks be asked for again as soon as they have this age. What
-// is being asked for just now may be the old answer: it is not for those who come from now on.
+// Doubt makes the answers that which picks old as soon as they have this age. An answer that is on its
+// way may be old already, so later callers ask again.
 func (r *Answers[K, T]) Doubt(age time.Duration, which func(K) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -176,7 +176,7 @@ func (r *Answers[K, T]) Drop(which func(K) bool) {
 	}
 }
 
-// spellKey is a key as a singleflight.Group takes it.
+// spellKey spells a key for a singleflight.Group.
 func spellKey(k any) string { return fmt.Sprintf("%#v", k) }
 
 // Every picks every answer.
