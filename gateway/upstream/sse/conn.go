@@ -21,31 +21,31 @@ import (
 	"taskgate/shim"
 )
 
-// postGrace is how long a POST may still take when nobody waits for it any more. If it were cut off
-// just when it is answered, net/http could close a connection that another request has by then.
+// postGrace is how long a POST may still take after its caller has left. A POST that is cut off just when it
+// is answered could make net/http close a connection that another request has by then.
 const postGrace = time.Second
 
 // conn is one connection of a server, and so one of its sessions.
 type conn struct {
 	t        *Transport
-	first    *transport.Message // what the message that it was opened for brings besides its body
-	host     string             // the name by which the server is asked, where it is not that of the URL
+	first    *transport.Message // brings the headers and the version of the message that the connection was opened for
+	host     string             // the host name of the request, if it is not that of the URL
 	endpoint *url.URL
-	body     io.Closer // of the event stream; nil for none
+	body     io.Closer // that of the event stream; nil before it is open
 	events   *eventstream.Reader
 	life     context.Context
 	end      context.CancelCauseFunc
-	posts    work.Group // which lets nothing more in once the connection is over
+	posts    work.Group // refuses new ones once the connection is over
 }
 
-// Send posts one message. A request counts as sent as soon as the server says something that
-// belongs to it: servers of the Java SDK answer a POST when all is said.
+// Send posts one message. A request counts as sent as soon as the server says something that belongs to it:
+// servers of the Java SDK answer a POST after all of its messages.
 func (c *conn) Send(ctx context.Context, m *transport.Message, heard <-chan struct{}) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	done := make(chan error, 1)
-	var out atomic.Bool // it has a connection to go out on
+	var out atomic.Bool // the POST has a connection to go out on
 	if !c.posts.Enter() {
 		return duplex.ErrOver
 	}
@@ -61,32 +61,32 @@ func (c *conn) Send(ctx context.Context, m *transport.Message, heard <-chan stru
 		err = errBroken
 	case <-ctx.Done():
 		if err = context.Cause(ctx); !out.Load() {
-			<-done // it is cut off, and whether it went out is known then
+			<-done // it is cut off, and then says whether it went out
 		}
 	}
 	select {
-	case <-heard: // it came first: a server may end the stream right after its answer
+	case <-heard: // that came first: a server may end the stream right after its answer
 		return nil
 	default:
 		return err
 	}
 }
 
-// post posts one message. Once it goes out, it outlives the request, and the connection, by a moment. Before, it is
-// cut off with them: nobody would cancel a call that goes out later.
+// post posts one message. Before it goes out, it ends with the request and the connection: nobody would
+// cancel a call that goes out later. Once it goes out, it outlives them by a moment.
 func (c *conn) post(caller context.Context, m *transport.Message, asks bool, out *atomic.Bool) error {
 	named := caller
-	if m.Own { // it signs in with what the connection was opened with
+	if m.Own { // the connection's credential signs it in
 		named = forward.Unheard(c.life)
 	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(named))
 	defer cancel(nil)
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { out.Store(true) }})
 	late := time.AfterFunc(c.t.cfg.Patience, func() {
-		// It does not take a notification or a response in time.
+		// the server is too slow for a notification or a response
 		cancel(&shim.UpstreamError{Kind: shim.KindTimeout, Message: fmt.Sprintf("the server did not take a message within %s", c.t.cfg.Patience)})
 	})
-	if asks { // there may be much for the server to do before it answers
+	if asks { // the server may have much to do before it answers
 		late.Stop()
 	}
 	defer late.Stop()
@@ -100,7 +100,7 @@ func (c *conn) post(caller context.Context, m *transport.Message, asks bool, out
 	defer context.AfterFunc(caller, soon)()
 	defer context.AfterFunc(c.life, soon)()
 	worded := *m
-	worded.Session = "" // there are none in this transport
+	worded.Session = "" // this transport has none
 	if m.Own {
 		worded.Header, worded.Version = c.first.Header, c.first.Version
 	}
@@ -122,8 +122,7 @@ func (c *conn) post(caller context.Context, m *transport.Message, asks bool, out
 	return nil
 }
 
-// errBroken: the event stream has ended while a message was posted, which the server may have
-// got.
+// errBroken says that the event stream ended while a message was posted, which the server may have got.
 var errBroken = errors.New("the event stream has ended")
 
 // Receive returns the data of the next message event.
@@ -152,10 +151,10 @@ func (c *conn) Fate(err error) *duplex.Ending {
 	return e
 }
 
-// Stop closes the connection. Nothing else ends the session (protocol.md 5.2).
+// Stop closes the connection, which alone ends the session (protocol.md 5.2).
 func (c *conn) Stop() { c.end(duplex.ErrOver) }
 
-// Close waits for the end of what is being posted.
+// Close waits for the end of the running POSTs.
 func (c *conn) Close() {
 	c.posts.Refuse()
 	c.end(duplex.ErrOver)

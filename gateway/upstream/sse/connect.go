@@ -18,14 +18,14 @@ import (
 	"taskgate/shim"
 )
 
-// errNoEndpoint: an event stream that is not one of this transport.
+// errNoEndpoint says that an event stream is foreign to this transport.
 var errNoEndpoint = errors.New("the first event is no endpoint")
 
-// open connects to the server: a GET whose event stream names the endpoint.
+// open connects to the server by a GET whose event stream names the endpoint.
 func (t *Transport) open(ctx context.Context, first *transport.Message, _ *sync.WaitGroup, _ <-chan struct{}) (duplex.Link, error) {
 	c := &conn{t: t, first: &transport.Message{Version: first.Version, Header: first.Header, Sender: transport.Nobody{}}}
-	c.life, c.end = context.WithCancelCause(context.WithoutCancel(ctx))  // which says what it signs in with
-	stop := context.AfterFunc(ctx, func() { c.end(context.Cause(ctx)) }) // until it is open
+	c.life, c.end = context.WithCancelCause(context.WithoutCancel(ctx))  // keeps the credential
+	stop := context.AfterFunc(ctx, func() { c.end(context.Cause(ctx)) }) // until the stream is open
 	patience := time.AfterFunc(t.cfg.Patience, func() {
 		c.end(&duplex.Ending{Kind: shim.KindTimeout, How: fmt.Sprintf("did not begin within %s", t.cfg.Patience), Err: errNoEndpoint})
 	})
@@ -42,7 +42,7 @@ func (t *Transport) open(ctx context.Context, first *transport.Message, _ *sync.
 	}
 	c.Close()
 	if e, ok := errors.AsType[*duplex.Ending](err); ok && errors.Is(err, errNoEndpoint) && !t.cfg.Always {
-		// It may not be a server of this transport. That is no reason to wait before the next try.
+		// The server may be one of another transport, so the next try need not wait.
 		t.learn(false)
 		err = &shim.UpstreamError{Kind: e.Kind, Message: what + " " + e.How, Err: e.Err, Unsent: true}
 	}
@@ -52,7 +52,7 @@ func (t *Transport) open(ctx context.Context, first *transport.Message, _ *sync.
 // connect asks for the event stream, and reads its first event.
 func (c *conn) connect() error {
 	ctx := c.life
-	if !c.t.speaks.Load() { // a mere question, whose refusal says nothing of the client's token
+	if !c.t.speaks.Load() { // a mere question: a refusal must not count against the client's token
 		ctx = forward.Unheard(ctx)
 	}
 	req, err := c.t.HTTP.NewRequest(ctx, http.MethodGet, c.first)
@@ -77,7 +77,7 @@ func (c *conn) connect() error {
 	return c.greeted()
 }
 
-// greeted reads the endpoint.
+// greeted reads the endpoint event.
 func (c *conn) greeted() error {
 	for {
 		ev, err := c.events.Next()
@@ -94,15 +94,15 @@ func (c *conn) greeted() error {
 	}
 }
 
-// setEndpoint takes the address that messages are posted to. Another origin would get the
-// credentials of this one.
+// setEndpoint takes the address for messages. It must have the origin of the URL, since it gets
+// the credentials.
 func (c *conn) setEndpoint(named string) error {
 	u, err := c.t.cfg.URL.Parse(named)
 	if err != nil || named == "" {
 		return &duplex.Ending{Kind: shim.KindProtocol, How: "names an endpoint that is no URL"}
 	}
 	if c.host != "" && strings.EqualFold(u.Host, c.host) {
-		u.Scheme, u.Host = c.t.cfg.URL.Scheme, c.t.cfg.URL.Host // the name by which it was asked
+		u.Scheme, u.Host = c.t.cfg.URL.Scheme, c.t.cfg.URL.Host // the host name of the request
 	}
 	if originOf(u) != originOf(c.t.cfg.URL) {
 		return &duplex.Ending{
@@ -115,5 +115,5 @@ func (c *conn) setEndpoint(named string) error {
 	return nil
 }
 
-// originOf is that of a URL (RFC 6454 section 4).
+// originOf is the origin of a URL (RFC 6454 section 4).
 func originOf(u *url.URL) string { return u.Scheme + "://" + strings.ToLower(streamable.HostPort(u)) }

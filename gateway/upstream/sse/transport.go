@@ -17,8 +17,8 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// Pauses after an event stream that ended before it said anything. To open one costs a server
-// little, and it may just have been restarted.
+// Pauses after an event stream that ended before its first message. Opening one costs a server
+// little, and the server may just have been restarted.
 const (
 	firstPause = 100 * time.Millisecond
 	lastPause  = 5 * time.Second
@@ -27,19 +27,19 @@ const (
 // prefix begins the ids of sessions that are connections of this process.
 const prefix = "sse-of-this-gateway-"
 
-// what fails, in an error.
+// what names the thing that failed, in an error.
 const what = "the event stream of the server"
 
 // Config says which server is reached, and how.
 type Config struct {
 	// URL is that of the server.
 	URL *url.URL
-	// Always says that the server is one of HTTP+SSE. Otherwise that is found out.
+	// Always says that the server is one of HTTP+SSE. Otherwise the Transport finds out.
 	Always bool
 
 	// Max is how many connections with event streams there are at a time; 1000 if 0.
 	Max int
-	// Idle is how long one is kept that nobody uses; 0 is until the Transport is closed.
+	// Idle is how long an unused connection is kept; 0 is until the Transport is closed.
 	Idle time.Duration
 	// MaxEvent bounds one event, in bytes; 32 MiB if 0.
 	MaxEvent int64
@@ -51,11 +51,10 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Transport reaches a server of which it is not known whether it speaks Streamable HTTP or
-// HTTP+SSE. Messages go to it by the former, until it answers an initialize
-// with 400, 404 or 405, without a JSON-RPC error, and a GET with an event stream that begins
-// with an endpoint event. From then on each initialize opens a connection, until a GET is
-// answered otherwise.
+// Transport reaches a server that may speak Streamable HTTP or HTTP+SSE. It sends messages by
+// Streamable HTTP until the server refuses an initialize with 400, 404 or 405 and no JSON-RPC
+// error, and answers a GET with an event stream that begins with an endpoint event. From then on
+// each initialize opens a connection, until a GET is answered otherwise.
 //
 // It is safe for concurrent use. Its owner closes it.
 type Transport struct {
@@ -68,7 +67,7 @@ type Transport struct {
 
 var _ transport.Transport = (*Transport)(nil)
 
-// New makes a transport over another one to the same server. Nothing is contacted.
+// New makes a transport over another one to the same server. It contacts nothing.
 func New(http *streamable.Transport, c Config) *Transport {
 	c.MaxEvent = cmp.Or(c.MaxEvent, 32<<20)
 	c.Patience = cmp.Or(c.Patience, 5*time.Second)
@@ -93,7 +92,7 @@ func (t *Transport) Close(ctx context.Context) error {
 	return errors.Join(t.older.Close(ctx), t.HTTP.Close(ctx))
 }
 
-// Reach reports whether the server could be reached.
+// Reach returns an error if the server cannot be reached.
 func (t *Transport) Reach(ctx context.Context) error { return t.HTTP.Reach(ctx) }
 
 // Request sends a request.
@@ -109,12 +108,12 @@ func (t *Transport) Request(ctx context.Context, m *transport.Message) (transpor
 	return t.tryOlder(ctx, m)
 }
 
-// Notify sends what is not answered.
+// Notify sends a notification or a response.
 func (t *Transport) Notify(ctx context.Context, m *transport.Message) error {
 	return t.carrierOf(m).Notify(ctx, m)
 }
 
-// Listen opens the stream of what belongs to no request of a session.
+// Listen opens the stream of a session for messages outside of any request.
 func (t *Transport) Listen(ctx context.Context, m *transport.Message) (transport.Stream, error) {
 	return t.carrierOf(m).Listen(ctx, m)
 }
@@ -124,7 +123,7 @@ func (t *Transport) EndSession(ctx context.Context, m *transport.Message) error 
 	return t.carrierOf(m).EndSession(ctx, m)
 }
 
-// carrierOf is how the messages of a session travel.
+// carrierOf returns the carrier of a session's messages.
 func (t *Transport) carrierOf(m *transport.Message) transport.Carrier {
 	if Local(m.Session) {
 		return t.older
@@ -132,8 +131,8 @@ func (t *Transport) carrierOf(m *transport.Message) transport.Carrier {
 	return t.HTTP
 }
 
-// tryOlder sends an initialize by Streamable HTTP. If the answer leaves it open, a GET finds
-// out whether the server is one of HTTP+SSE. If it is none, the answer stands.
+// tryOlder sends an initialize by Streamable HTTP. If the answer leaves it open, a GET finds out
+// whether the server is one of HTTP+SSE. Otherwise the answer stands.
 func (t *Transport) tryOlder(ctx context.Context, m *transport.Message) (transport.Stream, error) {
 	s, err := t.HTTP.Request(ctx, m)
 	if !isUnclear(err) {
@@ -147,8 +146,8 @@ func (t *Transport) tryOlder(ctx context.Context, m *transport.Message) (transpo
 	return nil, err
 }
 
-// tryNewer opens a connection. If the server turns out to be none of HTTP+SSE any more, the
-// initialize goes to it by Streamable HTTP.
+// tryNewer opens a connection. If the server no longer speaks HTTP+SSE, the initialize goes to it
+// by Streamable HTTP.
 func (t *Transport) tryNewer(ctx context.Context, m *transport.Message) (transport.Stream, error) {
 	s, err := t.older.Request(ctx, m)
 	if t.speaks.Load() {
@@ -157,7 +156,7 @@ func (t *Transport) tryNewer(ctx context.Context, m *transport.Message) (transpo
 	closeStream(s)
 	s, failed := t.HTTP.Request(ctx, m)
 	if _, refused := err.(*transport.StatusError); err != nil && !refused && isUnclear(failed) {
-		return nil, err // it was one of HTTP+SSE, and had trouble
+		return nil, err // the server was one of HTTP+SSE, and had trouble
 	}
 	return s, failed
 }
@@ -168,11 +167,11 @@ func closeStream(s transport.Stream) {
 	}
 }
 
-// learn takes note of what a GET has shown.
+// learn notes the outcome of a GET.
 func (t *Transport) learn(speaks bool) { t.speaks.Store(speaks || t.cfg.Always) }
 
-// isUnclear reports whether an initialize is refused as an HTTP+SSE server may refuse a POST at the
-// address of its event stream (protocol.md 2.10).
+// isUnclear reports whether an HTTP+SSE server may refuse an initialize like this, at the address
+// of its event stream (protocol.md 2.10).
 func isUnclear(err error) bool {
 	se, ok := err.(*transport.StatusError)
 	return ok && !se.Worded && isUnclearStatus(se.Status)

@@ -23,12 +23,11 @@ import (
 )
 
 const (
-	// endPatience is how long a process may take to end after its standard input was closed,
-	// and again after SIGTERM (protocol.md 5.3). Twice that is below the time that the
-	// gateway has left when it stops.
+	// endPatience is how long a process may take to end after its standard input was closed, and again after
+	// SIGTERM (protocol.md 5.3). Twice that is below the time that the gateway has left when it stops.
 	endPatience = 2 * time.Second
-	// drainPatience is how long what a process has written is still read after its end, and
-	// how long the end of a process is waited for that closed its output.
+	// drainPatience is how long the output of a process is still read after its end, and how long a process
+	// that has closed its output may take to end.
 	drainPatience = time.Second
 )
 
@@ -37,8 +36,8 @@ const chunk = 64 << 10
 
 var errTooLarge = errors.New("the message is too large")
 
-// child is a server that runs as a child process: a duplex.Link over its standard streams. Its
-// goroutines are counted in running, which its owner waits for.
+// child is a server that runs as a child process: a duplex.Link over its standard streams. running counts its
+// goroutines, and its owner waits for that.
 type child struct {
 	cfg     *Config
 	cmd     *exec.Cmd
@@ -47,11 +46,11 @@ type child struct {
 	lines   *bufio.Reader
 	errs    stderr
 	running *sync.WaitGroup
-	hurry   <-chan struct{} // closed when there is no time left to end in order
+	hurry   <-chan struct{} // closed when the time to end in order is over
 
-	turn     chan struct{} // a place for the one who writes
+	turn     chan struct{} // a place for the goroutine that writes
 	pid      int
-	how      string        // it ended; set before ended is closed
+	how      string        // the process ended; set before ended is closed
 	ended    chan struct{} // closed when the process is over, and its standard error read
 	stopping sync.Once
 	broken   atomic.Pointer[duplex.Ending] // why it was killed
@@ -66,7 +65,7 @@ type input interface {
 	SetWriteDeadline(t time.Time) error
 }
 
-// find is the path of the program, or what is wrong with the command.
+// find returns the path of the program, or says what is wrong with the command.
 func (c *Config) find() (string, error) {
 	if c.Dir != "" {
 		if info, err := os.Stat(c.Dir); err != nil || !info.IsDir() {
@@ -96,7 +95,7 @@ func (c *Config) start(ctx context.Context, _ *transport.Message, running *sync.
 	p, err := startChild(c, running, hurry)
 	if err != nil {
 		for cause := errors.Unwrap(err); cause != nil; cause = errors.Unwrap(err) {
-			err = cause // without paths, which are for the log alone
+			err = cause // paths are for the log alone
 		}
 		return nil, &duplex.Ending{Kind: shim.KindUnreachable, How: "cannot be started: " + err.Error(), Err: fmt.Errorf("command %s", c.Command)}
 	}
@@ -154,7 +153,7 @@ func (p *child) run() (errs *os.File, err error) {
 	return errR, nil
 }
 
-// watch waits for the end of the process, and ends what is left of its group.
+// watch waits for the end of the process, and kills the rest of its group.
 func (p *child) watch(errs *os.File) {
 	p.how = procgroup.Wait(p.cmd)
 	p.mu.Lock()
@@ -171,7 +170,7 @@ func (p *child) watch(errs *os.File) {
 	close(p.ended)
 }
 
-// signal sends the group a signal, unless it is gone.
+// signal sends the group a signal while the process exists.
 func (p *child) signal(send func(pid int)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -180,9 +179,9 @@ func (p *child) signal(send func(pid int)) {
 	}
 }
 
-// Send writes one message as a line. A server that works on something else may not read for
-// long: then it is ctx that bounds the waiting, and a line that is begun is written on without
-// its caller. If it fails, the server has not got the message.
+// Send writes one message as a line. A server that works on something else may not read for long. Then ctx
+// bounds the wait, and a line that has begun is completed after its caller has left. If Send fails with
+// duplex.ErrOver, the server has not got the message.
 func (p *child) Send(ctx context.Context, m *transport.Message, _ <-chan struct{}) error {
 	select {
 	case p.turn <- struct{}{}:
@@ -213,23 +212,23 @@ func (p *child) Send(ctx context.Context, m *transport.Message, _ <-chan struct{
 	}
 }
 
-// promptly is how long a line is written before that is left to a goroutine.
+// promptly is how long Send itself writes a line before a goroutine takes over.
 const promptly = 50 * time.Millisecond
 
-// write writes until a deadline, zero for none. The end of the process ends it.
+// write writes until a deadline; zero is no deadline. The end of the process ends it.
 func (p *child) write(b []byte, until time.Time) (int, error) {
 	if p.in.SetWriteDeadline(until) != nil {
-		return 0, os.ErrClosed // the only reason for a pipe, spelt otherwise
+		return 0, os.ErrClosed // the pipe is closed, which this error does not say
 	}
 	return p.in.Write(b)
 }
 
-// written takes how a line was written. After an error a part of it may be there. A process whose input the gateway
-// itself has closed is left the time that it has to end.
+// written judges how a line was written. After an error a part of it may be there. A process whose input the
+// gateway itself has closed keeps its time to end.
 func (p *child) written(m *transport.Message, err error) error {
 	switch {
 	case err == nil:
-		m.NoteReached() // and not before: a cancellation must not overtake its request
+		m.NoteReached() // only now: a cancellation must not overtake its request
 		return nil
 	case errors.Is(err, os.ErrClosed):
 		return duplex.ErrOver
@@ -250,14 +249,14 @@ func (p *child) Receive() ([]byte, error) {
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 		case err != nil:
-			return nil, err // what is left of a line is no message
+			return nil, err // the rest of a line is no message
 		default:
 			return bytes.TrimRight(line, "\r\n"), nil
 		}
 	}
 }
 
-// kill ends the process at once, for a reason.
+// kill ends the process at once, and notes why.
 func (p *child) kill(why *duplex.Ending) {
 	select {
 	case <-p.ended:
@@ -275,7 +274,7 @@ func (p *child) Fate(err error) *duplex.Ending {
 	switch broken := p.broken.Load(); {
 	case errors.Is(err, errTooLarge):
 		e = duplex.Ending{Kind: shim.KindTooLarge, How: fmt.Sprintf("sent a message of more than %d bytes, and was ended", p.cfg.MaxMessage)}
-	case broken != nil && !(over && strings.HasPrefix(p.how, "exit")): // else it was ending by itself
+	case broken != nil && !(over && strings.HasPrefix(p.how, "exit")): // an exit means that it was ending by itself
 		e = *broken
 	case over:
 		e.How = "ended (" + p.how + ")"
@@ -284,7 +283,7 @@ func (p *child) Fate(err error) *duplex.Ending {
 	return &e
 }
 
-// wait waits until the process is over, and reports false if it is not after d.
+// wait waits until the process is over, for at most d, and reports whether it is.
 func (p *child) wait(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -314,7 +313,7 @@ func (p *child) Stop() {
 	})
 }
 
-// Close waits for the end of a process that is stopped.
+// Close waits for the end of a process after Stop.
 func (p *child) Close() {
 	<-p.ended
 	p.out.Close()

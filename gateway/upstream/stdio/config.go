@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Config says what to run, and how much of it.
+// Config says which program to run, and within which limits.
 type Config struct {
 	// Name is the configured name of the upstream.
 	Name string
-	// Command is the program; one without a slash is looked up in the gateway's PATH.
+	// Command is the program; a name without a slash is looked up in the gateway's PATH.
 	Command string
-	// Args are its arguments, without its name.
+	// Args are its arguments, after its name.
 	Args []string
 	// Env is its whole environment, as NAME=value: nothing is inherited.
 	Env []string
@@ -21,27 +21,26 @@ type Config struct {
 
 	// OneUser says that all anonymous callers are one user.
 	OneUser bool
-	// MaxProcesses is how many processes there are at a time; 32 if 0. A principal may have
-	// half of them.
+	// MaxProcesses is how many processes there are at a time; 32 if 0. A principal may have half of
+	// them.
 	MaxProcesses int
-	// After is closed when a process may start, as those of before have ended: they may hold a port,
+	// After is closed when a process may start, since earlier ones have ended that may hold a port
 	// or a lock; nil is at once.
 	After <-chan struct{}
-	// Idle is how long a process is kept that nobody uses; 0 is until the gateway ends.
+	// Idle is how long an unused process is kept; 0 is until the gateway ends.
 	Idle time.Duration
 	// MaxMessage bounds one message of the server, in bytes; 32 MiB if 0.
 	MaxMessage int64
 	// Modern says that the server is known to be modern.
 	Modern bool
 
-	// Logger takes what the server says on its standard error, and how it ends; nil
-	// discards it.
+	// Logger takes the server's standard error, and how it ends; nil discards it.
 	Logger *slog.Logger
 
 	patience time.Duration // endPatience if 0
 }
 
-// withDefaults fills in what is zero.
+// withDefaults fills in zero fields.
 func (c Config) withDefaults() Config {
 	c.MaxProcesses = cmp.Or(c.MaxProcesses, 32)
 	c.MaxMessage = cmp.Or(c.MaxMessage, 32<<20)

@@ -11,29 +11,29 @@ import (
 	"unicode"
 )
 
-// What of a server's standard error is kept and logged. All of it is read.
+// How much of a server's standard error is kept and logged. All of it is read.
 const (
 	keptErrors = 4 << 10 // bytes
 	errorLine  = 1 << 10 // bytes of one line
 	logLines   = 100     // lines in each logInterval
-	// logInterval is how long it takes until as many lines are logged again.
+	// logInterval is the time after which as many lines are logged again.
 	logInterval = 10 * time.Second
 )
 
-// stderr reads what a server says on its standard error: text that is never understood.
+// stderr reads a server's standard error, whose text it only keeps and logs.
 type stderr struct {
 	log  *slog.Logger
-	done chan struct{} // closed when there is no more
+	done chan struct{} // closed at the end of the output
 
 	since   time.Time // of the present interval
 	lines   int       // logged in it
-	skipped int       // not logged in it
+	skipped int       // left out of the log in it
 
 	mu   sync.Mutex
 	tail []byte
 }
 
-// read logs and keeps lines until there are no more.
+// read logs and keeps lines until the output ends.
 func (s *stderr) read(f *os.File) {
 	defer close(s.done)
 	defer f.Close()
@@ -72,21 +72,21 @@ func (s *stderr) note(line string) {
 	s.log.Info("the server wrote to its standard error", "line", line)
 }
 
-// tell logs how much was left out.
+// tell logs how many lines were left out.
 func (s *stderr) tell() {
 	if s.skipped > 0 {
 		s.log.Warn("lines of the server's standard error were not logged", "lines", s.skipped)
 	}
 }
 
-// last is the end of what was said.
+// last returns the end of the output.
 func (s *stderr) last() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return strings.TrimSpace(string(s.tail))
 }
 
-// printable is a line without what controls a terminal.
+// printable replaces the characters of a line that control a terminal.
 func printable(line []byte) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

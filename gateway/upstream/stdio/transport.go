@@ -18,7 +18,7 @@ type Transport struct {
 
 var _ transport.Transport = (*Transport)(nil)
 
-// New makes a transport. No process is started before it is needed.
+// New makes a transport. Processes are started when they are needed.
 func New(c Config) *Transport {
 	t := &Transport{cfg: c.withDefaults()}
 	t.Transport = duplex.New(duplex.Config{
@@ -29,17 +29,17 @@ func New(c Config) *Transport {
 	return t
 }
 
-// Reach reports whether the program is there. It starts nothing.
+// Reach returns an error if the program is missing. It starts nothing.
 func (t *Transport) Reach(context.Context) error {
 	_, err := t.cfg.find()
 	return err
 }
 
-// shortLife is how long a process lives at least that is not started anew for nothing.
+// shortLife is the life below which the end of a process counts as a failure.
 const shortLife = time.Minute
 
-// ownerOf names whom a process is for: the principal of the caller of a request. An anonymous
-// legacy session has a name of its own, where it may be anybody's.
+// ownerOf names the owner of a process: the principal of the request's caller. An anonymous
+// legacy session has a name of its own, unless all anonymous callers are one user.
 func (t *Transport) ownerOf(caller shim.Session, legacy bool) duplex.Owner {
 	switch {
 	case caller.Principal != "":

@@ -26,7 +26,7 @@ func (t *Transport) performMessage(ctx context.Context, method string, m *transp
 	return resp, err
 }
 
-// heardBody is the body of a response, whose sender hears of each piece of it: a large message may come slowly.
+// heardBody is the body of a response. It tells the sender of each piece, as a large message may come slowly.
 type heardBody struct {
 	io.ReadCloser
 	sender transport.Sender
@@ -41,12 +41,12 @@ func (b heardBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// NewRequest makes the HTTP request of a message. Headers of the configuration
-// come first, so that they cannot replace those of the protocol. The sender is told when the request
-// has a connection. What is not answered is sent again, by net/http, if the server closes an idle connection
-// just then: a key without a value asks for that, and is not written.
+// NewRequest makes the HTTP request of a message. Headers of the configuration come first, so that those of
+// the protocol win. The sender is told when the request has a connection. If the server closes an idle
+// connection just then, net/http sends a message that has no answer again: a key without a value asks for
+// that, and is not written.
 func (t *Transport) NewRequest(ctx context.Context, method string, m *transport.Message) (*http.Request, error) {
-	sender := m.Sender // the trace keeps no body
+	sender := m.Sender // so that the trace holds no body
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sender.NoteReached() }})
 	var body io.Reader
 	if m.Body != nil {
@@ -80,7 +80,7 @@ func (t *Transport) NewRequest(ctx context.Context, method string, m *transport.
 	for name, values := range m.Header {
 		req.Header[name] = values
 	}
-	if m.Method == "" { // a notification or a response does no harm twice
+	if m.Method == "" { // a second copy of a notification or a response is harmless
 		req.Header["Idempotency-Key"] = nil
 	}
 	return req, nil
@@ -88,7 +88,7 @@ func (t *Transport) NewRequest(ctx context.Context, method string, m *transport.
 
 func setHeader(h http.Header, canonical, value string) { h[canonical] = []string{value} }
 
-// Perform performs a request. No redirect is followed: a 307 would carry the body and the credentials to
+// Perform performs a request. It follows no redirect: a 307 would carry the body and the credentials to
 // another place, and run a tool there.
 func (t *Transport) Perform(req *http.Request) (*http.Response, error) {
 	resp, err := t.Base.RoundTrip(req)

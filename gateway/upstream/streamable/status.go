@@ -13,15 +13,14 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// The bounds of reading a response that is an error anyway.
+// The bounds of reading the response of a refusal.
 const (
 	maxErrorBody = 64 << 10
 	errorMost    = 5 * time.Second
 )
 
-// ReadStatus reads the response to a message that is not a success, and closes it. A JSON-RPC error in it
-// counts if it is about our request: servers say with it what is wrong
-// (protocol.md 2.5), whatever the content type they give it.
+// ReadStatus reads the response of a refused message, and closes it. A JSON-RPC error in it counts if it is
+// about our request, whatever its content type: servers say with it what is wrong (protocol.md 2.5).
 func ReadStatus(resp *http.Response, m *transport.Message) *transport.StatusError {
 	defer resp.Body.Close()
 	e := &transport.StatusError{Status: resp.StatusCode, Session: m.Session != "", Protocol: versionOf(resp)}
@@ -29,7 +28,7 @@ func ReadStatus(resp *http.Response, m *transport.Message) *transport.StatusErro
 	e.Challenges, e.Token = forward.Challenge(resp)
 	timer := time.AfterFunc(errorMost, func() { resp.Body.Close() })
 	defer timer.Stop()
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // of one that does not end, what there is
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // of an endless body, the part that came
 	if len(body) == 0 {
 		return e
 	}
@@ -41,7 +40,8 @@ func ReadStatus(resp *http.Response, m *transport.Message) *transport.StatusErro
 	return e
 }
 
-// ReadNoStream is ReadStatus for the response to a GET that is no event stream. Nothing is read of a success.
+// ReadNoStream is ReadStatus for a response to a GET that is no event stream. The body of a success is left
+// unread.
 func ReadNoStream(resp *http.Response, m *transport.Message) *transport.StatusError {
 	if resp.StatusCode/100 != 2 {
 		return ReadStatus(resp, m)
@@ -55,7 +55,7 @@ func IsStream(resp *http.Response) bool {
 	return resp.StatusCode == http.StatusOK && mediaType(resp.Header) == mcp.TypeSSE
 }
 
-// retryAfter reads the header Retry-After, in seconds or as a date.
+// retryAfter reads the header Retry-After, in seconds or as a date; 0 if it is missing or invalid.
 func retryAfter(v string, now time.Time) time.Duration {
 	if n, err := strconv.ParseInt(v, 10, 32); err == nil {
 		return max(0, time.Duration(n)*time.Second)
@@ -79,7 +79,7 @@ func mediaType(h http.Header) string {
 	return kind
 }
 
-// versionOf is the version of HTTP as the conventions spell it: 1.1, and 2.
+// versionOf spells the version of HTTP by the conventions: 1.1, and 2.
 func versionOf(r *http.Response) string {
 	if r.ProtoMajor == 1 {
 		return "1." + strconv.Itoa(r.ProtoMinor)

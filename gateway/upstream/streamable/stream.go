@@ -16,7 +16,7 @@ import (
 	"taskgate/shim"
 )
 
-// stream hands out what a response says, message by message. A JSON body is one event and its end.
+// stream hands out the messages of a response one by one. A JSON body is one event and its end.
 type stream struct {
 	head   transport.Head
 	body   io.ReadCloser
@@ -28,11 +28,11 @@ type stream struct {
 
 func beginStream(resp *http.Response, m *transport.Message) *stream {
 	s := &stream{head: transport.Head{Session: resp.Header.Get(mcp.HeaderSession), Protocol: versionOf(resp)}, m: *m}
-	s.m.Body, s.m.Params = nil, nil // which may be large
+	s.m.Body, s.m.Params = nil, nil // they may be large
 	return s
 }
 
-// readAnswer looks at the head of a response to a request.
+// readAnswer judges the head of a response to a request, and begins its stream.
 func (t *Transport) readAnswer(resp *http.Response, m *transport.Message) (transport.Stream, error) {
 	if resp.StatusCode/100 != 2 {
 		return nil, ReadStatus(resp, m)
@@ -95,11 +95,11 @@ func (s *stream) parseMessage(b []byte) (msg jsonrpc.Message, err error) {
 	return msg, nil
 }
 
-// Head says what the head of the response has said.
+// Head returns what the head of the response has told.
 func (s *stream) Head() transport.Head { return s.head }
 
-// Next waits for the next event. The goroutine of a call spends its time here and keeps the stack
-// that it has grown to, so what comes after the waiting is done elsewhere.
+// Next waits for the next event. The goroutine of a call spends its time here and keeps the stack that it has
+// grown to, so another one parses deep messages.
 func (s *stream) Next() *transport.Event {
 	e := &s.latest
 	if s.events == nil {
@@ -116,7 +116,7 @@ func (s *stream) Next() *transport.Event {
 	return e
 }
 
-// readEvent reads an event. Other types than messages are not MCP's: some servers send
+// readEvent reads an event. It ignores types other than messages, which are foreign to MCP: some servers send
 // pings of their own. An event without data only carries its id (X9).
 func (s *stream) readEvent(e *transport.Event, ev *eventstream.Event) {
 	e.ID, e.HasID, e.Retry = ev.ID, ev.HasID, ev.Retry
@@ -132,9 +132,9 @@ func (s *stream) readEvent(e *transport.Event, ev *eventstream.Event) {
 	}
 }
 
-// isFlat reports whether JSON is nested so little that parsing it takes little stack: as
-// progress and log messages usually are, and questions are not. The goroutine of a call
-// keeps the stack that it has grown to while the next event is waited for.
+// isFlat reports whether JSON is nested so little that parsing it takes little stack: progress and log
+// messages usually are, questions are not. The goroutine of a call keeps the stack that it has grown to while
+// it waits for the next event.
 func isFlat(b []byte) bool { return bytes.Count(b, []byte("{"))+bytes.Count(b, []byte("[")) <= 3 }
 
 // Close drops the response.
@@ -144,8 +144,8 @@ func (s *stream) Close() {
 	}
 }
 
-// Finish drops the response after the answer, once its end is seen. A second answer, or anything else, is not
-// waited for.
+// Finish drops the response after the answer, once its end is seen, and does not wait for a second answer or
+// anything else.
 func (s *stream) Finish() {
 	if s.body != nil {
 		Drain(s.body)

@@ -16,7 +16,7 @@ import (
 type Config struct {
 	// URL is the server's MCP endpoint, http or https.
 	URL *url.URL
-	// TLS says how to connect to an https URL; nil for the authorities of the system.
+	// TLS says how to connect to an https URL; nil trusts the authorities of the system.
 	TLS *tls.Config
 	// Header goes with every request.
 	Header http.Header
@@ -33,17 +33,17 @@ type Transport struct {
 
 var _ transport.Transport = (*Transport)(nil)
 
-// connectTimeout bounds dialling and the TLS handshake, each: a server that takes longer is
-// down, whatever it does afterwards.
+// connectTimeout bounds dialling and the TLS handshake, each: a slower server is down, whatever it does
+// afterwards.
 const connectTimeout = 10 * time.Second
 
-// New makes a transport. Nothing is contacted. What is set of net/http, and what is left unset on purpose:
+// New makes a transport. It contacts nothing. The settings of net/http, and the ones left unset on purpose:
 //
-//   - no cap on connections: it would keep the answer to a question from ever
-//     being posted while every connection is taken by a parked call;
+//   - no cap on connections: it would keep the answer to a question from ever being posted while every
+//     connection is taken by a parked call;
 //   - no header timeout: a synchronous tool sends its header at the end;
-//   - idle connections are given up before Node's 5s, so that a request rarely
-//     meets a connection that the server is just closing;
+//   - idle connections are given up before Node's 5s, so that a request rarely meets a connection that the
+//     server is just closing;
 //   - no compression, which would hold back events;
 //   - keep-alives and HTTP/2 pings, to notice a peer that died silently.
 func New(c Config) *Transport {
@@ -71,7 +71,7 @@ func New(c Config) *Transport {
 	}}
 }
 
-// Request posts a request. JSON and event streams become readable, everything else is a
+// Request posts a request. JSON and event streams become readable; any other response is a
 // *transport.StatusError.
 func (t *Transport) Request(ctx context.Context, m *transport.Message) (transport.Stream, error) {
 	resp, err := t.performMessage(ctx, http.MethodPost, m)
@@ -81,8 +81,8 @@ func (t *Transport) Request(ctx context.Context, m *transport.Message) (transpor
 	return t.readAnswer(resp, m)
 }
 
-// Notify posts what is not answered. Any 2xx will do: servers exist that say 200 instead of
-// 202 (go-sdk #736).
+// Notify posts a notification or a response. Any 2xx is a success: some servers say 200 instead of 202
+// (go-sdk #736).
 func (t *Transport) Notify(ctx context.Context, m *transport.Message) error {
 	return t.expectSuccess(ctx, http.MethodPost, m)
 }
@@ -117,16 +117,16 @@ func (t *Transport) expectSuccess(ctx context.Context, method string, m *transpo
 	return nil
 }
 
-// Drain reads what little there may be of a body that is of no interest, so that the connection can be used
-// again, and closes it. Servers end it right after the head; one that does not is not waited for.
+// Drain reads the little that may be left of an unwanted body, so that the connection can be used again,
+// and closes it. Servers end it right after the head; it waits for no other.
 func Drain(body io.ReadCloser) {
-	timer := time.AfterFunc(endMost, func() { body.Close() }) // and not the exchange, which may go on
+	timer := time.AfterFunc(endMost, func() { body.Close() }) // only the body: the exchange may go on
 	defer timer.Stop()
 	defer body.Close()
 	_, _ = io.CopyN(io.Discard, body, 4<<10)
 }
 
-// endMost is how long the end of a response is waited for.
+// endMost bounds the wait for the end of a response.
 const endMost = 10 * time.Millisecond
 
 // Reach opens a connection to the server, or to the proxy that leads there, and closes
@@ -149,7 +149,7 @@ func (t *Transport) Reach(ctx context.Context) error {
 	return conn.Close()
 }
 
-// HostPort is where a URL connects to.
+// HostPort is the address that a URL connects to.
 func HostPort(u *url.URL) string {
 	port := u.Port()
 	if port == "" {

@@ -1,6 +1,6 @@
-// Package transport says what a transport towards an MCP server does: it carries messages. A
-// [Transport] makes a request and hears what belongs to it until its answer, sends a notification
-// or a response, listens to what belongs to no request, and ends a session. There are three:
+// Package transport defines a transport towards an MCP server, which carries messages. A
+// [Transport] sends a request and returns its messages up to the answer, sends a notification or a
+// response, listens to the messages outside of any request, and ends a session. There are three:
 // Streamable HTTP (package streamable), HTTP+SSE (package sse) and stdio (package stdio). In come
 // [Message] values, out go a [Stream] of [Event] values, or an error. The package transporttest has
 // the contract in executable form.

@@ -12,24 +12,23 @@ import (
 	"taskgate/shim"
 )
 
-// StatusError is how a server refuses a message: by an HTTP status in place of an answer. It is
-// looked for by type and never in a chain of errors: inside a shim.UpstreamError it may be about
-// another message, a resumption or an answer to a question, and must not be taken for proof that
-// the call was not begun.
+// StatusError is a server's refusal of a message: an HTTP status in place of an answer. Callers
+// look for it by a type assertion, never in a chain of errors: inside a shim.UpstreamError it
+// may be about another message, a resumption or an answer to a question, and must not count as
+// proof that the call was not begun.
 type StatusError struct {
 	Status int
-	// RPC is the JSON-RPC error of the body, if it is ours: its id is that of the
-	// request, or absent.
+	// RPC is the JSON-RPC error of the body, if its id is that of the request, or absent.
 	RPC *jsonrpc.Error
-	// Worded says that the body is a JSON-RPC error, whoever it is for.
+	// Worded says that the body is a JSON-RPC error of any id.
 	Worded     bool
 	RetryAfter time.Duration
 	// Reason says why a 2xx is no answer.
 	Reason string
 	// Session says that the message named a session.
 	Session bool
-	// Token says that the message carried the token of a client, whose the refusal is then;
-	// Challenges are what the server says to that.
+	// Token says that the message carried the token of a client, who gets the refusal then;
+	// Challenges are the server's answer to that token.
 	Token      bool
 	Challenges []string
 	// Protocol is the version of HTTP.
@@ -41,8 +40,7 @@ func UnknownSession(m *Message) *StatusError {
 	return &StatusError{Status: http.StatusNotFound, Session: m.Session != ""}
 }
 
-// Error is for the log. What the server says in words stays out of it: the server may
-// quote what its caller has answered.
+// Error is for the log. The server's text stays out of it: it may quote an answer of the caller.
 func (e *StatusError) Error() string {
 	text := "status " + strconv.Itoa(e.Status)
 	if e.Reason != "" {
@@ -54,21 +52,20 @@ func (e *StatusError) Error() string {
 	return text
 }
 
-// IsSessionLost reports whether the server says that it no longer knows the session
-// (X6). A 404 around "method not found" is about the method.
+// IsSessionLost reports whether the server has forgotten the session (X6). A 404 around "method
+// not found" is about the method.
 func (e *StatusError) IsSessionLost() bool {
 	return e.Status == http.StatusNotFound && e.Session && (e.RPC == nil || e.RPC.Code != mcp.CodeMethodNotFound)
 }
 
-// IsRefusal reports whether this is how a server refuses a message before it looks
-// at what it asks for: HTTP 400 (protocol.md 2.5). Its codes about headers and
-// versions are proof only there. In a 200, or on a stream, where progress may have
-// come before, they say nothing about whether a tool ran.
+// IsRefusal reports whether the server refused the message before it looked at what it asks for:
+// by HTTP 400 (protocol.md 2.5). Its codes about headers and versions are proof only there. In a
+// 200, or on a stream, where progress may have come before, they leave open whether a tool ran.
 func (e *StatusError) IsRefusal() bool { return e.Status == http.StatusBadRequest }
 
-// Answer is the JSON-RPC error that the status carries, where it is the server's
-// answer. A refusal of credentials and a plea for relief are about the hop and
-// stay errors of it, whatever their body says.
+// Answer is the JSON-RPC error that the status carries, if it is the server's answer. A refusal
+// of credentials and a plea for relief are about the hop, and stay errors of it, whatever their
+// body says.
 func (e *StatusError) Answer() *jsonrpc.Error {
 	switch e.Status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable:
@@ -77,7 +74,7 @@ func (e *StatusError) Answer() *jsonrpc.Error {
 	return e.RPC
 }
 
-// UpstreamError says to a client what the status means.
+// UpstreamError words the status for a client.
 func (e *StatusError) UpstreamError() *shim.UpstreamError {
 	ue := &shim.UpstreamError{Kind: shim.KindProtocol, Err: e}
 	switch s := e.Status; {

@@ -13,75 +13,75 @@ import (
 
 // Carrier carries messages to one server and back. It is safe for concurrent use.
 //
-// An error is a *[StatusError] where the server has refused the message or does not know its
-// session, a *shim.UpstreamError or *shim.BusyError where the transport can say what is wrong, the
-// cause of the end of ctx, or one of the network. After any of them the server may have got the
-// message, unless its Sender was not told that it was reached.
+// An error is a *[StatusError] if the server has refused the message or does not know its session, a
+// *shim.UpstreamError or *shim.BusyError if the transport knows what is wrong, the cause of the end of ctx,
+// or one of the network. After any of them the server may have got the message, if its Sender was told that
+// it was reached.
 type Carrier interface {
-	// Request sends a request. The stream has what belongs to it, and the answer last. It lives
-	// as long as ctx.
+	// Request sends a request. The stream has the messages of that request, and the answer last. It lives as
+	// long as ctx.
 	Request(ctx context.Context, m *Message) (Stream, error)
-	// Notify sends what is not answered: a notification, or a response to the server.
+	// Notify sends a message that has no answer: a notification, or a response to the server.
 	Notify(ctx context.Context, m *Message) error
-	// Listen opens the stream of what belongs to no request of a session, or what is left of the
-	// stream that an event names (Message.Last).
+	// Listen opens the stream of a session for messages outside of any request, or the rest of the stream
+	// that an event names (Message.Last).
 	Listen(ctx context.Context, m *Message) (Stream, error)
 	// EndSession tells the server that a session is over.
 	EndSession(ctx context.Context, m *Message) error
 }
 
-// Transport is a Carrier with what it holds.
+// Transport is a Carrier that holds connections or processes.
 type Transport interface {
 	Carrier
-	// Reach reports whether the server could be reached. It starts nothing.
+	// Reach returns an error if the server cannot be reached. It starts nothing.
 	Reach(ctx context.Context) error
-	// Close ends what the transport holds. It waits for that until ctx ends.
+	// Close ends everything that the transport holds, and waits for that until ctx ends.
 	Close(ctx context.Context) error
 }
 
-// Message is one message to a server, or what Listen and EndSession are about.
+// Message is one message to a server, or the subject of Listen and EndSession.
 type Message struct {
 	// Body is the JSON of the message; nil for Listen and EndSession. The transport may change its white space.
 	Body []byte
-	// ID and Method are those of a request, as Body has them. Method is "" for anything else.
+	// ID and Method are those of a request, as Body has them. Method is "" for any other message.
 	ID     jsonrpc.ID
 	Method string
 	// Params are those of an initialize.
 	Params json.RawMessage
 
-	// Session is the id that the server knows its session by; "" for none. Version is that of the
-	// protocol, "" before it is negotiated. Modern says that the message belongs to no session,
-	// but brings all that the server has to know (protocol.md 2.2).
+	// Session is the server's id of its session; "" outside of a session. Version is that of the protocol, ""
+	// before it is negotiated. Modern says that the message stands outside of sessions, and brings all that
+	// the server has to know (protocol.md 2.2).
 	Session, Version string
 	Modern           bool
-	// Header goes along where the transport has headers.
+	// Header goes along if the transport has headers.
 	Header http.Header
 	// Last is the id of the event after which Listen goes on; "" for a new stream.
 	Last string
 
-	// Own says that the message is the gateway's own, and belongs to no request of a client.
+	// Own says that the message is the gateway's own, apart from any request of a client.
 	Own bool
-	// Caller is in whose name the message is sent, for a transport that keeps callers apart.
+	// Caller is the client on whose behalf the message is sent, for a transport that keeps callers apart.
 	Caller shim.Session
-	// IsHeard reports whether a client is there for what Listen hears; nil if there always is.
+	// IsHeard reports whether a client is there for the messages of Listen; nil means always.
 	IsHeard func() bool
-	// Sender hears how the message fares.
+	// Sender is told how the message fares.
 	Sender
-	// Hold has the bytes of what is read.
+	// Hold has the bytes that are read.
 	Hold *budget.Hold
 }
 
-// Sender is whoever sends a message.
+// Sender is the sender of a message.
 type Sender interface {
-	// NoteReached is told that the message is written, or about to be.
+	// NoteReached is called when the message is written, or about to be.
 	NoteReached()
-	// NoteHeard is told that the server has just been heard.
+	// NoteHeard is called when the server has just been heard.
 	NoteHeard()
-	// TakeRoom waits until there is room to read n bytes more into the hold.
+	// TakeRoom waits until there is room to read n more bytes into the hold.
 	TakeRoom(n int64) error
 }
 
-// Nobody is a Sender that ignores what it hears.
+// Nobody is a Sender that ignores its calls.
 type Nobody struct{}
 
 // NoteReached implements Sender.
@@ -93,14 +93,14 @@ func (Nobody) NoteHeard() {}
 // TakeRoom implements Sender.
 func (Nobody) TakeRoom(int64) error { return nil }
 
-// Stream is what a server says to one request, or in a session outside of any. One goroutine reads
-// it; Close may be called from others.
+// Stream has the server's messages for one request, or those of a session outside of any request. A single
+// goroutine reads it; others may call Close.
 type Stream interface {
-	// Next waits for the next event. It, and its bytes, are valid until the following call.
+	// Next waits for the next event. The event and its bytes are valid until the following call.
 	Next() *Event
-	// Finish is called after the answer: nothing more is read.
+	// Finish is called after the answer, which is the last thing read.
 	Finish()
-	// Close ends the stream. What was read last stays valid: after an error of Next there is no such thing.
+	// Close ends the stream. The event that was read last stays valid, unless it is an error.
 	Close()
 	// Head says what is known before the first event.
 	Head() Head
@@ -108,22 +108,22 @@ type Stream interface {
 
 // Head is what is known of a stream before its first event.
 type Head struct {
-	// Session is the id of the session that an initialize has opened; "" for none.
+	// Session is the id of the session that an initialize has opened; "" if there is none.
 	Session string
-	// Protocol is the version of HTTP, "" where the transport is none of HTTP.
+	// Protocol is the version of HTTP; "" for another protocol.
 	Protocol string
-	// Single says that the answer is all there is: no event stream.
+	// Single says that the answer is the whole response, and no event stream.
 	Single bool
 }
 
-// Event is what one read of a stream gives: a message, which has none if it only carries an id, or
-// why there are no more.
+// Event is the result of one read of a stream: a message, which is empty if the event only carries an id, or
+// the error that ends the stream.
 type Event struct {
 	Message jsonrpc.Message
-	// ID is that of the event, for Message.Last; HasID says that it has one.
+	// ID is that of the event, for Message.Last; HasID says that there is one.
 	ID    string
 	HasID bool
-	// Retry is how long the server asks to wait before the stream is asked for again; 0 for nothing new.
+	// Retry is how long the server asks to wait before the next attempt at the stream; 0 changes nothing.
 	Retry time.Duration
 	// Err is io.EOF or io.ErrUnexpectedEOF at the end of the stream, the cause of the end of the
 	// context, a *shim.UpstreamError, or one of the network.
