@@ -101,7 +101,7 @@ func (x *exchange) runApart(ctx context.Context) (err error) {
 	return x.finishAnswer(ctx, in)
 }
 
-// announceRequest records that the call is about to be sent, and returns its body. If the record fails, the
+// announceRequest records that the call is about to be sent, and returns its body. If recording fails, the
 // call must not be sent (design.md 0.6).
 func (x *exchange) announceRequest(ctx context.Context) ([]byte, error) {
 	var body []byte

@@ -20,7 +20,7 @@ func (s *session) listenOpen(ctx context.Context, f shim.Filter, ready func(shim
 	}
 	server := s.t.memory.knownServer(ctx, s.from)
 	if s.isOpen() || s.t.wire.cfg.Transport == nil {
-		l, err := s.openLink(ctx) // openLink, as the stream may have found that the generation before is lost
+		l, err := s.openLink(ctx) // the stream may have found that the generation before is lost
 		if err != nil {
 			return publicError(err)
 		}

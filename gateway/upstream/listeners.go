@@ -30,7 +30,7 @@ type listener struct {
 	queue []shim.Notification
 }
 
-// maxUnheard bounds the queue. A slower listener is told to look again instead.
+// maxUnheard bounds the queue. A listener whose queue is full is told to look again instead.
 const maxUnheard = 256
 
 func newListener(ctx context.Context, f shim.Filter, all bool) *listener {

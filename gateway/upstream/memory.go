@@ -208,8 +208,8 @@ type sessionKey struct {
 
 func (k sessionKey) isSame(other sessionKey) bool { return k == other }
 
-// spellKey tells apart the clients to whom a server could answer differently, whatever they
-// declare.
+// spellKey tells apart clients that a server may answer differently, even if they declare the
+// same.
 func (k sessionKey) spellKey() string { return k.mark + " " + k.token }
 
 // spellVariant tells sessions under one key apart.

@@ -71,10 +71,10 @@ func (c *call) modernError(v *verdict, rpc *jsonrpc.Error, refused bool) (shim.R
 	return reply, nil
 }
 
-// withoutTask reports whether the call leaves undeclared that the gateway takes tasks. A task has
-// one status message at a time, so a caller who waits for the reply, and hears progress meanwhile,
-// would hear less. A tool that needs a task refuses the call then (T5), which is sent again with the
-// extension declared (design.md 0.25).
+// withoutTask reports whether the call goes out without declaring that the gateway takes tasks. A
+// task has one status message at a time, so a caller who waits for the reply, and hears progress
+// meanwhile, would hear less. A tool that needs a task refuses the call then (T5). It is sent again
+// with the extension declared (design.md 0.25).
 func (c *call) withoutTask(ctx context.Context, tool Tool) bool {
 	hears := c.r.Progress || c.r.LogLevel != ""
 	return c.r.Method == mcp.MethodToolsCall && c.r.NoTask && hears && c.h.wire.cfg.Tasks == TasksAuto &&

@@ -299,8 +299,8 @@ func (q *questions) restUntilAnswered() (rested bool) {
 	return rested
 }
 
-// tooMuch says why a call must not ask this as well; "" if it may. The question is answered with an error
-// at once, and the call goes on.
+// tooMuch says why a call must not ask this as well; "" if it may. A question too many is answered with an
+// error at once, and the call goes on.
 func (c *checkpoint) tooMuch(limits shim.QuestionLimits, m jsonrpc.Message) string {
 	var bytes int64
 	for _, p := range c.Pending {

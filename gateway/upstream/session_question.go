@@ -147,8 +147,8 @@ func (w *wire) answerSessionQuestion(ctx context.Context, to target, body []byte
 	}
 }
 
-// routeQuestion decides whom to ask a question of the GET stream x: the newest call here, or else
-// the client of the session. The roots are asked of the client, so that the question outlives the
+// routeQuestion puts a question of the GET stream x: to the newest call here, or else to the
+// client of the session. The roots are asked of the client, so that the question outlives the
 // calls.
 func (s *session) routeQuestion(ctx context.Context, x *exchange, m jsonrpc.Message) error {
 	client := s.t.askSession.Load() != nil && s.from.Shared && s.from.Key != ""

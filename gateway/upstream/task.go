@@ -21,7 +21,7 @@ import (
 type serverTask struct {
 	x       *exchange
 	mark    *taskMark
-	settled chan struct{} // closed once the server has named the task, or has answered without one
+	settled chan struct{} // closed once the server has named the task, or will not
 	once    sync.Once
 	// naming is how long a cancelled call waits for settled.
 	naming time.Duration
@@ -62,8 +62,7 @@ func (t *serverTask) followAnswer(ctx context.Context, err error) error {
 	return t.awaitEnd(ctx)
 }
 
-// noteNamed closes settled: the server has named its task, or has answered without one. A nil task is
-// ignored.
+// noteNamed closes settled: the server has named its task, or will not. A nil task is ignored.
 func (t *serverTask) noteNamed() {
 	if t != nil {
 		t.once.Do(func() { close(t.settled) })

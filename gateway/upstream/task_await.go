@@ -266,7 +266,8 @@ func (x *exchange) setID(id string) {
 const namedSoon = 500 * time.Millisecond
 
 // cancelTask ends the task at the server (L28, T41). It waits a little for a task that the server
-// is just making, since later it could not be ended. It reports false for an unknown task.
+// is just making, since later it could not be ended. It reports false if the server has named no
+// task.
 func (t *serverTask) cancelTask(ctx context.Context) bool {
 	// The answer to the call wakes it. After naming the call is cancelled like one without a task.
 	work.PauseUntil(t.settled, t.naming)

@@ -55,7 +55,7 @@ func newWire(c Config) (*wire, error) {
 	return w, nil
 }
 
-// openHTTP sets the transport over HTTP: the present one, or one that also knows the older one (protocol.md
+// openHTTP sets the transport over HTTP: Streamable HTTP alone, or with HTTP+SSE beside it (protocol.md
 // 5.2).
 func (w *wire) openHTTP(u *url.URL) {
 	c := w.cfg

@@ -18,9 +18,9 @@ type Config struct {
 	// *Ending is a failed start, after which the owner waits before the next; any other error is the
 	// request's.
 	Open func(ctx context.Context, first *transport.Message, running *sync.WaitGroup, hurry <-chan struct{}) (Link, error)
-	// Owner says for whom the server of a request runs. The requests of the modern era with the same owner
-	// share a server. A legacy session has its own server, and its owner's starts are paused and counted.
-	// nil: all are one owner.
+	// Owner says for which owner the server of a request runs. The requests of the modern era with the same
+	// owner share a server. A legacy session has its own server, and its owner's starts are paused and
+	// counted. If nil, all are one owner.
 	Owner func(caller shim.Session, legacy bool) Owner
 
 	// What names a server in an error: "the process of the server".
