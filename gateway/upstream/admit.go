@@ -46,7 +46,7 @@ func (h *HTTP) Admit(ctx context.Context, s shim.Session) (proven bool, err erro
 	return false, nil
 }
 
-// askAboutCaller returns how to ask the server about the caller of a context: by a ping in the session, or by
+// askAboutCaller returns how to ask the server about the caller of a context: by a ping, or by
 // server/discover in the modern era.
 func (h *HTTP) askAboutCaller(ctx context.Context, s shim.Session) (ask func(context.Context) error, done func(), err error) {
 	if !s.Legacy {

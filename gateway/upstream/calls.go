@@ -147,9 +147,9 @@ func (c *sessionCalls) passCancellation(id []byte) bool {
 	return slices.ContainsFunc(c.newestFirst(), func(x *exchange) bool { return x.asking.cancelQuestion(id) })
 }
 
-// passCompleted is used while the session lacks a listener. It tells a call that an elicitation by URL is
-// complete, and reports whether a call took it: the newest one has the only stream that is left (X5). Only
-// the Sink of a legacy client's call is a shim.Completer.
+// passCompleted tells a call, if the session lacks a listener, that an elicitation by URL is complete. It
+// reports whether a call took it: the newest one has the only stream that is left (X5). Only the Sink of a
+// legacy client's call is a shim.Completer.
 func (c *sessionCalls) passCompleted(params []byte) bool {
 	for _, x := range c.newestFirst() {
 		to, ok := x.sink.(shim.Completer)

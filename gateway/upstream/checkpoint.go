@@ -30,8 +30,7 @@ type checkpoint struct {
 	Asked int `json:"asked,omitempty"`
 	// Pending are the questions that the server waits for.
 	Pending []pending `json:"pending,omitempty"`
-	// SessionQuestion says that this is the checkpoint of a session question: Pending has that question, and
-	// there is no call.
+	// SessionQuestion says that Pending has a session question, and that there is no call.
 	SessionQuestion bool `json:"alone,omitempty"`
 	// Task is set if the server runs the call as a task of its own.
 	Task *taskMark `json:"task,omitempty"`
@@ -65,8 +64,8 @@ func (c *checkpoint) encodeCheckpoint() json.RawMessage {
 	return b
 }
 
-// decodeResumable reads a checkpoint, and reports whether a call can go on from it: by the stream, by the
-// task that the server has made of the call, or as a question that only has to be asked.
+// decodeResumable reads a checkpoint, and reports whether a call can go on from it: by its stream, by the
+// server's task, or as a question that only has to be asked.
 func decodeResumable(cp json.RawMessage) (checkpoint, bool) {
 	var c checkpoint
 	err := json.Unmarshal(cp, &c)
@@ -97,7 +96,6 @@ type record struct {
 	unnoted bool      // the last event id is still to be handed over
 }
 
-// amendCheckpoint changes the checkpoint.
 func (r *record) amendCheckpoint(change func(*checkpoint)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,7 +121,6 @@ func (r *record) saveCheckpoint(ctx context.Context) {
 	}
 }
 
-// markEvent remembers the id of an event.
 func (r *record) markEvent(eventID string) {
 	if eventID != r.state.Last {
 		r.amendCheckpoint(func(c *checkpoint) { c.Last = eventID })

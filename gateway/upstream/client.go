@@ -139,8 +139,8 @@ func (h *HTTP) OnSessionQuestion(f SessionAsker) { h.sessions.askSession.Store(&
 
 // Resume goes on with a call from a checkpoint, possibly one of another replica. It sends the server only a
 // request for the rest of the stream, requests about the task that the server made of the call, the answers
-// to open questions and, if ctx ends, the cancellation. shim.ErrNotResumable says that the answer is out of
-// reach: its stream cannot be resumed, or the server says so.
+// to open questions and, if ctx ends, the cancellation. shim.ErrNotResumable: the stream cannot be resumed,
+// or the server says that the answer is lost.
 func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s shim.Sink) (shim.Reply, error) {
 	c, ok := decodeResumable(cp)
 	if !ok {

@@ -76,7 +76,7 @@ type Config struct {
 	// IsGone reports whether another replica is gone. It is required with Sessions.
 	IsGone func(ctx context.Context, replica string) (bool, error)
 
-	// StartTimeout bounds each request that finds out the era or opens a session, including the start of a
+	// StartTimeout bounds each request that finds out the era or opens a session, with the start of a
 	// process; 60s if 0.
 	StartTimeout time.Duration
 	// Silence is how long a server with a Transport may take to answer server/discover. After that the method
@@ -97,8 +97,8 @@ type Config struct {
 
 	// Replica tells this process from others that have the same sessions.
 	Replica string
-	// FirstID is where the ids of requests begin, which are their progress tokens too: a random number below
-	// 2^30. It distinguishes the clients of one replica that follow one another.
+	// FirstID is where the ids of requests, which are their progress tokens too, begin: a random number below
+	// 2^30. It distinguishes successive clients of one replica.
 	FirstID int64
 	// GatewayInfo is the clientInfo if a Session lacks it.
 	GatewayInfo Info

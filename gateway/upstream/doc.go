@@ -1,7 +1,6 @@
 // Package upstream is the client of an MCP server of either era. [HTTP] speaks to one server over a
 // transport.Transport, and implements shim.Upstream. The shim and the gateway hand in requests. The
-// package returns the server's replies, and hands everything that the server says before a reply to a
-// Sink.
+// server's replies come back; a Sink gets everything that the server says before.
 //
 // Its files form five groups. A group uses only the groups named before it:
 //

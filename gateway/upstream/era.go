@@ -44,9 +44,8 @@ func (h *HTTP) recogniseEra(ctx context.Context, s shim.Session) (*verdict, erro
 	return v, nil
 }
 
-// settleEra finds out in which era to speak to the server for this session: in the era of the client, if the
-// server takes it. If that is unknown, one session tries, and the others that need to know wait for it. No
-// tool runs in all this.
+// settleEra finds out the era for this session: that of the client, if the server takes it. If that is
+// unknown, one session tries, and the others wait for it. No tool runs in all this.
 func (h *HTTP) settleEra(ctx context.Context, s shim.Session) (*verdict, mcp.Era, error) {
 	v := h.memory.knownVerdict()
 	if h.memory.isUntried(v, s) {

@@ -118,8 +118,8 @@ func (x *exchange) announceRequest(ctx context.Context) ([]byte, error) {
 	return body, causeOf(ctx)
 }
 
-// beginExchange ties the exchange to ctx. The request has a life of its own, so that the server can be told
-// of a cancellation before the connection goes. The returned function ends the exchange and waits for its
+// beginExchange ties the exchange to ctx. The request has a life of its own, so that a cancellation reaches
+// the server before the connection goes. The returned function ends the exchange and waits for its
 // goroutines.
 func (x *exchange) beginExchange(ctx context.Context) func() {
 	x.life, x.end = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -222,7 +222,6 @@ func (x *exchange) awaitCredential(ctx context.Context) error {
 	return forward.Ready(ctx)
 }
 
-// newMessage makes a message of the exchange for the transport.
 func (x *exchange) newMessage(method string, body []byte) *transport.Message {
 	m := x.to.newMessage(body)
 	m.ID, m.Method, m.Params = jsonrpc.TextID(x.id), method, x.params

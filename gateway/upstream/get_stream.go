@@ -71,9 +71,8 @@ const (
 	noStreamFor = 10 * time.Minute
 )
 
-// steady is the least life of a stream that is asked for again soon, even if it brought no event: some
-// servers end each stream at once. A stream that a balancer or a host of functions cuts after seconds is
-// steady.
+// steady is the least life of a stream without events that is asked for again soon: some servers end each
+// stream at once. A stream that a balancer or a host of functions cuts after seconds is steady.
 const steady = time.Second
 
 // getSupport is what is known of a server's GET streams.
@@ -140,7 +139,6 @@ func (st *getStream) unwantStream(after time.Duration) {
 	st.rest = time.AfterFunc(after, st.closeUnused)
 }
 
-// closeUnused closes an unused stream.
 func (st *getStream) closeUnused() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -290,8 +288,7 @@ func (h *getHold) pauseBefore(ctx context.Context, least, most time.Duration) er
 	if err := work.Pause(ctx, least); err != nil {
 		return err
 	}
-	// Three things wake it: a call or a listener that wants the stream, a replica that has closed it, and the
-	// time.
+	// A call or a listener that wants the stream wakes it, a replica that has closed it, or the time.
 	err := work.PauseFor(ctx, h.wake, most-least)
 	h.s.get.mu.Lock()
 	defer h.s.get.mu.Unlock()
@@ -395,8 +392,8 @@ func (h *getHold) handleRequest(ctx context.Context, x *exchange, m jsonrpc.Mess
 	return h.s.routeQuestion(ctx, x, m)
 }
 
-// bridgeGap is called when events may have been lost in a break. It subscribes again, as the server may have
-// forgotten the subscriptions, and tells all listeners to look again.
+// bridgeGap follows a break in which events may be lost. It renews the subscriptions, which the server may
+// have forgotten, and tells all listeners to look again.
 func (h *getHold) bridgeGap(ctx context.Context) {
 	h.s.t.memory.listChanged(mcp.NotifyToolsListChanged, h.s.key.isSame)
 	uris := h.s.subscribeAgain(ctx, h.l)

@@ -39,8 +39,8 @@ func (s *session) initializeServer(ctx context.Context, gen int64) (*link, error
 	return l, nil
 }
 
-// introduceClient tells the server, once in a generation, that its client is ready: the client of the
-// session has said so, or has sent a request. The server may ask it something now.
+// introduceClient tells the server, once in a generation, that its client is ready: the client has
+// said so, or has sent a request. The server may now ask it.
 func (l *link) introduceClient(ctx context.Context, s *session) error {
 	if l.ready.Load() {
 		return nil

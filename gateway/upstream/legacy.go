@@ -12,7 +12,6 @@ import (
 	"taskgate/shim"
 )
 
-// attemptLegacy makes one attempt at a call in the session of the call.
 func (c *call) attemptLegacy(ctx context.Context, v *verdict) (shim.Reply, error) {
 	ses := c.h.sessions.acquireSession(c.r.Session)
 	defer ses.releaseSession()

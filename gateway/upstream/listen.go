@@ -131,7 +131,6 @@ func isUnsupported(err error) bool {
 	return rpc != nil && (rpc.Code == mcp.CodeMethodNotFound || rpc.Code == mcp.CodeInvalidParams)
 }
 
-// takeNotification takes one notification of the stream.
 func (sub *subscription) takeNotification(n shim.Notification) {
 	if n.Method == mcp.NotifyAcknowledged {
 		granted, _ := jsonrpc.Get(n.Params, "notifications")

@@ -94,8 +94,8 @@ func reduceFilter(f shim.Filter, srv Server, open bool) shim.Filter {
 	return f
 }
 
-// subscribed counts the listeners of each resource of a session, which owns it. The holder of the counts has
-// the turn to tell the server of subscriptions, so that messages stay in order, and puts the counts back.
+// subscribed counts the listeners of each resource of a session, which owns it. The holder of the counts may
+// tell the server of subscriptions, so that messages stay in order, and puts the counts back.
 type subscribed chan map[string]int
 
 func (u subscribed) takeTurn(ctx context.Context) (map[string]int, error) {

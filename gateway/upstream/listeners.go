@@ -96,7 +96,6 @@ func (l *listener) queueNotification(n shim.Notification) bool {
 	return true
 }
 
-// takeQueued empties the queue.
 func (l *listener) takeQueued() []shim.Notification {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -137,7 +136,6 @@ func coversResource(uris []string, uri string) bool {
 	return false
 }
 
-// asksNothing reports whether a filter is empty.
 func asksNothing(f shim.Filter) bool {
 	return !f.ToolsListChanged && !f.PromptsListChanged && !f.ResourcesListChanged && !f.Log && len(f.Resources) == 0
 }

@@ -96,8 +96,8 @@ func (m *memory) forgetServer(v *verdict) {
 }
 
 // noteServer remembers what the server says of itself to clients like this one. A server that says
-// something else than before was replaced. Then its answers to others are in doubt, and its tools,
-// and that it knows one era only.
+// something new was replaced: its answers to others are in doubt, its tools, and that it knows one
+// era only.
 func (m *memory) noteServer(ctx context.Context, s shim.Session, srv Server) {
 	k := clientsLike(ctx, s)
 	before := m.seen.Find(k)
@@ -224,9 +224,8 @@ func keyOf(s shim.Session) sessionKey {
 	return sessionKey{key: s.Key, caps: fingerprintOf(s.Capabilities), mark: s.Mark, legacy: s.Legacy}
 }
 
-// clientsLike is the key for all clients that hear the same of a server: those of an era that
-// declare the same and whose requests carry the same headers and token, since an answer may depend
-// on those.
+// clientsLike is the key for all clients that hear the same of a server: those of one era that
+// declare the same and send the same headers and token.
 func clientsLike(ctx context.Context, s shim.Session) sessionKey {
 	k := keyOf(s)
 	k.key, k.token = "", forward.TokenMark(ctx)

@@ -10,7 +10,6 @@ import (
 	"taskgate/shim"
 )
 
-// attemptModern makes one attempt at a call in a modern version.
 func (c *call) attemptModern(ctx context.Context, v *verdict) (shim.Reply, error) {
 	r, tool := c.r, c.findTool(ctx)
 	if err := causeOf(ctx); err != nil {

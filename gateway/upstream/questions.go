@@ -28,10 +28,10 @@ const headPatience = 500 * time.Millisecond
 // errWithdrawn is the cause that ends a question.
 var errWithdrawn = errors.New("the server no longer waits for an answer")
 
-// questions is the mailbox of one call: the questions of the server for the call's client. A question comes
-// from the stream of the call, from the GET stream of the session, or from the checkpoint of a replica that
-// had the call before. A single goroutine puts the questions to the client and posts the answers; it runs while
-// there is something to ask. So the goroutines that read the streams never wait for a client.
+// questions is the mailbox of one call: the server's questions for the call's client. They come from the
+// stream of the call, the GET stream of the session, or the checkpoint of an earlier replica. A single
+// goroutine puts the questions to the client and posts the answers; it runs while there is something to ask.
+// So the goroutines that read the streams never wait for a client.
 //
 // A mailbox belongs to its exchange. mu guards it. The exchange's checkpoint has each question from when it
 // is heard until it is settled.
@@ -55,9 +55,9 @@ type questions struct {
 	work sync.WaitGroup
 }
 
-// startAsking lets the questions be asked. If the client of the call can be asked anything, the call also
-// hears the questions on the GET stream of the session, which is opened if necessary. The channel is closed
-// once that has succeeded or failed; it is nil for a call that leaves that stream alone.
+// startAsking lets the questions be asked. If the client can be asked anything, the call also hears the
+// questions on the session's GET stream, which is opened if necessary. The channel is closed once that has
+// succeeded or failed; it is nil for a call that leaves that stream alone.
 func (q *questions) startAsking() (opened <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -8,7 +8,6 @@ import (
 	"taskgate/shim"
 )
 
-// rpcError is a server's error in the types of the shim.
 func rpcError(e *jsonrpc.Error) *shim.RPCError {
 	return &shim.RPCError{Code: e.Code, Message: e.Message, Data: e.Data}
 }

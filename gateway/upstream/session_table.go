@@ -29,8 +29,8 @@ type sessionTable struct {
 }
 
 // maxVariants bounds the sessions under one key, which may stand for many clients: one for each set of
-// capabilities that they declare. A call that declares a further set has a session of its own, so that the
-// number of lasting sessions stays bounded.
+// declared capabilities. A call with a further set has a session of its own, so that the number of lasting
+// sessions stays bounded.
 const maxVariants = 32
 
 // acquireSession returns the session of this client and pins it: it lasts until its last release.
@@ -119,7 +119,6 @@ func (t *sessionTable) shareSession(s *session) bool {
 	return t.putSession(s)
 }
 
-// removeSession forgets a session.
 func (t *sessionTable) removeSession(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -164,7 +163,6 @@ func (t *sessionTable) endKey(key string) {
 	}
 }
 
-// closeAll ends all sessions.
 func (t *sessionTable) closeAll() {
 	t.mu.Lock()
 	t.closed = true

@@ -90,7 +90,6 @@ func (t *sessionTable) isOpened(ctx context.Context, s shim.Session) bool {
 	return err == nil && rev != 0
 }
 
-// loadShared reads the state of a session.
 func (t *sessionTable) loadShared(ctx context.Context, key string) (st shared, rev int64, err error) {
 	b, rev, err := t.wire.cfg.Sessions.Load(ctx, key)
 	if err == nil && rev != 0 {
@@ -322,7 +321,6 @@ func (t *sessionTable) tellNow(ctx context.Context, n told) {
 	}
 }
 
-// takeUntold empties the queue.
 func (o *others) takeUntold() []told {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -188,7 +188,6 @@ func (v taskView) cancelledOutcome() *jsonrpc.Error {
 	return &jsonrpc.Error{Code: mcp.CodeInternal, Message: text}
 }
 
-// askState asks how the task stands.
 func (t *serverTask) askState(ctx context.Context) (taskView, error) {
 	m, err := t.askServer(forward.For(ctx, forward.Later), mcp.MethodTasksGet, t.withTaskID())
 	if err != nil || m.Error != nil {
@@ -197,10 +196,9 @@ func (t *serverTask) askState(ctx context.Context) (taskView, error) {
 	return viewOf(m.Result), nil
 }
 
-// askServer makes a request about the task that is answered at once. There may be many in the life
-// of a call, so they have no spans, and the bytes of an answer are given back before it is
-// returned. The bound is on the silence of the server, since an answer may be large, and any
-// transport may lose it.
+// askServer makes a request about the task that is answered at once. A call may need many, so they
+// have no spans, and the bytes of an answer are given back before it returns. The bound is on the
+// silence of the server, since an answer may be large, and any transport may lose it.
 func (t *serverTask) askServer(ctx context.Context, method string, params []byte) (jsonrpc.Message, error) {
 	y := t.x.besideRequest(method, params)
 	y.unseen, y.patience = true, t.x.w.cfg.StartTimeout
@@ -211,7 +209,6 @@ func (t *serverTask) askServer(ctx context.Context, method string, params []byte
 	return m, err
 }
 
-// withTaskID are params with the task's id.
 func (t *serverTask) withTaskID() []byte {
 	return append(jsonrpc.AppendString([]byte(`{"taskId":`), t.x.rec.taskID()), '}')
 }

@@ -29,8 +29,8 @@ const listPatience = 3 * time.Second
 // *shim.UpstreamError.
 //
 // There is one list per session, since a legacy server may show each session other tools (protocol.md
-// H5). A modern server must not, so it has one for each set of capabilities that clients declare. An
-// old list is harmless: a call with wrong headers is refused before it begins, and repeated.
+// H5). A modern server must not, and has one list for each set of declared capabilities. An old list
+// is harmless: a call with wrong headers is refused before it begins, and repeated.
 func (h *HTTP) Tool(ctx context.Context, s shim.Session, name string) (Tool, bool, error) {
 	k, err := h.listKey(ctx, s)
 	if err != nil {

@@ -69,7 +69,6 @@ func (x *exchange) startSpan(ctx context.Context) context.Context {
 	return ctx
 }
 
-// startClient are the options of each span.
 var startClient = []trace.SpanStartOption{trace.WithSpanKind(semconv.KindUpstream)}
 
 // spanAttributes are the attributes of the ended span, made only for a sampled one.
@@ -154,7 +153,6 @@ func (x *exchange) measureRequest(ctx context.Context, err error) {
 	m.Operation(ctx, time.Since(x.begun), o)
 }
 
-// listedNames are the names in a list of a server.
 func listedNames(result []byte, of string) []string {
 	var names []string
 	list, _ := jsonrpc.Get(result, of)

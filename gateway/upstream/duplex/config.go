@@ -34,7 +34,7 @@ type Config struct {
 	MaxKey        string
 	MaxWhat       string
 	// Personal says that a Link is opened with the credential of its first request: a server that has refused
-	// a session is ended, and not kept for another one.
+	// a session is ended, instead of kept for another one.
 	Personal bool
 	// NoProbe says that every server knows server/discover, or is never sent it: a server that ends before it
 	// has said anything is broken.
@@ -60,8 +60,8 @@ type Owner struct {
 	// Kin names owners that pause together after a server that never said anything; "" if the owner pauses
 	// alone. It is for owners that come and go: each new one would start such a server again.
 	Kin string
-	// Private says that all requests of the owner are one user's: a message of the server that belongs to no
-	// request may be shown to any of them.
+	// Private says that all requests of the owner are one user's: a message from outside of any request may
+	// be shown to any of them.
 	Private bool
 }
 

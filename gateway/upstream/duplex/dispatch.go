@@ -40,7 +40,7 @@ func (s *server) readUntilEnd() {
 	s.t.buryServer(s)
 }
 
-// readMessages hands out messages until the link ends. It skips what is no message: programs print to
+// readMessages hands out messages until the link ends. It skips invalid messages: programs print to
 // their standard output, which they must not (protocol.md 5.3).
 func (s *server) readMessages() error {
 	var logged time.Time
@@ -60,7 +60,7 @@ func (s *server) readMessages() error {
 	}
 }
 
-// takeMessage hands a message to its stream; false if it is no message.
+// takeMessage hands a message to its stream; false if it is invalid.
 func (s *server) takeMessage(said []byte) bool {
 	said = jsonrpc.Readable(said)
 	m, err := jsonrpc.ParseLenient(said)

@@ -28,7 +28,7 @@ type server struct {
 	replies chan struct{} // places for the goroutines that answer the server in the gateway's name
 
 	mu      sync.Mutex
-	over    bool               // it takes no more requests
+	over    bool               // closed for requests
 	served  bool               // it has said something
 	era     mcp.Era            // NoEra until it is known
 	session string             // "" outside of a session
@@ -114,7 +114,7 @@ func (s *server) unusedSince() (time.Time, bool) {
 	return s.since, s.link != nil && !s.isUsed() && !s.over
 }
 
-// isOver reports whether the server takes no more requests.
+// isOver reports whether the server is closed for requests.
 func (s *server) isOver() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,7 +150,7 @@ func (s *server) closeServer() {
 	s.stopIdleTimer()
 }
 
-// quitServer ends the server in order. It takes no more requests; those in flight fail.
+// quitServer ends the server in order. Requests in flight fail.
 func (s *server) quitServer() {
 	s.failStreams(&Ending{Kind: shim.KindSession, How: "was ended by the gateway"})
 	s.link.Stop()

@@ -18,7 +18,7 @@ var (
 	kindMember = regexp.MustCompile(`"(method|result|error)"\s*:`)
 )
 
-// isAnswer reports whether invalid JSON was meant as an answer, and not as text for people.
+// isAnswer reports whether invalid JSON was meant as an answer; it may be text for people.
 func isAnswer(said []byte) bool {
 	return bytes.HasPrefix(said, []byte("{")) && bytes.Contains(said, []byte(`"jsonrpc"`)) && kindMember.Match(said)
 }

@@ -271,7 +271,7 @@ func (t *Transport) noteEnded(s *server, e *Ending, served, probed bool) {
 	}
 }
 
-// removeServer drops a server that takes no more requests.
+// removeServer drops a server that is closed for requests.
 func (t *Transport) removeServer(s *server) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

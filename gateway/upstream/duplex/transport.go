@@ -88,8 +88,7 @@ func (t *Transport) Request(ctx context.Context, m *transport.Message) (transpor
 	}
 }
 
-// serverOf returns the server for a request, and the session that the request belongs to or opens; "" for
-// none.
+// serverOf returns the server for a request, and the session that the request belongs to or opens, if any.
 func (t *Transport) serverOf(ctx context.Context, m *transport.Message) (s *server, session string, err error) {
 	switch {
 	case m.Method == mcp.MethodInitialize:

@@ -47,7 +47,7 @@ type Parts struct {
 // it.
 type Credential interface {
 	// Own is the value of Authorization for the client's own request, and for the first request of its call;
-	// "" if there is none. Each value comes with whether it is good, as far as is known.
+	// "" if it is missing. Each value comes with whether it is good, as far as is known.
 	Own() (authorization string, good bool)
 	// Later is the value for a request that goes on with the call.
 	Later() (authorization string, good bool)
@@ -111,7 +111,7 @@ func authorization(ctx context.Context, c Credential) string {
 }
 
 // SealToken returns the token of the request of this context, sealed for the replica that runs the call to
-// which it brings an answer or a cancellation; "" if there is none.
+// which it brings an answer or a cancellation; "" if the token is missing.
 func SealToken(ctx context.Context, call string) string {
 	if seal := Of(ctx).Seal; seal != nil {
 		return seal(call)
@@ -168,7 +168,7 @@ func Of(ctx context.Context) *Parts {
 }
 
 // Mark is a hash of the headers of this context that go to the server, for shim.Session: it tells callers
-// apart. "" if there are none.
+// apart. "" if those are missing.
 func Mark(ctx context.Context) string {
 	f := Of(ctx)
 	if len(f.Header) == 0 {
@@ -203,8 +203,8 @@ func TokenMark(ctx context.Context) string {
 // here. A request without them could be one for another caller.
 var ErrUnknownHeaders = errors.New("the headers that the call came with are known to another replica only")
 
-// Ready waits until the credential of this context is good. A server that gets no credential of a signed-in
-// client would take it for another caller.
+// Ready waits until the credential of this context is good. Without the credential the server would take a
+// signed-in client for another caller.
 func Ready(ctx context.Context) error {
 	c := Of(ctx).Credential
 	if c == nil {
@@ -229,8 +229,8 @@ func Answered(req *http.Request, resp *http.Response) {
 }
 
 // Renewed returns a second copy of a request that goes on with a call, after the server has refused its token
-// with 401, with the token that stands in; nil if there is none. A server that asks for another token has not
-// begun anything. A refused answer belongs to its client, like the first request of a call.
+// with 401, with the token that stands in; nil if that is missing. A server that asks for another token has
+// begun nothing. A refused answer belongs to its client, like the first request of a call.
 func Renewed(req *http.Request, resp *http.Response) *http.Request {
 	c := Of(req.Context()).Credential
 	if c == nil || resp == nil || resp.StatusCode != http.StatusUnauthorized || useOf(req.Context()) != Later {
@@ -298,7 +298,7 @@ func (deaf) Waits() bool                               { return false }
 func (deaf) Hear(string, int)                          {}
 func (deaf) Challenge(_ int, values []string) []string { return values }
 
-// unsigned is a credential without a token.
+// unsigned is an empty credential.
 type unsigned struct{ Credential }
 
 func (unsigned) Own() (authorization string, good bool)     { return "", true }

@@ -40,8 +40,8 @@ func ReadStatus(resp *http.Response, m *transport.Message) *transport.StatusErro
 	return e
 }
 
-// ReadNoStream is ReadStatus for a response to a GET that is no event stream. The body of a success is left
-// unread.
+// ReadNoStream is ReadStatus for a response to a GET that brought no event stream. The body of a success is
+// left unread.
 func ReadNoStream(resp *http.Response, m *transport.Message) *transport.StatusError {
 	if resp.StatusCode/100 != 2 {
 		return ReadStatus(resp, m)

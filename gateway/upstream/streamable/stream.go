@@ -117,7 +117,7 @@ func (s *stream) Next() *transport.Event {
 }
 
 // readEvent reads an event. It ignores types other than messages, which are foreign to MCP: some servers send
-// pings of their own. An event without data only carries its id (X9).
+// pings of their own. An empty event only carries its id (X9).
 func (s *stream) readEvent(e *transport.Event, ev *eventstream.Event) {
 	e.ID, e.HasID, e.Retry = ev.ID, ev.HasID, ev.Retry
 	switch data := ev.Data; {
@@ -133,8 +133,8 @@ func (s *stream) readEvent(e *transport.Event, ev *eventstream.Event) {
 }
 
 // isFlat reports whether JSON is nested so little that parsing it takes little stack: progress and log
-// messages usually are, questions are not. The goroutine of a call keeps the stack that it has grown to while
-// it waits for the next event.
+// messages usually are, and questions are deeper. The goroutine of a call keeps the stack that it has grown
+// to while it waits for the next event.
 func isFlat(b []byte) bool { return bytes.Count(b, []byte("{"))+bytes.Count(b, []byte("[")) <= 3 }
 
 // Close drops the response.
@@ -144,8 +144,7 @@ func (s *stream) Close() {
 	}
 }
 
-// Finish drops the response after the answer, once its end is seen, and does not wait for a second answer or
-// anything else.
+// Finish drops the response after the answer, once its end is seen, and waits only for that.
 func (s *stream) Finish() {
 	if s.body != nil {
 		Drain(s.body)

@@ -37,7 +37,8 @@ var _ transport.Transport = (*Transport)(nil)
 // afterwards.
 const connectTimeout = 10 * time.Second
 
-// New makes a transport. It contacts nothing. The settings of net/http, and the ones left unset on purpose:
+// New makes a transport. The server is contacted when it is needed. The settings of net/http, and the ones
+// left unset on purpose:
 //
 //   - no cap on connections: it would keep the answer to a question from ever being posted while every
 //     connection is taken by a parked call;
@@ -118,7 +119,7 @@ func (t *Transport) expectSuccess(ctx context.Context, method string, m *transpo
 }
 
 // Drain reads the little that may be left of an unwanted body, so that the connection can be used again,
-// and closes it. Servers end it right after the head; it waits for no other.
+// and closes it. It waits endMost at most: servers end such a body right after the head.
 func Drain(body io.ReadCloser) {
 	timer := time.AfterFunc(endMost, func() { body.Close() }) // only the body: the exchange may go on
 	defer timer.Stop()

@@ -13,9 +13,9 @@ import (
 )
 
 // StatusError is a server's refusal of a message: an HTTP status in place of an answer. Callers
-// look for it by a type assertion, never in a chain of errors: inside a shim.UpstreamError it
-// may be about another message, a resumption or an answer to a question, and must not count as
-// proof that the call was not begun.
+// look for it by a type assertion, and not in a chain of errors: inside a shim.UpstreamError it
+// may be about another message, a resumption or an answer to a question, and then proves nothing
+// about the call.
 type StatusError struct {
 	Status int
 	// RPC is the JSON-RPC error of the body, if its id is that of the request, or absent.

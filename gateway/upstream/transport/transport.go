@@ -13,7 +13,7 @@ import (
 
 // Carrier carries messages to one server and back. It is safe for concurrent use.
 //
-// An error is a *[StatusError] if the server has refused the message or does not know its session, a
+// An error is a *[StatusError] if the server has refused the message or its session is unknown, a
 // *shim.UpstreamError or *shim.BusyError if the transport knows what is wrong, the cause of the end of ctx,
 // or one of the network. After any of them the server may have got the message, if its Sender was told that
 // it was reached.
@@ -112,7 +112,7 @@ type Head struct {
 	Session string
 	// Protocol is the version of HTTP; "" for another protocol.
 	Protocol string
-	// Single says that the answer is the whole response, and no event stream.
+	// Single says that the answer is the whole response, and not an event stream.
 	Single bool
 }
 
