@@ -130,8 +130,10 @@ func (w *pieceWriter) writeQueue(done chan struct{}) {
 		case errors.Is(err, ErrPosition):
 			w.goBack(at)
 			work.PauseUntil(w.halted, spreadPause(d))
-		case errors.Is(err, ErrNotFound) && w.restoresRecord(): // the position is too far now
 		case errors.Is(err, ErrUnavailable), errors.Is(err, ErrNotFound): // the end of the task writes them, if they are still left then
+			if errors.Is(err, ErrNotFound) {
+				w.restoreRecord()
+			}
 			work.PauseUntil(w.halted, spreadPause(d))
 			d = min(2*d, retryMost)
 		default:
@@ -151,11 +153,9 @@ func (w *pieceWriter) appendBatches(lease Lease, at Position, checkpoint json.Ra
 	return err
 }
 
-// restoresRecord writes a record again that the store has forgotten, and reports whether that
-// succeeded.
-func (w *pieceWriter) restoresRecord() bool {
-	_, err := withPatience(w.run.core.life.writes, w.run.core, w.run.record.restoreTask)
-	return err == nil
+// restoreRecord writes a record again that the store has forgotten. The position is too far then.
+func (w *pieceWriter) restoreRecord() {
+	_, _ = withPatience(w.run.core.life.writes, w.run.core, w.run.record.restoreTask)
 }
 
 // giveUp stops writing for good: the task has ended, or has another runner.

@@ -94,8 +94,9 @@ func (c *call) asTask(ctx context.Context, x *exchange, l *link) {
 	if c.r.Method != mcp.MethodToolsCall || c.h.wire.cfg.Tasks == TasksNever || l.version != mcp.Version20251125 {
 		return
 	}
+	// The capabilities are unknown if a checkpoint names the session: then the tools list alone decides.
 	if !l.server.hasCapability("tasks", "requests", "tools", "call") { // L1
-		return // the capabilities are unknown if a checkpoint names the session: then the tools list decides
+		return
 	}
 	support, _ := jsonrpc.GetString(c.findTool(ctx).Raw, "execution", "taskSupport")
 	if support != "required" && !(support == "optional" && c.h.wire.cfg.Tasks == TasksAlways) {

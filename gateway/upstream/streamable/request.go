@@ -80,7 +80,7 @@ func (t *Transport) NewRequest(ctx context.Context, method string, m *transport.
 	for name, values := range m.Header {
 		req.Header[name] = values
 	}
-	if m.Method == "" { // a second copy of a notification or a response is harmless
+	if m.Method == "" { // all but a request does no harm twice
 		req.Header["Idempotency-Key"] = nil
 	}
 	return req, nil
