@@ -19,13 +19,13 @@ import (
 	"taskgate/shim/dialect"
 )
 
-// Clients of the initialize era are asked by JSON-RPC requests of the gateway's own
-// (protocol.md 7.4). The id of each says which question of which stored call it
-// carries, so that its answer, a POST of its own, finds it at any replica (H7).
+// The gateway asks clients of the initialize era with JSON-RPC requests of its own (protocol.md 7.4). The id of
+// each names the question and the stored call, so that the answer, a POST of its own, finds it at any replica
+// (H7).
 
-// answerQuestion takes a client's response. One to a question that nobody waits for,
-// or that was never asked, is no mistake: answers and ends may cross (T36). Of one that is
-// no answer the server is told. An error means that the client may send it again.
+// answerQuestion takes a client's response. A response to an unknown or settled question is accepted: answers
+// and ends may cross (T36). The server is told of a response that is no valid answer. After an error the client
+// may send the response again.
 func (h *Handler) answerQuestion(ctx context.Context, s *session, p shim.Principal, msg jsonrpc.Message) error {
 	call, key, ok := parseQuestionID(msg.ID)
 	if !ok {
@@ -44,8 +44,7 @@ func (h *Handler) answerQuestion(ctx context.Context, s *session, p shim.Princip
 	return nil
 }
 
-// waysToAsk says how the client can be asked during a call: on the stream of the call,
-// or in its task.
+// waysToAsk says how the client can be asked during a call: on the stream of the call, or in its task.
 func (q *request) waysToAsk(task bool) shim.Asking {
 	if !mcp.MayRequireInput(q.msg.Method) || translate.Answerable(q.state.Capabilities) == nil || !task && !q.out.Streams() {
 		return shim.AskNever
@@ -53,7 +52,7 @@ func (q *request) waysToAsk(task bool) shim.Asking {
 	return shim.AskStream
 }
 
-// newAsker is an asker on the stream of the request. stop ends it.
+// newAsker makes an asker on the stream of the request. stop ends it.
 func (q *request) newAsker(ctx context.Context) (a *asker, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	a = newAsker(ctx, q.h.Endpoint, q.s, q.log.asked, askLine{
@@ -66,9 +65,8 @@ func (q *request) newAsker(ctx context.Context) (a *asker, stop func()) {
 	}
 }
 
-// callAsker is the stream of a call that the client can be asked on. A client that
-// goes away before it answers may come back to the stream, if it can be resumed. If
-// not, the server is told.
+// callAsker is the stream of a call on which the client can be asked. A client that goes before it answers may
+// come back to the stream if that can be resumed; otherwise the server is told.
 type callAsker struct {
 	endpoint.Sink
 	asks *asker
@@ -81,10 +79,10 @@ type callAsker struct {
 
 var _ shim.Asker = (*callAsker)(nil)
 
-// Ask sends questions on the stream of the call, which can be resumed from then on:
-// nobody else would ask them (X5). While the store is away they wait: it could not take the
-// answer either, and a question that is not in the log would be asked again elsewhere.
-// The store may have forgotten one that was asked: a client that has gone is asked again, once it resumes the stream.
+// Ask sends questions on the stream of the call, which can be resumed from then on: it is the only stream that
+// asks them (X5). They wait while the store is away: it could not take the answer, and a question outside of
+// the log would be asked again elsewhere. The store may have forgotten a question that was asked, so a client
+// that has gone is asked again once it resumes the stream.
 func (a *callAsker) Ask(call shim.ID, questions []shim.Question) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -107,13 +105,12 @@ func (a *callAsker) Ask(call shim.ID, questions []shim.Question) {
 	})
 }
 
-// withoutKeys are questions without those with these keys.
+// withoutKeys returns a copy of the questions without those with these keys.
 func withoutKeys(all []shim.Question, keys []string) []shim.Question {
 	return slices.DeleteFunc(slices.Clone(all), func(q shim.Question) bool { return slices.Contains(keys, q.Key) })
 }
 
-// refuseOpen answers all open questions in the place of a client that is gone. a.mu is
-// held.
+// refuseOpen answers all open questions in place of a client that has gone. The caller holds a.mu.
 func (a *callAsker) refuseOpen(call shim.ID) {
 	open := a.open
 	a.open = nil
@@ -121,7 +118,7 @@ func (a *callAsker) refuseOpen(call shim.ID) {
 		ctx, cancel := a.q.s.table.withPatience(context.Background())
 		defer cancel()
 		for _, question := range open {
-			// Where it fails, the questions run out of time.
+			// If this fails, the questions time out.
 			_ = a.q.h.Shim.Answer(ctx, a.q.principal, a.q.h.Name, call, question.Key, shim.Unanswered(question, "the client has gone"))
 		}
 	})
@@ -139,8 +136,8 @@ func (a *callAsker) Withdrawn(call shim.ID, keys []string) {
 	a.asks.takeState(state)
 }
 
-// Completed passes on that the user is done with a page (protocol.md 7.4). The id is
-// the server's own, as the client was given it.
+// Completed passes on that the user is done with a page (protocol.md 7.4). The id is the server's own, which
+// the client was given.
 func (a *callAsker) Completed(params json.RawMessage) {
 	_ = a.q.out.Notify(mcp.NotifyElicitationComplete, translate.Unrelated(params))
 }
@@ -154,9 +151,8 @@ func (a *callAsker) endAsking() {
 	}
 }
 
-// AskSession asks the client of a session what its server asks outside of any call. One that
-// has no GET stream open, and none that it may come back to, is not there to be asked:
-// shim.ErrNoAsk.
+// AskSession asks the client of a session what its server asks outside of any call. It returns shim.ErrNoAsk if
+// the client cannot be reached: it has no open GET stream, and none to come back to.
 func (h *Handler) AskSession(ctx context.Context, from shim.Session, q shim.Question, checkpoint json.RawMessage) error {
 	s := h.Sessions.pinSession(from.Key)
 	st, err := s.loadState(ctx)
@@ -193,7 +189,7 @@ func (h *Handler) AskSession(ctx context.Context, from shim.Session, q shim.Ques
 		return err
 	}
 	if err := s.updateState(ctx, func(st sessionState) (sessionState, error) { return st.withSessionQuestions([]shim.ID{id}, nil) }); err != nil {
-		end(shim.ErrCancelled) // no stream would ask it; this answers the server
+		end(shim.ErrCancelled) // the question is on no stream; this answers the server
 	}
 	return nil
 }

@@ -1,12 +1,11 @@
-// Package legacy answers requests of the versions before 2026, in the sessions that these
-// need. In comes a JSON-RPC message with its session's id and its
-// principal, at one endpoint: [Handler] serves POST, GET and DELETE, and takes what the server
-// asks on its own. Out go calls to the shim, everything else to the upstream, one answer over
-// HTTP or as events that outlive their stream, and what a session keeps, to a store of
-// [Sessions].
+// Package legacy answers requests of the versions before 2026, in the sessions that these need. [Handler]
+// serves POST, GET and DELETE at one endpoint: a JSON-RPC message comes in with its session's id and its
+// principal. It also takes what the server asks on its own. Calls go to the shim, everything else to the
+// upstream. An answer goes out over HTTP, or as events that outlive their stream. A store of [Sessions] keeps
+// the state of a session.
 //
-// The files session*.go and replay.go have the sessions and their streams, and know nothing of
-// requests. The others have what is done with requests, and stand on them.
+// The files session*.go and replay.go have the sessions and their streams. The other files have the requests,
+// and use them.
 package legacy
 
 import (
@@ -24,7 +23,7 @@ import (
 	"taskgate/shim"
 )
 
-// Handler answers what belongs to sessions of the initialize era, at one endpoint.
+// Handler answers the requests of sessions of the initialize era, at one endpoint.
 type Handler struct {
 	*endpoint.Endpoint
 	Sessions *Table // shared by all endpoints
@@ -34,14 +33,14 @@ type Handler struct {
 // ServePOST answers a message of the initialize era.
 func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Principal, msg jsonrpc.Message) {
 	if msg.Kind == jsonrpc.Request && msg.Method == mcp.MethodInitialize {
-		// A session id beside it is of a session the client has given up.
+		// A session id beside it is of a session that the client has given up.
 		h.initializeSession(w, r, p, msg)
 		return
 	}
 	s, err := h.openSession(r, p, msg.Kind == jsonrpc.Request)
 	if err != nil {
 		if msg.Kind != jsonrpc.Request {
-			msg.ID = jsonrpc.ID{} // a response's id is not the client's to be answered under
+			msg.ID = jsonrpc.ID{} // a response's id was made by the gateway
 		}
 		h.refuseRequest(w, msg.ID, err)
 		return
@@ -80,8 +79,8 @@ func (h *Handler) ServeDELETE(w http.ResponseWriter, r *http.Request, p shim.Pri
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// checkSessionVersion refuses a version that sessions do not have (X7). The negotiated one counts,
-// which a session says: its absence is no mistake, and three SDKs take another one of its era.
+// checkSessionVersion refuses a version of another era (X7) with 400. A session keeps the version that it has
+// negotiated, so the header may be absent; three SDKs send another version of the same era.
 func checkSessionVersion(h http.Header, version string) error {
 	for _, v := range h.Values(mcp.HeaderProtocolVersion) {
 		if mcp.EraOf(wire.TrimOWS(v)) != mcp.Legacy {
@@ -91,9 +90,8 @@ func checkSessionVersion(h http.Header, version string) error {
 	return nil
 }
 
-// sessionFailure is an error of the session table as a client gets to see it.
-// 404 makes a client initialize anew (X6), so it must not be said of a session
-// that only cannot be looked up just now.
+// sessionFailure is an error of the session table as a client sees it. 404 makes a client initialize anew (X6),
+// so a session that cannot be looked up just now is answered 503.
 func sessionFailure(err error) *wire.Failure {
 	var busy *shim.BusyError
 	switch {
@@ -105,7 +103,7 @@ func sessionFailure(err error) *wire.Failure {
 	return &wire.Failure{Code: mcp.CodeInternal, Message: "sessions are not available", Status: http.StatusServiceUnavailable}
 }
 
-// refuseRequest answers a request that got no further than its session.
+// refuseRequest answers a request that failed before it was served in its session.
 func (h *Handler) refuseRequest(w http.ResponseWriter, id jsonrpc.ID, err error) {
 	h.Telemetry.Refused(context.Background(), err)
 	f := *wire.FailureOf("", err)
@@ -113,12 +111,12 @@ func (h *Handler) refuseRequest(w http.ResponseWriter, id jsonrpc.ID, err error)
 	wire.WriteFailure(w, "", &f)
 }
 
-// takeNotification takes a notification of the client. It has no answer, so what goes wrong
-// with it is logged; only that its client is to sign in is an answer.
+// takeNotification takes a notification of the client. It has no answer, so a failure is logged; the client is
+// answered only if it has to sign in.
 func (h *Handler) takeNotification(ctx context.Context, s *session, msg jsonrpc.Message) (err error) {
 	switch msg.Method {
 	case mcp.NotifyCancelled:
-		// The id is that of the client's own request; another one names nothing.
+		// The id is that of a request of this client; any other id is ignored.
 		if raw, ok := jsonrpc.Get(msg.Params, "requestId"); ok {
 			if id, perr := jsonrpc.ParseID(raw); perr == nil && !id.Long() {
 				reason, _ := jsonrpc.GetString(msg.Params, "reason")
@@ -134,9 +132,9 @@ func (h *Handler) takeNotification(ctx context.Context, s *session, msg jsonrpc.
 	return err
 }
 
-// forwardNotification passes a notification on to a legacy upstream: roots/list_changed, and
-// what nobody here knows. A modern one has no place for any, over HTTP at least
-// (protocol.md 7.5). Those of tasks would be about tasks of the gateway's.
+// forwardNotification passes a notification on to a legacy upstream: roots/list_changed, and those that the
+// gateway does not know. A modern server takes no notifications, over HTTP at least (protocol.md 7.5).
+// Notifications of tasks are dropped: they would be about tasks of the gateway's.
 func (h *Handler) forwardNotification(ctx context.Context, s *session, msg jsonrpc.Message) error {
 	if strings.HasPrefix(msg.Method, mcp.NotifyTask+"/") {
 		return nil
@@ -148,16 +146,15 @@ func (h *Handler) forwardNotification(ctx context.Context, s *session, msg jsonr
 	return h.Upstream.Notify(ctx, s.upstreamSession(ctx), shim.Notification{Method: msg.Method, Params: msg.Params})
 }
 
-// ServeGET opens the stream on which a session hears what belongs to no
-// request (X4). There is one per session: a second opener is refused with 409, as
-// the official SDKs' servers do. Taking the stream over instead would set two
-// clients that share a session to taking it from each other for ever. But a stream whose
-// replica was killed, or whose client does not read, gives no sign of life within holderPatience, and is taken over:
-// the TypeScript SDKs try again for 2.5 s, and hear nothing any more then.
+// ServeGET opens the stream on which a session hears what is outside of its requests (X4). A session has one. A
+// second opener is refused with 409, as the official SDKs' servers do: if it took the stream over, two clients
+// that share a session would take it from each other for ever. A stream is taken over if it gives no sign of
+// life within holderPatience, because its replica was killed or its client does not read: the TypeScript SDKs
+// try again for 2.5 s, and then hear nothing more.
 //
-// Events have ids once the stream has been open for resume_after: an id makes clients
-// come back with Last-Event-ID (X8, protocol.md C 7), which they may do at any replica,
-// and take the stream along. docs/design/sessions.md has the cases.
+// Events have ids once the stream has been open for resume_after. An id makes clients come back with
+// Last-Event-ID (X8, protocol.md C 7), to any replica, which then becomes the holder of the stream.
+// docs/design/sessions.md has the cases.
 func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Principal) {
 	if !wire.AcceptsStream(r.Header) {
 		h.refuseRequest(w, jsonrpc.ID{}, wire.Refused(http.StatusNotAcceptable, "Accept must list "+mcp.TypeSSE))
@@ -197,8 +194,8 @@ func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Princi
 	h.writeGET(ctx, w, g, hold, p)
 }
 
-// writeGET writes the stream, until its client goes, the session ends, another replica
-// takes it, or the gateway closes.
+// writeGET writes the stream until its client goes, the session ends, another replica takes it, or the gateway
+// closes.
 func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, g *writer, hold *getHold, p shim.Principal) {
 	s, interval := g.s, h.Global.KeepAlive
 	out := eventstream.NewWriter(w, eventstream.Options{WriteTimeout: wire.WriteTimeout, KeepAlive: interval})

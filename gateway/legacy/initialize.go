@@ -16,12 +16,12 @@ import (
 	"taskgate/shim"
 )
 
-// legacyVersions are those that clients can have here, newest first (design.md
-// 0.1). 2024-11-05 is not among them: over HTTP its transport is another.
+// legacyVersions are the versions that clients can have here, newest first (design.md 0.1).
+// 2024-11-05 has another transport over HTTP.
 var legacyVersions = []string{mcp.Version20251125, mcp.Version20250618, mcp.Version20250326}
 
-// negotiateVersion answers the version a client wishes: the same, or the latest of its
-// era, and never a modern one (X7). Over stdio 2024-11-05 is one of them.
+// negotiateVersion returns the version that a client wishes if it is of the legacy era, and the
+// latest of that era otherwise (X7). Over stdio 2024-11-05 can be had too.
 func negotiateVersion(wish string, stdio bool) string {
 	if stdio && wish == mcp.Version20241105 {
 		return wish
@@ -34,8 +34,8 @@ func negotiateVersion(wish string, stdio bool) string {
 	return legacyVersions[0]
 }
 
-// initializeSession makes a session, and one for it upstream, and answers with what that
-// server is.
+// initializeSession makes a session, and one for it upstream, and answers with a description of
+// that server.
 func (h *Handler) initializeSession(w http.ResponseWriter, r *http.Request, p shim.Principal, msg jsonrpc.Message) {
 	var st sessionState
 	var err error
@@ -52,7 +52,7 @@ func (h *Handler) initializeSession(w http.ResponseWriter, r *http.Request, p sh
 	defer h.Calls.Leave(p.Owner())
 	s, err := h.Sessions.createSession(r.Context(), st)
 	if err != nil {
-		if _, full := errors.AsType[*shim.BusyError](err); !full { // of that there is a metric, and a client can make as many as it likes
+		if _, full := errors.AsType[*shim.BusyError](err); !full { // a metric counts these, and a client can cause any number of them
 			h.Log.WarnContext(r.Context(), "no session could be made", "err", err)
 		}
 		h.refuseRequest(w, msg.ID, sessionFailure(err))
@@ -61,8 +61,8 @@ func (h *Handler) initializeSession(w http.ResponseWriter, r *http.Request, p sh
 	defer s.endUse()
 	ctx, op := h.Telemetry.Start(r.Context(), r, wire.Request{Msg: msg, Version: st.Version, Upstream: h.Name, SessionID: s.id})
 	defer op.End()
-	// No keep-alive: once a stream has begun, the headers, and with them the
-	// session's id, would be out before it is known that there is a session.
+	// There is no keep-alive: a stream that has begun sends the headers, and with them the
+	// session's id, before it is known that there is a session.
 	x := wire.NewExchange(w, r, wire.ExchangeOptions{Version: st.Version, Op: op})
 	defer x.Close()
 	server, err := h.Upstream.Describe(ctx, s.upstreamSession(ctx))
@@ -73,10 +73,10 @@ func (h *Handler) initializeSession(w http.ResponseWriter, r *http.Request, p sh
 		})
 	}
 	if err != nil {
-		if !wire.FailureOf(st.Version, err).Refuses() { // that is how signing in begins
+		if !wire.FailureOf(st.Version, err).Refuses() { // signing in begins this way
 			h.Log.WarnContext(ctx, "initialize failed upstream", "err", err)
 		}
-		_ = h.Sessions.endSession(context.WithoutCancel(ctx), s.id, sessionState{}) // nobody has its id; idle time ends it otherwise
+		_ = h.Sessions.endSession(context.WithoutCancel(ctx), s.id, sessionState{}) // the client has no id of it; idle time ends it otherwise
 		x.Fail(msg.ID, err)
 		return
 	}
@@ -88,8 +88,8 @@ func (h *Handler) initializeSession(w http.ResponseWriter, r *http.Request, p sh
 	x.Result(msg.ID, h.WithInstructions(clientOf(st, p), translate.InitializeResult(st.Version, server, h.Identity(), own)))
 }
 
-// readIntroduction reads what a client says of itself. Of what it must say, only the
-// version is needed here: capabilities and clientInfo that are missing mean none.
+// readIntroduction reads what a client says of itself. Only the version must be there: missing
+// capabilities or clientInfo count as empty.
 func (h *Handler) readIntroduction(p shim.Principal, params json.RawMessage, stdio bool) (sessionState, error) {
 	wish, ok := jsonrpc.GetString(params, "protocolVersion")
 	if !ok {

@@ -9,10 +9,10 @@ import (
 	"taskgate/shim"
 )
 
-// Modes answers calls of tasks in other ways than 2025-11-25 has, to clients that agree to that at
-// initialize. gateway/modes has those of SEP-1905.
+// Modes answers calls of tasks in ways that 2025-11-25 does not have, to clients that agree to them
+// at initialize. gateway/modes has those of SEP-1905.
 type Modes interface {
-	// Declare adds to the capability of tasks that a session is offered.
+	// Declare returns the capability of tasks that a session is offered, with the modes added.
 	Declare(tasks json.RawMessage) json.RawMessage
 	// Answer answers a tools/call or a tasks/result of a session that can make tasks.
 	Answer(ctx context.Context, r ModesRequest) (json.RawMessage, error)
@@ -31,7 +31,7 @@ type ModesRequest struct {
 	Send func(result json.RawMessage) error
 }
 
-// inMode has Modes answer a request, where there are any.
+// inMode has Modes answer a request, if the handler has them.
 func inMode(serve serve) serve {
 	return func(q *request, ctx context.Context) (json.RawMessage, error) {
 		if q.h.Modes == nil || !q.h.offersTasks(q.state.Version) {
@@ -48,7 +48,7 @@ func inMode(serve serve) serve {
 	}
 }
 
-// serveAs answers a request that this one stands for.
+// serveAs answers the request with another method and other params.
 func (q *request) serveAs(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	as := *q
 	as.msg.Method, as.msg.Params = method, params

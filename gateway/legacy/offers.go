@@ -16,14 +16,14 @@ func (h *Handler) takesPartials(st sessionState) bool {
 	return jsonrpc.IsObject(partial) && h.offersTasks(st.Version)
 }
 
-// clientOf is what decides how a slow call of the client of a session is answered.
+// clientOf returns what decides how a slow call of the session's client is answered.
 func clientOf(st sessionState, p shim.Principal) endpoint.Client {
 	_, declares := jsonrpc.Get(st.Capabilities, "tasks")
 	return endpoint.Client{Info: st.ClientInfo, Tasks: declares || p.NoTasks}
 }
 
-// ownTasks is the capability of a gateway that makes tasks (L1), with partial results (P8), and
-// response modes where it offers them; nil where sessions of this version can make no tasks.
+// ownTasks is the task capability of a gateway that makes tasks (L1), with partial results (P8)
+// and, if it offers them, response modes; nil if sessions of this version can make no tasks.
 func (h *Handler) ownTasks(version string) json.RawMessage {
 	if !h.offersTasks(version) {
 		return nil
@@ -35,8 +35,7 @@ func (h *Handler) ownTasks(version string) json.RawMessage {
 	return own
 }
 
-// showsPartials reports whether calls of a tool, as tasks, may have partial results
-// (P9).
+// showsPartials reports whether calls of a tool may have partial results as tasks (P9).
 func (h *Handler) showsPartials(tool string) bool {
 	return h.MayBeTask(tool) && h.Config.Tool(tool).Progress != config.ProgressOff
 }

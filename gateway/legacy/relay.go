@@ -16,13 +16,12 @@ import (
 	"taskgate/shim/dialect"
 )
 
-// errAsks: a server asks for input, and this client cannot be asked.
+// errAsks says that a server asks for input, and that this client cannot be asked.
 var errAsks = &shim.UpstreamError{Kind: shim.KindProtocol, Message: "the server asks for input that this client cannot give"}
 
-// callTool runs a tools/call. It becomes a task if the client says so, and
-// blocks otherwise, whatever the tool's policy is, unless it outlasts what clients
-// without tasks can wait for (design.md 0.10). It goes on when the client's
-// connection is lost, which is no cancellation (X3).
+// callTool runs a tools/call. It becomes a task if the client says so. Otherwise it blocks, under
+// any policy of the tool, for as long as clients without tasks can wait (design.md 0.10). It goes
+// on when the client's connection is lost, which is no cancellation (X3).
 func (q *request) callTool(ctx context.Context) (json.RawMessage, error) {
 	if q.name == "" {
 		return nil, wire.InvalidParams("params.name must be a string")
@@ -62,7 +61,6 @@ func (q *request) callTool(ctx context.Context) (json.RawMessage, error) {
 	return q.showReply(ctx, server, a.Reply)
 }
 
-// describeCaller is what decides how a slow call of the client is answered.
 func (q *request) describeCaller() endpoint.Client { return clientOf(q.state, q.principal) }
 
 // makeCall makes a call during which the client may be asked.
@@ -82,13 +80,14 @@ func (q *request) makeCall(ctx context.Context, c shim.Call) (shim.Answered, err
 	return q.h.Shim.Call(ctx, c)
 }
 
-// relayRequest passes on any other request, known or not.
+// relayRequest passes on any other request, known or unknown.
 func (q *request) relayRequest(ctx context.Context) (json.RawMessage, error) {
 	server, err := q.h.Upstream.Describe(ctx, q.s.upstreamSession(ctx))
 	if err != nil {
 		return nil, err
 	}
-	// A modern server may want to be called again, whoever asks it (protocol.md 2.7).
+	// A modern server may want to be called again, even if the client cannot be asked (protocol.md
+	// 2.7).
 	if q.waysToAsk(false) != shim.AskNever || server.Era == mcp.Modern && mcp.MayRequireInput(q.msg.Method) {
 		a, err := q.makeCall(ctx, shim.Call{Request: q.upstreamRequest(ctx, server.Era)})
 		if err != nil {
@@ -103,7 +102,7 @@ func (q *request) relayRequest(ctx context.Context) (json.RawMessage, error) {
 	return q.showReply(ctx, server, reply)
 }
 
-// showReply is an upstream's reply as this client may see it.
+// showReply returns an upstream's reply as this client may see it.
 func (q *request) showReply(ctx context.Context, server upstream.Server, reply shim.Reply) (json.RawMessage, error) {
 	if reply.Error != nil && reply.Error.Code == mcp.CodeURLElicitation && q.state.Version < mcp.Version20251125 {
 		reply = translate.URLRequired(q.msg.Method, reply.Error)
@@ -111,7 +110,7 @@ func (q *request) showReply(ctx context.Context, server upstream.Server, reply s
 	switch {
 	case reply.Error != nil:
 		return nil, reply.Error
-	case reply.InputRequired: // was not asked for (Request.Relay)
+	case reply.InputRequired: // the request excluded it (Request.Relay)
 		return nil, errAsks
 	case !jsonrpc.IsObject(reply.Result):
 		return nil, translate.NotMCP(errors.New("the result of " + q.msg.Method + " is not an object"))
@@ -135,10 +134,10 @@ func (q *request) showReply(ctx context.Context, server upstream.Server, reply s
 	return result, nil
 }
 
-// showsWrapped reports whether an object that a tool of a modern server returned
-// has to be wrapped because legacy clients see the tool's output schema wrapped.
-// Where the tools cannot be listed just now it stays as it is: better a result
-// that a strict client refuses than none. A schema that is not listed wraps nothing.
+// showsWrapped reports whether the object that a tool of a modern server returned has to be
+// wrapped, because legacy clients see the tool's output schema wrapped. If the tools cannot be
+// listed just now, the object stays as it is: a strict client refuses that result, which is better
+// than no result. A tool without a listed schema is not wrapped.
 func (q *request) showsWrapped(ctx context.Context, name string, result []byte) bool {
 	if _, ok := jsonrpc.Get(result, "structuredContent"); !ok || q.h.HidesOutput(name, q.describeCaller()) {
 		return false
@@ -151,7 +150,6 @@ func (q *request) showsWrapped(ctx context.Context, name string, result []byte) 
 	return ok && translate.NeedsWrap(schema)
 }
 
-// upstreamRequest is the request for the upstream.
 func (q *request) upstreamRequest(ctx context.Context, era mcp.Era) shim.Request {
 	level := anyLevel
 	if era == mcp.Modern {
@@ -169,14 +167,13 @@ func (q *request) upstreamRequest(ctx context.Context, era mcp.Era) shim.Request
 	}
 }
 
-// anyLevel stands in for the level towards a legacy upstream. It is none, so every
-// message passes, and the server is asked for none: that is the client's own
-// matter, whose logging/setLevel is passed on, and before that the server's, which
-// may decide what it sends (S25:server/utilities/logging).
+// anyLevel stands in for the log level towards a legacy upstream: every message passes, and the
+// gateway sets no level at the server. The client sets it by its own logging/setLevel, which is
+// passed on; until then the server decides what it sends (S25:server/utilities/logging).
 const anyLevel = "any"
 
-// newSink is where the upstream's messages of this request go. That the client does not take
-// them, or has gone, is no reason to stop (X3).
+// newSink is where the upstream's messages of this request go. The call goes on if the client
+// refuses them or has gone (X3).
 func (q *request) newSink() endpoint.Sink {
 	return endpoint.NewSink(q.out.Notify, q.token, func(level string) bool {
 		return loudEnough(level, q.s.currentState().LogLevel)

@@ -8,11 +8,10 @@ import (
 	"taskgate/shim"
 )
 
-// Between two streams of a client, what was asked on the first may be answered, withdrawn,
-// or out of time. So who goes on with a stream leaves that out.
+// Between two streams of a client, a question asked on the first may be answered, withdrawn, or out
+// of time. A stream that goes on leaves such questions out.
 
-// replay knows which of the messages with which a stream goes on ask what nobody waits
-// for any more.
+// replay finds the messages of a resumed stream that ask settled questions.
 type replay struct {
 	e    *endpoint.Endpoint
 	s    *session
@@ -24,7 +23,7 @@ func newReplay(e *endpoint.Endpoint, s *session, p shim.Principal) *replay {
 	return &replay{e: e, s: s, p: p, open: make(map[shim.ID]map[string]bool)}
 }
 
-// isStale reports whether a message does. While that cannot be known, it does not.
+// isStale reports whether a message asks a settled question; false while the store cannot say.
 func (r *replay) isStale(ctx context.Context, message []byte) bool {
 	call, key, over, ok := readQuestion(message)
 	if !ok || over {

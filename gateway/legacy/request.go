@@ -34,16 +34,15 @@ type request struct {
 	op        *wire.Operation
 	client    context.Context // ends when the client's connection does
 	log       *eventLog       // of its answer
-	// land takes the request from those in flight: before it is answered, since a
-	// client may use its id again as soon as it has the answer.
+	// land takes the request from those in flight. It runs before the answer goes out, since a client may use
+	// the id again as soon as it has the answer.
 	land func()
-	// leave takes it from the calls that the limit counts; nil before enter.
+	// leave takes it from the calls that the limit counts; nil before enterCalls.
 	leave func()
 }
 
-// methods are the methods that are not simply passed on. A nil entry does
-// not exist for a legacy client: it belongs to the modern era, and a server that
-// knows both might take it for something else.
+// methods are the methods that are not simply passed on. A nil entry is answered as an unknown method: it
+// belongs to the modern era, and a server that knows both eras might misunderstand it.
 var methods = map[string]serve{
 	mcp.MethodPing:                 (*request).answerPing,
 	mcp.MethodToolsCall:            inMode((*request).callTool),
@@ -59,8 +58,8 @@ var methods = map[string]serve{
 	mcp.MethodTasksUpdate: nil, mcp.MethodDiscover: nil, mcp.MethodListen: nil,
 }
 
-// uncounted are the methods that are none of the calls in flight, which have a limit: they wait
-// for no server and no task.
+// uncounted are the methods outside of the limit on calls in flight: they wait neither for a server nor for a
+// task.
 var uncounted = map[string]bool{
 	mcp.MethodPing: true, mcp.MethodTasksGet: true, mcp.MethodTasksList: true, mcp.MethodTasksCancel: true,
 }
@@ -90,8 +89,7 @@ func newLegacyRequest(h *Handler, s *session, p shim.Principal, msg jsonrpc.Mess
 	jsonrpc.Pick(msg.Params, []string{"_meta", mcp.NameParam(msg.Method), "task", "requestState"}, params[:])
 	q.meta, q.task, q.retry = params[0], params[2], params[3]
 	q.name, _ = jsonrpc.String(params[1])
-	// A token that is neither string nor number is none, nor is one that is too long to be
-	// kept and repeated.
+	// A token must be a string or a number, and short enough to be kept and repeated; any other one is ignored.
 	if token, ok := jsonrpc.Get(q.meta, mcp.MetaProgressToken); ok {
 		if id, err := jsonrpc.ParseID(token); err == nil && !id.Long() {
 			q.token = token
@@ -100,11 +98,10 @@ func newLegacyRequest(h *Handler, s *session, p shim.Principal, msg jsonrpc.Mess
 	return q
 }
 
-// canResume reports whether the client can come back for the answer if its connection
-// breaks.
+// canResume reports whether the client can come back for the answer if its connection breaks.
 func (q *request) canResume() bool { return q.log.on.Load() }
 
-// enterCalls counts a request among the calls in flight, if there is room for one more.
+// enterCalls counts a request among the calls in flight. It fails if there is no room.
 func (q *request) enterCalls() error {
 	q.leave = func() {}
 	if uncounted[q.msg.Method] {
@@ -118,9 +115,9 @@ func (q *request) enterCalls() error {
 	return nil
 }
 
-// beginRequest puts a request under observation and among those in flight. Where there is no room
-// for it, or its id is in use, it is answered at once, and the context is nil: two answers
-// with one id could not be told apart. end is to be called in any case.
+// beginRequest puts a request under observation and among those in flight. If there is no room for it, or if
+// its id is in use, it answers the request with an error, and ctx is nil: two answers with one id look the
+// same. The caller calls end in any case.
 func (q *request) beginRequest(r *http.Request) (ctx context.Context, end func()) {
 	q.client = r.Context()
 	ctx, q.op = q.h.Telemetry.Start(r.Context(), r, wire.Request{
@@ -149,8 +146,7 @@ func (q *request) beginRequest(r *http.Request) (ctx context.Context, end func()
 	}
 }
 
-// answerRequest serves a request and answers it, unless there is nobody who waits
-// for an answer.
+// answerRequest serves a request and answers it, if its client still waits.
 func (q *request) answerRequest(ctx context.Context) {
 	serve, known := methods[q.msg.Method]
 	var result json.RawMessage
@@ -183,10 +179,10 @@ func (q *request) answerRequest(ctx context.Context) {
 	}
 }
 
-// answerError answers with an error. Of the statuses 400 is kept, for what is wrong with the
-// message itself, those of a call which did not begin, because this replica stops or has no
-// room, and those of a server that wants its client to sign in. To a legacy client 404 means that its session is gone (X6), and of others it does not
-// read the body.
+// answerError answers with an error. It keeps three statuses: 400 for a wrong message, 429 and 503 for a call
+// that did not begin because this replica is full or stops. The status of a server that wants its client to
+// sign in is kept too. To a legacy client 404 means that its session is gone (X6), and it does not read the
+// body of other errors.
 func (q *request) answerError(err error) {
 	q.h.Telemetry.Refused(q.client, err)
 	f := wire.FailureOf(q.state.Version, err)
@@ -200,14 +196,14 @@ func (q *request) answerError(err error) {
 	q.out.Error(q.msg.ID, f.Code, f.Message, f.Data, status)
 }
 
-// strayState reports whether a request comes with a state of a gateway, which nobody
-// gave to a client of this era: it cannot come back to a call (design.md 0.18).
+// strayState reports whether a request comes with a state of a gateway. Clients of this era get none, so it
+// cannot lead back to a call (design.md 0.18).
 func (q *request) strayState() bool {
 	state, _ := jsonrpc.String(q.retry)
 	return mcp.MayRequireInput(q.msg.Method) && translate.OfGateway(state)
 }
 
-// answerPing answers a ping: it asks whether this connection works (protocol.md 7.5).
+// answerPing answers a ping, which asks whether this connection works (protocol.md 7.5).
 func (q *request) answerPing(context.Context) (json.RawMessage, error) {
 	return json.RawMessage(`{}`), nil
 }
@@ -220,7 +216,7 @@ func newLog(ctx context.Context, q *request, x *wire.Exchange, stream string) *e
 	}
 }
 
-// startLog begins to count the time of an answer to a request.
+// startLog makes the log of an answer, which begins to store messages after a time.
 func startLog(ctx context.Context, q *request, x *wire.Exchange, after time.Duration) *eventLog {
 	l := newLog(ctx, q, x, rand.Text()[:16])
 	l.mu.Lock() // the timer must not see a half-made log

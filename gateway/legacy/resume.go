@@ -14,14 +14,13 @@ import (
 	"taskgate/shim"
 )
 
-// askAgain is after what time the replica of a stream that is resumed is asked again whether it still writes it.
+// askAgain is the time between two questions to the replica of a resumed stream whether it still writes it.
 const askAgain = 30 * time.Second
 
-// serveResume goes on with the answer to a request whose stream broke (X8): it sends
-// what that stream had after the client's last event, from the log, which any replica
-// can read, and what it gets from then on, until the answer is complete. An answer that
-// only waits for a task is given here from now on. A stream that the session does not have
-// is empty, whoever else may have it: nothing is learned from its end.
+// serveResume goes on with the answer to a request whose stream broke (X8). It sends what the log has after the
+// client's last event, at any replica, and then what is added until the answer is complete. If the answer only
+// waits for a task, this replica answers from now on. A stream that the session does not have is shown as
+// empty, so a stranger learns nothing from its end.
 func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session, p shim.Principal, stream string, no int64) {
 	ctx, done, err := h.Streams.Open(r.Context(), p.Owner())
 	defer done()
@@ -49,7 +48,7 @@ func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session
 	err = t.writeUntilEnd(ctx, resumeCheck, func(state string, note []byte) bool {
 		switch {
 		case state == "lost":
-			// The answers are in the log then; or it is looked again.
+			// The answers are in the log then; otherwise the next round tries again.
 			_, _ = s.table.store.Bury(ctx, s.id, stream, lastWords(replicaLost))
 		case state == "open" && time.Since(asked) >= askAgain:
 			asked = time.Now()
@@ -62,9 +61,9 @@ func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session
 	}
 }
 
-// isHeard reports whether the client has all of a stream that has ended. Such a client is told
-// to come no more (204, as an EventSource is). The TypeScript SDK 1.32.2 comes, since errors are no
-// answers to it, and takes an empty stream for one that broke.
+// isHeard reports whether the client has all of a stream that has ended. Such a client is told by 204 to come
+// no more (as an EventSource is). The TypeScript SDK 1.32.2 comes since it takes errors for no answers, and an
+// empty stream for a broken one.
 func (s *session) isHeard(ctx context.Context, stream string, no int64) bool {
 	ctx, cancel := s.table.withPatience(ctx)
 	defer cancel()
@@ -72,8 +71,8 @@ func (s *session) isHeard(ctx context.Context, stream string, no int64) bool {
 	return err == nil && len(more) == 0
 }
 
-// waitOf is the request that is answered on a stream, if its answer only waits for a task,
-// and the state and the note of the stream. While the store is away it is not known.
+// waitOf returns the request that is answered on a stream if its answer only waits for a task, and the state
+// and the note of the stream. The request is nil also while the store is away.
 func (h *Handler) waitOf(ctx context.Context, s *session, p shim.Principal, stream string) (q *request, state string, note []byte) {
 	ctx, cancel := s.table.withPatience(ctx)
 	defer cancel()
@@ -92,8 +91,8 @@ func (h *Handler) waitOf(ctx context.Context, s *session, p shim.Principal, stre
 	return newLegacyRequest(h, s, p, msg), state, note
 }
 
-// serveWait answers a request that waits for a task, on the stream that its client has
-// resumed. Whoever answered it before does so no more.
+// serveWait answers a request that waits for a task, on the stream that its client has resumed. The replica
+// that answered it before stops.
 func (h *Handler) serveWait(w http.ResponseWriter, r *http.Request, q *request, stream string, note []byte, no int64) {
 	if err := q.enterCalls(); err != nil { // before the stream is taken over: its client may come again
 		h.refuseRequest(w, jsonrpc.ID{}, err)
@@ -125,8 +124,8 @@ func (h *Handler) serveWait(w http.ResponseWriter, r *http.Request, q *request, 
 	}
 }
 
-// resumeStream makes this replica the one that keeps the stream, and sends what its log has after
-// a message. It reports whether the answer is among that.
+// resumeStream makes this replica the one that keeps the stream, and sends what its log has after message no.
+// It reports whether the answer is among that.
 func (l *eventLog) resumeStream(ctx context.Context, no int64, r *replay) (answered bool, err error) {
 	ctx, cancel := l.s.table.withPatience(ctx)
 	defer cancel()

@@ -13,122 +13,115 @@ import (
 	"taskgate/shim"
 )
 
-// Sessions keeps the states of client sessions (protocol.md X6) between
-// requests. A state is opaque to it. It speaks of standard types only, so that a
-// store that does not know this package can implement it too.
+// Sessions keeps the states of client sessions between requests (protocol.md X6). It does not read them. It
+// uses standard types only, so that a store outside of this module can implement it too.
 //
-// Every error means that the sessions cannot be read or written just now, never
-// that one does not exist; *shim.BusyError means that there is no room.
+// An error means that the sessions cannot be read or written just now; *shim.BusyError means that there is no
+// room. A missing session is no error.
 type Sessions interface {
-	// Get returns the state of a session and its revision; revision 0 says that
-	// there is no such session. Get counts as use, and begins the idle time anew.
+	// Get returns the state of a session and its revision, which is 0 for an unknown session. Get counts as
+	// use, and begins the idle time anew.
 	Get(ctx context.Context, id string) (state []byte, rev int64, err error)
 
-	// Make makes a session of an owner, or of nobody who is known by name (""), and
-	// returns its revision; 0 if there is one with this id.
+	// Make makes a session of an owner ("" for a caller without a name), and returns its revision; 0 if the id
+	// is in use.
 	Make(ctx context.Context, id, owner string, state []byte) (int64, error)
 
-	// Put stores the state where the revision still is rev, and returns the new
-	// revision. Revisions tell states apart, and have no order: each write makes one that
-	// was never before. It returns 0 and changes nothing if the revision has moved on, or
-	// there is no such session.
+	// Put stores the state if the revision still is rev, and returns the new revision. Each write makes a
+	// revision that is used once; revisions tell states apart, and have no order. Put returns 0 and changes
+	// nothing if the session has another revision or is gone.
 	Put(ctx context.Context, id string, rev int64, state []byte) (int64, error)
 
-	// Delete ends a session. It is no error if there is none.
+	// Delete ends a session; an unknown id is no error.
 	Delete(ctx context.Context, id string) error
 
-	// Signal sends a signal to the replicas that know a session. The store passes the text on,
-	// and knows nothing of what it means. The token goes with it, and is stored nowhere: who hears the
-	// signal later hears it without the token.
+	// Signal sends a signal to the replicas that know a session. The store passes the text on unread. The token
+	// goes with the event only, and is stored nowhere: a replica that reads the signal later gets it without
+	// the token.
 	Signal(ctx context.Context, id, text, token string) error
 
 	// Logs are kept of the streams of a session, so that a client can resume one.
 	Logs
 
-	// Run ends idle sessions until ctx ends. It asks busy for each whether this
-	// replica still holds streams or calls of it, which keep a session from being
-	// idle, and tells ended of each that is gone other than by Delete here, on every
-	// replica that knew it, with the state that it last had there, and signal of each signal that was sent for a session that
-	// is known here, possibly more than once, with the time here at which it was sent.
-	// None of them may block, and busy must not call back.
+	// Run ends idle sessions until ctx ends.
+	//
+	// It asks busy of each session whether this replica still holds streams or calls of it, which keep it from
+	// being idle. It tells ended, on every replica that knew it, of each session that ended other than by
+	// Delete here, with the last state known there. It tells signal, possibly more than once, of each signal
+	// for a session known here, with the local time at which it was sent. None of the three may block, and busy
+	// must not call back.
 	Run(ctx context.Context, busy func(id string) bool, ended func(id string, state []byte), signal func(id, text, token string, at time.Time)) error
 }
 
-// Logs keeps what goes out on the streams of sessions, within bounds, so that any
-// replica can go on with a stream that broke (X8). Messages of all streams of a
-// session are numbered together, and no number is given out twice. Nothing is kept of a session that is not there.
+// Logs keeps the messages of the streams of sessions, within bounds, so that any replica can go on with a
+// stream that broke (X8). The messages of all streams of a session are numbered together, and each number is
+// used once. Only sessions that exist have logs.
 type Logs interface {
 	HeldLogs
 
-	// Post is Append from any replica, also to a stream that nobody keeps; 0 only where
-	// it has ended.
+	// Post is Append from any replica, also to a stream without a holder. It returns 0 only if the stream has
+	// ended.
 	Post(ctx context.Context, id, stream string, message []byte) (no int64, err error)
 
-	// Bury ends a stream whose replica is gone, with the messages that last makes of its
-	// note and of what it had. It reports false, and changes nothing, where the stream is
-	// not lost, or has changed meanwhile. A replica that was only slow adds nothing more.
+	// Bury ends a stream whose replica is gone, with the messages that last makes of its note and of its
+	// messages. It returns false and changes nothing if the stream has a replica, or has changed meanwhile. A
+	// replica that was only slow adds nothing more.
 	Bury(ctx context.Context, id, stream string, last func(note []byte, had [][]byte) [][]byte) (buried bool, err error)
 
-	// Since hands over the messages that a stream got after a number, and returns
-	// what has become of it: "open", "left", "ended", "lost" if its replica is gone, with
-	// its note, or "" if the session has no such stream. A stream that is over is known
-	// for as long as the bounds keep what came last. A message is nil where some of any
-	// stream may be missing, since the store came back older. Its number is below the one
-	// that was given where that is newer than the log: the reader goes on from the end.
+	// Since calls on with each message that a stream got after a number. It returns the state of the stream:
+	// "open", "left", "ended", "lost" if its replica is gone, each with its note, or "" for an unknown stream.
+	// A stream that is over is known for as long as the bounds keep its last message.
+	//
+	// A nil message is a gap: messages of any stream may be missing there, since the store came back older. Its
+	// number is below the given one if that is newer than the log: the reader goes on from the end.
 	Since(ctx context.Context, id, stream string, after int64, on func(no int64, message []byte)) (state string, note []byte, err error)
 
 	// State is Since without the messages.
 	State(ctx context.Context, id, stream string) (state string, note []byte, err error)
 
-	// Watch calls wake once when watching has begun, and then whenever a stream of the
-	// session may have a new message or its state may have changed, until ctx ends. wake
-	// must neither block nor call back.
+	// Watch calls wake once when watching has begun, and then for each possible change of the messages or the
+	// state of a stream of the session, until ctx ends. wake must return at once, and must not call back.
 	Watch(ctx context.Context, id string, wake func())
 }
 
 // HeldLogs is the part of Logs for the replica that keeps a stream.
 type HeldLogs interface {
-	// Open makes this replica the one that keeps a stream, and returns the number that
-	// its messages come after. The note is for whoever finds the stream without its
-	// replica.
+	// Open makes this replica the holder of a stream, and returns the number before its first message. The note
+	// is for a replica that finds the stream without its holder.
 	Open(ctx context.Context, id, stream string, note []byte) (after int64, err error)
 
-	// Note changes the note of a stream, and reports false where this replica does not
-	// keep the stream any more.
+	// Note changes the note of a stream. It returns false if this replica is no longer the holder.
 	Note(ctx context.Context, id, stream string, note []byte) (kept bool, err error)
 
-	// Append adds a message to a stream and returns its number; 0 where this replica
-	// does not keep the stream, or it has ended. A stream that nobody knows, since the store came back
-	// older, is kept from then on. shim.ErrNotFound for a session that is not there. It is called for one message of
-	// a stream after the other.
+	// Append adds a message to a stream and returns its number; 0 if this replica is not the holder, or if the
+	// stream has ended. An unknown stream is kept from then on, since the store may have come back older.
+	// shim.ErrNotFound for an unknown session. The caller appends the messages of a stream one after the other.
 	Append(ctx context.Context, id, stream string, message []byte) (no int64, err error)
 
-	// Ask is Append for a message that asks a question. Where this asker has asked it on
-	// this stream, nothing is added: its first reply was lost. An asker is one client on one
-	// connection. Where another stream has the question, nothing is added, and holder is
-	// that one. A stream has a question
-	// until it is left, or named as void. If it has ended, the client has the question,
-	// unless the client had gone by then.
+	// Ask is Append for a message that asks a question. An asker is one client on one connection. If this asker
+	// has asked the question on this stream, nothing is added: the first reply was lost. If another stream has
+	// the question, nothing is added, and holder is that stream. A stream has a question until it is left, or
+	// named as void. If it has ended, has is whether the client has the question: it has if it was still there
+	// at the end.
 	Ask(ctx context.Context, id, stream, asker, question, void string, message []byte) (no int64, holder string, has bool, err error)
 
-	// Finish says that nothing more comes on a stream, if this replica keeps it, and
-	// whether its client had gone before.
+	// Finish ends a stream, if this replica is the holder. gone is whether its client had gone before.
 	Finish(ctx context.Context, id, stream string, gone bool) error
 
-	// Leave gives a stream up, if this replica keeps it: whoever opens it again goes on
-	// from what the note says.
+	// Leave gives a stream up, if this replica is the holder. A replica that opens it again goes on from the
+	// note.
 	Leave(ctx context.Context, id, stream string, note []byte) error
 }
 
-// sessionState is what is stored of a session: all that another request of it,
-// or another replica, has to know.
+// sessionState is what is stored of a session, for its other requests and for other replicas.
 type sessionState struct {
-	// Upstream and Owner bind the session: to the endpoint it was made at, and to
-	// who made it. Anyone else gets the answer for an unknown id (Z7).
+	// Upstream and Owner bind the session to the endpoint at which it was made, and to its maker. Another
+	// caller gets the answer for an unknown id (Z7).
 	Upstream string `json:"upstream"`
 	Owner    string `json:"owner,omitempty"`
-	// Opaque says that only the server knows whose the token was that the session has begun with. Then, and
-	// where nobody has signed in, the server decides who else may use it: Token is whose token it has taken last.
+	// Opaque says that only the server knows the owner of the token with which the session began. The server
+	// then decides who else may use the session, as it does while nobody has signed in. Token is the owner of
+	// the token that it took last.
 	Opaque bool   `json:"opaque,omitempty"`
 	Token  string `json:"token,omitempty"`
 
@@ -138,13 +131,12 @@ type sessionState struct {
 	Capabilities json.RawMessage `json:"capabilities,omitempty"`
 	ClientInfo   json.RawMessage `json:"clientInfo,omitempty"`
 
-	// Legacy says that the server spoke the legacy era when the session began. If it speaks
-	// both, the session stays in the one in which it began.
+	// Legacy says that the server spoke the legacy era when the session began. A server that speaks both eras
+	// keeps the first one for the session.
 	Legacy bool `json:"legacy,omitempty"`
 
-	// Since is when the session was made, in seconds of Unix time by the clock of the replica that
-	// made it, and Maker the name of that (Table.name), which measures how long the session was.
-	// Both are for a metric alone.
+	// Since is when the session was made, in seconds of Unix time by the clock of its maker. Maker is the name
+	// of that replica (Table.name), which measures how long the session lasted. Both serve one metric.
 	Since int64  `json:"since,omitempty"`
 	Maker string `json:"maker,omitempty"`
 
@@ -152,15 +144,14 @@ type sessionState struct {
 	LogLevel string `json:"logLevel,omitempty"`
 	// Subscriptions are the URIs of resources/subscribe, sorted.
 	Subscriptions []string `json:"subscriptions,omitempty"`
-	// Tasks are those made in the session of whose end its client has not been
-	// told, oldest first (L34).
+	// Tasks are the tasks of the session whose end its client has yet to hear, oldest first (L34).
 	Tasks []shim.ID `json:"tasks,omitempty"`
 	// SessionQuestions are the records of what the server asks outside of any call.
 	SessionQuestions []shim.ID `json:"sessionQuestions,omitempty"`
 }
 
-// withSubscription returns the state with a URI added to, or removed from, its
-// subscriptions. The list of the old state is not changed: others may read it.
+// withSubscription returns the state with a URI added to, or removed from, its subscriptions. The old list
+// stays as it is: others may read it.
 func (st sessionState) withSubscription(uri string, on bool) sessionState {
 	i, found := slices.BinarySearch(st.Subscriptions, uri)
 	switch {
@@ -172,8 +163,8 @@ func (st sessionState) withSubscription(uri string, on bool) sessionState {
 	return st
 }
 
-// maxSessionBytes is how large what is stored of a session may be, without its log: above all what
-// its client says of itself, and its subscriptions. Every request reads it.
+// maxSessionBytes bounds what is stored of a session without its log: mostly what its client says of itself,
+// and its subscriptions. Every request reads it.
 const maxSessionBytes = 64 << 10
 
 // stateLimits bound what a client can have stored with its session.
@@ -186,9 +177,8 @@ type stateLimits struct {
 // sessionLimits are those of every session.
 var sessionLimits = stateLimits{bytes: maxSessionBytes, subscriptions: endpoint.MaxSubscriptions, uri: endpoint.MaxURI}
 
-// namesRoom is what of the bytes is kept free for what is noted while the session lasts: its
-// tasks and the questions of its server, of which there are only so many, each with an id of
-// 36 bytes, its log level, and its token. So nothing of that is ever refused for want of room.
+// namesRoom is the part of the bytes that is kept free for what is noted later: a bounded number of tasks and
+// session questions, each with an id of 36 bytes, the log level, and the token. So these always find room.
 const namesRoom = (mostTold+mostSessionQuestions)*39 + 200
 
 // checkSize refuses a state that is too large with a *shim.BusyError.
@@ -201,8 +191,7 @@ func (l stateLimits) checkSize(st sessionState) error {
 	return err
 }
 
-// addSubscription is the state with one more subscription. It is a *shim.BusyError if there is no
-// room for that.
+// addSubscription returns the state with one more subscription; a *shim.BusyError if there is no room.
 func (l stateLimits) addSubscription(st sessionState, uri string) (sessionState, error) {
 	next := st.withSubscription(uri, true)
 	switch {
@@ -227,7 +216,7 @@ func (st sessionState) belongsTo(p shim.Principal) bool {
 // isNobodys reports whether nobody has signed in to the session.
 func (st sessionState) isNobodys() bool { return st.Owner == "" && st.Token == "" }
 
-// encode keeps the words of the client as they are. (json.Marshal would spell them anew.)
+// encode keeps the words of the client as they are: json.Marshal would spell them anew.
 func (st sessionState) encode() ([]byte, error) {
 	caps, info := st.Capabilities, st.ClientInfo
 	st.Capabilities, st.ClientInfo = nil, nil

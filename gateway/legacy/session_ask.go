@@ -17,19 +17,19 @@ import (
 	"taskgate/shim"
 )
 
-// A task's questions are asked on one stream of a legacy session: on its GET stream, if
-// there is one, and on a tasks/result otherwise (L32, protocol.md C 3). The step that puts a
-// question into the log of a stream is also what claims it (Logs.Ask), and the log says
-// whether that stream still lives. docs/design/sessions.md has the cases.
+// A task's questions are asked on one stream of a legacy session: on its GET stream if it has one, and on
+// a tasks/result otherwise (L32, protocol.md C 3). The step that puts a question into the log of a stream
+// also claims it (Logs.Ask), and the log says whether that stream still lives. docs/design/sessions.md has
+// the cases.
 
 const (
-	// getFirst is how long a tasks/result leaves a question to the session's GET stream. It begins
-	// with the last change of the task before the question was seen.
+	// getFirst is how long a tasks/result leaves a question to the session's GET stream, from the last
+	// change of the task before the question was seen.
 	getFirst = 2 * time.Second
-	// holderCheck is how often it is looked whether a stream lives that has a question: as
-	// often as a client that has resumed a stream is told that its replica is gone.
+	// holderCheck is how often an asker checks whether the stream that has a question lives: as often as a
+	// client that has resumed a stream is told that its replica is gone.
 	holderCheck = resumeCheck
-	// storeAgain is after how long the store is asked again that was away.
+	// storeAgain is the pause before a store that was away is asked again.
 	storeAgain = time.Second
 )
 
@@ -41,9 +41,8 @@ type askLine struct {
 	over func(message []byte)
 }
 
-// asker asks the client of one stream what tasks and the server ask. look is called by
-// whoever follows those; what takes time is done by a goroutine that begins with the first
-// question.
+// asker asks the client of one stream the questions of tasks and of the server. The code that follows
+// those calls takeState; a goroutine that begins with the first question does the slow work.
 type asker struct {
 	e    *endpoint.Endpoint
 	s    *session
@@ -66,7 +65,7 @@ type holding struct {
 	dead   bool // the last check has found it dead
 }
 
-// newAsker is an asker for a stream whose client has been asked these questions before.
+// newAsker makes an asker for a stream whose client has been asked these questions before.
 func newAsker(ctx context.Context, e *endpoint.Endpoint, s *session, asked map[string]bool, line askLine) *asker {
 	if asked == nil {
 		asked = make(map[string]bool)
@@ -77,7 +76,7 @@ func newAsker(ctx context.Context, e *endpoint.Endpoint, s *session, asked map[s
 	}
 }
 
-// takeState takes the state of a task. The client is told at once of what is over.
+// takeState takes the state of a task. The client is told at once which questions are over.
 func (a *asker) takeState(t shim.Task) {
 	a.mu.Lock()
 	open := false
@@ -102,8 +101,8 @@ func (a *asker) takeState(t shim.Task) {
 	}
 }
 
-// forgetSettled forgets the questions of a task that are over, and returns what the client has to
-// be told of those that it may answer and that want no answer any more. a.mu is held.
+// forgetSettled forgets the questions of a task that are over. It returns the messages that take back
+// those which the client may still answer. The caller holds a.mu.
 func (a *asker) forgetSettled(t shim.Task) (over [][]byte) {
 	for _, q := range t.Questions {
 		name := questionName(t.ID, q.Key)
@@ -127,7 +126,7 @@ func (a *asker) forgetAsked(call shim.ID, key string) {
 	delete(a.asked, questionName(call, key))
 }
 
-// askUntilEnd asks what is to be asked, until the stream ends.
+// askUntilEnd asks all open questions until the stream ends.
 func (a *asker) askUntilEnd() {
 	check := time.NewTicker(holderCheck)
 	defer check.Stop()
@@ -138,8 +137,8 @@ func (a *asker) askUntilEnd() {
 			pause = time.After(again)
 		}
 		checks = false
-		// Whoever follows the tasks wakes it, each 30 s at the latest; it looks by itself each holderCheck
-		// whether the stream that has a question lives.
+		// The follower of the tasks wakes it, after 30 s at the latest; it checks by itself each
+		// holderCheck whether the stream that has a question lives.
 		select {
 		case <-a.wake:
 		case <-pause:
@@ -151,8 +150,8 @@ func (a *asker) askUntilEnd() {
 	}
 }
 
-// askAll is one round over all questions that are open. It returns after what time there is
-// more to do, 0 for nothing. With checks it looks after the streams that have a question.
+// askAll is one round over all open questions. It returns the time until the next round, 0 if none is
+// needed. With checks it also checks the streams that have a question.
 func (a *asker) askAll(checks bool) (again time.Duration) {
 	a.mu.Lock()
 	tasks := make([]shim.Task, 0, len(a.tasks))
@@ -174,8 +173,8 @@ func (a *asker) askAll(checks bool) (again time.Duration) {
 	return again
 }
 
-// askOne asks a question that the client has not been asked. While the store is away it is
-// tried again: a task that does not change is not heard of again.
+// askOne asks a question that the client has not been asked. It asks for another try while the store is
+// away: a task that stays the same is not reported again.
 func (a *asker) askOne(t shim.Task, q shim.Question, checks bool) (again time.Duration) {
 	name := questionName(t.ID, q.Key)
 	a.mu.Lock()
@@ -219,14 +218,13 @@ func (a *asker) askOne(t shim.Task, q shim.Question, checks bool) (again time.Du
 	return 0
 }
 
-// isOpen reports whether a question waits for its answer, as far as this stream has heard. a.mu is
-// held.
+// isOpen reports whether a question waits for its answer, as far as this stream has heard. The caller
+// holds a.mu.
 func (a *asker) isOpen(id shim.ID, key string) bool {
 	return slices.ContainsFunc(a.tasks[id].Questions, func(q shim.Question) bool { return q.Key == key && q.Outstanding() })
 }
 
-// notePlaced notes where a question is. It reports whether this stream has asked it, and it is
-// over by now.
+// notePlaced notes where a question is. It reports whether this stream has asked it and it is over by now.
 func (a *asker) notePlaced(id shim.ID, key, holder string, has bool) (over bool) {
 	name := questionName(id, key)
 	a.mu.Lock()
@@ -243,8 +241,8 @@ func (a *asker) notePlaced(id shim.ID, key, holder string, has bool) (over bool)
 	return false
 }
 
-// checkHolder looks after the stream that has a question, and names it once it is to be taken
-// from that. It has to be found dead twice: its client may be about to resume it.
+// checkHolder checks the stream that has a question, and returns its name once the question is to be taken
+// from it. The stream has to be found dead twice: its client may be about to resume it.
 func (a *asker) checkHolder(h *holding) (void string) {
 	dead := a.isDead(h.stream)
 	if dead && h.dead {
@@ -254,15 +252,13 @@ func (a *asker) checkHolder(h *holding) (void string) {
 	return ""
 }
 
-// isDead reports whether a stream of the session is over. While that cannot be learned, it is
-// not.
+// isDead reports whether a stream of the session is over; false while the store cannot say.
 func (a *asker) isDead(stream string) bool {
 	state, _, err := a.s.table.store.State(a.ctx, a.s.id, stream)
 	return err == nil && state != "open"
 }
 
-// readQuestion reads of a message to a client which question it asks or, with over, takes
-// back.
+// readQuestion returns the question that a message to a client asks or, with over, takes back.
 func readQuestion(message []byte) (call shim.ID, key string, over, ok bool) {
 	method, ok := jsonrpc.GetString(message, "method")
 	if !ok {
@@ -281,8 +277,8 @@ func readQuestion(message []byte) (call shim.ID, key string, over, ok bool) {
 	return call, key, over && ok, ok
 }
 
-// questionsOf are the questions that a log asks and does not take back: those that the
-// client of the stream has, or gets from there.
+// questionsOf are the questions that a log asks and does not take back. The client of the stream has them,
+// or gets them from there.
 func questionsOf(log []logEntry) map[string]bool {
 	asked := make(map[string]bool)
 	for _, m := range log {
@@ -299,12 +295,11 @@ func questionsOf(log []logEntry) map[string]bool {
 // questionName names a question of a stored call.
 func questionName(call shim.ID, key string) string { return string(call) + "/" + key }
 
-// questionID is the request id of a question.
 func questionID(call shim.ID, key string) jsonrpc.ID {
 	return jsonrpc.StringID(questionName(call, key))
 }
 
-// parseQuestionID reads what questionID wrote. Any other id answers nothing.
+// parseQuestionID reads an id of questionID; ok is false for any other one.
 func parseQuestionID(id jsonrpc.ID) (call shim.ID, key string, ok bool) {
 	text, _ := jsonrpc.GetString([]byte(id.Raw()))
 	text, key, ok = strings.Cut(text, "/")
@@ -312,14 +307,14 @@ func parseQuestionID(id jsonrpc.ID) (call shim.ID, key string, ok bool) {
 	return call, key, ok && err == nil
 }
 
-// questionRequest is a question as a request to the client. One of a task says so
-// (L31); the upstream's own related-task means nothing here (H14).
+// questionRequest is a question as a request to the client. The question of a task names its task (L31);
+// the upstream's own related-task means nothing here (H14).
 func questionRequest(call shim.ID, q shim.Question, task bool) []byte {
 	id := questionID(call, q.Key)
 	params := jsonrpc.WithoutEmpty(translate.Unrelated(q.Params), "_meta")
 	if mode, _ := jsonrpc.GetString(params, "mode"); q.Method == mcp.MethodElicit && mode == "url" {
-		// A legacy client needs an id of the elicitation, which a modern server does
-		// not give it (protocol.md 7.4).
+		// A legacy client needs an id of the elicitation, which a modern server does not give (protocol.md
+		// 7.4).
 		params = jsonrpc.WithDefault(params, json.RawMessage(id.Raw()), "elicitationId")
 	}
 	if task {
@@ -336,7 +331,7 @@ func ofTask(params json.RawMessage, id shim.ID) json.RawMessage {
 	return jsonrpc.With(params, append(jsonrpc.AppendString([]byte(`{"taskId":`), string(id)), '}'), "_meta", mcp.MetaRelatedTask)
 }
 
-// questionOver tells a client that nobody waits for its answer any more.
+// questionOver tells a client that its answer is no longer awaited.
 func questionOver(call shim.ID, key string) []byte {
 	return mcp.AppendCancelled(nil, questionID(call, key), "the server no longer waits for an answer")
 }

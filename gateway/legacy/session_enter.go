@@ -13,8 +13,8 @@ import (
 )
 
 // openSession finds the session that a request names, and checks that the request fits it and that its caller
-// may use it. The caller releases it. asks says that the server itself will decide about the
-// request, by the token that goes there with it. The error is a *failure.
+// may use it. The caller ends its use. asks says that the server itself will decide about the request, by the
+// token that goes there with it.
 func (h *Handler) openSession(r *http.Request, p shim.Principal, asks bool) (*session, error) {
 	ids := r.Header.Values(mcp.HeaderSession)
 	if len(ids) != 1 || wire.TrimOWS(ids[0]) == "" {
@@ -49,14 +49,14 @@ func (h *Handler) openSession(r *http.Request, p shim.Principal, asks bool) (*se
 	return s, nil
 }
 
-// serverAdmits reports whether the server may let somebody into the session who is not known as its owner: the server
-// signs its callers in, and nobody else knows whose the session is.
+// serverAdmits reports whether the server may let a caller into the session who is not known as its owner: the
+// server signs its callers in, and only it knows whose the session is.
 func (h *Handler) serverAdmits(st sessionState, p shim.Principal) bool {
 	return h.Global.AuthOf(h.Config).Passthrough != nil && p.Owner() != "" && (st.Opaque || st.Owner == "")
 }
 
-// enterSession reports whether a caller is in the session: it is its own, or the server has taken the token. A session
-// of nobody's becomes that of the first caller who is known otherwise than by the token alone.
+// enterSession reports whether a caller is in the session: it is the caller's own, or the server has taken the
+// token. A session without an owner becomes that of the first caller who is known by more than the token.
 func (h *Handler) enterSession(ctx context.Context, s *session, p shim.Principal) (bool, error) {
 	st := s.currentState()
 	own := st.belongsTo(p)
@@ -85,7 +85,7 @@ func (h *Handler) enterSession(ctx context.Context, s *session, p shim.Principal
 	return proven || own, nil
 }
 
-// admitCaller notes that the session is that of a caller as well: opaque is whether the server has said so.
+// admitCaller notes that the session is the caller's as well. byServer is whether the server has said so.
 func (s *session) admitCaller(ctx context.Context, p shim.Principal, byServer bool) error {
 	return s.updateState(ctx, func(st sessionState) (sessionState, error) {
 		switch {

@@ -20,7 +20,7 @@ import (
 // getStream names the log of a session's GET stream.
 const getStream = "get"
 
-// errMoved: the session's GET stream is at another replica.
+// errMoved says that the session's GET stream is at another replica.
 var errMoved = errors.New("the session has a stream already")
 
 // getHold is the GET stream of a session while this replica has it.
@@ -28,18 +28,17 @@ type getHold struct {
 	end  context.CancelFunc // ends it
 	gone chan struct{}      // closed when it has ended
 	w    *writer            // nil until it has begun
-	// unread are the messages that were put into the log here, and were not read from there yet: a store that comes
-	// back older has forgotten them.
+	// unread are messages that were put into the log here and have yet to be read from there: a store that
+	// comes back older has forgotten them.
 	unread []logEntry
 }
 
-// holderPatience is how long the holder of a GET stream has to give a sign of life when another
-// client wants to open one.
+// holderPatience is how long the holder of a GET stream has to give a sign of life when another client wants to
+// open one.
 const holderPatience = 2 * time.Second
 
-// attachGET makes the caller the session's one GET stream (X4); nil where there is another that is read. A
-// client that resumes the stream takes its place: that it has lost the one before may not
-// have been noticed yet.
+// attachGET makes the caller the session's one GET stream (X4); nil if another one is being read. A client that
+// resumes the stream takes its place: the loss of its old connection may still be unnoticed.
 func (s *session) attachGET(ctx context.Context, end context.CancelFunc, resumes bool) *getHold {
 	ctx, cancel := s.table.withPatience(ctx)
 	defer cancel()
@@ -68,15 +67,15 @@ func (s *session) attachGET(ctx context.Context, end context.CancelFunc, resumes
 	}
 }
 
-// isRead reports whether the client takes what is written. A stream that is about to begin counts as read.
-// session.mu is held.
+// isRead reports whether the client reads the stream. A stream that is about to begin counts as read. The
+// caller holds session.mu.
 func (h *getHold) isRead() bool { return h.w == nil || h.w.out.Blocked() < holderPatience }
 
-// streamSignal begins the signal that asks the holder of the GET stream for a sign of life. What makes its note
-// another one follows.
+// streamSignal begins the signal that asks the holder of the GET stream for a sign of life. A random text
+// follows, which makes the holder's note a new one.
 const streamSignal = "stream "
 
-// sayHeld gives that sign of life, if the stream here is read.
+// sayHeld gives that sign of life if the stream here is read.
 func (s *session) sayHeld(ask string) {
 	s.mu.Lock()
 	read := s.get != nil && s.get.isRead()
@@ -84,12 +83,12 @@ func (s *session) sayHeld(ask string) {
 	if read {
 		ctx, cancel := s.table.withPatience(s.ctx)
 		defer cancel()
-		_, _ = s.table.store.Note(ctx, s.id, getStream, s.holderNote(ask)) // or the stream is taken over
+		_, _ = s.table.store.Note(ctx, s.id, getStream, s.holderNote(ask)) // otherwise the stream is taken over
 	}
 }
 
-// holderLives reports whether the replica with the GET stream, whose note this is, gives a sign of life in time: a
-// note that is another one. A store that is away leaves the stream where it is.
+// holderLives reports whether the holder of the GET stream, whose note this is, gives a sign of life in time: a
+// different note. It returns true while the store is away, so the stream stays where it is.
 func (s *session) holderLives(ctx context.Context, before []byte) bool {
 	wake, stop := s.watchLog(ctx)
 	defer stop()
@@ -109,7 +108,7 @@ func (s *session) holderLives(ctx context.Context, before []byte) bool {
 		case !bytes.Equal(note, before):
 			return true
 		}
-		// An event of the log wakes it, and it looks by itself four times. Then the stream is taken over.
+		// An event of the log wakes it, and it checks by itself four times. Then the stream is taken over.
 		select {
 		case <-wake:
 		case <-again.C:
@@ -119,7 +118,7 @@ func (s *session) holderLives(ctx context.Context, before []byte) bool {
 	}
 }
 
-// noteBegun says that a stream has a writer.
+// noteBegun notes the writer of a stream that has begun.
 func (s *session) noteBegun(hold *getHold, w *writer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +140,7 @@ func (s *session) isAttached() bool {
 	return s.get != nil
 }
 
-// timeDetached is how long no GET stream has been open here since a moment; 0 while one is.
+// timeDetached is how long no GET stream has been open here since a moment; 0 while one is open.
 func (s *session) timeDetached(since time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +153,7 @@ func (s *session) timeDetached(since time.Time) time.Duration {
 	return time.Since(since)
 }
 
-// readOther reads the note of the session's GET stream. It reports false unless another replica has that.
+// readOther reads the note of the session's GET stream. ok is whether another replica holds it.
 func (s *session) readOther(ctx context.Context) (note []byte, ok bool) {
 	state, note, err := s.table.store.State(ctx, s.id, getStream)
 	return note, err == nil && state == "open" && holderOf(note) != s.table.name
@@ -172,9 +171,9 @@ func (s *session) isHeardElsewhere(ctx context.Context, uris []string) bool {
 	return ok && listensFor(note, uris)
 }
 
-// holderNote is the note of the GET stream while this replica keeps it: who does, and for
-// which resources it listens, so that whoever asks for more knows when that is heard. It answers whoever has asked
-// for a sign of life.
+// holderNote is the note of the GET stream while this replica holds it: the name of the replica, the sign of
+// life that ask wants, and a digest of the resources it listens for, so that another replica knows when a new
+// subscription is heard.
 func (s *session) holderNote(ask string) []byte {
 	return []byte(s.table.name + "/" + ask + " " + s.listen.currentDigest())
 }
@@ -186,8 +185,8 @@ func holderOf(note []byte) string {
 	return string(name)
 }
 
-// isUnheld reports whether a note is of a stream that the store has only from a message: it came back older since the
-// stream was opened.
+// isUnheld reports whether a note is of a stream that only a message has made: the store came back older since
+// the stream was opened.
 func isUnheld(note []byte) bool { return len(note) == 0 }
 
 // listensFor reports whether the replica that a note names listens for these resources.
@@ -196,19 +195,18 @@ func listensFor(note []byte, uris []string) bool {
 	return string(digest) == digestOf(uris)
 }
 
-// digestOf tells sets of resources apart. It is not empty.
+// digestOf tells sets of resources apart. It is never empty.
 func digestOf(uris []string) string {
 	sum := sha256.Sum256([]byte(strings.Join(uris, "\n")))
 	return hex.EncodeToString(sum[:16])
 }
 
-// atEnd, as the number of the last message that a client has, is the last one that there is: which one is not known.
+// atEnd stands for the unknown number of the newest message, as the last one that a client has.
 const atEnd = -1
 
-// claimGET makes this replica the one that keeps the session's GET stream. A client that
-// resumes it takes it along; any other finds it taken, or goes on where the last stream
-// was left. counts says that the client counts some of what it gets. While the store is
-// away the stream is open all the same.
+// claimGET makes this replica the holder of the session's GET stream. A client that resumes the stream takes it
+// along. Any other client gets errMoved if a live holder has it, or goes on where the last stream was left.
+// counts says that the client counts partial results. While the store is away the stream opens without a log.
 func (s *session) claimGET(ctx context.Context, no int64, resumes, counts bool) (*writer, error) {
 	ctx, cancel := s.table.withPatience(ctx)
 	defer cancel()
@@ -268,8 +266,8 @@ func (s *session) claimGET(ctx context.Context, no int64, resumes, counts bool) 
 	return g, nil
 }
 
-// reopenLog begins the log of a stream that is open without one. It reports whether the stream is to end, since the log
-// has what its client lacks, or not what it counts.
+// reopenLog begins the log of a stream that is open without one. over is whether the stream is to end: the log
+// has what its client lacks, or the client counts partial results.
 func (w *writer) reopenLog(ctx context.Context) (over bool) {
 	ctx, cancel := w.s.table.withPatience(ctx)
 	defer cancel()
@@ -292,8 +290,8 @@ func (w *writer) reopenLog(ctx context.Context) (over bool) {
 	return w.count != nil
 }
 
-// leaveStream gives the stream up, for the next one to go on where it is. That the log could not
-// be opened may only have been the reply that was lost.
+// leaveStream gives the stream up, so that the next one goes on where it is. It does so also for a stream whose
+// log failed to open: perhaps only the reply was lost.
 func (w *writer) leaveStream() {
 	if w.moved {
 		return
@@ -308,8 +306,8 @@ func (w *writer) leaveStream() {
 	}, func() {})
 }
 
-// postMessage has the client of the session hear a message: on its GET stream, wherever that is,
-// or on the next one. While the store is away it goes out on the stream that is here.
+// postMessage sends a message to the client of the session: on its GET stream, on any replica, or on the next
+// one. While the store is away it goes out on the stream that is here.
 func (s *session) postMessage(message []byte) {
 	ctx, cancel := s.table.withPatience(s.ctx)
 	defer cancel()
@@ -330,8 +328,8 @@ func (s *session) postMessage(message []byte) {
 	}
 }
 
-// listenHere listens for what the session wants to hear now, where its GET stream is. Where
-// that is another replica, what the upstream agreed to is not known here.
+// listenHere listens for the session's current subscriptions at the replica with its GET stream. If that is
+// another one, here is false, and agreed is unknown.
 func (s *session) listenHere(ctx context.Context, up upstream.Client) (agreed shim.Filter, here bool, err error) {
 	if !s.isAttached() && s.isElsewhere(ctx) {
 		s.awaitListening(ctx)
@@ -341,8 +339,8 @@ func (s *session) listenHere(ctx context.Context, up upstream.Client) (agreed sh
 	return agreed, true, err
 }
 
-// awaitListening waits until the replica with the GET stream listens for what the session wants to
-// hear now, as startListening does: what happens upstream from then on reaches the client.
+// awaitListening waits until the replica with the GET stream listens for the session's current subscriptions:
+// changes upstream reach the client from then on. It gives up after listenReady.
 func (s *session) awaitListening(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, listenReady)
 	defer cancel()
@@ -357,7 +355,7 @@ func (s *session) awaitListening(ctx context.Context) {
 			}
 		}
 		// An event of the log wakes it: the replica with the stream changes its note, at the latest when it
-		// reads the record by itself (keep_alive). After listenReady the caller goes on without.
+		// reads the record by itself (keep_alive). After listenReady the caller goes on.
 		select {
 		case <-wake:
 		case <-ctx.Done():

@@ -16,22 +16,21 @@ import (
 )
 
 const (
-	// listenReady is how long a client waits for the upstream to agree to being
-	// listened to. Whatever happens upstream from then on reaches the client.
+	// listenReady is how long a client waits for the upstream to accept a subscription. From then on all
+	// changes upstream reach the client.
 	listenReady = 5 * time.Second
-	// listenLinger is how long the gateway goes on listening for a client whose
-	// GET stream is closed: long enough for one that reconnects, too short for
-	// clients that are gone to add up.
+	// listenLinger is how long the gateway goes on listening for a client whose GET stream is closed: long
+	// enough for a client that reconnects, and short enough that few clients that are gone add up.
 	listenLinger = time.Minute
-	// listenRetry and listenRetryMax bound the pause before listening again after
-	// the upstream was lost.
+	// listenRetry and listenRetryMax bound the pause before the gateway listens again after the upstream was
+	// lost.
 	listenRetry    = time.Second
 	listenRetryMax = 30 * time.Second
 )
 
-// listener hears, for one session, what its upstream says outside of any call,
-// and posts it to the log of the session's GET stream. It listens from the first GET
-// stream or subscription on, and a while beyond the last GET stream.
+// listener hears, for one session, what its upstream says outside of any call, and posts it to the log of the
+// session's GET stream. It listens from the first GET stream or subscription until listenLinger after the last
+// GET stream.
 type listener struct {
 	s    *session
 	left chan struct{} // a signal: a GET stream has ended here
@@ -41,8 +40,8 @@ type listener struct {
 	mu      sync.Mutex
 	uris    []string                // the resources that the current one listens for
 	agreed  shim.Filter             // what the upstream agreed to
-	failed  error                   // why it has not said anything to that; nil once it has
-	stop    context.CancelCauseFunc // ends the current one; nil while there is none
+	failed  error                   // why it has no agreement; nil once it has one
+	stop    context.CancelCauseFunc // ends the current one; nil if there is none
 	unwatch context.CancelFunc      // ends watch, which lasts as long as there is one
 	hearing int                     // the number of the one whose messages count
 	started int
@@ -51,7 +50,7 @@ type listener struct {
 
 func newListener(s *session) *listener { return &listener{s: s, left: make(chan struct{}, 1)} }
 
-// currentDigest tells which resources are listened for; "" while nothing is heard yet.
+// currentDigest is the digest of the resources listened for; "" until the upstream is heard.
 func (l *listener) currentDigest() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,10 +67,9 @@ func (l *listener) isActive() bool {
 	return l.stop != nil
 }
 
-// startListening listens for changes of lists and of what the session is subscribed to, in
-// place of what was listened for before, and returns what the upstream agreed to
-// as soon as it has. The old one goes on until then, so that nothing is lost in
-// between, and nothing comes twice. An upstream that cannot be reached is tried again, whatever is returned.
+// startListening listens for changes of lists and of the session's subscriptions, and returns what the upstream
+// agreed to. The listening before it goes on until then, so that each message comes once. An upstream that
+// cannot be reached is tried again, also after an error was returned.
 func (l *listener) startListening(ctx context.Context, up upstream.Client) (shim.Filter, error) {
 	l.turn.Lock()
 	defer l.turn.Unlock()
@@ -85,15 +83,15 @@ func (l *listener) startListening(ctx context.Context, up upstream.Client) (shim
 	if old == nil {
 		watched, unwatch := context.WithCancel(forward.Carry(l.s.ctx, ctx))
 		l.unwatch = unwatch
-		l.s.table.work.Go(func() { l.watchSession(watched, up) }) // not once halted, like listenUntilEnd
+		l.s.table.work.Go(func() { l.watchSession(watched, up) }) // only before haltListening, like listenUntilEnd
 	}
-	run, stop := context.WithCancelCause(upstream.WhileHere(forward.Carry(l.s.ctx, ctx), l.s.isAttached)) // what it asks for, it asks for in the name of its client
+	run, stop := context.WithCancelCause(upstream.WhileHere(forward.Carry(l.s.ctx, ctx), l.s.isAttached)) // it asks in the name of its client
 	l.started++
 	no := l.started
 	l.uris, l.agreed, l.failed, l.stop = uris, shim.Filter{}, errListenLate, stop
 	ready := make(chan struct{})
 	once := sync.OnceFunc(func() { close(ready) })
-	l.s.table.work.Go(func() { // not once halted: by then the table waits for the end
+	l.s.table.work.Go(func() { // only before haltListening: after that the table waits for the end
 		defer once()
 		l.listenUntilEnd(run, up, uris, no, once)
 	})
@@ -101,7 +99,7 @@ func (l *listener) startListening(ctx context.Context, up upstream.Client) (shim
 
 	wait := time.NewTimer(listenReady)
 	defer wait.Stop()
-	// run wakes it when the server agrees; after listenReady the caller goes on without.
+	// listenUntilEnd wakes it when the server agrees; after listenReady the caller goes on.
 	select {
 	case <-ready:
 	case <-wait.C:
@@ -116,11 +114,11 @@ func (l *listener) startListening(ctx context.Context, up upstream.Client) (shim
 	return l.agreed, l.failed
 }
 
-// errListenLate: the upstream has not agreed within listenReady.
+// errListenLate says that the upstream has not agreed within listenReady.
 var errListenLate = &shim.UpstreamError{Kind: shim.KindTimeout, Message: "the server did not accept the subscription in time"}
 
-// listenUntilEnd listens until ctx ends, or the server has nothing to send. A server that
-// cannot be reached is tried again.
+// listenUntilEnd listens until ctx ends, or the server has nothing to send. A server that cannot be reached is
+// tried again.
 func (l *listener) listenUntilEnd(ctx context.Context, up upstream.Client, uris []string, no int, once func()) {
 	ready := func(agreed shim.Filter) {
 		l.mu.Lock()
@@ -139,7 +137,7 @@ func (l *listener) listenUntilEnd(ctx context.Context, up upstream.Client, uris 
 			err = up.Listen(ctx, l.s.upstreamSession(ctx), f, ready, func(n shim.Notification) { l.takeNotification(no, n) })
 		}
 		l.mu.Lock()
-		if l.started == no && l.failed != nil { // it has not agreed before
+		if l.started == no && l.failed != nil { // it has yet to agree
 			l.failed = err
 		}
 		l.mu.Unlock()
@@ -153,8 +151,8 @@ func (l *listener) listenUntilEnd(ctx context.Context, up upstream.Client, uris 
 	}
 }
 
-// takeNotification takes one notification. It only counts if it comes by the newest listening
-// that works: for a moment two may be under way.
+// takeNotification takes one notification. It counts only if it comes by the newest listening that works: two
+// may be under way for a moment.
 func (l *listener) takeNotification(no int, n shim.Notification) {
 	l.mu.Lock()
 	counts := l.hearing == no
@@ -165,9 +163,8 @@ func (l *listener) takeNotification(no int, n shim.Notification) {
 	}
 }
 
-// isUnsolicited reports whether a notification may go to a client outside of any
-// request, at the log level it asked for. What belongs to a call or a task of the
-// gateway's own says nothing to it.
+// isUnsolicited reports whether a notification may go to a client outside of any request, at the log level that
+// the client asked for. Notifications of the gateway's own calls and tasks are left out.
 func isUnsolicited(n shim.Notification, level string) bool {
 	switch n.Method {
 	case mcp.NotifyProgress, mcp.NotifyCancelled, mcp.NotifyAcknowledged,
@@ -180,16 +177,15 @@ func isUnsolicited(n shim.Notification, level string) bool {
 	return true
 }
 
-// loudEnough reports whether a log message reaches the level a client asked for.
-// Before it asked for any, the server decides what it sends; a level that is none
-// is not held back either.
+// loudEnough reports whether a log message reaches the level that a client asked for. Until the client asks for
+// a level, the server decides what it sends. A message with an unknown level passes too.
 func loudEnough(level, want string) bool {
 	have := mcp.LogSeverity(level)
 	return have < 0 || have >= mcp.LogSeverity(want)
 }
 
-// endLeft ends the listening if no GET stream has been open here for listenLinger since it began. It returns how long
-// that is. The listening that ctx belongs to may be over, and another one have begun.
+// endLeft ends the listening if no GET stream has been open here for listenLinger since it began, and returns
+// how long that is. If ctx has ended, another listening may have begun, and goes on.
 func (l *listener) endLeft(ctx context.Context, began time.Time) (left time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -199,7 +195,7 @@ func (l *listener) endLeft(ctx context.Context, began time.Time) (left time.Dura
 	return left
 }
 
-// endListening ends the listening, until there is a reason to begin again. The cause may be upstream.ErrMoved.
+// endListening ends the listening until there is a reason to begin again. The cause may be upstream.ErrMoved.
 func (l *listener) endListening(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -222,18 +218,18 @@ func (l *listener) quitListening(cause error) {
 	}
 }
 
-// watchSession keeps the listening where the session's GET stream is, and with what the session
-// wants to hear, whichever replica that is said to. It ends with ctx, once the replica that has the GET stream listens, or
-// once there was none here for a while.
+// watchSession keeps the listening at the replica with the session's GET stream, and up to date with the
+// session's subscriptions, which any replica may change. It ends with ctx, once another replica holds the GET
+// stream and listens, or when this one has had no GET stream for listenLinger.
 func (l *listener) watchSession(ctx context.Context, up upstream.Client) {
 	wake, stop := l.s.watchLog(ctx)
 	defer stop()
 	began, linger := time.Now(), time.NewTimer(listenLinger)
 	defer linger.Stop()
-	noted := "" // what the note of the stream says
+	noted := "" // the digest in the note of the stream
 	for {
-		// An event of the session's log or record wakes it, and the end of a GET stream here; the GET stream reads
-		// the record each keep_alive by itself, which is such an event if it has changed.
+		// An event of the session's log or record wakes it, and the end of a GET stream here. The GET stream
+		// reads the record each keep_alive; a changed record is such an event.
 		select {
 		case <-wake:
 		case <-l.left:
@@ -250,7 +246,7 @@ func (l *listener) watchSession(ctx context.Context, up upstream.Client) {
 		}
 		st, err := l.s.loadState(ctx)
 		switch here := l.s.isAttached(); {
-		case err != nil: // it is looked again when something changes
+		case err != nil: // the next change is another try
 		case here:
 			_, _ = l.startListening(ctx, up)
 			if d := l.currentDigest(); d != noted {
@@ -266,8 +262,8 @@ func (l *listener) watchSession(ctx context.Context, up upstream.Client) {
 	}
 }
 
-// listenFilter is what to listen for. A modern server is asked for what it
-// advertises; a legacy one sends what it likes on its stream, and may.
+// listenFilter is what to listen for. A modern server is asked for what it advertises; a legacy server decides
+// what it sends on its stream.
 func listenFilter(s upstream.Server, uris []string) shim.Filter {
 	changes := func(list string) bool {
 		v, _ := jsonrpc.Get(s.Capabilities, list, "listChanged")

@@ -20,8 +20,8 @@ type session struct {
 	id    string
 	table *Table
 
-	// ctx ends with the session, with the cause shim.ErrCancelled, or once this
-	// replica has nothing going on in it.
+	// ctx ends with the session, with the cause shim.ErrCancelled, or once this replica has nothing going on in
+	// it.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
@@ -34,10 +34,10 @@ type session struct {
 
 	mu    sync.Mutex
 	rev   int64 // of state; 0 before it was loaded
-	turn  int64 // counts the states that were written here
+	turn  int64 // counts the states written here
 	state sessionState
 	calls map[string]inFlight // by callKey of their id
-	get   *getHold            // nil while no GET stream is here
+	get   *getHold            // nil if no GET stream is here
 	left  time.Time           // when the last one ended
 }
 
@@ -48,8 +48,8 @@ func newSession(t *Table, id string) *session {
 	return s
 }
 
-// endUse lets go of a live part, which is forgotten once nothing of it goes on. Idle time begins now, and not when a
-// long call or stream began: see Sessions.Run.
+// endUse ends one use of a live part, which is forgotten after its last use. Idle time begins now, and not at
+// the begin of a long call or stream: see Sessions.Run.
 func (s *session) endUse() {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
@@ -57,7 +57,7 @@ func (s *session) endUse() {
 	s.table.forgetSession(s)
 }
 
-// isWorthKeeping reports whether the live part is worth keeping without a request.
+// isWorthKeeping reports whether the live part is kept between requests.
 func (s *session) isWorthKeeping() bool { return s.ctx.Err() == nil && s.listen.isActive() }
 
 // loadState reads the state as it is stored now.
@@ -95,7 +95,7 @@ func (s *session) loadRev(ctx context.Context) (st sessionState, rev int64, err 
 	return st, rev, nil
 }
 
-// noteWritten keeps a state that was written in place of the one with a revision.
+// noteWritten keeps a state that was written in place of the one with revision was.
 func (s *session) noteWritten(was, rev int64, st sessionState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,9 +112,9 @@ func (s *session) currentState() sessionState {
 	return s.state
 }
 
-// updateState changes the stored state, unless change has an error. Where another replica
-// changes it at the same time, change is applied again to what that one made of it. Changes here are made one
-// after the other, so that the one that is known last is the last one.
+// updateState changes the stored state. If change fails, the state stays, and its error is returned. If another
+// replica changes the state at the same time, change is applied again to the new one. Changes here are made one
+// after the other, so that the state known here is the last one.
 func (s *session) updateState(ctx context.Context, change func(sessionState) (sessionState, error)) error {
 	select {
 	case s.changes <- struct{}{}:
@@ -150,15 +150,13 @@ func (s *session) subscribeTo(ctx context.Context, uri string, room stateLimits)
 	return s.updateState(ctx, func(st sessionState) (sessionState, error) { return room.addSubscription(st, uri) })
 }
 
-// unsubscribeFrom removes one.
 func (s *session) unsubscribeFrom(ctx context.Context, uri string) error {
 	return s.updateState(ctx, func(st sessionState) (sessionState, error) { return st.withSubscription(uri, false), nil })
 }
 
-// beginRequest registers a request in flight. Its context has the values of ctx but not
-// its end: a client whose connection is gone has not cancelled (X3). It ends by
-// notifications/cancelled, or with the session. begin reports false for an id that
-// is already in use.
+// beginRequest registers a request in flight. Its context has the values of ctx, and ends by
+// notifications/cancelled or with the session: a lost connection is no cancellation (X3). It returns false for
+// an id that is in use.
 func (s *session) beginRequest(ctx context.Context, id jsonrpc.ID) (context.Context, func(), bool) {
 	key := callKey(id)
 	s.mu.Lock()
@@ -185,8 +183,8 @@ type inFlight struct {
 	since  time.Time
 }
 
-// maxCallKey bounds the key of a request: it goes to every replica, and a client chooses
-// its ids.
+// maxCallKey bounds the key of a request, in bytes: a client chooses its ids, and the key goes to every
+// replica.
 const maxCallKey = 64
 
 // callKey tells the requests of a session apart.
@@ -199,9 +197,8 @@ func callKey(id jsonrpc.ID) string {
 	return "#" + hex.EncodeToString(sum[:])
 }
 
-// abortRequest cancels a request in flight, here or on another replica. An id that is not
-// in flight anywhere is ignored: the answer and the cancellation may have crossed. The reason
-// is told to the server from here only.
+// abortRequest cancels a request in flight, here or on another replica. Any other id is ignored: the answer and
+// the cancellation may have crossed. The reason is told to the server only if the request runs here.
 func (s *session) abortRequest(ctx context.Context, id jsonrpc.ID, reason string) error {
 	key := callKey(id)
 	token := forward.SealToken(ctx, key)
@@ -211,9 +208,9 @@ func (s *session) abortRequest(ctx context.Context, id jsonrpc.ID, reason string
 	return s.table.store.Signal(ctx, s.id, cancelSignal+key, token)
 }
 
-// abortKey cancels a request in flight on this replica, and reports whether there is
-// one. A request that came after the cancellation is another one with the same id. token is that of the
-// cancellation; "" where it has none, or it was lost on its way from another replica.
+// abortKey cancels a request in flight on this replica, and reports whether there is one. A request that came
+// after the cancellation is a new one with the same id. token is that of the cancellation; "" if it has none,
+// or if it was lost on its way from another replica.
 func (s *session) abortKey(key string, at time.Time, token, reason string) bool {
 	s.mu.Lock()
 	call, ok := s.calls[key]
@@ -226,8 +223,8 @@ func (s *session) abortKey(key string, at time.Time, token, reason string) bool 
 	return ok
 }
 
-// upstreamSession is the session's own session with its upstream (design.md 0.16), in which it
-// declares what its client did (protocol.md H4). It stays in the era in which it began.
+// upstreamSession is the session's own session with its upstream (design.md 0.16), in which it declares the
+// capabilities of its client (protocol.md H4). It stays in the era in which it began.
 func (s *session) upstreamSession(ctx context.Context) shim.Session {
 	st := s.currentState()
 	caps := translate.ClientCapabilities(st.Capabilities, translate.ClientView{Asked: true, RootsChange: true})
@@ -236,8 +233,8 @@ func (s *session) upstreamSession(ctx context.Context) shim.Session {
 	}
 }
 
-// principalOf is who asks in this session. One without a name sees what the session
-// made (design.md 0.7).
+// principalOf returns the principal for requests of this session. A caller without a name sees the tasks of the
+// session (design.md 0.7).
 func (s *session) principalOf(p shim.Principal) shim.Principal {
 	if p.Subject == "" {
 		p.Session = s.id
@@ -245,8 +242,8 @@ func (s *session) principalOf(p shim.Principal) shim.Principal {
 	return p
 }
 
-// askedPrincipal is whose a question is: one that the server asks outside of any call is that of the session, whatever
-// token its client has by now, and that of a call is the caller's.
+// askedPrincipal is the principal to whom a question belongs: the session's owner for one that the server asks
+// outside of any call, with any token its client has by now, and the caller for one of a call.
 func (s *session) askedPrincipal(call shim.ID, p shim.Principal) shim.Principal {
 	if slices.Contains(s.currentState().SessionQuestions, call) {
 		return s.owner()
@@ -254,7 +251,7 @@ func (s *session) askedPrincipal(call shim.ID, p shim.Principal) shim.Principal 
 	return s.principalOf(p)
 }
 
-// owner is whose the session is.
+// owner is the principal to whom the session belongs.
 func (s *session) owner() shim.Principal {
 	return s.principalOf(shim.Principal{Subject: s.currentState().Owner})
 }

@@ -21,40 +21,39 @@ import (
 	"taskgate/shim"
 )
 
-// eventLog makes the answer to one request resumable, once it has taken long enough
-// to be worth it (design.md 0.17): from then on each message is in the store before
-// it goes out, and has an id. Short answers cost the store nothing, and have no ids,
-// which would make a client that is refused try to resume (protocol.md C 7).
+// eventLog makes the answer to one request resumable once it has taken resume_after (design.md 0.17): from then
+// on each message is stored before it goes out, and has an id. Short answers cost the store nothing. They have
+// no ids, since an id makes a client that is refused try to resume (protocol.md C 7).
 type eventLog struct {
 	s       *session
 	x       *wire.Exchange
 	version string
-	ctx     context.Context // has the patience of the request, and does not end with it
+	ctx     context.Context // has the patience of the request, and outlives it
 	id      jsonrpc.ID      // of the request it answers
 	stream  string
 	asked   map[string]bool          // questions that its client was asked before it was resumed
-	timer   *time.Timer              // nil where it is resumed
+	timer   *time.Timer              // nil for a resumed stream
 	on      atomic.Bool              // the client can resume
 	taken   atomic.Bool              // another answer on this replica goes on with the stream
-	unkept  atomic.Pointer[[][]byte] // the last message, if the log does not have it, and a note before it if that lacks more
+	unkept  atomic.Pointer[[][]byte] // the last message, if the log lacks it, after missingNote if the log lacks more
 
 	mu     sync.Mutex
 	over   bool
 	unsent map[string]bool // questions that may be in the log, and have not gone out, by name
-	left   bool            // nobody answers here any more: the client has gone, and can resume
+	left   bool            // this replica answers no more: the client has gone, and can resume
 	about  askNote         // what the answer waits for
-	cut    func()          // gives an answer up that waits for a task; nil for others
+	cut    func()          // gives up an answer that waits for a task; nil for others
 	gone   chan struct{}   // closed when the stream is over here
 }
 
-// beginLog runs on the timer, or before that when the client is asked something. A client of
-// 2025-11-25 gets an event at once from which it can resume; older ones choke on an event
-// without data, and get ids as messages come (X9, H8).
+// beginLog runs on the timer, or earlier when the client is asked something. A client of 2025-11-25 gets an
+// event at once from which it can resume. Older clients fail on an event without data, and get ids as messages
+// come (X9, H8).
 func (l *eventLog) beginLog() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.over || l.on.Load() || !l.x.Streams() || l.x.Gone() {
-		return // a client that has gone without an id has nothing to resume from
+		return // a client that has gone without an id cannot resume
 	}
 	l.timer.Stop()
 	ctx, cancel := l.s.table.withPatience(l.ctx)
@@ -70,15 +69,15 @@ func (l *eventLog) beginLog() {
 	l.x.Resumable(l.keepMessage, first)
 }
 
-// openStream makes this replica the one that keeps the stream. From before that until the end of the stream is in the log,
-// the table knows that it is written here: see endForgotten.
+// openStream makes this replica the one that keeps the stream. From then until the end of the stream is in the
+// log, the table knows that it is written here: see endForgotten.
 func (l *eventLog) openStream(ctx context.Context) (after int64, err error) {
 	t := l.s.table
 	t.mu.Lock()
 	before := t.logs[l.stream]
 	t.logs[l.stream] = l
 	t.mu.Unlock()
-	if before != nil && before != l { // begin tries again after the store was away
+	if before != nil && before != l { // beginLog tries again after the store was away
 		before.giveUpWait(ctx)
 	}
 	after, err = t.store.Open(ctx, l.s.id, l.stream, l.spellNote())
@@ -86,10 +85,10 @@ func (l *eventLog) openStream(ctx context.Context) (after int64, err error) {
 	return after, err
 }
 
-// errTaken: this replica does not keep the stream any more.
+// errTaken says that this replica no longer keeps the stream.
 var errTaken = errors.New("another replica has the stream, or has ended it")
 
-// keepMessage stores a message and returns its event id, "" where it has none.
+// keepMessage stores a message and returns its event id; "" if the store is away.
 func (l *eventLog) keepMessage(message []byte) (string, error) {
 	if l.taken.Load() {
 		return "", errTaken
@@ -99,7 +98,7 @@ func (l *eventLog) keepMessage(message []byte) (string, error) {
 	var no int64
 	var err error
 	due := [][]byte{message}
-	if l.unkept.Load() != nil && loudEnough("warning", l.s.currentState().LogLevel) { // who resumes the stream does not get that
+	if l.unkept.Load() != nil && loudEnough("warning", l.s.currentState().LogLevel) { // a client that resumes the stream misses those
 		due = [][]byte{missingNote, message}
 	}
 	for _, m := range due {
@@ -118,8 +117,8 @@ func (l *eventLog) keepMessage(message []byte) (string, error) {
 	return eventID(l.stream, no), nil
 }
 
-// askOnStream asks a question on the stream, unless another one has it; see Logs.Ask. From then on
-// the stream can be resumed.
+// askOnStream asks a question on the stream if no other stream has it; see Logs.Ask. The stream can be resumed
+// from then on.
 func (l *eventLog) askOnStream(ctx context.Context, name, void string, message []byte) (holder string, has bool, err error) {
 	l.beginLog()
 	if !l.on.Load() {
@@ -147,7 +146,7 @@ func (l *eventLog) askOnStream(ctx context.Context, name, void string, message [
 	return holder, has, err
 }
 
-// noteTask notes what the answer waits for, for whoever goes on with the stream.
+// noteTask notes what the answer waits for, for the replica that resumes the stream.
 func (l *eventLog) noteTask(n askNote) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -157,12 +156,12 @@ func (l *eventLog) noteTask(n askNote) {
 	if l.about = n; l.on.Load() && !l.over {
 		ctx, cancel := l.s.table.withPatience(l.ctx)
 		defer cancel()
-		_, _ = l.s.table.store.Note(ctx, l.s.id, l.stream, l.spellNote()) // else it is as any answer
+		_, _ = l.s.table.store.Note(ctx, l.s.id, l.stream, l.spellNote()) // without the note it counts as any answer
 	}
 }
 
-// noteWait says that the answer only waits for a task. Any replica can give it, so it is given
-// up where the client goes; cut does that.
+// noteWait says that the answer only waits for a task. Any replica can give it, so cut gives it up when the
+// client goes.
 func (l *eventLog) noteWait(n askNote, cut func()) {
 	l.noteTask(n)
 	l.mu.Lock()
@@ -173,8 +172,8 @@ func (l *eventLog) noteWait(n askNote, cut func()) {
 	}
 }
 
-// giveUpWait ends an answer that only waits, since its client resumes the stream: that it has lost the
-// connection may not have been noticed yet.
+// giveUpWait ends an answer that only waits, since its client resumes the stream: the loss of its connection
+// may still be unnoticed.
 func (l *eventLog) giveUpWait(ctx context.Context) {
 	l.taken.Store(true)
 	l.mu.Lock()
@@ -183,22 +182,23 @@ func (l *eventLog) giveUpWait(ctx context.Context) {
 	if cut != nil {
 		cut()
 	}
-	// The handler of the answer wakes it; the caller goes on after its timeout, for that one answers no more.
+	// The handler of the answer wakes it. After its timeout the caller goes on, since that handler answers no
+	// more.
 	select {
 	case <-l.gone:
 	case <-ctx.Done():
 	}
 }
 
-// noteLeft says that nobody answers here any more.
+// noteLeft says that this replica answers no more.
 func (l *eventLog) noteLeft() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.left = true
 }
 
-// finishStream says that the answer is complete, or given up. A client that was not sent all
-// questions which may be in the log counts as gone: other streams ask it.
+// finishStream says that the answer is complete, or given up. A client that missed a question which may be in
+// the log counts as gone: other streams ask it.
 func (l *eventLog) finishStream() {
 	l.mu.Lock()
 	l.over = true
@@ -235,7 +235,7 @@ func (l *eventLog) finishStream() {
 	}
 }
 
-// forgetStream says that the stream is not written here any more.
+// forgetStream says that the stream is no longer written here.
 func (l *eventLog) forgetStream() {
 	t := l.s.table
 	t.mu.Lock()
@@ -248,9 +248,9 @@ func (l *eventLog) forgetStream() {
 // lateBytes bounds the messages that wait for the store, to end logs with.
 const lateBytes = 64 << 20
 
-// closeLog attempts to end a log. While the store is away it goes on trying, since the
-// stream looks open until then. room says whether so many bytes may wait for that. ctx is for
-// the first attempt. closed is called once it has ended.
+// closeLog attempts to end a log, with ctx for the first attempt. While the store is away it tries again each
+// storeAgain, since the stream looks open until then. room says whether that many bytes may wait. closed is
+// called once the log has ended.
 func (t *Table) closeLog(ctx context.Context, bytes int, attempt func(ctx context.Context, room bool) bool, closed func()) {
 	try := func(ctx context.Context, room bool) bool {
 		ctx, cancel := t.withPatience(ctx)
@@ -271,7 +271,7 @@ func (t *Table) closeLog(ctx context.Context, bytes int, attempt func(ctx contex
 	}
 	t.late += bytes
 	t.mu.Unlock()
-	t.outlive(func() { // else it is found out when this replica is gone
+	t.outlive(func() { // else other replicas end it when this one is gone
 		for work.Pause(t.ctx, storeAgain) == nil && !try(context.Background(), room) {
 			continue
 		}
@@ -281,9 +281,9 @@ func (t *Table) closeLog(ctx context.Context, bytes int, attempt func(ctx contex
 	})
 }
 
-// endLog is one attempt to say that nothing more comes on a stream, after its last messages if the log does not have
-// the last one: a client that has resumed it waits. It reports whether it is the last attempt needed. The message may be
-// there already: only the reply was lost.
+// endLog attempts once to end a stream, and reports whether that is done. It adds the last messages if the log
+// lacks the last one: a client that has resumed the stream waits for it. The log has it if only the reply was
+// lost.
 func (t *Table) endLog(ctx context.Context, id, stream string, last [][]byte, gone bool) bool {
 	if last != nil {
 		there := false
@@ -300,20 +300,21 @@ func (t *Table) endLog(ctx context.Context, id, stream string, last [][]byte, go
 	return t.store.Finish(ctx, id, stream, gone) == nil
 }
 
-// writesSignal begins the signal that asks a replica whether it still writes a stream. Its name and the stream follow.
+// writesSignal begins the signal that asks a replica whether it still writes a stream. The names of both
+// follow.
 const writesSignal = "writes "
 
-// askKeeper has the replica that keeps a stream end it if nobody writes it there any more.
+// askKeeper has the replica that keeps a stream end it if it no longer writes the stream.
 func (s *session) askKeeper(ctx context.Context, stream string, note []byte) {
 	ctx, cancel := s.table.withPatience(ctx)
 	defer cancel()
-	_ = s.table.store.Signal(ctx, s.id, writesSignal+readNote(note).keeper+" "+stream, "") // or the next time
+	_ = s.table.store.Signal(ctx, s.id, writesSignal+readNote(note).keeper+" "+stream, "") // the next round tries again
 }
 
-// endForgotten ends a stream that this replica keeps, as the store says, unless it is written here: the store has come
-// back as it was before the end of the stream.
+// endForgotten ends a stream that is unwritten here though the store names this replica as its keeper: the
+// store has come back as it was before the end of the stream.
 func (t *Table) endForgotten(id, stream string) {
-	t.ending.Lock() // one ends it, where several clients ask
+	t.ending.Lock() // one at a time, if several clients ask
 	defer t.ending.Unlock()
 	t.mu.Lock()
 	written := t.logs[stream] != nil
@@ -342,8 +343,7 @@ type logEntry struct {
 	message []byte
 }
 
-// readLog are the messages that a stream of the session got after a number, and what has
-// become of it; see Logs.Since.
+// readLog returns the messages that a stream of the session got after a number, and its state; see Logs.Since.
 func (s *session) readLog(ctx context.Context, stream string, after int64) (all []logEntry, state string, note []byte, err error) {
 	state, note, err = s.table.store.Since(ctx, s.id, stream, after, func(no int64, message []byte) {
 		all = append(all, logEntry{no, message})
@@ -351,11 +351,10 @@ func (s *session) readLog(ctx context.Context, stream string, after int64) (all 
 	return all, state, note, err
 }
 
-// eventID spells the id of an event: its stream, since ids are unique in a session
-// (X8), and its number.
+// eventID spells the id of an event: its stream, since ids are unique in a session (X8), and its number.
 func eventID(stream string, no int64) string { return stream + "." + strconv.FormatInt(no, 10) }
 
-// parseEventID reads what a client gives back. What is no id of ours says nothing.
+// parseEventID reads what a client gives back. ok is false for an id that the gateway did not make.
 func parseEventID(id string) (stream string, no int64, ok bool) {
 	stream, number, ok := strings.Cut(id, ".")
 	no, err := strconv.ParseInt(number, 10, 64)
@@ -365,12 +364,12 @@ func parseEventID(id string) (stream string, no int64, ok bool) {
 // askNote is, in the note of a log, the task that an answer waits for.
 type askNote struct {
 	Task  shim.ID `json:"task"`
-	First bool    `json:"first,omitempty"` // it is the gateway's own tool that waits
+	First bool    `json:"first,omitempty"` // the gateway's own tool waits
 	Token string  `json:"token,omitempty"` // the client's progress token, as JSON
 }
 
-// spellNote is what the log says of a request that has no answer yet, of the replica that answers it, and of its task.
-// l.mu is held, or nobody else has the log yet.
+// spellNote makes the note of the log: the request, the replica that answers it, and its task. The caller holds
+// l.mu, or has the only reference to the log.
 func (l *eventLog) spellNote() []byte {
 	all := []byte("[" + l.id.Raw() + `,{"keeper":"` + l.s.table.name + `"}`)
 	if l.about.Task != "" {
@@ -387,7 +386,7 @@ type streamNote struct {
 	waits    []askNote    // the tasks that are waited for
 }
 
-// readNote reads what spellNote wrote. One of another release says nothing.
+// readNote reads what spellNote wrote. The note of another release may be empty to it.
 func readNote(note []byte) (n streamNote) {
 	var raw []json.RawMessage
 	_ = json.Unmarshal(note, &raw)
@@ -407,7 +406,7 @@ func readNote(note []byte) (n streamNote) {
 	return n
 }
 
-// lastWords makes the answers to the requests of a stream that have none in its log: errors that say why.
+// lastWords makes the missing answers to the requests of a stream: errors that say why.
 func lastWords(why string) func(note []byte, had [][]byte) [][]byte {
 	return func(note []byte, had [][]byte) (last [][]byte) {
 		for _, id := range readNote(note).requests {
@@ -419,7 +418,7 @@ func lastWords(why string) func(note []byte, had [][]byte) [][]byte {
 	}
 }
 
-// Why a stream that is not written any more has no answer.
+// The errors for a stream that ended before its answer.
 const (
 	replicaLost = "the replica that ran this call was lost; the upstream may have finished the work"
 	answerLost  = "the answer to this call was lost with the last changes of the gateway's store; the upstream may have finished the work"

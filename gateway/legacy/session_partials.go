@@ -8,33 +8,31 @@ import (
 	"taskgate/shim"
 )
 
-// Partial results on the GET stream of a session whose client takes them (SEP-2679).
-// They are read from the store, where they stay: what the stream does not take waits
-// there. Each goes out through the log of the stream, from which a client that resumes
-// gets what it has missed, and what the log has, the next stream goes on after. So a
-// client that resumes finds neither gap nor repeat in seq (P4). A stream that is not
-// resumed begins each task that still runs anew, from 0, and has no partial results of a task
-// that has ended (P2).
+// Partial results go out on the GET stream of a session whose client takes them (SEP-2679). They
+// stay in the store until the stream takes them. Each goes out through the log of the stream, from
+// which a client that resumes gets what it has missed, and the next stream goes on after that. So a
+// client that resumes finds neither gap nor repeat in seq (P4). A stream that is not resumed begins
+// each running task anew, from 0, and leaves out those that have ended (P2).
 
 // seqFilter says which messages of the log of a GET stream go to a client that takes partial
-// results, so that it finds neither gap nor repeat in seq. A nil one lets everything through.
+// results, so that it finds neither gap nor repeat in seq. A nil filter lets everything through.
 type seqFilter struct {
-	next  map[shim.ID]int64 // the first seq that the client has not been sent
-	from  map[shim.ID]int64 // the first seq that is not in the log
-	fresh map[shim.ID]bool  // tasks whose partial results begin anew after last, and show none if they have ended
-	// unsent are those of them that only the log names, in their order there.
+	next  map[shim.ID]int64 // the first seq to send next
+	from  map[shim.ID]int64 // the first seq that the log lacks
+	fresh map[shim.ID]bool  // tasks whose partial results begin anew after last, and are left out if they have ended
+	// unsent are the fresh tasks that only the log names, in their order there.
 	unsent []shim.ID
 	anew   bool // the client has begun with 0, now or since a mark in the log
 	last   int64
 }
 
-// anewMark in the log of a GET stream says that its client begins anew, and counts from 0
-// from there on. It is not sent.
+// anewMark in the log of a GET stream says that its client begins anew, and counts from 0 from
+// there on. It stays in the log.
 var anewMark = []byte{}
 
-// newSeqFilter tells from the log how far a client has come that resumes the stream after
-// message no. For any other, these tasks begin anew, and those of which the log has what no
-// client was sent: the record may have forgotten them, since their end is in the log.
+// newSeqFilter finds in the log how far a client has come that resumes the stream after message no.
+// For any other client these tasks begin anew, and so do tasks with unsent messages in the log: the
+// record may have forgotten them, since their end is in the log.
 func newSeqFilter(log []logEntry, no int64, resumes bool, tasks []shim.ID) *seqFilter {
 	c := &seqFilter{
 		next: make(map[shim.ID]int64), from: make(map[shim.ID]int64), fresh: make(map[shim.ID]bool), anew: !resumes,
@@ -73,9 +71,8 @@ func newSeqFilter(log []logEntry, no int64, resumes bool, tasks []shim.ID) *seqF
 	return c
 }
 
-// nextSeq is what comes next in a log where next was due, after seq. From a mark on, only
-// what continues counts; without one, the log does not reach back to where the client
-// began.
+// nextSeq is the seq that comes after seq in a log where next was due. After a mark, only a seq
+// that continues counts; a log without a mark begins later than its client did.
 func (c *seqFilter) nextSeq(next, seq int64) int64 {
 	if c.anew && seq != next {
 		return next
@@ -92,15 +89,15 @@ func (c *seqFilter) noteFloor(last int64) {
 
 // isDue reports whether a message of the log is to be sent.
 //
-// What was in the log when the stream began: a partial result is not sent if its task begins
-// anew, or if the client has it. A status is not sent if its task begins anew, since it comes
+// Of the messages that were in the log when the stream began, a partial result is left out if its
+// task begins anew, or if the client has it. A status is left out if its task begins anew: it comes
 // again after the partial results.
 //
-// What came later: a partial result is sent only if its seq follows the last one that was sent.
-// Another replica that had the stream may go on with it for a moment.
+// A later partial result is sent only if its seq follows the last one sent: another replica that
+// had the stream may go on with it for a moment.
 //
-// A client that began anew is sent nothing but from seq 0 on: it may have lost what was sent
-// before. It is not told again of a task that has ended.
+// A client that began anew gets partial results from seq 0 on, since it may have lost what was sent
+// before. It hears of each end once.
 func (c *seqFilter) isDue(no int64, message []byte) bool {
 	if c == nil {
 		return true
@@ -129,8 +126,7 @@ func partialOf(message []byte) (id shim.ID, seq int64, ok bool) {
 	return shim.ID(task), seq, err == nil
 }
 
-// statusOf is the task of which a message tells the status, and that; "" for any other
-// message.
+// statusOf returns the task and the status that a message tells; "" for any other message.
 func statusOf(message []byte) (shim.ID, shim.Status) {
 	if method, _ := jsonrpc.GetString(message, "method"); method != mcp.NotifyTaskStatus {
 		return "", ""

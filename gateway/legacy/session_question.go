@@ -8,19 +8,18 @@ import (
 	"taskgate/shim"
 )
 
-// A legacy server may ask outside of any call (design.md 0.16). In the session of a
-// legacy client that one is asked, on its GET stream, wherever that is: the question has
-// a record like any other, the state of the session names it, and the stream delivers it
-// as it does those of tasks.
+// A legacy server may ask outside of any call (design.md 0.16). A legacy client is asked on the GET
+// stream of its session, on any replica: the question has a record like any other, the state of the
+// session names it, and the stream delivers it like the questions of tasks.
 
-// mostSessionQuestions is how many such questions of a session may be open at a time.
+// mostSessionQuestions bounds the open session questions of a session.
 const mostSessionQuestions = 16
 
-// errManySessionQuestions: the client has been asked enough.
+// errManySessionQuestions says that the session has too many open questions.
 var errManySessionQuestions = errors.New("too many questions of this session are open")
 
 // withSessionQuestions returns the state with questions added, if there is room for them, and without
-// those that are over. The list of the old state is not changed: others may read it.
+// those that are over. The old list stays as it is: others may read it.
 func (st sessionState) withSessionQuestions(made, over []shim.ID) (sessionState, error) {
 	ids := append(slices.Clone(st.SessionQuestions), made...)
 	ids = slices.DeleteFunc(ids, func(id shim.ID) bool { return slices.Contains(over, id) })
@@ -38,6 +37,6 @@ func (s *session) settleSessionQuestion(id shim.ID) {
 	}
 	ctx, cancel := s.table.withPatience(context.Background())
 	defer cancel()
-	// Where it fails, the session ends or the next stream finds that it is over.
+	// If this fails, the session ends, or the next stream finds that it is over.
 	_ = s.updateState(ctx, func(st sessionState) (sessionState, error) { return st.withSessionQuestions(nil, []shim.ID{id}) })
 }

@@ -15,24 +15,23 @@ import (
 	"taskgate/shim"
 )
 
-// errNoSession: no such session, or none that the caller may know of (X6, Z7).
+// errNoSession says that the session is unknown, or another caller's (X6, Z7).
 var errNoSession = errors.New("unknown session")
 
-// endTimeout is how long telling an upstream that a session has ended may take.
+// endTimeout bounds telling an upstream that a session has ended.
 const endTimeout = 5 * time.Second
 
-// Table holds what this replica has going on in client sessions: calls in
-// flight, streams, and listening upstream. What has to outlive that, or be known
-// elsewhere, is in the store.
+// Table holds the live parts of client sessions on this replica: calls in flight, streams, and listening
+// upstream. The store has everything that outlives these, or that other replicas need.
 type Table struct {
 	store Sessions
-	// storeTimeout is how long the store is waited for.
+	// storeTimeout bounds each wait for the store.
 	storeTimeout time.Duration
 	// ended is called for each session that is over, wherever it ended.
 	ended func(context.Context, Ended)
-	// name tells this replica from the others in notes that they leave each other.
+	// name tells this replica from the others in the notes that they leave each other.
 	name string
-	ctx  context.Context // ends when nothing is listened to any more
+	ctx  context.Context // ends when the listening stops
 	stop context.CancelFunc
 
 	ending sync.Mutex // held by endForgotten
@@ -40,29 +39,29 @@ type Table struct {
 	mu     sync.Mutex
 	live   map[string]*session
 	logs   map[string]*eventLog // of the streams that are written here, by name
-	closed bool                 // nothing is listened to any more
+	closed bool                 // the listening has stopped
 	late   int                  // bytes of messages that wait for the store, to end logs with
-	work   work.Group           // what outlives a request
+	work   work.Group           // goroutines that outlive a request
 }
 
-// Ended is a session that is over. What it was is said on the replica that has made it, so that
-// it is measured once.
+// Ended is a session that is over. Only the replica that made it fills in the details, so that it is measured
+// once.
 type Ended struct {
 	ID                string
 	Upstream, Version string    // "" elsewhere
 	Since             time.Time // when it was made; zero elsewhere
 }
 
-// NewTable makes a table over a store, which is waited for that long. ended is called for each
-// session that is over.
+// NewTable makes a table over a store, and waits up to storeTimeout for that. ended is called for each session
+// that is over.
 func NewTable(store Sessions, storeTimeout time.Duration, ended func(context.Context, Ended)) *Table {
 	t := &Table{store: store, storeTimeout: storeTimeout, ended: ended, name: rand.Text(), live: make(map[string]*session), logs: make(map[string]*eventLog)}
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	return t
 }
 
-// withPatience bounds what is done at the store: by the patience of the request that it is for, or,
-// where it is for none, by one of its own.
+// withPatience bounds an operation at the store: by the patience of its request, or by storeTimeout if it has
+// none.
 func (t *Table) withPatience(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(patience.Or(ctx, t.storeTimeout), t.storeTimeout)
 }
@@ -70,12 +69,12 @@ func (t *Table) withPatience(ctx context.Context) (context.Context, context.Canc
 // Run ends sessions that have been idle for too long, until ctx ends.
 func (t *Table) Run(ctx context.Context) error {
 	return t.store.Run(patience.With(ctx, t.storeTimeout), t.isBusy, func(id string, state []byte) {
-		st, _ := decodeSession(state) // without a state, none of this replica's
+		st, _ := decodeSession(state) // without a state, it counts as another replica's
 		t.outlive(func() { t.finishSession(context.WithoutCancel(ctx), id, st) })
 	}, t.takeSignal)
 }
 
-// cancelSignal begins the signal that cancels a request, wherever it runs. Its key follows.
+// cancelSignal begins the signal that cancels a request on any replica. The key of the request follows.
 const cancelSignal = "cancel "
 
 // takeSignal takes a signal that another replica has sent for a session.
@@ -119,7 +118,8 @@ func (t *Table) createSession(ctx context.Context, st sessionState) (*session, e
 	return s, nil
 }
 
-// findSession finds a session for one request that may use it. The caller must release it; until then it is not idle.
+// findSession finds a session for one request, if may allows it. The session is in use until the caller ends
+// its use.
 func (t *Table) findSession(ctx context.Context, id string, may func(sessionState) bool) (*session, error) {
 	s := t.pinSession(id)
 	st, err := s.loadState(ctx)
@@ -133,7 +133,7 @@ func (t *Table) findSession(ctx context.Context, id string, may func(sessionStat
 	return s, nil
 }
 
-// pinSession finds or makes the live part of a session, and holds it.
+// pinSession finds or makes the live part of a session, and counts one more use.
 func (t *Table) pinSession(id string) *session {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -149,7 +149,7 @@ func (t *Table) pinSession(id string) *session {
 	return s
 }
 
-// forgetSession removes a live part that nobody holds. The table's lock is held.
+// forgetSession removes a live part that is unused and not worth keeping. The caller holds t.mu.
 func (t *Table) forgetSession(s *session) {
 	if s.pins == 0 && t.live[s.id] == s && !s.isWorthKeeping() {
 		delete(t.live, s.id)
@@ -157,15 +157,15 @@ func (t *Table) forgetSession(s *session) {
 	}
 }
 
-// Count is how many sessions have something going on here.
+// Count is the number of sessions with a live part here.
 func (t *Table) Count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.live)
 }
 
-// isBusy reports whether a request or a stream of the session is open here. That the
-// gateway still listens upstream, in case the client comes back, does not count.
+// isBusy reports whether a request or a stream of the session is open here. Listening upstream for a client
+// that may come back does not count.
 func (t *Table) isBusy(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -190,8 +190,8 @@ func (t *Table) endSession(ctx context.Context, id string, st sessionState) erro
 	return nil
 }
 
-// finishSession ends what this replica still does for a session that is over: its calls
-// are cancelled, its streams end, and its upstream session is given up.
+// finishSession ends what this replica still does for a session that is over: it cancels its calls, ends its
+// streams, and gives up its upstream session.
 func (t *Table) finishSession(ctx context.Context, id string, st sessionState) {
 	t.mu.Lock()
 	s := t.live[id]
@@ -209,15 +209,15 @@ func (t *Table) finishSession(ctx context.Context, id string, st sessionState) {
 	t.ended(ctx, over)
 }
 
-// reapSession forgets a live part that is not worth keeping any more.
+// reapSession forgets a live part that is no longer worth keeping.
 func (t *Table) reapSession(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.forgetSession(s)
 }
 
-// outlive runs something that may take longer than the request it is about, unless
-// this replica stops listening and telling.
+// outlive runs something that may take longer than its request. It returns false, and runs nothing, once the
+// table is closed.
 func (t *Table) outlive(f func()) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -227,8 +227,8 @@ func (t *Table) outlive(f func()) bool {
 	return !t.closed
 }
 
-// Close stops listening upstream for all sessions, without ending any, and waits
-// for what outlives a request, until ctx ends. Calls in flight go on.
+// Close stops listening upstream for all sessions, and waits until ctx ends for the goroutines that outlive a
+// request. Sessions and calls in flight go on.
 func (t *Table) Close(ctx context.Context) error {
 	t.mu.Lock()
 	t.closed = true

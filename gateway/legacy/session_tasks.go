@@ -14,13 +14,12 @@ import (
 	"taskgate/shim/dialect"
 )
 
-// mostTold is how many tasks of a session its client is told of. Of more than
-// that it hears when it asks, as it has to be ready to anyway (L34).
+// mostTold is how many tasks of a session its client is told of. For other tasks it has to ask, which it must
+// be ready to do anyway (L34).
 const mostTold = 100
 
-// withTasks returns the state with more tasks to tell of, in place of the oldest if
-// there are too many, and without those whose end the client has been told of. The list of
-// the old state is not changed: others may read it.
+// withTasks returns the state with the tasks made added, and those told removed. If there are too many, the
+// oldest go. The old list stays as it is: others may read it.
 func (st sessionState) withTasks(made, told []shim.ID) sessionState {
 	ids := append(slices.Clone(st.Tasks), made...)
 	ids = slices.DeleteFunc(ids, func(id shim.ID) bool { return slices.Contains(told, id) })
@@ -28,18 +27,16 @@ func (st sessionState) withTasks(made, told []shim.ID) sessionState {
 	return st
 }
 
-// taskNotes gathers what the state of a session has still to learn of its tasks, so
-// that many calls at once do not contend for it: there is one write at a time, and
-// no call waits for it.
+// taskNotes gathers the changes of a session's tasks for its state, so that concurrent calls do not contend for
+// that: there is one write at a time, and calls go on meanwhile.
 type taskNotes struct {
 	mu         sync.Mutex
 	made, told []shim.ID
 	writing    bool
 }
 
-// noteTasks adds to what the state of the session has to learn: tasks that were made in
-// it, and tasks of whose end its client has been told. The client has its tasks in
-// any case, so what cannot be written is let go.
+// noteTasks notes for the state of the session which tasks were made in it, and of whose end its client has
+// been told. A failed write is dropped: the client has its tasks in any case.
 func (s *session) noteTasks(made, told []shim.ID) {
 	n := &s.notes
 	n.mu.Lock()
@@ -51,7 +48,7 @@ func (s *session) noteTasks(made, told []shim.ID) {
 	}
 }
 
-// takeChange returns what is to be written, and no longer after the last of it.
+// takeChange returns what is to be written; more is false, and the writing over, once nothing is left.
 func (n *taskNotes) takeChange() (made, told []shim.ID, more bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -61,8 +58,7 @@ func (n *taskNotes) takeChange() (made, told []shim.ID, more bool) {
 	return made, told, n.writing
 }
 
-// writeNotes writes until there is nothing left to. That wakes whoever holds the session's
-// stream.
+// writeNotes writes until nothing is left. Each write wakes the holder of the session's stream.
 func (s *session) writeNotes() {
 	for {
 		made, told, more := s.notes.takeChange()
@@ -75,10 +71,10 @@ func (s *session) writeNotes() {
 	}
 }
 
-// taskNotifier tells the client of a GET stream of the tasks of its session (L34), and asks what
-// they and the server ask. It follows all that the record of the session names. A task is
-// told of when the stream opens, and after every change until the client has been told that
-// it has ended. While the client does not read, only the newest state of each is kept.
+// taskNotifier tells the client of a GET stream of the tasks of its session (L34), and asks the questions of
+// tasks and of the server. It follows everything that the record of the session names. The client hears of a
+// task when the stream opens, and after every change until its end. While the client does not read, only the
+// newest state of each task is kept.
 type taskNotifier struct {
 	e   *endpoint.Endpoint
 	s   *session
@@ -106,7 +102,7 @@ func newTaskNotifier(e *endpoint.Endpoint, w *writer, p shim.Principal, tasks bo
 	}
 }
 
-// startFollowing follows until the function it returns is called.
+// startFollowing follows until stop is called.
 func (t *taskNotifier) startFollowing(ctx context.Context) (stop func()) {
 	if !t.tasks && !t.able {
 		return func() {}
@@ -126,7 +122,7 @@ func (t *taskNotifier) startFollowing(ctx context.Context) (stop func()) {
 	running.Go(func() {
 		err := t.e.Shim.FollowSet(ctx, t.p, t.e.Name, t.set, func(u shim.Update) error { return t.takeUpdate(ctx, u) })
 		if errors.Is(err, shim.ErrBehind) {
-			t.end() // a client must not take what it has for all there was
+			t.end() // a client must not take what it has for everything
 		}
 	})
 	return func() {
@@ -136,7 +132,7 @@ func (t *taskNotifier) startFollowing(ctx context.Context) (stop func()) {
 	}
 }
 
-// readRecord follows what the record of the session names besides. It belongs to the writer.
+// readRecord adds to the follow set what the record of the session names. Only the writer calls it.
 func (t *taskNotifier) readRecord(ctx context.Context) {
 	ctx, cancel := t.s.table.withPatience(ctx)
 	defer cancel()
@@ -149,7 +145,7 @@ func (t *taskNotifier) readRecord(ctx context.Context) {
 		for _, id := range ids {
 			switch named[id] = true; {
 			case t.known[id]:
-			case slices.Contains(t.w.ended, id): // the record has come back older, and the task may have done so, too
+			case slices.Contains(t.w.ended, id): // the record has come back older, and perhaps the task with it
 				t.s.noteTasks(nil, []shim.ID{id})
 			default:
 				k.ID = id
@@ -170,11 +166,11 @@ func (t *taskNotifier) readRecord(ctx context.Context) {
 	t.known = named
 }
 
-// takeUpdate takes what the follow set tells.
+// takeUpdate takes an update of the follow set.
 func (t *taskNotifier) takeUpdate(ctx context.Context, u shim.Update) error {
 	switch {
 	case u.Gone:
-		t.s.settleSessionQuestion(u.ID) // nobody runs it any more
+		t.s.settleSessionQuestion(u.ID) // its runner is gone
 	case u.Task == nil:
 		return t.tellPartials(ctx, u)
 	default:
@@ -191,7 +187,6 @@ func (t *taskNotifier) takeUpdate(ctx context.Context, u shim.Update) error {
 	return context.Cause(ctx)
 }
 
-// tellPartials sends partial results.
 func (t *taskNotifier) tellPartials(ctx context.Context, u shim.Update) error {
 	messages := make([][]byte, len(u.Pieces))
 	for i, content := range u.Pieces {
@@ -200,7 +195,8 @@ func (t *taskNotifier) tellPartials(ctx context.Context, u shim.Update) error {
 	return t.w.sendMessages(ctx, true, messages...)
 }
 
-// noteEnd notes the task of whose end a message tells. The newest mostTold are kept: the record names no more tasks.
+// noteEnd notes the task whose end a message tells. The newest mostTold are kept: the record names no more
+// tasks.
 func (w *writer) noteEnd(message []byte) {
 	if id, status := statusOf(message); status.Final() {
 		w.ended = append(w.ended, id)
@@ -208,8 +204,8 @@ func (w *writer) noteEnd(message []byte) {
 	}
 }
 
-// tellState sends the progress and the state of a task, unless there is nothing in it that the
-// client does not know: how the task began it was told in the answer to its call.
+// tellState sends the progress and the state of a task, if they are new to the client: the answer to its call
+// told it how the task began.
 func (t *taskNotifier) tellState(ctx context.Context, task shim.Task) error {
 	var messages [][]byte
 	progress := t.progress[task.ID]
@@ -226,7 +222,7 @@ func (t *taskNotifier) tellState(ctx context.Context, task shim.Task) error {
 		messages = append(messages, jsonrpc.AppendNotification(nil, mcp.NotifyTaskStatus, params))
 	}
 	if len(messages) > 0 {
-		// It comes after partial results, and they go out through the log.
+		// It comes after partial results, which go out through the log.
 		if err := t.w.sendMessages(ctx, t.w.count != nil, messages...); err != nil {
 			return err
 		}

@@ -15,21 +15,21 @@ import (
 	"taskgate/shim"
 )
 
-// errNoLog ends a stream on which a message cannot go out for want of the log.
+// errNoLog ends a stream whose next message needs the log while that is away.
 var errNoLog = errors.New("the log of the stream is not available")
 
-// writer writes one event stream of a session that its client can resume: it puts
-// messages into the log of the stream, and sends what the log has more than the client.
-// It belongs to the goroutine of run. Others hand it messages by send.
+// writer writes one event stream of a session that its client can resume: it puts messages into the log of the
+// stream, and sends what the log has more than the client. It belongs to the goroutine of writeUntilEnd. Other
+// goroutines hand it messages by sendMessages.
 type writer struct {
 	s    *session
 	name string // of the stream, in its log and in the ids of its events
 	out  *eventstream.Writer
-	// asker tells the client on this connection from those that had the stream before
+	// asker tells the client on this connection from earlier clients of the stream
 	asker string
-	no    int64            // of the last message of the log that was sent, or is not to be
-	in    chan delivery    // what others send; nil where nobody does
-	long  <-chan time.Time // when messages begin to have ids; nil where they have them
+	no    int64            // of the last message of the log that was sent or left out
+	in    chan delivery    // from other goroutines; nil if there are none
+	long  <-chan time.Time // when messages begin to have ids; nil if they have them
 
 	kept    bool // messages go through the log, and have ids
 	primed  bool // the client has had an event on this connection to resume from
@@ -40,22 +40,23 @@ type writer struct {
 	lost   bool            // the client is to hear that messages may be missing
 	asked  map[string]bool // questions that the client has, or gets from the log, by name
 	ended  []shim.ID       // tasks of whose end the client is told on this stream, or was before it resumed that
-	count  *seqFilter      // nil where the client takes no partial results
-	replay *replay         // of what is in the log already; nil once that has been sent
+	count  *seqFilter      // nil if the client takes no partial results
+	replay *replay         // for what is in the log already; nil once that has been sent
 }
 
-// isHeld reports whether this replica holds the stream: it is the GET stream. Of others it reads the log.
+// isHeld reports whether this replica holds the stream: it is the GET stream. Of other streams the writer reads
+// the log.
 func (w *writer) isHeld() bool { return w.name == getStream }
 
 // delivery are messages for a stream.
 type delivery struct {
 	messages [][]byte
-	logged   bool       // they go out through the log, or not at all
+	logged   bool       // they go out through the log only
 	done     chan error // gets what became of them
 }
 
-// sendMessages hands messages to the writer, and waits until they are out: in the log, from which
-// the client gets them, or sent.
+// sendMessages hands messages to the writer, and waits until they are out: in the log, from which the client
+// gets them, or sent.
 func (w *writer) sendMessages(ctx context.Context, logged bool, messages ...[]byte) error {
 	d := delivery{messages, logged, make(chan error, 1)}
 	select {
@@ -66,8 +67,8 @@ func (w *writer) sendMessages(ctx context.Context, logged bool, messages ...[]by
 	}
 }
 
-// askOnStream puts a question into the log, unless another stream has it; see Logs.Ask. It has the
-// stream kept: whoever goes on with it learns there what its client was asked.
+// askOnStream puts a question into the log if no other stream has it; see Logs.Ask. The stream is kept in the
+// log from then on: the stream after it learns there what its client was asked.
 func (w *writer) askOnStream(ctx context.Context, name, void string, message []byte) (holder string, has bool, err error) {
 	if err := w.sendMessages(ctx, true); err != nil {
 		return "", false, err
@@ -82,10 +83,9 @@ func (w *writer) askOnStream(ctx context.Context, name, void string, message []b
 	return holder, has, err
 }
 
-// writeUntilEnd writes until the stream is over, the client goes, or ctx or the session ends. It
-// looks at the log whenever that may have more, and at each check. over is told what has
-// become of the stream, and says whether that is all; it is not asked while the store is
-// away. A stream that could not have a log has it told each second.
+// writeUntilEnd writes until the stream is over, the client goes, or ctx or the session ends. It reads the log
+// after each event and at each check. over gets the state of the stream, and says whether that is the end; it
+// is not called while the store is away. For a stream without a log it is called each second.
 func (w *writer) writeUntilEnd(ctx context.Context, check time.Duration, over func(state string, note []byte) bool) error {
 	wake, stop := w.s.watchLog(ctx)
 	defer stop()
@@ -105,8 +105,8 @@ func (w *writer) writeUntilEnd(ctx context.Context, check time.Duration, over fu
 		if w.logless {
 			again = time.After(storeAgain)
 		}
-		// An event of the session's log or record wakes it, and whoever hands it a message here; it looks
-		// by itself each check.
+		// An event of the session's log or record wakes it, and a message from another goroutine; it checks by
+		// itself each check.
 		select {
 		case <-wake:
 		case <-tick.C:
@@ -126,8 +126,8 @@ func (w *writer) writeUntilEnd(ctx context.Context, check time.Duration, over fu
 	}
 }
 
-// beginLog has messages have ids from now on, and go through the log: the stream has been open
-// for long enough that its client may want to resume it (design.md 0.17).
+// beginLog gives messages ids from now on, and sends them through the log: the stream has been open for long
+// enough that its client may want to resume it (design.md 0.17).
 func (w *writer) beginLog() {
 	w.long = nil
 	if w.logless || w.kept {
@@ -137,8 +137,8 @@ func (w *writer) beginLog() {
 	w.sendPriming()
 }
 
-// sendPriming tells the client of an event to resume from, before there is one with a message. Without it
-// the connection of a client that resumes could break only once.
+// sendPriming gives the client an event to resume from before the first message, so that the connection of a
+// client that resumes may break more than once.
 func (w *writer) sendPriming() {
 	w.primed = true
 	if id := w.eventID(w.no); id != "" && mcp.LookupVersion(w.s.currentState().Version).Priming {
@@ -146,7 +146,7 @@ func (w *writer) sendPriming() {
 	}
 }
 
-// deliverMessages has messages go out. What it puts into the log is sent next.
+// deliverMessages sends messages, or puts them into the log, from which they are sent next.
 func (w *writer) deliverMessages(ctx context.Context, d delivery) error {
 	if d.logged {
 		w.beginLog()
@@ -156,7 +156,7 @@ func (w *writer) deliverMessages(ctx context.Context, d delivery) error {
 		if w.appendMessage(ctx, m) {
 			continue
 		}
-		// What a client that begins anew counts needs no log: it will begin anew again.
+		// A client without an event id begins anew on its next stream: its partial results need no log.
 		if d.logged && !(w.logless && !w.resumed) {
 			return errNoLog
 		}
@@ -183,7 +183,7 @@ func (w *writer) appendMessage(ctx context.Context, message []byte) bool {
 	return true
 }
 
-// catchUp sends what the log has more, and tells what has become of the stream.
+// catchUp sends what the log has more than the client, and returns the state of the stream.
 func (w *writer) catchUp(ctx context.Context) (state string, note []byte, err error) {
 	if w.logless {
 		w.sendMore(ctx, w.takeUnread(), nil)
@@ -194,7 +194,7 @@ func (w *writer) catchUp(ctx context.Context) (state string, note []byte, err er
 	defer cancel()
 	more, state, note, err := w.s.readLog(within, w.name, w.no)
 	if err == nil && w.isHeld() && state != "" && holderOf(note) != w.s.table.name {
-		if w.moved = !isUnheld(note); w.moved { // what is in the log is the other one's to send
+		if w.moved = !isUnheld(note); w.moved { // the other one sends what is in the log
 			return state, note, errMoved
 		}
 		state = "" // it is to be opened again
@@ -209,8 +209,8 @@ func (w *writer) catchUp(ctx context.Context) (state string, note []byte, err er
 	return state, note, err
 }
 
-// sendMore sends what the log has more than the client, and what was put into it here before that was read, and is not
-// among it.
+// sendMore sends what the log has more than the client, and those unread messages that were put into it here
+// and are missing from more.
 func (w *writer) sendMore(ctx context.Context, unread, more []logEntry) {
 	for _, u := range unread {
 		same := func(m logEntry) bool { return m.no == u.no }
@@ -219,9 +219,9 @@ func (w *writer) sendMore(ctx context.Context, unread, more []logEntry) {
 		}
 	}
 	slices.SortStableFunc(more, func(a, b logEntry) int { return cmp.Compare(a.no, b.no) })
-	merged := make(map[string]bool) // changes of lists that wait are sent once
+	merged := make(map[string]bool) // waiting changes of a list are sent once
 	for _, m := range more {
-		// A replica that holds the stream keeps what it has put into the log, and claimGET knows of what was lost before.
+		// The holder of the stream keeps what it has put into the log, and claimGET knows of earlier losses.
 		w.lost = w.lost || m.message == nil && !w.isHeld()
 		method, change := listChange(m.message)
 		if change && merged[method] || !w.isDue(ctx, m) {
@@ -236,7 +236,7 @@ func (w *writer) sendMore(ctx context.Context, unread, more []logEntry) {
 	w.sayMissing()
 }
 
-// sayMissing tells the client that messages may be missing here if that is so, and the client wants warnings.
+// sayMissing tells a client that wants warnings that messages may be missing here, if that is so.
 func (w *writer) sayMissing() {
 	if w.lost && loudEnough("warning", w.s.currentState().LogLevel) {
 		_ = w.out.Send("", missingNote) // its error is in out
@@ -248,8 +248,8 @@ func (w *writer) sayMissing() {
 var missingNote = jsonrpc.AppendNotification(nil, mcp.NotifyMessage, []byte(`{"level":"warning","logger":"taskgate",`+
 	`"data":"messages may be missing here: the store of the gateway was away, or has come back as it was before them"}`))
 
-// isMissing reports whether messages may be missing in a log after a number; or, to a client that counts, since it has
-// begun to: how far it has come is not known then.
+// isMissing reports whether messages may be missing in a log after a number. For a client that counts, every
+// gap since it began to count matters: how far it has come is unknown then.
 func isMissing(log []logEntry, after int64, counts bool) bool {
 	missing := false
 	for _, m := range log {
@@ -269,7 +269,7 @@ const (
 	unreadBytes = 256 << 10
 )
 
-// keepUnread keeps a message of the GET stream until the stream has sent it, or there are too many.
+// keepUnread keeps a message of the GET stream until the stream has sent it, or newer ones need its room.
 func (s *session) keepUnread(no int64, message []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -287,13 +287,13 @@ func (s *session) keepUnread(no int64, message []byte) {
 	}
 }
 
-// takeUnread hands over the messages that keepUnread has kept. A client that has resumed its stream without the log
-// gets them from there, in order.
+// takeUnread returns the messages of keepUnread. A client that has resumed its stream without the log gets them
+// from the log, in order.
 func (w *writer) takeUnread() []logEntry {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
 	h := w.s.get
-	if h == nil || h.w != w || w.logless && w.resumed { // another stream, or not yet
+	if h == nil || h.w != w || w.logless && w.resumed { // another stream, or too early
 		return nil
 	}
 	unread := h.unread
@@ -301,8 +301,8 @@ func (w *writer) takeUnread() []logEntry {
 	return unread
 }
 
-// listChange reports whether a message tells of a change of a list. A second one tells nothing new
-// to a client that has not read the first. Any other message may be meant twice.
+// listChange reports whether a message tells of a change of a list. To a client that has yet to read the first
+// such message, a second adds nothing. Any other message may be meant twice.
 func listChange(message []byte) (method string, ok bool) {
 	method, _ = jsonrpc.GetString(message, "method")
 	switch method {
@@ -317,9 +317,9 @@ func (w *writer) isDue(ctx context.Context, m logEntry) bool {
 	return len(m.message) > 0 && (w.replay == nil || !w.replay.isStale(ctx, m.message)) && w.count.isDue(m.no, m.message)
 }
 
-// eventID is the id of the event with a message of the log; "" for none. On a stream whose
-// client counts and begins anew, what comes before the mark has none: a client that resumed
-// from there would be taken for the one before it, which has had more.
+// eventID is the id of the event with a message of the log; "" for none. On a stream whose client counts and
+// begins anew, messages before the mark have no id: a client that resumed there would count as the earlier
+// client, which has had more.
 func (w *writer) eventID(no int64) string {
 	if !w.kept || w.count != nil && !w.resumed && no < w.count.last {
 		return ""
@@ -327,8 +327,7 @@ func (w *writer) eventID(no int64) string {
 	return eventID(w.name, no)
 }
 
-// watchLog reports on wake whenever the log of the session may have more, or its state may
-// have changed, until the function it returns is called.
+// watchLog signals wake at each possible change of the log or the state of the session, until stop is called.
 func (s *session) watchLog(ctx context.Context) (wake <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	woken, done := make(chan struct{}, 1), make(chan struct{})
@@ -342,6 +341,5 @@ func (s *session) watchLog(ctx context.Context) (wake <-chan struct{}, stop func
 	}
 }
 
-// resumeCheck is how often a stream that is resumed looks whether its replica lives,
-// whatever it has heard.
+// resumeCheck is how often a resumed stream checks whether its replica lives.
 const resumeCheck = 5 * time.Second

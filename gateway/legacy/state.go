@@ -11,8 +11,8 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// setLevel sets the level of log messages for the session. A legacy upstream is
-// told; a modern one hears of the level with each request (protocol.md 7.1).
+// setLevel sets the level of log messages for the session. A legacy upstream is told; a modern one
+// gets the level with each request (protocol.md 7.1).
 func (q *request) setLevel(ctx context.Context) (json.RawMessage, error) {
 	level, _ := jsonrpc.GetString(q.msg.Params, "level")
 	if mcp.LogSeverity(level) < 0 {
@@ -28,8 +28,8 @@ func (q *request) setLevel(ctx context.Context) (json.RawMessage, error) {
 	})
 }
 
-// answerSubscribe asks for the updates of one resource. A legacy upstream is told. A
-// modern one is listened to, and may not agree.
+// answerSubscribe asks for the updates of one resource. A legacy upstream is told. A modern one
+// gets a new subscriptions/listen, and may not agree.
 func (q *request) answerSubscribe(ctx context.Context) (json.RawMessage, error) {
 	uri, ok := jsonrpc.GetString(q.msg.Params, "uri")
 	if !ok {
@@ -78,9 +78,8 @@ func (q *request) answerUnsubscribe(ctx context.Context) (json.RawMessage, error
 	return result, nil
 }
 
-// askServer is the upstream's part of a request that changes the session: a legacy
-// server is asked. A modern one has no such method; it only has to have the
-// capability.
+// askServer is the upstream's part of a request that changes the session: a legacy server is asked.
+// A modern server has no such method, and only needs the capability.
 func (q *request) askServer(ctx context.Context, capability ...string) (upstream.Server, json.RawMessage, error) {
 	server, err := q.h.Upstream.Describe(ctx, q.s.upstreamSession(ctx))
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"taskgate/shim"
 )
 
-// taskResult answers a call of the gateway's own tool (design.md 0.10), in a session of a
-// version with tasks or without. To versions before 2025-11-25 wrong arguments of a tool are an
-// error of the protocol (protocol.md 7.5).
+// taskResult answers a call of the gateway's own tool (design.md 0.10), in a session of any
+// version. For versions before 2025-11-25 wrong arguments of a tool are an error of the protocol
+// (protocol.md 7.5).
 func (q *request) taskResult(ctx context.Context) (json.RawMessage, error) {
 	c, wrong, err := q.h.ReadTaskResultCall(q.describeCaller(), q.msg.Params)
 	if err != nil {

@@ -17,15 +17,14 @@ import (
 	"taskgate/shim/dialect"
 )
 
-// The tasks of 2025-11-25 (protocol.md section 4). As with the extension, all
-// methods are answered from the store: the upstream may be down, and the task may
-// run on another replica.
+// The tasks of 2025-11-25 (protocol.md section 4). As with the extension, all methods are answered
+// from the store: the upstream may be down, and the task may run on another replica.
 
-// errLeft: a client has gone that waited for what it can ask for again.
+// errLeft says that a client has gone that can ask again for what it waited for.
 var errLeft = errors.New("the client has gone")
 
-// offersTasks reports whether sessions of this version can make tasks. Only
-// 2025-11-25 has them, and only where a tool may become one are they offered (L1).
+// offersTasks reports whether sessions of this version can make tasks: only 2025-11-25 has them,
+// and only if a tool may become one (L1).
 func (h *Handler) offersTasks(version string) bool {
 	return version == mcp.Version20251125 && h.Convertible()
 }
@@ -33,7 +32,7 @@ func (h *Handler) offersTasks(version string) bool {
 // serve answers a request in a session with a result or an error.
 type serve func(q *request, ctx context.Context) (json.RawMessage, error)
 
-// withTasks makes a method exist only for sessions that can make tasks.
+// withTasks makes a method unknown in sessions that cannot make tasks.
 func withTasks(serve serve) serve {
 	return func(q *request, ctx context.Context) (json.RawMessage, error) {
 		if !q.h.offersTasks(q.state.Version) {
@@ -43,10 +42,9 @@ func withTasks(serve serve) serve {
 	}
 }
 
-// taskWish reads params.task: whether a call is to be a task, and for how long the
-// client would like it kept. Where no tasks are offered the member means nothing
-// (L2). Other members of it are tolerated: the TypeScript SDK 1.x also sends
-// pollInterval.
+// taskWish reads params.task: whether a call is to be a task, and how long the client would like it
+// kept. If no tasks are offered, the member means nothing (L2). Other members of it are tolerated:
+// the TypeScript SDK 1.x also sends pollInterval.
 func (q *request) taskWish() (wish bool, ttl time.Duration, err error) {
 	if q.task == nil || !q.h.offersTasks(q.state.Version) || q.principal.NoTasks {
 		return false, 0, nil
@@ -65,9 +63,8 @@ func (q *request) taskWish() (wish bool, ttl time.Duration, err error) {
 	return true, max(ttl, time.Millisecond), nil
 }
 
-// readMilliseconds reads a duration as JSON has it. Null is as long as possible: that
-// is what a ttl of null means in a task (L10), and there were clients that wished
-// for it so.
+// readMilliseconds reads a duration in JSON. Null is as long as possible: a ttl of null means that
+// in a task (L10), and there were clients that sent it as their wish.
 func readMilliseconds(raw []byte) (time.Duration, bool) {
 	const most = math.MaxInt64 / int64(time.Millisecond)
 	if string(raw) == "null" {
@@ -90,9 +87,8 @@ func (q *request) showCreated(t shim.Task) json.RawMessage {
 	return dialect.Legacy.Created(t)
 }
 
-// taskID reads params.taskId. Whatever else is in the params is ignored, as a
-// related-task there has to be (L14), and as params.task, which the TypeScript SDK
-// 1.32.2 sends along, deserves (protocol.md C 6).
+// taskID reads params.taskId. Other members are ignored: a related-task, as L14 demands, and
+// params.task, which the TypeScript SDK 1.32.2 sends along (protocol.md C 6).
 func (q *request) taskID() (shim.ID, error) {
 	text, ok := jsonrpc.GetString(q.msg.Params, "taskId")
 	if !ok {
@@ -115,8 +111,8 @@ func (q *request) getTask(ctx context.Context) (json.RawMessage, error) {
 	return dialect.Legacy.Got(t), nil
 }
 
-// listTasks answers tasks/list: the tasks of the caller, or, where nobody
-// has to say who he is, of the session (L20–L23, design.md 0.7).
+// listTasks answers tasks/list: the tasks of the caller, or of the session for an anonymous caller
+// (L20–L23, design.md 0.7).
 func (q *request) listTasks(ctx context.Context) (json.RawMessage, error) {
 	cursor := ""
 	if raw, _ := jsonrpc.Get(q.msg.Params, "cursor"); raw != nil && string(raw) != "null" {
@@ -131,8 +127,8 @@ func (q *request) listTasks(ctx context.Context) (json.RawMessage, error) {
 	return dialect.Legacy.Listed(tasks, next), nil
 }
 
-// cancelTask answers tasks/cancel with the task, which is cancelled by then
-// (L25). One that has ended cannot be (L24).
+// cancelTask answers tasks/cancel with the task, which is cancelled by then (L25). A task that has
+// ended is an error (L24).
 func (q *request) cancelTask(ctx context.Context) (json.RawMessage, error) {
 	id, err := q.taskID()
 	if err != nil {
@@ -146,10 +142,9 @@ func (q *request) cancelTask(ctx context.Context) (json.RawMessage, error) {
 	return dialect.Legacy.Got(t), nil
 }
 
-// awaitTask answers tasks/result: once the task has ended, with what the
-// call itself would have been answered with (L15–L17). Nothing is lost when the
-// client goes meanwhile: it may ask again (L18), so nobody waits on for it, unlike
-// for a call (X3).
+// awaitTask answers tasks/result once the task has ended, with the answer that the call itself
+// would have got (L15–L17). It ends when the client goes, unlike a call (X3): the client may ask
+// again (L18).
 func (q *request) awaitTask(ctx context.Context) (json.RawMessage, error) {
 	id, err := q.taskID()
 	if err != nil {
@@ -158,7 +153,7 @@ func (q *request) awaitTask(ctx context.Context) (json.RawMessage, error) {
 	ctx, done := whileAwaited(ctx, q, askNote{Task: id})
 	defer done()
 	look, stop := q.askOnResult(ctx, true)
-	// The end of the task wakes it, on whichever replica; Wait reads the task each 30 s by itself.
+	// The end of the task wakes it, on any replica; Wait reads the task each 30 s by itself.
 	t, err := q.h.Shim.Wait(ctx, q.principal, q.h.Name, id, look)
 	stop()
 	if err != nil {
@@ -168,8 +163,8 @@ func (q *request) awaitTask(ctx context.Context) (json.RawMessage, error) {
 	return q.showOutcome(ctx, t)
 }
 
-// whileAwaited is the context of a wait for a task. It also ends, with errLeft, when the
-// client goes: if it can come back for the answer, any replica gives that (serveResume).
+// whileAwaited returns the context of a wait for a task. It also ends, with errLeft, when the
+// client goes: if the client can come back for the answer, any replica gives it (serveResume).
 func whileAwaited(ctx context.Context, q *request, n askNote) (context.Context, func()) {
 	ctx, leave := context.WithCancelCause(ctx)
 	n.Token = cmp.Or(string(q.token), q.log.about.Token)
@@ -182,10 +177,10 @@ func whileAwaited(ctx context.Context, q *request, n askNote) (context.Context, 
 	}
 }
 
-// askOnResult asks what a task asks on the stream of a request that waits for its end. look
-// takes the states of the task, until stop is called. A tasks/result leaves the questions to
-// the GET stream first (late). That stream knows nothing of a task whose client was only
-// told of it in words, so task_result does not wait for it.
+// askOnResult asks the questions of a task on the stream of a request that waits for its end. look
+// takes the states of the task, until stop is called. A tasks/result leaves the questions to the
+// GET stream first (late). The GET stream does not know a task whose client was only told of it in
+// words, so task_result asks at once.
 func (q *request) askOnResult(ctx context.Context, late bool) (look func(shim.Task), stop func()) {
 	if !q.out.Streams() || translate.Answerable(q.state.Capabilities) == nil {
 		return func(shim.Task) {}, func() {}
@@ -195,7 +190,7 @@ func (q *request) askOnResult(ctx context.Context, late bool) (look func(shim.Ta
 	return a.takeState, stop
 }
 
-// showOutcome is how a task ended, as its call would have been answered.
+// showOutcome is the end of a task, as its call would have been answered.
 func (q *request) showOutcome(ctx context.Context, t shim.Task) (json.RawMessage, error) {
 	if t.Outcome != nil && t.Outcome.Result != nil {
 		if !jsonrpc.IsObject(t.Outcome.Result) {
@@ -215,8 +210,8 @@ func (q *request) showOutcome(ctx context.Context, t shim.Task) (json.RawMessage
 	return result, nil
 }
 
-// toolResult translates a stored result. Its resultType tells a modern
-// server's, which must have one, so that the server need not be asked what it is.
+// toolResult translates a stored result. A resultType shows that it is a modern server's, so the
+// server need not be asked for its era.
 func (q *request) toolResult(ctx context.Context, tool string, result json.RawMessage) json.RawMessage {
 	_, modern := jsonrpc.Get(result, "resultType")
 	view := translate.LegacyView{Modern: modern, Wrapped: modern && q.showsWrapped(ctx, tool, result)}
