@@ -1,10 +1,9 @@
-// Package auth says who a request is from. In come the headers of a request and the address
-// of its connection; out goes a [Caller], or the [Refusal] that its client gets. Each upstream
-// has one [Method] to sign in, and no method ever tries another one.
+// Package auth says who a request is from. It takes the headers of a request and the address of its connection,
+// and returns a [Caller], or the [Refusal] that its client gets. Each upstream has one [Method] to sign in; a
+// failure of that method is final.
 //
-// The package knows nothing of what a request wants: it has not been read yet. Only the
-// scopes of a tool are asked for later, by [Caller.Lacks]. Where servers sign callers in
-// themselves (passthrough), it also knows what they are shown: [Credentials].
+// A method works before the request is read. Only the scopes of a tool are checked later, by [Caller.Lacks]. If
+// servers sign callers in themselves (passthrough), [Credentials] keep what the servers are shown.
 package auth
 
 import (
@@ -28,27 +27,26 @@ import (
 
 // Method is one way to sign in.
 type Method interface {
-	// Identify says who sent a request, or how it is refused. Both is possible: the caller is
-	// known, and must not call here. It does not read the body.
+	// Identify says who sent a request, or how it is refused. It returns both for a caller who is known and
+	// must not call here. It leaves the body unread.
 	Identify(r *http.Request) (Caller, *Refusal)
-	// Recall returns the owner that a request is from as far as memory says. It looks nothing up;
-	// "" is for everybody else.
+	// Recall returns the owner of a request from memory; "" for a caller whom it has not seen before.
 	Recall(r *http.Request) string
 }
 
 // Caller is who a request is from.
 type Caller struct {
 	Principal shim.Principal
-	token     *grant    // nil where the caller has shown none
-	name      string    // in a trusted header, or what the issuer calls it; "" where there is none
-	issuer    string    // of a token that goes on to the server; "" where there is none
-	client    string    // to which that was given; "" where nobody says so
+	token     *grant    // nil if the caller has shown none
+	name      string    // in a trusted header, or what the issuer calls it; "" for none
+	issuer    string    // of a token that goes on to the server; "" for none
+	client    string    // to which that was given; "" if unknown
 	request   *passedOn // of a request whose token goes on to the server; else nil
 }
 
-// Names are what an operator knows a caller by whose principal is a hash, as attributes of a
-// record: the issuer of a token, the value of its claim or of the trusted header, and the client that the token
-// was given to.
+// Names are the names by which an operator knows a caller whose principal is a hash, as attributes of a record:
+// the issuer of a token, the value of its claim or of the trusted header, and the client that the token was
+// given to.
 func (c Caller) Names() []any {
 	switch {
 	case c.token != nil:
@@ -72,20 +70,19 @@ func ofToken(issuer, name, client string) []any {
 // callerKey is the key of the context value that CallerOf reads.
 type callerKey struct{}
 
-// WithCaller remembers the caller of a request in its context.
+// WithCaller puts the caller of a request into its context.
 func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-// CallerOf is the caller in whose request something happens. It reports false outside of
-// requests.
+// CallerOf returns the caller in whose request something happens; false outside of requests.
 func CallerOf(ctx context.Context) (Caller, bool) {
 	c, ok := ctx.Value(callerKey{}).(Caller)
 	return c, ok
 }
 
-// Lacks refuses a caller whose token has not all of these scopes, which stand with spaces
-// between. A caller without a token has none.
+// Lacks refuses a caller whose token lacks one of these scopes, which are separated by spaces. A caller without
+// a token has no scopes.
 func (c Caller) Lacks(scopes string) *Refusal {
 	switch {
 	case scopes == "":
@@ -96,7 +93,7 @@ func (c Caller) Lacks(scopes string) *Refusal {
 	return c.token.refuseWithout(strings.Fields(scopes))
 }
 
-// Refusal is what a request gets whose caller is not known, or may not do it.
+// Refusal is the answer to a request whose caller is unknown, or must not make it.
 type Refusal struct {
 	Status    int
 	Challenge string // the header WWW-Authenticate; "" for none
@@ -105,10 +102,10 @@ type Refusal struct {
 
 // Options are what Methods are made of, besides the configuration.
 type Options struct {
-	// Credentials take the tokens that go on to servers; nil for some of their own.
+	// Credentials take the tokens that go on to servers; nil makes new ones.
 	Credentials *Credentials
-	// TLS says how the servers of upstreams are reached by https, by the name of the upstream;
-	// nil for the authorities of the system.
+	// TLS says how the servers of upstreams are reached by https, by the name of the upstream; nil for the
+	// authorities of the system.
 	TLS    map[string]*tls.Config
 	Logger *slog.Logger
 }
@@ -132,7 +129,7 @@ type made struct {
 	page *Page // nil for none
 }
 
-// source is what a method is made of: for the same one, a method is not made again.
+// source is what a method is made of. A method is made anew only if its source changes.
 type source struct {
 	auth      config.Auth
 	audiences []string
@@ -141,8 +138,8 @@ type source struct {
 	host      config.Switch
 }
 
-// New makes the methods of a configuration. Nobody is contacted before [Methods.Run], but for
-// those of passthrough: there it is the first token that says whom to ask.
+// New makes the methods of a configuration. The first requests to issuers come with [Methods.Run]; under
+// passthrough with the first token, which names the issuer.
 func New(c *config.Config, o Options) (*Methods, error) {
 	secret, err := tokenSecret(c)
 	if err != nil {
@@ -160,8 +157,8 @@ func New(c *config.Config, o Options) (*Methods, error) {
 	return m, nil
 }
 
-// Renew makes the methods of another configuration, whose state_keys are the same. What has not changed
-// is as before, with all that it remembers. Use has to follow before they are used.
+// Renew makes the methods of another configuration, whose state_keys are the same. An unchanged method stays,
+// with all that it remembers. The caller calls Use before it uses them.
 func (m *Methods) Renew(c *config.Config, secure map[string]*tls.Config) (*Methods, error) {
 	next := &Methods{
 		byName: map[string]made{}, issuers: map[string]*issuer{}, tokens: m.credentials.of(c),
@@ -182,7 +179,7 @@ func (m *Methods) Renew(c *config.Config, secure map[string]*tls.Config) (*Metho
 	return next, nil
 }
 
-// Use has the tokens of these methods be remembered, and the keys of new issuers be fetched.
+// Use makes these methods remember tokens, and fetches the keys of new issuers.
 func (m *Methods) Use(before *Methods) {
 	m.credentials.replaceTokens(m.tokens)
 	for key, i := range m.issuers {
@@ -203,7 +200,6 @@ func sourceOf(c *config.Config, u *config.Upstream) source {
 	return s
 }
 
-// makeMethod makes the method of an upstream.
 func (m *Methods) makeMethod(one *made, before *Methods, c *config.Config, u *config.Upstream) (err error) {
 	switch a := one.of.auth; {
 	case len(a.Keys) > 0:
@@ -224,7 +220,7 @@ func (m *Methods) makeMethod(one *made, before *Methods, c *config.Config, u *co
 	return err
 }
 
-// issuerFor is one for all upstreams that take its tokens.
+// issuerFor returns the issuer that all upstreams share which take its tokens.
 func (m *Methods) issuerFor(j *config.JWT, before *Methods) *issuer {
 	key := issuerKey(j)
 	if m.issuers[key] == nil {
@@ -241,11 +237,10 @@ func issuerKey(j *config.JWT) string { return j.Issuer + " " + j.JWKSURL }
 // Of is the method of an upstream.
 func (m *Methods) Of(upstream string) Method { return m.byName[upstream].Method }
 
-// Page is what clients of an upstream may read without signing in; nil for nothing.
+// Page is what clients of an upstream may read before they sign in; nil for nothing.
 func (m *Methods) Page(upstream string) *Page { return m.byName[upstream].page }
 
-// Resource is the server of an upstream as a protected resource; nil where the gateway signs
-// callers in itself.
+// Resource is the server of an upstream as a protected resource; nil if the gateway signs callers in itself.
 func (m *Methods) Resource(upstream string) *Resource {
 	if p, ok := m.Of(upstream).(*passthrough); ok {
 		return p.resource
@@ -253,8 +248,8 @@ func (m *Methods) Resource(upstream string) *Resource {
 	return nil
 }
 
-// Run fetches the keys of issuers before the first token comes, and forgets tokens that are not used,
-// until ctx ends. It serves those that are made by Renew as well.
+// Run fetches the keys of issuers before the first token comes, and forgets unused tokens, until ctx ends. It
+// also serves the methods that Renew makes.
 func (m *Methods) Run(ctx context.Context) error {
 	for _, i := range m.issuers {
 		m.fetchKeys(ctx, i)
@@ -266,12 +261,12 @@ func (m *Methods) Run(ctx context.Context) error {
 		case <-tick.C:
 			m.credentials.forgetUnused()
 		case <-ctx.Done():
-			return m.work.Close(context.Background()) // what runs ends with its life
+			return m.work.Close(context.Background()) // the fetches end with it
 		}
 	}
 }
 
-// fetchKeys gets the keys of an issuer, which says in the log how that went.
+// fetchKeys fetches the keys of an issuer in the background. The issuer logs the outcome.
 func (m *Methods) fetchKeys(ctx context.Context, i *issuer) {
 	m.work.Go(ctx, func(ctx context.Context) { _, _ = i.keys.getAnswer(ctx) })
 }
@@ -283,10 +278,9 @@ func (anybody) Identify(*http.Request) (Caller, *Refusal) { return Caller{}, nil
 
 func (anybody) Recall(*http.Request) string { return "" }
 
-// newPrincipal makes a principal of what a method knows of a caller. The names of keys have no
-// colon, and each part is hashed with its length, so no two methods make the same one, and no
-// two callers of a method do (design.md 0.7). It is the same on each replica and after each
-// start.
+// newPrincipal makes a principal of what a method knows of a caller. It is the same on each replica and after
+// each start. Each part is hashed with its length, and names of keys have no colon, so two callers, of one
+// method or of two, have different principals (design.md 0.7).
 func newPrincipal(method string, parts ...string) shim.Principal {
 	h := sha256.New()
 	for _, part := range append([]string{method}, parts...) {
@@ -298,8 +292,8 @@ func newPrincipal(method string, parts ...string) shim.Principal {
 	return shim.Principal{Subject: method + ":" + base64.RawURLEncoding.EncodeToString(h.Sum(nil))}
 }
 
-// AddressOf names the caller of a request by where its connection comes from. Of an IPv6 address
-// that is the network: a client may choose the rest itself.
+// AddressOf names the caller of a request by the address of its connection; an IPv6 address by its network,
+// since a client may choose the rest.
 func AddressOf(r *http.Request) string {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {

@@ -13,21 +13,20 @@ const headerAuthorization = "Authorization"
 type presence int
 
 const (
-	absent  presence = iota // nothing, or another scheme than Bearer
-	broken                  // something that could be taken for more than one token, or for none
+	absent  presence = iota // no header, or another scheme than Bearer
+	broken                  // a header that may mean several tokens, or none
 	present                 // one token
 )
 
-// readBearer reads a key or a token out of the one header that may carry it; one in the URL
-// is not looked for (Z2). Another scheme than Bearer is no token at all, and none of
-// RFC 6750's errors.
+// readBearer reads a key or a token from the header Authorization only, not from the URL (Z2).
+// Another scheme than Bearer counts as absent, without an error of RFC 6750.
 func readBearer(h http.Header) (token string, _ presence) {
 	values := h[headerAuthorization]
 	switch len(values) {
 	case 0:
 		return "", absent
 	case 1:
-	default: // which one did a proxy in front look at?
+	default: // a proxy in front may have looked at either
 		return "", broken
 	}
 	scheme, token, _ := strings.Cut(trimValue(values[0]), " ")

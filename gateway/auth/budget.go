@@ -11,8 +11,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// How many look-ups may find nobody, in the long run and at once: made-up tokens must not exhaust the
-// issuer.
+// These bound the look-ups that find no owner, in the long run and at once: made-up tokens must not exhaust
+// the issuer.
 const (
 	failuresOfAddress, failuresAtOnce = rate.Limit(1), 20
 	failuresOfAll, allFailuresAtOnce  = rate.Limit(100), 200
@@ -21,33 +21,33 @@ const (
 	knownAddressFor                   = time.Hour // a good token came from it
 )
 
-// errTooMany: too many look-ups have found nobody.
+// errTooMany says that too many look-ups have found no owner.
 var errTooMany = errors.New("too many tokens were looked up that are nobody's")
 
 var tooManyLookups = &Refusal{http.StatusTooManyRequests, "", "too many tokens that are nobody's have come from there; try again in a while"}
 
-// lookups bound what is asked of issuers for tokens. A look-up counts only if it finds nobody, and a
-// token that was good before is asked about whatever strangers do.
+// lookups bound the questions to issuers about tokens. Only a look-up that finds no owner counts. A token
+// that was good before is looked up in any case.
 type lookups struct {
-	strangers chan struct{} // full while so many are looked up
+	strangers chan struct{} // full while that many are looked up
 	known     chan struct{} // likewise, for tokens that were good before
 	all       *rate.Limiter
 	addresses *lru.Cache[string, *lookupsOf]
 }
 
-// lookupsOf are those of one address.
+// lookupsOf are the look-ups of one address.
 type lookupsOf struct {
-	slots    chan struct{} // full while so many are looked up
+	slots    chan struct{} // full while that many are looked up
 	failures *rate.Limiter
 	good     atomic.Int64 // when a good token came from it, in nanoseconds
 }
 
 func newLookups(most int) *lookups {
-	addresses, _ := lru.New[string, *lookupsOf](maxAddresses) // fails for no size only
+	addresses, _ := lru.New[string, *lookupsOf](maxAddresses) // fails only for size 0
 	return &lookups{make(chan struct{}, most), make(chan struct{}, most), rate.NewLimiter(failuresOfAll, allFailuresAtOnce), addresses}
 }
 
-// lookupsFrom returns the look-ups of an address, which are the same for all that come at once.
+// lookupsFrom returns the look-ups of an address, the same for all requests from it.
 func (l *lookups) lookupsFrom(address string) *lookupsOf {
 	if of, ok := l.addresses.Get(address); ok {
 		return of
@@ -59,8 +59,8 @@ func (l *lookups) lookupsFrom(address string) *lookupsOf {
 	return of
 }
 
-// lookUp looks a token up that came from an address, if it may. A token that the server has taken is no
-// stranger's.
+// lookUp looks up a token that came from an address, if the bounds allow it. A token that the server has
+// taken passes the bounds on strangers.
 func (l *lookups) lookUp(ctx context.Context, address string, before *verification, ask func() (*verification, error)) (*verification, error) {
 	if before != nil && (before.verdict != unverified || !before.standing.refused.Load()) {
 		return inSlots(ctx, ask, l.known)
@@ -80,7 +80,7 @@ func (l *lookups) lookUp(ctx context.Context, address string, before *verificati
 	}, of.slots, l.strangers)
 }
 
-// inSlots does something while it has a place in each of these.
+// inSlots calls do while it has a place in each of the slots.
 func inSlots(ctx context.Context, do func() (*verification, error), slots ...chan struct{}) (*verification, error) {
 	for _, s := range slots {
 		select {
@@ -93,8 +93,8 @@ func inSlots(ctx context.Context, do func() (*verification, error), slots ...cha
 	return do()
 }
 
-// takeFailure counts a failure before it is one, so that look-ups that run at once count as well. An address
-// from which a good token came is not refused for what others do.
+// takeFailure counts a failure in advance, so that concurrent look-ups count as well. An address from which
+// a good token came is exempt from the bound on all addresses.
 func (of *lookupsOf) takeFailure(all *rate.Limiter) (giveBack func(), ok bool) {
 	taken := []*rate.Limiter{of.failures}
 	giveBack = func() {

@@ -9,9 +9,9 @@ import (
 	"taskgate/gateway/sealed"
 )
 
-// Credentials remember the tokens that callers have shown, for what is asked of a server when no
-// request is there that came with one. They are in memory only, and never in a log. Only verified tokens
-// are remembered, and others while a call waits for them. Upstreams without passthrough have none.
+// Credentials remember the tokens that callers have shown, for requests to a server that are made
+// outside of a client's request. They stay in memory, and out of logs. Verified tokens are remembered,
+// and other tokens while a call waits for them. Only upstreams with passthrough have any.
 type Credentials struct {
 	keys     *sealed.Keyring
 	refusals Refusals
@@ -20,16 +20,16 @@ type Credentials struct {
 	upstreams map[string]*tokenCache
 }
 
-// NewCredentials makes those of a configuration. keys seal the tokens that go to other replicas; nil
-// for none that go. refusals are those of all replicas; nil for one that is alone.
+// NewCredentials makes the Credentials of a configuration. keys seal the tokens that go to other
+// replicas; with nil tokens stay here. refusals are those of all replicas; nil for a single replica.
 func NewCredentials(c *config.Config, keys *sealed.Keyring, refusals Refusals) *Credentials {
 	all := &Credentials{keys: keys, refusals: refusals}
 	all.upstreams = all.of(c)
 	return all
 }
 
-// of returns the tokens of each upstream of a configuration, those that are known already and new
-// ones.
+// of returns the tokens of each upstream of a configuration: the known ones, and empty ones for new
+// upstreams.
 func (c *Credentials) of(cfg *config.Config) map[string]*tokenCache {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,14 +46,12 @@ func (c *Credentials) of(cfg *config.Config) map[string]*tokenCache {
 	return next
 }
 
-// replaceTokens takes these in place of those before.
 func (c *Credentials) replaceTokens(upstreams map[string]*tokenCache) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.upstreams = upstreams
 }
 
-// forgetUnused forgets tokens that nobody uses.
 func (c *Credentials) forgetUnused() {
 	c.mu.Lock()
 	all := slices.Collect(maps.Values(c.upstreams))

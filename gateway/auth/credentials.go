@@ -19,26 +19,26 @@ import (
 )
 
 const (
-	// lookAgain is how often a call that waits for a token looks by itself whether there is one.
+	// lookAgain is how often a call that waits for a token looks by itself for one.
 	lookAgain = 30 * time.Second
-	// forgetEvery is how often tokens are looked through for those that are to be forgotten.
+	// forgetEvery is the time between two searches for tokens to forget.
 	forgetEvery = time.Minute
-	// forgetAfter is for how long the tokens of an owner are kept who does not come.
+	// forgetAfter is how long the tokens of an idle owner are kept.
 	forgetAfter = 24 * time.Hour
-	// mostTokens is how many tokens of one owner are remembered: of its devices, and of refreshes.
+	// mostTokens bounds the remembered tokens of one owner, from its devices and from refreshes.
 	mostTokens = 8
 	// signInWait is how long a call waits for its owner to sign in again.
 	signInWait = 15 * time.Minute
 )
 
-// errNotSignedIn ends a call whose owner did not come back.
+// errNotSignedIn ends a call whose owner did not sign in again in time.
 var errNotSignedIn = errors.New("its owner did not sign in again in time")
 
-// grade is what a token is good for, as its issuer says. It is stored with a call, so that another
-// replica knows which tokens may stand in for the one that the call came with.
+// grade is what a token is good for, as its issuer says. It is stored with a call, so that another replica
+// knows which tokens may stand in for that of the call.
 type grade struct {
 	Owner    string    `json:"owner"`
-	Client   bool      `json:"client,omitempty"` // it is known to which client the token was given
+	Client   bool      `json:"client,omitempty"` // the client that the token was given to is known
 	Hash     string    `json:"hash"`             // of the token, with a key
 	Audience []string  `json:"aud,omitempty"`
 	Scopes   []string  `json:"scope,omitempty"`
@@ -46,9 +46,9 @@ type grade struct {
 	Expires  time.Time `json:"exp,omitzero"`
 }
 
-// standsIn reports whether a token of this grade may take the place of one of the other: it is of the
-// same owner, which is an issuer, a subject and a client, for the same audience, with at least the same
-// scopes, and newer. Owners without a client may be several clients of one user.
+// standsIn reports whether a token of this grade may take the place of one of the other: it has the same owner
+// (an issuer, a subject and a client), the same audience, and at least the same scopes, and it is newer. An
+// owner without a client may be several clients of one user.
 func (g grade) standsIn(other grade) bool {
 	return g.Owner == other.Owner && g.Client && !other.Issued.IsZero() && g.Issued.After(other.Issued) &&
 		slices.Equal(g.Audience, other.Audience) &&
@@ -63,13 +63,13 @@ type shown struct {
 	standing      *standing
 }
 
-// isGood reports whether the token may go out with requests that the client does not make itself.
+// isGood reports whether the token may go out with requests that the gateway makes for the client.
 func (t *shown) isGood() bool {
 	return t != nil && !t.standing.refused.Load() && (t.Expires.IsZero() || time.Now().Before(t.Expires))
 }
 
-// Represent is what signs in a call that this replica has taken over. description is what
-// Credential.Describe has returned; nil is for an upstream without passthrough.
+// Represent returns what signs in a call that this replica has taken over. description comes from
+// Credential.Describe. It returns nil for an upstream without passthrough.
 func (c *Credentials) Represent(upstreamName, description string) *Credential {
 	c.mu.Lock()
 	p := c.upstreams[upstreamName]
@@ -78,7 +78,7 @@ func (c *Credentials) Represent(upstreamName, description string) *Credential {
 		return nil
 	}
 	cred := &Credential{from: p, here: func() bool { return false }}
-	_ = json.Unmarshal([]byte(description), &cred.need) // without one no token is good
+	_ = json.Unmarshal([]byte(description), &cred.need) // without a description, no token is good
 	return cred
 }
 
@@ -90,8 +90,8 @@ type passedOn struct {
 	over       atomic.Bool
 }
 
-// Credential signs in what is asked of the server for the request; nil for every other way to sign in
-// than passthrough. challenge is what the client sees of a 401 or 403 of the server.
+// Credential signs in the requests to the server that belong to this one; nil for other ways to sign in than
+// passthrough. challenge makes what the client sees of a 401 or 403 of the server.
 func (c Caller) Credential(challenge func(status int, values []string) []string) *Credential {
 	if c.request == nil {
 		return nil
@@ -100,18 +100,17 @@ func (c Caller) Credential(challenge func(status int, values []string) []string)
 	return c.request.credential
 }
 
-// Shows reports whether the server decides about the caller: what it came with, if anything,
-// goes on to the server.
+// Shows reports whether the server decides about the caller: its credentials, if any, go on to the server.
 func (c Caller) Shows() bool { return c.request != nil }
 
-// Signed reports whether the caller came with anything that goes on to the server.
+// Signed reports whether the caller came with credentials that go on to the server.
 func (c Caller) Signed() bool { return c.request != nil && c.request.own.authorization != "" }
 
-// IsOpaque reports whether the caller has shown a token, and nobody but the server knows whose it is.
+// IsOpaque reports whether the caller has shown a token whose owner only the server knows.
 func (c Caller) IsOpaque() bool { return c.Signed() && !c.request.own.verified }
 
-// IsFor reports whether the caller has shown a good token that is meant for one of these addresses, and for none
-// of the others.
+// IsFor reports whether the caller has shown a good token that is meant for one of these addresses, and for
+// none of the others.
 func (c Caller) IsFor(these, others []string) bool {
 	meant := func(addresses []string) bool {
 		return slices.ContainsFunc(sameAddress(addresses...), func(at string) bool { return slices.Contains(c.request.own.Audience, at) })
@@ -119,8 +118,8 @@ func (c Caller) IsFor(these, others []string) bool {
 	return c.request != nil && c.request.own.verified && meant(these) && !meant(others)
 }
 
-// Doubted refuses a caller whose token the server did not take: it owns and reads nothing until the
-// server takes it again.
+// Doubted refuses a caller whose token the server has refused: the caller owns and reads nothing until the
+// server takes the token again.
 func (c Caller) Doubted() *Refusal {
 	if c.request != nil && c.request.own.standing.isRefused() {
 		return c.request.invalid
@@ -128,32 +127,32 @@ func (c Caller) Doubted() *Refusal {
 	return nil
 }
 
-// Leave says that the request has been answered: its client is not there any more to be told what the
-// server says of its token.
+// Leave says that the request has been answered: its client can no longer be told what the server says of its
+// token.
 func (c Caller) Leave() {
 	if c.request != nil {
 		c.request.over.Store(true)
 	}
 }
 
-// Credential signs in what is asked of a server for one request of a client, and for the call that has
-// begun with it.
+// Credential signs in the requests to a server for one request of a client, and for the call that began with
+// it.
 type Credential struct {
 	from      *tokenCache
 	here      func() bool                                // the client waits for the answer to its request
-	challenge func(status int, values []string) []string // nil where no client is there to read it
-	verdict   func(authorization string, taken bool)     // nil likewise
+	challenge func(status int, values []string) []string // nil if no client is there to read it
+	verdict   func(authorization string, taken bool)     // also nil then
 
 	mu      sync.Mutex
 	need    grade  // of the token that the call came with
 	own     *shown // that token; nil while only another replica has it
 	brought *shown // that of the latest request which brought an answer or a cancellation; nil for none
-	// refused are the hashes of tokens that the server has refused here. It may take them for something
-	// else, such as a handshake.
+	// refused are the hashes of tokens that the server has refused here. It may take them for other requests,
+	// such as a handshake.
 	refused map[string]bool
 }
 
-// Describe says which tokens may stand in, without saying the token.
+// Describe says which tokens may stand in. The token itself stays secret.
 func (c *Credential) Describe() string {
 	if c.need.Hash == "" {
 		return ""
@@ -162,25 +161,24 @@ func (c *Credential) Describe() string {
 	return string(text)
 }
 
-// Own returns the header of a request that the client has made, and of the first one of its call; "" for
-// none. Each header comes with whether it is good, as far as is known.
+// Own returns the header for the client's own request, which begins the call; "" for none. Own, Later and
+// Brought also return whether the header is good, as far as is known.
 func (c *Credential) Own() (authorization string, good bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ofOwn()
 }
 
-// Later returns the header of a request that goes on with the call: the call's own as long as that is
-// good, then another one that may stand in.
+// Later returns the header for a request that goes on with the call: the call's own token while that is good,
+// then one that may stand in.
 func (c *Credential) Later() (authorization string, good bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.laterLocked()
 }
 
-// Brought returns the header of a request that hands on an answer or a cancellation: that of the request
-// which has brought it, or one that may stand in for that. Where none was brought it is that of any later
-// request.
+// Brought returns the header for a request that hands on an answer or a cancellation: the token of the request
+// which brought it, or one that may stand in. If no request brought it, that is the header of Later.
 func (c *Credential) Brought() (authorization string, good bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -203,7 +201,7 @@ func (c *Credential) ofOwn() (authorization string, found bool) {
 	return "", false
 }
 
-// laterLocked is Later while Credential.mu is held.
+// laterLocked is Later. The caller holds c.mu.
 func (c *Credential) laterLocked() (authorization string, good bool) {
 	t := c.findToken()
 	if !c.isGood(t) && c.need.Hash != "" {
@@ -212,12 +210,12 @@ func (c *Credential) laterLocked() (authorization string, good bool) {
 	if t != nil {
 		return t.authorization, c.isGood(t)
 	}
-	authorization, _ = c.ofOwn() // without one the server would take the caller for nobody
+	authorization, _ = c.ofOwn() // without a token the server would take the caller for anonymous
 	return authorization, false
 }
 
-// findToken returns the token that the call came with, nil while this replica does not have it. One that
-// has expired may live longer by now. Credential.mu is held.
+// findToken returns the token that the call came with; nil while this replica lacks it. An expired token may
+// have got a later end. The caller holds c.mu.
 func (c *Credential) findToken() *shown {
 	if !c.isGood(c.own) && c.need.Hash != "" {
 		c.own = cmp.Or(c.from.findNewest(c.need.Owner, func(t *shown) bool { return t.Hash == c.need.Hash }), c.own)
@@ -225,17 +223,17 @@ func (c *Credential) findToken() *shown {
 	return c.own
 }
 
-// findStandIn returns a good token that may take the place of one of this grade; nil for none.
-// Credential.mu is held.
+// findStandIn returns a good token that may take the place of one of this grade; nil for none. The caller holds
+// c.mu.
 func (c *Credential) findStandIn(of grade) *shown {
 	return c.from.findNewest(of.Owner, func(t *shown) bool { return c.isGood(t) && t.standsIn(of) })
 }
 
-// isGood reports whether a token is good for later requests of the call. Credential.mu is held.
+// isGood reports whether a token is good for later requests of the call. The caller holds c.mu.
 func (c *Credential) isGood(t *shown) bool { return t.isGood() && !c.refused[t.Hash] }
 
-// Ready waits until the token of the next request of the call is good: what Own, Later or Brought returns.
-// The call says meanwhile that it waits.
+// Ready waits until the token of the next request of the call is good. next is Own, Later or Brought. The call
+// is shown as waiting meanwhile. The wait ends with errNotSignedIn after signInWait.
 func (c *Credential) Ready(ctx context.Context, next func() (authorization string, good bool)) error {
 	if _, good := next(); good || !c.Waits() {
 		return nil
@@ -249,7 +247,7 @@ func (c *Credential) Ready(ctx context.Context, next func() (authorization strin
 			return nil
 		}
 		again := time.NewTimer(lookAgain)
-		select { // the next request of the owner wakes it, and a timer if that is lost
+		select { // the next request of the owner wakes it; a timer does if that is lost
 		case <-came:
 		case <-again.C:
 		case <-ctx.Done():
@@ -260,14 +258,15 @@ func (c *Credential) Ready(ctx context.Context, next func() (authorization strin
 	}
 }
 
-// Waits reports whether a call whose token is refused waits for another one: nobody is there to be told.
+// Waits reports whether a call whose token is refused waits for another one: its client is gone.
 func (c *Credential) Waits() bool { return !c.here() && c.need.Hash != "" }
 
-// Hear takes how the server has answered a request that was signed in by this.
+// Hear takes the server's answer to a request that was signed in by this. A 401 refuses the token, and a status
+// below 400 takes it.
 func (c *Credential) Hear(authorization string, status int) {
 	taken := status < 400
 	if !taken && status != http.StatusUnauthorized {
-		return // it may have refused the request, and not the token
+		return // it may have refused only the request
 	}
 	if t := c.noteVerdict(authorization, taken); t != nil {
 		c.from.tellReplicas(t.grade, taken)
@@ -277,7 +276,8 @@ func (c *Credential) Hear(authorization string, status int) {
 	}
 }
 
-// noteVerdict keeps what the server has said of a token, and returns the token if other replicas are to hear of it.
+// noteVerdict keeps what the server has said of a token, and returns the token if other replicas are to hear of
+// it.
 func (c *Credential) noteVerdict(authorization string, taken bool) (news *shown) {
 	t := c.from.findNewest(c.need.Owner, func(t *shown) bool { return t.authorization == authorization })
 	c.mu.Lock()
@@ -314,15 +314,15 @@ type sealedToken struct {
 	Verified      bool   `json:"verified,omitempty"`
 }
 
-// callBound is what a token is sealed for: one call.
+// callBound binds a sealed token to one call.
 func callBound(call string) sealed.Binding {
 	return sealed.Binding{Method: "token", Params: sha256.Sum256([]byte(call))}
 }
 
-// Seal returns the token of a client's request, which brings an answer or a cancellation, for whichever
-// replica runs the call; "" for none.
+// Seal returns the token of a client's request that brings an answer or a cancellation, sealed for the replica
+// that runs the call; "" for none.
 func (c *Credential) Seal(call string) string {
-	t := c.own // that of a request is there from its beginning
+	t := c.own // a request has its own from the beginning
 	if c.from.keys == nil || t == nil || t.authorization == "" {
 		return ""
 	}
@@ -330,8 +330,8 @@ func (c *Credential) Seal(call string) string {
 	return c.from.keys.SealBytes(callBound(call), plain)
 }
 
-// Bring has the answer or the cancellation that another request of the owner has brought go out with the
-// token of that request, as Seal has returned it. One that does not open changes nothing.
+// Bring makes an answer or a cancellation go out with the token of the request that brought it, as Seal
+// returned that. A text that cannot be opened is ignored.
 func (c *Credential) Bring(call, token string) {
 	if c.from.keys == nil {
 		return
@@ -347,17 +347,16 @@ func (c *Credential) Bring(call, token string) {
 	c.brought = t
 }
 
-// tokenCache has the tokens of each owner at one upstream. It is bounded: the owner who was not there
-// for longest goes first.
+// tokenCache has the tokens of each owner at one upstream. It is bounded: the longest idle owner goes first.
 type tokenCache struct {
 	upstream string // its name
 	refusals Refusals
 	forget   time.Duration
-	keys     *sealed.Keyring // nil where no token leaves this replica
+	keys     *sealed.Keyring // nil if tokens stay on this replica
 
 	mu     sync.Mutex
 	owners *simplelru.LRU[string, *tokensOfOwner]
-	// awaited are owners whose token is waited for.
+	// awaited are the owners for whose token calls wait.
 	awaited map[string]*awaited
 }
 
@@ -374,11 +373,11 @@ type awaited struct {
 }
 
 func newTokenCache(most int, forget time.Duration, keys *sealed.Keyring) *tokenCache {
-	owners, _ := simplelru.NewLRU[string, *tokensOfOwner](max(1, most), nil) // fails for no size only
+	owners, _ := simplelru.NewLRU[string, *tokensOfOwner](max(1, most), nil) // fails only for size 0
 	return &tokenCache{forget: forget, keys: keys, owners: owners, awaited: map[string]*awaited{}}
 }
 
-// putToken notes a token that its owner has shown just now, and returns what is known of it.
+// putToken notes a token that its owner has just shown, and returns what is known of it.
 func (p *tokenCache) putToken(t *shown) *shown {
 	if t.standing == nil {
 		t.standing = newStanding(t.verified)
@@ -396,7 +395,7 @@ func (p *tokenCache) putToken(t *shown) *shown {
 	}
 	if w := p.awaited[t.Owner]; w != nil {
 		if !t.verified && !slices.ContainsFunc(w.shown, func(o *shown) bool { return o.Hash == t.Hash }) {
-			w.shown = append(w.shown, t) // one: its hash is its owner
+			w.shown = append(w.shown, t) // there is only one: its hash is its owner
 		}
 		close(w.came)
 		w.came = make(chan struct{})
@@ -404,7 +403,7 @@ func (p *tokenCache) putToken(t *shown) *shown {
 	return t
 }
 
-// addToken takes a token, unless it is there already and lives as long. The oldest of too many goes.
+// addToken adds a token; a known one that lives as long stays. The oldest of too many goes.
 func (o *tokensOfOwner) addToken(t *shown) *shown {
 	if i := slices.IndexFunc(o.tokens, func(known *shown) bool { return known.Hash == t.Hash }); i >= 0 {
 		if known := o.tokens[i]; known.Expires.IsZero() || !t.Expires.IsZero() && !known.Expires.Before(t.Expires) {
@@ -437,7 +436,7 @@ func (p *tokenCache) findNewest(owner string, wanted func(*shown) bool) *shown {
 	return nil
 }
 
-// awaitToken returns what is closed when an owner shows a token. Each await has its leave.
+// awaitToken returns a channel that is closed when an owner shows a token. Each call of it needs an endAwait.
 func (p *tokenCache) awaitToken(owner string) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -450,14 +449,13 @@ func (p *tokenCache) awaitToken(owner string) <-chan struct{} {
 	return w.came
 }
 
-// nextShown is awaitToken for whoever waits already.
+// nextShown is awaitToken for a call that waits already.
 func (p *tokenCache) nextShown(owner string) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.awaited[owner].came
 }
 
-// endAwait ends an await.
 func (p *tokenCache) endAwait(owner string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -468,7 +466,7 @@ func (p *tokenCache) endAwait(owner string) {
 	}
 }
 
-// forgetExpired forgets owners who were not there for long, and whose tokens have all expired.
+// forgetExpired forgets owners who are idle for long, or whose tokens have all expired or been refused.
 func (p *tokenCache) forgetExpired() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

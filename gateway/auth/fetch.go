@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// maxDocument bounds what an issuer, or a server, may answer, in bytes.
+// maxDocument bounds an answer of an issuer or a server, in bytes.
 const maxDocument = 1 << 20
 
-// fetcher gets documents. It follows no redirect: what is believed has to be at an address
-// that the operator, the server or the issuer names.
+// fetcher gets documents. It refuses redirects: a document counts only at an address that the
+// operator, the server or the issuer names.
 type fetcher struct{ client *http.Client }
 
 // newFetcher makes a fetcher; secure is nil for the authorities of the system.
@@ -29,7 +29,7 @@ func newFetcher(secure *tls.Config) fetcher {
 	}}
 }
 
-// documents answers only with documents of a bounded length. Anything but status 200 is an error.
+// documents answers only with documents of a bounded length. Any status but 200 is an error.
 type documents struct{ web *http.Transport }
 
 // RoundTrip implements http.RoundTripper.
@@ -48,10 +48,10 @@ func (d documents) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// CloseIdleConnections is what http.Client asks for.
+// CloseIdleConnections makes http.Client.CloseIdleConnections work.
 func (d documents) CloseIdleConnections() { d.web.CloseIdleConnections() }
 
-// bounded is a body that ends with an error where it is too long.
+// bounded is a body that ends with an error if it is too long.
 type bounded struct {
 	io.ReadCloser
 	left int
@@ -75,7 +75,7 @@ func (f fetcher) readDocument(ctx context.Context, at string) ([]byte, error) {
 	return f.requestDocument(r)
 }
 
-// requestDocument makes a request and reads what is answered. Errors do not repeat any of it.
+// requestDocument makes a request and reads the answer. Its errors repeat nothing of the answer.
 func (f fetcher) requestDocument(r *http.Request) ([]byte, error) {
 	resp, err := f.client.Do(r)
 	if err != nil {
@@ -91,14 +91,13 @@ type statusError int
 // Error names the status.
 func (e statusError) Error() string { return fmt.Sprintf("the status is %d", int(e)) }
 
-// contentError says that a document is not what it should be.
+// contentError says what is wrong with a document.
 type contentError string
 
-// Error says what is wrong.
 func (e contentError) Error() string { return string(e) }
 
-// isDefinite reports whether an error is an answer, which would be the same the next time: what
-// was asked for is not there. Otherwise nobody knows.
+// isDefinite reports whether an error is an answer, which would be the same the next time: the
+// document is missing. After any other error that is unknown.
 func isDefinite(err error) bool {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(all.Unwrap(), func(one error) bool { return !isDefinite(one) })

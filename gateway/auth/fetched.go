@@ -12,22 +12,21 @@ import (
 )
 
 const (
-	fetchTimeout = 10 * time.Second // for one attempt
+	fetchTimeout = 10 * time.Second // of one attempt
 	fetchWait    = 5 * time.Second  // how long a request waits for one
-	fetchFloor   = 10 * time.Second // between two attempts, whoever asks for them
-	retryFloor   = time.Second      // between two attempts while there is nothing at all
-	holdFor      = 12 * time.Hour   // how long the last good answer holds while there is no newer one
+	fetchFloor   = 10 * time.Second // between two attempts
+	retryFloor   = time.Second      // between two attempts while there is no answer
+	holdFor      = 12 * time.Hour   // how long the last good answer holds while no newer one comes
 )
 
-// refreshEvery is how often the keys of an issuer, and the metadata of a server, are fetched. Issuers
-// announce a new key for longer than that.
+// refreshEvery is how often the keys of an issuer, and the metadata of a server, are fetched. Issuers announce
+// a new key for longer than that.
 const refreshEvery = 10 * time.Minute
 
-// fetched is an answer of somebody else that is kept: the keys of an issuer, the metadata of a
-// server. It is fetched when it is first needed, and again once it is older than refreshEvery. Whoever
-// finds it old gets it as it is, while a newer one is fetched. The last good answer holds while no
-// newer one can be had, for holdFor at most, and is asked for again soon. All that wait share one
-// attempt.
+// fetched is a cached answer of another party: the keys of an issuer, or the metadata of a server. It is
+// fetched when it is first needed, and again once it is older than refreshEvery. A request that finds it old
+// gets it as it is, while a newer one is fetched. If an attempt fails, the last good answer holds, for holdFor
+// at most, and the next attempt comes soon. All requests that wait share one attempt.
 type fetched[T any] struct {
 	fetch  func(ctx context.Context) (T, error)
 	work   *work.Background
@@ -38,14 +37,14 @@ type fetched[T any] struct {
 	at     time.Time // when that was fetched; zero for never
 	tried  time.Time // when the last attempt ended; zero for never
 	err    error     // of the last attempt
-	doubt  bool      // the answer may not be true any more
+	doubt  bool      // the answer may be outdated
 	doubts *rate.Limiter
 
 	renewing bool // a goroutine waits for a newer answer
 }
 
-// getAnswer returns the answer. It waits for the first one, and for one that is newer where the last
-// good one was not used for long.
+// getAnswer returns the answer. It waits for the first one, and for a newer one if the last good one was unused
+// for long.
 func (f *fetched[T]) getAnswer(ctx context.Context) (T, error) {
 	f.mu.Lock()
 	answer, err := f.latestState()
@@ -55,7 +54,7 @@ func (f *fetched[T]) getAnswer(ctx context.Context) (T, error) {
 	f.mu.Unlock()
 	switch {
 	case due && wait:
-		if answer, err = f.attemptFetch(ctx, false); err != nil { // nobody waits for longer than it has to
+		if answer, err = f.attemptFetch(ctx, false); err != nil { // it was no use to wait
 			if known, ok := f.lastGood(); ok {
 				return known, nil
 			}
@@ -71,26 +70,26 @@ func (f *fetched[T]) getAnswer(ctx context.Context) (T, error) {
 	return answer, err
 }
 
-// renewAnswer returns an answer that is fetched now, or was within fetchFloor; where an attempt is not over in time,
-// an error.
+// renewAnswer returns an answer that is fetched now, or was within fetchFloor; an error if the attempt takes
+// too long.
 func (f *fetched[T]) renewAnswer(ctx context.Context) (T, error) { return f.attemptFetch(ctx, true) }
 
-// lastGood returns the last good answer as it is. It reports false where there is none that holds.
+// lastGood returns the last good answer as it is; false if none holds.
 func (f *fetched[T]) lastGood() (T, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.answer, f.hasGood()
 }
 
-// expireAnswer has the answer fetched at once when it is next needed.
+// expireAnswer makes the next getAnswer fetch the answer.
 func (f *fetched[T]) expireAnswer() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.tried = time.Time{}
 }
 
-// distrustAnswer has the answer fetched again when it is next needed: at once a few times, and then after
-// fetchFloor, since strangers may give cause for it. What is there holds until then.
+// distrustAnswer makes a later getAnswer fetch the answer again: at once a few times, and then after
+// fetchFloor, since strangers may cause this. The known answer holds until then.
 func (f *fetched[T]) distrustAnswer() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,10 +101,10 @@ func (f *fetched[T]) distrustAnswer() {
 	}
 }
 
-// hasGood reports whether there is a good answer. fetched.mu is held.
+// hasGood reports whether there is a good answer. The caller holds f.mu.
 func (f *fetched[T]) hasGood() bool { return !f.at.IsZero() && time.Since(f.at) < holdFor }
 
-// latestState is what is known now. fetched.mu is held.
+// latestState returns what is known now. The caller holds f.mu.
 func (f *fetched[T]) latestState() (T, error) {
 	if f.hasGood() {
 		return f.answer, nil
@@ -114,8 +113,8 @@ func (f *fetched[T]) latestState() (T, error) {
 	return none, f.err
 }
 
-// isDue reports whether it is time for an attempt, and whether whoever needs the answer has to wait
-// for that. fetched.mu is held.
+// isDue reports whether it is time for an attempt, and whether a request has to wait for that. The caller holds
+// f.mu.
 func (f *fetched[T]) isDue() (due, wait bool) {
 	since := time.Since(f.tried)
 	switch {
@@ -125,7 +124,7 @@ func (f *fetched[T]) isDue() (due, wait bool) {
 		return since >= refreshEvery, since >= 2*refreshEvery
 	case f.hasGood():
 		return since >= fetchFloor, f.doubt
-	case isDefinite(f.err): // somebody has answered that there is none
+	case isDefinite(f.err): // the other party has answered that there is none
 		return since >= fetchFloor, false
 	}
 	return since >= retryFloor, true

@@ -25,9 +25,8 @@ var (
 	errUnknownKey = errors.New("the issuer has no such key")
 )
 
-// issuer knows the keys of an authorization server. They are fetched when they are old, and when a
-// token names a key that is not known. Anybody can send such a token, so that happens once in
-// fetchFloor at most.
+// issuer knows the keys of an authorization server. They are fetched when they are old, and when a token names
+// an unknown key. Anybody can send such a token, so that happens once in fetchFloor at most.
 type issuer struct {
 	name string
 	jwks string // "" is to be found out
@@ -43,14 +42,14 @@ func newIssuer(name, jwks string, lasting *work.Background, log *slog.Logger) *i
 	return i
 }
 
-// keySet is what an issuer signs with at a time.
+// keySet is the set of keys that an issuer signs with at a time.
 type keySet struct {
 	keys []jwkset.JWK
 	text string // of the set
 }
 
-// candidates are the keys that may have signed a token with this header. A key without an id may
-// have signed any token, and so may each key have signed a token that names none.
+// candidates are the keys that may have signed a token with this header. A key without an id may have signed
+// any token, and a token without a key id may be signed with any key.
 func (s *keySet) candidates(h jose.Header) (keys []any, named bool) {
 	if s == nil {
 		return nil, false
@@ -65,8 +64,8 @@ func (s *keySet) candidates(h jose.Header) (keys []any, named bool) {
 	return keys, named || h.KeyID == "" && len(keys) > 0
 }
 
-// findKeys returns the keys that may have signed a token with this header, and the set that they are
-// of. It may wait for one attempt to fetch keys.
+// findKeys returns the keys that may have signed a token with this header, and their set. It may wait for one
+// attempt to fetch keys.
 func (i *issuer) findKeys(ctx context.Context, h jose.Header) ([]any, *keySet, error) {
 	set, err := i.keys.getAnswer(ctx)
 	keys, named := set.candidates(h)
@@ -83,12 +82,12 @@ func (i *issuer) findKeys(ctx context.Context, h jose.Header) ([]any, *keySet, e
 	case err != nil && isDefinite(err):
 		return nil, nil, errKeyless
 	case err != nil, i.down.Load():
-		return nil, nil, errNoKeys // it may have this one
+		return nil, nil, errNoKeys // the issuer may have this key
 	}
 	return nil, nil, errUnknownKey
 }
 
-// fetchNow gets the keys as they are now.
+// fetchNow gets the current keys.
 func (i *issuer) fetchNow(ctx context.Context) (*keySet, error) {
 	set, err := i.loadKeys(ctx)
 	before, known := i.keys.lastGood()
@@ -127,8 +126,8 @@ func (i *issuer) loadKeys(ctx context.Context) (*keySet, error) {
 	return newKeySet(readKeys(all.Keys))
 }
 
-// readKeys leaves out what cannot be read (RFC 7517 section 5): the other keys are as good as before. Nobody looks at
-// the certificates of a key.
+// readKeys reads keys, and leaves out unreadable ones (RFC 7517 section 5): the other keys stay good. The
+// certificates of a key are ignored.
 func readKeys(texts []json.RawMessage) (keys []jwkset.JWK) {
 	for _, text := range texts {
 		var m jwkset.JWKMarshal
@@ -144,14 +143,14 @@ func readKeys(texts []json.RawMessage) (keys []jwkset.JWK) {
 	return keys
 }
 
-// newKeySet takes the public keys for signatures. Sets hold keys for encryption, too.
+// newKeySet takes the public keys for signatures. A set may also hold keys for encryption.
 func newKeySet(all []jwkset.JWK) (*keySet, error) {
 	set := &keySet{}
 	for _, k := range all {
 		m := k.Marshal()
 		if isPublic(k.Key()) && (m.USE == "" || m.USE == jwkset.UseSig) {
 			set.keys = append(set.keys, k)
-			text, _ := json.Marshal(m) // what was JSON can be written again
+			text, _ := json.Marshal(m) // it was JSON before
 			set.text += string(text)
 		}
 	}
@@ -161,7 +160,7 @@ func newKeySet(all []jwkset.JWK) (*keySet, error) {
 	return set, nil
 }
 
-// isPublic reports whether a signature can be verified with a key, and none be made.
+// isPublic reports whether a key can verify signatures and cannot make them.
 func isPublic(key any) bool {
 	switch key.(type) {
 	case *rsa.PublicKey, *ecdsa.PublicKey, ed25519.PublicKey:
@@ -170,9 +169,8 @@ func isPublic(key any) bool {
 	return false
 }
 
-// discoverEndpoint finds an endpoint of the issuer, by its name in the metadata of an authorization
-// server (RFC 8414), or of OpenID Connect discovery, which has another place for it if the
-// issuer has a path.
+// discoverEndpoint finds an endpoint of the issuer, by its name in the metadata of an authorization server (RFC
+// 8414), or of OpenID Connect discovery, which has another place for it if the issuer has a path.
 func (i *issuer) discoverEndpoint(ctx context.Context, name string) (string, error) {
 	var failed []error
 	for _, at := range metadataURLs(i.name) {
@@ -188,7 +186,7 @@ func (i *issuer) discoverEndpoint(ctx context.Context, name string) (string, err
 	return "", errors.Join(failed...)
 }
 
-// metadataURLs are the places that clients of MCP look at, in their order.
+// metadataURLs are the places at which clients of MCP look, in their order.
 func metadataURLs(issuer string) []string {
 	u, err := url.Parse(issuer)
 	if err != nil {
@@ -202,8 +200,8 @@ func metadataURLs(issuer string) []string {
 	return urls
 }
 
-// readMetadata reads metadata. It must be that of the issuer (RFC 8414 section 3.3), and must not
-// lead to where others could answer.
+// readMetadata reads metadata. It must be that of the issuer (RFC 8414 section 3.3), and name an endpoint with
+// https if the issuer has that.
 func (i *issuer) readMetadata(document []byte, name string) (string, error) {
 	var metadata map[string]any
 	if err := json.Unmarshal(document, &metadata); err != nil {

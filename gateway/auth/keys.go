@@ -12,8 +12,8 @@ import (
 	"taskgate/shim"
 )
 
-// What a client without a good key is told (Z3, RFC 6750 section 3). Only one that showed a key
-// hears of an error in it.
+// The challenges for a client without a good key (Z3, RFC 6750 section 3). Only a client that
+// showed a key is told of an error in it.
 const (
 	challenge        = `Bearer realm="taskgate"`
 	challengeInvalid = challenge + `, error="invalid_token", error_description="the key is not known"`
@@ -28,9 +28,8 @@ var (
 
 // keyring knows the configured keys by their hashes.
 type keyring struct {
-	// byPrefix finds the few candidates that are compared in constant time. How
-	// long the search takes tells at most the beginning of a hash, which leads to
-	// no key.
+	// byPrefix finds the few candidates that are compared in constant time. The duration of the
+	// search reveals at most the beginning of a hash, from which the key cannot be found.
 	byPrefix map[uint64][]hashedKey
 }
 
@@ -44,7 +43,7 @@ func newKeyring(keys []config.BearerKey) (Method, error) {
 	for i, c := range keys {
 		principal, digits := c.Parts()
 		hash, err := hex.DecodeString(digits)
-		// Without a principal the key would be that of everybody anonymous.
+		// Without a principal the key would be that of all anonymous callers.
 		if err != nil || len(hash) != sha256.Size || principal == "" {
 			return nil, fmt.Errorf("keys[%d] needs a principal and a SHA-256 hash", i)
 		}
@@ -56,9 +55,8 @@ func newKeyring(keys []config.BearerKey) (Method, error) {
 
 func prefixOf(hash [sha256.Size]byte) uint64 { return binary.BigEndian.Uint64(hash[:]) }
 
-// Identify finds the principal of the key that a request carries. That is asked of every
-// request, whatever session it names: to hold the id of a session or of a task proves
-// nothing (Z2, Z7).
+// Identify finds the principal of the key that a request carries. Every request needs one, in any
+// session: the id of a session or of a task proves nothing (Z2, Z7).
 func (k keyring) Identify(r *http.Request) (Caller, *Refusal) {
 	key, found := readBearer(r.Header)
 	switch found {

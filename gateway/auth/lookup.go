@@ -16,7 +16,7 @@ import (
 	"taskgate/gateway/config"
 )
 
-// maxIssuers is how many issuers of a server's metadata are believed: the first ones.
+// maxIssuers bounds the issuers that are taken from a server's metadata: the first ones.
 const maxIssuers = 8
 
 // trust are the issuers that the metadata of a server names.
@@ -26,9 +26,9 @@ type trust struct {
 	tokens  map[string]*tokens // by issuer, of those that have signed one; guarded by passthrough.mu
 }
 
-// lookUp finds out whose a token is. A JWT of an issuer of the server is verified as such. A token that
-// names no issuer is shown to the introspection endpoint, and so is one that names the issuer there: no
-// token goes to an issuer that it does not name. An error says that nobody could be asked.
+// lookUp finds the owner of a token. A JWT of an issuer of the server is verified as such. The
+// introspection endpoint is shown a token that names no issuer, or that names the issuer there: a token
+// goes only to an issuer that it names. An error says that the issuer could not be asked.
 func (p *passthrough) lookUp(ctx context.Context, token, address string, before *verification) (*verification, error) {
 	t, err := p.trustedIssuers(ctx)
 	if err != nil {
@@ -51,13 +51,13 @@ func sameHost(a, b string) bool {
 	return err == nil && failed == nil && sameOrigin(one, two)
 }
 
-// newVerification is what is remembered for a while of a token of which no more is known.
+// newVerification is remembered for a while of a token of which only this verdict is known.
 func newVerification(v verdict) *verification {
 	return &verification{verdict: v, until: time.Now().Add(remember)}
 }
 
-// trustedIssuers returns the issuers that the server's metadata names now. A server without metadata
-// has none.
+// trustedIssuers returns the issuers that the server's metadata names now; none for a server without
+// metadata.
 func (p *passthrough) trustedIssuers(ctx context.Context) (*trust, error) {
 	d, err := p.resource.metadata.getAnswer(ctx)
 	if errors.Is(err, ErrNoMetadata) {
@@ -85,8 +85,8 @@ func (p *passthrough) trustedIssuers(ctx context.Context) (*trust, error) {
 	return t, nil
 }
 
-// mayAsk reports whether tokens of an issuer may be verified: it has https, or is on this
-// machine, as the server is. A server must not have the gateway look at other places.
+// mayAsk reports whether tokens of an issuer may be verified: it has https, or is on this machine, as the
+// server is. A server must not make the gateway contact other places.
 func (p *passthrough) mayAsk(issuer string) bool {
 	u, err := url.Parse(issuer)
 	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
@@ -95,8 +95,8 @@ func (p *passthrough) mayAsk(issuer string) bool {
 	return u.Scheme == "https" || u.Scheme == "http" && config.IsLoopback(u.Hostname()) && p.resource.plain()
 }
 
-// issuerOf is who a JWT says that it is from, "" for what is none. It only decides whose keys
-// the signature is held against.
+// issuerOf is the issuer that a JWT names; "" if the token is no JWT. It only chooses the keys that the
+// signature is checked with.
 func issuerOf(token string) string {
 	parsed, err := jwt.ParseSigned(token, algorithms)
 	if err != nil {
@@ -138,7 +138,7 @@ func (p *passthrough) tokensOf(t *trust, issuer string) (*tokens, error) {
 	if of := t.tokens[issuer]; of != nil {
 		return of, nil
 	}
-	of, err := newTokens(&config.JWT{Issuer: issuer, Audiences: p.audiences(t)}, newIssuer(issuer, "", p.work, p.log), 0, p.page, p.log) // what is found out is remembered here
+	of, err := newTokens(&config.JWT{Issuer: issuer, Audiences: p.audiences(t)}, newIssuer(issuer, "", p.work, p.log), 0, p.page, p.log) // the verifications are remembered here
 	if err != nil {
 		return nil, err
 	}
@@ -146,9 +146,9 @@ func (p *passthrough) tokensOf(t *trust, issuer string) (*tokens, error) {
 	return of, nil
 }
 
-// audiences are what a token may be meant for: the server, by its own name or by the one that
-// it has here, and the gateway in its place, as clients are told. Metadata may name another resource only
-// where the gateway has taken over the name of the server.
+// audiences are what a token may be meant for: the server, by its own name or by the one that it has
+// here, and the gateway in its place, as clients are told. Metadata may name another resource only if the
+// gateway has taken over the name of the server.
 func (p *passthrough) audiences(t *trust) []string {
 	if !p.resource.Is(t.of.Resource) && !p.resource.renamed {
 		return p.public
@@ -156,8 +156,8 @@ func (p *passthrough) audiences(t *trust) []string {
 	return append(sameAddress(t.of.Resource), p.public...)
 }
 
-// sameAddress spells addresses with and without a slash at the end, which URLs without a path
-// have in one client and not in another.
+// sameAddress spells addresses with and without a slash at the end: clients differ in that for URLs
+// without a path.
 func sameAddress(addresses ...string) (all []string) {
 	for _, at := range addresses {
 		if at = strings.TrimSuffix(at, "/"); at != "" {
@@ -167,8 +167,8 @@ func sameAddress(addresses ...string) (all []string) {
 	return all
 }
 
-// introspectToken asks the introspection endpoint (RFC 7662). An answer that does not say for whom the
-// token is proves nothing: a token for any other service would do.
+// introspectToken asks the introspection endpoint (RFC 7662). An answer without an audience proves
+// nothing: a token for any other service would do.
 func (p *passthrough) introspectToken(ctx context.Context, t *trust, token string, before *verification) (*verification, error) {
 	at := p.cfg.Introspection
 	form := url.Values{"token": {token}, "token_type_hint": {"access_token"}}
@@ -189,7 +189,7 @@ func (p *passthrough) introspectToken(ctx context.Context, t *trust, token strin
 		Issuer   string           `json:"iss"`
 		Subject  string           `json:"sub"`
 		Scope    json.RawMessage  `json:"scope"`
-		Audience *jwt.Audience    `json:"aud"` // nil is for nobody, and so is null
+		Audience *jwt.Audience    `json:"aud"` // nil, as null, is for nobody
 		Issued   *jwt.NumericDate `json:"iat"`
 		Expiry   *jwt.NumericDate `json:"exp"`
 		Begins   *jwt.NumericDate `json:"nbf"`
@@ -217,7 +217,7 @@ func (p *passthrough) introspectToken(ctx context.Context, t *trust, token strin
 	}
 	from := says.Issuer
 	if from == "" {
-		from = at.URL // who says so, in place of who has given it out
+		from = at.URL // the endpoint that says so stands in for the issuer
 	}
 	client := says.id()
 	f := &verification{verdict: verified, issuer: from, name: says.Subject, client: client, until: now.Add(remember), grade: grade{
@@ -233,8 +233,8 @@ func (p *passthrough) introspectToken(ctx context.Context, t *trust, token strin
 	return f, nil
 }
 
-// algorithms are those that a token may be signed with. None is symmetric: whoever can check such a
-// token can also make one.
+// algorithms are those that a token may be signed with. All are asymmetric: a key that verifies a
+// symmetric signature can also make one.
 var algorithms = []jose.SignatureAlgorithm{
 	jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512, jose.EdDSA,
 }

@@ -21,8 +21,8 @@ type Page struct {
 	JSON []byte
 }
 
-// describeResource makes the metadata of an upstream that takes tokens: which resource it is, and
-// who gives out tokens for it.
+// describeResource makes the metadata of an upstream that takes tokens: its address as a resource,
+// and the issuer of its tokens.
 func describeResource(public string, u *config.Upstream, j *config.JWT) Page {
 	at := MetadataPath(u)
 	// Strings and lists of strings can always be marshalled.
@@ -35,6 +35,6 @@ func describeResource(public string, u *config.Upstream, j *config.JWT) Page {
 	return Page{Path: at, URL: public + at, JSON: body}
 }
 
-// MetadataPath is where the gateway has the metadata of an upstream as a protected resource. Nothing
-// follows for the path / (RFC 9728 section 3.1).
+// MetadataPath is where the gateway has the metadata of an upstream as a protected resource. An
+// upstream at the path / adds nothing to the well-known path (RFC 9728 section 3.1).
 func MetadataPath(u *config.Upstream) string { return wellKnown + strings.TrimSuffix(u.Path, "/") }

@@ -24,10 +24,9 @@ import (
 	"taskgate/shim"
 )
 
-// passthrough leaves it to the server who may call. The header Authorization goes on to it with
-// the request. Who the caller is, is found out only to know whose task is whose: what is asked about
-// a task never reaches the server. So a token that is known to be no good is refused here, too, and
-// its client gets another one.
+// passthrough lets the server decide who may call: the header Authorization goes on to it with the request.
+// The gateway finds the caller only to know whose task is whose, since requests about tasks end at the
+// gateway. So it also refuses a token that is known to be bad, and the client gets another one.
 type passthrough struct {
 	cfg      *config.Passthrough
 	page     string   // where clients find the server's metadata, at the gateway
@@ -39,11 +38,11 @@ type passthrough struct {
 	web      fetcher // towards issuers
 	work     *work.Background
 
-	known   *verifications // of tokens that are verified
-	others  *verifications // of those that nobody can verify, and that the server has taken or refused
+	known   *verifications // of verified tokens
+	others  *verifications // of tokens that only the server knows, and that it has taken or refused
 	asking  singleflight.Group
 	lookups *lookups
-	// lookupTimeout is that of production, but in tests.
+	// lookupTimeout differs from the constant in tests only.
 	lookupTimeout time.Duration
 
 	mu     sync.Mutex // guards trust
@@ -53,30 +52,27 @@ type passthrough struct {
 	broken, invalid, unknown *Refusal
 }
 
-// verification is what was found out of a token.
+// verification is what was found out about a token.
 type verification struct {
 	verdict  verdict
-	issuer   string // whose it is, where it is verified
+	issuer   string // if it is verified
 	name     string
 	client   string    // to which the token was given
-	grade    grade     // what it is good for then
-	until    time.Time // for how long that is believed
+	grade    grade     // if it is verified
+	until    time.Time // it is believed until then
 	grant    *grant    // of a JWT; nil for none
 	standing *standing
 }
 
-// verifications are what was found out of tokens, by their hashes.
+// verifications are by the hashes of tokens.
 type verifications = lru.Cache[[sha256.Size]byte, *verification]
 
 const (
-	// maxLookups is how many tokens are being looked up at a time: more would only wait at their
-	// issuer.
+	// maxLookups bounds the tokens that are looked up at a time: more would only wait at their issuer.
 	maxLookups = 64
-	// lookupTimeout is how long finding out whose a token is may take. A request for which that is
-	// too short is refused with 503.
+	// lookupTimeout bounds one look-up of a token. A request that it is too short for is refused with 503.
 	lookupTimeout = 10 * time.Second
-	// remember is for how long it is believed what introspection has said of a token, and that
-	// nothing is known of one.
+	// remember is how long an answer of introspection is believed, and how long a token stays unverified.
 	remember = time.Minute
 )
 
@@ -84,9 +80,9 @@ const (
 type verdict int
 
 const (
-	unverified verdict = iota // nobody says whose it is
-	verified                  // it is good, and whose it is
-	refuted                   // it is not good any more, or never was
+	unverified verdict = iota // its owner is unknown
+	verified                  // it is good, and its owner is known
+	refuted                   // it is bad, or no longer good
 )
 
 // unverifiedPrefix begins the principals of those whose token cannot be verified.
@@ -99,7 +95,7 @@ func (m *Methods) passthrough(c *config.Config, u *config.Upstream, secure *tls.
 	if err != nil {
 		return nil, err
 	}
-	known, _ := lru.New[[sha256.Size]byte, *verification](MaxTokens) // fails for no size only
+	known, _ := lru.New[[sha256.Size]byte, *verification](MaxTokens) // fails only for size 0
 	others, _ := lru.New[[sha256.Size]byte, *verification](MaxTokens)
 	p := &passthrough{
 		cfg: cfg, page: c.PublicURL + MetadataPath(u),
@@ -112,9 +108,9 @@ func (m *Methods) passthrough(c *config.Config, u *config.Upstream, secure *tls.
 	return p, nil
 }
 
-// tokenSecret is the key of the hashes that stand for tokens which cannot be verified. All
-// replicas have the same, or there is only one. A hash without a key could be reversed by
-// guessing: what comes in Authorization need not be a long random token.
+// tokenSecret is the key of the hashes that stand for tokens which cannot be verified. All replicas share
+// it, unless there is only one. A hash without a key could be reversed by guessing: Authorization may hold
+// less than a long random token.
 func tokenSecret(c *config.Config) ([]byte, error) {
 	if len(c.StateKeys) == 0 {
 		secret := make([]byte, sha256.Size)
@@ -128,11 +124,11 @@ func tokenSecret(c *config.Config) ([]byte, error) {
 	return hkdf.Key(sha256.New, secret, nil, "taskgate principal of a token", sha256.Size)
 }
 
-// maxCredential bounds what a request may show, in bytes.
+// maxCredential bounds the value of Authorization, in bytes.
 const maxCredential = 16 << 10
 
-// Identify finds out whose the token of a request is. One without a token is anonymous, and one
-// whose token nobody knows is let through as well: the server decides about both.
+// Identify finds the owner of a request's token. A request without a token is anonymous. A request with an
+// unknown token is let through too: the server decides about both.
 func (p *passthrough) Identify(r *http.Request) (Caller, *Refusal) {
 	values := r.Header[headerAuthorization]
 	switch {
@@ -184,7 +180,7 @@ func (p *passthrough) bySubject(ctx context.Context, authorization string, f *ve
 	return c
 }
 
-// byToken is a caller who is known by what it shows only.
+// byToken is a caller who is only known by the token itself.
 func (p *passthrough) byToken(ctx context.Context, authorization string, f *verification) Caller {
 	hash := p.hashShown(authorization)
 	who := shim.Principal{Subject: unverifiedPrefix + hash, NoTasks: p.cfg.Unverified == config.UnverifiedBlock}
@@ -200,14 +196,14 @@ func (p *passthrough) byToken(ctx context.Context, authorization string, f *veri
 	return p.callerOf(ctx, who, p.tokens.putToken(t), f)
 }
 
-// hashShown stands for what a request shows, on every replica.
+// hashShown stands for the credential of a request, on every replica.
 func (p *passthrough) hashShown(authorization string) string {
 	h := hmac.New(sha256.New, p.secret)
 	h.Write([]byte(trimValue(authorization)))
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
 
-// callerOf is who a request is from that goes to the server with what it shows.
+// callerOf is the caller of a request that goes to the server with its credential.
 func (p *passthrough) callerOf(ctx context.Context, who shim.Principal, own *shown, f *verification) Caller {
 	p.tokens.askReplicas(ctx, own)
 	who.NoTasks = who.NoTasks || own.standing.isRefused()
@@ -217,8 +213,8 @@ func (p *passthrough) callerOf(ctx context.Context, who shim.Principal, own *sho
 	return Caller{Principal: who, request: request}
 }
 
-// hearServer takes whether the server has taken what a request has shown. A token that nobody can verify is
-// remembered only then, by its hash.
+// hearServer takes whether the server has taken the credential of a request. An unverified token is
+// remembered only from then on, by its hash.
 func (p *passthrough) hearServer(own *shown, f *verification, authorization string, taken bool) {
 	if authorization != own.authorization {
 		return
@@ -240,8 +236,8 @@ func (p *passthrough) hearServer(own *shown, f *verification, authorization stri
 	f.standing.noteVerdict(taken)
 }
 
-// findOut returns what is known of a token, and finds it out if need be: once for all requests
-// that have it.
+// findOut returns what is known of a token, and looks it up if needed: once for all requests with the
+// token.
 func (p *passthrough) findOut(ctx context.Context, token, address string) (*verification, error) {
 	hash := sha256.Sum256([]byte(token))
 	if f := p.lastFoundOut(hash); f.isBelieved(ctx, time.Now()) {
@@ -263,7 +259,7 @@ func (p *passthrough) findOut(ctx context.Context, token, address string) (*veri
 			f.standing.known.CompareAndSwap(false, f.verdict == verified)
 		}
 		switch {
-		case f.verdict == verified, p.known.Contains(hash): // it is, or was
+		case f.verdict == verified, p.known.Contains(hash): // it is, or was, verified
 			p.known.Add(hash, f)
 		case before != nil: // the server has answered to it
 			p.others.Add(hash, f)
@@ -272,7 +268,7 @@ func (p *passthrough) findOut(ctx context.Context, token, address string) (*veri
 	})
 }
 
-// lastFoundOut is what was found out of a token, however old; nil for nothing.
+// lastFoundOut is the last verification of a token, of any age; nil for none.
 func (p *passthrough) lastFoundOut(hash [sha256.Size]byte) *verification {
 	if f, ok := p.known.Get(hash); ok {
 		return f
@@ -281,8 +277,8 @@ func (p *passthrough) lastFoundOut(hash [sha256.Size]byte) *verification {
 	return f
 }
 
-// isBelieved reports whether what was found out is still believed. A token that was signed with a key
-// that its issuer has withdrawn is verified anew.
+// isBelieved reports whether a verification is still believed. A token is verified anew if its issuer has
+// withdrawn the key that signed it.
 func (f *verification) isBelieved(ctx context.Context, now time.Time) bool {
 	return f != nil && now.Before(f.until) && (f.grant == nil || f.grant.isSigned(ctx))
 }

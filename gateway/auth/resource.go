@@ -17,12 +17,12 @@ import (
 	"taskgate/internal/work"
 )
 
-// ErrNoMetadata says that a server has no metadata of itself as a protected resource: it
-// answers where that could be, and has none there.
+// ErrNoMetadata says that a server has no metadata of itself as a protected resource: it answers at the
+// places for it, and has none there.
 const ErrNoMetadata = contentError("the server has no protected resource metadata")
 
-// Resource is the server of an upstream as a protected resource (RFC 9728): its metadata says
-// who gives out tokens for it. It may be used from any goroutine.
+// Resource is the server of an upstream as a protected resource (RFC 9728): its metadata says who gives
+// out tokens for it. It is safe for concurrent use.
 type Resource struct {
 	server   *url.URL
 	public   *url.URL // the gateway
@@ -32,7 +32,7 @@ type Resource struct {
 	metadata fetched[*document]
 
 	mu   sync.Mutex
-	hint string // where the server says that its metadata is; "" for nowhere
+	hint string // where the server says that its metadata is; "" if it does not
 }
 
 // document is the metadata of a server.
@@ -46,7 +46,7 @@ type document struct {
 func newResource(u *config.Upstream, public string, secure *tls.Config, lasting *work.Background, log *slog.Logger) (*Resource, error) {
 	server, err := url.Parse(u.URL)
 	if err != nil || server.Host == "" {
-		return nil, errors.New("the server has no address") // what is wrong is not repeated: it may hold a secret
+		return nil, errors.New("the server has no address") // the URL is not repeated: it may hold a secret
 	}
 	at, err := url.Parse(public)
 	if err != nil {
@@ -57,8 +57,8 @@ func newResource(u *config.Upstream, public string, secure *tls.Config, lasting 
 	return r, nil
 }
 
-// getDocument reads a document at the server's origin. A server that makes addresses of the name by which
-// it is asked has to make those that clients can use.
+// getDocument reads a document at the server's origin. A server that makes addresses from the name in the
+// request has to make those that clients can use.
 func (r *Resource) getDocument(ctx context.Context, at string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
@@ -72,8 +72,8 @@ func (r *Resource) getDocument(ctx context.Context, at string) ([]byte, error) {
 	return r.from.requestDocument(req)
 }
 
-// Metadata returns the server's metadata as it is. ErrNoMetadata says that there is none; any
-// other error, that it cannot be had at the moment.
+// Metadata returns the server's metadata as it is. ErrNoMetadata says that there is none; any other
+// error, that it cannot be had at the moment.
 func (r *Resource) Metadata(ctx context.Context) (json.RawMessage, error) {
 	d, err := r.metadata.getAnswer(ctx)
 	if err != nil {
@@ -82,10 +82,10 @@ func (r *Resource) Metadata(ctx context.Context) (json.RawMessage, error) {
 	return d.raw, nil
 }
 
-// Learn takes where a 401 of the server says that its metadata is (resource_metadata, RFC 9728
-// section 5.1). Only an address at the server's own origin counts: no other one is ever
-// fetched because a server, or a client, has named it. A server whose name the gateway has taken
-// over calls that origin by this name.
+// Learn takes the place that a 401 of the server names for its metadata (resource_metadata, RFC 9728
+// section 5.1). Only an address at the server's own origin counts: the gateway fetches no other address
+// that a server or a client names. A server whose name the gateway has taken over calls that origin by
+// this name.
 func (r *Resource) Learn(at string) {
 	u, err := url.Parse(at)
 	if err != nil || u.User != nil || !(sameOrigin(u, r.server) || sameOrigin(u, r.public)) {
@@ -100,7 +100,7 @@ func (r *Resource) Learn(at string) {
 	}
 }
 
-// Says reports whether a 401 of the server has said where its metadata is.
+// Says reports whether a 401 of the server has named the place of its metadata.
 func (r *Resource) Says() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,12 +111,12 @@ func sameOrigin(a, b *url.URL) bool {
 	return a.Scheme == b.Scheme && strings.EqualFold(a.Host, b.Host)
 }
 
-// Doubt has the metadata fetched again when it is next needed: the server has refused a token, so
-// another issuer may give them out by now.
+// Doubt has the metadata fetched again when it is next needed: the server has refused a token, so it may
+// have another issuer by now.
 func (r *Resource) Doubt() { r.metadata.distrustAnswer() }
 
-// Is reports whether a name of a resource is that of the server: its address, or its origin, which
-// metadata has that is at the origin (RFC 9728 section 3.1).
+// Is reports whether a resource name is that of the server: its address, or its origin, which stands in
+// metadata that is at the origin (RFC 9728 section 3.1).
 func (r *Resource) Is(resource string) bool {
 	u, err := url.Parse(resource)
 	if err != nil || !sameOrigin(u, r.server) || u.User != nil || u.Fragment != "" {
@@ -127,8 +127,8 @@ func (r *Resource) Is(resource string) bool {
 	return whole || path == "" && u.RawQuery == ""
 }
 
-// fetchMetadata looks for the metadata where it may be, in the order of clients: where a 401 has said,
-// at the well-known address with the path of the server, and at that without.
+// fetchMetadata looks for the metadata in the order of clients: at the place that a 401 has named, at the
+// well-known address with the path of the server, and at that without the path.
 func (r *Resource) fetchMetadata(ctx context.Context) (*document, error) {
 	r.mu.Lock()
 	hint := r.hint
@@ -150,7 +150,7 @@ func (r *Resource) fetchMetadata(ctx context.Context) (*document, error) {
 	return nil, err
 }
 
-// unlessSame returns the document as it is known, if that is the same.
+// unlessSame returns the known document if the new one is the same.
 func (r *Resource) unlessSame(d *document) *document {
 	if known, ok := r.metadata.lastGood(); ok && known.sum == d.sum {
 		return known
@@ -158,7 +158,6 @@ func (r *Resource) unlessSame(d *document) *document {
 	return d
 }
 
-// places are the addresses to look at.
 func (r *Resource) places(hint string) []string {
 	origin, path := r.server.Scheme+"://"+r.server.Host, strings.TrimRight(r.server.EscapedPath(), "/")
 	var places []string
@@ -171,7 +170,7 @@ func (r *Resource) places(hint string) []string {
 	return append(places, origin+wellKnown)
 }
 
-// parseDocument reads metadata. Which resource it is of is looked at by who uses it.
+// parseDocument reads metadata. Its users check which resource it is of.
 func parseDocument(raw []byte) (*document, error) {
 	d := &document{raw: raw, sum: sha256.Sum256(raw)}
 	if err := json.Unmarshal(raw, d); err != nil || d.Resource == "" {
@@ -180,8 +179,8 @@ func parseDocument(raw []byte) (*document, error) {
 	return d, nil
 }
 
-// plain reports whether tokens of this server may be verified without TLS: it is reached
-// without, on this machine.
+// plain reports whether tokens of this server may be verified without TLS: it is on this machine, and
+// reached by http.
 func (r *Resource) plain() bool {
 	return r.server.Scheme == "http" && config.IsLoopback(r.server.Hostname())
 }

@@ -9,19 +9,19 @@ import (
 
 // Refusals keep for all replicas which tokens their servers have refused with 401.
 type Refusals interface {
-	// SetRefused keeps that the server refuses a token, for a time. A time of 0 says that the server takes it.
+	// SetRefused keeps for a time that the server refuses a token; a time of 0 says that the server takes it.
 	SetRefused(ctx context.Context, token string, keep time.Duration) error
 	// IsRefused reports whether a replica has said that the server refuses a token.
 	IsRefused(ctx context.Context, token string) (bool, error)
 }
 
 const (
-	// refusalFresh is for how long it is believed what the other replicas said of a token.
+	// refusalFresh is how long an answer of the other replicas about a token is believed.
 	refusalFresh = 5 * time.Second
 	// refusalKept is how long a refusal is kept of a token without an end.
 	refusalKept = 24 * time.Hour
-	// tellTime is how long telling the others may take, and askTime asking them: the caller waits. What was
-	// known before counts if that is too short.
+	// tellTime bounds telling the other replicas, and askTime asking them: the caller waits. After that the
+	// earlier answer counts.
 	tellTime, askTime = time.Second, 250 * time.Millisecond
 )
 
@@ -29,9 +29,9 @@ const (
 type standing struct {
 	refused   atomic.Bool // here, when it was last shown
 	elsewhere atomic.Bool // at another replica
-	known     atomic.Bool // it is verified, or the server has taken it: strangers leave nothing in the store
+	known     atomic.Bool // it is verified, or the server has taken it: other tokens leave nothing in the store
 
-	mu    sync.Mutex // held while the others are asked
+	mu    sync.Mutex // held while the other replicas are asked
 	asked time.Time
 }
 
@@ -54,7 +54,7 @@ func (s *standing) noteVerdict(taken bool) (tell bool) {
 	return here || elsewhere
 }
 
-// tellReplicas has the other replicas hear what the server says of a token.
+// tellReplicas tells the other replicas what the server says of a token.
 func (p *tokenCache) tellReplicas(of grade, taken bool) {
 	if p.refusals == nil {
 		return
@@ -65,15 +65,15 @@ func (p *tokenCache) tellReplicas(of grade, taken bool) {
 		keep = 0
 	case !of.Expires.IsZero():
 		if keep = min(keep, time.Until(of.Expires)); keep <= 0 {
-			return // nobody takes it any more
+			return // it has expired
 		}
 	}
 	ctx, stop := context.WithTimeout(context.Background(), tellTime)
 	defer stop()
-	_ = p.refusals.SetRefused(ctx, p.upstream+":"+of.Hash, keep) // without a store no replica reads tasks
+	_ = p.refusals.SetRefused(ctx, p.upstream+":"+of.Hash, keep) // while the store is away, no replica reads tasks
 }
 
-// askReplicas hears what the server has said of a token at other replicas.
+// askReplicas learns what the server has said of a token at other replicas.
 func (p *tokenCache) askReplicas(ctx context.Context, t *shown) {
 	if p.refusals == nil || t.authorization == "" {
 		return

@@ -20,7 +20,7 @@ import (
 	"taskgate/shim"
 )
 
-// tokens lets in who has a token of one issuer, signed as a JWT (RFC 7519, RFC 9068).
+// tokens lets in callers with a token of one issuer, signed as a JWT (RFC 7519, RFC 9068).
 type tokens struct {
 	from     *issuer
 	expected jwt.Expected
@@ -29,7 +29,7 @@ type tokens struct {
 	metadata string // where clients find the metadata of the resource
 	log      *slog.Logger
 
-	// verified are the tokens that were let in, by their hashes; nil remembers none.
+	// verified are the tokens that were let in, by their hashes; nil if they are not remembered.
 	verified *lru.Cache[[sha256.Size]byte, *grant]
 
 	none, broken, invalid, unknown *Refusal
@@ -39,23 +39,23 @@ type tokens struct {
 type grant struct {
 	of        *tokens
 	principal shim.Principal
-	name      string // of whom, as its issuer says
-	client    string // to whom it was given
+	name      string // of the owner, as its issuer says
+	client    string // that it was given to
 	audience  []string
 	scopes    []string
 	issued    time.Time
 	until     time.Time
-	keys      *keySet // with one of which it is signed
+	keys      *keySet // the set with the key of its signature
 }
 
-// clockLeeway is how far the clocks of an issuer and of the gateway may be apart.
+// clockLeeway is the tolerated difference between the clocks of an issuer and of the gateway.
 const clockLeeway = 30 * time.Second
 
-// MaxTokens is how many tokens of callers are remembered for each upstream: a few megabytes.
+// MaxTokens bounds the remembered tokens of each upstream: a few megabytes.
 const MaxTokens = 10_000
 
-// newTokens lets in who has a token of the issuer. remember is how many are remembered, so that their
-// signatures are not verified at each request.
+// newTokens makes the method for tokens of an issuer. remember is how many are remembered, to save
+// verifying their signatures at each request.
 func newTokens(c *config.JWT, from *issuer, remember int, metadata string, log *slog.Logger) (*tokens, error) {
 	t := &tokens{
 		from: from, leeway: clockLeeway, scopes: c.Scopes, log: log,
@@ -65,7 +65,7 @@ func newTokens(c *config.JWT, from *issuer, remember int, metadata string, log *
 		return nil, errors.New("jwt needs issuer and audiences")
 	}
 	if remember > 0 {
-		t.verified, _ = lru.New[[sha256.Size]byte, *grant](remember) // fails for no size only
+		t.verified, _ = lru.New[[sha256.Size]byte, *grant](remember) // fails only for size 0
 	}
 	const text = "a token is needed: Authorization: Bearer TOKEN"
 	t.none = challengeWith(http.StatusUnauthorized, metadata, "", text, t.scopes)
@@ -76,7 +76,7 @@ func newTokens(c *config.JWT, from *issuer, remember int, metadata string, log *
 }
 
 // challengeWith makes a refusal with a challenge (Z3, RFC 6750 section 3, RFC 9728 section 5.1). metadata
-// is the address of the resource's metadata; code is "" where the client has shown no token.
+// is the address of the resource's metadata; code is "" if the client has shown no token.
 func challengeWith(status int, metadata, code, message string, scopes []string) *Refusal {
 	c := `Bearer resource_metadata="` + metadata + `"`
 	if len(scopes) > 0 {
@@ -88,8 +88,7 @@ func challengeWith(status int, metadata, code, message string, scopes []string) 
 	return &Refusal{status, c, message}
 }
 
-// Identify verifies the token of a request. What is wrong with one is not told to its client,
-// but to the log (debug).
+// Identify verifies the token of a request. The reason of a refusal goes to the log only (debug).
 func (t *tokens) Identify(r *http.Request) (Caller, *Refusal) {
 	token, found := readBearer(r.Header)
 	switch found {
@@ -121,8 +120,8 @@ func (t *tokens) Recall(r *http.Request) string {
 	return ""
 }
 
-// grantOf returns what a token gives, from memory if it was verified before. A token that was
-// signed with a key that its issuer has withdrawn is verified anew.
+// grantOf returns what a token gives, from memory if it was verified before. A token is verified anew if
+// its issuer has withdrawn the key that signed it.
 func (t *tokens) grantOf(ctx context.Context, token string) (*grant, error) {
 	if t.verified == nil {
 		return t.verifyToken(ctx, token)
@@ -138,13 +137,13 @@ func (t *tokens) grantOf(ctx context.Context, token string) (*grant, error) {
 	return g, err
 }
 
-// isSigned reports whether the key that the token is signed with is still one of its issuer's.
+// isSigned reports whether the issuer still has the key that the token is signed with.
 func (g *grant) isSigned(ctx context.Context) bool {
 	set, err := g.of.from.keys.getAnswer(ctx)
 	return err == nil && g.keys == set
 }
 
-// claims are what is read of a token beyond what every JWT has.
+// claims are the claims that are read of a token.
 type claims struct {
 	jwt.Claims
 	client
@@ -160,10 +159,10 @@ type client struct {
 	AppID  string `json:"appid"`     // Entra ID, version 1
 }
 
-// id is "" where nobody says it.
+// id is the client's id; "" if the token names none.
 func (c client) id() string { return cmp.Or(c.Client, c.Party, c.CID, c.AppID) }
 
-// verifyToken checks the signature of a token and what it says.
+// verifyToken checks the signature and the claims of a token.
 func (t *tokens) verifyToken(ctx context.Context, token string) (*grant, error) {
 	parsed, err := jwt.ParseSigned(token, algorithms)
 	if err != nil {
@@ -206,8 +205,8 @@ func (t *tokens) verifyToken(ctx context.Context, token string) (*grant, error) 
 	return g, nil
 }
 
-// checkType refuses what an issuer signs that is no access token, as far as it says what it is
-// (RFC 8725 section 3.11). Many issuers call access tokens plain JWT.
+// checkType refuses a signed text that says that it is no access token (RFC 8725 section 3.11). Many
+// issuers call access tokens plain JWT.
 func checkType(h jose.Header) error {
 	kind, ok := h.ExtraHeaders[jose.HeaderType]
 	if !ok {
@@ -221,8 +220,8 @@ func checkType(h jose.Header) error {
 	return errors.New("the token is no access token")
 }
 
-// scopesOf reads a list of scopes: a text with spaces between (RFC 8693), or an array, as some
-// issuers have it in scp.
+// scopesOf reads a list of scopes: a text with spaces between (RFC 8693), or an array, as some issuers
+// have it in scp.
 func scopesOf(raw json.RawMessage) []string {
 	var text string
 	if json.Unmarshal(raw, &text) == nil {
@@ -235,8 +234,8 @@ func scopesOf(raw json.RawMessage) []string {
 	return nil
 }
 
-// refuseWithout refuses a token that has not these scopes and those that every token needs. Its client
-// is told of all of them, so that it asks for them at once.
+// refuseWithout refuses a token that lacks one of these scopes or of those that every token needs. Its
+// client is told all of them, so that it asks for them at once.
 func (g *grant) refuseWithout(scopes []string) *Refusal {
 	missing := func(s string) bool { return !slices.Contains(g.scopes, s) }
 	if !slices.ContainsFunc(g.of.scopes, missing) && !slices.ContainsFunc(scopes, missing) {

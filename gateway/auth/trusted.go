@@ -8,10 +8,10 @@ import (
 	"taskgate/gateway/config"
 )
 
-// maxName is how long the name of a caller may be in a trusted header, in bytes.
+// maxName bounds the name of a caller in a trusted header, in bytes.
 const maxName = 1024
 
-// None of them is 401: a client could do nothing about it.
+// These are 403 or 400: a 401 would tell a client to sign in, which cannot help.
 var (
 	strangerRefused = &Refusal{http.StatusForbidden, "", "requests are taken from the proxy in front only"}
 	namelessRefused = &Refusal{http.StatusForbidden, "", "the proxy in front does not say who the caller is"}
@@ -36,8 +36,8 @@ func newTrusted(c *config.TrustedHeader) (Method, error) {
 	return t, nil
 }
 
-// Identify finds the caller that the proxy names. Who is not the proxy is refused, whatever
-// headers it sends: to serve it anonymously would be to fall into another way to sign in.
+// Identify finds the caller that the proxy names. A request from any other address is refused, with
+// any headers: serving it anonymously would open another way to sign in.
 func (t *trusted) Identify(r *http.Request) (Caller, *Refusal) {
 	if !t.isTrusted(r) {
 		return Caller{}, strangerRefused
@@ -57,14 +57,14 @@ func (t *trusted) Identify(r *http.Request) (Caller, *Refusal) {
 	return Caller{Principal: newPrincipal("header", t.name, name), name: name}, nil
 }
 
-// Recall is Identify: the header is all there is.
+// Recall is Identify: the header is all that there is.
 func (t *trusted) Recall(r *http.Request) string {
 	c, _ := t.Identify(r)
 	return c.Principal.Owner()
 }
 
-// isTrusted looks at the address of the connection. Headers that name another one, such as
-// X-Forwarded-For, could come from anybody.
+// isTrusted checks the address of the connection. Anybody could send headers that name another
+// address, such as X-Forwarded-For.
 func (t *trusted) isTrusted(r *http.Request) bool {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
