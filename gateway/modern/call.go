@@ -13,10 +13,10 @@ import (
 	"taskgate/shim/dialect"
 )
 
-// callTool answers tools/call: with the upstream's result, or with a task if the
-// shim made one (T4), in words to a client that knows of none (design.md 0.10). When
-// the client goes away before that, its context ends and with it the upstream call;
-// once there is a task, nothing that happens to this request touches it (T42).
+// callTool answers tools/call: with the upstream's result, or with a task if the shim made one
+// (T4), which a client without tasks is told of in words (design.md 0.10). If the client goes
+// before that, its context ends, and the upstream call with it. Once there is a task, it is
+// independent of this request (T42).
 func (q *request) callTool(ctx context.Context) (jsonrpc.Spliced, error) {
 	session := q.upstreamSession(ctx)
 	if err := q.checkTool(ctx, session); err != nil {
@@ -34,12 +34,12 @@ func (q *request) callTool(ctx context.Context) (jsonrpc.Spliced, error) {
 	})
 }
 
-// converseOnCall makes a call during which the client may be asked, or goes on with the
-// one that the request comes back to.
+// converseOnCall makes a call during which the client may be asked, or goes on with the call that
+// the request returns to.
 func (q *request) converseOnCall(ctx context.Context, c shim.Call) (jsonrpc.Spliced, error) {
 	c.Upstream, c.Principal, c.Origin = q.h.Name, q.principal, dialect.OriginExt
 	c.Asking, c.Stream = q.waysToAsk(), q.newSink()
-	if c.Asking == shim.AskPark { // it may come back to another replica
+	if c.Asking == shim.AskPark { // the call may return to another replica
 		c.ProgressToken = q.token
 	}
 	call := q.h.Shim.Call
@@ -62,7 +62,7 @@ func (q *request) converseOnCall(ctx context.Context, c shim.Call) (jsonrpc.Spli
 	return q.showReply(ctx, answered.Reply)
 }
 
-// describeCaller is what decides how a slow call of the client is answered.
+// describeCaller returns what decides how a slow call of the client is answered.
 func (q *request) describeCaller() endpoint.Client {
 	return endpoint.Client{Info: q.clientInfo, Tasks: q.tasks || q.principal.NoTasks}
 }
@@ -70,9 +70,9 @@ func (q *request) describeCaller() endpoint.Client {
 // isConvertible reports whether any call of this caller could become a task.
 func (q *request) isConvertible() bool { return q.h.Convertible() && !q.principal.NoTasks }
 
-// waysToAsk says how the client can be asked. Before there is a task, the questions of
-// a modern server are relayed; those of a legacy one, and of a task of a modern one, need a
-// state that can be sealed.
+// waysToAsk says how the client can be asked. Until there is a task, the questions of a modern
+// server are relayed. Those of a legacy server, and of a task of a modern one, need a state that
+// can be sealed.
 func (q *request) waysToAsk() shim.Asking {
 	if !mcp.MayRequireInput(q.msg.Method) || translate.Answerable(q.capabilities) == nil {
 		return shim.AskNever
@@ -84,9 +84,9 @@ func (q *request) waysToAsk() shim.Asking {
 	return shim.AskNever
 }
 
-// asksInTask reports whether every question of the call is asked in a task, apart from
-// those of a modern server that are relayed before there is one. A client that does not
-// take tasks can be asked in one while it waits in the gateway's tool (design.md 0.10).
+// asksInTask reports whether every question of the call is asked in a task, apart from those of a
+// modern server that are relayed before there is one. A client without tasks can be asked in one
+// while it waits in the gateway's tool (design.md 0.10).
 func (q *request) asksInTask() bool {
 	if q.msg.Method != mcp.MethodToolsCall || !q.isConvertible() {
 		return false
@@ -99,8 +99,8 @@ func (q *request) asksInTask() bool {
 	return tool.Tasks != config.TasksNever && (relayed || tool.EarlyInput != config.EarlyMRTR)
 }
 
-// checkTool holds the call against its tool: the arguments against the headers that mirror
-// them, too. Only modern upstreams have such tools (H12).
+// checkTool checks the call against its tool, including the arguments against the headers that
+// mirror them. Only modern upstreams have such tools (H12).
 func (q *request) checkTool(ctx context.Context, session shim.Session) error {
 	first := q.h.TaskFirst(q.name, q.tasks, q.describeCaller())
 	return q.h.CheckTool(ctx, session, q.server, q.name, first, func(tool upstream.Tool) error {

@@ -13,9 +13,8 @@ import (
 	"taskgate/shim"
 )
 
-// request is a request of the modern era with what its envelope says
-// (protocol.md 2.2). All of it holds for this request alone; nothing is known
-// from earlier ones (T3).
+// request is a request of the modern era with the content of its envelope (protocol.md 2.2). All of
+// it holds for this request alone (T3).
 type request struct {
 	h            *Handler
 	msg          jsonrpc.Message
@@ -24,7 +23,7 @@ type request struct {
 	principal    shim.Principal
 	version      string
 	capabilities json.RawMessage // clientCapabilities
-	clientInfo   json.RawMessage // nil where the client says nothing
+	clientInfo   json.RawMessage // nil if the client leaves it out
 	logLevel     string          // "" for no log messages
 	token        json.RawMessage // progressToken, nil for no progress
 	tasks        bool            // the client declares the tasks extension
@@ -32,15 +31,15 @@ type request struct {
 	named        bool            // the body has a name; "" may be one
 	arguments    json.RawMessage // of the tool or prompt; nil for none
 	responses    json.RawMessage // params.inputResponses; nil for none
-	state        json.RawMessage // params.requestState; nil where it is no retry
+	state        json.RawMessage // params.requestState; nil if it is no retry
 
-	server upstream.Server // the upstream, where the method needs one
+	server upstream.Server // the upstream, if the method needs one
 	op     *wire.Operation // its observation
 	x      *wire.Exchange  // its answer
 }
 
-// The members of params._meta that make the envelope. They are picked in one pass: a
-// poll is little more than its envelope.
+// The members of params._meta that make the envelope. They are picked in one pass: a poll is little
+// more than its envelope.
 const (
 	metaVersion = iota
 	metaCapabilities
@@ -55,9 +54,9 @@ var metaNames = [metaMembers]string{
 	mcp.MetaProgressToken,
 }
 
-// readEnvelope checks version header and envelope, in the order of protocol.md
-// 2.5. The request is returned even with an error, as far as it could be read:
-// its version decides how the error is spelt.
+// readEnvelope checks version header and envelope, in the order of protocol.md 2.5. It returns the
+// request even with an error, as far as it could be read: the version decides how the error is
+// spelt.
 func readEnvelope(h http.Header, msg jsonrpc.Message) (*request, error) {
 	q := &request{msg: msg, header: h}
 	var params [5]json.RawMessage
@@ -85,8 +84,8 @@ func readEnvelope(h http.Header, msg jsonrpc.Message) (*request, error) {
 	return q, nil
 }
 
-// unsupportedVersion is -32022. It lists the legacy versions as well: a client of
-// both eras can fall back on one of them by initialize.
+// unsupportedVersion is -32022. It lists the legacy versions as well: a client of both eras can
+// fall back on one of them by initialize.
 func unsupportedVersion(requested string) *wire.Failure {
 	b := []byte(`{"supported":`)
 	b = jsonrpc.AppendStrings(b, translate.SupportedVersions)

@@ -20,23 +20,23 @@ type Handler struct {
 // New makes the handler of an endpoint.
 func New(e *endpoint.Endpoint) *Handler { return &Handler{e} }
 
-// method is what is done with a method.
+// method says how a method is served.
 type method struct {
 	// serve returns the result or an error.
 	serve func(q *request, ctx context.Context) (jsonrpc.Spliced, error)
 	// capability is what the upstream has to advertise for the method to exist.
 	capability string
-	// tasks says that the method exists only where tasks are offered, and only for
-	// clients that declare the extension (T6).
+	// tasks says that the method exists only if tasks are offered, and only for clients that
+	// declare the extension (T6).
 	tasks bool
-	// uncounted says that the method is none of the calls in flight, which have a limit: it
-	// waits for no server and no task. A call may wait for an answer that comes this way.
+	// uncounted says that the method is outside of the limit on calls in flight: it waits neither
+	// for a server nor for a task. A call may wait for an answer that comes this way.
 	uncounted bool
 }
 
-// methods are the requests of the modern era (protocol.md 2.1). What is not here, and yet
-// the protocol's, does not exist. That includes what the era removed: initialize, ping,
-// tasks/result, tasks/list (T12). A method of an extension is the server's to know.
+// methods are the requests of the modern era (protocol.md 2.1). Other methods of the protocol are
+// unknown here, as are those that the era removed: initialize, ping, tasks/result, tasks/list
+// (T12). A method of an extension is passed on.
 var methods = map[string]method{
 	mcp.MethodDiscover:              {serve: (*request).answerDiscover},
 	mcp.MethodListen:                {serve: (*request).answerListen, uncounted: true}, // it is a stream
@@ -53,13 +53,12 @@ var methods = map[string]method{
 	mcp.MethodTasksCancel:           {serve: (*request).cancelTask, tasks: true, uncounted: true},
 }
 
-// ServePOST answers a message of the modern era. The order of its checks is
-// that of protocol.md 2.5, so that a client with several mistakes is told of the
-// same one as by other servers.
+// ServePOST answers a message of the modern era. Its checks are in the order of protocol.md 2.5, so
+// that a client with several mistakes is told the same one as by other servers.
 func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Principal, msg jsonrpc.Message) {
 	if msg.Kind == jsonrpc.Notification {
-		// None has a meaning over HTTP: a request is cancelled by closing its
-		// stream, and a task by tasks/cancel (T42).
+		// Notifications have no meaning over HTTP: a request is cancelled by closing its stream,
+		// and a task by tasks/cancel (T42).
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
@@ -127,8 +126,7 @@ func (q *request) serveBounded(ctx context.Context, m method) (jsonrpc.Spliced, 
 	return q.checkAndServe(ctx, m)
 }
 
-// checkAndServe makes the checks that need the upstream or the method, then calls
-// the method.
+// checkAndServe makes the checks that need the upstream or the method, then calls the method.
 func (q *request) checkAndServe(ctx context.Context, m method) (jsonrpc.Spliced, error) {
 	if q.h.ReadsTasks(q.msg.Method, q.name, q.describeCaller()) {
 		m = method{serve: (*request).taskResult}

@@ -9,13 +9,12 @@ import (
 	"taskgate/internal/mcpheader"
 )
 
-// A modern request says in headers what its body says (protocol.md 2.4), so that
-// proxies can decide without reading bodies. Whoever does read the body must
-// refuse a request in which the two differ, or a proxy's decision would be about
-// another call than the one that is made. A header that comes twice is refused
-// too: the proxy may have read the other one.
+// A modern request repeats parts of its body in headers (protocol.md 2.4), so that a proxy can
+// decide without the body. A server that reads the body must refuse a request in which the two
+// differ: the proxy would have decided about another call. A header that comes twice is refused
+// too, since the proxy may have read the other value.
 //
-// A client over stdio has no headers: they are nil then, and there is nothing to compare.
+// A client over stdio has no headers: they are nil then, and the checks pass.
 
 // onlyValue is the one value of a required header.
 func onlyValue(h http.Header, name string) (string, error) {
@@ -41,9 +40,8 @@ func checkHeader(h http.Header, name, what, inBody string) error {
 	return err
 }
 
-// checkNameHeader compares Mcp-Name for the methods that have it (2.4, T46). Where
-// the body names nothing there is nothing to mirror; that it should have is a
-// mistake in params, which come later (see checkName).
+// checkNameHeader compares Mcp-Name for the methods that have it (2.4, T46). A body without a name
+// needs no header; checkName refuses it later, as a mistake in params.
 func checkNameHeader(q *request) error {
 	param := mcp.NameParam(q.msg.Method)
 	if q.header == nil || param == "" || !q.named && len(q.header[mcp.HeaderName]) == 0 {
@@ -63,7 +61,7 @@ func checkNameHeader(q *request) error {
 	return nil
 }
 
-// checkName checks that a method that is about something by name has the name.
+// checkName checks that the body has a name, if the method needs one.
 func checkName(q *request) error {
 	if param := mcp.NameParam(q.msg.Method); !q.named && param != "" {
 		return wire.InvalidParams("params.%s must be a string", param)
@@ -71,8 +69,8 @@ func checkName(q *request) error {
 	return nil
 }
 
-// checkParamHeaders compares the arguments of a tool call with the headers that
-// its schema asks for (2.4).
+// checkParamHeaders compares the arguments of a tool call with the headers that its schema asks for
+// (2.4).
 func checkParamHeaders(h http.Header, arguments []byte, params []mcpheader.Param) error {
 	if h == nil {
 		return nil

@@ -15,13 +15,13 @@ import (
 	"taskgate/shim/dialect"
 )
 
-// A legacy server asks in the middle of a call, and a modern client is asked by
-// being given a result (protocol.md 2.7, 7.4). So the call waits for input: it stays open
-// upstream, the client gets an InputRequiredResult, and comes back with answers and with the
-// requestState that leads to the call, on any replica (H2).
+// A legacy server asks in the middle of a call, while a modern client is asked by a result
+// (protocol.md 2.7, 7.4). So the call waits for input: it stays open upstream, and the client gets
+// an InputRequiredResult. The client comes back with answers and with the requestState that leads
+// to the call, on any replica (H2).
 
-// comeBack goes on with the call that a retry leads to. A retry for a modern server is
-// that server's: it is a call like any other.
+// comeBack goes on with the call that a retry leads to. A retry for a modern server is a call like
+// any other.
 func (q *request) comeBack(ctx context.Context, c shim.Call) (shim.Answered, error) {
 	state, ours, err := q.openState()
 	switch {
@@ -41,25 +41,24 @@ func (q *request) comeBack(ctx context.Context, c shim.Call) (shim.Answered, err
 	return answered, err
 }
 
-// errCallOver is what a client hears that comes back too late, where nothing is
-// known of its call any more. It is never made again in silence (H2).
+// errCallOver answers a client that comes back too late: its call is unknown by then. The gateway
+// does not make the call again (H2).
 var errCallOver = wire.InvalidParams("the call that asked is over: the time to answer has passed, or it was cancelled")
 
-// readAnswers are the answers of a retry (2.7); which of them were asked for is the
-// shim's to know.
+// readAnswers are the answers of a retry (2.7). The shim knows which of them were asked for.
 func (q *request) readAnswers() map[string]json.RawMessage {
 	return maps.Collect(jsonrpc.Members(q.responses))
 }
 
-// isReturning reports whether a request is a retry that only this gateway can have asked for:
-// its state says so, or comes back to a legacy server, which gave none out. That it does
-// not open is the client's mistake, and never a reason to ask the server (H2).
+// isReturning reports whether a request is a retry that only this gateway can have asked for: its
+// state is the gateway's, or comes back to a legacy server, which gives no states. A state that
+// cannot be opened is the client's mistake, and is kept from the server (H2).
 func (q *request) isReturning() bool {
 	text, given := jsonrpc.String(q.state)
 	return given && mcp.MayRequireInput(q.msg.Method) && (sealed.Ours(text) || q.server.Era != mcp.Modern)
 }
 
-// openState reads the state of a retry, if it is one of ours. Any other is passed on to its
+// openState reads the state of a retry if it is the gateway's. Any other state is passed on to its
 // server.
 func (q *request) openState() (_ sealed.State, ours bool, _ error) {
 	if !q.isReturning() {
@@ -73,7 +72,7 @@ func (q *request) openState() (_ sealed.State, ours bool, _ error) {
 	return state, true, err
 }
 
-// askForInput is the InputRequiredResult of a call that waits for its answers.
+// askForInput makes the InputRequiredResult of a call that waits for its answers.
 func (q *request) askForInput(p shim.Parked) (jsonrpc.Spliced, error) {
 	state := sealed.State{Call: string(p.ID), Expires: p.Until}
 	text, err := q.h.State.Seal(q.stateBinding(), state)
@@ -85,8 +84,8 @@ func (q *request) askForInput(p shim.Parked) (jsonrpc.Spliced, error) {
 	return q.h.withServerInfo(append(jsonrpc.AppendString(b, text), '}')), nil
 }
 
-// stateBinding is what a state is good for: this caller, here, and a request for the
-// same. What else is in the params, such as a progress token, may change.
+// stateBinding is what a state is good for: this caller, this endpoint, and the same request. Other
+// params, such as a progress token, may change.
 func (q *request) stateBinding() sealed.Binding {
 	return sealed.Binding{
 		Owner: q.principal.Owner(), Endpoint: q.h.Name, Method: q.msg.Method,

@@ -16,14 +16,14 @@ import (
 	"taskgate/shim"
 )
 
-// ackWait is how long the upstream may take to say what it honours. A client
-// waits for the acknowledgement before it does anything else (Appendix C.4).
+// ackWait is how long the upstream may take to say what it honours. A client waits for the
+// acknowledgement before it does anything else (Appendix C.4).
 const ackWait = 10 * time.Second
 
 // subscription is one subscriptions/listen stream (protocol.md 2.8).
 type subscription struct {
 	q      *request
-	filter shim.Filter     // what the client asked for, then what is honoured of it
+	filter shim.Filter     // what the client asked for, then what of it is honoured
 	tasks  []shim.ID       // likewise
 	named  map[string]bool // the task ids that the client wrote
 	acked  chan struct{}
@@ -32,9 +32,9 @@ type subscription struct {
 	from     map[shim.ID]int64 // from this seq on
 }
 
-// answerListen answers subscriptions/listen: an acknowledgement, then notifications
-// until the client goes, the upstream ends the stream or the gateway closes. In
-// the latter two cases a final result tells the client that it was no accident.
+// answerListen answers subscriptions/listen: an acknowledgement, then notifications until the client
+// goes, the upstream ends the stream, or the gateway closes. In the last two cases a final result tells
+// the client that the end was intended.
 func (q *request) answerListen(ctx context.Context) (jsonrpc.Spliced, error) {
 	s := &subscription{q: q, acked: make(chan struct{})}
 	if err := s.readParams(q.h.Config.MaxTasksPerOwner, q.h.Convertible()); err != nil {
@@ -57,9 +57,9 @@ func (q *request) answerListen(ctx context.Context) (jsonrpc.Spliced, error) {
 	return jsonrpc.Spliced{s.finalResult(q.h.Identity())}, nil
 }
 
-// streamUntilEnd is the time between acknowledgement and final result. Where only tasks
-// are listened to the upstream is not asked for anything, and the stream ends with
-// the last of them; with nothing honoured it ends at once.
+// streamUntilEnd sends what comes between acknowledgement and final result. If only tasks are listened
+// to, the upstream is left alone, and the stream ends with the last task; if nothing is honoured, at
+// once.
 func (s *subscription) streamUntilEnd(ctx context.Context) error {
 	if isEmpty(s.filter) {
 		s.sendAcknowledgement(s.filter)
@@ -72,7 +72,8 @@ func (s *subscription) streamUntilEnd(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	var failed error
 	tasks.Go(func() {
-		// follow wakes it when the server agrees, within ackWait; tasks are read each 30 s by themselves.
+		// followUpstream wakes it when the server agrees, within ackWait; tasks are read each 30 s by
+		// themselves.
 		select {
 		case <-s.acked:
 			if failed = unlessOver(ctx, s.followTasks(ctx)); failed != nil {
@@ -84,13 +85,13 @@ func (s *subscription) streamUntilEnd(ctx context.Context) error {
 	err := s.followUpstream(ctx)
 	cancel()
 	tasks.Wait()
-	if failed != nil { // a client must not take what it has for all there was
+	if failed != nil { // a client must not take what it has for everything
 		return failed
 	}
 	return err
 }
 
-// unlessOver is err, unless the stream is over anyway.
+// unlessOver returns err, or nil if the stream is over anyway.
 func unlessOver(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -98,8 +99,8 @@ func unlessOver(ctx context.Context, err error) error {
 	return err
 }
 
-// readParams checks the params. Kinds that it does not know are left out of the
-// acknowledgement, as every kind is that a server does not support.
+// readParams checks the params. The acknowledgement leaves out unknown kinds, as it does kinds that a
+// server lacks.
 func (s *subscription) readParams(mostTasks int, partials bool) error {
 	want, ok := jsonrpc.Get(s.q.msg.Params, "notifications")
 	if !ok || !jsonrpc.IsObject(want) {
@@ -148,8 +149,7 @@ func (s *subscription) readKinds(want json.RawMessage) error {
 	return nil
 }
 
-// offeredFilter is what the upstream's capabilities leave of a filter. Nothing of it is
-// asked of the upstream where nothing is left.
+// offeredFilter is what the upstream's capabilities leave of a filter.
 func (s *subscription) offeredFilter(ctx context.Context, f shim.Filter) (shim.Filter, error) {
 	if isEmpty(f) {
 		return f, nil
@@ -172,8 +172,8 @@ func (s *subscription) offeredFilter(ctx context.Context, f shim.Filter) (shim.F
 	return f, nil
 }
 
-// followUpstream relays what the upstream sends, and returns when that is over. It is an
-// error only before the acknowledgement.
+// followUpstream relays what the upstream sends, and returns when that is over. It fails only before the
+// acknowledgement.
 func (s *subscription) followUpstream(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -192,7 +192,7 @@ func (s *subscription) followUpstream(ctx context.Context) error {
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
-	if err == nil { // the upstream has nothing to say: nothing is honoured
+	if err == nil { // the upstream sends nothing: nothing is honoured
 		s.sendAcknowledgement(shim.Filter{})
 	}
 	return err
@@ -210,16 +210,16 @@ func (s *subscription) sendAcknowledgement(f shim.Filter) {
 	close(s.acked)
 }
 
-// relayNotification passes on one notification of the upstream, if it was asked for: nothing
-// else may travel on the stream.
+// relayNotification passes on one notification of the upstream if the client asked for it: the stream
+// must carry nothing else.
 func (s *subscription) relayNotification(n shim.Notification) {
 	if upstream.Wants(s.filter, n) {
 		_ = s.sendMarked(n.Method, translate.Unrelated(n.Params))
 	}
 }
 
-// sendMarked marks a notification with the id of the listen request, verbatim. If the
-// client has gone, the request's context ends.
+// sendMarked sends a notification with the id of the listen request, verbatim. It fails if the client has
+// gone.
 func (s *subscription) sendMarked(method string, params json.RawMessage) error {
 	if len(params) == 0 {
 		params = json.RawMessage(`{}`)
@@ -237,7 +237,7 @@ func isEmpty(f shim.Filter) bool {
 	return !f.ToolsListChanged && !f.PromptsListChanged && !f.ResourcesListChanged && len(f.Resources) == 0
 }
 
-// filterJSON is a filter as a SubscriptionFilter, without what is not honoured.
+// filterJSON is a filter as a SubscriptionFilter of what is honoured.
 func filterJSON(f shim.Filter) []byte {
 	out := json.RawMessage(`{}`)
 	for _, k := range []struct {

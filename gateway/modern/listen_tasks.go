@@ -13,8 +13,8 @@ import (
 	"taskgate/shim/dialect"
 )
 
-// readTaskIDs reads the ids of tasks to hear of (T43). They need the extension,
-// which comes before anything else about them (T7).
+// readTaskIDs reads the ids of the tasks to follow (T43). They need the extension, which is checked
+// first (T7).
 func (s *subscription) readTaskIDs(want json.RawMessage, most int) error {
 	ids, ok := jsonrpc.Get(want, "taskIds")
 	if !ok {
@@ -44,8 +44,8 @@ func (s *subscription) readTaskIDs(want json.RawMessage, most int) error {
 	return nil
 }
 
-// agreeTasks keeps only the ids of tasks that the caller may see. The client is not told
-// which were left out: that would tell which ids exist (T45).
+// agreeTasks keeps only the ids of tasks that the caller may see. The client is not told which were
+// left out: that would tell which ids exist (T45).
 func (s *subscription) agreeTasks(ctx context.Context) error {
 	var agreed []shim.ID
 	for _, id := range s.tasks {
@@ -61,10 +61,10 @@ func (s *subscription) agreeTasks(ctx context.Context) error {
 	return nil
 }
 
-// followTasks sends notifications/tasks: the present state of each task, and its
-// state after each change, exactly as tasks/get would show it (T43), and partial
-// results before it where the client opted in (P3). A client that reads slowly gets
-// the newest state and all partial results. It returns when all tasks have ended.
+// followTasks sends notifications/tasks: the present state of each task, and its state after each
+// change, exactly as tasks/get would show it (T43). Partial results come before it if the client
+// opted in (P3). A client that reads slowly gets the newest state and all partial results. It
+// returns when all tasks have ended.
 func (s *subscription) followTasks(ctx context.Context) error {
 	return s.q.h.Shim.FollowSet(ctx, s.q.principal, s.q.h.Name, s.followedTasks(), func(u shim.Update) error {
 		for i, content := range u.Pieces {
@@ -75,7 +75,7 @@ func (s *subscription) followTasks(ctx context.Context) error {
 		if u.Task == nil {
 			return nil
 		}
-		defer budget.From(ctx).Give(u.Task.OutcomeSize) // the stream goes on, maybe for hours
+		defer budget.From(ctx).Give(u.Task.OutcomeSize) // the stream may go on for hours
 		return s.sendMarked(mcp.NotifyTask, dialect.Ext.Changed(s.q.version, *u.Task))
 	})
 }

@@ -10,19 +10,19 @@ import (
 	"taskgate/shim"
 )
 
-// Partial results (protocol.md 6.4, point 6) are an extension of the gateway's own, for
-// clients that opt in with each request. All others get the plain tasks extension (T44, T48).
+// Partial results (protocol.md 6.4, point 6) are an extension of the gateway's own, for clients
+// that opt in with each request. All others get the plain tasks extension (T44, T48).
 
-// wantsPartials reports whether a client's capabilities opt in: by the extension, or
-// where SEP-2679 has it (P8).
+// wantsPartials reports whether a client's capabilities opt in: by the extension, or where SEP-2679
+// has it (P8).
 func wantsPartials(capabilities json.RawMessage) bool {
 	ext, _ := jsonrpc.Get(capabilities, "extensions", mcp.ExtensionPartials)
 	seed, _ := jsonrpc.Get(capabilities, "tasks", "streaming", "partial")
 	return jsonrpc.IsObject(ext) || jsonrpc.IsObject(seed)
 }
 
-// readPartials reads from where on the client wants the partial results of its
-// tasks: all of them, or those after the one it names by its seq.
+// readPartials reads which partial results of its tasks the client wants: all of them, or those
+// after the seq that it names.
 func (s *subscription) readPartials(offered bool) error {
 	if s.partials = offered && wantsPartials(s.q.capabilities); !s.partials {
 		return nil

@@ -18,7 +18,7 @@ import (
 	"taskgate/shim"
 )
 
-// describeUpstream asks what the upstream is, and remembers the identity.
+// describeUpstream asks what the upstream is, and remembers its identity.
 func (q *request) describeUpstream(ctx context.Context) (upstream.Server, error) {
 	s, err := q.h.Upstream.Describe(ctx, q.inName(ctx, shim.Session{ClientInfo: q.clientInfo, Capabilities: q.declaredCapabilities(mcp.Legacy)}))
 	if err == nil && jsonrpc.IsObject(s.Info) {
@@ -27,14 +27,14 @@ func (q *request) describeUpstream(ctx context.Context) (upstream.Server, error)
 	return s, err
 }
 
-// withServerInfo is a result of the gateway's own with the serverInfo that every
-// modern result should carry (protocol.md 1.2, row 19). It has no _meta yet.
+// withServerInfo adds the serverInfo that every modern result should carry (protocol.md 1.2, row 19)
+// to a result of the gateway's own, which has no _meta yet.
 func (h *Handler) withServerInfo(result json.RawMessage) jsonrpc.Spliced {
 	return jsonrpc.Extended(result, []byte(`"_meta":{"`+mcp.MetaServerInfo+`":`+string(h.Identity())+`}`))
 }
 
-// relayForeign passes on a request that the gateway does not know. A server that does not
-// know it either answers with the status that goes with that (protocol.md 2.5).
+// relayForeign passes on a request that the gateway does not know. If the server does not know it
+// either, the answer has the status for that (protocol.md 2.5).
 func (q *request) relayForeign(ctx context.Context) (_ jsonrpc.Spliced, err error) {
 	if q.server, err = q.describeUpstream(ctx); err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func (q *request) relayForeign(ctx context.Context) (_ jsonrpc.Spliced, err erro
 	return result, err
 }
 
-// relayRequest passes a request on that never becomes a task.
+// relayRequest passes on a request that always stays a request.
 func (q *request) relayRequest(ctx context.Context) (jsonrpc.Spliced, error) {
 	req, err := q.upstreamRequest(ctx, q.upstreamSession(ctx))
 	if err != nil {
@@ -84,13 +84,13 @@ func (q *request) showReply(ctx context.Context, reply shim.Reply) (result jsonr
 	return result, err
 }
 
-// refusalOf adds to an upstream's error what only the request can tell, before
-// wire.FailureOf spells it (protocol.md 7.5).
+// refusalOf adds to an upstream's error what only the request can tell, before wire.FailureOf spells
+// it (protocol.md 7.5).
 func refusalOf(q *request, e *shim.RPCError) error {
 	switch {
 	case e.Code == mcp.CodeMissingCapability:
-		// Servers of both eras at once (Go SDK 1.8.0) say so in a session as well. What
-		// a legacy server may otherwise mean by the code names no capabilities.
+		// Servers of both eras at once (Go SDK 1.8.0) send it in a session as well. A legacy server
+		// that means something else by the code names no capabilities.
 		required, _ := jsonrpc.Get(e.Data, "requiredCapabilities")
 		required = translate.Undeclared(required)
 		if missing := missingCapabilities(required, q.capabilities); missing != nil {
@@ -108,8 +108,8 @@ func refusalOf(q *request, e *shim.RPCError) error {
 	return e
 }
 
-// upstreamRequest frees a request of what only meant something between the client
-// and the gateway.
+// upstreamRequest is the request for the upstream, without what only concerns the client and the
+// gateway.
 func (q *request) upstreamRequest(ctx context.Context, s shim.Session) (shim.Request, error) {
 	if mcp.MayRequireInput(q.msg.Method) {
 		if err := q.checkRetry(); err != nil {
@@ -127,9 +127,9 @@ func (q *request) upstreamRequest(ctx context.Context, s shim.Session) (shim.Req
 	}, nil
 }
 
-// upstreamSession says in whose name the upstream is called. Anonymous callers
-// share nothing (design.md 0.16). Nothing refers to the client's message, which may be
-// large, and be outlived by the call.
+// upstreamSession says in whose name the upstream is called. Anonymous callers share nothing
+// (design.md 0.16). It is a copy, since the client's message may be large, and the call may outlive
+// it.
 func (q *request) upstreamSession(ctx context.Context) shim.Session {
 	return q.inName(ctx, shim.Session{ClientInfo: slices.Clone(q.clientInfo), Capabilities: slices.Clone(q.declaredCapabilities(q.server.Era))})
 }
@@ -141,9 +141,9 @@ func (q *request) inName(ctx context.Context, s shim.Session) shim.Session {
 }
 
 // declaredCapabilities are the capabilities that a server of this era is told of. The questions of a
-// modern one are relayed; those of a legacy one have to be brought to the client. That holds
-// for the upstream session and not for one call, so it does not depend on the tool: what a
-// server lists may depend on it, and has to be what it then does (H5).
+// modern server are relayed; those of a legacy server have to be brought to the client. The
+// capabilities hold for the upstream session, and so are the same for all tools: a server may list
+// its tools by them, and must then do what it lists (H5).
 func (q *request) declaredCapabilities(era mcp.Era) json.RawMessage {
 	modern := era == mcp.Modern
 	brought := q.h.State != nil || q.tasks && q.isConvertible()
@@ -157,8 +157,7 @@ func (q *request) newSink() endpoint.Sink {
 	})
 }
 
-// missingCapabilities is what a server requires and a client did not declare; nil
-// for nothing.
+// missingCapabilities is what a server requires and a client did not declare; nil for nothing.
 func missingCapabilities(required, declared json.RawMessage) json.RawMessage {
 	var missing json.RawMessage
 	for name, want := range jsonrpc.Members(required) {

@@ -11,9 +11,8 @@ import (
 	"taskgate/shim"
 )
 
-// taskResult answers a call of the gateway's own tool (design.md 0.10). Like
-// the task methods it needs no upstream. Wrong arguments are an error of the tool,
-// which a model gets to see, and not of the protocol.
+// taskResult answers a call of the gateway's own tool (design.md 0.10). Like the task methods it
+// works without the upstream. Wrong arguments are an error of the tool, so that a model sees it.
 func (q *request) taskResult(ctx context.Context) (jsonrpc.Spliced, error) {
 	c, wrong, err := q.h.ReadTaskResultCall(q.describeCaller(), q.msg.Params)
 	if err != nil {
@@ -38,14 +37,13 @@ func (q *request) taskResult(ctx context.Context) (jsonrpc.Spliced, error) {
 	case answer.IsError:
 		q.op.ToolError()
 	}
-	// A stored result is complete, whatever a legacy server meant by that word.
+	// A stored result is complete, also if a legacy server used that word otherwise.
 	return translate.ModernResult(mcp.MethodToolsCall, mcp.Legacy, answer.Result, q.h.Identity())
 }
 
-// answerTask hands in the answers with which the tool is called again after it has asked
-// what the task asks (protocol.md 2.7). The state says which task that is, and nothing
-// else is done with it: as with tasks/update, what nobody waits for is ignored (T36), and
-// what is still open is asked again.
+// answerTask hands in the answers with which the tool is called again after it has asked a task's
+// questions (protocol.md 2.7). The state only names the task. As with tasks/update, superfluous
+// answers are ignored (T36), and open questions are asked again.
 func (q *request) answerTask(ctx context.Context) error {
 	state, ours, err := q.openState()
 	if err != nil || !ours {

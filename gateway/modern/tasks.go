@@ -11,9 +11,8 @@ import (
 	"taskgate/shim/dialect"
 )
 
-// The task methods of the extension (protocol.md section 3). All of them are
-// answered from the store: the upstream may be down, and the task may run on
-// another replica.
+// The task methods of the extension (protocol.md section 3). All of them are answered from the
+// store: the upstream may be down, and the task may run on another replica.
 
 // getTask answers tasks/get (T22–T33).
 func (q *request) getTask(ctx context.Context) (jsonrpc.Spliced, error) {
@@ -29,8 +28,8 @@ func (q *request) getTask(ctx context.Context) (jsonrpc.Spliced, error) {
 	return q.h.withServerInfo(dialect.Ext.Got(q.version, t)), nil
 }
 
-// updateTask answers tasks/update. That a task waits for nothing, or has ended, is
-// no error: the answers are superfluous, and are acknowledged (T36).
+// updateTask answers tasks/update. Answers to a task that waits for nothing, or that has ended, are
+// acknowledged as superfluous (T36).
 func (q *request) updateTask(ctx context.Context) (jsonrpc.Spliced, error) {
 	if !isResponses(q.responses) {
 		return nil, wire.InvalidParams("params.inputResponses must be an object of objects")
@@ -46,8 +45,7 @@ func (q *request) updateTask(ctx context.Context) (jsonrpc.Spliced, error) {
 	return q.h.withServerInfo(dialect.Ext.Ack()), nil
 }
 
-// cancelTask answers tasks/cancel. A task that has ended is acknowledged like any
-// other (T41).
+// cancelTask answers tasks/cancel. A task that has ended is acknowledged like any other (T41).
 func (q *request) cancelTask(ctx context.Context) (jsonrpc.Spliced, error) {
 	id, err := shim.ParseID(q.name)
 	if err != nil {
@@ -61,10 +59,10 @@ func (q *request) cancelTask(ctx context.Context) (jsonrpc.Spliced, error) {
 	return q.h.withServerInfo(dialect.Ext.Ack()), nil
 }
 
-// legacyTask reports whether a client that declares the legacy tasks in place of
-// the extension asks for a task that was made in the legacy dialect: it may still read
-// and cancel that task (T13). The shim has checked that the task is the caller's. Every other
-// request without the extension is refused before its id is looked at (T6).
+// legacyTask reports whether a client that declares the legacy tasks in place of the extension asks
+// for a task that was made in the legacy dialect: it may still read and cancel that task (T13). The
+// shim has checked that the task is the caller's. Every other request without the extension is
+// refused before its id is read (T6).
 func (q *request) legacyTask(ctx context.Context) bool {
 	declared, _ := jsonrpc.Get(q.capabilities, "tasks")
 	id, err := shim.ParseID(q.name)
