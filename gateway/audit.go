@@ -15,16 +15,16 @@ import (
 	"taskgate/shim"
 )
 
-// audit writes a record of each thing that a caller does to a task: who, what, which task. A
-// record holds names and ids, and nothing of what was asked or answered. It stands between the
-// handlers and the shim, so no handler can forget it. What the gateway does by itself, such as
-// the refusal of a question whose client has gone, has no caller and no record.
+// audit writes a record of each action of a caller on a task: caller, action, task. A record holds
+// names and ids, and keeps questions and answers out. It stands between the handlers and the shim,
+// so every handler has it. Actions of the gateway itself, such as the refusal of a question whose
+// client has gone, have no caller and no record.
 type audit struct {
 	endpoint.Shim
 	log *slog.Logger
 }
 
-// audited is a shim whose uses are recorded; without a logger it is the shim.
+// audited is a shim whose uses are recorded; without a logger it is the shim itself.
 func audited(s endpoint.Shim, log *slog.Logger) endpoint.Shim {
 	if log == nil {
 		return s
@@ -39,14 +39,14 @@ func (a audit) note(ctx context.Context, event string, p shim.Principal, upstrea
 	}
 }
 
-// tried notes that a caller has named a task that there is not, or that is somebody else's.
+// tried notes that a caller has named a task that is unknown, or another caller's.
 func (a audit) tried(ctx context.Context, p shim.Principal, upstream string, id shim.ID, err error) {
 	if errors.Is(err, shim.ErrNotFound) {
 		a.note(ctx, "unknown task", p, upstream, id)
 	}
 }
 
-// answers reports whether one of these questions is open: an answer to any other one is ignored.
+// answers reports whether one of these questions is open: other answers are ignored.
 func (a audit) answers(ctx context.Context, p shim.Principal, upstream string, id shim.ID, keys iter.Seq[string]) bool {
 	open, _ := a.Outstanding(ctx, p, upstream, id) // the answer meets the same error
 	for key := range keys {
@@ -98,7 +98,7 @@ func (a audit) Find(ctx context.Context, p shim.Principal, upstreams []string, i
 	return t, err
 }
 
-// Peek notes a try only: no result is read.
+// Peek notes a try only: it reads no result.
 func (a audit) Peek(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error) {
 	t, err := a.Shim.Peek(ctx, p, upstream, id)
 	a.tried(ctx, p, upstream, id, err)
@@ -171,7 +171,7 @@ func (a audit) Answer(ctx context.Context, p shim.Principal, upstream string, id
 	return err
 }
 
-// refused notes a request from an address that was not let in, or may not do what it asks for.
+// refused notes a request that was refused for its caller: the caller is unknown, or lacks a right.
 func (u *route) refused(ctx context.Context, address string, c auth.Caller, f *auth.Refusal) {
 	if u.audit == nil {
 		return

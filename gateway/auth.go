@@ -17,15 +17,13 @@ import (
 
 const headerAuthenticate = "Www-Authenticate"
 
-// authenticated is a handler that knows who asks. That it takes a caller is
-// what keeps a new route from forgetting to ask.
+// authenticated is a handler that knows its caller. The type makes each new route ask for the caller.
 type authenticated func(w http.ResponseWriter, r *http.Request, c auth.Caller)
 
-// authenticate serves a request in the name of whoever it is from. That is
-// asked of every request, whatever session it names: to hold the id of a session
-// or of a task proves nothing (Z2, Z7). What it is known by ends here: what goes upstream is
-// written anew, with the credentials of the configuration (Z1). Only where the server signs callers
-// in itself, what a caller has come with goes on to it, and to nobody else.
+// authenticate serves a request in the name of its caller. Every request is checked, in any session: the id
+// of a session or of a task proves nothing (Z2, Z7). The caller's credentials end here: requests upstream are
+// written anew, with the credentials of the configuration (Z1). Only a server that signs callers in itself
+// gets those of the caller.
 func (u *route) authenticate(next authenticated) http.HandlerFunc {
 	method := u.methods.Of(u.endpoint.Name)
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -55,12 +53,12 @@ func (u *route) authenticate(next authenticated) http.HandlerFunc {
 	}
 }
 
-// plain is a handler to which only the principal of a caller matters.
+// plain is a handler that only needs the principal of a caller.
 func plain(next func(w http.ResponseWriter, r *http.Request, p shim.Principal)) authenticated {
 	return func(w http.ResponseWriter, r *http.Request, c auth.Caller) { next(w, r, c.Principal) }
 }
 
-// refuse answers a request whose caller is not known, or may not do what it asks for.
+// refuse answers a request whose caller is unknown, or lacks a right.
 func refuse(w http.ResponseWriter, id jsonrpc.ID, f *auth.Refusal) {
 	failure := wire.Refused(f.Status, f.Message)
 	failure.ID = id
@@ -70,17 +68,17 @@ func refuse(w http.ResponseWriter, id jsonrpc.ID, f *auth.Refusal) {
 	wire.WriteFailure(w, "", failure)
 }
 
-// leaveUnread is called before an answer to a request whose body is not read. Left to itself
-// the server would first wait for the rest of it, for as long as a stranger likes; without time
-// to read, it keeps the connection only if the body has arrived already.
+// leaveUnread is called before an answer to a request whose body stays unread. The server would first wait
+// for the rest of the body, for as long as a stranger likes; without time to read, it keeps the connection
+// only if the body has arrived.
 func leaveUnread(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now())
 	}
 }
 
-// mayCall refuses a caller that lacks a scope of a tool which it calls, or that asks about tasks with a token
-// which the server has refused: what is asked about tasks does not reach the server.
+// mayCall refuses a caller that lacks a scope of the tool which it calls, or that asks about tasks with a
+// token which the server has refused: requests about tasks end at the gateway.
 func (u *route) mayCall(c auth.Caller, msg jsonrpc.Message) *auth.Refusal {
 	if strings.HasPrefix(msg.Method, "tasks/") {
 		return c.Doubted()
@@ -92,11 +90,11 @@ func (u *route) mayCall(c auth.Caller, msg jsonrpc.Message) *auth.Refusal {
 	return c.Lacks(u.endpoint.Config.Tool(name).Scopes)
 }
 
-// pages serves what anybody may read, and leaves all other requests to next. Its paths cannot be
-// in the route table: there they would be at odds with an upstream at /.
+// pages serves the public pages, and leaves all other requests to next. Their paths would conflict in the
+// route table with an upstream at /.
 func (t *table) pages(next http.Handler) http.Handler {
 	var pages []auth.Page
-	for _, u := range t.routes { // an upstream that was removed may have lost its path to another one
+	for _, u := range t.routes { // the path of a removed upstream may now be another one's
 		if page := t.methods.Page(u.endpoint.Name); page != nil {
 			pages = append(pages, *page)
 		}

@@ -11,8 +11,8 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// This file refuses params that two readers could take for two requests: a server that ignores the
-// case of names, as encoding/json of Go does, reads Name where the gateway reads name.
+// This file refuses params that two readers could read as two requests: a server that ignores the case of
+// names, as encoding/json of Go does, reads Name where the gateway reads name.
 
 // spelt are the members that the gateway reads, by their folded names.
 var spelt = func() map[string]string {
@@ -27,10 +27,9 @@ var spelt = func() map[string]string {
 	return names
 }()
 
-// checkCase refuses params in which, or in whose _meta, members differ in case only, and members that
-// have the name of one that the gateway reads, in other case.
-// envelope says that _meta carries the mark of a modern request, whose value is looked at later: a wrong one
-// is a modern mistake.
+// checkCase refuses params in which, or in whose _meta, two members differ in case only, or a member differs in
+// case only from one that the gateway reads. envelope says that _meta has the mark of a modern request. The
+// value of the mark is read later: a wrong one is a modern mistake.
 func checkCase(id jsonrpc.ID, params []byte) (envelope bool, fail *wire.Failure) {
 	meta, odd := findMember(params, "_meta")
 	mark, oddMeta := findMember(meta, mcp.MetaProtocolVersion)
@@ -41,8 +40,8 @@ func checkCase(id jsonrpc.ID, params []byte) (envelope bool, fail *wire.Failure)
 	return mark != nil, fail
 }
 
-// findMember finds the value of a member of an object, and the first name that differs from another one, or from
-// one that the gateway reads, in case only; "" for none.
+// findMember finds the value of a member of an object, and the first name that differs in case only from
+// another one, or from one that the gateway reads; "" for none.
 func findMember(obj []byte, wanted string) (found json.RawMessage, odd string) {
 	seen := make(map[string]bool, 8)
 	for name, value := range jsonrpc.Members(obj) {

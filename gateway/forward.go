@@ -18,8 +18,8 @@ const (
 	headerForwardedProto = "X-Forwarded-Proto"
 )
 
-// forwarded is what of a request goes to the server with everything that is asked there for it;
-// nil for nothing.
+// forwarded is what of a request goes to the server with every request that belongs to it; nil for
+// nothing.
 func (u *route) forwarded(r *http.Request, from auth.Caller) *forward.Parts {
 	c := u.endpoint.Config
 	if len(c.ForwardHeaders) == 0 && c.ForwardHost != config.On && u.resource == nil {
@@ -36,8 +36,8 @@ func (u *route) forwarded(r *http.Request, from auth.Caller) *forward.Parts {
 	return f
 }
 
-// named are the headers of these names, but for those that the request says are about its
-// connection (RFC 9110 section 7.6.1).
+// named are the headers of these names, except those that belong to the request's connection (RFC 9110
+// section 7.6.1).
 func named(h http.Header, names []string) http.Header {
 	out := http.Header{}
 	for _, name := range names {
@@ -49,7 +49,7 @@ func named(h http.Header, names []string) http.Header {
 	return out
 }
 
-// ofConnection reports whether the header Connection names this one.
+// ofConnection reports whether the header Connection names this header.
 func ofConnection(h http.Header, name string) bool {
 	for _, line := range h["Connection"] {
 		for option := range strings.SplitSeq(line, ",") {
@@ -61,8 +61,8 @@ func ofConnection(h http.Header, name string) bool {
 	return false
 }
 
-// connectionOf says how a request has come here. A header of the same name that is forwarded takes the
-// place of it: then a proxy in front says that.
+// connectionOf says how a request has come here. A forwarded header of the same name takes precedence:
+// it comes from a proxy in front.
 func connectionOf(r *http.Request) http.Header {
 	proto := "http"
 	if r.TLS != nil {

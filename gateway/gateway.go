@@ -1,11 +1,9 @@
-// Package gateway serves MCP to clients over Streamable HTTP, in every revision from
-// 2025-03-26 to 2026-07-28, at one path per upstream. In come HTTP requests: table.go
-// has the routes, origin.go and package auth say from where and from whom a request is taken, and
-// recognise.go of which era it is. Out it goes to the handler of that era, in package modern
-// or in package legacy, which keeps sessions.
+// Package gateway serves MCP to clients over Streamable HTTP, in every revision from 2025-03-26 to 2026-07-28,
+// at one path per upstream. It takes HTTP requests: table.go has the routes, origin.go and package auth say
+// from where and from whom a request is taken, and recognise.go says of which era it is. The handler of that
+// era answers it, in package modern or in package legacy, which keeps sessions.
 //
-// When a call becomes a task, and how a task moves, is the shim's business; how to reach a
-// server is the upstream package's.
+// The shim decides when a call becomes a task, and how a task moves; package upstream reaches the servers.
 package gateway
 
 import (
@@ -46,33 +44,33 @@ type Options struct {
 	Upstreams map[string]upstream.Client
 	// Sessions keeps legacy client sessions.
 	Sessions legacy.Sessions
-	// Budget bounds the bytes of requests and of their answers that are held; nil for no
-	// bound. The clients of the servers have the same.
+	// Budget bounds the bytes of requests and of their answers that are held; nil for no bound. The clients of
+	// the servers share it.
 	Budget *budget.Bytes
 
-	// Credentials have the tokens that clients of passthrough have shown, which the clients of
-	// the servers need as well; nil for some that nobody else has.
+	// Credentials have the tokens that clients of passthrough have shown, which the clients of the servers need
+	// as well; nil makes new ones.
 	Credentials *auth.Credentials
-	// TLS says how servers of passthrough are reached by https, by the name of the upstream; nil
-	// for the authorities of the system.
+	// TLS says how servers of passthrough are reached by https, by the name of the upstream; nil for the
+	// authorities of the system.
 	TLS map[string]*tls.Config
 
-	// Limits are the bounds that no configuration sets.
+	// Limits are the bounds outside of the configuration.
 	Limits Limits
 
-	// Audit takes a record of what callers do to tasks, and of requests that are refused for
-	// who sends them. Nil takes none.
+	// Audit takes a record of what callers do to tasks, and of requests that are refused for their callers. Nil
+	// takes none.
 	Audit *slog.Logger
 
 	Logger         *slog.Logger         // nil: slog.Default
 	TracerProvider trace.TracerProvider // nil: no traces
 	Metrics        *metrics.Metrics     // nil: no metrics
-	// Version is the gateway's own, shown where no upstream's identity is known.
+	// Version is the gateway's own, shown until an upstream's identity is known.
 	Version string
 }
 
-// Gateway serves the configured upstreams to clients. What follows from a configuration that may
-// change is in its table.
+// Gateway serves the configured upstreams to clients. Its table has what depends on a configuration that may
+// change.
 type Gateway struct {
 	options     Options
 	limits      Limits
@@ -81,13 +79,13 @@ type Gateway struct {
 	connections *shim.Bound
 	streams     *wire.Streams
 	sessions    *legacy.Table
-	audit       *slog.Logger // nil where nothing is recorded
+	audit       *slog.Logger // nil for no records
 	budget      *budget.Bytes
 	state       *sealed.Keyring
 	now         atomic.Pointer[table]
 }
 
-// New makes a Gateway. It contacts no upstream.
+// New makes a Gateway, without contact to any upstream.
 func New(o Options) (*Gateway, error) {
 	if o.Config == nil || o.Shim == nil || o.Sessions == nil {
 		return nil, errors.New("gateway: Config, Shim and Sessions are needed")
@@ -135,8 +133,8 @@ func notAllowed(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusMethodNotAllowed)
 }
 
-// timed gives a client its timeout for a body that nobody reads and for each chunk of an answer, and its
-// request the time that it waits for the store. The server waits for the rest of such a body before it answers.
+// timed gives a client its timeout for an unread body and for each chunk of an answer, and its request the time
+// that it waits for the store. The server waits for the rest of an unread body before it answers.
 func (t *table) timed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 { // wire.ReadBody gives it anew
@@ -147,8 +145,8 @@ func (t *table) timed(next http.Handler) http.Handler {
 	})
 }
 
-// Run ends client sessions that have been idle for too long, and keeps the keys of issuers,
-// until ctx ends. Until it has fetched keys, no token can be verified.
+// Run ends client sessions that have been idle for too long, and keeps the keys of issuers, until ctx ends.
+// Tokens can be verified once it has fetched the keys.
 func (g *Gateway) Run(ctx context.Context) error {
 	all, ctx := errgroup.WithContext(ctx)
 	all.Go(func() error { return g.sessions.Run(ctx) })
@@ -156,16 +154,15 @@ func (g *Gateway) Run(ctx context.Context) error {
 	return all.Wait()
 }
 
-// Close ends every open stream in the way its protocol has for it (a final
-// result to subscriptions/listen, the end of a legacy GET stream) and refuses new
-// ones. It returns when all have ended, or with ctx's error. Requests in flight
-// are left to http.Server.Shutdown, and client sessions go on on other replicas.
+// Close ends every open stream in the way its protocol has for it (a final result to subscriptions/listen, the
+// end of a legacy GET stream) and refuses new ones. It returns when all have ended, or with ctx's error.
+// http.Server.Shutdown ends the requests in flight, and client sessions go on on other replicas.
 func (g *Gateway) Close(ctx context.Context) error {
 	return errors.Join(g.streams.Close(ctx), g.sessions.Close(ctx))
 }
 
-// sessionEnded gives up the upstream session of a client session that has ended, and measures it.
-// Its id names none at the other upstreams, which then do nothing.
+// sessionEnded gives up the upstream session of a client session that has ended, and measures it. The other
+// upstreams do not know the session's id, and do nothing.
 func (g *Gateway) sessionEnded(ctx context.Context, s legacy.Ended) {
 	for _, u := range g.now.Load().routes {
 		u.endpoint.Upstream.EndSession(ctx, s.ID)

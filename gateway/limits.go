@@ -13,17 +13,17 @@ import (
 	"taskgate/shim"
 )
 
-// Limits bound what clients hold of a replica, beside what the configuration says. What is 0 has its
+// Limits bound what clients hold of a replica, beside the configuration. A field of 0 has its
 // default.
 type Limits struct {
-	// Connections is how many connections of clients there are at a time. One more is closed at
-	// once. The default is 50,000: a connection that does nothing takes some 20 KB.
+	// Connections bounds the open connections of clients. A further one is closed at once. The
+	// default is 50,000: an idle connection takes some 20 KB.
 	Connections int
-	// Streams is how many streams are open that clients listen to, and StreamsPerOwner how many of
-	// one authenticated caller. The default is 20,000, of which one caller has a quarter at most.
+	// Streams bounds the open streams that clients listen to, and StreamsPerOwner those of one
+	// authenticated caller. The defaults are 20,000 and 5,000.
 	Streams, StreamsPerOwner int
-	// ClientTimeout is how long a client may take for each 64 KiB of what it sends or is sent.
-	// The default is 30s: a client may be slow, however large the message; it must not stop.
+	// ClientTimeout is how long a client may take for each 64 KiB of what it sends or is sent. The
+	// default is 30s: a client may be slow with a message of any size, but must go on.
 	ClientTimeout time.Duration
 }
 
@@ -35,7 +35,7 @@ func (l Limits) withDefaults() Limits {
 	}
 }
 
-// bound makes what bounds the clients of this replica: their connections, their calls in
+// bound makes the bounds on the clients of this replica: on their connections, their calls in
 // flight, and the streams that they listen to.
 func (g *Gateway) bound(c *config.Config) {
 	g.connections = &shim.Bound{Key: "max_connections", Most: g.limits.Connections, All: "connections"}
@@ -49,20 +49,20 @@ func (g *Gateway) bound(c *config.Config) {
 	})
 }
 
-// ConnState is the hook of an http.Server that holds connections to their limit. One more than
-// there may be is closed at once and without a word: to answer it, its request would have to
-// be read, which is to hold the connection for as long as its client likes. Whoever balances
-// between replicas takes that for a replica that is not there, and goes to another one.
+// ConnState is the hook of an http.Server that holds connections to their limit. A further
+// connection is closed at once and unanswered: to answer its request, the server would have to read
+// it, and so hold the connection for as long as the client likes. A balancer between replicas takes
+// that for a missing replica, and goes to another one.
 func (g *Gateway) ConnState(conn net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
-		runtime.Gosched() // the server would accept all that wait before it serves the first: all others would wait for those
+		runtime.Gosched() // the server would accept all waiting connections before it serves the first
 		if err := g.connections.Enter(""); err != nil {
 			g.connections.Force("") // until the server says that it is closed
 			g.tel.Refused(context.Background(), err)
 			_ = conn.Close()
 		}
-	case http.StateClosed, http.StateHijacked: // who takes a connection from the server closes it
+	case http.StateClosed, http.StateHijacked: // the code that takes over a connection closes it
 		g.connections.Leave("")
 	}
 }

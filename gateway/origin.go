@@ -14,16 +14,15 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// originGuard keeps web pages out that have no business here (Z10): it checks
-// Origin, and on a loopback address also Host. Without the latter a page could
-// have its own name resolve to 127.0.0.1 and be of the same origin as the
-// gateway.
+// originGuard keeps foreign web pages out (Z10): it checks Origin, and on a loopback address also
+// Host. Without the check of Host a page could have its own name resolve to 127.0.0.1, and be of the
+// same origin as the gateway.
 type originGuard struct {
 	loopback bool // the gateway listens on a loopback address
 	origins  []string
 	hosts    []string // allowed_hosts, and that of public_url
 	log      *slog.Logger
-	logged   sync.Once // that a Host was refused
+	logged   sync.Once // a Host was refused, and logged
 }
 
 func newOriginGuard(c *config.Config, log *slog.Logger) *originGuard {
@@ -36,8 +35,8 @@ func newOriginGuard(c *config.Config, log *slog.Logger) *originGuard {
 	}
 }
 
-// wrap is the middleware. A page of an allowed origin also gets what a browser
-// needs to call the gateway at all (CORS).
+// wrap is the middleware. A page of an allowed origin also gets what a browser needs to call the
+// gateway (CORS).
 func (g *originGuard) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !g.hostAllowed(r.Host) {
@@ -45,7 +44,7 @@ func (g *originGuard) wrap(next http.Handler) http.Handler {
 			return
 		}
 		origins := r.Header.Values("Origin")
-		if len(origins) == 0 { // not a page
+		if len(origins) == 0 { // no page
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -88,8 +87,8 @@ func (g *originGuard) originAllowed(origin string) bool {
 	return g.loopback && err == nil && (u.Scheme == "http" || u.Scheme == "https") && config.IsLoopback(u.Hostname())
 }
 
-// cors answers a preflight, and says so; otherwise it adds the headers that let a
-// page read the response.
+// cors answers a preflight, and returns true; otherwise it adds the headers that let a page read the
+// response.
 func cors(w http.ResponseWriter, r *http.Request) bool {
 	h := w.Header()
 	h.Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))

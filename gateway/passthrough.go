@@ -16,11 +16,10 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// This file lets servers that sign their callers in themselves be found through the gateway: what
-// they say of that is passed on, with the address of the gateway in place of theirs.
+// This file lets clients find, through the gateway, servers that sign their callers in themselves: it passes on
+// what the servers say of that, with the address of the gateway in place of theirs.
 
-// passing is what signs in at the server for a caller whom it signs in. What it answers to that goes to the
-// client.
+// passing returns what signs a caller in at the server. The server's answer to that goes to the client.
 func (u *route) passing(r *http.Request, c auth.Caller) (by forward.Credential, seal func(string) string, token string) {
 	ctx, address := r.Context(), r.RemoteAddr
 	credential := c.Credential(func(status int, values []string) []string {
@@ -39,8 +38,8 @@ func (u *route) passing(r *http.Request, c auth.Caller) (by forward.Credential, 
 	return credential, credential.Seal, credential.Describe()
 }
 
-// challenge is what a server answers to a caller who is to sign in (Z3), with the gateway's address
-// of the metadata in place of the server's own.
+// challenge is the answer of a server to a caller who is to sign in (Z3), with the gateway's address of the
+// metadata in place of the server's own.
 func (u *route) challenge(values []string) []string {
 	out := make([]string, len(values))
 	for i, value := range values {
@@ -52,15 +51,15 @@ func (u *route) challenge(values []string) []string {
 	return out
 }
 
-// metadataParam is the parameter resource_metadata of a challenge, with what stands before its value. What else is quoted is
-// matched as well: a text may look like the parameter.
+// metadataParam is the parameter resource_metadata of a challenge, with the text before its value. It also
+// matches other quoted texts, since one may look like the parameter.
 var metadataParam = regexp.MustCompile(`(?i)((?:^|[ \t,])resource_metadata[ \t]*=[ \t]*)("(?:[^"\\]|\\.)*"?|[^ \t,]*)|"(?:[^"\\]|\\.)*"?`)
 
 // escaped is a character of a quoted string that is written as two.
 var escaped = regexp.MustCompile(`\\(.)`)
 
-// withMetadata returns a value of WWW-Authenticate in which the parameter resource_metadata of each
-// challenge is page, and what the first one was before; "" for none.
+// withMetadata returns a value of WWW-Authenticate in which the parameter resource_metadata of each challenge
+// is page, and the first value before that; "" for none.
 func withMetadata(value, page string) (out, first string) {
 	out = metadataParam.ReplaceAllStringFunc(value, func(found string) string {
 		parts := metadataParam.FindStringSubmatch(found)
@@ -77,9 +76,9 @@ func withMetadata(value, page string) (out, first string) {
 // errOtherResource says that metadata is about something else than the server.
 var errOtherResource = errors.New("the resource is neither the address of the server nor the one that it has here")
 
-// described is the metadata of a server as clients of the gateway are to see it (Z4): it is that of
-// the gateway's address where it was that of the server's. Any other name is that of somebody else, unless the
-// gateway has taken over the name of the server.
+// described is the metadata of a server as clients of the gateway are to see it (Z4): the address of the server
+// becomes that of the gateway. Any other name is another resource's, unless the gateway has taken over the name
+// of the server.
 func (u *route) described(raw json.RawMessage) (json.RawMessage, error) {
 	own := u.config.PublicURL + u.endpoint.Config.Path
 	resource, _ := jsonrpc.GetString(raw, "resource")
@@ -92,15 +91,15 @@ func (u *route) described(raw json.RawMessage) (json.RawMessage, error) {
 	return nil, errOtherResource
 }
 
-// ofOrigin reports whether metadata is that of the gateway's whole origin: the gateway has taken over the
-// name of a server that has it there.
+// ofOrigin reports whether metadata is that of the gateway's whole origin: the gateway has taken over the name
+// of a server that has it there.
 func (u *route) ofOrigin(raw json.RawMessage) bool {
 	resource, _ := jsonrpc.GetString(raw, "resource")
 	return u.endpoint.Config.ForwardHost == config.On && strings.TrimSuffix(resource, "/") == u.config.PublicURL && u.endpoint.Config.Path != "/"
 }
 
-// relayed serves what clients look for before they sign in at a server: its metadata. It reports false for
-// any other request.
+// relayed serves what clients read before they sign in at a server: its metadata. It returns false for any
+// other request.
 func (t *table) relayed(w http.ResponseWriter, r *http.Request) bool {
 	for _, u := range t.routes {
 		if u.resource != nil && r.URL.Path == auth.MetadataPath(u.endpoint.Config) && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
@@ -111,7 +110,7 @@ func (t *table) relayed(w http.ResponseWriter, r *http.Request) bool {
 	return t.atOrigin(w, r)
 }
 
-// serveResource answers with the metadata of a server. That of an origin is not here, unless the server
+// serveResource answers with the metadata of a server. Metadata of an origin is left out unless the server
 // leads its clients to it: they would take it for that of another resource.
 func (u *route) serveResource(w http.ResponseWriter, r *http.Request) {
 	raw, err := u.resource.Metadata(r.Context())
@@ -125,8 +124,8 @@ func (u *route) serveResource(w http.ResponseWriter, r *http.Request) {
 	u.serveDocument(w, r, raw, err)
 }
 
-// serveDocument answers with a document of a server, or that it has none. That it cannot be had at
-// the moment is no reason to say something else in its place.
+// serveDocument answers with a document of a server, or that the server has none. If it cannot be had at the
+// moment, the answer is 502.
 func (u *route) serveDocument(w http.ResponseWriter, r *http.Request, raw json.RawMessage, err error) {
 	switch {
 	case errors.Is(err, auth.ErrNoMetadata):
@@ -136,13 +135,13 @@ func (u *route) serveDocument(w http.ResponseWriter, r *http.Request, raw json.R
 		http.Error(w, "the server's metadata cannot be had", http.StatusBadGateway)
 	default:
 		w.Header().Set("Content-Type", mcp.TypeJSON)
-		w.Header().Set("Cache-Control", "no-store") // the server says by it where to sign in now
+		w.Header().Set("Cache-Control", "no-store") // it says where to sign in now
 		_, _ = w.Write(raw)                         // a client that has gone needs none
 	}
 }
 
 // atOrigin serves the metadata of the first upstream whose server has it at the origin of the gateway. It
-// reports false for any other request.
+// returns false for any other request.
 func (t *table) atOrigin(w http.ResponseWriter, r *http.Request) bool {
 	if r.URL.Path != auth.MetadataOfOrigin || r.Method != http.MethodGet || t.serves(r.URL.Path) {
 		return false

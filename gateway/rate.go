@@ -12,13 +12,14 @@ import (
 	"taskgate/shim"
 )
 
-// maxLimiters is how many callers have a rate at a time, known ones and addresses each. One more
-// takes the place of the one that was quiet for longest, which then has its whole burst again.
+// maxLimiters bounds the callers with a rate at a time, separately for known callers and for
+// addresses. A further one takes the place of the longest quiet one, which then has its whole burst
+// again.
 const maxLimiters = 50_000
 
-// pace bounds how many requests a caller may send per second to this replica. A caller counts by
-// its principal where its credentials are remembered, else by its address, so that nothing is
-// looked up for a stranger who sends too much. Nil is no bound.
+// pace bounds the requests of a caller per second to this replica. A caller counts by its principal
+// if its credentials are remembered, else by its address, so a stranger who sends too much causes
+// no look-ups. Nil is no bound.
 type pace struct {
 	limit     rate.Limit
 	burst     int
@@ -31,13 +32,12 @@ func newPace(perSecond int, tel *wire.Telemetry) *pace {
 	if perSecond == 0 {
 		return nil
 	}
-	known, _ := lru.New[string, *rate.Limiter](maxLimiters) // fails for no size only
+	known, _ := lru.New[string, *rate.Limiter](maxLimiters) // fails only for size 0
 	addresses, _ := lru.New[string, *rate.Limiter](maxLimiters)
 	return &pace{limit: rate.Limit(perSecond), burst: perSecond, known: known, addresses: addresses, tel: tel}
 }
 
-// admit lets a request in, or answers it: it comes too early. The body of such a request is not
-// read.
+// admit lets a request in, or answers one that comes too early. The body of that stays unread.
 func (p *pace) admit(w http.ResponseWriter, r *http.Request, method auth.Method) bool {
 	if p == nil {
 		return true
@@ -53,7 +53,7 @@ func (p *pace) admit(w http.ResponseWriter, r *http.Request, method auth.Method)
 	return false
 }
 
-// take counts a request, or returns after how long it would be in time.
+// take counts a request, or returns the time until it would be allowed.
 func (p *pace) take(r *http.Request, owner string) time.Duration {
 	table, key := p.known, owner
 	if owner == "" {

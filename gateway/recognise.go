@@ -23,7 +23,7 @@ type route struct {
 	legacy   *legacy.Handler
 	scoped   bool // some of its tools need scopes
 
-	resource *auth.Resource // the server, where it signs callers in itself; else nil
+	resource *auth.Resource // the server, if it signs callers in itself; else nil
 	page     string         // where clients find the server's metadata, at the gateway
 
 	wrongAudience sync.Once // the log says that the server wants tokens for its own address
@@ -33,7 +33,7 @@ type route struct {
 func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller) {
 	p := c.Principal
 	if u.budget != nil {
-		hold := u.budget.HoldOf(p.Owner()) // of its message and the answer
+		hold := u.budget.HoldOf(p.Owner()) // for its message and the answer
 		defer hold.Release()
 		r = r.WithContext(budget.With(r.Context(), hold))
 	}
@@ -73,8 +73,7 @@ func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller)
 	}
 }
 
-// offers refuses a message of an era that the upstream is not offered in, as a server does that
-// does not know its method.
+// offers refuses a message of an era in which the upstream is not offered, as an unknown method.
 func (u *route) offers(era mcp.Era, msg jsonrpc.Message) error {
 	if eras := u.endpoint.Config.Eras; len(eras) == 0 || slices.Contains(eras, era.String()) {
 		return nil
@@ -82,13 +81,12 @@ func (u *route) offers(era mcp.Era, msg jsonrpc.Message) error {
 	return &wire.Failure{ID: msg.ID, Code: mcp.CodeMethodNotFound, Status: http.StatusNotFound, Message: "this server is not offered in the " + era.String() + " era (eras)"}
 }
 
-// recognise says which era a POST belongs to (protocol.md 2.10, "Server"; the
-// numbers are its steps, and step 1, GET and DELETE, is in the route table). A
-// message that must not be taken for either era is a *failure.
+// recognise says which era a POST belongs to (protocol.md 2.10, "Server"; the numbers are its
+// steps, and step 1, GET and DELETE, is in the route table). A message that fits neither era is a
+// *wire.Failure.
 //
-// The envelope decides and never the header alone: a request that names a modern
-// version somewhere must not slip into a session, which fixes what
-// here each request has to say.
+// The envelope decides, and never the header alone: a request that names a modern version somewhere
+// must not slip into a session, which fixes what each modern request has to say.
 func recognise(h http.Header, body []byte) (era mcp.Era, msg jsonrpc.Message, err error) {
 	headerModern := slices.ContainsFunc(h.Values(mcp.HeaderProtocolVersion), func(v string) bool {
 		return mcp.EraOf(wire.TrimOWS(v)) == mcp.Modern
@@ -110,8 +108,8 @@ func recognise(h http.Header, body []byte) (era mcp.Era, msg jsonrpc.Message, er
 	case envelope: // 4
 		return mcp.Modern, msg, nil
 	case msg.Kind == jsonrpc.Notification:
-		// Which headers a modern notification needs is undefined in this
-		// revision (2.4), and it need not carry an envelope.
+		// The headers of a modern notification are undefined in this revision (2.4), and it may
+		// lack an envelope.
 		if headerModern {
 			return mcp.Modern, msg, nil
 		}

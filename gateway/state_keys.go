@@ -7,10 +7,9 @@ import (
 	"taskgate/gateway/sealed"
 )
 
-// StateKeys makes the keyring of the configuration. With none configured a gateway
-// that shares its store with nobody makes a key of its own; any other has no
-// keyring (nil), since a state has to open on the replica that the client comes
-// back to.
+// StateKeys makes the keyring of the configuration. Without configured keys, a gateway with a store
+// of its own makes a key; any other gateway has no keyring (nil), since the replica that the client
+// comes back to has to open its state.
 func StateKeys(c *config.Config) (*sealed.Keyring, error) {
 	if len(c.StateKeys) == 0 {
 		if !c.OwnsStore() {

@@ -17,22 +17,22 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// table is what follows from one configuration. It is not changed, but replaced as a whole: a request
-// ends as it began. Whatever lasts longer than a request is elsewhere.
+// table is what follows from one configuration. It is replaced as a whole, so that a request ends as it
+// began. State that outlives a request is elsewhere.
 type table struct {
 	*Gateway
 	config  *config.Config
 	routes  []*route
 	methods *auth.Methods
-	pace    *pace // nil where there is none
+	pace    *pace // nil for no rate
 	origins *originGuard
 	handler http.Handler
 }
 
-// Prepare checks that the gateway can go on with another configuration, and returns what makes it do so,
-// for all requests that come from then on. What is only read at the start has to be as before:
-// config.Config.Over says what that is. upstreams and secure are as in Options, and the same where
-// nothing has changed.
+// Prepare checks that the gateway can go on with another configuration. It returns a function that makes
+// it do so, for all requests from then on. Keys that are only read at the start must be unchanged:
+// config.Config.Over lists them. upstreams and secure are as in Options, and the same for unchanged
+// upstreams.
 func (g *Gateway) Prepare(c *config.Config, upstreams map[string]upstream.Client, secure map[string]*tls.Config) (use func(), err error) {
 	before := g.now.Load()
 	methods, err := before.methods.Renew(c, secure)
@@ -58,8 +58,7 @@ func (g *Gateway) use(t *table) {
 	g.now.Store(t)
 }
 
-// newTable makes the table of a configuration. before is the one that it takes the place of; nil for
-// none.
+// newTable makes the table of a configuration. before is the one that it replaces; nil for none.
 func (g *Gateway) newTable(c *config.Config, methods *auth.Methods, upstreams map[string]upstream.Client, before *table) (*table, error) {
 	t := &table{Gateway: g, config: c, methods: methods, origins: newOriginGuard(c, g.options.Logger)}
 	if before != nil && before.config.Rate == c.Rate {
@@ -72,7 +71,7 @@ func (g *Gateway) newTable(c *config.Config, methods *auth.Methods, upstreams ma
 			return nil, fmt.Errorf("gateway: upstream %q cannot be reached: it has no client", u.Name)
 		}
 		if u.Removed && t.serves(u.Path) {
-			continue // its tasks are read at the one that has its path
+			continue // the upstream that has its path reads its tasks
 		}
 		e := &endpoint.Endpoint{
 			Name: u.Name, Config: u, Global: c, Upstream: upstreams[u.Name], Shim: audited(g.options.Shim, g.audit),
@@ -90,7 +89,7 @@ func (g *Gateway) newTable(c *config.Config, methods *auth.Methods, upstreams ma
 	return t, nil
 }
 
-// find returns what an upstream was until now; nil for one that is new.
+// find returns the endpoint of an upstream; nil for a new one.
 func (t *table) find(upstream string) *endpoint.Endpoint {
 	if t == nil {
 		return nil
@@ -119,17 +118,16 @@ func (t *table) add(e *endpoint.Endpoint) {
 		resource: t.methods.Resource(e.Name), page: t.config.PublicURL + auth.MetadataPath(e.Config)})
 }
 
-// mux returns the routes. Every upstream has one path that both eras
-// share (design.md 0.2); a modern client only ever posts to it, a legacy one also
-// opens its stream by GET and ends its session by DELETE. Any other method is
-// answered 405 by the mux. Where a page may come from is checked first: what a
-// browser asks before it sends a key has none (auth.go).
+// mux returns the routes. Every upstream has one path that both eras share (design.md 0.2). A modern
+// client only posts to it; a legacy client also opens its stream by GET and ends its session by DELETE.
+// The mux answers any other method with 405. The origin of a page is checked before its key: a browser
+// asks without a key first (auth.go).
 func (t *table) mux() *http.ServeMux {
 	mux := http.NewServeMux()
 	for _, u := range t.routes {
 		path := u.endpoint.Config.Path
 		if path == "/" {
-			path = "/{$}" // and nothing below it, where other upstreams are
+			path = "/{$}" // without the paths below it, where other upstreams are
 		}
 		mux.HandleFunc("POST "+path, u.authenticate(u.servePOST))
 		if u.offers(mcp.Legacy, jsonrpc.Message{}) != nil {
