@@ -20,9 +20,9 @@ func AcceptsStream(h http.Header) bool { return acceptOf(h).stream }
 // accepted says which of the two forms of an answer a client takes.
 type accepted struct{ json, stream bool }
 
-// acceptOf reads the Accept header. The protocol wants both types listed; a
-// client that lists one gets that one, and one that lists none gets JSON, since
-// what never asked for events is unlikely to read them (curl, scripts).
+// acceptOf reads the Accept header. The protocol wants both types listed. A client that lists one
+// type gets that type, and a client that lists neither gets JSON: it probably cannot read events
+// (curl, scripts).
 func acceptOf(h http.Header) accepted {
 	values := h.Values("Accept")
 	if len(values) == 0 {
@@ -52,20 +52,20 @@ func (a *accepted) add(item string) {
 	}
 }
 
-// body is a request's body under read deadlines, the server itself having none
-// beyond the headers: a client may be slow, but each chunk of what it sends has to
-// come within the timeout.
+// body is a request's body under read deadlines, since the server itself has deadlines for headers
+// only: a client may be slow, but each chunk has to come within the timeout.
 type body struct {
 	io.Reader
 	ctl     *http.ResponseController
 	timeout time.Duration
-	room    int // what may still be read under the present deadline
+	room    int // bytes that may still be read under the present deadline
 }
 
 // Read renews the deadline when a chunk has come.
 func (b *body) Read(p []byte) (int, error) {
 	if b.room <= 0 {
-		// Response writers without deadlines (recorders in tests) do without.
+		// Response writers without deadlines (recorders in tests) fail here, and are read all the
+		// same.
 		_ = b.ctl.SetReadDeadline(time.Now().Add(b.timeout))
 		b.room = eventstream.Chunk
 	}
@@ -74,9 +74,8 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// ReadBody reads a POST's body: JSON, and at most limit bytes, of which each chunk
-// has the timeout. They are added to the hold of the request's context, and wait until
-// there is room for them.
+// ReadBody reads a POST's body: JSON of at most limit bytes, with the timeout for each chunk. It
+// adds the bytes to the hold of the request's context, and waits until there is room for them.
 func ReadBody(w http.ResponseWriter, r *http.Request, limit int64, timeout time.Duration) ([]byte, *Failure) {
 	typ, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || typ != mcp.TypeJSON {
@@ -95,14 +94,14 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64, timeout time.
 	switch {
 	case errors.Is(err, budget.ErrFull):
 		f := FailureOf("", &shim.BusyError{Key: "max_bytes_in_flight", Limit: "bytes in flight", RetryAfter: DrainRetry})
-		f.Status = http.StatusServiceUnavailable // nobody has seen the id of the message
+		f.Status = http.StatusServiceUnavailable // the id of the message is still unread
 		return nil, f
 	case errors.As(err, &tooLarge), errors.Is(err, budget.ErrTooLarge):
 		f := Refused(http.StatusRequestEntityTooLarge, "the message is too large")
 		f.Busy = &shim.BusyError{Key: "max_body"}
 		return nil, f
 	case err != nil:
-		// Past its deadline, so that the server does not wait for the rest either.
+		// The deadline has passed, so the server does not wait for the rest either.
 		return nil, Refused(http.StatusBadRequest, "the message could not be read")
 	}
 	_ = ctl.SetReadDeadline(time.Time{})

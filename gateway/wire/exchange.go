@@ -14,23 +14,22 @@ import (
 )
 
 const (
-	// WriteTimeout is the write timeout of a response that Handler did not wrap; Handler
-	// applies client_timeout.
+	// WriteTimeout is the write timeout of a response that Handler did not wrap; Handler applies
+	// client_timeout.
 	WriteTimeout = 30 * time.Second
-	// HeaderRetryAfter says in seconds when a request that was refused may come again.
+	// HeaderRetryAfter says in seconds when a refused request may come again.
 	HeaderRetryAfter   = "Retry-After"
 	headerAuthenticate = "Www-Authenticate"
 	// ResumeRetry is when a client whose stream broke may come back.
 	ResumeRetry = time.Second
 )
 
-// Exchange is the answer to one client request. It is JSON until something has to
-// go out before the result (a notification, or keep-alive after silence), and an
-// event stream from then on (design.md 0.21). Once the stream has begun the
-// status is 200, and an error travels on it.
+// Exchange is the answer to one client request. It is JSON until something has to go out before the
+// result (a notification, or keep-alive after silence), and an event stream from then on (design.md
+// 0.21). Once the stream has begun, the status is 200, and an error travels on it.
 //
-// It is safe for concurrent use. The first Result or Error is the last message;
-// what comes later is dropped.
+// It is safe for concurrent use. The first Result or Error is the last message; later messages are
+// dropped.
 type Exchange struct {
 	w      http.ResponseWriter
 	r      *http.Request
@@ -38,18 +37,18 @@ type Exchange struct {
 	opts   ExchangeOptions
 
 	mu      sync.Mutex
-	stream  *eventstream.Writer // nil while the answer is still to be JSON
-	silence *time.Timer         // nil where the client takes no event stream
-	stay    func() bool         // stops waiting for the client to go; nil where that is not waited for
+	stream  *eventstream.Writer // nil while the answer may still be JSON
+	silence *time.Timer         // nil if the client takes no event stream
+	stay    func() bool         // stops waiting for the client to go; nil without such a wait
 	left    bool                // the client has gone, and its connection is given back
 	done    bool
-	// progress is nil where the client has asked for none.
+	// progress is nil if the client has asked for none.
 	progress *progressKeeper
-	gone     bool // when it was done the client had gone
+	gone     bool // the client had gone when it was done
 
-	keep func(message []byte) (eventID string, err error) // see Resumable; nil where nothing is kept
+	keep func(message []byte) (eventID string, err error) // see Resumable; nil if messages are not kept
 
-	refused    int // the status of an answer that is no stream; 0 for none
+	refused    int // the status of an answer outside of a stream; 0 for none
 	challenges []string
 }
 
@@ -57,22 +56,21 @@ type Exchange struct {
 type ExchangeOptions struct {
 	// Version is the client's; it decides how codes are spelt.
 	Version string
-	// KeepAlive is the silence after which the stream begins, and the interval
-	// of comments on it. 0 means never.
+	// KeepAlive is the silence after which the stream begins, and the interval of comments on it. 0
+	// means never.
 	KeepAlive time.Duration
-	// Progress is sent where nothing else tells the client that its request goes on.
+	// Progress is sent if nothing else tells the client that its request goes on.
 	Progress KeptProgress
 	// Broken is called once if writing to the client fails.
 	Broken func(error)
-	// Outlives says that the request goes on when its client has gone. The client's connection
-	// is given back then: the server would hold it for as long as the request lasts.
+	// Outlives says that the request goes on when its client has gone. The client's connection is
+	// given back then; otherwise the server holds it for as long as the request lasts.
 	Outlives bool
 	// Op is told how the request ended. May be nil.
 	Op *Operation
 }
 
-// NewExchange begins the answer to r. The handler must call Close before it
-// returns.
+// NewExchange begins the answer to r. The handler must call Close before it returns.
 func NewExchange(w http.ResponseWriter, r *http.Request, o ExchangeOptions) *Exchange {
 	x := &Exchange{w: w, r: r, accept: acceptOf(r.Header), opts: o}
 	if o.KeepAlive > 0 && x.accept.stream {
@@ -89,8 +87,8 @@ func NewExchange(w http.ResponseWriter, r *http.Request, o ExchangeOptions) *Exc
 	return x
 }
 
-// giveBack runs when the client has gone. The request goes on, and what is kept of its answer is
-// still kept; nothing is written to the response any more.
+// giveBack runs when the client has gone. The request goes on, and its messages are still kept, but
+// no longer written to the response.
 func (x *Exchange) giveBack() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -104,7 +102,7 @@ func (x *Exchange) giveBack() {
 	if x.stream != nil {
 		x.stream.Close()
 	}
-	// Response writers without a connection (recorders in tests) have none to give back.
+	// Response writers without a connection (recorders in tests) fail here.
 	if conn, _, err := http.NewResponseController(x.w).Hijack(); err == nil {
 		_ = conn.Close()
 	}
@@ -119,8 +117,8 @@ func (x *Exchange) speak() {
 	}
 }
 
-// begin turns the answer into an event stream, unless it is one. Without
-// text/event-stream in Accept it stays JSON, and begin fails.
+// begin turns the answer into an event stream, if it is still JSON. It fails if Accept lacks
+// text/event-stream: the answer stays JSON.
 func (x *Exchange) begin() error {
 	if x.stream != nil {
 		return x.stream.Err()
@@ -135,8 +133,8 @@ func (x *Exchange) begin() error {
 	return nil
 }
 
-// Notify sends a notification ahead of the result. It is dropped where the client
-// takes JSON only, and after the result.
+// Notify sends a notification ahead of the result. It is dropped if the client takes JSON only, and
+// after the result.
 func (x *Exchange) Notify(method string, params json.RawMessage) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -149,8 +147,8 @@ func (x *Exchange) Notify(method string, params json.RawMessage) error {
 // Streams reports whether the client takes messages ahead of the answer.
 func (x *Exchange) Streams() bool { return x.accept.stream }
 
-// Gone reports whether the client has gone before the answer was complete. A client that
-// closes the connection because it has its answer has not.
+// Gone reports whether the client went before the answer was complete. A client that closes the
+// connection because it has its answer does not count.
 func (x *Exchange) Gone() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -160,20 +158,20 @@ func (x *Exchange) Gone() bool {
 	return x.ended()
 }
 
-// ended reports whether the client's connection has.
+// ended reports whether the client's connection has ended.
 func (x *Exchange) ended() bool { return x.r.Context().Err() != nil }
 
 // Send is Notify for a message that is already complete.
 func (x *Exchange) Send(message []byte) error { return x.SendKept(message, nil) }
 
-// SendKept is Send for a message that keep keeps, in place of that of Resumable.
+// SendKept is Send for a message that is kept by keep, in place of the function given to Resumable.
 func (x *Exchange) SendKept(message []byte, keep func([]byte) (string, error)) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.send(message, keep)
 }
 
-// send is SendKept for who holds x.mu.
+// send is SendKept. The caller holds x.mu.
 func (x *Exchange) send(message []byte, keep func([]byte) (string, error)) error {
 	if keep == nil {
 		keep = x.keep
@@ -184,12 +182,12 @@ func (x *Exchange) send(message []byte, keep func([]byte) (string, error)) error
 	return x.eventKept(jsonrpc.Spliced{message}, keep)
 }
 
-// Resumable has all further messages kept: keep is given each before it goes out on a stream,
-// whether or not the client is still there. It returns the id of its event, or an error if the
-// message must not go out. With first the stream begins now, with what that sends.
+// Resumable has all further messages kept: keep gets each one before it goes out on a stream, also
+// when the client has gone. keep returns the id of the event, or an error if the message must not
+// go out. With first the stream begins now, with what first sends.
 //
-// It is not called for a modern client, which has no resumption: a client that sees an id tries to
-// resume (protocol.md 2.6).
+// It is for legacy clients only: a modern client that sees an id tries to resume, which its era
+// does not have (protocol.md 2.6).
 func (x *Exchange) Resumable(keep func([]byte) (string, error), first func(*eventstream.Writer) error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -211,7 +209,7 @@ func (x *Exchange) eventKept(message jsonrpc.Spliced, keep func([]byte) (string,
 		}
 	}
 	if x.stream == nil {
-		return eventstream.ErrClosed // the client has gone before there was one
+		return eventstream.ErrClosed // the client went before there was a stream
 	}
 	return x.broken(x.stream.Send(id, message...))
 }
@@ -254,8 +252,7 @@ func (x *Exchange) Fail(id jsonrpc.ID, err error) {
 }
 
 // Refuse has the answer carry the status and the challenges of a failure by which the client is to
-// sign in. Any other failure changes nothing, and neither does one that comes after a stream has
-// begun.
+// sign in. It ignores any other failure, and has no effect once a stream has begun.
 func (x *Exchange) Refuse(f *Failure) {
 	if f.Refuses() {
 		x.mu.Lock()
@@ -275,9 +272,9 @@ func (x *Exchange) finish(message jsonrpc.Spliced, status int, data json.RawMess
 		status = x.refused
 	}
 	if x.stream == nil && status == http.StatusOK && !x.accept.json {
-		_ = x.begin() // the client takes nothing but a stream
+		_ = x.begin() // the client takes only a stream
 	}
-	gone := x.ended() // asked before the client has all and may leave
+	gone := x.ended() // read before the client has everything and may leave
 	switch {
 	case x.stream != nil:
 		gone = x.eventKept(message, x.keep) != nil || gone
@@ -288,9 +285,8 @@ func (x *Exchange) finish(message jsonrpc.Spliced, status int, data json.RawMess
 	x.end(gone)
 }
 
-// Drop ends the exchange without an answer. It has to be a stream for that: an empty
-// body would be no valid JSON. A client that takes no streams gets the status for
-// "nothing to say".
+// Drop ends the exchange without an answer. The response is an empty stream, since an empty body
+// would be invalid JSON. A client that takes no streams gets 202.
 func (x *Exchange) Drop() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -300,8 +296,8 @@ func (x *Exchange) Drop() {
 	x.end(x.ended())
 }
 
-// Close ends the exchange. It may be called more than once, and without an answer
-// if the client has gone.
+// Close ends the exchange. It may be called more than once, and without an answer if the client has
+// gone.
 func (x *Exchange) Close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -326,12 +322,12 @@ func (x *Exchange) end(gone bool) {
 	}
 }
 
-// jsonType is the value of a header that every answer has. Nobody changes it.
+// jsonType is the shared value of a header that every answer has; it is read only.
 var jsonType = []string{mcp.TypeJSON}
 
-// writeJSON writes a whole JSON body, chunk by chunk under write deadlines: a slow
-// client gets a large result too, and one that has stopped reading is let go of. data is that of
-// an error: it may say when to try again.
+// writeJSON writes a whole JSON body, chunk by chunk under write deadlines: a slow client gets a
+// large result too, and a client that has stopped reading is dropped. data is that of an error, and
+// may say when to try again.
 func writeJSON(w http.ResponseWriter, body jsonrpc.Spliced, status int, data json.RawMessage) error {
 	h := w.Header()
 	h["Content-Type"] = jsonType
@@ -343,7 +339,7 @@ func writeJSON(w http.ResponseWriter, body jsonrpc.Spliced, status int, data jso
 	_ = to.Begin()
 	to.WriteHeader(status)
 	var err error
-	for _, piece := range body { // small ones go together in the buffer of the server
+	for _, piece := range body { // small pieces go together in the buffer of the server
 		if _, err = to.Write(piece); err != nil {
 			break
 		}
@@ -362,7 +358,7 @@ func challenge(w http.ResponseWriter, values []string) {
 	}
 }
 
-// WriteFailure answers a request that never got as far as an exchange.
+// WriteFailure answers a request that fails before it has an exchange.
 func WriteFailure(w http.ResponseWriter, version string, f *Failure) {
 	e := &jsonrpc.Error{Code: mcp.CodeFor(version, f.Code), Message: f.Message, Data: f.Data}
 	status := f.Status
@@ -370,5 +366,5 @@ func WriteFailure(w http.ResponseWriter, version string, f *Failure) {
 		status = http.StatusOK
 	}
 	challenge(w, f.Challenges)
-	_ = writeJSON(w, jsonrpc.Spliced{jsonrpc.AppendError(nil, f.ID, e)}, status, f.Data) // nobody is left to tell
+	_ = writeJSON(w, jsonrpc.Spliced{jsonrpc.AppendError(nil, f.ID, e)}, status, f.Data) // the client has gone
 }

@@ -17,10 +17,10 @@ import (
 	"taskgate/shim/dialect"
 )
 
-// Failure is an error as a client gets to see it. Codes are those of 2026-07-28;
-// the exchange spells them for the client's version.
+// Failure is an error as a client sees it. Codes are those of 2026-07-28; the exchange spells them
+// for the client's version.
 type Failure struct {
-	ID      jsonrpc.ID // where the failure comes with the message it answers
+	ID      jsonrpc.ID // if the failure comes with the message that it answers
 	Code    int64
 	Message string
 	Data    json.RawMessage
@@ -31,8 +31,8 @@ type Failure struct {
 	Busy *shim.BusyError
 }
 
-// Refuses reports whether the client is told by it to sign in, or to sign in with more rights: that
-// is an HTTP status, and no matter of the message.
+// Refuses reports whether the failure tells the client to sign in, or to sign in with more rights.
+// It does so by the HTTP status.
 func (f *Failure) Refuses() bool {
 	return f.Status == http.StatusUnauthorized || f.Status == http.StatusForbidden
 }
@@ -40,7 +40,7 @@ func (f *Failure) Refuses() bool {
 // Error makes a failure usable as an error.
 func (f *Failure) Error() string { return fmt.Sprintf("%s (%d)", f.Message, f.Code) }
 
-// Unwrap is the limit that is reached, for who counts refusals.
+// Unwrap returns the limit that is reached, so that refusals can be counted.
 func (f *Failure) Unwrap() error {
 	if f.Busy == nil {
 		return nil
@@ -48,12 +48,11 @@ func (f *Failure) Unwrap() error {
 	return f.Busy
 }
 
-// Failures that the gateway finds itself (protocol.md 2.5). HTTP status 400 is
-// for what is wrong with the message or its envelope, 404 for a method that does
-// not exist, and 200 for everything behind: clients read a JSON-RPC body from 200
-// and 400 only.
+// Failures that the gateway finds itself (protocol.md 2.5). HTTP status 400 is for a wrong message
+// or envelope, 404 for an unknown method, and 200 for everything after that: clients read a
+// JSON-RPC body from 200 and 400 only.
 
-// InvalidRequest says that a message is none that may be sent here.
+// InvalidRequest says that this message may not be sent here.
 func InvalidRequest(id jsonrpc.ID, message string) *Failure {
 	return &Failure{ID: id, Code: mcp.CodeInvalidRequest, Message: message, Status: http.StatusBadRequest}
 }
@@ -88,14 +87,13 @@ func LongURI() error {
 	return &shim.BusyError{Key: "max_uri", Limit: "bytes in the URI of a subscription"}
 }
 
-// ManySubscriptions says that the client has as many as it may have.
+// ManySubscriptions says that the client has as many subscriptions as it may have.
 func ManySubscriptions() error {
 	return &shim.BusyError{Key: "max_subscriptions", Limit: "subscriptions"}
 }
 
-// FailureOf is the only map from errors to JSON-RPC codes and HTTP status. The
-// version is the client's: it decides what becomes of codes that only some
-// versions know (protocol.md 7.5).
+// FailureOf is the only map from errors to JSON-RPC codes and HTTP status. The version is the
+// client's: it decides how codes are spelt that only some versions know (protocol.md 7.5).
 func FailureOf(version string, err error) *Failure {
 	var (
 		known    *Failure
@@ -143,13 +141,13 @@ func busyFailure(e *shim.BusyError, status int) *Failure {
 // KeyRate is the key of the configuration that bounds the requests of a caller per second.
 const KeyRate = "rate"
 
-// TurnAway is the failure of a request that a limit keeps out before anything is done for it,
-// if err is a *shim.BusyError: HTTP status 429 if the caller itself has reached the limit,
-// 503 if all callers together have. Any other error stays as it is, and so does one for which
-// there is no better time: the request itself is too large.
+// TurnAway is the failure of a request that a limit keeps out before anything is done for it, if
+// err is a *shim.BusyError: HTTP status 429 if the caller itself has reached the limit, 503 if all
+// callers together have. Any other error stays as it is, and so does a *shim.BusyError without
+// RetryAfter: the request itself is too large.
 //
-// What a limit refuses later, of a tool or of a server, is the answer to a call, and
-// FailureOf leaves it at status 200. design.md 0.21 has the reasons.
+// A later limit, of a tool or of a server, is the answer to a call, and FailureOf leaves it at
+// status 200. design.md 0.21 has the reasons.
 func TurnAway(err error) error {
 	var busy *shim.BusyError
 	if !errors.As(err, &busy) || busy.RetryAfter == 0 {
@@ -161,8 +159,7 @@ func TurnAway(err error) error {
 	return busyFailure(busy, http.StatusServiceUnavailable)
 }
 
-// DrainRetry is when a client may find another replica in place of one that
-// shuts down.
+// DrainRetry is when a client may find another replica in place of one that shuts down.
 const DrainRetry = time.Second
 
 // storeRetry is when a client may ask again for a task that could not be read.
@@ -197,7 +194,7 @@ func sentinelFailure(era mcp.Era, err error) *Failure {
 		return &Failure{Code: mcp.CodeInternal, Message: shim.ErrBehind.Error()}
 	case errors.Is(err, shim.ErrRemoved):
 		return &Failure{Code: mcp.CodeInternal, Message: shim.ErrRemoved.Error()}
-	case errors.Is(err, shim.ErrRefused): // whoever is between may send it to another replica
+	case errors.Is(err, shim.ErrRefused): // a balancer may send it to another replica
 		return &Failure{Code: mcp.CodeInternal, Message: err.Error(), Data: RetryAfter(DrainRetry.Milliseconds()), Status: http.StatusServiceUnavailable}
 	case errors.Is(err, shim.ErrDraining):
 		return &Failure{Code: mcp.CodeInternal, Message: shim.ErrDraining.Error(), Data: RetryAfter(DrainRetry.Milliseconds())}
@@ -209,8 +206,8 @@ func sentinelFailure(era mcp.Era, err error) *Failure {
 	return &Failure{Code: mcp.CodeInternal, Message: "internal error"} // its text may say too much
 }
 
-// answeredFailure is the JSON-RPC error of an upstream as a client of this version
-// may see it (protocol.md 7.5). HTTP status is 200: the method existed.
+// answeredFailure is the JSON-RPC error of an upstream as a client of this version may see it
+// (protocol.md 7.5). HTTP status is 200: the method existed.
 func answeredFailure(version string, e *shim.RPCError) *Failure {
 	code, wrap := dialect.ErrorCode(version, e.Code)
 	f := &Failure{Code: code, Message: e.Message, Data: e.Data}
@@ -228,9 +225,9 @@ func RetryAfter(ms int64) json.RawMessage {
 	return json.RawMessage(`{"retryAfterMs":` + strconv.FormatInt(ms, 10) + `}`)
 }
 
-// retryHeader is the header Retry-After that goes with a status and the data of an error: in
-// whole seconds, rounded up. "" is none. A 503 passes, or another replica does better, so it
-// always has one.
+// retryHeader is the header Retry-After for a status and the data of an error, in whole seconds,
+// rounded up; "" for none. A 503 always has one: the cause passes, or another replica is free of
+// it.
 func retryHeader(status int, data json.RawMessage) string {
 	if status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
 		return ""

@@ -11,10 +11,10 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// KeptProgress has an exchange send progress of its own to a client that gave a token and has
-// heard no progress for a while: many clients count their time limit anew then.
+// KeptProgress has an exchange send progress of its own to a client that gave a token and has heard
+// no progress for a while: many clients count their time limit anew then.
 type KeptProgress struct {
-	Token json.RawMessage // the client's; empty: nothing is sent
+	Token json.RawMessage // the client's; with an empty one nothing is sent
 	Every time.Duration   // 0 means never
 	About string          // what the client waits for, in the message: the name of a tool
 }
@@ -23,7 +23,7 @@ type KeptProgress struct {
 type progressKeeper struct {
 	KeptProgress
 	begun time.Time
-	last  float64 // the furthest that was sent
+	last  float64 // the largest progress that was sent
 	timer *time.Timer
 }
 
@@ -38,7 +38,7 @@ func (x *Exchange) keepProgress(o KeptProgress) {
 	x.progress.timer = time.AfterFunc(o.Every, x.sendProgress)
 }
 
-// noteProgress notes progress that is about to be sent. x.mu is held.
+// noteProgress notes progress that is about to be sent. The caller holds x.mu.
 func (x *Exchange) noteProgress(params json.RawMessage) {
 	p := x.progress
 	if p == nil {
@@ -52,7 +52,7 @@ func (x *Exchange) noteProgress(params json.RawMessage) {
 	p.timer.Reset(p.Every)
 }
 
-// Heard says what the client of a stream that is resumed may have heard on it: progress goes on
+// Heard notes a message that the client of a resumed stream may have heard on it: progress goes on
 // from there.
 func (x *Exchange) Heard(message []byte) {
 	if method, _ := jsonrpc.GetString(message, "method"); method != mcp.NotifyProgress {
@@ -64,9 +64,9 @@ func (x *Exchange) Heard(message []byte) {
 	x.noteProgress(params)
 }
 
-// sendProgress runs on the timer. What it sends rises by so little that the next progress of the
-// server rises above it (protocol.md 2.9), and has no total. Nothing rises above the largest number.
-// A client that has gone hears it when it resumes the stream.
+// sendProgress runs on the timer. Its progress rises by so little that the next progress of the
+// server rises above it (protocol.md 2.9), has no total, and stops at the largest number. A client
+// that has gone hears it when it resumes the stream.
 func (x *Exchange) sendProgress() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -88,5 +88,5 @@ func (x *Exchange) sendProgress() {
 	p.timer.Reset(p.Every)
 }
 
-// progressStep is by how much progress of the gateway's own rises.
+// progressStep is the step of the gateway's own progress.
 const progressStep = 1e-6

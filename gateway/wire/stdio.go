@@ -5,20 +5,20 @@ import "context"
 // stdioKey is the key of the mark in a context; its value is the function begun.
 type stdioKey struct{}
 
-// OverStdio marks a request as that of a client that speaks over stdio. Such a request has no
-// headers that repeat what its message says (protocol.md 2.4). begun is called when a request
-// of a session is in flight, so that a cancellation which comes after it finds it.
+// OverStdio marks a request of a client over stdio. Such a request has no headers that repeat its
+// message (protocol.md 2.4). begun is called when a request of a session is in flight, so that a
+// later cancellation finds it.
 func OverStdio(ctx context.Context, begun func()) context.Context {
 	return context.WithValue(ctx, stdioKey{}, begun)
 }
 
-// IsStdio reports whether a request is that of a client that speaks over stdio.
+// IsStdio reports whether a request is of a client over stdio.
 func IsStdio(ctx context.Context) bool {
 	_, ok := ctx.Value(stdioKey{}).(func())
 	return ok
 }
 
-// Begun says that a request of a session is in flight. It does nothing for requests over HTTP.
+// Begun says that a request of a session is in flight. It ignores requests over HTTP.
 func Begun(ctx context.Context) {
 	if begun, ok := ctx.Value(stdioKey{}).(func()); ok {
 		begun()

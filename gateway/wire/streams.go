@@ -8,9 +8,9 @@ import (
 	"taskgate/shim"
 )
 
-// Streams are the responses that stay open until somebody ends them:
-// subscriptions/listen and legacy GET streams. They would keep
-// http.Server.Shutdown waiting for ever, so the gateway ends them itself.
+// Streams are the responses that stay open until one side ends them: subscriptions/listen and
+// legacy GET streams. The gateway ends them itself: http.Server.Shutdown would wait for them for
+// ever.
 type Streams struct {
 	bound   *shim.Bound // those that clients open
 	running work.Group
@@ -18,15 +18,15 @@ type Streams struct {
 	end     context.CancelFunc
 }
 
-// NewStreams makes a set with no streams in it. bound is how many clients may open.
+// NewStreams makes an empty set. bound limits the streams that clients open.
 func NewStreams(bound *shim.Bound) *Streams {
 	s := &Streams{bound: bound}
 	s.life, s.end = context.WithCancel(context.Background())
 	return s
 }
 
-// Open is Enter for a stream that a client has opened, if there is room for one more of this
-// owner; else the error is a *Failure.
+// Open is Enter for a stream that a client has opened, if this owner has room for one more; else
+// the error is a *Failure.
 func (s *Streams) Open(parent context.Context, owner string) (ctx context.Context, done func(), err error) {
 	if err := s.bound.Enter(owner); err != nil {
 		return parent, func() {}, TurnAway(err)
@@ -35,9 +35,9 @@ func (s *Streams) Open(parent context.Context, owner string) (ctx context.Contex
 	return ctx, sync.OnceFunc(func() { leave(); s.bound.Leave(owner) }), err
 }
 
-// Enter registers a stream. Its context ends with the cause shim.ErrDraining when
-// the gateway closes; the handler then ends the stream gracefully and calls done.
-// A gateway that is closing takes no new streams: shim.ErrRefused.
+// Enter registers a stream. Its context ends with the cause shim.ErrDraining when the gateway
+// closes; the handler then ends the stream gracefully and calls done. A gateway that is closing
+// returns shim.ErrRefused.
 func (s *Streams) Enter(parent context.Context) (ctx context.Context, done func(), err error) {
 	if !s.running.Enter() {
 		return parent, func() {}, shim.ErrRefused
@@ -47,7 +47,7 @@ func (s *Streams) Enter(parent context.Context) (ctx context.Context, done func(
 	return ctx, sync.OnceFunc(func() { unlink(); cancel(nil); s.running.Leave() }), nil
 }
 
-// Count is how many streams clients have open.
+// Count is the number of streams that clients have open.
 func (s *Streams) Count() int { return s.bound.Count() }
 
 // Close ends all streams and waits until their handlers have called done, or ctx ends.

@@ -26,51 +26,49 @@ import (
 	"taskgate/shim"
 )
 
-// Telemetry writes a SERVER span and a duration for each client request
-// (protocol.md section 9). It uses the OpenTelemetry API only; where the data
-// goes is decided in cmd.
+// Telemetry writes a SERVER span and a duration for each client request (protocol.md section 9). It
+// uses the OpenTelemetry API only; cmd decides where the data goes.
 type Telemetry struct {
 	tracer  trace.Tracer
 	metrics *metrics.Metrics // nil: none
 	baggage []string         // keys that are passed on
-	// untraced: nobody reads spans, so they are not made. The context of a client still
-	// passes through.
+	// untraced says that spans are not made, since no exporter reads them. The context of a client
+	// still passes through.
 	untraced bool
 }
 
-// NewTelemetry takes what spans and metrics go to; m may be nil. Of a client's baggage the
+// NewTelemetry takes the targets of spans and metrics; m may be nil. Of a client's baggage the
 // named keys are passed on.
 func NewTelemetry(tp trace.TracerProvider, m *metrics.Metrics, baggage []string) *Telemetry {
 	_, untraced := tp.(tracenoop.TracerProvider)
 	return &Telemetry{tracer: tp.Tracer(semconv.Scope), metrics: m, baggage: baggage, untraced: untraced}
 }
 
-// Operation is one client request under observation. A nil operation observes
-// nothing.
+// Operation is one client request under observation. A nil operation observes nothing.
 type Operation struct {
 	tel   *Telemetry
 	ctx   context.Context
 	span  trace.Span
 	begun time.Time
-	said  metrics.Operation // what is measured
+	said  metrics.Operation // the measured values
 	err   string            // error.type
 	code  int64             // the JSON-RPC code, 0 for none
-	late  func() trace.Span // makes the span of a poll that has failed; nil for others
+	late  func() trace.Span // makes the span of a failed poll; nil for others
 }
 
-// Request is what telemetry needs to know of a message.
+// Request is the part of a message that telemetry needs.
 type Request struct {
 	Msg       jsonrpc.Message
-	Meta      json.RawMessage // of msg, where it is known already
+	Meta      json.RawMessage // of Msg, if it is known already
 	Name      string          // of the tool or prompt, or the resource's URI
 	Version   string
 	Upstream  string
 	SessionID string // legacy
 }
 
-// Start begins the operation. Its parent is the context in params._meta
-// (SEP-414); the transport's own, from the HTTP header or a span around the
-// handler, is linked then, and is the parent otherwise.
+// Start begins the operation. Its parent is the context in params._meta (SEP-414). The transport's
+// own context, from the HTTP header or a span around the handler, is linked then, and is the parent
+// otherwise.
 func (t *Telemetry) Start(ctx context.Context, r *http.Request, q Request) (context.Context, *Operation) {
 	meta := metaCarrier(q.Meta)
 	if meta == nil {
@@ -88,7 +86,7 @@ func (t *Telemetry) Start(ctx context.Context, r *http.Request, q Request) (cont
 		return ctx, nil
 	}
 	op := &Operation{tel: t, ctx: ctx, span: tracenoop.Span{}}
-	if !mcp.IsRequest(q.Msg.Method) { // a client may write what it likes
+	if !mcp.IsRequest(q.Msg.Method) { // a client may send any method
 		q.Msg.Method, q.Name = semconv.UnknownMethod, ""
 	}
 	if mcp.EraOf(q.Version) == mcp.NoEra {
@@ -103,7 +101,7 @@ func (t *Telemetry) Start(ctx context.Context, r *http.Request, q Request) (cont
 	if parent.IsValid() && transport.IsValid() {
 		opts = append(slices.Clip(opts), trace.WithLinks(trace.Link{SpanContext: transport}))
 	}
-	if q.Msg.Method == mcp.MethodTasksGet { // there are many: only those that fail have a span
+	if q.Msg.Method == mcp.MethodTasksGet { // there are many: only failed ones have a span
 		op.late = t.later(ctx, r, q, append(slices.Clip(opts), trace.WithTimestamp(op.begun)))
 		return ctx, op
 	}
@@ -114,8 +112,8 @@ func (t *Telemetry) Start(ctx context.Context, r *http.Request, q Request) (cont
 // startServer are the options of each span of a request.
 var startServer = []trace.SpanStartOption{trace.WithSpanKind(semconv.KindClient)}
 
-// startSpan starts the span of a request. It gets its attributes if it is sampled: most cost more
-// to make than the span.
+// startSpan starts the span of a request. Only a sampled span gets its attributes: most cost more
+// than the span.
 func (t *Telemetry) startSpan(ctx context.Context, r *http.Request, q Request, opts []trace.SpanStartOption) (context.Context, trace.Span) {
 	ctx, span := t.tracer.Start(ctx, semconv.SpanName(q.Msg.Method, q.Name), opts...)
 	if span.IsRecording() {
@@ -124,7 +122,7 @@ func (t *Telemetry) startSpan(ctx context.Context, r *http.Request, q Request, o
 	return ctx, span
 }
 
-// later starts the span when it is called.
+// later returns a function that starts the span.
 func (t *Telemetry) later(ctx context.Context, r *http.Request, q Request, opts []trace.SpanStartOption) func() trace.Span {
 	return func() trace.Span {
 		_, span := t.startSpan(ctx, r, q, opts)
@@ -132,7 +130,7 @@ func (t *Telemetry) later(ctx context.Context, r *http.Request, q Request, opts 
 	}
 }
 
-// Refuse answers a message that is not served, for what it or its headers say. A request is
+// Refuse answers a message that is not served because of its content or its headers. A request is
 // observed all the same.
 func (t *Telemetry) Refuse(w http.ResponseWriter, r *http.Request, q Request, err error) {
 	f := *FailureOf(q.Version, err)
@@ -145,8 +143,8 @@ func (t *Telemetry) Refuse(w http.ResponseWriter, r *http.Request, q Request, er
 	WriteFailure(w, q.Version, &f)
 }
 
-// Refused counts what a limit of the gateway has kept out, by the key that sets it. It is called
-// once for each error that goes to a client, and does nothing for any that is not of a limit.
+// Refused counts a request that a limit of the gateway has kept out, by the key of the limit. It is
+// called once for each error that goes to a client, and ignores all other errors.
 func (t *Telemetry) Refused(ctx context.Context, err error) {
 	if busy, ok := errors.AsType[*shim.BusyError](err); ok && busy.Key != "" {
 		t.metrics.Refused(ctx, busy.Key)
@@ -190,8 +188,8 @@ func protocolVersion(r *http.Request) string {
 	return strings.TrimSuffix(strings.TrimPrefix(r.Proto, "HTTP/"), ".0")
 }
 
-// Answer begins the span of a client's answer to a question of a task, or of a call that is
-// none. It is no request, so nothing is measured. The shim links it to the trace of the task.
+// Answer begins the span of a client's answer to a question of a task or of a call. An answer is no
+// request, so it is not measured. The shim links the span to the trace of the task.
 func (t *Telemetry) Answer(ctx context.Context, upstream, task string) (context.Context, trace.Span) {
 	if t.untraced {
 		return ctx, tracenoop.Span{}
@@ -221,8 +219,8 @@ func (o *Operation) Cancelled() {
 	}
 }
 
-// Task records which task the request is about, and links the span to the trace
-// the task was made in, so that one finds the run from a poll.
+// Task records which task the request is about, and links the span to the trace in which the task
+// was made, so that a poll leads to the run.
 func (o *Operation) Task(id string, trc map[string]string) {
 	if o == nil || o.tel.untraced {
 		return
@@ -231,7 +229,7 @@ func (o *Operation) Task(id string, trc map[string]string) {
 	o.Link(trc)
 }
 
-// Link links the span to the trace of a task that the request is about, among others.
+// Link links the span to the trace of one of the tasks that the request is about.
 func (o *Operation) Link(trc map[string]string) {
 	if o == nil || !o.span.IsRecording() {
 		return
@@ -263,12 +261,12 @@ func (o *Operation) End() {
 	o.span.End()
 }
 
-// headerTraceparent is what net/http makes of the header's name. To look for it first
-// spares most requests a propagator that spells the name each time.
+// headerTraceparent is the header's name as net/http spells it. Looking for it first spares most
+// requests a propagator that spells the name each time.
 const headerTraceparent = "Traceparent"
 
-// remoteContexts reads the two places a trace can come from. A span that wraps
-// the handler already has the header's context as its parent and stands for it.
+// remoteContexts reads the two places of a trace. A span that wraps the handler already has the
+// header's context as its parent and stands for it.
 func remoteContexts(ctx context.Context, r *http.Request, meta metaCarrier) (parent, transport trace.SpanContext) {
 	if of := meta.Get(keyTraceparent); of != "" {
 		parent = spanContextOf(propagation.MapCarrier{keyTraceparent: of, keyTracestate: meta.Get(keyTracestate)})
@@ -290,8 +288,7 @@ func spanContextOf(c propagation.TextMapCarrier) trace.SpanContext {
 	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), c))
 }
 
-// metaCarrier is the text of params._meta, whose W3C keys are unprefixed on purpose
-// (SEP-414).
+// metaCarrier is the text of params._meta, whose W3C keys have no prefix by intent (SEP-414).
 type metaCarrier json.RawMessage
 
 // metaOf finds params._meta.
@@ -302,15 +299,14 @@ func metaOf(params []byte) metaCarrier {
 
 // Get returns the string of that name, "" for none.
 func (m metaCarrier) Get(key string) string {
-	if !bytes.Contains(m, []byte(key)) && bytes.IndexByte(m, '\\') < 0 { // most have none, and to look for it costs more
+	if !bytes.Contains(m, []byte(key)) && bytes.IndexByte(m, '\\') < 0 { // most texts lack it, and a full search costs more
 		return ""
 	}
 	v, _ := jsonrpc.GetString(m, key)
 	return v
 }
 
-// withBaggage keeps the baggage that the operator lets through: all of it may come
-// from anybody.
+// withBaggage keeps the baggage that the operator lets through: anybody may have sent it.
 func (t *Telemetry) withBaggage(ctx context.Context, r *http.Request, meta metaCarrier) context.Context {
 	if baggage.FromContext(ctx).Len() > 0 {
 		ctx = baggage.ContextWithoutBaggage(ctx)
