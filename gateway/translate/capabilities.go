@@ -9,38 +9,36 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// This file decides which capabilities of a client its server is told of, and which of a
-// server its client. All of them are, byte for byte and whatever the eras of the two are, so
-// that both can agree on what the gateway has never heard of. The exceptions, with their
-// reasons, are all here, and in design.md 0.26:
+// This file decides which capabilities of a client its server is told of, and which of a server its
+// client. All of them pass, byte for byte and between any eras, so that both can agree on what the
+// gateway does not know. All exceptions, with their reasons, are here and in design.md 0.26:
 //
 //   - tasks, and the extensions in ownExtensions: they hold for one connection, and there are
 //     two of them. The gateway makes the tasks (T1, L1, L40), and a server must not hand its
-//     client one that the gateway does not know (protocol.md C 5).
-//   - elicitation, sampling and roots of a client that the gateway cannot bring a question to.
+//     client a task that the gateway does not know (protocol.md C 5).
+//   - elicitation, sampling and roots of a client to which the gateway cannot bring a question.
 //   - roots.listChanged of a modern client before a legacy server: its era has no notification
 //     of that, and the server would wait for it.
-//   - what declares nothing: one of the kinds above, a mode of theirs, or extensions, if it is
-//     no object. A server could take it for a yes that the gateway takes for a no.
+//   - one of the kinds above, a mode of theirs, or extensions, if it is no object: a server could
+//     take for a yes what the gateway takes for a no.
 
-// ownExtensions are those that hold between the gateway and each of its two peers.
-// Credentials are presented to the gateway, and by the gateway (Z1): what one side can do for
-// its authorization says nothing about the other's.
+// ownExtensions are those that hold between the gateway and each of its two peers. Credentials are
+// presented to the gateway, and by the gateway (Z1), so the two sides authorize separately.
 var ownExtensions = []string{
 	mcp.ExtensionTasks, mcp.ExtensionPartials,
 	mcp.ExtensionClientCredentials, mcp.ExtensionEnterpriseAuthorization,
 }
 
-// ClientView is what decides how a client looks to its server.
+// ClientView decides how a client looks to its server.
 type ClientView struct {
-	// Asked says that the client can be brought what the server asks.
+	// Asked says that the client can be brought the server's questions.
 	Asked bool
 	// RootsChange says that the server can be told when the client's roots change.
 	RootsChange bool
 }
 
-// ClientCapabilities are a client's capabilities as its server is told of them; nil for none.
-// They may share memory with caps.
+// ClientCapabilities are a client's capabilities as its server is told of them; nil for none. They
+// may share memory with caps.
 func ClientCapabilities(caps json.RawMessage, v ClientView) json.RawMessage {
 	left := false
 	caps = jsonrpc.Edit(caps, func(name string, value json.RawMessage) json.RawMessage {
@@ -81,7 +79,7 @@ func question(value json.RawMessage, asked bool, modes ...string) json.RawMessag
 	})
 }
 
-// withoutOwn are extensions without the gateway's own; nil if that leaves nothing of them.
+// withoutOwn are extensions without the gateway's own; nil if only those were there.
 func withoutOwn(extensions json.RawMessage) json.RawMessage {
 	if !jsonrpc.IsObject(extensions) {
 		return nil
@@ -102,14 +100,14 @@ func withoutOwn(extensions json.RawMessage) json.RawMessage {
 }
 
 // Undeclared are the capabilities that a server misses in its client, without those that the
-// gateway never declares: they are not the client's to add.
+// gateway never declares: a client cannot add these.
 func Undeclared(required json.RawMessage) json.RawMessage {
 	return ClientCapabilities(required, ClientView{Asked: true, RootsChange: true})
 }
 
-// modernCapabilities are a server's capabilities as modern clients see them: with the
-// extensions of the gateway where it offers them, whose value is {} and no other (T1; clients
-// take anything else for no tasks, Appendix C.1), and never with the legacy tasks (T10).
+// modernCapabilities are a server's capabilities as modern clients see them: without the legacy
+// tasks (T10), and with the extensions of the gateway if it offers them. Their value is always {}
+// (T1): clients read anything else as no tasks (Appendix C.1).
 func modernCapabilities(s upstream.Server, tasks bool) json.RawMessage {
 	caps := serverCapabilities(s.Capabilities)
 	if tasks {
@@ -119,8 +117,8 @@ func modernCapabilities(s upstream.Server, tasks bool) json.RawMessage {
 	return caps
 }
 
-// legacyCapabilities are a server's capabilities as legacy clients see them, with the
-// gateway's own tasks; nil for none.
+// legacyCapabilities are a server's capabilities as legacy clients see them, with the gateway's own
+// tasks; nil for none.
 func legacyCapabilities(s upstream.Server, tasks json.RawMessage) json.RawMessage {
 	caps := serverCapabilities(s.Capabilities)
 	if tasks != nil {
@@ -129,7 +127,7 @@ func legacyCapabilities(s upstream.Server, tasks json.RawMessage) json.RawMessag
 	return caps
 }
 
-// serverCapabilities are those of a server that its clients are told of.
+// serverCapabilities are the capabilities of a server that its clients are told of.
 func serverCapabilities(caps json.RawMessage) json.RawMessage {
 	if !jsonrpc.IsObject(caps) {
 		return json.RawMessage(`{}`)

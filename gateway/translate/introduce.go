@@ -8,9 +8,8 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// SupportedVersions are the versions of server/discover and of -32022 (design.md
-// 0.1): what a client may speak here, in either era. 2024-11-05 is spoken to
-// upstreams only.
+// SupportedVersions are the versions of server/discover and of -32022 (design.md 0.1): those that a
+// client may speak here, in either era. 2024-11-05 is spoken to upstreams only.
 var SupportedVersions = func() []string {
 	var names []string
 	for _, v := range mcp.Versions {
@@ -21,9 +20,9 @@ var SupportedVersions = func() []string {
 	return names
 }()
 
-// DiscoverResult is what an upstream says of itself, with the versions that the
-// gateway speaks in its place and the extensions that it adds. For a legacy
-// upstream it is made of the InitializeResult.
+// DiscoverResult is what an upstream says of itself, with the versions that the gateway speaks in
+// its place and the extensions that it adds. For a legacy upstream it is made of the
+// InitializeResult.
 func DiscoverResult(s upstream.Server, tasks bool) json.RawMessage {
 	versions := jsonrpc.AppendStrings(nil, SupportedVersions)
 	caps := modernCapabilities(s, tasks)
@@ -39,9 +38,9 @@ func DiscoverResult(s upstream.Server, tasks bool) json.RawMessage {
 	return append(b, '}')
 }
 
-// InitializeResult introduces the upstream to a legacy client: its own words as
-// far as it is legacy itself, and its discovery's otherwise (protocol.md 7.1).
-// tasks is the gateway's own capability, nil for none.
+// InitializeResult introduces the upstream to a legacy client: with the words of a legacy upstream,
+// or with those of a modern one's discovery (protocol.md 7.1). tasks is the gateway's own
+// capability, nil for none.
 func InitializeResult(version string, s upstream.Server, own, tasks json.RawMessage) json.RawMessage {
 	modern := s.Era == mcp.Modern
 	result := json.RawMessage(`{}`)

@@ -7,29 +7,26 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// This file turns what a server of either era answered into what a client of the
-// versions up to 2025-11-25 knows (protocol.md 7.1, 7.2). Every function is a
-// pure splice: what it does not name stays byte for byte. A text that is not
-// shaped as expected is left alone, since it is the server's business.
+// This file turns the answer of a server of either era into what a client of the versions up to
+// 2025-11-25 knows (protocol.md 7.1, 7.2). Every function is a pure splice: other members stay byte
+// for byte. A text of an unexpected shape is the server's business, and stays as it is.
 
-// LegacyView is what decides how a result looks to a legacy client.
+// LegacyView decides how a result looks to a legacy client.
 type LegacyView struct {
 	Modern  bool // the server speaks the modern era
-	Wrapped bool // the tool called has an output schema that was wrapped (see wrapSchema)
-	// Tasks reports the tools that may be called as tasks; nil where the session
-	// can make none.
+	Wrapped bool // the output schema of the called tool was wrapped (see wrapSchema)
+	// Tasks reports the tools that may be called as tasks; nil if the session can make none.
 	Tasks func(tool string) bool
 	// Requires says that the client knows tools that require a task: it declares tasks itself.
 	Requires bool
-	// Partials reports the tools that have partial results; nil where the client takes
-	// none.
+	// Partials reports the tools that have partial results; nil if the client takes none.
 	Partials func(tool string) bool
-	// Dropped hears of the tools of a modern server that are left out (see LegacyResult).
+	// Dropped is told of the tools of a modern server that are left out (see LegacyResult).
 	Dropped func(name string, reason error)
 }
 
-// LegacyResult translates a result. A modern server's tool with an invalid x-mcp-header is
-// left out of a list, as for modern clients: the server has to refuse its calls (2.4).
+// LegacyResult translates a result. A modern server's tool with an invalid x-mcp-header is left out
+// of a list, as for modern clients: the server has to refuse its calls (2.4).
 func LegacyResult(method string, result []byte, v LegacyView) []byte {
 	if v.Modern {
 		result = withoutModernMembers(result)
@@ -50,9 +47,9 @@ func LegacyResult(method string, result []byte, v LegacyView) []byte {
 	return result
 }
 
-// withoutModernMembers takes out what only modern results carry (2.1, 2.3, 2.9). It would do
-// no harm, but a strict reader of the older schemas has no place for it. The mark of a task
-// of the server's own is nobody's business in this era either (H14).
+// withoutModernMembers removes the members of modern results (2.1, 2.3, 2.9): the older schemas
+// have no place for them, and a reader may be strict. It also removes the mark of a task of the
+// server's own (H14).
 func withoutModernMembers(result []byte) []byte {
 	return jsonrpc.Edit(result, func(name string, value json.RawMessage) json.RawMessage {
 		switch name {
@@ -65,7 +62,7 @@ func withoutModernMembers(result []byte) []byte {
 	})
 }
 
-// withoutModernMeta is the same for _meta; nil if nothing of it is left.
+// withoutModernMeta does the same for _meta; nil if nothing is left of it.
 func withoutModernMeta(meta json.RawMessage) json.RawMessage {
 	left := !jsonrpc.IsObject(meta)
 	meta = jsonrpc.Edit(meta, func(name string, value json.RawMessage) json.RawMessage {
@@ -90,12 +87,11 @@ func legacyTool(tool []byte, v LegacyView) []byte {
 	return tool
 }
 
-// legacyTaskSupport says of a tool whether the gateway makes tasks of its calls,
-// in place of what its server says of its own. It is the client's choice: the
-// TypeScript SDK refuses to call a tool plainly that requires a task (L5). Only a client that
-// declares tasks hears that a tool requires one: some use tasks only where they must. Of
-// other tools, and to other sessions, nothing is said that would ask for a task;
-// that means the same as "forbidden" (L4).
+// legacyTaskSupport says of a tool whether the gateway makes tasks of its calls, in place of what
+// its server says of its own. The client chooses: the TypeScript SDK refuses a plain call of a tool
+// that requires a task (L5). Only a client that declares tasks hears that a tool requires one: some
+// use tasks only where they must. Any other mark that asks for a task is removed, for other tools
+// and in other sessions: its absence means "forbidden" (L4).
 func legacyTaskSupport(tool []byte, v LegacyView) []byte {
 	name, _ := jsonrpc.GetString(tool, "name")
 	support, _ := jsonrpc.GetString(tool, "execution", "taskSupport")
@@ -111,11 +107,10 @@ func legacyTaskSupport(tool []byte, v LegacyView) []byte {
 	return tool
 }
 
-// legacyStructured makes structuredContent an object, as it had to be before
-// 2026: any other value v becomes {"result": v}, and so does an object that the
-// client expects wrapped. A client that does not look at structured content
-// finds a value that is not an object in a text block, unless the tool wrote
-// one itself. (The TypeScript SDK's server does the same for its own tools.)
+// legacyStructured makes structuredContent an object, as it had to be before 2026: any other value
+// v becomes {"result": v}, and so does an object that the client expects wrapped. A value that is
+// no object also goes into a text block, for clients that ignore structured content, unless the
+// tool wrote a text itself. (The TypeScript SDK's server does the same for its own tools.)
 func legacyStructured(result []byte, wrapped bool) []byte {
 	value, ok := jsonrpc.Get(result, "structuredContent")
 	if !ok {
@@ -131,8 +126,8 @@ func legacyStructured(result []byte, wrapped bool) []byte {
 	return jsonrpc.With(result, concat(`{"result":`, value, `}`), "structuredContent")
 }
 
-// withText appends the JSON text of a value to a result's content as a text
-// block, where the content has none.
+// withText appends the JSON text of a value to a result's content as a text block, if the content
+// has none.
 func withText(result, value []byte) []byte {
 	content, ok := jsonrpc.Get(result, "content")
 	if ok && (len(content) == 0 || content[0] != '[') {
@@ -156,8 +151,8 @@ func concat(before string, middle []byte, after string) []byte {
 	return append(append([]byte(before), middle...), after...)
 }
 
-// legacyStreamPartial says of a tool whether it has partial results, to a client that
-// takes them (P9), in place of what its server says of tasks of its own: those never show.
+// legacyStreamPartial says of a tool whether it has partial results, to a client that takes them
+// (P9), in place of what its server says of tasks of its own, which clients never see.
 func legacyStreamPartial(tool []byte, shows func(string) bool) []byte {
 	if name, _ := jsonrpc.GetString(tool, "name"); shows != nil && shows(name) {
 		return jsonrpc.With(tool, json.RawMessage("true"), "execution", "streamPartial")

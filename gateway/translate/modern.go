@@ -9,24 +9,23 @@ import (
 	"taskgate/shim"
 )
 
-// Caching hints where the upstream gives none (2.9). Lists may change at any time
-// and nobody promised otherwise, so they are stale at once; what is known of the
-// upstream itself changes only when it is redeployed.
+// Caching hints for an upstream that gives none (2.9). Lists may change at any time, so they are stale
+// at once; what is known of the upstream itself changes only when it is redeployed.
 const (
 	listTTL     = `0`
 	discoverTTL = `60000`
-	cacheScope  = `"private"` // nothing is known to be the same for everybody (Z13)
+	cacheScope  = `"private"` // each caller may get another answer (Z13)
 )
 
-// Unrelated drops the mark that ties a message to a task of the upstream's own:
-// that task is not known to the client (H11, H14, T29).
+// Unrelated drops the mark that ties a message to a task of the upstream's own: the client does not
+// know that task (H11, H14, T29).
 func Unrelated(obj json.RawMessage) json.RawMessage {
 	return jsonrpc.Without(obj, "_meta", mcp.MetaRelatedTask)
 }
 
-// ModernResult is a result as a modern client must get it: with a resultType, with
-// the identity of who made it, and with caching hints where the method has them.
-// It looks through the result once, however large it is, and copies nothing of it.
+// ModernResult is a result as a modern client must get it: with a resultType, with the identity of its
+// maker, and with caching hints if the method has them. It reads the result once, and copies nothing
+// of it.
 func ModernResult(method string, upstream mcp.Era, result, identity json.RawMessage) (jsonrpc.Spliced, error) {
 	if !jsonrpc.IsObject(result) {
 		return nil, NotMCP(fmt.Errorf("the result of %s is not an object", method))
@@ -52,13 +51,13 @@ func ModernResult(method string, upstream mcp.Era, result, identity json.RawMess
 		return value
 	}, func() []byte { return missingMembers(method, identity, seen) })
 	if typ != mcp.ResultComplete && (typ != mcp.ResultInputRequired || !mcp.MayRequireInput(method)) {
-		// A task that nobody asked for (T16), or a question out of place (2.7).
+		// A task that the client did not ask for (T16), or a question out of place (2.7).
 		return nil, NotMCP(fmt.Errorf("resultType %q for %s", typ, method))
 	}
 	return out, nil
 }
 
-// ModernReply is ModernResult for a reply. One that is plain is not looked through.
+// ModernReply is ModernResult for a reply. A plain reply is extended unread.
 func ModernReply(method string, upstream mcp.Era, reply shim.Reply, identity json.RawMessage) (jsonrpc.Spliced, error) {
 	if !reply.Plain || cacheable(method) || reply.Typed && upstream != mcp.Modern {
 		return ModernResult(method, upstream, reply.Result, identity)
@@ -66,7 +65,7 @@ func ModernReply(method string, upstream mcp.Era, reply shim.Reply, identity jso
 	return jsonrpc.Extended(reply.Result, missingMembers(method, identity, map[string]bool{"resultType": reply.Typed})), nil
 }
 
-// missingMembers are those that a modern result must have and this one has not.
+// missingMembers are those that a modern result must have and this one lacks.
 func missingMembers(method string, identity json.RawMessage, seen map[string]bool) []byte {
 	var b []byte
 	add := func(name string, value string) {
@@ -102,14 +101,13 @@ func cacheable(method string) bool {
 	return false
 }
 
-// NotMCP says that an upstream answered what the protocol does not allow.
+// NotMCP says that an upstream's answer breaks the protocol.
 func NotMCP(err error) error {
 	return &shim.UpstreamError{Kind: shim.KindProtocol, Message: "the server's answer is not valid", Err: err}
 }
 
-// ours are the members of params._meta that only mean something between a client
-// and the server it talks to. The upstream client adds its own; the trace travels in the
-// context.
+// ours are the members of params._meta that only mean something between a client and its direct
+// server. The upstream client adds its own; the trace travels in the context.
 func ours(key string) bool {
 	switch key {
 	case mcp.MetaProtocolVersion, mcp.MetaClientCapabilities, mcp.MetaClientInfo, mcp.MetaLogLevel,
@@ -136,9 +134,8 @@ func foreignMeta(meta json.RawMessage) json.RawMessage {
 	return meta
 }
 
-// ModernParams are the params of a modern request for an upstream of this era. Only a
-// modern one knows what a retry has besides (2.7): the state that comes back to a legacy
-// one can only be ours.
+// ModernParams are the params of a modern request for an upstream of this era. The members of a retry
+// (2.7) go to a modern upstream only: a state that comes back to a legacy one is the gateway's own.
 func ModernParams(method string, upstream mcp.Era, params json.RawMessage) json.RawMessage {
 	params = upstreamParams(method, params, upstream == mcp.Modern)
 	if upstream == mcp.Modern && mcp.MayRequireInput(method) {
@@ -149,16 +146,14 @@ func ModernParams(method string, upstream mcp.Era, params json.RawMessage) json.
 	return params
 }
 
-// LegacyParams are the params of a request in a session for an upstream of this era
-// (protocol.md 7.2). The session's era has no retries: a modern server would take for one
-// what has their members.
+// LegacyParams are the params of a request in a session for an upstream of this era (protocol.md 7.2).
+// The session's era has no retries, so a modern server does not get the members of one.
 func LegacyParams(method string, upstream mcp.Era, params json.RawMessage) json.RawMessage {
 	return upstreamParams(method, params, upstream != mcp.Modern)
 }
 
-// upstreamParams are params without what only means something between the client and the
-// gateway. A task, too, is made here and not there (T11). retry says that what makes a request a retry
-// stays. It is one walk.
+// upstreamParams are params without what only concerns the client and the gateway. A task, too, is
+// made here and not there (T11). retry says that the members of a retry stay. It reads params once.
 func upstreamParams(method string, params json.RawMessage, retry bool) json.RawMessage {
 	return jsonrpc.Edit(params, func(name string, value json.RawMessage) json.RawMessage {
 		switch {

@@ -7,8 +7,8 @@ import (
 	"taskgate/internal/jsonrpc"
 )
 
-// NeedsWrap reports whether an output schema cannot be shown to a legacy client:
-// up to 2025-11-25 its root has to say "type": "object" (protocol.md 2.9, 7.1).
+// NeedsWrap reports whether an output schema cannot be shown to a legacy client: up to 2025-11-25
+// its root has to say "type": "object" (protocol.md 2.9, 7.1).
 func NeedsWrap(schema []byte) bool {
 	t, _ := jsonrpc.GetString(schema, "type")
 	return t != "object"
@@ -17,9 +17,9 @@ func NeedsWrap(schema []byte) bool {
 // wrappedAt is where wrapSchema puts the schema, as a JSON pointer.
 const wrappedAt = "/properties/result"
 
-// wrapSchema makes a schema for {"result": v} out of one for v. The dialect
-// ($schema) moves to the new root, the only place where it may stand, and
-// references to the old root follow it to its new place.
+// wrapSchema makes a schema for {"result": v} out of a schema for v. The dialect ($schema) moves to
+// the new root, the only place where it may stand, and references to the old root follow that to
+// its new place.
 func wrapSchema(schema []byte) []byte {
 	out := []byte{'{'}
 	if dialect, ok := jsonrpc.Get(schema, "$schema"); ok {
@@ -31,8 +31,7 @@ func wrapSchema(schema []byte) []byte {
 	return append(out, `},"required":["result"]}`...)
 }
 
-// Keywords whose values are data and not schemas, and those whose values are
-// maps from names, which are no keywords, to schemas.
+// Keywords whose values are data, and keywords whose values map names to schemas.
 var (
 	dataKeywords = map[string]bool{"const": true, "enum": true, "default": true, "examples": true}
 	nameKeywords = map[string]bool{
@@ -41,9 +40,9 @@ var (
 	}
 )
 
-// appendRebased appends a schema, or with names a map of schemas, in which
-// pointers to the root of the document name its new place. A subschema with an
-// $id of its own is a document of its own, and refers to itself.
+// appendRebased appends a schema, or with names a map of schemas, in which pointers to the root of
+// the document name its new place. A subschema with an $id is a document of its own, and refers to
+// itself.
 func appendRebased(dst, v []byte, names bool) []byte {
 	switch {
 	case !mayRefer(v) || !names && hasBase(v):
@@ -80,8 +79,8 @@ func appendRebasedArray(dst, v []byte) []byte {
 	return append(dst, ']')
 }
 
-// appendRef appends a reference. Only a JSON pointer into this document moves;
-// anchors (#name) and other documents are found as before.
+// appendRef appends a reference. Only a JSON pointer into this document moves; anchors (#name) and
+// other documents stay.
 func appendRef(dst, value []byte) []byte {
 	ref, ok := jsonrpc.GetString(value)
 	if pointer, local := strings.CutPrefix(ref, "#"); ok && local && (pointer == "" || pointer[0] == '/') {
@@ -95,8 +94,8 @@ func mayRefer(v []byte) bool {
 	return bytes.Contains(v, []byte(`$ref`)) || bytes.Contains(v, []byte(`$dynamicRef`)) || bytes.Contains(v, []byte(`\u00`))
 }
 
-// hasBase reports whether a schema has an $id that makes it a document of its
-// own; an $id that is only a fragment is the draft-07 way to write an anchor.
+// hasBase reports whether a schema has an $id that makes it a document of its own; an $id that is
+// only a fragment is the draft-07 way to write an anchor.
 func hasBase(schema []byte) bool {
 	id, ok := jsonrpc.GetString(schema, "$id")
 	return ok && !strings.HasPrefix(id, "#")

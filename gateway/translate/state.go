@@ -8,17 +8,16 @@ import (
 	"taskgate/internal/jsonrpc"
 )
 
-// The requestState of a modern server goes to the client and back as the server wrote
-// it (protocol.md 2.7). Where the server is a gateway like this one, its states begin
-// like ours: they get a mark on the way out, which is taken off on the way back, so that
-// whatever comes back with our own beginning is ours (design.md 0.18).
+// The requestState of a modern server goes to the client and back as the server wrote it
+// (protocol.md 2.7). If the server is a gateway like this one, its states begin like ours: they get
+// a mark on the way out, which is taken off on the way back. So every state that comes back with
+// our own beginning is ours (design.md 0.18).
 
-// foreignMark begins a state of a gateway behind this one; there is one for each gateway
-// in front of it.
+// foreignMark begins a state of a gateway behind this one; there is one for each gateway in front
+// of it.
 const foreignMark = "up."
 
-// OfGateway reports whether a state is that of a gateway, however many others it has
-// passed.
+// OfGateway reports whether a state is that of a gateway, behind any number of others.
 func OfGateway(state string) bool {
 	for strings.HasPrefix(state, foreignMark) {
 		state = state[len(foreignMark):]

@@ -9,10 +9,9 @@ import (
 	"taskgate/internal/mcpheader"
 )
 
-// EachTool is a tools/list result with f applied to each of its tools. A tool for which f
-// returns nil is left out. The tools in more are appended. Without a list of tools the result stays as it
-// is. The order is the upstream's: pages are passed through one by one, so nobody here could
-// sort the whole.
+// EachTool is a tools/list result with f applied to each of its tools. A tool for which f returns nil is
+// left out. The tools in more are appended. A result without a list of tools stays as it is. The order is
+// the upstream's: pages pass one by one, so the gateway cannot sort the whole list.
 func EachTool(result json.RawMessage, f func(tool json.RawMessage) json.RawMessage, more ...json.RawMessage) json.RawMessage {
 	tools, ok := jsonrpc.Get(result, "tools")
 	if !ok || !jsonrpc.IsArray(tools) {
@@ -33,9 +32,9 @@ func EachTool(result json.RawMessage, f func(tool json.RawMessage) json.RawMessa
 	return jsonrpc.With(result, jsonrpc.AppendArray(make([]byte, 0, len(tools)+2), append(kept, more...)), "tools")
 }
 
-// ModernTools is a tools/list result for a modern client (protocol.md 7.1). A modern
-// upstream's tool with an invalid x-mcp-header is dropped, as every HTTP client has to do
-// (2.4); the gateway would have to refuse every call of it.
+// ModernTools is a tools/list result for a modern client (protocol.md 7.1). A modern upstream's tool with
+// an invalid x-mcp-header is dropped, as every HTTP client has to do (2.4): the gateway would have to
+// refuse every call of it.
 func ModernTools(result json.RawMessage, upstream mcp.Era, dropped func(name string, reason error)) json.RawMessage {
 	return EachTool(result, func(tool json.RawMessage) json.RawMessage {
 		if upstream == mcp.Modern && unsound(tool, dropped) {
@@ -55,9 +54,9 @@ func unsound(tool json.RawMessage, dropped func(name string, reason error)) bool
 	return err != nil
 }
 
-// modernTool is one tool. Execution does not exist in this era. To a legacy server
-// x-mcp-header is a word like any other; shown to a modern client it would make
-// it send headers that nobody has agreed on (H12).
+// modernTool is one tool. Execution does not exist in this era. In the schema of a legacy server
+// x-mcp-header is a word like any other; a modern client would send headers for it, without agreement
+// (H12).
 func modernTool(tool json.RawMessage, upstream mcp.Era) json.RawMessage {
 	tool = jsonrpc.Without(tool, "execution")
 	if upstream == mcp.Modern {

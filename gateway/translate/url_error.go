@@ -9,13 +9,13 @@ import (
 	"taskgate/shim"
 )
 
-// A server of 2025-11-25 may refuse to begin a request until its user has opened a page
-// (-32042, URLElicitationRequired). Its own clients know what to do. A modern one is
-// asked, and the request made again (shim.Round.Again), if it declared elicitation by
-// URL. Everybody else is told in words (protocol.md 7.4).
+// A server of 2025-11-25 may refuse to begin a request until its user has opened a page (-32042,
+// URLElicitationRequired). Its own clients know what to do. A modern client that declared
+// elicitation by URL is asked, and the request made again (shim.Round.Again). All other clients are
+// told in words (protocol.md 7.4).
 
-// URLRequired rewrites error -32042 for a client that does not know the code: as a tool's
-// error that a model can read, where a tool was called.
+// URLRequired rewrites error -32042 for a client that does not know the code: for a tools/call as a
+// tool's error that a model can read.
 func URLRequired(method string, e *shim.RPCError) shim.Reply {
 	text := urlText(e)
 	if method != mcp.MethodToolsCall {
@@ -24,8 +24,8 @@ func URLRequired(method string, e *shim.RPCError) shim.Reply {
 	return shim.Reply{Result: ToolText(text, true), IsError: true}
 }
 
-// urlText says what is needed. The addresses are left out: they are for the eyes of the
-// user, and a result is read by a model, which may open them.
+// urlText says what is needed. It leaves out the addresses: they are for the user only, and a model
+// that reads the result might open them.
 func urlText(e *shim.RPCError) string {
 	var b strings.Builder
 	b.WriteString("The server has not begun this: its user has to open a page in a browser first")
