@@ -9,17 +9,17 @@ import (
 	"taskgate/internal/jsonrpc"
 )
 
-// Client is what decides how a slow call of a client is answered (design.md 0.10).
+// Client decides how a slow call of a client is answered (design.md 0.10).
 type Client struct {
-	Info json.RawMessage // its clientInfo; nil where it says nothing
-	// Tasks says that the client declares tasks, or that none may be made for it. Its slow calls
-	// are answered without words about tasks.
+	Info json.RawMessage // its clientInfo; nil if it sends none
+	// Tasks says that the client declares tasks, or that it must not get any. Its slow calls are
+	// answered without words about tasks.
 	Tasks bool
 }
 
 // clientLimit is how long a client waits for an answer, less a margin.
 type clientLimit struct {
-	client string // begins the name in its clientInfo
+	client string // the beginning of the name in its clientInfo
 	wait   time.Duration
 	hard   bool // progress does not extend it
 }
@@ -36,8 +36,8 @@ var clientLimits = []clientLimit{
 // unknownWait is for any other client: common ones give up after 60 s.
 const unknownWait = 45 * time.Second
 
-// limitOf is how long a client may be expected to wait. Where the gateway sends no progress, the
-// limits that progress extends are as those of unknown clients.
+// limitOf is how long a client may be expected to wait. If the gateway sends no progress, a client
+// whose limit depends on progress counts as an unknown client.
 func (e *Endpoint) limitOf(c Client) clientLimit {
 	name, _ := jsonrpc.GetString(c.Info, "name")
 	for _, l := range clientLimits {
@@ -48,7 +48,7 @@ func (e *Endpoint) limitOf(c Client) clientLimit {
 	return clientLimit{wait: unknownWait}
 }
 
-// answersWithin is after how long a client gets an answer of task_result at the latest.
+// answersWithin is the longest time until a client gets an answer of task_result.
 func (e *Endpoint) answersWithin(c Client) time.Duration {
 	if after := e.Config.WithoutTasksAfter; after != config.Auto {
 		return after
@@ -56,7 +56,7 @@ func (e *Endpoint) answersWithin(c Client) time.Duration {
 	return e.limitOf(c).wait
 }
 
-// HandleAfter is after how long a call of a client becomes a task of which the client is told in
+// HandleAfter is the time after which a client's call becomes a task of which the client is told in
 // words; 0 is never. Such a client is shown the tool that reads the task.
 func (e *Endpoint) HandleAfter(c Client) time.Duration {
 	mode := e.Config.WithoutTasks

@@ -17,24 +17,23 @@ import (
 	"taskgate/shim"
 )
 
-// Bounds of what a client can be subscribed to, in one session or by one subscriptions/listen. Each
-// is kept for as long as the client listens.
+// Bounds of the subscriptions of a client, in one session or by one subscriptions/listen. Each
+// subscription is kept for as long as the client listens.
 const (
 	MaxSubscriptions = 1000
-	// MaxURI is how long the URI of a resource may be, in bytes: the longest that servers take for
-	// a path.
+	// MaxURI bounds the URI of a resource, in bytes: the longest path that servers take.
 	MaxURI = 8 << 10
 )
 
 // Endpoint is one upstream as clients see it, at its own path. The gateway makes one for each,
-// before the first request. What may change later is guarded by itself; the rest is only read.
+// before the first request. Fields that may change later guard themselves; the others are only
+// read.
 type Endpoint struct {
 	// Name is the configured one.
 	Name   string
 	Config *config.Upstream
-	// Global is what is configured for all upstreams.
 	Global *config.Config
-	// Before says that tasks were offered under the configuration before, so they are still read.
+	// Before says that the previous configuration offered tasks, so they are still read.
 	Before bool
 	// Upstream is how the server is reached, apart from tools/call, which goes through Shim.
 	Upstream upstream.Client
@@ -46,12 +45,12 @@ type Endpoint struct {
 	Calls *shim.Bound
 	// Streams are the responses that stay open until the gateway closes.
 	Streams *wire.Streams
-	// State seals the way back to a call that waits for input; nil: nobody is handed one.
+	// State seals the way back to a call that waits for input; nil if clients get no states.
 	State *sealed.Keyring
 
 	identity atomic.Pointer[json.RawMessage]
 	relist   relist
-	dropped  sync.Map // the names of tools of which the log has said that they are not offered
+	dropped  sync.Map // the names of tools that the log has said to be left out
 }
 
 // KeptProgress is the progress that a client with a token hears of a request in any case.
@@ -66,16 +65,15 @@ func (e *Endpoint) KeptProgress(method, name string, token json.RawMessage) wire
 	return wire.KeptProgress{Token: token, Every: e.Global.ProgressKeepAlive, About: about}
 }
 
-// Identify sets the serverInfo of results to modern clients: the upstream's own as soon as
-// it is known, and the gateway's before, so that tasks can be read while their upstream is
-// down.
+// Identify sets the serverInfo of results to modern clients: the upstream's own as soon as it is
+// known, and the gateway's before, so that tasks can be read while their upstream is down.
 func (e *Endpoint) Identify(info json.RawMessage) { e.identity.Store(&info) }
 
-// Identity is what Identify was given last.
+// Identity is the value given to Identify last.
 func (e *Endpoint) Identity() json.RawMessage { return *e.identity.Load() }
 
-// Convertible reports whether any tool of this upstream could become a task, or could before, and
-// so whether tasks are offered at all, with partial results.
+// Convertible reports whether any tool of this upstream may become a task, or might before. If so,
+// tasks are offered, with partial results.
 func (e *Endpoint) Convertible() bool {
 	if e.Before || e.Config.Defaults.Tasks != config.TasksNever {
 		return true
@@ -93,16 +91,14 @@ func (e *Endpoint) MayBeTask(tool string) bool {
 	return e.Config.Tool(tool).Tasks != config.TasksNever
 }
 
-// TasksOf reports whether the server may make tasks of its own of calls, by the extension
-// (T1, T4).
+// TasksOf reports whether the server may make tasks of its own of calls, by the extension (T1, T4).
 func (e *Endpoint) TasksOf(s upstream.Server) bool {
 	_, offers := jsonrpc.Get(s.Capabilities, "extensions", mcp.ExtensionTasks)
 	return offers && s.Era == mcp.Modern && e.Config.UpstreamTasks != config.UpstreamTasksNever
 }
 
-// LogFailure logs what a client is not told, once and here at the edge: the cause
-// of an upstream's failure, and errors that are the gateway's own. What a client
-// got wrong is no news.
+// LogFailure logs what a client is not told, once and here at the edge: the cause of an upstream's
+// failure, and errors of the gateway's own. Mistakes of clients are left out.
 func (e *Endpoint) LogFailure(ctx context.Context, method string, err error) {
 	var (
 		known    *wire.Failure
@@ -114,7 +110,7 @@ func (e *Endpoint) LogFailure(ctx context.Context, method string, err error) {
 	e.Log.WarnContext(ctx, "request failed", "method", method, "err", err)
 }
 
-// LogDropped says once of a tool that it is not offered, and why.
+// LogDropped logs once that a tool is not offered, and why.
 func (e *Endpoint) LogDropped(ctx context.Context, name string, reason error) {
 	if _, again := e.dropped.LoadOrStore(name, true); !again {
 		e.Log.WarnContext(ctx, "tool is not offered to clients", "tool", name, "reason", reason)

@@ -7,8 +7,8 @@ import (
 	"taskgate/shim"
 )
 
-// Shim is what the gateway uses of a shim.Shim, which says what each method does. Tests have
-// others.
+// Shim is what the gateway uses of a shim.Shim, which says what each method does. Tests have other
+// implementations.
 type Shim interface {
 	Calls
 	Tasks
@@ -23,7 +23,7 @@ type Calls interface {
 	AskSession(ctx context.Context, c shim.Call, checkpoint json.RawMessage, done func(id shim.ID, over bool)) (shim.ID, error)
 }
 
-// Tasks reads and cancels tasks. Outlast repeats what needs the store.
+// Tasks reads and cancels tasks. Outlast repeats an operation that needs the store.
 type Tasks interface {
 	Outlast(ctx context.Context, do func(context.Context) error) error
 	Get(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error)
@@ -34,8 +34,8 @@ type Tasks interface {
 	Wait(ctx context.Context, p shim.Principal, upstream string, id shim.ID, seen func(shim.Task)) (shim.Task, error)
 }
 
-// Following tells of tasks as they change. FollowSet takes new tasks while it runs; Track
-// follows a fixed list.
+// Following tells of tasks as they change. FollowSet takes new tasks while it runs; Track follows a
+// fixed list.
 type Following interface {
 	FollowSet(ctx context.Context, p shim.Principal, upstream string, set *shim.Set, yield func(shim.Update) error) error
 	Track(ctx context.Context, p shim.Principal, upstream string, tasks []shim.Tracked, yield func(shim.Update) error) error

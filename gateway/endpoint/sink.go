@@ -10,8 +10,8 @@ import (
 	"taskgate/shim"
 )
 
-// Sink brings what an upstream says before it answers onto the response stream of the request,
-// and nowhere else (protocol.md 2.6). A client that does not take it misses it.
+// Sink brings an upstream's messages before its answer onto the response stream of the request only
+// (protocol.md 2.6). A client that does not read that misses them.
 type Sink struct {
 	Notify func(method string, params json.RawMessage) error
 	Token  json.RawMessage         // the client's progress token; nil if it wants no progress
@@ -31,8 +31,8 @@ var (
 	_ shim.Notifier = Sink{}
 )
 
-// Progress relays progress under the client's own token. What does not rise is left out:
-// a server that is called again with answers begins from the start, and others are wrong.
+// Progress relays progress under the client's own token. Progress that does not rise is left out: a
+// server that is called again with answers begins from the start, and other servers are wrong.
 func (s Sink) Progress(p shim.Progress) {
 	if s.Token == nil || !shim.Rises(p.Raw, *s.said) {
 		return
@@ -50,21 +50,21 @@ func (s Sink) Log(l shim.Log) {
 	}
 }
 
-// Notified relays what the gateway does not know.
+// Notified relays a notification that the gateway does not know.
 func (s Sink) Notified(n shim.Notification) {
 	_ = s.Notify(n.Method, translate.Unrelated(n.Params))
 }
 
-// Ask refuses. A client that can be asked during a call is asked by the shim, which makes the
-// call then; the questions of a modern server are relayed as results.
+// Ask refuses. The shim asks a client that can be asked, in a call that it makes; questions of a
+// modern server are relayed as results.
 func (s Sink) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) {
 	return nil, shim.ErrNoAsk
 }
 
-// Withdraw has nothing to do: nobody is asked.
+// Withdraw does nothing: Ask has refused all questions.
 func (s Sink) Withdraw(string) {}
 
-// Checkpoint keeps nothing: a call that is no task is not resumed.
+// Checkpoint keeps nothing: only tasks are resumed.
 func (s Sink) Checkpoint(json.RawMessage) (stored func(context.Context) error) {
 	return func(context.Context) error { return nil }
 }

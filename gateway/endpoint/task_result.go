@@ -18,35 +18,34 @@ import (
 	"taskgate/shim"
 )
 
-// Clients that cannot take a task (design.md 0.10). A slow call of theirs may become a
-// task all the same (HandleAfter). They are told of it in words, by
-// an ordinary result, and read it by a tool that the gateway adds to the server's.
-// Nothing of either belongs to a dialect of tasks: what a text says, any model can
-// act on.
+// This file is for clients that cannot take a task (design.md 0.10). A slow call of theirs may
+// become a task all the same (HandleAfter). An ordinary result tells them of it in words, and they
+// read it by a tool that the gateway adds to the server's. Both are outside of the dialects of
+// tasks: any model can act on a text.
 
-// ReadsTasks reports whether a tools/call of this name is for the gateway's own tool. It is
-// answered here whatever the server has by that name. Under without_tasks: handle that holds for
-// every client: a conversation that names a task may go on in a client that takes tasks.
+// ReadsTasks reports whether a tools/call of this name is for the gateway's own tool, which takes
+// precedence over a tool of the server. Under without_tasks: handle it does so for every client: a
+// conversation that names a task may go on in a client that takes tasks.
 func (e *Endpoint) ReadsTasks(method, name string, c Client) bool {
 	return method == mcp.MethodToolsCall && name == TaskResultTool && e.hidesTaken(c)
 }
 
-// hidesTaken reports whether the name of the gateway's own tool is taken.
+// hidesTaken reports whether the gateway's own tool has taken its name.
 func (e *Endpoint) hidesTaken(c Client) bool {
 	return e.HandleAfter(c) > 0 || e.Config.WithoutTasks == config.WithoutTasksHandle && e.Convertible()
 }
 
-// HidesOutput reports whether a tool is listed without its output schema: a client
-// that knows one refuses a result without the structured content that it promises,
-// which the text about a task does not have.
+// HidesOutput reports whether a tool is listed without its output schema. A client that knows the
+// schema refuses a result without the structured content that it promises, which the text about a
+// task lacks.
 func (e *Endpoint) HidesOutput(tool string, c Client) bool {
 	return e.HandleAfter(c) > 0 && e.MayBeTask(tool)
 }
 
-// WithTaskResult is a page of the server's tools as a client is shown it. For a client that is
-// told of tasks in words, the gateway's own tool stands at the end of the first page, since some
-// clients read no other. A tool of the server by its name could not be called, and is left out
-// of every page.
+// WithTaskResult is a page of the server's tools as a client is shown it. For a client that is told
+// of tasks in words, the gateway's own tool stands at the end of the first page, since some clients
+// read only that. A tool of the server with its name cannot be called, and is left out of every
+// page.
 func (e *Endpoint) WithTaskResult(ctx context.Context, c Client, params, result json.RawMessage) json.RawMessage {
 	if !e.hidesTaken(c) {
 		return result
@@ -74,7 +73,7 @@ const instructions = "A call of a tool of this server that takes long is answere
 	"in place of the other tool, until it does."
 
 // WithInstructions adds the gateway's instructions to those of the server, in a result that
-// introduces it to a client which is told of tasks in words.
+// introduces the server to a client which is told of tasks in words.
 func (e *Endpoint) WithInstructions(c Client, result json.RawMessage) json.RawMessage {
 	if e.HandleAfter(c) == 0 {
 		return result
@@ -86,15 +85,15 @@ func (e *Endpoint) WithInstructions(c Client, result json.RawMessage) json.RawMe
 	return jsonrpc.With(result, text, "instructions")
 }
 
-// TaskResultTool is the name of the gateway's own tool. A model reads it, so it says what the
-// tool does; a tool of the server that has it is not offered.
+// TaskResultTool is the name of the gateway's own tool. A model reads it, so it says what the tool
+// does. A tool of the server with this name is not offered.
 const TaskResultTool = "task_result"
 
-// errTakenName is why a tool of the server is not offered.
+// errTakenName is the reason why a tool of the server is left out.
 var errTakenName = errors.New("the gateway's own tool has this name")
 
-// taskResultTool is the tool as tools/list shows it. Its title is there twice:
-// 2025-03-26 knows it as an annotation only.
+// taskResultTool is the tool as tools/list shows it. It has its title twice: 2025-03-26 knows it as
+// an annotation only.
 func (e *Endpoint) taskResultTool(c Client) []byte {
 	const title = "Result of a task"
 	most := inSeconds(e.answersWithin(c))
@@ -114,14 +113,13 @@ func (e *Endpoint) taskResultTool(c Client) []byte {
 	return append(b, `,"annotations":{"title":"`+title+`","readOnlyHint":true,"destructiveHint":false,"idempotentHint":true,"openWorldHint":false}}`...)
 }
 
-// ToldOfTask answers a call that has become a task, to a client that knows of none.
+// ToldOfTask answers a call that has become a task, to a client without tasks.
 func (e *Endpoint) ToldOfTask(t shim.Task) json.RawMessage {
 	return translate.ToolText(sayRunning(t, 0), false)
 }
 
-// sayRunning says of a task that has not ended how its result is given. It is data and no order:
-// some agents tell their model to follow no orders in results. turn is that of the call that it
-// answers.
+// sayRunning says of a running task how its result is given. It is data and no order: some agents
+// tell their model to ignore orders in results. turn is that of the call that it answers.
 func sayRunning(t shim.Task, turn int) string {
 	text := fmt.Sprintf("status: %s; ", t.Status)
 	if t.Tool != "" {
@@ -148,8 +146,8 @@ type TaskResultCall struct {
 	turn int
 }
 
-// ReadTaskResultCall checks the arguments against the tool's schema. What is wrong
-// with them comes back as a text for the model, which can mend them.
+// ReadTaskResultCall checks the arguments against the tool's schema. wrong is a text about mistakes
+// for the model, which can correct them.
 func (e *Endpoint) ReadTaskResultCall(by Client, params json.RawMessage) (c TaskResultCall, wrong string, err error) {
 	args, ok := jsonrpc.Get(params, "arguments")
 	if ok && !jsonrpc.IsObject(args) {
@@ -163,7 +161,7 @@ func (e *Endpoint) ReadTaskResultCall(by Client, params json.RawMessage) (c Task
 		switch name {
 		case "taskId":
 		case "turn":
-			c.turn, _ = strconv.Atoi(string(value)) // any other value is as good as none
+			c.turn, _ = strconv.Atoi(string(value)) // any other value is ignored
 		case "waitSeconds":
 			s, err := strconv.ParseFloat(string(value), 64)
 			if err != nil || s < 0 {
@@ -179,12 +177,12 @@ func (e *Endpoint) ReadTaskResultCall(by Client, params json.RawMessage) (c Task
 	return c, "", nil
 }
 
-// Told is what the tool answers: what a tool of the server returned, or a text.
+// Told is the answer of the tool: the result of a tool of the server, or a text.
 type Told struct {
 	Tool    string // whose result it is; "" for a text
 	Result  json.RawMessage
 	IsError bool
-	Asks    *shim.Parked // in place of a result: what the task asks the caller
+	Asks    *shim.Parked // in place of a result: the task's questions to the caller
 }
 
 // InWords is an answer of the gateway's own.
@@ -193,11 +191,10 @@ func InWords(isError bool, format string, a ...any) Told {
 	return Told{Result: translate.ToolText(s, isError), IsError: isError}
 }
 
-// TaskResult waits for the end of a task of this caller, and says how it ended or
-// that it has not, or what it asks of a caller who is asked by the answer. A task of
-// somebody else is answered as one that never was, with the same work (design.md
-// 0.7). That this replica stops ends the wait, not the task: another replica answers
-// the next call. So does a store that stays away.
+// TaskResult waits for the end of a task of this caller. It says how the task ended, or that it
+// still runs, or asks the task's questions of a caller who is asked by the answer. A task of
+// another caller is answered as an unknown one, with the same work (design.md 0.7). If this replica
+// stops, or the store stays away, only the wait ends: another replica answers the next call.
 func (e *Endpoint) TaskResult(ctx context.Context, p shim.Principal, c TaskResultCall, op *wire.Operation, w Waiter) (Told, error) {
 	unknown := InWords(true, "There is no task with this taskId: it is unknown, or it has ended and its result has expired.")
 	id, err := shim.ParseID(c.ID)
@@ -207,7 +204,7 @@ func (e *Endpoint) TaskResult(ctx context.Context, p shim.Principal, c TaskResul
 	within, stop := context.WithTimeout(ctx, c.wait)
 	defer stop()
 	t, err := e.Shim.Find(ctx, p, e.readsTasksOf(), id)
-	if err == nil && t.Upstream != e.Name { // whose own task_result asks what the task asks
+	if err == nil && t.Upstream != e.Name { // the task_result of that upstream asks the task's questions
 		w.Seen, w.Able = nil, nil
 	}
 	if err == nil && !t.Status.Final() && c.wait > 0 && w.questions(t) == nil {
@@ -249,14 +246,14 @@ func (e *Endpoint) readsTasksOf() []string {
 	return names
 }
 
-// Waiter is who waits for a task.
+// Waiter waits for a task.
 type Waiter struct {
-	// Say is told the status message whenever it has changed.
+	// Say is called with each new status message.
 	Say func(string)
-	// Seen is told every state; nil for nobody.
+	// Seen is called with every state; it may be nil.
 	Seen func(shim.Task)
-	// Able are the capabilities of a caller who is asked by the answer; nil for one
-	// who is not.
+	// Able are the capabilities of a caller who is asked by the answer; nil for a caller who is
+	// asked otherwise.
 	Able json.RawMessage
 }
 
@@ -273,11 +270,11 @@ func (w Waiter) questions(t shim.Task) (open []shim.Question) {
 	return open
 }
 
-// errTaskAsks ends the watching of a task that has questions for the one who waits.
+// errTaskAsks ends the watching of a task that has questions for the waiter.
 var errTaskAsks = errors.New("the task asks")
 
-// watchTask follows a task until it has ended, asks something or the time is over, and returns
-// what was last read of it. While the store is away, that is the state before.
+// watchTask follows a task until it has ended, asks something or the time is over, and returns its
+// newest state. While the store is away, that is the state before.
 func (e *Endpoint) watchTask(within context.Context, p shim.Principal, t shim.Task, w Waiter) (shim.Task, error) {
 	within, leave, err := e.Streams.Enter(within)
 	defer leave()
@@ -308,8 +305,8 @@ func (e *Endpoint) watchTask(within context.Context, p shim.Principal, t shim.Ta
 	return t, err
 }
 
-// howItEnded is how a task ended: with its tool's own result, which may be an error of the
-// tool, or in words where there is none.
+// howItEnded is how a task ended: with its tool's own result, which may be an error of the tool, or
+// else in words.
 func howItEnded(t shim.Task) Told {
 	switch {
 	case t.Status == shim.Cancelled:
@@ -326,8 +323,8 @@ func howItEnded(t shim.Task) Told {
 // inSeconds writes a duration as a number of seconds, in JSON and in texts.
 func inSeconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) }
 
-// ProgressTo sends each text that it is given as progress under the client's token;
-// nowhere where there is none. A client that does not take it misses it.
+// ProgressTo sends each text that it is given as progress under the client's token, if there is
+// one. A client that does not read it misses it.
 func ProgressTo(token json.RawMessage, notify func(string, json.RawMessage) error) func(string) {
 	n := 0
 	return func(message string) {
@@ -339,8 +336,8 @@ func ProgressTo(token json.RawMessage, notify func(string, json.RawMessage) erro
 	}
 }
 
-// progressParams are the params of a notification about a task's status message. n
-// rises with each one (protocol.md 2.9).
+// progressParams are the params of a notification about a task's status message. n rises with each
+// one (protocol.md 2.9).
 func progressParams(token json.RawMessage, n int, message string) json.RawMessage {
 	b := append([]byte(`{"progressToken":`), token...)
 	b = append(b, `,"progress":`...)

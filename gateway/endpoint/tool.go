@@ -14,14 +14,13 @@ import (
 	"taskgate/shim"
 )
 
-// CheckTool holds a call against the tool that it names, if the call looks for the tool
-// anyway: at a modern server, and at one that has tasks of its own. It refuses a tool that
-// clients do not see (protocol.md 2.4), and, with taskFirst, one that the server does not
-// list: its task could only fail. Any other unknown tool is for the server to refuse. fits
-// says what else is wrong.
+// CheckTool checks a call against the tool that it names, if the call reads the tool anyway: at a
+// modern server, and at one that has tasks of its own. It refuses a tool that clients do not see
+// (protocol.md 2.4), and, with taskFirst, a tool that the server does not list: its task could only
+// fail. The server refuses any other unknown tool. fits makes further checks.
 //
-// The tools may have changed since they were listed, and the client may know the newer ones:
-// before a call is refused, they are listed again.
+// The tools may have changed since they were listed, and the client may know the newer ones: before
+// a call is refused, they are listed again.
 func (e *Endpoint) CheckTool(ctx context.Context, s shim.Session, server upstream.Server, name string, taskFirst bool, fits func(upstream.Tool) error) error {
 	own, _ := jsonrpc.Get(server.Capabilities, "tasks", "requests", "tools", "call")
 	if server.Era != mcp.Modern && !(taskFirst && jsonrpc.IsObject(own)) {
@@ -31,7 +30,7 @@ func (e *Endpoint) CheckTool(ctx context.Context, s shim.Session, server upstrea
 		tool, _, err := e.Upstream.Tool(ctx, s, name)
 		switch {
 		case err != nil:
-			return nil // where the tools cannot be listed, the call goes as it is
+			return nil // if the tools cannot be listed, the call goes as it is
 		case tool.Invalid != nil && server.Era == mcp.Modern, tool.Missing && taskFirst:
 			return wire.InvalidParams("unknown tool: %s", name)
 		}
@@ -45,8 +44,8 @@ func (e *Endpoint) CheckTool(ctx context.Context, s shim.Session, server upstrea
 	return err
 }
 
-// TaskFirst reports whether a call of a tool becomes a task before it is sent: takes says
-// whether its client takes one, without having asked for one.
+// TaskFirst reports whether a call of a tool becomes a task before it is sent. takes says that its
+// client takes a task that it did not ask for.
 func (e *Endpoint) TaskFirst(tool string, takes bool, c Client) bool {
 	switch e.Config.Tool(tool).Tasks {
 	case config.TasksAlways:
@@ -57,11 +56,11 @@ func (e *Endpoint) TaskFirst(tool string, takes bool, c Client) bool {
 	return false
 }
 
-// relistAge is how old a list may be to be taken for the present one. It keeps a
-// client that sends wrong headers all day from having the tools listed each time.
+// relistAge is the age up to which a list counts as the present one. A client that always sends
+// wrong headers has the tools listed once in that time.
 const relistAge = time.Second
 
-// relist remembers when the tools were last listed for the sake of a mismatch.
+// relist remembers when the tools were last listed because of a mismatch.
 type relist struct {
 	mu   sync.Mutex
 	last time.Time
