@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Auth says who may call, in exactly one way. A request that this way refuses is
-// refused: no other way is tried. Without it everybody who can connect is served, as
-// nobody in particular: a task's id is then what gives access to it.
+// Auth says who may call, in exactly one way. A request that this way refuses is refused: no other
+// way is tried. Without an Auth everybody who can connect is served anonymously: the id of a task
+// then gives access to it.
 type Auth struct {
 	// Keys are the bearer keys that let a client in, by the header
 	// "Authorization: Bearer KEY", each as PRINCIPAL:HASH. The principal owns the tasks and
@@ -62,7 +62,7 @@ const (
 // BearerKeyForm is the form of a BearerKey, as a regular expression.
 const BearerKeyForm = "^" + principalForm + ":" + hashForm + "$"
 
-// Parts returns who calls with the key, and its hash in hexadecimal digits.
+// Parts returns the principal of the key, and the key's hash in hexadecimal digits.
 func (k BearerKey) Parts() (principal, hash string) {
 	principal, hash, _ = strings.Cut(string(k), ":")
 	return principal, hash
@@ -86,7 +86,7 @@ type JWT struct {
 	Scopes []string `yaml:"scopes"`
 }
 
-// TrustedHeader says which header of whom is believed.
+// TrustedHeader says which header of which addresses is believed.
 type TrustedHeader struct {
 	// Name is the header that names the caller.
 	Name string `yaml:"name" required:"true"`
@@ -99,7 +99,7 @@ type TrustedHeader struct {
 
 func (a *UpstreamAuth) seed(any) { *a = UpstreamAuth{Anonymous: Off} }
 
-// Required reports whether somebody asks who a client is: the gateway, or the server.
+// Required reports whether callers have to sign in, at the gateway or at the server.
 func (a Auth) Required() bool {
 	return len(a.Keys) > 0 || a.JWT != nil || a.Passthrough != nil || a.TrustedHeader != nil
 }
@@ -121,8 +121,8 @@ func (c *Config) Hosts() []string {
 	return hosts
 }
 
-// Audiences are those of a list that a token for an upstream may be meant for: all but the addresses
-// of other upstreams.
+// Audiences are the entries of a list that a token for an upstream may be meant for: all but the
+// addresses of other upstreams.
 func (c *Config) Audiences(u *Upstream, list []string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(audience string) bool {
 		return audience != c.PublicURL+u.Path && slices.ContainsFunc(c.Upstreams, func(other *Upstream) bool {
@@ -160,13 +160,12 @@ func HashKey(key string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// hashOfNothing is what hashing gives where a key was to come from a variable or
-// a file, and neither held anything.
+// hashOfNothing is the hash of an empty key, as from an empty variable or file.
 const hashOfNothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
-// Passthrough lets the server itself say who may call: the header Authorization of a request
-// goes on to the server with that request. The gateway verifies tokens only to know whose task
-// is whose. It needs public_url and, where the store is a Redis, state_keys.
+// Passthrough lets the server itself say who may call: the header Authorization of a request goes on
+// to the server with that request. The gateway verifies tokens only to know whose task is whose. It
+// needs public_url and, with a Redis as the store, state_keys.
 type Passthrough struct {
 	// Unverified says what becomes of callers whose token cannot be verified: token gives them
 	// tasks that belong to the token, and are lost to them with its refresh; block lets

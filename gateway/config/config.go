@@ -1,32 +1,26 @@
-// Package config is taskgate's configuration: its keys, their defaults, and
-// what makes a file right or wrong.
+// Package config is taskgate's configuration: its keys, their defaults, and the checks of a file.
 //
-// The doc comments of the struct fields below are the manual. The schema that
-// editors use (config.schema.json) is generated from them, and a test keeps
-// config.example.yaml in step with them.
+// The doc comments of the struct fields below are the manual. The schema that editors use (config.schema.json)
+// is generated from them, and a test keeps config.example.yaml in step with them.
 //
 // # The file
 //
-// A file is one YAML document whose keys are those of [Config]. Unknown and
-// repeated keys are mistakes, and [Load] reports every mistake of a file at
-// once with its position, so that one round of editing is enough.
+// A file is one YAML document whose keys are those of [Config]. Unknown and repeated keys are mistakes, and
+// [Load] reports every mistake of a file at once with its position, so that one round of editing is enough.
 //
 // # Variables
 //
-// ${NAME} and ${NAME:-default} are replaced in values, never in keys, and only
-// after the YAML is parsed: whatever a variable holds, it cannot change the
-// structure of the file. Without a default an unset variable is a mistake; the
-// default also stands in for a variable that is set but empty. $$ is a single
-// dollar sign, and a dollar sign before anything else stands for itself. In
-// flow style ({a: b}) a value with a variable must be quoted.
+// ${NAME} and ${NAME:-default} are replaced in values only, after the YAML is parsed, so the value of a
+// variable cannot change the structure of the file. An unset variable needs a default; the default also stands
+// in for a variable that is set but empty. $$ is a single dollar sign, and a dollar sign before anything else
+// stands for itself. In flow style ({a: b}) a value with a variable must be quoted.
 //
-// ${file:PATH} is replaced by what a file holds, without the line breaks at its
-// end. The path is relative to the configuration file.
+// ${file:PATH} is replaced by the content of a file, without the line breaks at its end. The path is relative
+// to the configuration file.
 //
 // # Values
 //
-// Durations are written as in Go (300ms, 5s, 1h30m), sizes as whole bytes or
-// with KiB, MiB or GiB.
+// Durations are written as in Go (300ms, 5s, 1h30m), sizes as whole bytes or with KiB, MiB or GiB.
 package config
 
 import (
@@ -42,9 +36,8 @@ import (
 
 //go:generate go run taskgate/internal/configschema
 
-// Config is one configuration. Make one with [Load], [Parse], [FromFlags] or
-// [Default], which fill in every default; its fields are plain values that
-// nothing changes afterwards, so it may be read from any goroutine.
+// Config is one configuration. [Load], [Parse], [FromFlags] and [Default] make one with every default filled
+// in. It is constant afterwards, so it may be read from any goroutine.
 type Config struct {
 	// Listen is the TCP address to serve on, as host:port. An empty host means
 	// every interface, port 0 any free port.
@@ -200,41 +193,36 @@ type Config struct {
 	Fixed `yaml:"-"`
 }
 
-// Fixed are times and bounds that are the same for every deployment. Whoever makes a Config by hand, as
-// tests do, may change them.
+// Fixed are times and bounds that are the same for every deployment. Code that makes a Config by hand, as tests
+// do, may change them.
 type Fixed struct {
-	// StoreTimeout is how long a request waits for the store, for all that it
-	// needs of it together, before its client is told that the store is
-	// unavailable, or its call goes on without becoming a task. After no answer
-	// for a third of it the store is away, and nobody waits until it answers again.
+	// StoreTimeout is how long a request waits for the store, for all that it needs of it together, before its
+	// client is told that the store is unavailable, or its call goes on without becoming a task. A store that
+	// does not answer for a third of it is away, and requests stop waiting until it answers again.
 	StoreTimeout time.Duration
 
-	// MaxCalls is how many requests each replica has in flight that wait for a server
-	// or for a task, those included whose client has gone. One more is refused with
-	// 503. Requests that make room, such as those that cancel or answer, are not
-	// counted. 0 is any number.
+	// MaxCalls bounds the requests in flight on each replica that wait for a server or for a task, those
+	// included whose client has gone. A further one is refused with 503. Requests that make room, such as those
+	// that cancel or answer, are not counted. 0 is any number.
 	MaxCalls int
 
-	// KeepAlive is the silence after which an answer that was to be JSON
-	// becomes an event stream, and the interval of the comments that keep an
-	// event stream open.
+	// KeepAlive is the silence after which an answer that was to be JSON becomes an event stream, and the
+	// interval of the comments that keep an event stream open.
 	KeepAlive time.Duration
 
-	// MaxSessions is how many such client sessions may exist at a time. A new one
-	// beyond it is refused with 503.
+	// MaxSessions bounds the client sessions of the 2025 protocol versions. A further one is refused with 503.
 	MaxSessions int
 
-	// SessionIdle is how long a client session of the 2025 protocol versions
-	// is kept without any request or open stream.
+	// SessionIdle is how long such a session is kept without any request or open stream.
 	SessionIdle time.Duration
 }
 
-// DefaultFixed returns the values that hold.
+// DefaultFixed returns the values of production.
 func DefaultFixed() Fixed {
 	return Fixed{StoreTimeout: 3 * time.Second, MaxCalls: 10_000, KeepAlive: 15 * time.Second, MaxSessions: 10_000, SessionIdle: time.Hour}
 }
 
-// The values of audit that name no file.
+// The values of audit that are no file names.
 const (
 	AuditStdout = "stdout"
 	AuditOTel   = "otel"
@@ -250,15 +238,15 @@ type Log struct {
 	Format LogFormat `yaml:"format"`
 }
 
-// StoreEmbedded is the Store in the memory of the process, and StoreFile the one in a folder of
-// its own. storeFolder begins one in a folder that is named.
+// StoreEmbedded is the Store in the memory of the process, and StoreFile the one in a folder of its own.
+// storeFolder begins the name of a folder.
 const (
 	StoreEmbedded = "embedded"
 	StoreFile     = "file"
 	storeFolder   = StoreFile + ":"
 )
 
-// OwnsStore reports whether no other process shares the store.
+// OwnsStore reports whether this process alone has the store.
 func (c *Config) OwnsStore() bool {
 	_, named := c.StoreFolder()
 	return named || c.Store == StoreFile || c.Store == StoreEmbedded
@@ -272,8 +260,7 @@ func (c *Config) StoreFolder() (path string, named bool) {
 // WithStoreFolder names the folder of the store.
 func (c *Config) WithStoreFolder(path string) { c.Store = storeFolder + path }
 
-// Default returns the configuration of an empty file: every default, and no
-// upstream yet.
+// Default returns the configuration of an empty file: every default, and no upstream yet.
 func Default() *Config {
 	return &Config{
 
@@ -302,8 +289,8 @@ func Default() *Config {
 	}
 }
 
-// LargestCall is how many bytes the largest call needs that the limits allow: its request
-// and its answer, with room to see their ends.
+// LargestCall is the number of bytes that the largest allowed call needs: its request and its answer, with room
+// to see their ends.
 func (c *Config) LargestCall() Size {
 	var answer Size
 	for _, u := range c.Upstreams {
@@ -314,9 +301,8 @@ func (c *Config) LargestCall() Size {
 	return c.MaxBody + answer + 8*KiB
 }
 
-// FromFlags returns the defaults with one upstream, named "mcp" and served at
-// /mcp: what "taskgate serve --upstream URL" runs. The URL is checked by
-// [Config.Validate], not here.
+// FromFlags returns the defaults with one upstream, named "mcp" and served at /mcp: the configuration of
+// "taskgate serve --upstream URL". [Config.Validate] checks the URL.
 func FromFlags(upstreamURL string) *Config {
 	c := Default()
 	u := NewUpstream("mcp", upstreamURL)
@@ -325,14 +311,14 @@ func FromFlags(upstreamURL string) *Config {
 	return c
 }
 
-// changeable are the keys that a running process takes over. Each other one is read at the start alone.
+// changeable are the keys that a running process takes over. All others are read at the start only.
 var changeable = []string{
 	"drain_delay", "drain_timeout", "public_url", "auth", "allowed_origins", "allowed_hosts", "max_body", "max_calls_per_owner",
 	"rate", "progress_keep_alive", "max_sessions_per_owner", "resume_after", "upstreams",
 }
 
-// Over returns the configuration as a process can take it over that runs with old: keys that are
-// only read at the start have their old values. restart are those of them that differ.
+// Over returns the configuration as a process that runs with old can take it over: keys that are only read at
+// the start keep their old values. restart are those of them that differ.
 func (c *Config) Over(old *Config) (next *Config, restart []string) {
 	merged := *c
 	from, to := reflect.ValueOf(old).Elem(), reflect.ValueOf(&merged).Elem()
@@ -347,8 +333,9 @@ func (c *Config) Over(old *Config) (next *Config, restart []string) {
 	return &merged, restart
 }
 
-// Hash names the configuration, with what the files of upstreams hold: two that differ have two
-// hashes, on all replicas the same. Where a replica listens is no part of it. It shows nothing of what is in it.
+// Hash names the configuration, with the content of the files of upstreams: different configurations have
+// different hashes, which are the same on all replicas. It leaves out the addresses on which a replica listens,
+// and reveals no values.
 func (c *Config) Hash() string {
 	h := sha256.New()
 	for _, u := range c.Upstreams {

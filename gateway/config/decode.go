@@ -13,22 +13,22 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// decoder fills a Config from a YAML tree. The YAML package could do that, but
-// its messages speak of Go types, it knows neither variables nor near misses,
-// and it stops telling where a value came from; semantic checks need that.
+// decoder fills a Config from a YAML tree. The YAML package could do that, but its messages speak
+// of Go types, it knows neither variables nor near misses, and it loses the positions of values,
+// which semantic checks need.
 type decoder struct {
 	*source
 	env lookup
 }
 
-// seeder is a type whose values begin with defaults of their own; parent
-// points to the struct that holds the list they are in.
+// seeder is a type whose values begin with defaults of their own; parent points to the struct that
+// holds the list they are in.
 type seeder interface{ seed(parent any) }
 
 // enum is a type with a fixed set of values.
 type enum interface{ Values() []string }
 
-// decodeValue decodes one node into v, which is left alone if the node is wrong.
+// decodeValue decodes one node into v; a wrong node leaves v as it is.
 func (d *decoder) decodeValue(n *yaml.Node, path string, v reflect.Value, parent any) {
 	n = resolveAlias(n)
 	switch {
@@ -51,8 +51,8 @@ func (d *decoder) decodeValue(n *yaml.Node, path string, v reflect.Value, parent
 	}
 }
 
-// decodeMapping decodes into a struct. Fields are filled in the order of the struct,
-// not of the file, because entries of tools begin as copies of defaults.
+// decodeMapping decodes into a struct. It fills fields in the order of the struct, because entries
+// of tools begin as copies of defaults.
 func (d *decoder) decodeMapping(n *yaml.Node, path string, v reflect.Value, parent any) {
 	if n.Kind != yaml.MappingNode {
 		d.addAt(n, path, "expected keys, found "+describeNode(n))
@@ -84,8 +84,8 @@ func (d *decoder) decodeMapping(n *yaml.Node, path string, v reflect.Value, pare
 	}
 }
 
-// readEntries returns the keys of a mapping with those it merges in (<<), and
-// reports keys that are repeated or no plain text.
+// readEntries returns the keys of a mapping with those it merges in (<<), and reports keys that are
+// repeated or not plain text.
 func (d *decoder) readEntries(n *yaml.Node, path string) map[string]place {
 	found := map[string]place{}
 	var merged []*yaml.Node
@@ -97,7 +97,7 @@ func (d *decoder) readEntries(n *yaml.Node, path string) map[string]place {
 		case k.Kind != yaml.ScalarNode:
 			d.addAt(k, "", "a key must be plain text, found "+describeNode(k))
 		case twice:
-			// No path: the first one may still be judged.
+			// Without a path the first one may still be judged.
 			d.addAt(k, "", fmt.Sprintf("key %q is already given on line %d", clipText(k.Value), before.key.Line))
 		default:
 			found[k.Value] = place{k, v}
@@ -108,8 +108,8 @@ func (d *decoder) readEntries(n *yaml.Node, path string) map[string]place {
 	return found
 }
 
-// mergeKeys adds the keys of merged mappings that are not there yet. A mapping
-// counts once, however often and however circularly it is referred to.
+// mergeKeys adds the missing keys of merged mappings. Each mapping counts once, also in a circle of
+// references.
 func (d *decoder) mergeKeys(into map[string]place, from []*yaml.Node, seen map[*yaml.Node]bool) {
 	for _, n := range from {
 		n = resolveAlias(n)
@@ -191,8 +191,8 @@ func (d *decoder) decodeScalar(n *yaml.Node, path string, v reflect.Value) {
 		return
 	}
 	if mistake := setText(v, text); mistake != "" {
-		// What a variable holds may be a secret that was put in the wrong
-		// place; the text of the file is all that is shown.
+		// The value of a variable may be a secret in the wrong place, so only the text of the file
+		// is shown.
 		d.addAt(n, path, strconv.Quote(clipText(n.Value))+" is "+mistake)
 	}
 }

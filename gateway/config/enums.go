@@ -5,7 +5,7 @@ type TaskMode string
 
 // The values of tasks.
 const (
-	TasksNever    TaskMode = "never"    // the call blocks, as it did without the gateway
+	TasksNever    TaskMode = "never"    // the call blocks, as without the gateway
 	TasksAuto     TaskMode = "auto"     // when it outlasts its grace or asks for input
 	TasksAlways   TaskMode = "always"   // at once, for clients that can take tasks
 	TasksRequired TaskMode = "required" // at once, and other clients are refused
@@ -39,7 +39,7 @@ const (
 // Values lists the modes in the order of the manual.
 func (RecoverMode) Values() []string { return []string{"fail", "retry"} }
 
-// EarlyMode says what a question of a server does that comes before there is a task.
+// EarlyMode says what a server's question does that comes before there is a task.
 type EarlyMode string
 
 // The values of early_input.
@@ -56,7 +56,7 @@ type Era string
 
 // The values of era.
 const (
-	EraAuto   Era = "auto"   // that of the client where the server speaks it
+	EraAuto   Era = "auto"   // that of the client if the server speaks it
 	EraLegacy Era = "legacy" // initialize and sessions
 	EraModern Era = "modern" // 2026-07-28 and its like
 )
@@ -82,9 +82,9 @@ type UpstreamTasks string
 
 // The values of upstream_tasks.
 const (
-	UpstreamTasksAuto   UpstreamTasks = "auto"   // where a tool needs one
+	UpstreamTasksAuto   UpstreamTasks = "auto"   // for tools that need one
 	UpstreamTasksAlways UpstreamTasks = "always" // for every tool that can be called so
-	UpstreamTasksNever  UpstreamTasks = "never"  // for none
+	UpstreamTasksNever  UpstreamTasks = "never"  // for no tool
 )
 
 // Values lists the choices in the order of the manual.

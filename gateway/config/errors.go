@@ -10,15 +10,15 @@ import (
 // Error is one mistake in a configuration.
 type Error struct {
 	File    string // the file as named by the caller; empty if there is none
-	Line    int    // counted from 1; 0 if the mistake has no place in a file
+	Line    int    // counted from 1; 0 for a mistake without a place in a file
 	Column  int    // in characters, counted from 1
 	Path    string // the key concerned, like upstreams[0].tools[2].ttl; may be empty
-	Message string // what is wrong, and what would be right; holds no secret
-	Source  string // the line of the file, variables not replaced, without what may be a secret; may be empty
+	Message string // what is wrong, and what would be right; without secrets
+	Source  string // the line of the file with its variables, without possible secrets; may be empty
 }
 
-// Error returns FILE:LINE:COLUMN: message, followed by the line and a caret
-// below the column. Without a file it is the key and the message.
+// Error returns FILE:LINE:COLUMN: message, followed by the line and a caret below the column.
+// Without a file it is the key and the message.
 func (e *Error) Error() string {
 	if e.Line == 0 {
 		return strings.TrimPrefix(e.Path+": "+e.Message, ": ")
@@ -31,9 +31,8 @@ func (e *Error) Error() string {
 	return head + "\n    " + text + "\n    " + pad + "^"
 }
 
-// cutExcerpt cuts a very long line down to the part around the column and returns
-// with it what to print before the caret. Tabs stay tabs, so that the caret
-// stands below its column whatever a tab is worth.
+// cutExcerpt cuts a very long line down to the part around the column, and returns the text before
+// the caret as pad. Tabs stay tabs, so that the caret stands below its column at any tab width.
 func cutExcerpt(line string, column int) (text, pad string) {
 	const before, width = 100, 160
 	r := []rune(line)
@@ -72,8 +71,8 @@ func (e *Errors) Unwrap() []error {
 	return all
 }
 
-// asError sorts the mistakes and drops repetitions, which an anchor used twice
-// would cause. It returns nil, an error without a type, if there is none.
+// asError sorts the mistakes and drops repetitions, which an anchor used twice would cause. Without
+// mistakes it returns an untyped nil.
 func asError(list []*Error) error {
 	if len(list) == 0 {
 		return nil
@@ -86,16 +85,15 @@ func asError(list []*Error) error {
 	})}
 }
 
-// problem is a mistake in what a configuration means, as opposed to how its
-// file is written. The first path is the key at fault; the others are keys it
-// depends on, and where to point if the file leaves the first one out.
+// problem is a mistake in the meaning of a configuration, as opposed to its syntax. The first path
+// is the key at fault; the others are keys that it depends on, and the places to show if the file
+// leaves the first one out.
 type problem struct {
 	paths   []string
 	message string
-	onKey   bool // the key itself is at fault, not its value
+	onKey   bool // the key itself is at fault
 }
 
-// problems collects what the checks find.
 type problems []problem
 
 func (p *problems) add(path, format string, args ...any) {

@@ -8,23 +8,23 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// secretPath are the keys whose values may hold a credential. The hash of a key
-// is one as well: somebody may have put the key itself there.
+// secretPath are the keys whose values may hold a credential. The hash of a key is one as well: its
+// place may hold the key itself.
 var secretPath = regexp.MustCompile(`^store$|\.url$|\.headers\.|\.env\.|\.args\[|\.jwks_url$|\.issuer$|^state_keys\[|\.client_secret$|\.keys\[`)
 
-// noteScalar notes a scalar at a key of the configuration, or that key. It is shown with a mistake
-// unless it may hold a credential.
+// noteScalar notes a scalar at a key of the configuration, or that key. A mistake shows it unless
+// it may hold a credential.
 func (s *source) noteScalar(n *yaml.Node, path string) {
 	if secretPath.MatchString(path) {
-		s.plain[n] = false // also where an alias stands for it elsewhere
+		s.plain[n] = false // also for an alias elsewhere
 	} else if _, known := s.plain[n]; !known {
 		s.plain[n] = true
 	}
 }
 
-// addExcerpts adds their lines to the mistakes, with asterisks for all that may be a credential.
-// What stands at an unknown key may be one, and so may a comment. A line of which nothing is
-// known is not shown: it could not be parsed, or goes on with what began above it.
+// addExcerpts adds their lines to the mistakes, with asterisks for possible credentials. The value
+// of an unknown key may be one, and so may a comment. A line without known scalars is left out: it
+// is outside of the parsed part, or goes on with something from above.
 func (s *source) addExcerpts(root *yaml.Node) {
 	lines := map[int][]*yaml.Node{}
 	collectScalars(root, lines)
@@ -48,7 +48,7 @@ func collectScalars(n *yaml.Node, lines map[int][]*yaml.Node) {
 	}
 }
 
-// maskLine is a line with what begins on it, in order. Each lasts until the next one.
+// maskLine is a line with the scalars that begin on it, in order. Each lasts until the next one.
 func (s *source) maskLine(line int, nodes []*yaml.Node) string {
 	text := []rune(s.lineAt(line))
 	column := func(i int) int {
@@ -58,7 +58,7 @@ func (s *source) maskLine(line int, nodes []*yaml.Node) string {
 		return min(max(nodes[i].Column-1, 0), len(text))
 	}
 	if before := text[:column(0)]; strings.Trim(string(before), " \t-{[") != "" {
-		maskText(before) // the end of what began above
+		maskText(before) // the end of a scalar from above
 	}
 	for i, n := range nodes {
 		part := text[column(i):max(column(i), column(i+1))]
@@ -72,7 +72,6 @@ func (s *source) maskLine(line int, nodes []*yaml.Node) string {
 	return string(text)
 }
 
-// maskText leaves only the spaces of a text.
 func maskText(text []rune) {
 	for i, c := range text {
 		if c != ' ' && c != '\t' {

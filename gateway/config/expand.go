@@ -9,12 +9,12 @@ import (
 // lookup finds an environment variable; os.LookupEnv is one.
 type lookup func(name string) (value string, set bool)
 
-// variable is what may stand between the braces.
+// variable is the form of the text between the braces.
 var variable = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*)(:-(.*))?$`)
 
 // expandValue replaces ${NAME}, ${NAME:-default}, ${file:PATH} and $$ in a value; relative paths begin at
-// dir. What a variable or a file holds is not looked at again. Mistakes are all reported; they name
-// variables and files, and never what those hold.
+// dir. Replaced text is final. It reports all mistakes; they name variables and files, and keep the
+// values secret.
 func expandValue(s string, env lookup, dir string) (value string, mistakes []string) {
 	var b strings.Builder
 	for {
@@ -47,7 +47,7 @@ func expandValue(s string, env lookup, dir string) (value string, mistakes []str
 	}
 }
 
-// replaceVariable returns what stands for ${inner}.
+// replaceVariable returns the value of ${inner}.
 func replaceVariable(inner string, env lookup, dir string) (value, mistake string) {
 	if path, is := strings.CutPrefix(inner, "file:"); is {
 		v, err := readSecretFile(dir, path)

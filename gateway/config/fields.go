@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// checkFields checks each key of a struct against its tags (min, max, pattern,
-// required) and its type. Lists and the structs of lists are left to others.
+// checkFields checks each key of a struct against its tags (min, max, pattern, required) and its
+// type. Other checks handle lists and the structs in them.
 func (p *problems) checkFields(at string, structure any) {
 	v := reflect.ValueOf(structure).Elem()
 	for _, k := range keysOf(v.Type()) {
@@ -33,7 +33,6 @@ func (p *problems) checkRule(at string, r *Rule, defaults Tool) {
 	}
 }
 
-// checkField checks one scalar.
 func (p *problems) checkField(at string, k key, f reflect.Value) {
 	if f.Kind() == reflect.String {
 		p.checkText(at, k, f)

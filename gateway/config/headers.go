@@ -9,7 +9,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Why a header cannot be configured.
+// The reasons why a header cannot be configured.
 const (
 	ofConnection = "belongs to the connection, which the gateway manages"
 	ofProtocol   = "is part of the protocol and set by the gateway for each request"
@@ -18,8 +18,8 @@ const (
 	ofRepeats    = "would make the HTTP client repeat calls that may already have run"
 )
 
-// reserved are the headers that cannot be configured, in canonical form. All
-// that begin with Mcp- are reserved as well.
+// reserved are the headers that cannot be configured, in canonical form. All headers that begin
+// with Mcp- are reserved as well.
 var reserved = map[string]string{
 	"Connection":          ofConnection,
 	"Content-Length":      ofConnection,
@@ -45,7 +45,7 @@ var reserved = map[string]string{
 	"X-Idempotency-Key":   ofRepeats,
 }
 
-// reservedFor is why a header cannot be configured; "" where it can.
+// reservedFor is why a header cannot be configured; "" if it can.
 func reservedFor(name string) string {
 	key := canonicalURL(name)
 	if strings.HasPrefix(key, "Mcp-") {
@@ -54,7 +54,7 @@ func reservedFor(name string) string {
 	return reserved[key]
 }
 
-// checkHeaders checks the headers of an upstream; values are never quoted.
+// checkHeaders checks the headers of an upstream; it never quotes their values.
 func (p *problems) checkHeaders(at string, headers map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		reason := reservedFor(name)

@@ -9,9 +9,9 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Load reads the configuration in a file, with variables from the process's
-// environment. If the file has mistakes the error is an [*Errors] with all of
-// them; if it cannot be read, the error of the file system.
+// Load reads the configuration in a file, with variables from the process's environment. For a file
+// with mistakes the error is an [*Errors] with all of them; for an unreadable file, the error of
+// the file system.
 func Load(path string) (*Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -20,9 +20,8 @@ func Load(path string) (*Config, error) {
 	return Parse(path, data, os.LookupEnv)
 }
 
-// Parse is [Load] for data that is already read. The filename is used in
-// messages, and its directory is where relative paths start;
-// getenv looks variables up like [os.LookupEnv]. An error is an [*Errors].
+// Parse is [Load] for data that is already read. Messages use the filename, and relative paths
+// start at its directory; getenv looks variables up like [os.LookupEnv]. An error is an [*Errors].
 func Parse(filename string, data []byte, getenv func(string) (string, bool)) (*Config, error) {
 	s := newSource(filename, data)
 	root, whole := s.parseDocument(data)
@@ -41,8 +40,8 @@ func Parse(filename string, data []byte, getenv func(string) (string, bool)) (*C
 	return nil, asError(s.list)
 }
 
-// readConfig turns the tree of a file into a configuration and adds what is wrong
-// with it to the source's mistakes.
+// readConfig turns the tree of a file into a configuration and adds its mistakes to those of the
+// source.
 func (s *source) readConfig(root *yaml.Node, whole bool, env lookup) *Config {
 	c := Default()
 	d := &decoder{source: s, env: env}
@@ -55,8 +54,8 @@ func (s *source) readConfig(root *yaml.Node, whole bool, env lookup) *Config {
 		s.checkAuth("admin_auth", c.AdminAuth)
 	}
 	for _, p := range c.problems() {
-		// What is missing from the lines above a syntax error may well stand
-		// below it, as may the value of the last key.
+		// A key that is missing above a syntax error may stand below it, as may the value of the
+		// last key.
 		if whole || s.hasPath(p.paths) {
 			s.addProblem(p)
 		}
@@ -64,8 +63,8 @@ func (s *source) readConfig(root *yaml.Node, whole bool, env lookup) *Config {
 	return c
 }
 
-// fillPaths gives upstreams without a path the default one, which follows from
-// the name and so cannot be seeded.
+// fillPaths gives upstreams without a path the default one. It follows from the name, so it cannot
+// be seeded.
 func (c *Config) fillPaths() {
 	for _, u := range c.Upstreams {
 		if u.Path == "" {

@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// resolveAlias follows aliases to what they stand for.
+// resolveAlias follows aliases to their node.
 func resolveAlias(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -16,7 +16,7 @@ func resolveAlias(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// isNull reports whether nothing was written where a value belongs.
+// isNull reports whether a value was left empty.
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
 
 // describeNode says what a node is, for "found …".

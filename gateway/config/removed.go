@@ -2,9 +2,9 @@ package config
 
 import "reflect"
 
-// removed are the keys that earlier builds had and this one has not, by the type of the mapping that
-// they were in, with what to do about them. A file that has one was written for another version:
-// to ignore it would change what the file means without a word.
+// removed are the keys of earlier builds that this one lacks, by the type of the mapping that they
+// were in, with what to do about them. A file with such a key was written for another version:
+// ignoring the key would change the file's meaning silently.
 var removed = map[string]string{
 	"Config.bytes_wait":            nowFixed("1m"),
 	"Config.client_timeout":        nowFixed("30s"),
@@ -82,18 +82,18 @@ var removed = map[string]string{
 	"ClientTLS.server_name": "a certificate has to have the host of the URL; delete the line",
 }
 
-// hadKeys says of keys that were mappings in earlier builds, by their paths, how they are written now.
+// hadKeys says how keys that were mappings in earlier builds are written now, by their paths.
 var hadKeys = map[string]string{
 	"rate": " (requests and burst were removed: write the number of requests, which is the burst as well)",
 }
 
-// nowFixed says of a removed key that nobody has to set it.
+// nowFixed says of a removed key that it has a fixed value.
 func nowFixed(value string) string { return "it is " + value + " now; delete the line" }
 
-// fromFile says of a removed key that named a file how the key for the value names it.
+// fromFile says of a removed key for a file how the key for the value names the file.
 func fromFile(key string) string { return "write the file into " + key + ", as \"${file:PATH}\"" }
 
-// removedFrom returns what to do about a key that a struct had, or one that it inlines.
+// removedFrom returns what to do about a key that a struct had, or a struct that it inlines.
 func removedFrom(t reflect.Type, name string) (advice string, had bool) {
 	if advice, had = removed[t.Name()+"."+name]; had {
 		return advice, true

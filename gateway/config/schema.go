@@ -11,7 +11,7 @@ import (
 //go:embed schema.json
 var schema []byte
 
-// Schema returns the JSON Schema (2020-12) of the configuration file, for
-// editors. It describes each file that loads, though not every mistake: what
-// depends on several keys or on the environment is left to [Load].
+// Schema returns the JSON Schema (2020-12) of the configuration file, for editors. It describes
+// each file that loads, though not every mistake: [Load] checks rules over several keys and the
+// environment.
 func Schema() []byte { return slices.Clone(schema) }

@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// maxSecret bounds what is read for ${file:PATH}, in bytes.
+// maxSecret bounds a file of ${file:PATH}, in bytes.
 const maxSecret = 64 << 10
 
 // nameHeaders brings header names into canonical form.
@@ -24,8 +24,8 @@ func (s *source) nameHeaders(c *Config) {
 	}
 }
 
-// canonicalHeaders returns a copy with canonical names, never nil, and reports
-// names that are the same but for their case.
+// canonicalHeaders returns a copy with canonical names, never nil, and reports names that differ in
+// case only.
 func (s *source) canonicalHeaders(at string, headers map[string]string) map[string]string {
 	out := make(map[string]string, len(headers))
 	for _, name := range s.inOrder(at, headers) {
@@ -54,8 +54,8 @@ func (s *source) inOrder(at string, headers map[string]string) []string {
 
 func canonicalURL(header string) string { return textproto.CanonicalMIMEHeaderKey(header) }
 
-// readSecretFile reads a small regular file and drops the line breaks at its
-// end, which editors and "echo" add.
+// readSecretFile reads a small regular file and drops the line breaks at its end, which editors and
+// "echo" add.
 func readSecretFile(dir, name string) (string, error) {
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(dir, name)
@@ -85,8 +85,8 @@ func readSecretFile(dir, name string) (string, error) {
 	return text, nil
 }
 
-// dropPath drops the path from an error of the file system: the line that is
-// shown has it, unless it came from a variable and is nobody's business.
+// dropPath drops the path from an error of the file system: the shown line has it, unless it came
+// from a variable and stays private.
 func dropPath(err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {

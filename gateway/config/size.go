@@ -18,13 +18,13 @@ const (
 	GiB Size = 1 << 30
 )
 
-// sizeUnits is ordered from the largest, so that String picks the shortest.
+// sizeUnits begins with the largest, so that String picks the shortest text.
 var sizeUnits = []struct {
 	name string
 	size Size
 }{{"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB}}
 
-// errSize names the accepted form and deliberately not the value.
+// errSize names the accepted form, and leaves out the value by intent.
 var errSize = errors.New("not a size: write whole bytes, or a number with KiB, MiB or GiB, such as 4MiB")
 
 // String returns the size in its largest whole unit: 4MiB, 1500.
@@ -37,11 +37,10 @@ func (s Size) String() string {
 	return strconv.FormatInt(int64(s), 10)
 }
 
-// MarshalText returns the form that a file uses. It never fails.
+// MarshalText returns the form that a file uses. Its error is always nil.
 func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads the form that a file uses. The error says what is
-// accepted and does not repeat the text.
+// UnmarshalText reads the form that a file uses. The error says what is accepted, without the text.
 func (s *Size) UnmarshalText(text []byte) error {
 	digits, unit := string(text), Size(1)
 	for _, u := range sizeUnits {

@@ -10,14 +10,13 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// source is a file being read: its text, where each key of it stands, and the
-// mistakes found so far.
+// source is a file that is read: its text, the places of its keys, and the mistakes found so far.
 type source struct {
 	name  string
 	lines []string
 	at    map[string]place    // by the path of the key
 	bad   map[string]bool     // paths that already have a mistake
-	plain map[*yaml.Node]bool // what is known to be no secret: known keys, and most of their values
+	plain map[*yaml.Node]bool // true for what cannot be a secret: known keys, and most of their values
 	list  []*Error
 }
 
@@ -59,8 +58,8 @@ func (s *source) addAt(n *yaml.Node, path, message string) {
 	s.addMistake(n.Line, n.Column, path, message)
 }
 
-// addProblem reports what Validate found, unless it follows from a mistake
-// that is reported already: a value that could not be read is not also missing.
+// addProblem reports a result of Validate, unless it follows from a reported mistake: an unreadable
+// value is not also missing.
 func (s *source) addProblem(p problem) {
 	for _, path := range p.paths {
 		if s.isBad(path) {
@@ -75,7 +74,7 @@ func (s *source) addProblem(p problem) {
 	s.addMistake(line, column, p.paths[0], p.message)
 }
 
-// isBad reports whether the path, or something around it, has a mistake.
+// isBad reports whether the path, or a key around it, has a mistake.
 func (s *source) isBad(path string) bool {
 	for ; path != ""; path = parentPath(path) {
 		if s.bad[path] {
@@ -90,8 +89,8 @@ func (s *source) hasPath(paths []string) bool {
 	return slices.ContainsFunc(paths, func(p string) bool { at, ok := s.at[p]; return ok && !isNull(at.value) })
 }
 
-// findPlace returns where to show a problem: the first of the paths that the file
-// has, else the nearest key around the first path.
+// findPlace returns where to show a problem: the first of the paths that the file has, else the
+// nearest key around the first path.
 func (s *source) findPlace(paths []string) place {
 	for _, path := range paths {
 		if p, ok := s.at[path]; ok {
@@ -106,7 +105,7 @@ func (s *source) findPlace(paths []string) place {
 	return place{value: &yaml.Node{Line: 1, Column: 1}}
 }
 
-// bestPosition prefers a value that is on a line with its key, and else the key.
+// bestPosition is that of a value on the line of its key, and else that of the key.
 func (p place) bestPosition() (line, column int) {
 	if p.key != nil && (p.value.Kind != yaml.ScalarNode || p.value.Line != p.key.Line || isNull(p.value)) {
 		return p.key.Line, p.key.Column
@@ -114,14 +113,13 @@ func (p place) bestPosition() (line, column int) {
 	return p.value.Line, p.value.Column
 }
 
-// parentPath cuts the last key or index off a path.
 func parentPath(path string) string {
 	return path[:max(strings.LastIndexAny(path, ".["), 0)]
 }
 
-// parseDocument parses the file's one document. A syntax error ends the tree, but
-// what stands before it is returned all the same, so that its mistakes can be
-// reported in the same round; whole says whether the tree is the whole file.
+// parseDocument parses the file's one document. A syntax error ends the tree, but the part before
+// it is returned all the same, so that its mistakes are reported in the same round; whole says
+// whether the tree is the whole file.
 func (s *source) parseDocument(data []byte) (root *yaml.Node, whole bool) {
 	root, err := s.parseOne(data)
 	if err == nil {
@@ -134,15 +132,15 @@ func (s *source) parseDocument(data []byte) (root *yaml.Node, whole bool) {
 	}
 	at, opened := bad.Mark, bad.ContextMark
 	if opened.Line > 0 && at.Line >= len(s.lines) {
-		// An unclosed bracket or quote is noticed at the end of the file; the
-		// reader wants to know where it was opened.
+		// An unclosed bracket or quote is noticed at the end of the file; the reader wants to know
+		// where it was opened.
 		at = opened
 	}
 	s.addMistake(at.Line, at.Column, "", s.syntaxMessage(bad))
 	return s.parseBefore(data, bad.Mark.Line, opened.Line), false
 }
 
-// parseOne reads one document and reports, as mistakes, none and a second one.
+// parseOne reads one document. A second one is a mistake.
 func (s *source) parseOne(data []byte) (*yaml.Node, error) {
 	loader, err := yaml.NewLoader(bytes.NewReader(data))
 	if err != nil {
@@ -165,8 +163,8 @@ func (s *source) parseOne(data []byte) (*yaml.Node, error) {
 	return first.Content[0], nil
 }
 
-// parseBefore returns the tree of the lines above a syntax error, nil if they do
-// not stand alone either.
+// parseBefore returns the tree of the lines above a syntax error; nil if they cannot be parsed
+// alone either.
 func (s *source) parseBefore(data []byte, lines ...int) *yaml.Node {
 	for _, line := range lines {
 		if line < 2 {

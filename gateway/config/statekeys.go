@@ -13,8 +13,7 @@ type StateKey string
 // stateKeySize is the length of a key, in bytes.
 const stateKeySize = 32
 
-// Secret returns the bytes of the key, and an error where it is none; the text of
-// the error does not show it.
+// Secret returns the bytes of the key, or an error that keeps the text secret.
 func (k StateKey) Secret() ([]byte, error) {
 	secret, err := base64.StdEncoding.DecodeString(string(k))
 	if err != nil || len(secret) != stateKeySize {
@@ -23,15 +22,14 @@ func (k StateKey) Secret() ([]byte, error) {
 	return secret, nil
 }
 
-// StateKeyID names a key in the states that are sealed with it, where it can be read: it is of the
-// hash of the key.
+// StateKeyID names a key, readably, in the states that are sealed with it. It is part of the hash
+// of the key.
 func StateKeyID(secret []byte) string {
 	hash := sha256.Sum256(secret)
 	return base64.RawURLEncoding.EncodeToString(hash[:9])
 }
 
-// stateKeys checks the keys one by one, and that none is there two times: it would be replaced by
-// itself.
+// stateKeys checks each key, and that all differ: a repeated key would be replaced by itself.
 func (p *problems) stateKeys(keys []StateKey) {
 	seen := map[string]int{}
 	for i, k := range keys {

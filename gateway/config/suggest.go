@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// unknownKey says that a struct has no such key, and what became of it, which key was meant,
-// where the key belongs, or what there is. The key that was meant is returned
-// as well.
+// unknownKey says that a struct has no such key, and adds what became of it, which key was meant,
+// where the key belongs, or which keys there are. It also returns the key that was meant.
 func unknownKey(name string, t reflect.Type) (message, meant string) {
 	if advice, had := removedFrom(t, name); had {
 		return fmt.Sprintf("%q was removed: %s", name, advice), ""
@@ -55,8 +54,7 @@ func home(path string) string {
 	return "under " + path
 }
 
-// didYouMean returns a hint at the nearest of the known words, or nothing if
-// none is near.
+// didYouMean returns a hint at the nearest of the known words; "" if none is near.
 func didYouMean(word string, known []string) string {
 	if best := nearestWord(word, known); best != "" {
 		return fmt.Sprintf(" (did you mean %q?)", best)
@@ -64,8 +62,8 @@ func didYouMean(word string, known []string) string {
 	return ""
 }
 
-// nearestWord returns the known word with the fewest differences, or nothing if
-// more than a third of the letters differ.
+// nearestWord returns the known word with the fewest differences; "" if more than a third of the
+// letters differ.
 func nearestWord(word string, known []string) (best string) {
 	word = plainKey(word)
 	limit := max(len(word), 3) / 3
@@ -77,13 +75,13 @@ func nearestWord(word string, known []string) (best string) {
 	return best
 }
 
-// plainKey drops what differs between maxBody, max-body and max_body.
+// plainKey drops the differences between maxBody, max-body and max_body.
 func plainKey(s string) string {
 	return strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(clipText(s)))
 }
 
-// editDistance is the number of characters to insert, delete, replace or swap with
-// their neighbour to get from a to b.
+// editDistance is the number of characters to insert, delete, replace or swap with their neighbour
+// to get from a to b.
 func editDistance(a, b string) int {
 	rows := make([][]int, len(a)+1)
 	for i := range rows {

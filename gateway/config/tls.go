@@ -53,7 +53,7 @@ func (c *Config) resolveFiles(dir string) {
 	}
 }
 
-// checkTLS checks which files there are. Whether they can be used is found out where they are read.
+// checkTLS checks which files are named. Code that reads them checks their content.
 func (p *problems) checkTLS(c *Config) {
 	p.checkPair("tls", c.TLS.CertFile, c.TLS.KeyFile)
 	if c.TLS.ClientCAFile != "" && c.TLS.CertFile == "" {
@@ -84,14 +84,14 @@ func (p *problems) checkPair(at, cert, key string) {
 	}
 }
 
-// Files is a hash of what the files hold; "" for no files.
+// Files is a hash of the content of the files; "" without files.
 func (c ClientTLS) Files() string {
 	if c == (ClientTLS{}) {
 		return ""
 	}
 	h := sha256.New()
 	for _, name := range []string{c.CAFile, c.CertFile, c.KeyFile} {
-		text, _ := os.ReadFile(name) // one that cannot be read is found out by who needs it
+		text, _ := os.ReadFile(name) // the code that needs an unreadable file reports it
 		_ = json.NewEncoder(h).Encode(text)
 	}
 	return hex.EncodeToString(h.Sum(nil))

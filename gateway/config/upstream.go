@@ -104,9 +104,9 @@ type Upstream struct {
 	// 0 means any number.
 	Concurrency int `yaml:"concurrency" min:"0"`
 
-	// MaxTasks is how many tasks of the upstream each replica runs at a time; no file changes it.
-	// A call that would be one more goes on blocking, or is refused where the
-	// client or the tool insists on a task.
+	// MaxTasks is how many tasks of the upstream each replica runs at a time; it is outside of the
+	// file. A further call goes on blocking, or is refused if the client or the tool insists on a
+	// task.
 	MaxTasks int `yaml:"-"`
 
 	// MaxTasksPerOwner is how many tasks of one authenticated caller each replica runs at a
@@ -140,17 +140,16 @@ type Upstream struct {
 	// tool's name decides, and no other entry is looked at.
 	Tools []Rule `yaml:"tools"`
 
-	// Removed says that the file has the upstream no more: its tasks can be read until they
-	// expire. No file sets it.
+	// Removed says that the upstream is gone from the file: its tasks can be read until they expire.
+	// It is outside of the file.
 	Removed bool `yaml:"-"`
 }
 
 // Auto is the value of a duration that the gateway chooses by itself.
 const Auto time.Duration = -1
 
-// Tool is the policy of one tool, complete: nothing in it falls back to
-// anything else. Its keys are comparable values: those of a rule are compared with the
-// defaults.
+// Tool is the complete policy of one tool: it needs no other defaults. Its keys are comparable
+// values: those of a rule are compared with the defaults.
 type Tool struct {
 	// Tasks says when a call becomes a task: auto (when it takes longer than
 	// grace or asks for input), always (at once), required (at once, and
@@ -243,8 +242,7 @@ func NewUpstream(name, url string) *Upstream {
 	}
 }
 
-// DefaultTool returns the policy of a tool that the configuration does not
-// mention.
+// DefaultTool returns the policy of a tool that the configuration does not mention.
 func DefaultTool() Tool {
 	return Tool{
 		Tasks:        TasksAuto,
@@ -259,9 +257,8 @@ func DefaultTool() Tool {
 	}
 }
 
-// Tool returns the policy of the tool of that name: the first rule that
-// matches, else the defaults. It allocates nothing for usual names and may be
-// called for every request.
+// Tool returns the policy of the tool of that name: the first rule that matches, else the defaults.
+// It allocates nothing for usual names and may be called for every request.
 func (u *Upstream) Tool(name string) Tool {
 	for i := range u.Tools {
 		if globMatches(u.Tools[i].Match, name) {
@@ -276,9 +273,8 @@ func (u *Upstream) Scoped() bool {
 	return u.Defaults.Scopes != "" || slices.ContainsFunc(u.Tools, func(r Rule) bool { return r.Scopes != "" })
 }
 
-// globMatches reports whether the glob covers the name. path.Match treats / as a
-// border that * does not cross; in the name of a tool it is a character like
-// any other, so both sides trade it for one that no name contains.
+// globMatches reports whether the glob covers the name. In path.Match a * stops at /; in the name of
+// a tool / is a character like any other, so both sides replace it by one that names do not contain.
 func globMatches(glob, name string) bool {
 	ok, err := path.Match(plainSlash(glob), plainSlash(name))
 	return ok && err == nil
@@ -286,11 +282,11 @@ func globMatches(glob, name string) bool {
 
 func plainSlash(s string) string { return strings.ReplaceAll(s, "/", "\x00") }
 
-// defaultPath is where an upstream is served that names no path.
+// defaultPath is where an upstream without a path is served.
 func defaultPath(name string) string { return "/" + name + "/mcp" }
 
-// seed gives an entry of upstreams its defaults before the file's values. The
-// path follows from the name and is filled in once that is known.
+// seed gives an entry of upstreams its defaults before the file's values. The path follows from the
+// name and is filled in once that is known.
 func (u *Upstream) seed(any) {
 	*u = *NewUpstream("", "")
 	u.Path = ""
@@ -303,8 +299,8 @@ func (r *Rule) seed(parent any) {
 	}
 }
 
-// SameServer reports whether two upstreams are reached in the same way: they differ, if they do, in
-// what the gateway makes of the server's answers.
+// SameServer reports whether two upstreams are reached in the same way: they differ at most in what
+// the gateway makes of the server's answers.
 func (u *Upstream) SameServer(other *Upstream) bool {
 	return reflect.DeepEqual(u.serverOnly(), other.serverOnly())
 }

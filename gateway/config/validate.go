@@ -11,9 +11,9 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Validate reports every mistake of a configuration that was made by hand or
-// changed after loading, as an [*Errors] whose entries name keys instead of
-// lines. [Load] and [Parse] have validated what they return.
+// Validate reports every mistake of a configuration that was made by hand or changed after loading, as
+// an [*Errors] whose entries name keys instead of lines. [Load] and [Parse] have validated what they
+// return.
 func (c *Config) Validate() error {
 	var list []*Error
 	for _, p := range c.problems() {
@@ -22,8 +22,8 @@ func (c *Config) Validate() error {
 	return asError(list)
 }
 
-// problems runs all checks. Their messages quote no value: it may be a secret,
-// or come from a variable that holds one by mistake.
+// problems runs all checks. Their messages leave out values: a value may be a secret, or come from a
+// variable that holds one by mistake.
 func (c *Config) problems() []problem {
 	var p problems
 	p.checkFields("", c)
@@ -64,8 +64,8 @@ func (p *problems) checkListen(path, addr string) {
 	}
 }
 
-// checkAdmin checks the admin listener, and what it is for, as --admin may open it. It must not be the
-// public one: what it says is not for clients, and it asks nobody for a key.
+// checkAdmin checks the admin listener, and the keys for it, also without its address, since --admin
+// may open it. It must differ from the public one: it is not for clients, and asks for no key.
 func (p *problems) checkAdmin(c *Config) {
 	p.checkAuth("admin_auth", &c.AdminAuth, c)
 	if c.TraceURL != "" {
@@ -91,7 +91,7 @@ func (c *Config) TraceAt(id string) string {
 	return strings.ReplaceAll(c.TraceURL, traceID, id)
 }
 
-// traceURL checks what becomes a link on a page.
+// traceURL checks an address that becomes a link on a page.
 func (p *problems) traceURL(c *Config) {
 	u, err := url.Parse(c.TraceAt("1"))
 	switch {
@@ -102,8 +102,8 @@ func (p *problems) traceURL(c *Config) {
 	}
 }
 
-// checkOrigin accepts what a browser may put into an Origin header, and nothing
-// that looks like it but never matches.
+// checkOrigin accepts what a browser may put into an Origin header, and refuses what looks like it but
+// never matches.
 func (p *problems) checkOrigin(path, origin string) {
 	if origin == "*" || origin == "null" {
 		p.add(path, "would let any page in; list the origins exactly")

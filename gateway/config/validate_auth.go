@@ -11,9 +11,8 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// checkAuth reports an auth of all upstreams that names no way to sign in. To read it as
-// "nobody has to say who he is" would open the gateway to everybody when the last entry of a
-// list is commented out.
+// checkAuth reports an auth of all upstreams that names no way to sign in. Reading it as an open
+// gateway would let everybody in once the last entry of a list is commented out.
 func (s *source) checkAuth(at string, a Auth) {
 	if _, given := s.at[at]; given && !a.Required() {
 		message := "nobody could call: give keys, jwt or trusted_header, or leave auth out to let everybody in"
@@ -68,8 +67,8 @@ var (
 	validHash      = regexp.MustCompile("^" + hashForm + "$")
 )
 
-// checkKeys checks the keys one by one and against each other. One key of two
-// principals would make one of them the other.
+// checkKeys checks each key, and that all differ: two principals with one key would be the same
+// caller.
 func (p *problems) checkKeys(list string, keys []BearerKey) {
 	seen := map[string]int{}
 	for i, k := range keys {
@@ -117,10 +116,10 @@ func isScope(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' })
 }
 
-// secureURL checks an address that must not be one that others can answer for.
+// secureURL checks an address at which only its owner may answer.
 func (p *problems) secureURL(at, raw string) {
 	if raw == "" {
-		return // where it is required, that is said already
+		return // a required address is reported already
 	}
 	const begin = "must begin with https://, or with http:// and a loopback address"
 	u, err := url.Parse(raw)
@@ -140,14 +139,14 @@ func (p *problems) secureURL(at, raw string) {
 	}
 }
 
-// IsLoopback reports a name or address that can only mean this machine. An IPv6 address has no
-// brackets.
+// IsLoopback reports whether a name or address can only mean this machine. An IPv6 address comes
+// without brackets.
 func IsLoopback(host string) bool {
 	addr, err := netip.ParseAddr(host)
 	return strings.EqualFold(host, "localhost") || err == nil && addr.Unmap().IsLoopback()
 }
 
-// publicURL checks how clients reach the gateway.
+// publicURL checks the address by which clients reach the gateway.
 func (p *problems) publicURL(raw string) {
 	before := len(*p)
 	p.secureURL("public_url", raw)

@@ -6,7 +6,7 @@ import (
 	"taskgate/internal/storeurl"
 )
 
-// checkStore checks the store as far as that can be done without connecting.
+// checkStore checks the store as far as that is possible without a connection.
 func (p *problems) checkStore(c *Config) {
 	if !c.OwnsStore() {
 		if _, err := storeurl.Parse(c.Store); err != nil {
@@ -20,7 +20,7 @@ func (p *problems) checkStore(c *Config) {
 	switch path, onDisk := c.StoreFolder(); {
 	case onDisk && path == "":
 		p.add("store", "file: needs the path of a folder")
-	case strings.HasPrefix(path, "~"): // a shell leaves it alone behind "file:"
+	case strings.HasPrefix(path, "~"): // a shell does not expand it behind "file:"
 		p.add("store", "the folder must not begin with ~, which is not replaced: write the whole path")
 	}
 }

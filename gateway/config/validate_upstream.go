@@ -34,7 +34,7 @@ func (p *problems) checkUpstreams(c *Config) {
 	}
 }
 
-// upstreamAuth checks who may call an upstream. What it has of all upstreams is checked there.
+// upstreamAuth checks who may call an upstream. The auth of all upstreams is checked elsewhere.
 func (p *problems) upstreamAuth(at string, c *Config, u *Upstream) {
 	if u.Auth != nil {
 		p.checkFields(at+".auth", u.Auth)
@@ -78,8 +78,8 @@ func (p *problems) checkUpstream(at string, u *Upstream) {
 	p.checkRules(at+".tools", u)
 }
 
-// servedPath checks where clients reach the upstream. A bad name is reported
-// by itself, so the path that follows from it is not.
+// servedPath checks where clients reach the upstream. A bad name is reported by itself, so the path
+// that follows from it is left out.
 func (p *problems) servedPath(at string, u *Upstream) {
 	if u.Path == defaultPath(u.Name) {
 		return
@@ -96,14 +96,14 @@ func (p *problems) servedPath(at string, u *Upstream) {
 	}
 }
 
-// notInPath excludes whatever URLs escape and route patterns give a meaning.
+// notInPath excludes the characters that URLs escape and that mean something in route patterns.
 func notInPath(r rune) bool { return r != '/' && !isUnreserved(r) }
 
 func isUnreserved(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("-_.~", r)
 }
 
-// checkWay checks that there is one way to the server, and no key that is for the other one.
+// checkWay checks that there is one way to the server, and that no key is for the other way.
 func (p *problems) checkWay(at string, u *Upstream) {
 	program, address := u.Command != "", u.URL != ""
 	switch {
@@ -117,7 +117,7 @@ func (p *problems) checkWay(at string, u *Upstream) {
 	defaults := NewUpstream("", "")
 	for _, k := range []struct {
 		name  string
-		given bool // in a way that only that other way has
+		given bool // in a way that only the other way has
 		other string
 	}{
 		{"args", address && len(u.Args) > 0, "command"},
@@ -146,8 +146,8 @@ func (p *problems) checkWay(at string, u *Upstream) {
 	}
 }
 
-// checkProgram checks what a process is started with. Whether the program is there, and the
-// directory, is found out where the gateway runs.
+// checkProgram checks how a process is started. The gateway finds out at run time whether the
+// program and the directory exist.
 func (p *problems) checkProgram(at string, u *Upstream) {
 	const nul = "holds a NUL character, which no program can be given"
 	for i, arg := range u.Args {
@@ -166,7 +166,7 @@ func (p *problems) checkProgram(at string, u *Upstream) {
 	if strings.ContainsRune(u.Command, 0) {
 		p.add(at+".command", nul)
 	}
-	if name, _, more := strings.Cut(u.Command, " "); more && !strings.Contains(name, "/") { // no path that has a space
+	if name, _, more := strings.Cut(u.Command, " "); more && !strings.Contains(name, "/") { // a path may have spaces
 		p.add(at+".command", "the program alone: what follows it belongs in args, as a list")
 	}
 	if strings.ContainsRune(u.Cwd, 0) {
@@ -174,11 +174,11 @@ func (p *problems) checkProgram(at string, u *Upstream) {
 	}
 }
 
-// checkTarget checks the URL of a server. net/url's own message is not passed on:
-// it repeats parts of the URL, possibly a password.
+// checkTarget checks the URL of a server. The message of net/url is dropped: it repeats parts of
+// the URL, possibly a password.
 func (p *problems) checkTarget(at, raw string) {
 	if raw == "" {
-		return // way says whether it is missing
+		return // checkWay reports a missing one
 	}
 	u, err := url.Parse(raw)
 	switch {
@@ -195,8 +195,8 @@ func (p *problems) checkTarget(at, raw string) {
 	}
 }
 
-// checkRules checks the tools of an upstream. What a rule takes from the defaults
-// is not checked again.
+// checkRules checks the tools of an upstream, except the values that a rule takes from the
+// defaults.
 func (p *problems) checkRules(at string, u *Upstream) {
 	for i := range u.Tools {
 		r, at := &u.Tools[i], fmt.Sprintf("%s[%d]", at, i)
@@ -214,8 +214,8 @@ func (p *problems) checkRules(at string, u *Upstream) {
 	}
 }
 
-// globCovers reports whether the earlier glob certainly matches whatever the later
-// one does. It knows equal globs, plain names, and what begins like prefix*.
+// globCovers reports whether the earlier glob certainly matches all names that the later one
+// matches. It knows equal globs, plain names, and globs of the form prefix*.
 func globCovers(earlier, later string) bool {
 	if earlier == later || !hasMeta(later) && globMatches(earlier, later) {
 		return true
@@ -227,10 +227,10 @@ func globCovers(earlier, later string) bool {
 func hasMeta(glob string) bool { return strings.ContainsAny(glob, `*?[\`) }
 
 // leastUsefulTTL is the shortest ttl without a warning: agents poll a task each 15 s or less often,
-// and repeat a poll for a while that fails.
+// and repeat a failed poll for a while.
 const leastUsefulTTL = time.Minute
 
-// Warnings are what works and is likely to disappoint, a sentence each.
+// Warnings are valid settings that are likely to disappoint, a sentence each.
 func (c *Config) Warnings() (all []string) {
 	short := func(of string, t Tool) {
 		if t.TTL < leastUsefulTTL {
