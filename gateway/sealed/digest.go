@@ -9,18 +9,17 @@ import (
 	"taskgate/internal/jsonrpc"
 )
 
-// Digest is the digest of some JSON values, in order; nil stands for an absent one.
-// A client writes its request anew for the second try, so values are compared by
-// what they say: blanks, the order of members and the spelling of strings do not
-// count. Numbers count as they are spelt, since what 1.0, or a number of twenty
-// digits, means beside 1 depends on the reader.
+// Digest is the digest of some JSON values, in order; nil stands for an absent one. A client writes
+// its request anew for the second try, so values are compared by their meaning: blanks, the order
+// of members and the spelling of strings do not count. Numbers count as they are spelt, since
+// readers differ on 1.0 beside 1, and on a number of twenty digits.
 //
 // The values must have passed jsonrpc.Parse.
 func Digest(values ...json.RawMessage) [sha256.Size]byte {
 	var b []byte
 	for _, v := range values {
 		if v == nil {
-			b = append(b, '-') // no value begins and ends so
+			b = append(b, '-') // different from every value
 		} else {
 			b = canonical(b, v)
 		}

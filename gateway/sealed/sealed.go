@@ -1,14 +1,12 @@
-// Package sealed makes and reads the requestState with which a client comes back
-// to a call that waits for its answers (protocol.md 2.7, design.md 0.18).
+// Package sealed makes and reads the requestState with which a client comes back to a call that
+// waits for its answers (protocol.md 2.7, design.md 0.18).
 //
-// A client holds the state in between and may do with it what it likes, so it is
-// encrypted and authenticated (AES-256-GCM). What it is good for, its [Binding], is
-// not inside: it goes into the authentication, and is taken from the request that
-// the state comes back with. A state of somebody else, or for other arguments,
-// therefore does not open, exactly as one that was tampered with does not.
+// A client holds the state in between and may do with it what it likes, so it is encrypted and
+// authenticated (AES-256-GCM). Its [Binding] goes into the authentication, and is taken from the
+// request that the state comes back with. So a state for another caller or other arguments fails to
+// open, exactly as a forged one.
 //
-// The package knows keys and bytes. What the calls are that it names, and whether
-// one has been answered already, is the shim's business.
+// The package knows keys and bytes. The shim knows the calls, and whether one has been answered.
 package sealed
 
 import (
@@ -25,11 +23,11 @@ import (
 	"time"
 )
 
-// prefix begins every state of ours, so that it is told from that of a server
-// behind us. The number is that of the format.
+// prefix begins every state of ours, and tells it from those of servers behind us. The number is
+// that of the format.
 const prefix = "tg1."
 
-// maxState bounds what is looked at, in bytes: no state of ours is nearly as long.
+// maxState bounds a state that is read, in bytes: ours are much shorter.
 const maxState = 16 << 10
 
 // KeySize is the length of a key, in bytes.
@@ -37,28 +35,27 @@ const KeySize = 32
 
 // Errors of Open.
 var (
-	// ErrSealed: the state was not made with one of the keys, or not for this
-	// request. Which of the two is not told.
+	// ErrSealed says that the state is of other keys, or of another request. It does not tell
+	// which.
 	ErrSealed = errors.New("the state was not given out for this request")
-	// ErrExpired: the state is genuine, and too old.
+	// ErrExpired says that the state is genuine, and too old.
 	ErrExpired = errors.New("the state has expired")
 )
 
 // Key is one key by the name that stands in the states sealed with it.
 type Key struct {
-	ID     string // without a dot; it can be read in each state
+	ID     string // without a dot; readable in each state
 	Secret []byte // KeySize bytes
 }
 
-// Keyring seals with its first key and opens with any. It may be used from any
-// goroutine.
+// Keyring seals with its first key and opens with any. It is safe for concurrent use.
 type Keyring struct {
 	first string
 	keys  map[string]cipher.AEAD
 }
 
-// New makes a Keyring. A key that is replaced goes to the end of the list, and
-// leaves it when no state sealed with it can be under way any more.
+// New makes a Keyring. A replaced key goes to the end of the list, and leaves it once all states
+// sealed with it are over.
 func New(keys ...Key) (*Keyring, error) {
 	if len(keys) == 0 {
 		return nil, errors.New("no key")
@@ -83,8 +80,8 @@ func New(keys ...Key) (*Keyring, error) {
 	return r, nil
 }
 
-// Generate makes a Keyring with a key that nobody else has: for a gateway that is
-// alone, whose calls do not outlive it either.
+// Generate makes a Keyring with a key of its own: for a gateway that is alone, and whose calls end
+// with it.
 func Generate() (*Keyring, error) {
 	return New(Key{ID: "own", Secret: NewSecret()})
 }
@@ -96,8 +93,7 @@ func NewSecret() []byte {
 	return secret
 }
 
-// Binding is what a state is good for. All of it must be the same when the client
-// comes back.
+// Binding is what a state is good for. All of it must be the same when the client comes back.
 type Binding struct {
 	Owner    string            // the principal (shim.Principal.Owner)
 	Endpoint string            // the upstream's configured name
@@ -105,7 +101,7 @@ type Binding struct {
 	Params   [sha256.Size]byte // what it asks for, by Digest
 }
 
-// bytes is the binding in a form of which no two are the same.
+// bytes is the binding as bytes; different bindings differ.
 func (b Binding) bytes(key string) []byte {
 	var out []byte
 	for _, s := range []string{prefix, key, b.Owner, b.Endpoint, b.Method} {
@@ -118,7 +114,7 @@ func (b Binding) bytes(key string) []byte {
 // State is what a client is to bring back, unread.
 type State struct {
 	Call string `json:"call"` // the parked call
-	// Expires is when the state is good for nothing any more, in whole milliseconds.
+	// Expires is when the state becomes invalid, in whole milliseconds.
 	Expires time.Time `json:"-"`
 }
 
@@ -137,23 +133,21 @@ func (r *Keyring) Seal(b Binding, s State) (string, error) {
 	return r.SealBytes(b, plain), nil
 }
 
-// SealBytes seals anything else for this binding.
+// SealBytes seals any other text for this binding.
 func (r *Keyring) SealBytes(b Binding, plain []byte) string {
 	box := r.keys[r.first].Seal(nil, nil, plain, b.bytes(r.first))
 	return prefix + r.first + "." + encoding.EncodeToString(box)
 }
 
-// encoding is strict, so that a state has one spelling. Line breaks, which it
-// passes over all the same, are refused by Open.
+// encoding is strict, so that a state has one spelling. It skips line breaks; OpenBytes refuses
+// those.
 var encoding = base64.RawURLEncoding.Strict()
 
-// Ours reports whether a state claims to be one of a gateway. Any other belongs to
-// the server behind.
+// Ours reports whether a state claims to be a gateway's. Any other belongs to the server behind.
 func Ours(text string) bool { return strings.HasPrefix(text, prefix) }
 
-// Open reads a state that came back with a request of this binding. ErrSealed,
-// ErrExpired. Nothing is believed, and nothing is looked up, of a state that does
-// not open.
+// Open reads a state that came back with a request of this binding. It returns ErrSealed for a
+// state that cannot be opened, before anything is looked up for it, and ErrExpired.
 func (r *Keyring) Open(text string, b Binding, now time.Time) (State, error) {
 	if len(text) > maxState {
 		return State{}, ErrSealed
@@ -173,7 +167,8 @@ func (r *Keyring) Open(text string, b Binding, now time.Time) (State, error) {
 	return c.State, nil
 }
 
-// OpenBytes reads what SealBytes has sealed for this binding. ErrSealed.
+// OpenBytes reads what SealBytes has sealed for this binding. It returns ErrSealed for any other
+// text.
 func (r *Keyring) OpenBytes(text string, b Binding) ([]byte, error) {
 	id, box, ok := strings.Cut(strings.TrimPrefix(text, prefix), ".")
 	aead := r.keys[id]

@@ -22,28 +22,28 @@ type Options struct {
 	Path string
 	// MaxMessage bounds a message of the client, in bytes.
 	MaxMessage int64
-	// MaxRequests is how many requests of the client are in flight at a time, those that wait
-	// until it reads their answers included. 0 is any number.
+	// MaxRequests bounds the client's requests in flight, including those whose answers it has yet to read. 0
+	// is any number.
 	MaxRequests int
-	// Logger takes what nobody else is told; nil is slog.Default.
+	// Logger takes messages that have no other recipient; nil is slog.Default.
 	Logger *slog.Logger
 }
 
 const (
-	// lastAnswers is how long requests in flight are waited for after the client has closed its
-	// output. Clients wait for 2 s and more before they send SIGTERM.
+	// lastAnswers is how long requests in flight are waited for after the client has closed its output.
+	// Clients wait for 2 s and more before they send SIGTERM.
 	lastAnswers = time.Second
 	// queue is how many lines are read ahead of the one that is being taken.
 	queue = 4
-	// maxNotes is how many notifications and answers to questions are passed on at a time.
+	// maxNotes bounds the notifications and answers to questions that are passed on at a time.
 	maxNotes = 16
 )
 
 // Conn is a client that speaks over a pair of streams.
 //
-// Messages are taken in their order. The next one is taken when a request has begun, so that a
-// cancellation finds the request that it is about; requests are answered side by side. The
-// answer to initialize is waited for, since it is followed by requests of its session.
+// It takes messages in their order, and takes the next one when a request has begun, so that a cancellation
+// finds its request. Requests are answered concurrently. The answer to initialize is waited for, since
+// requests of its session follow.
 type Conn struct {
 	o   Options
 	out *output
@@ -51,13 +51,13 @@ type Conn struct {
 	ctx     context.Context // of everything; ends with Close
 	cancel  context.CancelFunc
 	running sync.WaitGroup // of everything
-	notes   chan struct{}  // places for what is passed on by note
+	notes   chan struct{}  // places for the posts of note
 	session session
 
 	mu    sync.Mutex
 	asked map[string]*exchange // requests in flight, by the key of their id
 	ended chan struct{}        // a signal: an exchange has ended
-	// open are the exchanges, and listening those of them that last until somebody ends them.
+	// open counts the exchanges, and listening those of them that last until one side ends them.
 	open, listening int
 }
 
@@ -74,10 +74,9 @@ func New(out io.Writer, o Options) *Conn {
 	return c
 }
 
-// Serve takes what the client writes to in, until that ends, ctx ends, or nothing can be
-// written any more, which is the error. If in has ended, requests in flight are waited for, but
-// for a second at most. A read cannot be interrupted: where in has not ended, it is read until
-// this process ends.
+// Serve takes what the client writes to in, until in or ctx ends, or until writing fails, which is the error.
+// If in has ended, requests in flight are waited for, for a second at most. A read cannot be interrupted: in
+// is read until it ends, or this process does.
 func (c *Conn) Serve(ctx context.Context, in io.Reader) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -98,14 +97,13 @@ func (c *Conn) Serve(ctx context.Context, in io.Reader) error {
 	}
 }
 
-// line is what was read, or that it is too large.
+// line is a line that was read, or the error that it is too large.
 type line struct {
 	text  []byte
 	large *tooLargeError
 }
 
-// read reads lines until there are no more, or ctx ends. Some time after the last one it calls
-// stop.
+// read reads lines until in or ctx ends. It calls stop some time after the last line.
 func read(ctx context.Context, r *lineReader, lines chan<- line, stop func()) {
 	defer close(lines)
 	for {
@@ -123,7 +121,6 @@ func read(ctx context.Context, r *lineReader, lines chan<- line, stop func()) {
 	}
 }
 
-// wait waits for the end of the requests in flight.
 func (c *Conn) wait(ctx context.Context) error {
 	for c.busy() {
 		select {
@@ -174,7 +171,8 @@ func (c *Conn) take(ctx context.Context, l line) {
 	}
 }
 
-// note passes on what may have to wait: a notification for the server, an answer to a question for the store.
+// note posts a message that may have to wait: a notification for the server, or an answer to a question for
+// the store.
 func (c *Conn) note(ctx context.Context, m jsonrpc.Message, text []byte) {
 	select {
 	case c.notes <- struct{}{}:
@@ -187,7 +185,7 @@ func (c *Conn) note(ctx context.Context, m jsonrpc.Message, text []byte) {
 	})
 }
 
-// post hands on what is not answered.
+// post hands on a message that has no answer.
 func (c *Conn) post(m jsonrpc.Message, text []byte) {
 	w, err := c.do(c.ctx, http.MethodPost, c.session.current(), text, nobody)
 	if err != nil || w.status != http.StatusAccepted {
@@ -195,17 +193,17 @@ func (c *Conn) post(m jsonrpc.Message, text []byte) {
 	}
 }
 
-// nobody takes what is not answered.
+// nobody drops the messages of a request without an answer.
 func nobody([]byte) error { return nil }
 
-// Close ends what is in flight, as the gateway does for a client that leaves, and waits for that
-// and for what is being written, or until ctx ends.
+// Close ends the exchanges in flight, as the gateway does for a client that leaves. It waits for them and for
+// the last write, or until ctx ends.
 func (c *Conn) Close(ctx context.Context) error {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
 		if id := c.session.current(); id != "" {
-			// Calls of the session end with it. The end of their HTTP request is none (X3).
+			// This ends the calls of the session; the end of their HTTP request does not (X3).
 			_, _ = c.do(ctx, http.MethodDelete, id, nil, nobody)
 		}
 		c.cancel()

@@ -12,17 +12,17 @@ import (
 	"taskgate/internal/work"
 )
 
-// exchange is a request in flight, or a text that is none.
+// exchange is a request in flight, or a text that is no request.
 type exchange struct {
 	c      *Conn
-	id     jsonrpc.ID // zero for what is no request
+	id     jsonrpc.ID // zero for a text that is no request
 	method string
-	modern bool // it is of 2026 and belongs to no session
+	modern bool // it is of 2026 and outside of sessions
 	ctx    context.Context
 	cancel context.CancelFunc
-	land   func() // takes it from those in flight: a client may use an id again that is answered
+	land   func() // takes it from those in flight: a client may use an answered id again
 
-	answered bool // of the one goroutine that hands out what belongs to it
+	answered bool // only its own goroutine uses it
 
 	mu   sync.Mutex
 	dead bool // the client has cancelled it
@@ -37,7 +37,7 @@ func (c *Conn) request(ctx context.Context, m jsonrpc.Message, text []byte) {
 	}
 	begun := make(chan struct{})
 	begin := sync.OnceFunc(func() { close(begun) })
-	if x.modern { // a cancellation is its end, which nobody has to find
+	if x.modern { // a cancellation ends it directly
 		begin()
 	}
 	first := m.Method == mcp.MethodInitialize && !x.modern
@@ -56,7 +56,7 @@ func (c *Conn) request(ctx context.Context, m jsonrpc.Message, text []byte) {
 	}
 }
 
-// begin takes note of a request, or says why it is refused.
+// begin notes a request as in flight, or returns why it is refused.
 func (c *Conn) begin(m jsonrpc.Message) (*exchange, *jsonrpc.Error) {
 	_, modern := jsonrpc.Get(m.Params, "_meta", mcp.MetaProtocolVersion)
 	x := &exchange{c: c, id: m.ID, method: m.Method, modern: modern}
@@ -85,7 +85,7 @@ func (c *Conn) begin(m jsonrpc.Message) (*exchange, *jsonrpc.Error) {
 	return x, nil
 }
 
-// listens reports whether the request lasts until somebody ends it.
+// listens reports whether the request lasts until one side ends it.
 func (x *exchange) listens() bool { return x.modern && x.method == mcp.MethodListen }
 
 // end is called when everything is over.
@@ -102,14 +102,14 @@ func (x *exchange) end() {
 	work.Signal(c.ended)
 }
 
-// cancelled takes the cancellation of a request. It reports false for one that the gateway has
-// to hear of: over HTTP a request of 2026 is cancelled by the end of its connection, and one of
-// a session by the notification (protocol.md 2.6, X3).
+// cancelled takes the cancellation of a request. It returns false if the gateway has to hear of it:
+// over HTTP a request of 2026 is cancelled by the end of its connection, and a request of a session
+// by the notification (protocol.md 2.6, X3).
 func (c *Conn) cancelled(m jsonrpc.Message) bool {
 	raw, _ := jsonrpc.Get(m.Params, "requestId")
 	id, err := jsonrpc.ParseID(raw)
 	if err != nil {
-		return true // it is about nothing
+		return true // it names no request
 	}
 	c.mu.Lock()
 	x := c.asked[id.Key()]
@@ -126,15 +126,14 @@ func (c *Conn) cancelled(m jsonrpc.Message) bool {
 	return x.modern
 }
 
-// over reports whether the client has cancelled the request.
 func (x *exchange) over() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.dead
 }
 
-// run has the gateway answer. If the session was lost, another one is opened, once: a request
-// that the gateway refuses for its session was not begun.
+// run has the gateway answer. If the session was lost, it opens another one, once: a request that
+// the gateway refuses for its session has not begun.
 func (x *exchange) run(ctx context.Context, text []byte) {
 	id := ""
 	if !x.modern {
@@ -159,12 +158,12 @@ func (x *exchange) emit(message []byte) error {
 		}
 	}
 	if x.modern && x.over() {
-		return errClosed // nothing more is sent for a request that was cancelled
+		return errClosed // a cancelled request gets no more messages
 	}
 	return x.c.out.send(message)
 }
 
-// finish hands out an answer in JSON, and sees to it that there is an answer.
+// finish hands out an answer in JSON, and makes sure that there is an answer.
 func (x *exchange) finish(w *response, err error) {
 	switch {
 	case err != nil:
@@ -178,8 +177,8 @@ func (x *exchange) finish(w *response, err error) {
 	}
 }
 
-// refusal is an answer with an HTTP status, as a message. It has the id of the request, which
-// over HTTP need not be said, or null (JSON-RPC 2.0 section 5).
+// refusal is an answer with an HTTP status, as a message. It has the id of the request, which HTTP
+// may leave out, or null (JSON-RPC 2.0 section 5).
 func (x *exchange) refusal(w *response) []byte {
 	m, err := jsonrpc.ParseLenient(w.body)
 	switch {

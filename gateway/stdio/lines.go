@@ -11,18 +11,18 @@ import (
 	"taskgate/internal/jsonrpc"
 )
 
-// readSize is how much is read at a time.
+// readSize is the size of one read, in bytes.
 const readSize = 64 << 10
 
 var errClosed = errors.New("nothing is written any more")
 
-// tooLargeError is a line that is too long. id is that of the request it holds, where it can be
-// seen; zero for none.
+// tooLargeError is a line that is too long. id is that of its request, if it can be found; zero
+// otherwise.
 type tooLargeError struct{ id jsonrpc.ID }
 
 func (*tooLargeError) Error() string { return "the message is too large" }
 
-// keptOfLarge is how much is kept of each end of a line that is too long.
+// keptOfLarge is how many bytes are kept of each end of a line that is too long.
 const keptOfLarge = 4 << 10
 
 // The id of a request is before its parameters, or the last of its members.
@@ -31,7 +31,7 @@ var (
 	idAfter  = regexp.MustCompile(`,\s*"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?[0-9]+)\s*(?:,\s*"jsonrpc"\s*:\s*"2.0"\s*)?\}\s*$`)
 )
 
-// tooLarge is the error of a line of which the ends are known.
+// tooLarge is the error for a line whose ends are known.
 func tooLarge(head, tail []byte) *tooLargeError {
 	found := idBefore.FindSubmatch(head)
 	if found == nil {
@@ -55,9 +55,9 @@ func newLineReader(r io.Reader, most int64) *lineReader {
 	return &lineReader{bufio.NewReaderSize(r, readSize), most}
 }
 
-// next is the next line, without its end; it belongs to the caller. A line that is too long is
-// read to its end, and is a *tooLargeError: the line after it can be read. What comes before the
-// end of the input counts as a line, too. Other errors are final.
+// next returns the next line, without its end; the caller owns it. A line that is too long is read
+// to its end, and returned as a *tooLargeError: the line after it can be read. Text before the end
+// of the input counts as a line, too. Other errors are final.
 func (l *lineReader) next() ([]byte, error) {
 	var line, head, tail []byte
 	large := false
@@ -93,21 +93,21 @@ func (l *lineReader) next() ([]byte, error) {
 	}
 }
 
-// output writes lines, one at a time. A client that does not read holds up all who write.
+// output writes lines, one at a time. A client that does not read holds up all writers.
 type output struct {
 	w     io.Writer
 	lines chan []byte
 	stop  chan struct{} // closed to end it
-	done  chan struct{} // closed when nothing is written any more
-	err   error         // why, if not by close; read once done is closed
+	done  chan struct{} // closed when writing has ended
+	err   error         // the reason, unless it is close; read once done is closed
 }
 
 func newOutput(w io.Writer) *output {
 	return &output{w: w, lines: make(chan []byte), stop: make(chan struct{}), done: make(chan struct{})}
 }
 
-// run writes until a write fails, or until close. A write cannot be interrupted: if the client
-// does not read, run returns when this process ends.
+// run writes until a write fails, or until close. A write cannot be interrupted: if the client does
+// not read, run lasts as long as this process.
 func (o *output) run() {
 	defer close(o.done)
 	for {
@@ -122,11 +122,11 @@ func (o *output) run() {
 	}
 }
 
-// send writes a message as a line. It copies the message, and returns once the line is the next
-// one to be written.
+// send writes a message as a line. It copies the message, and returns once the line is the next one
+// to be written.
 func (o *output) send(message []byte) error { return o.sendWithin(context.Background(), message) }
 
-// sendWithin is send, unless ctx ends before that.
+// sendWithin is send that ends with ctx.
 func (o *output) sendWithin(ctx context.Context, message []byte) error {
 	line := make([]byte, len(message)+1)
 	copy(line, message)
@@ -142,7 +142,7 @@ func (o *output) sendWithin(ctx context.Context, message []byte) error {
 	return errClosed
 }
 
-// close has nothing more written, and waits until what is being written is out, or ctx ends.
+// close stops writing, and waits for the present write, or until ctx ends.
 func (o *output) close(ctx context.Context) error {
 	close(o.stop)
 	select {

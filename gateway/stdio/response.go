@@ -16,22 +16,21 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// maxEvent bounds nothing: what the gateway sends is bounded elsewhere.
+// maxEvent is no bound here: the gateway bounds its messages elsewhere.
 const maxEvent = math.MaxInt / 2
 
 // response is the answer to one HTTP request. It collects a body of JSON, and hands out the
 // messages of an event stream as they come.
 type response struct {
-	status int // 0 before the handler has written anything
+	status int // 0 until the handler writes
 
 	header http.Header
 	each   func(message []byte) error // takes the messages of an event stream
 	body   []byte                     // of JSON
-	events *io.PipeWriter             // nil where there is no event stream
+	events *io.PipeWriter             // nil without an event stream
 	read   chan struct{}              // closed when all events have been taken
 }
 
-// Header is that of the response.
 func (w *response) Header() http.Header { return w.header }
 
 // WriteHeader begins the body.
@@ -50,17 +49,17 @@ func (w *response) WriteHeader(status int) {
 	go w.take(r)
 }
 
-// take hands out messages until there are no more, or until nobody takes them.
+// take hands out messages until the stream ends, or each fails.
 func (w *response) take(r *io.PipeReader) {
 	defer close(w.read)
 	events := eventstream.NewReader(r, maxEvent, nil)
 	for {
 		ev, err := events.Next()
-		if err == nil && len(bytes.TrimSpace(ev.Data)) > 0 { // not one that only has an id
+		if err == nil && len(bytes.TrimSpace(ev.Data)) > 0 { // an event may have an id only
 			err = w.each(ev.Data)
 		}
 		if err != nil {
-			_ = r.CloseWithError(err) // has no error
+			_ = r.CloseWithError(err) // its error is always nil
 			return
 		}
 	}
@@ -76,21 +75,21 @@ func (w *response) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Flush begins the body. Nothing is held back.
+// Flush begins the body. The other methods need no flush.
 func (w *response) Flush() { w.WriteHeader(http.StatusOK) }
 
 // finish is called when the handler has returned.
 func (w *response) finish() {
 	if w.events != nil {
-		_ = w.events.Close() // has no error
+		_ = w.events.Close() // its error is always nil
 		<-w.read
 	}
 }
 
 var errPanic = errors.New("the handler has panicked")
 
-// do has the gateway answer one request. each takes the messages of an event stream. A panic of
-// the handler ends its request alone, as in net/http.
+// do has the gateway answer one request. each takes the messages of an event stream. A panic of the
+// handler ends its request only, as in net/http.
 func (c *Conn) do(ctx context.Context, method, session string, body []byte, each func([]byte) error) (w *response, err error) {
 	r, err := http.NewRequestWithContext(ctx, method, "http://localhost"+c.o.Path, bytes.NewReader(body))
 	if err != nil {

@@ -22,24 +22,24 @@ var errNoSession = errors.New("no session could be opened")
 
 // session is the session of a client of the 2025 versions with the gateway.
 type session struct {
-	turn chan struct{} // a place for the one who opens another session
+	turn chan struct{} // held by the one that opens another session
 
 	mu    sync.Mutex
-	id    string             // "" where there is none
+	id    string             // "" without a session
 	hello []byte             // the parameters of its initialize
-	ready bool               // the client has said notifications/initialized
-	deaf  context.CancelFunc // ends its GET stream; nil where there is none
+	ready bool               // the client has sent notifications/initialized
+	deaf  context.CancelFunc // ends its GET stream; nil without one
 }
 
-// current is the id of the session; "" where there is none.
+// current is the id of the session; "" without a session.
 func (s *session) current() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.id
 }
 
-// opened takes note of a session, in place of another one, whose GET stream ends. It returns the
-// id of that.
+// opened notes a session, in place of an earlier one, whose GET stream ends. It returns the id of
+// the earlier one.
 func (s *session) opened(id string, hello []byte) (before string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +64,7 @@ func (x *exchange) initialize(text, hello []byte) {
 	x.finish(w, err)
 }
 
-// initialized opens the stream for what belongs to no request, once the client may be sent
+// initialized opens the stream for messages outside of requests, once the client may be sent
 // something (X10).
 func (c *Conn) initialized() {
 	s := &c.session
@@ -80,7 +80,7 @@ func (c *Conn) initialized() {
 	c.running.Go(func() { c.listen(ctx, id) })
 }
 
-// listen hands out what belongs to no request, until ctx ends or the session is lost.
+// listen hands out messages outside of requests, until ctx ends or the session is lost.
 func (c *Conn) listen(ctx context.Context, id string) {
 	for {
 		w, err := c.do(ctx, http.MethodGet, id, nil, c.out.send)
@@ -94,9 +94,9 @@ func (c *Conn) listen(ctx context.Context, id string) {
 	}
 }
 
-// renew opens a session in place of one that the gateway does not know any more, as a client
-// over HTTP would (X11). A client over stdio cannot: for it there is no session. What the lost
-// session has kept is lost: its level of log messages, its subscriptions, its tasks.
+// renew opens a session in place of one that the gateway has forgotten, as a client over HTTP would
+// (X11). A client over stdio cannot: it knows of no session. The log level, subscriptions and tasks
+// of the lost session are gone.
 func (c *Conn) renew(ctx context.Context, lost string) (id string, err error) {
 	s := &c.session
 	select {
@@ -109,7 +109,7 @@ func (c *Conn) renew(ctx context.Context, lost string) (id string, err error) {
 	id, hello, ready := s.id, s.hello, s.ready
 	s.mu.Unlock()
 	if id != lost {
-		return id, nil // somebody else was quicker
+		return id, nil // another goroutine was quicker
 	}
 	c.o.Logger.Warn("the session of the client was lost, and another one is opened")
 	hi := jsonrpc.AppendRequest(nil, jsonrpc.StringID("taskgate-"+rand.Text()), mcp.MethodInitialize, hello)
