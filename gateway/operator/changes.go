@@ -17,10 +17,10 @@ const (
 	writeWait = 10 * time.Second
 )
 
-// changes tells a reader when to read again. It says nothing else: what has changed may have changed again.
+// changes tells a reader when to read again, and leaves out the changes: they may be outdated by then.
 func (h *Handler) changes(w http.ResponseWriter, r *http.Request) {
 	out := http.NewResponseController(w)
-	_ = out.SetReadDeadline(time.Time{}) // the stream outlasts those of the listener
+	_ = out.SetReadDeadline(time.Time{}) // the stream outlasts the deadline of the listener
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
 	send := func(text string) bool {
@@ -42,7 +42,8 @@ func (h *Handler) changes(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// awaitChange waits for news, and for the pause between two events. It reports false once there is nobody to tell.
+// awaitChange waits for news, and for the pause between two events. It returns false once the reader has gone
+// or the store is closed.
 func (h *Handler) awaitChange(ctx context.Context, news, over <-chan struct{}, send func(string) bool) bool {
 	if work.Pause(ctx, changesEvery) != nil {
 		return false

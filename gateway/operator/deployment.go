@@ -9,7 +9,7 @@ import (
 	"taskgate/shim"
 )
 
-// maxShown is how long a result may be for Task to show it.
+// maxShown is the longest result that Task shows, in bytes.
 const maxShown = 1 << 20
 
 // Deployment is the Source over a store that all replicas share.
@@ -86,7 +86,7 @@ func (d *Deployment) Task(ctx context.Context, id string, content bool) (TaskDet
 	return out, nil
 }
 
-// read reads a task by an id that somebody has typed.
+// read reads a task by an id that an operator typed.
 func (d *Deployment) read(ctx context.Context, id string, part shim.Part) (shim.Task, error) {
 	known, err := shim.ParseID(id)
 	if err != nil {

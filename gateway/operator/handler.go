@@ -18,15 +18,15 @@ var openAPI []byte
 // Options are what a Handler is made of.
 type Options struct {
 	Source Source
-	// Method says who asks; nil lets nobody in. Ambient says that a browser adds to any request by itself what it goes
-	// by, so that a change needs the Origin of the console.
+	// Method identifies the caller; nil lets nobody in. Ambient says that a browser adds the caller's
+	// credentials to any request by itself, so a change needs the Origin of the console.
 	Method  auth.Method
 	Ambient bool
 	// Content shows arguments, results, questions and answers.
 	Content bool
 	// Version and Replica are those of this process.
 	Version, Replica string
-	// Audit has a record of each change and of each request that is not let in; nil for none.
+	// Audit has a record of each change and of each refused request; nil for none.
 	Audit *slog.Logger
 }
 
@@ -46,14 +46,15 @@ func New(o Options) *Handler {
 	return h
 }
 
-// Paths are the patterns that it serves, each with all below it.
+// Paths are the patterns that the handler serves, each with everything below it.
 func Paths() []string { return []string{Base + "/", "/console/", "/openapi.json"} }
 
-// policy is the Content-Security-Policy of every answer: nothing but what comes from here, and no inline script.
+// policy is the Content-Security-Policy of every answer: resources of this origin only, without inline scripts.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// ServeHTTP lets in who may ask. The page itself holds nothing: it is served to everybody where the interface is on.
+// ServeHTTP serves callers who may ask. The page itself holds no data: everybody gets it if the interface is
+// on.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head := w.Header()
 	head.Set("Content-Security-Policy", policy)
@@ -76,18 +77,16 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// answer writes what a path has to say.
 func answer(w http.ResponseWriter, body any) { write(w, http.StatusOK, body) }
 
-// fail answers with an error.
 func fail(w http.ResponseWriter, status int, message string) { write(w, status, Error{message}) }
 
 func write(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false) // nothing here is HTML, and what a server wrote stays readable
-	_ = e.Encode(body)     // who has gone needs none
+	e.SetEscapeHTML(false) // answers hold no HTML, and texts of servers stay readable
+	_ = e.Encode(body)     // a client that has gone needs none
 }
 
 // failed answers with the error of a Source.
@@ -108,7 +107,7 @@ func (h *Handler) access(w http.ResponseWriter, r *http.Request) {
 	answer(w, Access{Principal: callerOf(r).Principal.Owner(), Content: h.o.Content, Version: h.o.Version, Replica: h.o.Replica})
 }
 
-// reply answers with what a Source has returned.
+// reply answers with a result of a Source.
 func reply[T any](w http.ResponseWriter, body T, err error) {
 	if err != nil {
 		failed(w, err)

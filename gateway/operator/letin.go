@@ -13,7 +13,8 @@ func below(path, folder string) bool {
 	return strings.HasPrefix(path, folder) || path+"/" == folder
 }
 
-// letIn returns the request of somebody who may ask, with who that is; it answers any other itself, and returns nil.
+// letIn returns the request of a caller who may ask, with that caller. It answers any other request itself, and
+// returns nil.
 func (h *Handler) letIn(w http.ResponseWriter, r *http.Request) *http.Request {
 	if reason := h.foreign(r); reason != "" {
 		h.refuse(w, r, auth.Caller{}, &auth.Refusal{Status: http.StatusForbidden, Message: reason})
@@ -27,8 +28,9 @@ func (h *Handler) letIn(w http.ResponseWriter, r *http.Request) *http.Request {
 	return r.WithContext(auth.WithCaller(r.Context(), c))
 }
 
-// foreign says why a request is that of a page which is not the console; "" for any other. A page of another origin
-// cannot add a key to a request, but a browser adds to it by itself what a proxy in front goes by.
+// foreign says why a request is that of a page which is not the console; "" for any other. A page of another
+// origin cannot add a key to a request, but a browser adds by itself the credentials that a proxy in front
+// reads.
 func (h *Handler) foreign(r *http.Request) string {
 	origins := r.Header.Values("Origin")
 	switch site := r.Header.Get("Sec-Fetch-Site"); {
@@ -42,13 +44,13 @@ func (h *Handler) foreign(r *http.Request) string {
 	return ""
 }
 
-// own reports whether an origin is that of the host which was asked.
+// own reports whether an origin is that of the host in the request.
 func own(origin, host string) bool {
 	u, err := url.Parse(origin)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && strings.EqualFold(u.Host, host)
 }
 
-// refuse answers who is not let in.
+// refuse answers a caller who is not let in.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, c auth.Caller, f *auth.Refusal) {
 	if h.o.Audit != nil {
 		h.o.Audit.InfoContext(r.Context(), "operator refused", append([]any{
@@ -60,13 +62,12 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, c auth.Caller, 
 	fail(w, f.Status, f.Message)
 }
 
-// callerOf is who asks.
 func callerOf(r *http.Request) auth.Caller {
 	c, _ := auth.CallerOf(r.Context())
 	return c
 }
 
-// note writes a record of a change: who made it, and what.
+// note writes a record of a change and its caller.
 func (h *Handler) note(r *http.Request, event string, more ...any) {
 	if h.o.Audit == nil {
 		return

@@ -17,7 +17,7 @@ const (
 	maxLimit     = 500
 )
 
-// queryOf reads the parameters of /tasks. A parameter that there is not is a mistake: a filter with a slip in its name
+// queryOf reads the parameters of /tasks. An unknown parameter is a mistake: a filter with a slip in its name
 // would otherwise show everything.
 func queryOf(v url.Values, now time.Time) (shim.Query, error) {
 	q := shim.Query{
@@ -55,7 +55,7 @@ func queryOf(v url.Values, now time.Time) (shim.Query, error) {
 	return q, nil
 }
 
-// checkParams compares the parameters of /tasks with those that there are.
+// checkParams checks the parameters of /tasks against the known ones.
 func checkParams(v url.Values) error {
 	for name, values := range v {
 		i := slices.IndexFunc(taskParams, func(p param) bool { return p.name == name })
@@ -71,7 +71,7 @@ func checkParams(v url.Values) error {
 				continue
 			}
 			err := fmt.Errorf("%s is one of %s", name, strings.Join(p.enum, ", "))
-			if value == "unknown" { // as the console says it of a task
+			if value == "unknown" { // the console calls a task so
 				err = fmt.Errorf("%w; for an unknown outcome there is outcome=unknown", err)
 			}
 			return err

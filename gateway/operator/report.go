@@ -14,20 +14,21 @@ import (
 )
 
 const (
-	// reportEvery is how often a replica says how it is, and reportKept how long that is kept: also of one that is gone.
+	// reportEvery is the time between two reports of a replica, and reportKept how long a report is kept, also
+	// after the replica is gone.
 	reportEvery = 3 * time.Second
 	reportKept  = time.Hour
-	// lastReport is how long the last report may take, while the process ends.
+	// lastReport bounds the last report, which is made while the process ends.
 	lastReport = 500 * time.Millisecond
 	// minutesKept is how long the counts of a minute are kept, which are shown for an hour.
 	minutesKept = 2 * time.Hour
-	// sweepEvery is after how many reports the store is told to forget what nobody finds any more.
+	// sweepEvery is the number of reports after which the store is told to sweep its index.
 	sweepEvery = 10
-	// maxTools is how many tools of an upstream a report has: their names come from clients.
+	// maxTools bounds the tools of an upstream in a report: their names come from clients.
 	maxTools = 200
 )
 
-// Report is what a replica says of itself to the others.
+// Report is what a replica tells the others of itself.
 type Report struct {
 	Host      string             `json:"host"`
 	Address   string             `json:"address"`
@@ -36,7 +37,7 @@ type Report struct {
 	Since     time.Time          `json:"since"`
 	Draining  bool               `json:"draining,omitempty"`
 	Upstreams []ReportedUpstream `json:"upstreams"`
-	// Minutes are the counts that are not in the store yet, by Unix time in minutes and by upstream.
+	// Minutes are the counts that the store does not have yet, by Unix time in minutes and by upstream.
 	Minutes map[int64]map[string]metrics.Counts `json:"minutes,omitempty"`
 }
 
@@ -68,7 +69,7 @@ type DeploymentOptions struct {
 	Tasks   *shim.Operator
 	Store   shim.Overview
 	Replica shim.Replica
-	// Say describes this replica and its upstreams, but for what runs there.
+	// Say describes this replica and its upstreams, without what runs there.
 	Say     func() Report
 	Metrics *metrics.Metrics
 	// TraceAt is where a trace is shown, "" for nowhere.
@@ -84,7 +85,7 @@ func NewDeployment(o DeploymentOptions) *Deployment {
 	}
 }
 
-// Run reports until ctx ends. It is no matter of clients: where it fails, operators see what was reported before.
+// Run reports until ctx ends. A failed report leaves clients alone: operators see the one before.
 func (d *Deployment) Run(ctx context.Context) error {
 	tick := time.NewTicker(reportEvery)
 	defer tick.Stop()
@@ -93,20 +94,20 @@ func (d *Deployment) Run(ctx context.Context) error {
 			d.self.log.Debug("operators do not hear of this replica", "err", err)
 		}
 		if n%sweepEvery == 0 {
-			_ = d.store.Sweep(ctx) // what fails today is done another time
+			_ = d.store.Sweep(ctx) // a failed sweep is done another time
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			last, stop := context.WithTimeout(context.Background(), lastReport)
 			defer stop()
-			_ = d.report(last) // that it has stopped, or else it looks as if it had died
+			_ = d.report(last) // it says that the replica has stopped: otherwise it looks as if it had died
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// report says how this replica is, and keeps the counts of the minutes that are over.
+// report reports the state of this replica, and stores the counts of the minutes that are over.
 func (d *Deployment) report(ctx context.Context) error {
 	ctx, stop := context.WithTimeoutCause(ctx, reportEvery, shim.ErrUnavailable)
 	defer stop()
@@ -140,12 +141,11 @@ func (d *Deployment) report(ctx context.Context) error {
 	return cmp.Or(d.store.Report(ctx, d.self.name, about, reportKept), failed)
 }
 
-// toolsOf are the tools that run, by name.
 func toolsOf(l metrics.Load) []Tool {
 	tools := []Tool{}
 	for _, name := range slices.Sorted(maps.Keys(l.Tools)) {
 		one := l.Tools[name]
-		if one.Oldest.IsZero() { // none of its calls is a task
+		if one.Oldest.IsZero() { // its calls are no tasks
 			continue
 		}
 		oldest := one.Oldest.UTC()
@@ -157,14 +157,14 @@ func toolsOf(l metrics.Load) []Tool {
 	return tools
 }
 
-// heard is a replica with what it says of itself.
+// heard is a replica with its own report.
 type heard struct {
 	shim.Standing
 	Report
 	said bool
 }
 
-// hear reads what all replicas say.
+// hear reads the reports of all replicas.
 func (d *Deployment) hear(ctx context.Context) ([]heard, error) {
 	standing, err := d.store.Replicas(ctx)
 	all := make([]heard, len(standing))
@@ -224,7 +224,7 @@ func (d *Deployment) Upstreams(ctx context.Context) (Upstreams, error) {
 	return out, nil
 }
 
-// join adds what one replica says of an upstream.
+// join adds one replica's report of an upstream.
 func join(byName map[string]*Upstream, replica string, u ReportedUpstream) {
 	sum := byName[u.Name]
 	if sum == nil {

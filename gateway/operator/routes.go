@@ -11,7 +11,7 @@ type route struct {
 	says         string
 	params       []param // of the query
 	answer       any     // of this type, as JSON; nil for a stream of events
-	fails        []int   // statuses that are its own, besides those of a request which is not let in
+	fails        []int   // its own error statuses, besides those of a refused request
 	serve        func(h *Handler, w http.ResponseWriter, r *http.Request)
 }
 
@@ -46,7 +46,6 @@ var taskParams = append(filters,
 	param{name: "limit", says: "how many at most, 1 to 500; 100 unless given"},
 	param{name: "cursor", says: "next of the page before, with the same filters and order"})
 
-// routes are all paths.
 var routes = []route{
 	{
 		method: "GET", path: "/access", says: "who asks, and what is shown", answer: Access{}, serve: (*Handler).access,

@@ -6,21 +6,22 @@ import (
 	"taskgate/shim"
 )
 
-// Source is where the interface learns what it tells. Any error but those that are named means that the store is
+// Source is where the interface gets its data. Any error but the named ones means that the store is
 // unavailable.
 type Source interface {
 	// Tasks returns a page. shim.ErrCursor.
 	Tasks(ctx context.Context, q shim.Query) (Tasks, error)
-	// Task returns one task; content says whether arguments, results, questions and answers are wanted. shim.ErrNotFound.
+	// Task returns one task; content says whether it includes arguments, results, questions and answers.
+	// shim.ErrNotFound.
 	Task(ctx context.Context, id string, content bool) (TaskDetail, error)
-	// Cancel cancels one, in the name of an operator. shim.ErrNotFound, shim.ErrFinal.
+	// Cancel cancels one task, in the name of an operator. shim.ErrNotFound, shim.ErrFinal.
 	Cancel(ctx context.Context, id, operator string) (Task, error)
 	// Questions returns the open questions.
 	Questions(ctx context.Context, content bool) (Questions, error)
-	// Replicas, Upstreams and Stats return what the replicas say. Stats of "" are those of all upstreams.
+	// Replicas, Upstreams and Stats return what the replicas report. Stats of "" are those of all upstreams.
 	Replicas(ctx context.Context) (Replicas, error)
 	Upstreams(ctx context.Context) (Upstreams, error)
 	Stats(ctx context.Context, upstream string) (Stats, error)
-	// Changes calls changed each time that something may have changed, until ctx ends.
+	// Changes calls changed after each possible change, until ctx ends.
 	Changes(ctx context.Context, changed func()) error
 }

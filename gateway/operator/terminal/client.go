@@ -1,5 +1,5 @@
-// Package terminal is the interface for operators as it looks in a terminal: the verbs tasks, replicas and upstreams
-// of the command line. It asks a running gateway over HTTP, and prints tables, or the JSON that the gateway answered.
+// Package terminal is the interface for operators in a terminal: the verbs tasks, replicas and upstreams of the
+// command line. It asks a running gateway over HTTP, and prints tables, or the JSON that the gateway answered.
 package terminal
 
 import (
@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// requestTimeout bounds one request, but for the stream of changes.
+	// requestTimeout bounds one request, except the stream of changes.
 	requestTimeout = 30 * time.Second
 	// maxEvent bounds one event of that stream.
 	maxEvent = 64 << 10
 )
 
-// Gateway is where to ask, and with which key.
+// Gateway is the address of a gateway, with a key for it.
 type Gateway struct {
 	base string // with a slash at its end
 	key  string
@@ -46,7 +46,7 @@ func NewGateway(address, key string) (*Gateway, error) {
 	return &Gateway{base: u.Scheme + "://" + u.Host + path + operator.Base + "/", key: key}, nil
 }
 
-// refusal is an answer that is no success.
+// refusal is an answer with an error status.
 type refusal struct {
 	status  int
 	message string
@@ -65,7 +65,7 @@ func refused(err error, status int) bool {
 	return errors.As(err, &r) && r.status == status
 }
 
-// do sends a request and returns the answer to it, if that is a success.
+// do sends a request and returns a successful answer; a refusal is an error.
 func (g *Gateway) do(ctx context.Context, method, path string, query url.Values) (*http.Response, error) {
 	address := g.base + path
 	if len(query) > 0 {
@@ -131,13 +131,13 @@ func (g *Gateway) tasks(ctx context.Context, filters url.Values, limit int) (all
 	}
 }
 
-// wholeID is the length of an id. What is shorter is looked for.
+// wholeID is the length of an id. A shorter text is searched for.
 const wholeID = 77
 
 // find returns the id that begins so: tables show the beginning.
 func (g *Gateway) find(ctx context.Context, id string) (string, error) {
 	switch {
-	case id == "": // as that of every task begins
+	case id == "": // every id begins with it
 		return "", errors.New("an id is empty")
 	case len(id) == wholeID:
 		return id, nil
@@ -162,7 +162,6 @@ func (g *Gateway) task(ctx context.Context, id string) (t operator.TaskDetail, e
 	return t, g.get(ctx, "tasks/"+url.PathEscape(id), nil, &t)
 }
 
-// cancel cancels one task.
 func (g *Gateway) cancel(ctx context.Context, id string) error {
 	var t operator.Task
 	return g.ask(ctx, http.MethodPost, "tasks/"+url.PathEscape(id)+"/cancel", nil, &t)

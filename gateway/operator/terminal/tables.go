@@ -12,14 +12,15 @@ import (
 	"taskgate/gateway/operator"
 )
 
-// maxMessage is how much of a message a table shows, in characters.
+// maxMessage is how many characters of a message a table shows.
 const maxMessage = 60
 
-// shownID is how much of an id a table shows: enough to know a task by, and to name it on a command line.
+// shownID is how many characters of an id a table shows: enough to know a task by, and to name it on a command
+// line.
 const shownID = 8
 
-// table aligns rows of cells. What cannot be printed is left out of them: a message is the text of a server, and
-// a terminal would obey it.
+// table aligns rows of cells, without unprintable characters: a message is the text of a server, and a terminal
+// would obey it.
 type table struct{ w *tabwriter.Writer }
 
 func newTable(w io.Writer, head ...string) table {
@@ -35,7 +36,7 @@ func (t table) row(cells ...string) {
 	fmt.Fprintln(t.w, strings.Join(cells, "\t")) // Flush has the error
 }
 
-// printable is a text without control characters, and with a space for each that moves on.
+// printable is a text without control characters, and with a space for each blank character.
 func printable(text string) string {
 	return strings.Map(func(c rune) rune {
 		switch {
@@ -56,7 +57,7 @@ func shorten(text string) string {
 	return text
 }
 
-// stateOf says in a word where a task is.
+// stateOf is the state of a task in a word.
 func stateOf(t operator.Task) string {
 	switch {
 	case t.Outcome == "unknown", t.Outcome == "tool_error":
@@ -67,7 +68,6 @@ func stateOf(t operator.Task) string {
 	return t.Status
 }
 
-// ended reports whether a task has.
 func ended(t operator.Task) bool { return t.Status != "working" && t.Status != "input_required" }
 
 // took is how long a task took, or how old it is.
@@ -99,7 +99,7 @@ func writeTasks(w io.Writer, tasks []operator.Task) error {
 	return t.w.Flush()
 }
 
-// moment writes a time as that of here, with its day unless that is today.
+// moment writes a time in the local zone, with its day unless that is today.
 func moment(at time.Time) string {
 	if at, now := at.Local(), time.Now(); at.YearDay() != now.YearDay() || at.Year() != now.Year() {
 		return at.Format("2006-01-02 15:04:05")

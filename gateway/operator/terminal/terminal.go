@@ -19,28 +19,27 @@ import (
 )
 
 const (
-	// KeyVariable is the environment variable for what --key says.
+	// KeyVariable is the environment variable in place of --key.
 	KeyVariable = "TASKGATE_ADMIN_KEY"
-	// AddressVariable is that for --admin.
+	// AddressVariable is the environment variable in place of --admin.
 	AddressVariable = "TASKGATE_ADMIN"
 
-	// pageSize is how many tasks one request reads, and defaultLimit how many are listed unless --limit says more.
+	// pageSize bounds the tasks of one request, and defaultLimit those listed without --limit.
 	pageSize     = 500
 	defaultLimit = 100
-	// mostCancelled is how many tasks one command cancels, unless --limit says how many.
+	// mostCancelled bounds the tasks that one command cancels without --limit.
 	mostCancelled = 10000
 )
 
 // UsageError is a mistake in the command line.
 type UsageError struct{ Text string }
 
-// Error says what is wrong with it.
 func (e *UsageError) Error() string { return e.Text }
 
 func misuse(format string, args ...any) error { return &UsageError{fmt.Sprintf(format, args...)} }
 
-// Streams are those of the process. Interactive says that a person is at the terminal, who can be asked and for whom
-// the screen is drawn anew.
+// Streams are those of the process. Interactive says that a person is at the terminal, who can be asked, and
+// for whom the screen is redrawn.
 type Streams struct {
 	In          io.Reader
 	Out, Err    io.Writer
@@ -54,7 +53,7 @@ type Options struct {
 	JSON    bool
 	Yes     bool
 	Oldest  bool
-	Limit   int // 0 for the usual one
+	Limit   int // 0 for the default
 	Filters url.Values
 }
 
@@ -75,10 +74,10 @@ func (o *Options) setLimit(text string) (err error) {
 	return nil
 }
 
-// filterNames are what --filter may name. The gateway knows better which of them there are.
+// filterNames are the names for --filter. The gateway checks them further.
 var filterNames = []string{"upstream", "tool", "status", "principal", "replica", "id", "older_than", "newer_than", "outcome"}
 
-// open is what status=open stands for.
+// open is the meaning of status=open.
 var open = []string{"working", "input_required"}
 
 func (o *Options) addFilter(text string) error {
@@ -88,7 +87,7 @@ func (o *Options) addFilter(text string) error {
 		return fmt.Errorf("a filter is NAME=VALUE, with the name %s", strings.Join(filterNames, ", "))
 	}
 	switch {
-	case value == "" && name != "principal": // of nobody in particular
+	case value == "" && name != "principal": // of anonymous callers
 		return fmt.Errorf("%s is empty: it would let every task through", name)
 	case name == "status":
 		for status := range strings.SplitSeq(value, ",") {
@@ -99,12 +98,12 @@ func (o *Options) addFilter(text string) error {
 			}
 		}
 	default:
-		o.Filters.Add(name, value) // the gateway refuses what is given twice
+		o.Filters.Add(name, value) // the gateway refuses a name that is given twice
 	}
 	return nil
 }
 
-// query is the filters in the order that is wanted.
+// query is the filters with the order.
 func (o *Options) query() url.Values {
 	if o.Oldest {
 		o.Filters.Set("order", "oldest")
@@ -112,8 +111,8 @@ func (o *Options) query() url.Values {
 	return o.Filters
 }
 
-// Run executes the verb tasks, replicas or upstreams with its arguments. A UsageError is a mistake in those; any other
-// error says what failed.
+// Run executes the verb tasks, replicas or upstreams with its arguments. A UsageError is a mistake in those;
+// any other error says what failed.
 func Run(ctx context.Context, g *Gateway, s Streams, o Options, verb string, args []string) error {
 	c := command{Gateway: g, Streams: s, o: o}
 	switch verb {
@@ -148,7 +147,7 @@ type command struct {
 	o Options
 }
 
-// write prints what was read, as JSON or as a table.
+// write prints an answer, as JSON or as a table.
 func (c command) write(read any, table func(io.Writer) error) error {
 	if !c.o.JSON {
 		return table(c.Out)
@@ -158,7 +157,7 @@ func (c command) write(read any, table func(io.Writer) error) error {
 	return e.Encode(read)
 }
 
-// show prints a whole answer.
+// show reads and prints a whole answer.
 func (c command) show(ctx context.Context, path string, args []string, into any, table func(io.Writer) error) error {
 	if len(args) > 0 {
 		return misuse("%s takes no arguments", path)
@@ -204,7 +203,7 @@ func (c command) one(ctx context.Context, what string, args []string) error {
 	return c.write(t, func(w io.Writer) error { return writeTask(w, t) })
 }
 
-// cancel cancels the tasks that are named, or those that the filters let through.
+// cancel cancels the named tasks, or those that the filters let through.
 func (c command) cancel(ctx context.Context, args []string) error {
 	byFilter := len(c.o.Filters) > 0
 	if byFilter == (len(args) > 0) {

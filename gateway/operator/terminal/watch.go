@@ -20,17 +20,17 @@ const (
 	// watchPause is the least time between two reads, and watchPoll the longest.
 	watchPause = time.Second
 	watchPoll  = 10 * time.Second
-	// deathsShown is for how long a replica that has died is named above the tasks.
+	// deathsShown is how long a dead replica is named above the tasks.
 	deathsShown = 10 * time.Minute
-	// What a terminal is told: to draw from the top, and to remove what is there from before.
+	// Control sequences of a terminal: draw from the top, and remove the earlier picture.
 	clearScreen = "\x1b[2J"
 	topOfScreen = "\x1b[H"
 	clearLine   = "\x1b[K"
 	clearBelow  = "\x1b[J"
 )
 
-// watch draws the tasks that have not ended each time that something has changed, until it is interrupted. Where no
-// terminal is, it prints them again; as JSON, each time on one line.
+// watch draws the running tasks after each change, until it is interrupted. Without a terminal it prints them
+// again; as JSON, each time on one line.
 func (c command) watch(ctx context.Context, args []string) error {
 	if len(args) > 0 {
 		return misuse("tasks watch takes no arguments: --filter says which tasks")
@@ -43,7 +43,7 @@ func (c command) watch(ctx context.Context, args []string) error {
 	news, over := make(chan struct{}, 1), make(chan struct{})
 	go func() {
 		defer close(over)
-		if !c.Interactive { // a screen is drawn anew each second in any case
+		if !c.Interactive { // a screen is redrawn each second in any case
 			c.followAll(ctx, news)
 		}
 	}()
@@ -82,7 +82,7 @@ func (c command) followAll(ctx context.Context, news chan struct{}) {
 	}
 }
 
-// awaitNews waits until there is something new, or for a while. On a terminal ages grow, so it waits for a second.
+// awaitNews waits for news, for watchPoll at most. On a terminal it waits for a second only, since ages grow.
 func (c command) awaitNews(ctx context.Context, news <-chan struct{}) error {
 	if err := work.Pause(ctx, watchPause); err != nil || c.Interactive {
 		return err
