@@ -1,8 +1,8 @@
-// Package modes answers calls of tasks in the response modes of SEP-1905 (protocol.md 6.1), where
-// an upstream has response_modes: on and the client of a session declares them. It stands in
-// front of two methods of gateway/legacy, by legacy.Modes. In comes a tools/call with params.task,
-// or a tasks/result; out goes one answer, or several responses to one request. What a task streams
-// is read from its partial results. Nothing is kept here.
+// Package modes answers calls of tasks in the response modes of SEP-1905 (protocol.md 6.1), if an
+// upstream has response_modes: on and the client of a session declares them. It stands in front of
+// two methods of gateway/legacy, by legacy.Modes. It takes a tools/call with params.task, or a
+// tasks/result, and gives one answer, or several responses to one request. It reads the stream of a
+// task from the task's partial results, and has no state of its own.
 package modes
 
 import (
@@ -43,8 +43,8 @@ func (m *Modes) Declare(tasks json.RawMessage) json.RawMessage {
 	return jsonrpc.With(tasks, json.RawMessage(`{"modes":["task","immediate","streaming"]}`), "responses")
 }
 
-// Answer answers a tools/call or a tasks/result. A request of a client that has declared no modes,
-// or that asks for none, is answered as ever.
+// Answer answers a tools/call or a tasks/result. If the client has declared no modes, or asks for
+// none, the answer is the usual one.
 func (m *Modes) Answer(ctx context.Context, r legacy.ModesRequest) (json.RawMessage, error) {
 	list, _ := jsonrpc.Get(r.Capabilities, "tasks", "responses", "modes")
 	declared, _ := words(list)
@@ -70,8 +70,8 @@ func words(list json.RawMessage) (all []string, ok bool) {
 	return all, ok
 }
 
-// call answers a tools/call by the first of the modes that both sides list (A3). The call is a
-// task in any case.
+// call answers a tools/call by the first of the modes that both sides list (A3). The call is a task
+// in any case.
 func (m *Modes) call(ctx context.Context, r legacy.ModesRequest, declared []string) (json.RawMessage, error) {
 	list, listed := jsonrpc.Get(r.Params, "task", "responseModes")
 	common, ok := words(list)
@@ -100,7 +100,7 @@ func (m *Modes) call(ctx context.Context, r legacy.ModesRequest, declared []stri
 	return created, nil
 }
 
-// errLate: a task has not ended in the grace of its tool.
+// errLate says that a task has not ended in the grace of its tool.
 var errLate = errors.New("the task has not ended yet")
 
 // immediate is the result of a task that ends in the grace of its tool (A6), or errLate.
@@ -118,12 +118,13 @@ func (m *Modes) immediate(ctx context.Context, p *pieces, tool string) (json.Raw
 	return result, err
 }
 
-// streams reports whether the partial results of a tool are blocks of its result, and not hints.
+// streams reports whether the partial results of a tool are blocks of its result; otherwise they
+// are hints.
 func (m *Modes) streams(tool string) bool {
 	return m.e.Config.Tool(tool).Progress == config.ProgressContent
 }
 
-// stream answers a call with its task and the blocks that are there, and then with the others as
+// stream answers a call with its task and the blocks that are there, and then sends the others as
 // they come (A9). A client that takes one answer only fetches them.
 func (m *Modes) stream(ctx context.Context, p *pieces, created json.RawMessage) (json.RawMessage, error) {
 	err := p.follow(ctx, firstWait, func() error { return errEnough })
@@ -159,11 +160,11 @@ func (m *Modes) stream(ctx context.Context, p *pieces, created json.RawMessage) 
 		return nil, &wire.Failure{Code: mcp.CodeInternal, Message: "the stream of the task " + string(p.id) +
 			" is over; tasks/result has the rest, with the number of the last block as lastSeqNr", Data: wire.RetryAfter(wire.DrainRetry.Milliseconds())}
 	}
-	return nil, err // it ends with an error, and not as if that were all
+	return nil, err // it ends with an error, since blocks may be missing
 }
 
-// result answers a tasks/result: with the blocks after lastSeqNr that are there (A12), or with
-// the result, of which they all are the content.
+// result answers a tasks/result: with the present blocks after lastSeqNr (A12), or with the result,
+// whose content is all blocks.
 func (m *Modes) result(ctx context.Context, r legacy.ModesRequest) (json.RawMessage, error) {
 	after, at, err := lastSeqNr(r.Params)
 	if err != nil {

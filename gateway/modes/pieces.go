@@ -14,8 +14,8 @@ import (
 	"taskgate/shim/content"
 )
 
-// firstWait is how long the first answer to a call that streams waits for something to go along
-// with the task.
+// firstWait is how long the first answer to a streaming call waits for a block to go along with the
+// task.
 const firstWait = 50 * time.Millisecond
 
 // errEnough ends the following of a task.
@@ -30,17 +30,16 @@ type pieces struct {
 	streams bool // its partial results are blocks of the result
 
 	from   int64 // the next partial result
-	cut    bool  // some were left out: the result has the rest
+	cut    bool  // blocks were left out: the result has the rest
 	blocks []json.RawMessage
 	sent   int       // how many blocks the client has
 	task   shim.Task // its newest state
 }
 
-// ended reports whether the task has ended.
 func (p *pieces) ended() bool { return p.task.Status.Final() }
 
-// follow reads what the task streams until it has ended, or for a while if that is not 0: then
-// the error is errLate. more is called when there are more blocks; its error ends this.
+// follow reads what the task streams until its end. If while is not 0, it ends after that time with
+// errLate. more is called when there are more blocks; its error ends this.
 func (p *pieces) follow(ctx context.Context, while time.Duration, more func() error) error {
 	if while > 0 {
 		var cancel context.CancelFunc
@@ -69,8 +68,8 @@ func (p *pieces) read(ctx context.Context) error {
 	return err
 }
 
-// track reads what the task streams until it has ended, and calls look for each update: a state of
-// the task, or more blocks.
+// track reads what the task streams until its end, and calls look for each update: a state of the
+// task, or more blocks.
 func (p *pieces) track(ctx context.Context, look func(state bool) error) error {
 	k := shim.Tracked{ID: p.id, From: p.from, Pieces: p.streams}
 	err := p.m.e.Shim.Track(ctx, p.r.Principal, p.m.e.Name, []shim.Tracked{k}, func(u shim.Update) error {
@@ -90,8 +89,8 @@ func (p *pieces) track(ctx context.Context, look func(state bool) error) error {
 	return err
 }
 
-// take takes the blocks of a partial result. From where some were left out on, the result has the
-// rest.
+// take takes the blocks of a partial result, up to the first place where blocks were left out: the
+// result has the rest.
 func (p *pieces) take(batch json.RawMessage) {
 	for b := range jsonrpc.Elements(batch) {
 		if p.cut = p.cut || content.IsLeftOut(b); !p.cut {
@@ -106,9 +105,9 @@ func (p *pieces) outcome(ctx context.Context) (json.RawMessage, error) {
 	return p.r.Serve(ctx, mcp.MethodTasksResult, params)
 }
 
-// next is the next response: the task, if it was created by this request, and the blocks that the
-// client does not have (A9). Once the task has ended, it is the last one, and has what the result
-// adds. A failure before there was any block has its reason for content (A14).
+// next is the next response: the task, if this request created it, and the blocks that the client
+// lacks (A9). Once the task has ended, it is the last response, with what the result adds. A
+// failure before the first block has its reason as content (A14).
 func (p *pieces) next(ctx context.Context, created json.RawMessage) (json.RawMessage, error) {
 	all := p.blocks
 	if p.task.Status == shim.Completed {
