@@ -69,8 +69,8 @@ func refuse(w http.ResponseWriter, id jsonrpc.ID, f *auth.Refusal) {
 }
 
 // leaveUnread is called before an answer to a request whose body stays unread. The server would first wait
-// for the rest of the body, for as long as a stranger likes; without time to read, it keeps the connection
-// only if the body has arrived.
+// for the rest of the body, for as long as a stranger likes; with the deadline passed, it keeps the
+// connection only if the body has arrived.
 func leaveUnread(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now())

@@ -85,7 +85,7 @@ type Gateway struct {
 	now         atomic.Pointer[table]
 }
 
-// New makes a Gateway, without contact to any upstream.
+// New makes a Gateway. Upstreams are contacted later.
 func New(o Options) (*Gateway, error) {
 	if o.Config == nil || o.Shim == nil || o.Sessions == nil {
 		return nil, errors.New("gateway: Config, Shim and Sessions are needed")
@@ -127,7 +127,7 @@ func (g *Gateway) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.now.Load().handler.ServeHTTP(w, r) })
 }
 
-// notAllowed answers a method of HTTP that is not served.
+// notAllowed answers an unsupported method of HTTP.
 func notAllowed(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Allow", "DELETE, GET, POST")
 	w.WriteHeader(http.StatusMethodNotAllowed)
@@ -161,8 +161,8 @@ func (g *Gateway) Close(ctx context.Context) error {
 	return errors.Join(g.streams.Close(ctx), g.sessions.Close(ctx))
 }
 
-// sessionEnded gives up the upstream session of a client session that has ended, and measures it. The other
-// upstreams do not know the session's id, and do nothing.
+// sessionEnded gives up the upstream session of a client session that has ended, and measures it. To the other
+// upstreams the session's id is unknown, and they ignore it.
 func (g *Gateway) sessionEnded(ctx context.Context, s legacy.Ended) {
 	for _, u := range g.now.Load().routes {
 		u.endpoint.Upstream.EndSession(ctx, s.ID)

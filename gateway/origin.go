@@ -15,8 +15,8 @@ import (
 )
 
 // originGuard keeps foreign web pages out (Z10): it checks Origin, and on a loopback address also
-// Host. Without the check of Host a page could have its own name resolve to 127.0.0.1, and be of the
-// same origin as the gateway.
+// Host. A page may have its own name resolve to 127.0.0.1, and be of the same origin as the gateway;
+// the check of Host refuses it.
 type originGuard struct {
 	loopback bool // the gateway listens on a loopback address
 	origins  []string
@@ -59,8 +59,8 @@ func (g *originGuard) wrap(next http.Handler) http.Handler {
 	})
 }
 
-// refuseHost answers a request by a name that is not served. The first one is logged: a proxy on the
-// same machine that keeps Host is refused with every request.
+// refuseHost answers a request by an unknown name. The first one is logged: a proxy on the same
+// machine that keeps Host is refused with every request.
 func (g *originGuard) refuseHost(w http.ResponseWriter, r *http.Request) {
 	g.logged.Do(func() {
 		g.log.WarnContext(r.Context(), "a request is refused because of its Host; allowed_hosts lists the names that are served, beside that of public_url",

@@ -124,8 +124,8 @@ func (u *route) serveResource(w http.ResponseWriter, r *http.Request) {
 	u.serveDocument(w, r, raw, err)
 }
 
-// serveDocument answers with a document of a server, or that the server has none. If it cannot be had at the
-// moment, the answer is 502.
+// serveDocument answers with a document of a server, or that the server has none. If getting it fails, the
+// answer is 502.
 func (u *route) serveDocument(w http.ResponseWriter, r *http.Request, raw json.RawMessage, err error) {
 	switch {
 	case errors.Is(err, auth.ErrNoMetadata):

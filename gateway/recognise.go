@@ -63,7 +63,7 @@ func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller)
 	}
 	switch {
 	case err != nil:
-		// The envelope cannot be read, so the header says how the error is spelt.
+		// The envelope is unreadable, so the header says how the error is spelt.
 		version := wire.TrimOWS(r.Header.Get(mcp.HeaderProtocolVersion))
 		u.endpoint.Telemetry.Refuse(w, r, wire.Request{Msg: msg, Version: version, Upstream: u.endpoint.Name}, err)
 	case era == mcp.Modern:

@@ -7,7 +7,7 @@ import (
 	"taskgate/gateway/sealed"
 )
 
-// StateKeys makes the keyring of the configuration. Without configured keys, a gateway with a store
+// StateKeys makes the keyring of the configuration. If none are configured, a gateway with a store
 // of its own makes a key; any other gateway has no keyring (nil), since the replica that the client
 // comes back to has to open its state.
 func StateKeys(c *config.Config) (*sealed.Keyring, error) {

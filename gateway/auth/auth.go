@@ -27,10 +27,10 @@ import (
 
 // Method is one way to sign in.
 type Method interface {
-	// Identify says who sent a request, or how it is refused. It returns both for a caller who is known and
-	// must not call here. It leaves the body unread.
+	// Identify says who sent a request, or how it is refused. It returns both for a known caller who lacks the
+	// right to call here. It leaves the body unread.
 	Identify(r *http.Request) (Caller, *Refusal)
-	// Recall returns the owner of a request from memory; "" for a caller whom it has not seen before.
+	// Recall returns the owner of a request from memory; "" for an unknown caller.
 	Recall(r *http.Request) string
 }
 
@@ -93,7 +93,7 @@ func (c Caller) Lacks(scopes string) *Refusal {
 	return c.token.refuseWithout(strings.Fields(scopes))
 }
 
-// Refusal is the answer to a request whose caller is unknown, or must not make it.
+// Refusal is the answer to a request whose caller is unknown, or lacks the right to make it.
 type Refusal struct {
 	Status    int
 	Challenge string // the header WWW-Authenticate; "" for none
@@ -279,8 +279,8 @@ func (anybody) Identify(*http.Request) (Caller, *Refusal) { return Caller{}, nil
 func (anybody) Recall(*http.Request) string { return "" }
 
 // newPrincipal makes a principal of what a method knows of a caller. It is the same on each replica and after
-// each start. Each part is hashed with its length, and names of keys have no colon, so two callers, of one
-// method or of two, have different principals (design.md 0.7).
+// each start. Each part is hashed with its length, and the colon keeps it apart from names of keys, so two
+// callers, of one method or of two, have different principals (design.md 0.7).
 func newPrincipal(method string, parts ...string) shim.Principal {
 	h := sha256.New()
 	for _, part := range append([]string{method}, parts...) {

@@ -18,8 +18,8 @@ const (
 	present                 // one token
 )
 
-// readBearer reads a key or a token from the header Authorization only, not from the URL (Z2).
-// Another scheme than Bearer counts as absent, without an error of RFC 6750.
+// readBearer reads a key or a token from the header Authorization only (Z2). Another scheme than
+// Bearer counts as absent; RFC 6750 has no error for it.
 func readBearer(h http.Header) (token string, _ presence) {
 	values := h[headerAuthorization]
 	switch len(values) {

@@ -11,8 +11,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// These bound the look-ups that find no owner, in the long run and at once: made-up tokens must not exhaust
-// the issuer.
+// These bound the failed look-ups, in the long run and at once, to protect the issuer from made-up tokens.
 const (
 	failuresOfAddress, failuresAtOnce = rate.Limit(1), 20
 	failuresOfAll, allFailuresAtOnce  = rate.Limit(100), 200
@@ -21,13 +20,13 @@ const (
 	knownAddressFor                   = time.Hour // a good token came from it
 )
 
-// errTooMany says that too many look-ups have found no owner.
+// errTooMany says that too many look-ups have failed.
 var errTooMany = errors.New("too many tokens were looked up that are nobody's")
 
 var tooManyLookups = &Refusal{http.StatusTooManyRequests, "", "too many tokens that are nobody's have come from there; try again in a while"}
 
-// lookups bound the questions to issuers about tokens. Only a look-up that finds no owner counts. A token
-// that was good before is looked up in any case.
+// lookups bound the questions to issuers about tokens. Only a failed look-up counts. A token that was good
+// before is looked up in any case.
 type lookups struct {
 	strangers chan struct{} // full while that many are looked up
 	known     chan struct{} // likewise, for tokens that were good before

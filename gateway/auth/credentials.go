@@ -31,7 +31,7 @@ const (
 	signInWait = 15 * time.Minute
 )
 
-// errNotSignedIn ends a call whose owner did not sign in again in time.
+// errNotSignedIn ends a call whose owner stays away.
 var errNotSignedIn = errors.New("its owner did not sign in again in time")
 
 // grade is what a token is good for, as its issuer says. It is stored with a call, so that another replica
@@ -48,7 +48,7 @@ type grade struct {
 
 // standsIn reports whether a token of this grade may take the place of one of the other: it has the same owner
 // (an issuer, a subject and a client), the same audience, and at least the same scopes, and it is newer. An
-// owner without a client may be several clients of one user.
+// owner with an unknown client may be several clients of one user.
 func (g grade) standsIn(other grade) bool {
 	return g.Owner == other.Owner && g.Client && !other.Issued.IsZero() && g.Issued.After(other.Issued) &&
 		slices.Equal(g.Audience, other.Audience) &&
@@ -127,8 +127,7 @@ func (c Caller) Doubted() *Refusal {
 	return nil
 }
 
-// Leave says that the request has been answered: its client can no longer be told what the server says of its
-// token.
+// Leave says that the request has been answered: from then on its client cannot be told of a refused token.
 func (c Caller) Leave() {
 	if c.request != nil {
 		c.request.over.Store(true)
@@ -140,8 +139,8 @@ func (c Caller) Leave() {
 type Credential struct {
 	from      *tokenCache
 	here      func() bool                                // the client waits for the answer to its request
-	challenge func(status int, values []string) []string // nil if no client is there to read it
-	verdict   func(authorization string, taken bool)     // also nil then
+	challenge func(status int, values []string) []string // nil once the client has gone
+	verdict   func(authorization string, taken bool)     // nil in a call that was taken over
 
 	mu      sync.Mutex
 	need    grade  // of the token that the call came with
@@ -210,7 +209,7 @@ func (c *Credential) laterLocked() (authorization string, good bool) {
 	if t != nil {
 		return t.authorization, c.isGood(t)
 	}
-	authorization, _ = c.ofOwn() // without a token the server would take the caller for anonymous
+	authorization, _ = c.ofOwn() // else the server would take the caller for anonymous
 	return authorization, false
 }
 
@@ -331,7 +330,7 @@ func (c *Credential) Seal(call string) string {
 }
 
 // Bring makes an answer or a cancellation go out with the token of the request that brought it, as Seal
-// returned that. A text that cannot be opened is ignored.
+// returned that. A text that fails to open is ignored.
 func (c *Credential) Bring(call, token string) {
 	if c.from.keys == nil {
 		return

@@ -75,7 +75,7 @@ func (f fetcher) readDocument(ctx context.Context, at string) ([]byte, error) {
 	return f.requestDocument(r)
 }
 
-// requestDocument makes a request and reads the answer. Its errors repeat nothing of the answer.
+// requestDocument makes a request and reads the answer. Its errors keep the answer secret.
 func (f fetcher) requestDocument(r *http.Request) ([]byte, error) {
 	resp, err := f.client.Do(r)
 	if err != nil {
@@ -85,7 +85,7 @@ func (f fetcher) requestDocument(r *http.Request) ([]byte, error) {
 	return io.ReadAll(resp.Body)
 }
 
-// statusError is a status of HTTP that is no success.
+// statusError is an HTTP status other than 200.
 type statusError int
 
 // Error names the status.

@@ -15,8 +15,8 @@ const (
 	fetchTimeout = 10 * time.Second // of one attempt
 	fetchWait    = 5 * time.Second  // how long a request waits for one
 	fetchFloor   = 10 * time.Second // between two attempts
-	retryFloor   = time.Second      // between two attempts while there is no answer
-	holdFor      = 12 * time.Hour   // how long the last good answer holds while no newer one comes
+	retryFloor   = time.Second      // between two attempts before the first answer
+	holdFor      = 12 * time.Hour   // how long the last good answer holds after failed attempts
 )
 
 // refreshEvery is how often the keys of an issuer, and the metadata of a server, are fetched. Issuers announce
@@ -54,7 +54,7 @@ func (f *fetched[T]) getAnswer(ctx context.Context) (T, error) {
 	f.mu.Unlock()
 	switch {
 	case due && wait:
-		if answer, err = f.attemptFetch(ctx, false); err != nil { // it was no use to wait
+		if answer, err = f.attemptFetch(ctx, false); err != nil { // the last good answer serves then
 			if known, ok := f.lastGood(); ok {
 				return known, nil
 			}
@@ -124,7 +124,7 @@ func (f *fetched[T]) isDue() (due, wait bool) {
 		return since >= refreshEvery, since >= 2*refreshEvery
 	case f.hasGood():
 		return since >= fetchFloor, f.doubt
-	case isDefinite(f.err): // the other party has answered that there is none
+	case isDefinite(f.err): // the other party has answered that it is missing
 		return since >= fetchFloor, false
 	}
 	return since >= retryFloor, true

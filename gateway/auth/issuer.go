@@ -160,7 +160,7 @@ func newKeySet(all []jwkset.JWK) (*keySet, error) {
 	return set, nil
 }
 
-// isPublic reports whether a key can verify signatures and cannot make them.
+// isPublic reports whether a key can only verify signatures.
 func isPublic(key any) bool {
 	switch key.(type) {
 	case *rsa.PublicKey, *ecdsa.PublicKey, ed25519.PublicKey:

@@ -12,7 +12,7 @@ import (
 	"taskgate/shim"
 )
 
-// The challenges for a client without a good key (Z3, RFC 6750 section 3). Only a client that
+// The challenges for a client that lacks a good key (Z3, RFC 6750 section 3). Only a client that
 // showed a key is told of an error in it.
 const (
 	challenge        = `Bearer realm="taskgate"`
@@ -29,7 +29,7 @@ var (
 // keyring knows the configured keys by their hashes.
 type keyring struct {
 	// byPrefix finds the few candidates that are compared in constant time. The duration of the
-	// search reveals at most the beginning of a hash, from which the key cannot be found.
+	// search reveals at most the beginning of a hash, which leads to no key.
 	byPrefix map[uint64][]hashedKey
 }
 

@@ -28,7 +28,7 @@ type trust struct {
 
 // lookUp finds the owner of a token. A JWT of an issuer of the server is verified as such. The
 // introspection endpoint is shown a token that names no issuer, or that names the issuer there: a token
-// goes only to an issuer that it names. An error says that the issuer could not be asked.
+// goes only to an issuer that it names. An error says that asking failed.
 func (p *passthrough) lookUp(ctx context.Context, token, address string, before *verification) (*verification, error) {
 	t, err := p.trustedIssuers(ctx)
 	if err != nil {
@@ -86,7 +86,7 @@ func (p *passthrough) trustedIssuers(ctx context.Context) (*trust, error) {
 }
 
 // mayAsk reports whether tokens of an issuer may be verified: it has https, or is on this machine, as the
-// server is. A server must not make the gateway contact other places.
+// server is. So a server can send the gateway to no other place.
 func (p *passthrough) mayAsk(issuer string) bool {
 	u, err := url.Parse(issuer)
 	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
@@ -95,7 +95,7 @@ func (p *passthrough) mayAsk(issuer string) bool {
 	return u.Scheme == "https" || u.Scheme == "http" && config.IsLoopback(u.Hostname()) && p.resource.plain()
 }
 
-// issuerOf is the issuer that a JWT names; "" if the token is no JWT. It only chooses the keys that the
+// issuerOf is the issuer that a JWT names; "" for any other token. It only chooses the keys that the
 // signature is checked with.
 func issuerOf(token string) string {
 	parsed, err := jwt.ParseSigned(token, algorithms)
@@ -156,8 +156,8 @@ func (p *passthrough) audiences(t *trust) []string {
 	return append(sameAddress(t.of.Resource), p.public...)
 }
 
-// sameAddress spells addresses with and without a slash at the end: clients differ in that for URLs
-// without a path.
+// sameAddress spells addresses with and without a slash at the end: clients differ in that for the root
+// of a host.
 func sameAddress(addresses ...string) (all []string) {
 	for _, at := range addresses {
 		if at = strings.TrimSuffix(at, "/"); at != "" {

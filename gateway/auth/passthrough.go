@@ -109,8 +109,8 @@ func (m *Methods) passthrough(c *config.Config, u *config.Upstream, secure *tls.
 }
 
 // tokenSecret is the key of the hashes that stand for tokens which cannot be verified. All replicas share
-// it, unless there is only one. A hash without a key could be reversed by guessing: Authorization may hold
-// less than a long random token.
+// it; a gateway without state keys is alone, and makes its own. A plain hash could be reversed by guessing:
+// Authorization may hold less than a long random token.
 func tokenSecret(c *config.Config) ([]byte, error) {
 	if len(c.StateKeys) == 0 {
 		secret := make([]byte, sha256.Size)

@@ -17,8 +17,8 @@ import (
 	"taskgate/internal/work"
 )
 
-// ErrNoMetadata says that a server has no metadata of itself as a protected resource: it answers at the
-// places for it, and has none there.
+// ErrNoMetadata says that a server lacks metadata of itself as a protected resource: it answers 404 or
+// the like at the places for it.
 const ErrNoMetadata = contentError("the server has no protected resource metadata")
 
 // Resource is the server of an upstream as a protected resource (RFC 9728): its metadata says who gives
@@ -32,7 +32,7 @@ type Resource struct {
 	metadata fetched[*document]
 
 	mu   sync.Mutex
-	hint string // where the server says that its metadata is; "" if it does not
+	hint string // where the server says that its metadata is; "" until it does
 }
 
 // document is the metadata of a server.
@@ -72,8 +72,8 @@ func (r *Resource) getDocument(ctx context.Context, at string) ([]byte, error) {
 	return r.from.requestDocument(req)
 }
 
-// Metadata returns the server's metadata as it is. ErrNoMetadata says that there is none; any other
-// error, that it cannot be had at the moment.
+// Metadata returns the server's metadata as it is. ErrNoMetadata says that the server has none; any other
+// error, that asking failed.
 func (r *Resource) Metadata(ctx context.Context) (json.RawMessage, error) {
 	d, err := r.metadata.getAnswer(ctx)
 	if err != nil {
@@ -83,9 +83,8 @@ func (r *Resource) Metadata(ctx context.Context) (json.RawMessage, error) {
 }
 
 // Learn takes the place that a 401 of the server names for its metadata (resource_metadata, RFC 9728
-// section 5.1). Only an address at the server's own origin counts: the gateway fetches no other address
-// that a server or a client names. A server whose name the gateway has taken over calls that origin by
-// this name.
+// section 5.1). Only an address at the server's own origin counts: a server or a client can send the
+// gateway only there. A server whose name the gateway has taken over calls that origin by this name.
 func (r *Resource) Learn(at string) {
 	u, err := url.Parse(at)
 	if err != nil || u.User != nil || !(sameOrigin(u, r.server) || sameOrigin(u, r.public)) {
@@ -128,7 +127,7 @@ func (r *Resource) Is(resource string) bool {
 }
 
 // fetchMetadata looks for the metadata in the order of clients: at the place that a 401 has named, at the
-// well-known address with the path of the server, and at that without the path.
+// well-known address with the path of the server, and at the plain well-known address.
 func (r *Resource) fetchMetadata(ctx context.Context) (*document, error) {
 	r.mu.Lock()
 	hint := r.hint
@@ -179,7 +178,7 @@ func parseDocument(raw []byte) (*document, error) {
 	return d, nil
 }
 
-// plain reports whether tokens of this server may be verified without TLS: it is on this machine, and
+// plain reports whether tokens of this server may be verified over plain http: it is on this machine, and
 // reached by http.
 func (r *Resource) plain() bool {
 	return r.server.Scheme == "http" && config.IsLoopback(r.server.Hostname())

@@ -18,7 +18,7 @@ type Refusals interface {
 const (
 	// refusalFresh is how long an answer of the other replicas about a token is believed.
 	refusalFresh = 5 * time.Second
-	// refusalKept is how long a refusal is kept of a token without an end.
+	// refusalKept is how long a refusal is kept if the token has no end.
 	refusalKept = 24 * time.Hour
 	// tellTime bounds telling the other replicas, and askTime asking them: the caller waits. After that the
 	// earlier answer counts.
@@ -29,7 +29,7 @@ const (
 type standing struct {
 	refused   atomic.Bool // here, when it was last shown
 	elsewhere atomic.Bool // at another replica
-	known     atomic.Bool // it is verified, or the server has taken it: other tokens leave nothing in the store
+	known     atomic.Bool // it is verified, or the server has taken it: only such tokens are in the store
 
 	mu    sync.Mutex // held while the other replicas are asked
 	asked time.Time
@@ -70,7 +70,7 @@ func (p *tokenCache) tellReplicas(of grade, taken bool) {
 	}
 	ctx, stop := context.WithTimeout(context.Background(), tellTime)
 	defer stop()
-	_ = p.refusals.SetRefused(ctx, p.upstream+":"+of.Hash, keep) // while the store is away, no replica reads tasks
+	_ = p.refusals.SetRefused(ctx, p.upstream+":"+of.Hash, keep) // while the store is away, replicas cannot read tasks
 }
 
 // askReplicas learns what the server has said of a token at other replicas.

@@ -205,8 +205,8 @@ func (t *tokens) verifyToken(ctx context.Context, token string) (*grant, error) 
 	return g, nil
 }
 
-// checkType refuses a signed text that says that it is no access token (RFC 8725 section 3.11). Many
-// issuers call access tokens plain JWT.
+// checkType refuses a signed text that calls itself something else than an access token (RFC 8725 section
+// 3.11). Many issuers call access tokens plain JWT.
 func checkType(h jose.Header) error {
 	kind, ok := h.ExtraHeaders[jose.HeaderType]
 	if !ok {

@@ -11,7 +11,7 @@ import (
 // maxName bounds the name of a caller in a trusted header, in bytes.
 const maxName = 1024
 
-// These are 403 or 400: a 401 would tell a client to sign in, which cannot help.
+// These are 403 or 400: a 401 would tell a client to sign in, in vain.
 var (
 	strangerRefused = &Refusal{http.StatusForbidden, "", "requests are taken from the proxy in front only"}
 	namelessRefused = &Refusal{http.StatusForbidden, "", "the proxy in front does not say who the caller is"}

@@ -97,8 +97,8 @@ func (e *Endpoint) TasksOf(s upstream.Server) bool {
 	return offers && s.Era == mcp.Modern && e.Config.UpstreamTasks != config.UpstreamTasksNever
 }
 
-// LogFailure logs what a client is not told, once and here at the edge: the cause of an upstream's
-// failure, and errors of the gateway's own. Mistakes of clients are left out.
+// LogFailure logs what stays hidden from a client, once and here at the edge: the cause of an
+// upstream's failure, and errors of the gateway's own. Mistakes of clients are left out.
 func (e *Endpoint) LogFailure(ctx context.Context, method string, err error) {
 	var (
 		known    *wire.Failure
@@ -110,7 +110,7 @@ func (e *Endpoint) LogFailure(ctx context.Context, method string, err error) {
 	e.Log.WarnContext(ctx, "request failed", "method", method, "err", err)
 }
 
-// LogDropped logs once that a tool is not offered, and why.
+// LogDropped logs once that a tool is left out, and why.
 func (e *Endpoint) LogDropped(ctx context.Context, name string, reason error) {
 	if _, again := e.dropped.LoadOrStore(name, true); !again {
 		e.Log.WarnContext(ctx, "tool is not offered to clients", "tool", name, "reason", reason)

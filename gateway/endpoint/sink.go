@@ -11,7 +11,7 @@ import (
 )
 
 // Sink brings an upstream's messages before its answer onto the response stream of the request only
-// (protocol.md 2.6). A client that does not read that misses them.
+// (protocol.md 2.6). A client that ignores the stream misses them.
 type Sink struct {
 	Notify func(method string, params json.RawMessage) error
 	Token  json.RawMessage         // the client's progress token; nil if it wants no progress
@@ -31,8 +31,8 @@ var (
 	_ shim.Notifier = Sink{}
 )
 
-// Progress relays progress under the client's own token. Progress that does not rise is left out: a
-// server that is called again with answers begins from the start, and other servers are wrong.
+// Progress relays progress under the client's own token. Only rising progress is relayed: a server
+// that is called again with answers begins from the start, and other servers are wrong.
 func (s Sink) Progress(p shim.Progress) {
 	if s.Token == nil || !shim.Rises(p.Raw, *s.said) {
 		return
@@ -50,7 +50,7 @@ func (s Sink) Log(l shim.Log) {
 	}
 }
 
-// Notified relays a notification that the gateway does not know.
+// Notified relays a notification of an unknown method.
 func (s Sink) Notified(n shim.Notification) {
 	_ = s.Notify(n.Method, translate.Unrelated(n.Params))
 }

@@ -18,10 +18,10 @@ import (
 	"taskgate/shim"
 )
 
-// This file is for clients that cannot take a task (design.md 0.10). A slow call of theirs may
-// become a task all the same (HandleAfter). An ordinary result tells them of it in words, and they
-// read it by a tool that the gateway adds to the server's. Both are outside of the dialects of
-// tasks: any model can act on a text.
+// This file is for clients without tasks (design.md 0.10). A slow call of theirs may become a task
+// all the same (HandleAfter). An ordinary result tells them of it in words, and they read it by a
+// tool that the gateway adds to the server's. Both are outside of the dialects of tasks: any model
+// can act on a text.
 
 // ReadsTasks reports whether a tools/call of this name is for the gateway's own tool, which takes
 // precedence over a tool of the server. Under without_tasks: handle it does so for every client: a
@@ -44,8 +44,8 @@ func (e *Endpoint) HidesOutput(tool string, c Client) bool {
 
 // WithTaskResult is a page of the server's tools as a client is shown it. For a client that is told
 // of tasks in words, the gateway's own tool stands at the end of the first page, since some clients
-// read only that. A tool of the server with its name cannot be called, and is left out of every
-// page.
+// read only that. A tool of the server with its name is left out of every page, since calls would
+// miss it.
 func (e *Endpoint) WithTaskResult(ctx context.Context, c Client, params, result json.RawMessage) json.RawMessage {
 	if !e.hidesTaken(c) {
 		return result
@@ -324,7 +324,7 @@ func howItEnded(t shim.Task) Told {
 func inSeconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) }
 
 // ProgressTo sends each text that it is given as progress under the client's token, if there is
-// one. A client that does not read it misses it.
+// one. A client that ignores it misses it.
 func ProgressTo(token json.RawMessage, notify func(string, json.RawMessage) error) func(string) {
 	n := 0
 	return func(message string) {

@@ -15,9 +15,9 @@ import (
 )
 
 // CheckTool checks a call against the tool that it names, if the call reads the tool anyway: at a
-// modern server, and at one that has tasks of its own. It refuses a tool that clients do not see
-// (protocol.md 2.4), and, with taskFirst, a tool that the server does not list: its task could only
-// fail. The server refuses any other unknown tool. fits makes further checks.
+// modern server, and at one that has tasks of its own. It refuses a tool that is hidden from
+// clients (protocol.md 2.4), and, with taskFirst, one that the server does not list: its task could
+// only fail. The server refuses any other unknown tool. fits makes further checks.
 //
 // The tools may have changed since they were listed, and the client may know the newer ones: before
 // a call is refused, they are listed again.
@@ -45,7 +45,7 @@ func (e *Endpoint) CheckTool(ctx context.Context, s shim.Session, server upstrea
 }
 
 // TaskFirst reports whether a call of a tool becomes a task before it is sent. takes says that its
-// client takes a task that it did not ask for.
+// client takes an unrequested task.
 func (e *Endpoint) TaskFirst(tool string, takes bool, c Client) bool {
 	switch e.Config.Tool(tool).Tasks {
 	case config.TasksAlways:

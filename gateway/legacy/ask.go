@@ -24,8 +24,8 @@ import (
 // (H7).
 
 // answerQuestion takes a client's response. A response to an unknown or settled question is accepted: answers
-// and ends may cross (T36). The server is told of a response that is no valid answer. After an error the client
-// may send the response again.
+// and ends may cross (T36). The server is told of an invalid response. After an error the client may send the
+// response again.
 func (h *Handler) answerQuestion(ctx context.Context, s *session, p shim.Principal, msg jsonrpc.Message) error {
 	call, key, ok := parseQuestionID(msg.ID)
 	if !ok {
@@ -80,9 +80,9 @@ type callAsker struct {
 var _ shim.Asker = (*callAsker)(nil)
 
 // Ask sends questions on the stream of the call, which can be resumed from then on: it is the only stream that
-// asks them (X5). They wait while the store is away: it could not take the answer, and a question outside of
-// the log would be asked again elsewhere. The store may have forgotten a question that was asked, so a client
-// that has gone is asked again once it resumes the stream.
+// asks them (X5). They wait while the store is away: it could take the answer only later, and a question
+// outside of the log would be asked again elsewhere. The store may have forgotten a question that was asked, so
+// a client that has gone is asked again once it resumes the stream.
 func (a *callAsker) Ask(call shim.ID, questions []shim.Question) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -105,7 +105,7 @@ func (a *callAsker) Ask(call shim.ID, questions []shim.Question) {
 	})
 }
 
-// withoutKeys returns a copy of the questions without those with these keys.
+// withoutKeys returns a copy of the questions that leaves out these keys.
 func withoutKeys(all []shim.Question, keys []string) []shim.Question {
 	return slices.DeleteFunc(slices.Clone(all), func(q shim.Question) bool { return slices.Contains(keys, q.Key) })
 }
@@ -152,7 +152,7 @@ func (a *callAsker) endAsking() {
 }
 
 // AskSession asks the client of a session what its server asks outside of any call. It returns shim.ErrNoAsk if
-// the client cannot be reached: it has no open GET stream, and none to come back to.
+// the client cannot be reached: it has neither an open GET stream nor one to come back to.
 func (h *Handler) AskSession(ctx context.Context, from shim.Session, q shim.Question, checkpoint json.RawMessage) error {
 	s := h.Sessions.pinSession(from.Key)
 	st, err := s.loadState(ctx)
@@ -171,7 +171,7 @@ func (h *Handler) AskSession(ctx context.Context, from shim.Session, q shim.Ques
 		s.endUse()
 		return err
 	}
-	life, end := context.WithCancelCause(forward.Carry(s.ctx, ctx)) // and not that of the request of the server
+	life, end := context.WithCancelCause(forward.Carry(s.ctx, ctx)) // outlives the request of the server
 	c := shim.Call{
 		Upstream: h.Name, Principal: s.owner(), Origin: dialect.OriginLegacy,
 		Request: shim.Request{Method: q.Method, Session: s.upstreamSession(ctx)}, Asking: shim.AskStream,

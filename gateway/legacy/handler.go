@@ -91,7 +91,7 @@ func checkSessionVersion(h http.Header, version string) error {
 }
 
 // sessionFailure is an error of the session table as a client sees it. 404 makes a client initialize anew (X6),
-// so a session that cannot be looked up just now is answered 503.
+// so a failed look-up is answered 503.
 func sessionFailure(err error) *wire.Failure {
 	var busy *shim.BusyError
 	switch {
@@ -111,8 +111,8 @@ func (h *Handler) refuseRequest(w http.ResponseWriter, id jsonrpc.ID, err error)
 	wire.WriteFailure(w, "", &f)
 }
 
-// takeNotification takes a notification of the client. It has no answer, so a failure is logged; the client is
-// answered only if it has to sign in.
+// takeNotification takes a notification of the client. A failure is only logged, unless the client has to sign
+// in.
 func (h *Handler) takeNotification(ctx context.Context, s *session, msg jsonrpc.Message) (err error) {
 	switch msg.Method {
 	case mcp.NotifyCancelled:
@@ -132,9 +132,9 @@ func (h *Handler) takeNotification(ctx context.Context, s *session, msg jsonrpc.
 	return err
 }
 
-// forwardNotification passes a notification on to a legacy upstream: roots/list_changed, and those that the
-// gateway does not know. A modern server takes no notifications, over HTTP at least (protocol.md 7.5).
-// Notifications of tasks are dropped: they would be about tasks of the gateway's.
+// forwardNotification passes a notification on to a legacy upstream: roots/list_changed, and unknown ones. A
+// modern server takes none, over HTTP at least (protocol.md 7.5). Notifications of tasks are dropped: they
+// would be about tasks of the gateway's.
 func (h *Handler) forwardNotification(ctx context.Context, s *session, msg jsonrpc.Message) error {
 	if strings.HasPrefix(msg.Method, mcp.NotifyTask+"/") {
 		return nil
@@ -149,8 +149,8 @@ func (h *Handler) forwardNotification(ctx context.Context, s *session, msg jsonr
 // ServeGET opens the stream on which a session hears what is outside of its requests (X4). A session has one. A
 // second opener is refused with 409, as the official SDKs' servers do: if it took the stream over, two clients
 // that share a session would take it from each other for ever. A stream is taken over if it gives no sign of
-// life within holderPatience, because its replica was killed or its client does not read: the TypeScript SDKs
-// try again for 2.5 s, and then hear nothing more.
+// life within holderPatience, because its replica was killed or its client has stopped reading: the TypeScript
+// SDKs try again for 2.5 s only.
 //
 // Events have ids once the stream has been open for resume_after. An id makes clients come back with
 // Last-Event-ID (X8, protocol.md C 7), to any replica, which then becomes the holder of the stream.

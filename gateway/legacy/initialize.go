@@ -61,8 +61,8 @@ func (h *Handler) initializeSession(w http.ResponseWriter, r *http.Request, p sh
 	defer s.endUse()
 	ctx, op := h.Telemetry.Start(r.Context(), r, wire.Request{Msg: msg, Version: st.Version, Upstream: h.Name, SessionID: s.id})
 	defer op.End()
-	// There is no keep-alive: a stream that has begun sends the headers, and with them the
-	// session's id, before it is known that there is a session.
+	// Keep-alive is off: a stream that has begun sends the headers, and with them the session's id,
+	// before it is known that there is a session.
 	x := wire.NewExchange(w, r, wire.ExchangeOptions{Version: st.Version, Op: op})
 	defer x.Close()
 	server, err := h.Upstream.Describe(ctx, s.upstreamSession(ctx))
@@ -76,7 +76,7 @@ func (h *Handler) initializeSession(w http.ResponseWriter, r *http.Request, p sh
 		if !wire.FailureOf(st.Version, err).Refuses() { // signing in begins this way
 			h.Log.WarnContext(ctx, "initialize failed upstream", "err", err)
 		}
-		_ = h.Sessions.endSession(context.WithoutCancel(ctx), s.id, sessionState{}) // the client has no id of it; idle time ends it otherwise
+		_ = h.Sessions.endSession(context.WithoutCancel(ctx), s.id, sessionState{}) // the client never gets its id; idle time ends it otherwise
 		x.Fail(msg.ID, err)
 		return
 	}

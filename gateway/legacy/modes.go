@@ -9,8 +9,8 @@ import (
 	"taskgate/shim"
 )
 
-// Modes answers calls of tasks in ways that 2025-11-25 does not have, to clients that agree to them
-// at initialize. gateway/modes has those of SEP-1905.
+// Modes answers calls of tasks in ways beyond 2025-11-25, to clients that agree to them at
+// initialize. gateway/modes has those of SEP-1905.
 type Modes interface {
 	// Declare returns the capability of tasks that a session is offered, with the modes added.
 	Declare(tasks json.RawMessage) json.RawMessage
@@ -25,9 +25,9 @@ type ModesRequest struct {
 	Principal    shim.Principal
 	Capabilities json.RawMessage // of the client
 	Client       context.Context // ends when the client's connection does
-	// Serve answers a tools/call or a tasks/result as if there were no Modes.
+	// Serve answers a tools/call or a tasks/result in the plain way.
 	Serve func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
-	// Send sends a response that is not the last one; nil where the client takes one answer only.
+	// Send sends a response ahead of the last one; nil if the client takes one answer only.
 	Send func(result json.RawMessage) error
 }
 

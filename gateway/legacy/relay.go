@@ -16,7 +16,7 @@ import (
 	"taskgate/shim/dialect"
 )
 
-// errAsks says that a server asks for input, and that this client cannot be asked.
+// errAsks says that a server asks for input that this client cannot give.
 var errAsks = &shim.UpstreamError{Kind: shim.KindProtocol, Message: "the server asks for input that this client cannot give"}
 
 // callTool runs a tools/call. It becomes a task if the client says so. Otherwise it blocks, under
@@ -135,9 +135,9 @@ func (q *request) showReply(ctx context.Context, server upstream.Server, reply s
 }
 
 // showsWrapped reports whether the object that a tool of a modern server returned has to be
-// wrapped, because legacy clients see the tool's output schema wrapped. If the tools cannot be
-// listed just now, the object stays as it is: a strict client refuses that result, which is better
-// than no result. A tool without a listed schema is not wrapped.
+// wrapped, because legacy clients see the tool's output schema wrapped. If listing the tools fails,
+// the object stays as it is: only a strict client refuses it. A tool without a listed schema stays
+// unwrapped.
 func (q *request) showsWrapped(ctx context.Context, name string, result []byte) bool {
 	if _, ok := jsonrpc.Get(result, "structuredContent"); !ok || q.h.HidesOutput(name, q.describeCaller()) {
 		return false
@@ -168,7 +168,7 @@ func (q *request) upstreamRequest(ctx context.Context, era mcp.Era) shim.Request
 }
 
 // anyLevel stands in for the log level towards a legacy upstream: every message passes, and the
-// gateway sets no level at the server. The client sets it by its own logging/setLevel, which is
+// gateway sets no level. The client sets it at the server by its own logging/setLevel, which is
 // passed on; until then the server decides what it sends (S25:server/utilities/logging).
 const anyLevel = "any"
 

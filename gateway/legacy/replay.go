@@ -23,7 +23,7 @@ func newReplay(e *endpoint.Endpoint, s *session, p shim.Principal) *replay {
 	return &replay{e: e, s: s, p: p, open: make(map[shim.ID]map[string]bool)}
 }
 
-// isStale reports whether a message asks a settled question; false while the store cannot say.
+// isStale reports whether a message asks a settled question; false while the store is away.
 func (r *replay) isStale(ctx context.Context, message []byte) bool {
 	call, key, over, ok := readQuestion(message)
 	if !ok || over {

@@ -41,8 +41,8 @@ type request struct {
 	leave func()
 }
 
-// methods are the methods that are not simply passed on. A nil entry is answered as an unknown method: it
-// belongs to the modern era, and a server that knows both eras might misunderstand it.
+// methods are the methods that the session handles itself; others are passed on. A nil entry is answered as an
+// unknown method: it belongs to the modern era, and a server that knows both eras might misunderstand it.
 var methods = map[string]serve{
 	mcp.MethodPing:                 (*request).answerPing,
 	mcp.MethodToolsCall:            inMode((*request).callTool),
@@ -101,7 +101,7 @@ func newLegacyRequest(h *Handler, s *session, p shim.Principal, msg jsonrpc.Mess
 // canResume reports whether the client can come back for the answer if its connection breaks.
 func (q *request) canResume() bool { return q.log.on.Load() }
 
-// enterCalls counts a request among the calls in flight. It fails if there is no room.
+// enterCalls counts a request among the calls in flight, or fails if these are at their limit.
 func (q *request) enterCalls() error {
 	q.leave = func() {}
 	if uncounted[q.msg.Method] {
@@ -181,8 +181,8 @@ func (q *request) answerRequest(ctx context.Context) {
 
 // answerError answers with an error. It keeps three statuses: 400 for a wrong message, 429 and 503 for a call
 // that did not begin because this replica is full or stops. The status of a server that wants its client to
-// sign in is kept too. To a legacy client 404 means that its session is gone (X6), and it does not read the
-// body of other errors.
+// sign in is kept too. To a legacy client 404 means that its session is gone (X6), and it ignores the body of
+// other errors.
 func (q *request) answerError(err error) {
 	q.h.Telemetry.Refused(q.client, err)
 	f := wire.FailureOf(q.state.Version, err)
@@ -197,7 +197,7 @@ func (q *request) answerError(err error) {
 }
 
 // strayState reports whether a request comes with a state of a gateway. Clients of this era get none, so it
-// cannot lead back to a call (design.md 0.18).
+// leads to no call (design.md 0.18).
 func (q *request) strayState() bool {
 	state, _ := jsonrpc.String(q.retry)
 	return mcp.MayRequireInput(q.msg.Method) && translate.OfGateway(state)

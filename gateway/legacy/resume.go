@@ -19,8 +19,8 @@ const askAgain = 30 * time.Second
 
 // serveResume goes on with the answer to a request whose stream broke (X8). It sends what the log has after the
 // client's last event, at any replica, and then what is added until the answer is complete. If the answer only
-// waits for a task, this replica answers from now on. A stream that the session does not have is shown as
-// empty, so a stranger learns nothing from its end.
+// waits for a task, this replica answers from now on. A stream that is unknown here, or another session's, is
+// shown as empty, so a stranger learns nothing from its end.
 func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session, p shim.Principal, stream string, no int64) {
 	ctx, done, err := h.Streams.Open(r.Context(), p.Owner())
 	defer done()

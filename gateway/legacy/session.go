@@ -13,18 +13,18 @@ import (
 	"taskgate/shim"
 )
 
-// Sessions keeps the states of client sessions between requests (protocol.md X6). It does not read them. It
+// Sessions keeps the states of client sessions between requests (protocol.md X6). They are opaque to it. It
 // uses standard types only, so that a store outside of this module can implement it too.
 //
-// An error means that the sessions cannot be read or written just now; *shim.BusyError means that there is no
-// room. A missing session is no error.
+// An error means that the sessions are unavailable just now; *shim.BusyError means that there is no room. A
+// missing session is no error.
 type Sessions interface {
 	// Get returns the state of a session and its revision, which is 0 for an unknown session. Get counts as
 	// use, and begins the idle time anew.
 	Get(ctx context.Context, id string) (state []byte, rev int64, err error)
 
-	// Make makes a session of an owner ("" for a caller without a name), and returns its revision; 0 if the id
-	// is in use.
+	// Make makes a session of an owner ("" for an anonymous one), and returns its revision; 0 if the id is in
+	// use.
 	Make(ctx context.Context, id, owner string, state []byte) (int64, error)
 
 	// Put stores the state if the revision still is rev, and returns the new revision. Each write makes a
@@ -36,8 +36,7 @@ type Sessions interface {
 	Delete(ctx context.Context, id string) error
 
 	// Signal sends a signal to the replicas that know a session. The store passes the text on unread. The token
-	// goes with the event only, and is stored nowhere: a replica that reads the signal later gets it without
-	// the token.
+	// goes with the event only, and is stored nowhere: a replica that reads the signal later misses the token.
 	Signal(ctx context.Context, id, text, token string) error
 
 	// Logs are kept of the streams of a session, so that a client can resume one.
@@ -48,8 +47,8 @@ type Sessions interface {
 	// It asks busy of each session whether this replica still holds streams or calls of it, which keep it from
 	// being idle. It tells ended, on every replica that knew it, of each session that ended other than by
 	// Delete here, with the last state known there. It tells signal, possibly more than once, of each signal
-	// for a session known here, with the local time at which it was sent. None of the three may block, and busy
-	// must not call back.
+	// for a session known here, with the local time at which it was sent. All three must return at once, and
+	// busy must not call back.
 	Run(ctx context.Context, busy func(id string) bool, ended func(id string, state []byte), signal func(id, text, token string, at time.Time)) error
 }
 
@@ -87,7 +86,7 @@ type Logs interface {
 // HeldLogs is the part of Logs for the replica that keeps a stream.
 type HeldLogs interface {
 	// Open makes this replica the holder of a stream, and returns the number before its first message. The note
-	// is for a replica that finds the stream without its holder.
+	// is for a replica that finds the stream after its holder is lost.
 	Open(ctx context.Context, id, stream string, note []byte) (after int64, err error)
 
 	// Note changes the note of a stream. It returns false if this replica is no longer the holder.
@@ -120,8 +119,8 @@ type sessionState struct {
 	Upstream string `json:"upstream"`
 	Owner    string `json:"owner,omitempty"`
 	// Opaque says that only the server knows the owner of the token with which the session began. The server
-	// then decides who else may use the session, as it does while nobody has signed in. Token is the owner of
-	// the token that it took last.
+	// then decides who else may use the session, as it does until a caller signs in. Token is the owner of the
+	// token that it took last.
 	Opaque bool   `json:"opaque,omitempty"`
 	Token  string `json:"token,omitempty"`
 
@@ -163,8 +162,8 @@ func (st sessionState) withSubscription(uri string, on bool) sessionState {
 	return st
 }
 
-// maxSessionBytes bounds what is stored of a session without its log: mostly what its client says of itself,
-// and its subscriptions. Every request reads it.
+// maxSessionBytes bounds the stored state of a session: mostly what its client says of itself, and its
+// subscriptions. Every request reads it.
 const maxSessionBytes = 64 << 10
 
 // stateLimits bound what a client can have stored with its session.
@@ -213,7 +212,7 @@ func (st sessionState) belongsTo(p shim.Principal) bool {
 	return st.Token != "" && st.Token == p.Owner()
 }
 
-// isNobodys reports whether nobody has signed in to the session.
+// isNobodys reports whether the session still has no owner.
 func (st sessionState) isNobodys() bool { return st.Owner == "" && st.Token == "" }
 
 // encode keeps the words of the client as they are: json.Marshal would spell them anew.

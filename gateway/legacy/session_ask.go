@@ -173,8 +173,8 @@ func (a *asker) askAll(checks bool) (again time.Duration) {
 	return again
 }
 
-// askOne asks a question that the client has not been asked. It asks for another try while the store is
-// away: a task that stays the same is not reported again.
+// askOne asks a question that is new to the client. It asks for another try while the store is away: an
+// unchanged task is reported only once.
 func (a *asker) askOne(t shim.Task, q shim.Question, checks bool) (again time.Duration) {
 	name := questionName(t.ID, q.Key)
 	a.mu.Lock()
@@ -252,7 +252,7 @@ func (a *asker) checkHolder(h *holding) (void string) {
 	return ""
 }
 
-// isDead reports whether a stream of the session is over; false while the store cannot say.
+// isDead reports whether a stream of the session is over; false while the store is away.
 func (a *asker) isDead(stream string) bool {
 	state, _, err := a.s.table.store.State(a.ctx, a.s.id, stream)
 	return err == nil && state != "open"
@@ -313,8 +313,7 @@ func questionRequest(call shim.ID, q shim.Question, task bool) []byte {
 	id := questionID(call, q.Key)
 	params := jsonrpc.WithoutEmpty(translate.Unrelated(q.Params), "_meta")
 	if mode, _ := jsonrpc.GetString(params, "mode"); q.Method == mcp.MethodElicit && mode == "url" {
-		// A legacy client needs an id of the elicitation, which a modern server does not give (protocol.md
-		// 7.4).
+		// A legacy client needs an id of the elicitation; a modern server gives none (protocol.md 7.4).
 		params = jsonrpc.WithDefault(params, json.RawMessage(id.Raw()), "elicitationId")
 	}
 	if task {
@@ -331,7 +330,7 @@ func ofTask(params json.RawMessage, id shim.ID) json.RawMessage {
 	return jsonrpc.With(params, append(jsonrpc.AppendString([]byte(`{"taskId":`), string(id)), '}'), "_meta", mcp.MetaRelatedTask)
 }
 
-// questionOver tells a client that its answer is no longer awaited.
+// questionOver tells a client that the question is over.
 func questionOver(call shim.ID, key string) []byte {
 	return mcp.AppendCancelled(nil, questionID(call, key), "the server no longer waits for an answer")
 }

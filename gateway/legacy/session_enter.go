@@ -49,7 +49,7 @@ func (h *Handler) openSession(r *http.Request, p shim.Principal, asks bool) (*se
 	return s, nil
 }
 
-// serverAdmits reports whether the server may let a caller into the session who is not known as its owner: the
+// serverAdmits reports whether the server may let a caller into the session other than its known owner: the
 // server signs its callers in, and only it knows whose the session is.
 func (h *Handler) serverAdmits(st sessionState, p shim.Principal) bool {
 	return h.Global.AuthOf(h.Config).Passthrough != nil && p.Owner() != "" && (st.Opaque || st.Owner == "")

@@ -40,7 +40,7 @@ type listener struct {
 	mu      sync.Mutex
 	uris    []string                // the resources that the current one listens for
 	agreed  shim.Filter             // what the upstream agreed to
-	failed  error                   // why it has no agreement; nil once it has one
+	failed  error                   // why agreed is empty; nil once the upstream has agreed
 	stop    context.CancelCauseFunc // ends the current one; nil if there is none
 	unwatch context.CancelFunc      // ends watch, which lasts as long as there is one
 	hearing int                     // the number of the one whose messages count
@@ -68,8 +68,8 @@ func (l *listener) isActive() bool {
 }
 
 // startListening listens for changes of lists and of the session's subscriptions, and returns what the upstream
-// agreed to. The listening before it goes on until then, so that each message comes once. An upstream that
-// cannot be reached is tried again, also after an error was returned.
+// agreed to. The listening before it goes on until then, so that each message comes once. An unreachable
+// upstream is tried again, also after an error was returned.
 func (l *listener) startListening(ctx context.Context, up upstream.Client) (shim.Filter, error) {
 	l.turn.Lock()
 	defer l.turn.Unlock()
@@ -114,11 +114,11 @@ func (l *listener) startListening(ctx context.Context, up upstream.Client) (shim
 	return l.agreed, l.failed
 }
 
-// errListenLate says that the upstream has not agreed within listenReady.
+// errListenLate says that the upstream takes longer than listenReady to agree.
 var errListenLate = &shim.UpstreamError{Kind: shim.KindTimeout, Message: "the server did not accept the subscription in time"}
 
-// listenUntilEnd listens until ctx ends, or the server has nothing to send. A server that cannot be reached is
-// tried again.
+// listenUntilEnd listens until ctx ends, or the server has nothing to send. An unreachable server is tried
+// again.
 func (l *listener) listenUntilEnd(ctx context.Context, up upstream.Client, uris []string, no int, once func()) {
 	ready := func(agreed shim.Filter) {
 		l.mu.Lock()

@@ -20,8 +20,7 @@ type session struct {
 	id    string
 	table *Table
 
-	// ctx ends with the session, with the cause shim.ErrCancelled, or once this replica has nothing going on in
-	// it.
+	// ctx ends with the session, with the cause shim.ErrCancelled, or once the live part is forgotten.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
@@ -48,8 +47,8 @@ func newSession(t *Table, id string) *session {
 	return s
 }
 
-// endUse ends one use of a live part, which is forgotten after its last use. Idle time begins now, and not at
-// the begin of a long call or stream: see Sessions.Run.
+// endUse ends one use of a live part, which is forgotten after its last use. Idle time begins now, at the end
+// of a long call or stream: see Sessions.Run.
 func (s *session) endUse() {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()

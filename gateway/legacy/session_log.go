@@ -22,8 +22,8 @@ import (
 )
 
 // eventLog makes the answer to one request resumable once it has taken resume_after (design.md 0.17): from then
-// on each message is stored before it goes out, and has an id. Short answers cost the store nothing. They have
-// no ids, since an id makes a client that is refused try to resume (protocol.md C 7).
+// on each message is stored before it goes out, and has an id. Short answers cost the store nothing, and have
+// no id, which would make a refused client try to resume (protocol.md C 7).
 type eventLog struct {
 	s       *session
 	x       *wire.Exchange
@@ -39,7 +39,7 @@ type eventLog struct {
 
 	mu     sync.Mutex
 	over   bool
-	unsent map[string]bool // questions that may be in the log, and have not gone out, by name
+	unsent map[string]bool // questions that may be in the log, and have yet to go out, by name
 	left   bool            // this replica answers no more: the client has gone, and can resume
 	about  askNote         // what the answer waits for
 	cut    func()          // gives up an answer that waits for a task; nil for others
@@ -53,7 +53,7 @@ func (l *eventLog) beginLog() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.over || l.on.Load() || !l.x.Streams() || l.x.Gone() {
-		return // a client that has gone without an id cannot resume
+		return // a client that has gone before the first id cannot resume
 	}
 	l.timer.Stop()
 	ctx, cancel := l.s.table.withPatience(l.ctx)
@@ -85,7 +85,7 @@ func (l *eventLog) openStream(ctx context.Context) (after int64, err error) {
 	return after, err
 }
 
-// errTaken says that this replica no longer keeps the stream.
+// errTaken says that another replica keeps the stream, or has ended it.
 var errTaken = errors.New("another replica has the stream, or has ended it")
 
 // keepMessage stores a message and returns its event id; "" if the store is away.
@@ -182,15 +182,15 @@ func (l *eventLog) giveUpWait(ctx context.Context) {
 	if cut != nil {
 		cut()
 	}
-	// The handler of the answer wakes it. After its timeout the caller goes on, since that handler answers no
-	// more.
+	// The handler of the answer wakes it. After its timeout the caller goes on, since that handler is silent by
+	// now.
 	select {
 	case <-l.gone:
 	case <-ctx.Done():
 	}
 }
 
-// noteLeft says that this replica answers no more.
+// noteLeft says that this replica has stopped answering.
 func (l *eventLog) noteLeft() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -235,7 +235,7 @@ func (l *eventLog) finishStream() {
 	}
 }
 
-// forgetStream says that the stream is no longer written here.
+// forgetStream says that this replica has stopped writing the stream.
 func (l *eventLog) forgetStream() {
 	t := l.s.table
 	t.mu.Lock()
@@ -304,7 +304,7 @@ func (t *Table) endLog(ctx context.Context, id, stream string, last [][]byte, go
 // follow.
 const writesSignal = "writes "
 
-// askKeeper has the replica that keeps a stream end it if it no longer writes the stream.
+// askKeeper has the replica that keeps a stream end it if it has stopped writing.
 func (s *session) askKeeper(ctx context.Context, stream string, note []byte) {
 	ctx, cancel := s.table.withPatience(ctx)
 	defer cancel()
@@ -354,7 +354,7 @@ func (s *session) readLog(ctx context.Context, stream string, after int64) (all 
 // eventID spells the id of an event: its stream, since ids are unique in a session (X8), and its number.
 func eventID(stream string, no int64) string { return stream + "." + strconv.FormatInt(no, 10) }
 
-// parseEventID reads what a client gives back. ok is false for an id that the gateway did not make.
+// parseEventID reads what a client gives back. ok says that the gateway may have made the id.
 func parseEventID(id string) (stream string, no int64, ok bool) {
 	stream, number, ok := strings.Cut(id, ".")
 	no, err := strconv.ParseInt(number, 10, 64)

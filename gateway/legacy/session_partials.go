@@ -15,7 +15,7 @@ import (
 // each running task anew, from 0, and leaves out those that have ended (P2).
 
 // seqFilter says which messages of the log of a GET stream go to a client that takes partial
-// results, so that it finds neither gap nor repeat in seq. A nil filter lets everything through.
+// results (P4). A nil filter lets everything through.
 type seqFilter struct {
 	next  map[shim.ID]int64 // the first seq to send next
 	from  map[shim.ID]int64 // the first seq that the log lacks

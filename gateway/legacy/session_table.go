@@ -149,7 +149,7 @@ func (t *Table) pinSession(id string) *session {
 	return s
 }
 
-// forgetSession removes a live part that is unused and not worth keeping. The caller holds t.mu.
+// forgetSession removes a live part that is unused and of no further use. The caller holds t.mu.
 func (t *Table) forgetSession(s *session) {
 	if s.pins == 0 && t.live[s.id] == s && !s.isWorthKeeping() {
 		delete(t.live, s.id)
@@ -165,7 +165,7 @@ func (t *Table) Count() int {
 }
 
 // isBusy reports whether a request or a stream of the session is open here. Listening upstream for a client
-// that may come back does not count.
+// that may come back is left out.
 func (t *Table) isBusy(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -209,15 +209,15 @@ func (t *Table) finishSession(ctx context.Context, id string, st sessionState) {
 	t.ended(ctx, over)
 }
 
-// reapSession forgets a live part that is no longer worth keeping.
+// reapSession forgets a live part that may be of no further use.
 func (t *Table) reapSession(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.forgetSession(s)
 }
 
-// outlive runs something that may take longer than its request. It returns false, and runs nothing, once the
-// table is closed.
+// outlive runs something that may take longer than its request. Once the table is closed, it returns false
+// instead.
 func (t *Table) outlive(f func()) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -27,8 +27,8 @@ func (st sessionState) withTasks(made, told []shim.ID) sessionState {
 	return st
 }
 
-// taskNotes gathers the changes of a session's tasks for its state, so that concurrent calls do not contend for
-// that: there is one write at a time, and calls go on meanwhile.
+// taskNotes gathers the changes of a session's tasks for its state, which concurrent calls would contend for:
+// there is one write at a time, and calls go on meanwhile.
 type taskNotes struct {
 	mu         sync.Mutex
 	made, told []shim.ID
@@ -73,8 +73,8 @@ func (s *session) writeNotes() {
 
 // taskNotifier tells the client of a GET stream of the tasks of its session (L34), and asks the questions of
 // tasks and of the server. It follows everything that the record of the session names. The client hears of a
-// task when the stream opens, and after every change until its end. While the client does not read, only the
-// newest state of each task is kept.
+// task when the stream opens, and after every change until its end. A client that reads slowly gets only the
+// newest state of each task.
 type taskNotifier struct {
 	e   *endpoint.Endpoint
 	s   *session

@@ -67,8 +67,8 @@ func (w *writer) sendMessages(ctx context.Context, logged bool, messages ...[]by
 	}
 }
 
-// askOnStream puts a question into the log if no other stream has it; see Logs.Ask. The stream is kept in the
-// log from then on: the stream after it learns there what its client was asked.
+// askOnStream puts a question into the log unless another stream has it; see Logs.Ask. The stream is kept in
+// the log from then on: the stream after it learns there what its client was asked.
 func (w *writer) askOnStream(ctx context.Context, name, void string, message []byte) (holder string, has bool, err error) {
 	if err := w.sendMessages(ctx, true); err != nil {
 		return "", false, err
@@ -85,7 +85,7 @@ func (w *writer) askOnStream(ctx context.Context, name, void string, message []b
 
 // writeUntilEnd writes until the stream is over, the client goes, or ctx or the session ends. It reads the log
 // after each event and at each check. over gets the state of the stream, and says whether that is the end; it
-// is not called while the store is away. For a stream without a log it is called each second.
+// is called while the store is there. For a stream without a log it is called each second.
 func (w *writer) writeUntilEnd(ctx context.Context, check time.Duration, over func(state string, note []byte) bool) error {
 	wake, stop := w.s.watchLog(ctx)
 	defer stop()
@@ -301,8 +301,8 @@ func (w *writer) takeUnread() []logEntry {
 	return unread
 }
 
-// listChange reports whether a message tells of a change of a list. To a client that has yet to read the first
-// such message, a second adds nothing. Any other message may be meant twice.
+// listChange reports whether a message tells of a change of a list. A second such message adds nothing to an
+// unread first one. Any other message may be meant twice.
 func listChange(message []byte) (method string, ok bool) {
 	method, _ = jsonrpc.GetString(message, "method")
 	switch method {

@@ -29,7 +29,7 @@ func (q *request) setLevel(ctx context.Context) (json.RawMessage, error) {
 }
 
 // answerSubscribe asks for the updates of one resource. A legacy upstream is told. A modern one
-// gets a new subscriptions/listen, and may not agree.
+// gets a new subscriptions/listen, and may refuse.
 func (q *request) answerSubscribe(ctx context.Context) (json.RawMessage, error) {
 	uri, ok := jsonrpc.GetString(q.msg.Params, "uri")
 	if !ok {
@@ -79,7 +79,7 @@ func (q *request) answerUnsubscribe(ctx context.Context) (json.RawMessage, error
 }
 
 // askServer is the upstream's part of a request that changes the session: a legacy server is asked.
-// A modern server has no such method, and only needs the capability.
+// A modern server only needs the capability: its era lacks the method.
 func (q *request) askServer(ctx context.Context, capability ...string) (upstream.Server, json.RawMessage, error) {
 	server, err := q.h.Upstream.Describe(ctx, q.s.upstreamSession(ctx))
 	if err != nil {

@@ -32,7 +32,7 @@ func (h *Handler) offersTasks(version string) bool {
 // serve answers a request in a session with a result or an error.
 type serve func(q *request, ctx context.Context) (json.RawMessage, error)
 
-// withTasks makes a method unknown in sessions that cannot make tasks.
+// withTasks makes a method exist only in sessions that can make tasks.
 func withTasks(serve serve) serve {
 	return func(q *request, ctx context.Context) (json.RawMessage, error) {
 		if !q.h.offersTasks(q.state.Version) {
@@ -43,8 +43,8 @@ func withTasks(serve serve) serve {
 }
 
 // taskWish reads params.task: whether a call is to be a task, and how long the client would like it
-// kept. If no tasks are offered, the member means nothing (L2). Other members of it are tolerated:
-// the TypeScript SDK 1.x also sends pollInterval.
+// kept. The member is ignored if no tasks are offered (L2). Other members of it are tolerated: the
+// TypeScript SDK 1.x also sends pollInterval.
 func (q *request) taskWish() (wish bool, ttl time.Duration, err error) {
 	if q.task == nil || !q.h.offersTasks(q.state.Version) || q.principal.NoTasks {
 		return false, 0, nil
@@ -179,7 +179,7 @@ func whileAwaited(ctx context.Context, q *request, n askNote) (context.Context, 
 
 // askOnResult asks the questions of a task on the stream of a request that waits for its end. look
 // takes the states of the task, until stop is called. A tasks/result leaves the questions to the
-// GET stream first (late). The GET stream does not know a task whose client was only told of it in
+// GET stream first (late). To the GET stream a task is unknown whose client was only told of it in
 // words, so task_result asks at once.
 func (q *request) askOnResult(ctx context.Context, late bool) (look func(shim.Task), stop func()) {
 	if !q.out.Streams() || translate.Answerable(q.state.Capabilities) == nil {
@@ -210,8 +210,8 @@ func (q *request) showOutcome(ctx context.Context, t shim.Task) (json.RawMessage
 	return result, nil
 }
 
-// toolResult translates a stored result. A resultType shows that it is a modern server's, so the
-// server need not be asked for its era.
+// toolResult translates a stored result. A resultType shows that it is a modern server's, which
+// saves asking the server for its era.
 func (q *request) toolResult(ctx context.Context, tool string, result json.RawMessage) json.RawMessage {
 	_, modern := jsonrpc.Get(result, "resultType")
 	view := translate.LegacyView{Modern: modern, Wrapped: modern && q.showsWrapped(ctx, tool, result)}

@@ -57,8 +57,8 @@ var methods = map[string]method{
 // that a client with several mistakes is told the same one as by other servers.
 func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Principal, msg jsonrpc.Message) {
 	if msg.Kind == jsonrpc.Notification {
-		// Notifications have no meaning over HTTP: a request is cancelled by closing its stream,
-		// and a task by tasks/cancel (T42).
+		// A request is cancelled over HTTP by closing its stream, and a task by tasks/cancel (T42),
+		// so notifications are ignored.
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}

@@ -40,8 +40,8 @@ func checkHeader(h http.Header, name, what, inBody string) error {
 	return err
 }
 
-// checkNameHeader compares Mcp-Name for the methods that have it (2.4, T46). A body without a name
-// needs no header; checkName refuses it later, as a mistake in params.
+// checkNameHeader compares Mcp-Name for the methods that have it (2.4, T46). If both lack the name,
+// checkName refuses the request later, as a mistake in params.
 func checkNameHeader(q *request) error {
 	param := mcp.NameParam(q.msg.Method)
 	if q.header == nil || param == "" || !q.named && len(q.header[mcp.HeaderName]) == 0 {
@@ -92,7 +92,7 @@ func checkParamHeader(h http.Header, arguments []byte, p mcpheader.Param) error 
 		return wire.InvalidParams("%v", err)
 	case !present && len(h.Values(name)) > 0:
 		return headerMismatch("the header %s has no argument", name)
-	case !present: // absent or null: no header is expected
+	case !present: // absent or null: the header is absent too
 		return nil
 	}
 	value, err := onlyValue(h, name)

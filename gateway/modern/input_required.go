@@ -42,7 +42,7 @@ func (q *request) comeBack(ctx context.Context, c shim.Call) (shim.Answered, err
 }
 
 // errCallOver answers a client that comes back too late: its call is unknown by then. The gateway
-// does not make the call again (H2).
+// never makes the call again (H2).
 var errCallOver = wire.InvalidParams("the call that asked is over: the time to answer has passed, or it was cancelled")
 
 // readAnswers are the answers of a retry (2.7). The shim knows which of them were asked for.

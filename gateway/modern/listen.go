@@ -58,8 +58,7 @@ func (q *request) answerListen(ctx context.Context) (jsonrpc.Spliced, error) {
 }
 
 // streamUntilEnd sends what comes between acknowledgement and final result. If only tasks are listened
-// to, the upstream is left alone, and the stream ends with the last task; if nothing is honoured, at
-// once.
+// to, the upstream is left alone, and the stream ends with the last task, or at once if there are none.
 func (s *subscription) streamUntilEnd(ctx context.Context) error {
 	if isEmpty(s.filter) {
 		s.sendAcknowledgement(s.filter)
@@ -192,7 +191,7 @@ func (s *subscription) followUpstream(ctx context.Context) error {
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
-	if err == nil { // the upstream sends nothing: nothing is honoured
+	if err == nil { // the upstream sends nothing, so nothing is honoured
 		s.sendAcknowledgement(shim.Filter{})
 	}
 	return err
@@ -210,8 +209,7 @@ func (s *subscription) sendAcknowledgement(f shim.Filter) {
 	close(s.acked)
 }
 
-// relayNotification passes on one notification of the upstream if the client asked for it: the stream
-// must carry nothing else.
+// relayNotification passes on one notification of the upstream if the client asked for it.
 func (s *subscription) relayNotification(n shim.Notification) {
 	if upstream.Wants(s.filter, n) {
 		_ = s.sendMarked(n.Method, translate.Unrelated(n.Params))

@@ -33,8 +33,8 @@ func (h *Handler) withServerInfo(result json.RawMessage) jsonrpc.Spliced {
 	return jsonrpc.Extended(result, []byte(`"_meta":{"`+mcp.MetaServerInfo+`":`+string(h.Identity())+`}`))
 }
 
-// relayForeign passes on a request that the gateway does not know. If the server does not know it
-// either, the answer has the status for that (protocol.md 2.5).
+// relayForeign passes on a request that is unknown to the gateway. If it is unknown to the server
+// too, the answer has the status for that (protocol.md 2.5).
 func (q *request) relayForeign(ctx context.Context) (_ jsonrpc.Spliced, err error) {
 	if q.server, err = q.describeUpstream(ctx); err != nil {
 		return nil, err
@@ -89,8 +89,8 @@ func (q *request) showReply(ctx context.Context, reply shim.Reply) (result jsonr
 func refusalOf(q *request, e *shim.RPCError) error {
 	switch {
 	case e.Code == mcp.CodeMissingCapability:
-		// Servers of both eras at once (Go SDK 1.8.0) send it in a session as well. A legacy server
-		// that means something else by the code names no capabilities.
+		// Servers of both eras at once (Go SDK 1.8.0) send it in a session as well. Other uses of
+		// the code by legacy servers name no capabilities.
 		required, _ := jsonrpc.Get(e.Data, "requiredCapabilities")
 		required = translate.Undeclared(required)
 		if missing := missingCapabilities(required, q.capabilities); missing != nil {
@@ -108,8 +108,8 @@ func refusalOf(q *request, e *shim.RPCError) error {
 	return e
 }
 
-// upstreamRequest is the request for the upstream, without what only concerns the client and the
-// gateway.
+// upstreamRequest is the request for the upstream; params that only concern the client and the
+// gateway are removed.
 func (q *request) upstreamRequest(ctx context.Context, s shim.Session) (shim.Request, error) {
 	if mcp.MayRequireInput(q.msg.Method) {
 		if err := q.checkRetry(); err != nil {
@@ -157,7 +157,7 @@ func (q *request) newSink() endpoint.Sink {
 	})
 }
 
-// missingCapabilities is what a server requires and a client did not declare; nil for nothing.
+// missingCapabilities is what a server requires beyond the client's capabilities; nil for nothing.
 func missingCapabilities(required, declared json.RawMessage) json.RawMessage {
 	var missing json.RawMessage
 	for name, want := range jsonrpc.Members(required) {

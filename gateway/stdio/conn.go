@@ -25,7 +25,7 @@ type Options struct {
 	// MaxRequests bounds the client's requests in flight, including those whose answers it has yet to read. 0
 	// is any number.
 	MaxRequests int
-	// Logger takes messages that have no other recipient; nil is slog.Default.
+	// Logger takes messages that the client cannot be told; nil is slog.Default.
 	Logger *slog.Logger
 }
 
@@ -75,8 +75,8 @@ func New(out io.Writer, o Options) *Conn {
 }
 
 // Serve takes what the client writes to in, until in or ctx ends, or until writing fails, which is the error.
-// If in has ended, requests in flight are waited for, for a second at most. A read cannot be interrupted: in
-// is read until it ends, or this process does.
+// If in has ended, requests in flight are waited for, for a second at most. A read lasts until in ends, or
+// this process does.
 func (c *Conn) Serve(ctx context.Context, in io.Reader) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -185,7 +185,7 @@ func (c *Conn) note(ctx context.Context, m jsonrpc.Message, text []byte) {
 	})
 }
 
-// post hands on a message that has no answer.
+// post hands on a notification or an answer to a question.
 func (c *Conn) post(m jsonrpc.Message, text []byte) {
 	w, err := c.do(c.ctx, http.MethodPost, c.session.current(), text, nobody)
 	if err != nil || w.status != http.StatusAccepted {
@@ -193,7 +193,7 @@ func (c *Conn) post(m jsonrpc.Message, text []byte) {
 	}
 }
 
-// nobody drops the messages of a request without an answer.
+// nobody drops the messages of an answer.
 func nobody([]byte) error { return nil }
 
 // Close ends the exchanges in flight, as the gateway does for a client that leaves. It waits for them and for

@@ -12,10 +12,10 @@ import (
 	"taskgate/internal/work"
 )
 
-// exchange is a request in flight, or a text that is no request.
+// exchange is a request in flight, or a text that is none.
 type exchange struct {
 	c      *Conn
-	id     jsonrpc.ID // zero for a text that is no request
+	id     jsonrpc.ID // zero for such a text
 	method string
 	modern bool // it is of 2026 and outside of sessions
 	ctx    context.Context
@@ -109,7 +109,7 @@ func (c *Conn) cancelled(m jsonrpc.Message) bool {
 	raw, _ := jsonrpc.Get(m.Params, "requestId")
 	id, err := jsonrpc.ParseID(raw)
 	if err != nil {
-		return true // it names no request
+		return true // its id is invalid
 	}
 	c.mu.Lock()
 	x := c.asked[id.Key()]

@@ -48,16 +48,16 @@ func tooLarge(head, tail []byte) *tooLargeError {
 // lineReader reads lines of limited length.
 type lineReader struct {
 	r   *bufio.Reader
-	max int64 // bytes of a line, without its end
+	max int64 // bytes of a line, before its end
 }
 
 func newLineReader(r io.Reader, most int64) *lineReader {
 	return &lineReader{bufio.NewReaderSize(r, readSize), most}
 }
 
-// next returns the next line, without its end; the caller owns it. A line that is too long is read
-// to its end, and returned as a *tooLargeError: the line after it can be read. Text before the end
-// of the input counts as a line, too. Other errors are final.
+// next returns the next line, cut before its end; the caller owns it. A line that is too long is
+// read to its end, and returned as a *tooLargeError: the line after it can be read. Text before the
+// end of the input counts as a line, too. Other errors are final.
 func (l *lineReader) next() ([]byte, error) {
 	var line, head, tail []byte
 	large := false
@@ -93,21 +93,21 @@ func (l *lineReader) next() ([]byte, error) {
 	}
 }
 
-// output writes lines, one at a time. A client that does not read holds up all writers.
+// output writes lines, one at a time. A client that stops reading holds up all writers.
 type output struct {
 	w     io.Writer
 	lines chan []byte
 	stop  chan struct{} // closed to end it
 	done  chan struct{} // closed when writing has ended
-	err   error         // the reason, unless it is close; read once done is closed
+	err   error         // of a failed write; nil after close; read once done is closed
 }
 
 func newOutput(w io.Writer) *output {
 	return &output{w: w, lines: make(chan []byte), stop: make(chan struct{}), done: make(chan struct{})}
 }
 
-// run writes until a write fails, or until close. A write cannot be interrupted: if the client does
-// not read, run lasts as long as this process.
+// run writes until a write fails, or until close. If the client stops reading, a write lasts as
+// long as this process.
 func (o *output) run() {
 	defer close(o.done)
 	for {

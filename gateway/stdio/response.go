@@ -75,7 +75,7 @@ func (w *response) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Flush begins the body. The other methods need no flush.
+// Flush begins the body; Write hands everything on at once.
 func (w *response) Flush() { w.WriteHeader(http.StatusOK) }
 
 // finish is called when the handler has returned.

@@ -95,8 +95,8 @@ func (c *Conn) listen(ctx context.Context, id string) {
 }
 
 // renew opens a session in place of one that the gateway has forgotten, as a client over HTTP would
-// (X11). A client over stdio cannot: it knows of no session. The log level, subscriptions and tasks
-// of the lost session are gone.
+// (X11): a client over stdio knows nothing of sessions. The log level, subscriptions and tasks of
+// the lost session are gone.
 func (c *Conn) renew(ctx context.Context, lost string) (id string, err error) {
 	s := &c.session
 	select {

@@ -6,8 +6,7 @@ import (
 	"taskgate/internal/jsonrpc"
 )
 
-// Answerable are the kinds of questions that a client declared it answers, without its other
-// capabilities; nil for none.
+// Answerable are only the kinds of questions that a client declared it answers; nil for none.
 func Answerable(capabilities json.RawMessage) json.RawMessage {
 	var out json.RawMessage
 	for _, kind := range []struct {

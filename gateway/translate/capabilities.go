@@ -10,13 +10,13 @@ import (
 )
 
 // This file decides which capabilities of a client its server is told of, and which of a server its
-// client. All of them pass, byte for byte and between any eras, so that both can agree on what the
-// gateway does not know. All exceptions, with their reasons, are here and in design.md 0.26:
+// client. All of them pass, byte for byte and between any eras, so that both can agree on features
+// that are new to the gateway. All exceptions, with their reasons, are here and in design.md 0.26:
 //
 //   - tasks, and the extensions in ownExtensions: they hold for one connection, and there are
 //     two of them. The gateway makes the tasks (T1, L1, L40), and a server must not hand its
-//     client a task that the gateway does not know (protocol.md C 5).
-//   - elicitation, sampling and roots of a client to which the gateway cannot bring a question.
+//     client a task of its own (protocol.md C 5).
+//   - elicitation, sampling and roots of a client that questions cannot reach.
 //   - roots.listChanged of a modern client before a legacy server: its era has no notification
 //     of that, and the server would wait for it.
 //   - one of the kinds above, a mode of theirs, or extensions, if it is no object: a server could
@@ -79,7 +79,7 @@ func question(value json.RawMessage, asked bool, modes ...string) json.RawMessag
 	})
 }
 
-// withoutOwn are extensions without the gateway's own; nil if only those were there.
+// withoutOwn removes the gateway's own extensions; nil if only those were there.
 func withoutOwn(extensions json.RawMessage) json.RawMessage {
 	if !jsonrpc.IsObject(extensions) {
 		return nil
@@ -99,15 +99,15 @@ func withoutOwn(extensions json.RawMessage) json.RawMessage {
 	return extensions
 }
 
-// Undeclared are the capabilities that a server misses in its client, without those that the
-// gateway never declares: a client cannot add these.
+// Undeclared are the capabilities that a server misses in its client, as far as the gateway
+// declares such: a client can add these only.
 func Undeclared(required json.RawMessage) json.RawMessage {
 	return ClientCapabilities(required, ClientView{Asked: true, RootsChange: true})
 }
 
-// modernCapabilities are a server's capabilities as modern clients see them: without the legacy
-// tasks (T10), and with the extensions of the gateway if it offers them. Their value is always {}
-// (T1): clients read anything else as no tasks (Appendix C.1).
+// modernCapabilities are a server's capabilities as modern clients see them: the legacy tasks are
+// removed (T10), and the extensions of the gateway added if it offers them. Their value is always
+// {} (T1): clients read any other as no tasks (Appendix C.1).
 func modernCapabilities(s upstream.Server, tasks bool) json.RawMessage {
 	caps := serverCapabilities(s.Capabilities)
 	if tasks {

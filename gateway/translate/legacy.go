@@ -47,9 +47,8 @@ func LegacyResult(method string, result []byte, v LegacyView) []byte {
 	return result
 }
 
-// withoutModernMembers removes the members of modern results (2.1, 2.3, 2.9): the older schemas
-// have no place for them, and a reader may be strict. It also removes the mark of a task of the
-// server's own (H14).
+// withoutModernMembers removes the members of modern results (2.1, 2.3, 2.9), which a strict reader
+// of the older schemas may refuse. It also removes the mark of a task of the server's own (H14).
 func withoutModernMembers(result []byte) []byte {
 	return jsonrpc.Edit(result, func(name string, value json.RawMessage) json.RawMessage {
 		switch name {
@@ -62,7 +61,7 @@ func withoutModernMembers(result []byte) []byte {
 	})
 }
 
-// withoutModernMeta does the same for _meta; nil if nothing is left of it.
+// withoutModernMeta does the same for _meta; nil if that empties it.
 func withoutModernMeta(meta json.RawMessage) json.RawMessage {
 	left := !jsonrpc.IsObject(meta)
 	meta = jsonrpc.Edit(meta, func(name string, value json.RawMessage) json.RawMessage {
@@ -108,9 +107,9 @@ func legacyTaskSupport(tool []byte, v LegacyView) []byte {
 }
 
 // legacyStructured makes structuredContent an object, as it had to be before 2026: any other value
-// v becomes {"result": v}, and so does an object that the client expects wrapped. A value that is
-// no object also goes into a text block, for clients that ignore structured content, unless the
-// tool wrote a text itself. (The TypeScript SDK's server does the same for its own tools.)
+// v becomes {"result": v}, and so does an object that the client expects wrapped. For clients that
+// ignore structured content, such another value also goes into a text block, if the tool wrote
+// none. (The TypeScript SDK's server does the same for its own tools.)
 func legacyStructured(result []byte, wrapped bool) []byte {
 	value, ok := jsonrpc.Get(result, "structuredContent")
 	if !ok {
@@ -126,8 +125,7 @@ func legacyStructured(result []byte, wrapped bool) []byte {
 	return jsonrpc.With(result, concat(`{"result":`, value, `}`), "structuredContent")
 }
 
-// withText appends the JSON text of a value to a result's content as a text block, if the content
-// has none.
+// withText appends the JSON text of a value to a result's content, if that lacks a text block.
 func withText(result, value []byte) []byte {
 	content, ok := jsonrpc.Get(result, "content")
 	if ok && (len(content) == 0 || content[0] != '[') {
@@ -152,7 +150,7 @@ func concat(before string, middle []byte, after string) []byte {
 }
 
 // legacyStreamPartial says of a tool whether it has partial results, to a client that takes them
-// (P9), in place of what its server says of tasks of its own, which clients never see.
+// (P9), in place of what its server says of its own tasks, which stay hidden.
 func legacyStreamPartial(tool []byte, shows func(string) bool) []byte {
 	if name, _ := jsonrpc.GetString(tool, "name"); shows != nil && shows(name) {
 		return jsonrpc.With(tool, json.RawMessage("true"), "execution", "streamPartial")

@@ -9,23 +9,23 @@ import (
 	"taskgate/shim"
 )
 
-// Caching hints for an upstream that gives none (2.9). Lists may change at any time, so they are stale
-// at once; what is known of the upstream itself changes only when it is redeployed.
+// Caching hints that stand in for an upstream's own (2.9). Lists may change at any time, so they are
+// stale at once; what is known of the upstream itself changes only when it is redeployed.
 const (
 	listTTL     = `0`
 	discoverTTL = `60000`
 	cacheScope  = `"private"` // each caller may get another answer (Z13)
 )
 
-// Unrelated drops the mark that ties a message to a task of the upstream's own: the client does not
-// know that task (H11, H14, T29).
+// Unrelated drops the mark that ties a message to a task of the upstream's own, which is unknown to
+// the client (H11, H14, T29).
 func Unrelated(obj json.RawMessage) json.RawMessage {
 	return jsonrpc.Without(obj, "_meta", mcp.MetaRelatedTask)
 }
 
 // ModernResult is a result as a modern client must get it: with a resultType, with the identity of its
-// maker, and with caching hints if the method has them. It reads the result once, and copies nothing
-// of it.
+// maker, and with caching hints if the method has them. It reads the result once, and shares its
+// memory.
 func ModernResult(method string, upstream mcp.Era, result, identity json.RawMessage) (jsonrpc.Spliced, error) {
 	if !jsonrpc.IsObject(result) {
 		return nil, NotMCP(fmt.Errorf("the result of %s is not an object", method))
@@ -35,7 +35,7 @@ func ModernResult(method string, upstream mcp.Era, result, identity json.RawMess
 	out := jsonrpc.Splice(result, func(name string, value json.RawMessage) json.RawMessage {
 		switch name {
 		case "resultType":
-			if upstream != mcp.Modern { // to a legacy server the word means nothing
+			if upstream != mcp.Modern { // a legacy server may mean anything by the word
 				value = json.RawMessage(`"` + mcp.ResultComplete + `"`)
 			}
 			typ, _ = jsonrpc.GetString(value)
@@ -51,7 +51,7 @@ func ModernResult(method string, upstream mcp.Era, result, identity json.RawMess
 		return value
 	}, func() []byte { return missingMembers(method, identity, seen) })
 	if typ != mcp.ResultComplete && (typ != mcp.ResultInputRequired || !mcp.MayRequireInput(method)) {
-		// A task that the client did not ask for (T16), or a question out of place (2.7).
+		// An unrequested task (T16), or a question out of place (2.7).
 		return nil, NotMCP(fmt.Errorf("resultType %q for %s", typ, method))
 	}
 	return out, nil
@@ -118,7 +118,7 @@ func ours(key string) bool {
 	return false
 }
 
-// foreignMeta is _meta without the members that are ours; nil if none is left.
+// foreignMeta is _meta with the members that are not ours; nil if that leaves it empty.
 func foreignMeta(meta json.RawMessage) json.RawMessage {
 	left := false
 	meta = jsonrpc.Edit(meta, func(name string, value json.RawMessage) json.RawMessage {
@@ -147,13 +147,13 @@ func ModernParams(method string, upstream mcp.Era, params json.RawMessage) json.
 }
 
 // LegacyParams are the params of a request in a session for an upstream of this era (protocol.md 7.2).
-// The session's era has no retries, so a modern server does not get the members of one.
+// Only the modern era has retries, so their members are kept from a modern server.
 func LegacyParams(method string, upstream mcp.Era, params json.RawMessage) json.RawMessage {
 	return upstreamParams(method, params, upstream != mcp.Modern)
 }
 
-// upstreamParams are params without what only concerns the client and the gateway. A task, too, is
-// made here and not there (T11). retry says that the members of a retry stay. It reads params once.
+// upstreamParams removes what only concerns the client and the gateway. The wish for a task goes too:
+// the gateway makes the task (T11). retry says that the members of a retry stay. It reads params once.
 func upstreamParams(method string, params json.RawMessage, retry bool) json.RawMessage {
 	return jsonrpc.Edit(params, func(name string, value json.RawMessage) json.RawMessage {
 		switch {

@@ -7,8 +7,8 @@ import (
 	"taskgate/internal/jsonrpc"
 )
 
-// NeedsWrap reports whether an output schema cannot be shown to a legacy client: up to 2025-11-25
-// its root has to say "type": "object" (protocol.md 2.9, 7.1).
+// NeedsWrap reports whether a legacy client needs an output schema wrapped: up to 2025-11-25 its
+// root has to say "type": "object" (protocol.md 2.9, 7.1).
 func NeedsWrap(schema []byte) bool {
 	t, _ := jsonrpc.GetString(schema, "type")
 	return t != "object"

@@ -10,8 +10,8 @@ import (
 )
 
 // EachTool is a tools/list result with f applied to each of its tools. A tool for which f returns nil is
-// left out. The tools in more are appended. A result without a list of tools stays as it is. The order is
-// the upstream's: pages pass one by one, so the gateway cannot sort the whole list.
+// left out. The tools in more are appended. Any other result stays as it is. The order is the upstream's:
+// pages pass one by one, and the gateway never has the whole list.
 func EachTool(result json.RawMessage, f func(tool json.RawMessage) json.RawMessage, more ...json.RawMessage) json.RawMessage {
 	tools, ok := jsonrpc.Get(result, "tools")
 	if !ok || !jsonrpc.IsArray(tools) {
@@ -54,9 +54,8 @@ func unsound(tool json.RawMessage, dropped func(name string, reason error)) bool
 	return err != nil
 }
 
-// modernTool is one tool. Execution does not exist in this era. In the schema of a legacy server
-// x-mcp-header is a word like any other; a modern client would send headers for it, without agreement
-// (H12).
+// modernTool is one tool. Execution is of the legacy era only. In the schema of a legacy server
+// x-mcp-header is a word like any other; a modern client would send headers for it (H12).
 func modernTool(tool json.RawMessage, upstream mcp.Era) json.RawMessage {
 	tool = jsonrpc.Without(tool, "execution")
 	if upstream == mcp.Modern {

@@ -14,8 +14,8 @@ import (
 // elicitation by URL is asked, and the request made again (shim.Round.Again). All other clients are
 // told in words (protocol.md 7.4).
 
-// URLRequired rewrites error -32042 for a client that does not know the code: for a tools/call as a
-// tool's error that a model can read.
+// URLRequired rewrites error -32042 for a client to which the code is unknown: for a tools/call as
+// a tool's error that a model can read.
 func URLRequired(method string, e *shim.RPCError) shim.Reply {
 	text := urlText(e)
 	if method != mcp.MethodToolsCall {

@@ -21,8 +21,8 @@ func AcceptsStream(h http.Header) bool { return acceptOf(h).stream }
 type accepted struct{ json, stream bool }
 
 // acceptOf reads the Accept header. The protocol wants both types listed. A client that lists one
-// type gets that type, and a client that lists neither gets JSON: it probably cannot read events
-// (curl, scripts).
+// type gets that type, and a client without the header gets JSON: it probably ignores events (curl,
+// scripts).
 func acceptOf(h http.Header) accepted {
 	values := h.Values("Accept")
 	if len(values) == 0 {
@@ -101,7 +101,7 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64, timeout time.
 		f.Busy = &shim.BusyError{Key: "max_body"}
 		return nil, f
 	case err != nil:
-		// The deadline has passed, so the server does not wait for the rest either.
+		// The deadline has passed, so the server drops the rest too.
 		return nil, Refused(http.StatusBadRequest, "the message could not be read")
 	}
 	_ = ctl.SetReadDeadline(time.Time{})

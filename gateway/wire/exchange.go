@@ -59,7 +59,7 @@ type ExchangeOptions struct {
 	// KeepAlive is the silence after which the stream begins, and the interval of comments on it. 0
 	// means never.
 	KeepAlive time.Duration
-	// Progress is sent if nothing else tells the client that its request goes on.
+	// Progress is sent to a client that hears nothing else of its request.
 	Progress KeptProgress
 	// Broken is called once if writing to the client fails.
 	Broken func(error)
@@ -87,8 +87,8 @@ func NewExchange(w http.ResponseWriter, r *http.Request, o ExchangeOptions) *Exc
 	return x
 }
 
-// giveBack runs when the client has gone. The request goes on, and its messages are still kept, but
-// no longer written to the response.
+// giveBack runs when the client has gone. The request goes on, and its messages are still kept; the
+// response gets no more of them.
 func (x *Exchange) giveBack() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -147,8 +147,8 @@ func (x *Exchange) Notify(method string, params json.RawMessage) error {
 // Streams reports whether the client takes messages ahead of the answer.
 func (x *Exchange) Streams() bool { return x.accept.stream }
 
-// Gone reports whether the client went before the answer was complete. A client that closes the
-// connection because it has its answer does not count.
+// Gone reports whether the client went before the answer was complete. A later end of the
+// connection is ignored.
 func (x *Exchange) Gone() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -186,8 +186,8 @@ func (x *Exchange) send(message []byte, keep func([]byte) (string, error)) error
 // when the client has gone. keep returns the id of the event, or an error if the message must not
 // go out. With first the stream begins now, with what first sends.
 //
-// It is for legacy clients only: a modern client that sees an id tries to resume, which its era
-// does not have (protocol.md 2.6).
+// It is for legacy clients only: a modern client that sees an id tries to resume, in an era without
+// resumption (protocol.md 2.6).
 func (x *Exchange) Resumable(keep func([]byte) (string, error), first func(*eventstream.Writer) error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -233,8 +233,8 @@ func (x *Exchange) Spliced(id jsonrpc.ID, result jsonrpc.Spliced) {
 	x.finish(jsonrpc.SpliceResult(id, result), http.StatusOK, nil)
 }
 
-// Error answers with an error, spelt for the client's version. The status is sent
-// only if no stream has begun; 0 means 200.
+// Error answers with an error, spelt for the client's version. The status is sent only ahead of a
+// stream; 0 means 200.
 func (x *Exchange) Error(id jsonrpc.ID, code int64, message string, data json.RawMessage, status int) {
 	x.opts.Op.Failed(code)
 	e := &jsonrpc.Error{Code: mcp.CodeFor(x.opts.Version, code), Message: message, Data: data}
@@ -285,8 +285,8 @@ func (x *Exchange) finish(message jsonrpc.Spliced, status int, data json.RawMess
 	x.end(gone)
 }
 
-// Drop ends the exchange without an answer. The response is an empty stream, since an empty body
-// would be invalid JSON. A client that takes no streams gets 202.
+// Drop ends the exchange unanswered. The response is an empty stream, since an empty body would be
+// invalid JSON. A client that takes JSON only gets 202.
 func (x *Exchange) Drop() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -296,8 +296,7 @@ func (x *Exchange) Drop() {
 	x.end(x.ended())
 }
 
-// Close ends the exchange. It may be called more than once, and without an answer if the client has
-// gone.
+// Close ends the exchange, answered or not. It may be called more than once.
 func (x *Exchange) Close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()

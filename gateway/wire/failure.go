@@ -52,7 +52,7 @@ func (f *Failure) Unwrap() error {
 // or envelope, 404 for an unknown method, and 200 for everything after that: clients read a
 // JSON-RPC body from 200 and 400 only.
 
-// InvalidRequest says that this message may not be sent here.
+// InvalidRequest refuses a message that is wrong in this place.
 func InvalidRequest(id jsonrpc.ID, message string) *Failure {
 	return &Failure{ID: id, Code: mcp.CodeInvalidRequest, Message: message, Status: http.StatusBadRequest}
 }
@@ -62,18 +62,18 @@ func InvalidParams(format string, a ...any) *Failure {
 	return &Failure{Code: mcp.CodeInvalidParams, Message: fmt.Sprintf(format, a...)}
 }
 
-// MethodNotFound says that the method does not exist for this client.
+// MethodNotFound says that the method is unknown for this client.
 func MethodNotFound(method string) *Failure {
 	return &Failure{Code: mcp.CodeMethodNotFound, Message: "method not found: " + method, Status: http.StatusNotFound}
 }
 
-// NeedsTasks says that the client did not declare the tasks extension (T5–T7).
+// NeedsTasks says that the client lacks the tasks extension (T5–T7).
 func NeedsTasks(message string) *Failure {
 	return &Failure{Code: mcp.CodeMissingCapability, Message: message, Status: http.StatusBadRequest,
 		Data: json.RawMessage(`{"requiredCapabilities":{"extensions":{"` + mcp.ExtensionTasks + `":{}}}}`)}
 }
 
-// Unreadable is the failure of a text that is no message.
+// Unreadable is the failure of an unreadable message.
 func Unreadable(err error) *Failure {
 	var p *jsonrpc.ParseError
 	if !errors.As(err, &p) {
@@ -162,7 +162,7 @@ func TurnAway(err error) error {
 // DrainRetry is when a client may find another replica in place of one that shuts down.
 const DrainRetry = time.Second
 
-// storeRetry is when a client may ask again for a task that could not be read.
+// storeRetry is when a client may ask again for a task after a failed read.
 const storeRetry = 2 * time.Second
 
 // sentinelFailure is FailureOf for the errors that are values.
@@ -240,7 +240,7 @@ func retryHeader(status int, data json.RawMessage) string {
 	return strconv.FormatInt(int64((wait+time.Second-1)/time.Second), 10)
 }
 
-// Refused is the failure of a request whose message was not read.
+// Refused is the failure of a request whose message stays unread.
 func Refused(status int, message string) *Failure {
 	return &Failure{Code: mcp.CodeInvalidRequest, Message: message, Status: status}
 }

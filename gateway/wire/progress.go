@@ -11,10 +11,10 @@ import (
 	"taskgate/internal/mcp"
 )
 
-// KeptProgress has an exchange send progress of its own to a client that gave a token and has heard
-// no progress for a while: many clients count their time limit anew then.
+// KeptProgress has an exchange send progress of its own to a client that gave a token, after a
+// silence: many clients count their time limit anew then.
 type KeptProgress struct {
-	Token json.RawMessage // the client's; with an empty one nothing is sent
+	Token json.RawMessage // the client's; empty switches it off
 	Every time.Duration   // 0 means never
 	About string          // what the client waits for, in the message: the name of a tool
 }
@@ -65,8 +65,8 @@ func (x *Exchange) Heard(message []byte) {
 }
 
 // sendProgress runs on the timer. Its progress rises by so little that the next progress of the
-// server rises above it (protocol.md 2.9), has no total, and stops at the largest number. A client
-// that has gone hears it when it resumes the stream.
+// server rises above it (protocol.md 2.9), leaves out the total, and stops at the largest number. A
+// client that has gone hears it when it resumes the stream.
 func (x *Exchange) sendProgress() {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -5,9 +5,9 @@ import "context"
 // stdioKey is the key of the mark in a context; its value is the function begun.
 type stdioKey struct{}
 
-// OverStdio marks a request of a client over stdio. Such a request has no headers that repeat its
-// message (protocol.md 2.4). begun is called when a request of a session is in flight, so that a
-// later cancellation finds it.
+// OverStdio marks a request of a client over stdio. Such a request lacks the headers that repeat
+// its message (protocol.md 2.4). begun is called when a request of a session is in flight, so that
+// a later cancellation finds it.
 func OverStdio(ctx context.Context, begun func()) context.Context {
 	return context.WithValue(ctx, stdioKey{}, begun)
 }

@@ -32,7 +32,7 @@ type Telemetry struct {
 	tracer  trace.Tracer
 	metrics *metrics.Metrics // nil: none
 	baggage []string         // keys that are passed on
-	// untraced says that spans are not made, since no exporter reads them. The context of a client
+	// untraced says that spans have no exporter, so they are not made. The context of a client
 	// still passes through.
 	untraced bool
 }
@@ -130,8 +130,8 @@ func (t *Telemetry) later(ctx context.Context, r *http.Request, q Request, opts 
 	}
 }
 
-// Refuse answers a message that is not served because of its content or its headers. A request is
-// observed all the same.
+// Refuse answers a message that is refused for its content or its headers. A request is observed
+// all the same.
 func (t *Telemetry) Refuse(w http.ResponseWriter, r *http.Request, q Request, err error) {
 	f := *FailureOf(q.Version, err)
 	if q.Msg.Kind == jsonrpc.Request {
@@ -188,8 +188,8 @@ func protocolVersion(r *http.Request) string {
 	return strings.TrimSuffix(strings.TrimPrefix(r.Proto, "HTTP/"), ".0")
 }
 
-// Answer begins the span of a client's answer to a question of a task or of a call. An answer is no
-// request, so it is not measured. The shim links the span to the trace of the task.
+// Answer begins the span of a client's answer to a question of a task or of a call. Only requests
+// are measured. The shim links the span to the trace of the task.
 func (t *Telemetry) Answer(ctx context.Context, upstream, task string) (context.Context, trace.Span) {
 	if t.untraced {
 		return ctx, tracenoop.Span{}
