@@ -7,8 +7,8 @@ import (
 	"taskgate/gateway/sealed"
 )
 
-// StateKeys makes the keyring of the configuration. If none are configured, a gateway with a store
-// of its own makes a key; any other gateway has no keyring (nil), since the replica that the client
+// StateKeys makes the keyring of the configuration. If that has no keys, a gateway with a store of
+// its own makes one; any other gateway has no keyring (nil), since the replica that the client
 // comes back to has to open its state.
 func StateKeys(c *config.Config) (*sealed.Keyring, error) {
 	if len(c.StateKeys) == 0 {

@@ -139,8 +139,8 @@ func (c Caller) Leave() {
 type Credential struct {
 	from      *tokenCache
 	here      func() bool                                // the client waits for the answer to its request
-	challenge func(status int, values []string) []string // nil once the client has gone
-	verdict   func(authorization string, taken bool)     // nil in a call that was taken over
+	challenge func(status int, values []string) []string // nil in a call that was taken over
+	verdict   func(authorization string, taken bool)     // nil then, too
 
 	mu      sync.Mutex
 	need    grade  // of the token that the call came with

@@ -13,7 +13,7 @@ import (
 type Client struct {
 	Info json.RawMessage // its clientInfo; nil if it sends none
 	// Tasks says that the client declares tasks, or that it must not get any. Its slow calls are
-	// answered as such.
+	// answered without words about tasks.
 	Tasks bool
 }
 

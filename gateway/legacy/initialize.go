@@ -20,8 +20,8 @@ import (
 // 2024-11-05 has another transport over HTTP.
 var legacyVersions = []string{mcp.Version20251125, mcp.Version20250618, mcp.Version20250326}
 
-// negotiateVersion returns the version that a client wishes if it is of the legacy era, and the
-// latest of that era otherwise (X7). Over stdio 2024-11-05 can be had too.
+// negotiateVersion returns the version that a client wishes if it can have that, and the newest of
+// legacyVersions otherwise (X7). Over stdio 2024-11-05 can be had too.
 func negotiateVersion(wish string, stdio bool) string {
 	if stdio && wish == mcp.Version20241105 {
 		return wish

@@ -41,7 +41,7 @@ type request struct {
 	leave func()
 }
 
-// methods are the methods that the session handles itself; others are passed on. A nil entry is answered as an
+// methods are the methods with a handler of their own; all others are passed on. A nil entry is answered as an
 // unknown method: it belongs to the modern era, and a server that knows both eras might misunderstand it.
 var methods = map[string]serve{
 	mcp.MethodPing:                 (*request).answerPing,

@@ -62,8 +62,8 @@ func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session
 }
 
 // isHeard reports whether the client has all of a stream that has ended. Such a client is told by 204 to come
-// no more (as an EventSource is). The TypeScript SDK 1.32.2 comes since it takes errors for no answers, and an
-// empty stream for a broken one.
+// no more (as an EventSource is). The TypeScript SDK 1.32.2 comes, since an error is no answer to it, and takes
+// an empty stream for a broken one.
 func (s *session) isHeard(ctx context.Context, stream string, no int64) bool {
 	ctx, cancel := s.table.withPatience(ctx)
 	defer cancel()

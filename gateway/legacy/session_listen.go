@@ -20,7 +20,7 @@ const (
 	// changes upstream reach the client.
 	listenReady = 5 * time.Second
 	// listenLinger is how long the gateway goes on listening for a client whose GET stream is closed: long
-	// enough for a client that reconnects, and short enough that few clients that are gone add up.
+	// enough for a client that reconnects, and short enough to keep clients that are gone from adding up.
 	listenLinger = time.Minute
 	// listenRetry and listenRetryMax bound the pause before the gateway listens again after the upstream was
 	// lost.

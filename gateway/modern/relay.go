@@ -46,7 +46,7 @@ func (q *request) relayForeign(ctx context.Context) (_ jsonrpc.Spliced, err erro
 	return result, err
 }
 
-// relayRequest passes on a request that always stays a request.
+// relayRequest passes on a request that never becomes a task.
 func (q *request) relayRequest(ctx context.Context) (jsonrpc.Spliced, error) {
 	req, err := q.upstreamRequest(ctx, q.upstreamSession(ctx))
 	if err != nil {

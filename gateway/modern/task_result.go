@@ -37,7 +37,7 @@ func (q *request) taskResult(ctx context.Context) (jsonrpc.Spliced, error) {
 	case answer.IsError:
 		q.op.ToolError()
 	}
-	// A stored result is complete, also if a legacy server used that word otherwise.
+	// A stored result counts as complete, whatever a legacy server wrote into resultType.
 	return translate.ModernResult(mcp.MethodToolsCall, mcp.Legacy, answer.Result, q.h.Identity())
 }
 

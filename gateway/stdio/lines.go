@@ -126,7 +126,7 @@ func (o *output) run() {
 // to be written.
 func (o *output) send(message []byte) error { return o.sendWithin(context.Background(), message) }
 
-// sendWithin is send that ends with ctx.
+// sendWithin is send, but gives up when ctx ends.
 func (o *output) sendWithin(ctx context.Context, message []byte) error {
 	line := make([]byte, len(message)+1)
 	copy(line, message)

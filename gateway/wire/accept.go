@@ -64,8 +64,8 @@ type body struct {
 // Read renews the deadline when a chunk has come.
 func (b *body) Read(p []byte) (int, error) {
 	if b.room <= 0 {
-		// Response writers without deadlines (recorders in tests) fail here, and are read all the
-		// same.
+		// It fails for response writers without deadlines (recorders in tests); the body is read
+		// all the same.
 		_ = b.ctl.SetReadDeadline(time.Now().Add(b.timeout))
 		b.room = eventstream.Chunk
 	}

@@ -233,8 +233,8 @@ func (x *Exchange) Spliced(id jsonrpc.ID, result jsonrpc.Spliced) {
 	x.finish(jsonrpc.SpliceResult(id, result), http.StatusOK, nil)
 }
 
-// Error answers with an error, spelt for the client's version. The status is sent only ahead of a
-// stream; 0 means 200.
+// Error answers with an error, spelt for the client's version. The status is sent only before a
+// stream has begun; 0 means 200.
 func (x *Exchange) Error(id jsonrpc.ID, code int64, message string, data json.RawMessage, status int) {
 	x.opts.Op.Failed(code)
 	e := &jsonrpc.Error{Code: mcp.CodeFor(x.opts.Version, code), Message: message, Data: data}

@@ -67,7 +67,7 @@ func MethodNotFound(method string) *Failure {
 	return &Failure{Code: mcp.CodeMethodNotFound, Message: "method not found: " + method, Status: http.StatusNotFound}
 }
 
-// NeedsTasks says that the client lacks the tasks extension (T5–T7).
+// NeedsTasks says that the client's capabilities lack the tasks extension (T5–T7).
 func NeedsTasks(message string) *Failure {
 	return &Failure{Code: mcp.CodeMissingCapability, Message: message, Status: http.StatusBadRequest,
 		Data: json.RawMessage(`{"requiredCapabilities":{"extensions":{"` + mcp.ExtensionTasks + `":{}}}}`)}

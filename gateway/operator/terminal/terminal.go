@@ -34,6 +34,7 @@ const (
 // UsageError is a mistake in the command line.
 type UsageError struct{ Text string }
 
+// Error says what is wrong.
 func (e *UsageError) Error() string { return e.Text }
 
 func misuse(format string, args ...any) error { return &UsageError{fmt.Sprintf(format, args...)} }
