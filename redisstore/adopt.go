@@ -15,10 +15,9 @@ import (
 	"taskgate/shim"
 )
 
-// Adopt implements shim.Store. A shard that does not answer, as those of a cluster's
-// master that was lost, is left out: what was adopted from the others is returned
-// without the error, since the tasks are the caller's now, and an Adopt that finds
-// nothing says that it could not look everywhere.
+// Adopt implements shim.Store. It leaves out a shard that does not answer, as those of a lost master of a
+// cluster. If it has adopted tasks from other shards, it returns them and a nil error, because the caller
+// owns them now; if it has found none, the error says how many shards were out of reach.
 func (s *Store) Adopt(ctx context.Context, r shim.Replica, upstreams []string, n int) ([]shim.Task, error) {
 	a := &adoption{s: s, replica: r, upstreams: upstreams, n: n, lost: map[string]bool{}}
 	a.settleDoubtful(ctx, s.orphans.takeDoubtful(r))
@@ -40,20 +39,20 @@ type adoption struct {
 	n         int
 	tasks     []shim.Task
 
-	lost map[string]bool // shards that are not asked any more
-	err  error           // why, of the first
-	// over says that a shard was lost while tasks of it were adopted. How many more it
-	// takes with it would show by one failure each; the next run knows before it begins.
+	lost map[string]bool // shards that are not asked again
+	err  error           // the first reason
+	// over says that a shard was lost while tasks of it were adopted. More shards may be lost with it, and
+	// each would cost a failure to find; the next run knows them before it begins.
 	over bool
 }
 
-// isOver reports whether to look no further.
+// isOver reports whether the run should stop here.
 func (a *adoption) isOver(ctx context.Context) bool {
 	return a.over || len(a.tasks) >= a.n || ctx.Err() != nil
 }
 
-// doUnlessFailed is Store.doRepeated until something has failed. Then Redis has had its time, and the
-// next heartbeat shall not be late: what else fails is not tried again in this run.
+// doUnlessFailed is Store.doRepeated until something has failed. From then on it makes one attempt only:
+// Redis has had its time, and the next heartbeat must be on time.
 func (a *adoption) doUnlessFailed(ctx context.Context, f func() error) error {
 	var err error
 	if a.err == nil {
@@ -70,7 +69,6 @@ func (a *adoption) loseShard(tag string, err error) {
 	a.noteFirstError(err)
 }
 
-// noteFirstError notes an error, if it is the first.
 func (a *adoption) noteFirstError(err error) {
 	if a.err == nil {
 		a.err = err
@@ -98,9 +96,9 @@ func (a *adoption) searchReplicas(ctx context.Context) {
 	}
 }
 
-// adoptFrom adopts tasks of one replica, some shards at a time, beginning anywhere, so that
-// several adopters do not all want the same ones. A replica without tasks is forgotten
-// in time, once every shard has said that it has none.
+// adoptFrom adopts tasks of one replica, some shards at a time. It begins at a random shard, so that several
+// adopters want different tasks. A replica without tasks is forgotten in time, once every shard has said that
+// it has none.
 func (a *adoption) adoptFrom(ctx context.Context, d dead) {
 	const chunk = 64
 	tags := a.busyShards(ctx, d.name)
@@ -139,10 +137,9 @@ func (a *adoption) noteChildless(ctx context.Context, d dead) {
 	}
 }
 
-// askShards runs a command in each of several shards at once. Those that do not answer are
-// lost, and failed gets the index of each, if not nil; use gets that of each of the
-// others, and of those that met a key of another type. command makes the one of an index; text says that a script is to be sent by
-// its text, because Redis does not have it yet.
+// askShards runs a command in each of several shards at once. command makes the command of an index; if text
+// is true, it sends the script by its text, because Redis lacks it. use takes each answer, a WRONGTYPE error
+// included. Shards without an answer are lost, and failed, if it is not nil, gets the index of each.
 func askShards[C redis.Cmder](ctx context.Context, a *adoption, tags []string, command func(i int, text bool) C, use func(i int, c C) error, failed func(i int, err error)) {
 	var pending []int
 	for i, tag := range tags {
@@ -162,8 +159,8 @@ func askShards[C redis.Cmder](ctx context.Context, a *adoption, tags []string, c
 			_ = p.Process(ctx, commands[i])
 		}
 		_, whole := p.Exec(ctx)
-		// Where Redis refuses the connection, the client tells the pipeline and not its
-		// commands; else the error is that of one of them.
+		// If Redis refuses the connection, the client sets the error of the pipeline only; otherwise that
+		// error is one of a command's.
 		if slices.ContainsFunc(pending, func(i int) bool { return commands[i].Err() != nil }) {
 			whole = nil
 		}
@@ -197,7 +194,7 @@ func askShards[C redis.Cmder](ctx context.Context, a *adoption, tags []string, c
 	}
 }
 
-// busyShards are the shards in which a replica runs tasks, of those that answer.
+// busyShards returns the shards, of those that answer, in which a replica runs tasks.
 func (a *adoption) busyShards(ctx context.Context, r shim.Replica) []string {
 	var tags []string
 	askShards(ctx, a, shards[:], func(i int, _ bool) *redis.IntCmd {
@@ -218,9 +215,8 @@ type found struct {
 	until int64
 }
 
-// adoptWithin is how long after it was found a task may be adopted at most. A command
-// that was held up for longer may be executed when nobody waits for it any more and its
-// old runner is back.
+// adoptWithin is how long after it was found a task may be adopted. A command that was held up for longer may
+// run when its caller has stopped waiting and the old runner is back.
 const adoptWithin = 5 * time.Second
 
 // runningTasks lists the tasks of a replica in some shards.
@@ -241,9 +237,8 @@ func (a *adoption) runningTasks(ctx context.Context, tags []string, r shim.Repli
 	return tasks
 }
 
-// adoptSome adopts those of a replica's tasks that are on the right upstreams, and reports
-// whether that one is still gone: it is looked at again before each batch, because what
-// was read takes time.
+// adoptSome adopts those of a replica's tasks that are on the right upstreams, and reports whether the
+// replica is still gone. It checks that before each batch, because reading takes time.
 func (a *adoption) adoptSome(ctx context.Context, d dead, tasks []found) bool {
 	for batch := range slices.Chunk(tasks, 256) {
 		fit := a.leaveOutUnfit(ctx, d, batch)
@@ -262,7 +257,7 @@ func (a *adoption) adoptSome(ctx context.Context, d dead, tasks []found) bool {
 	return true
 }
 
-// stillGone looks again whether a replica is gone, and has not beaten since it was found.
+// stillGone reports whether a replica is still gone and has not beaten since it was found.
 func (a *adoption) stillGone(ctx context.Context, d dead) bool {
 	var gone []dead
 	err := a.doUnlessFailed(ctx, func() (err error) {
@@ -276,9 +271,8 @@ func (a *adoption) stillGone(ctx context.Context, d dead) bool {
 	return slices.ContainsFunc(gone, func(g dead) bool { return g.name == d.name && g.entry == d.entry })
 }
 
-// adoptBatch adopts tasks of a replica that is gone with one round trip. An attempt that
-// failed is in doubt. A shard that refuses it, because it is full, says nothing of the
-// others.
+// adoptBatch adopts tasks of a replica that is gone with one round trip. An attempt that failed is in doubt.
+// A shard that refuses it because it is full leaves the others open.
 func (a *adoption) adoptBatch(ctx context.Context, d dead, tasks []found) {
 	tags, orphans := make([]string, len(tasks)), make([]orphan, len(tasks))
 	for i, t := range tasks {
@@ -295,8 +289,8 @@ func (a *adoption) adoptBatch(ctx context.Context, d dead, tasks []found) {
 	})
 }
 
-// leaveOutUnfit leaves out tasks of a newer version, and those on upstreams that this replica does not know, with one
-// round trip for many. Tasks that are gone stay in: the script tidies them away.
+// leaveOutUnfit leaves out tasks of a newer version, and those on upstreams that this replica does not know,
+// with one round trip for many. Tasks that are gone stay in: the script removes their entries.
 func (a *adoption) leaveOutUnfit(ctx context.Context, d dead, tasks []found) []found {
 	tags := make([]string, len(tasks))
 	for i, t := range tasks {
@@ -323,10 +317,9 @@ func (a *adoption) leaveOutUnfit(ctx context.Context, d dead, tasks []found) []f
 	return out
 }
 
-// settleDoubtful asks what became of the attempts that are in doubt. With no upstream to
-// match, those that came to nothing then are not made now: the old runner may be
-// back. One that fails stays in doubt, behind the others, and is the last of this
-// run: those behind it go first in the next.
+// settleDoubtful finds out whether the attempts that are in doubt succeeded. It passes no upstreams, so that
+// an attempt that failed is not made now: the old runner may be back. If one fails again, it stays in doubt,
+// behind the others, and ends this run; the next run begins with those behind it.
 func (a *adoption) settleDoubtful(ctx context.Context, doubtful []orphan) {
 	for i, o := range doubtful {
 		if err := a.learnAttempt(ctx, o); err != nil {
@@ -347,8 +340,8 @@ func (a *adoption) learnAttempt(ctx context.Context, o orphan) error {
 	})
 }
 
-// adoptArgs are the keys and arguments of adopt.lua. Without a replica that is gone it makes no
-// attempt, and only tells whether this one was made before.
+// adoptArgs makes the keys and arguments of adopt.lua. Without a replica that is gone (from is nil) the
+// script adopts nothing, and only tells whether this attempt was made before.
 func (a *adoption) adoptArgs(o orphan, from *dead, until int64) ([]string, *argv) {
 	k, tag := a.s.keys, shard(o.id)
 	v := &argv{}
@@ -365,7 +358,7 @@ func (a *adoption) adoptArgs(o orphan, from *dead, until int64) ([]string, *argv
 	return []string{k.task(o.id), k.run(tag, o.old), k.run(tag, a.replica)}, v
 }
 
-// takeReply reads the reply of adopt.lua. A record that cannot be read holds up no other.
+// takeReply reads the reply of adopt.lua. It skips a record that cannot be read, so that the others go on.
 func (a *adoption) takeReply(ctx context.Context, o orphan, got []string, err error) error {
 	err = recordError(o.id, err)
 	if err == nil && got[0] != codeOK {

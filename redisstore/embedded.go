@@ -15,20 +15,19 @@ import (
 
 // embedded is a miniredis in this process, reached over pipes in memory.
 //
-// miniredis counts time only when told to, and then takes the same from every
-// key, also from one that was written just before. So a ticker tells it, never of
-// more than slack at once, and slack is added to each expiry: a key never ends
-// early, and a few ticks late. (Its ClockTTL is exact, and looks at every key on
-// every access.)
+// miniredis counts time only when told to, and then takes the same amount from every key, even from one that
+// was just written. So a ticker tells it the time, at most slack at once, and each expiry is slack longer: a
+// key ends on time or a few ticks late, never early. (ClockTTL of miniredis is exact, and looks at every key
+// on every access.)
 type embedded struct {
 	server   *miniredis.Miniredis
-	recorder *recorder // nil where everything is lost with the process
+	recorder *recorder // nil if everything is lost with the process
 	slack    time.Duration
 	stop     context.CancelFunc
 	loops    sync.WaitGroup
 }
 
-// startEmbedded starts it, with what the folder has that a path names, if one does.
+// startEmbedded starts a miniredis. If path is set, it loads the data of that folder and records to it.
 func startEmbedded(path string, opts Options) (*embedded, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	e := &embedded{server: miniredis.NewMiniRedis(), slack: 2 * opts.tick, stop: stop}
@@ -50,13 +49,12 @@ func startEmbedded(path string, opts Options) (*embedded, error) {
 	return e, nil
 }
 
-// openStore is a Store over it. There may be several.
+// openStore opens a Store over the miniredis. There may be several.
 func (e *embedded) openStore(opts Options) *Store {
 	opts.Dialer, opts.slack, opts.recorder = e.dialPipe, e.slack, e.recorder
 	return newStore(target{addrs: []string{"embedded:0"}, base: &redis.Options{ClientName: outside}}, opts)
 }
 
-// countTime counts time until ctx ends.
 func (e *embedded) countTime(ctx context.Context, tick time.Duration) {
 	t, minute := time.NewTicker(tick), time.NewTicker(time.Minute)
 	defer t.Stop()
@@ -75,8 +73,9 @@ func (e *embedded) countTime(ctx context.Context, tick time.Duration) {
 	}
 }
 
-// forgetVersions empties what miniredis keeps for WATCH, which nobody uses: a number for each key that there ever was
-// (db.keyVersion of v2.40.0). There is no other way to have that memory back: about 100 bytes for each key that is gone.
+// forgetVersions empties the map that miniredis keeps for WATCH, which taskgate does not use: a number for
+// each key that ever existed (db.keyVersion of v2.40.0). Only this frees that memory: about 100 bytes for
+// each deleted key.
 func (e *embedded) forgetVersions() {
 	if versions := keyVersions(e.server); versions != nil {
 		e.server.Lock()
@@ -85,7 +84,7 @@ func (e *embedded) forgetVersions() {
 	}
 }
 
-// keyVersions is where miniredis has them, nil where a version of it has them elsewhere.
+// keyVersions returns that map, or nil if this version of miniredis has no such field.
 func keyVersions(m *miniredis.Miniredis) *map[string]uint {
 	field := reflect.ValueOf(m.DB(0)).Elem().FieldByName("keyVersion")
 	if !field.IsValid() || field.Type() != reflect.TypeFor[map[string]uint]() {
@@ -103,7 +102,7 @@ func (e *embedded) dialPipe(context.Context, string, string) (net.Conn, error) {
 	return memconn.New(c), nil
 }
 
-// stopServer ends it, and with it everything stored that is in no folder.
+// stopServer ends the miniredis. Data outside of a folder is lost.
 func (e *embedded) stopServer() error {
 	e.stop()
 	e.loops.Wait()

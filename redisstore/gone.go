@@ -10,35 +10,34 @@ import (
 	"taskgate/shim"
 )
 
-// clockJumps notices that the clock of Redis has jumped ahead. A failover to a machine with
-// another clock does that. The heartbeats of replicas that live may then have expired, until
-// each replica has beaten again. So no replica counts as gone until a whole expiry has passed
-// since the jump, as after an outage (design.md 0.5).
+// clockJumps notices that the clock of Redis has jumped ahead, as after a failover to a machine with another
+// clock. The heartbeats of replicas that live may then have expired, until each replica has beaten again. So
+// a replica counts as gone only once a whole expiry has passed since the jump, as after an outage (design.md
+// 0.5).
 //
-// It also notices that Redis went back to an older state, after a failover or a restart from a
-// snapshot: a replica finds an older heartbeat than the one that it has written. The heartbeats
-// of the others are as old, so this counts as a jump, too.
+// It also notices that Redis went back to an older state, after a failover or a restart from a snapshot: a
+// replica finds an older heartbeat than the one that it has written. The heartbeats of the others are as old,
+// so this counts as a jump, too.
 type clockJumps struct {
 	mu sync.Mutex
 	// written is when each replica's last heartbeat was stored, as far as this process knows.
 	written map[shim.Replica]int64
 	base    time.Time     // our own clock, which does not jump, counts from here; zero at first
 	seen    time.Duration // when the clock of Redis was last read, since base
-	ahead   time.Duration // what it showed then at base, at most
+	ahead   time.Duration // the time of Redis at base, at most, as that read showed it
 	jumped  time.Time     // when it was last found to have jumped
 }
 
 const (
-	// slightly is a jump that may be overlooked: heartbeats are renewed when two thirds
-	// of their expiry are left.
+	// slightly is a jump that may be overlooked: heartbeats are renewed when two thirds of their expiry are
+	// left.
 	slightly = 100 * time.Millisecond
-	// slew is the part of the time by which a clock may run faster while it is put
-	// right in small steps.
+	// slew says how much faster a clock may run while it is corrected in small steps: by one part in slew.
 	slew = 10
 )
 
-// observeTime takes a time that Redis has told, in ms, in answer to what was asked at
-// begin. However long the answer took, only what is certain is a jump.
+// observeTime takes a time in ms that Redis told in answer to a command that began at begin. The answer may
+// have taken long, so only a certain jump counts.
 func (j *clockJumps) observeTime(told string, begin time.Time) {
 	ms, err := strconv.ParseInt(told, 10, 64)
 	if err != nil {
@@ -64,8 +63,8 @@ func (j *clockJumps) observeTime(told string, begin time.Time) {
 	j.seen, j.ahead = asked, most
 }
 
-// takeBeat takes the heartbeat that a replica had when it beat, and the one that it has
-// since. It reports whether Redis went back; see compareBeat.
+// takeBeat takes the heartbeat that a replica had when it beat, and its new one. It reports whether Redis
+// went back; see compareBeat.
 func (j *clockJumps) takeBeat(r shim.Replica, known int64, had, has string) bool {
 	back := j.compareBeat(known, had)
 	j.mu.Lock()
@@ -84,8 +83,8 @@ func (j *clockJumps) writtenBy(r shim.Replica) int64 {
 	return j.written[r]
 }
 
-// compareBeat compares the heartbeat that a replica has with the last one that it was known to
-// have written before that was asked for, and reports whether Redis went back.
+// compareBeat compares the heartbeat of a replica in Redis with the last one that the replica was known to
+// have written when the read began. It reports whether Redis went back.
 func (j *clockJumps) compareBeat(known int64, has string) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -96,21 +95,21 @@ func (j *clockJumps) compareBeat(known int64, has string) bool {
 	return back
 }
 
-// isOver reports whether the last jump is longer ago than this.
+// isOver reports whether the last jump is at least d ago.
 func (j *clockJumps) isOver(d time.Duration) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.jumped.IsZero() || time.Since(j.jumped) >= d
 }
 
-// beat is a heartbeat: until when it counts, for how long it does, and when it was written, by the clock of Redis.
+// beat is a heartbeat: until when it counts, its expiry, and when it was written, by the clock of Redis.
 type beat struct {
 	until   time.Time
 	ttl     time.Duration
 	written int64 // in ms
 }
 
-// parseBeat reads a heartbeat, which is three numbers of milliseconds. What is missing is 0.
+// parseBeat reads a heartbeat: three numbers of milliseconds. A missing number is 0.
 func parseBeat(entry string) beat {
 	var n [3]int64
 	for i, word := range strings.Fields(entry) {
@@ -134,21 +133,20 @@ func (d dead) beatExpiry() time.Duration {
 	return parseBeat(d.entry).ttl
 }
 
-// orphan is a task that a replica tries to adopt, under an op of the attempt.
+// orphan is a task that a replica tries to adopt; op names the attempt.
 type orphan struct {
 	id  shim.ID
 	old shim.Replica
 	op  string
 }
 
-// orphanage keeps the adoptions whose reply was lost. Such a task may be run by
-// its new replica without anybody knowing it, and that replica is alive, so no
-// other would ever adopt it: the next Adopt asks again.
+// orphanage keeps the adoptions whose reply was lost. Such a task may belong to its new replica, which is
+// alive but unaware of it, so no other replica would ever adopt it: the next Adopt asks again.
 type orphanage struct {
 	mu       sync.Mutex
 	doubtful map[shim.Replica][]orphan
-	// childless are replicas that are gone and had no tasks, with the heartbeat they
-	// were found by: they need not be looked through again before they are forgotten.
+	// childless are replicas that are gone and had no tasks, with the heartbeat that they were found by: they
+	// are searched again only before they are forgotten.
 	childless map[shim.Replica]string
 }
 
@@ -162,15 +160,15 @@ func (o *orphanage) noteSearched(d dead) {
 	o.childless[d.name] = d.entry
 }
 
-// doubtAll has the replicas that are gone looked through again.
+// doubtAll has the replicas that are gone searched again.
 func (o *orphanage) doubtAll() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.childless = nil
 }
 
-// worthSearching leaves out the replicas that had no tasks when they were last looked
-// through, and forgets that of those that are not gone any more.
+// worthSearching leaves out the replicas that had no tasks at the last search, and drops the notes about
+// replicas that are back.
 func (o *orphanage) worthSearching(gone []dead) []dead {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -185,7 +183,7 @@ func (o *orphanage) worthSearching(gone []dead) []dead {
 	})
 }
 
-// takeDoubtful removes and returns what is in doubt for a replica.
+// takeDoubtful removes and returns the attempts of a replica that are in doubt.
 func (o *orphanage) takeDoubtful(r shim.Replica) []orphan {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -194,7 +192,7 @@ func (o *orphanage) takeDoubtful(r shim.Replica) []orphan {
 	return list
 }
 
-// putDoubtful adds to it.
+// putDoubtful adds to them.
 func (o *orphanage) putDoubtful(r shim.Replica, list ...orphan) {
 	if len(list) == 0 {
 		return

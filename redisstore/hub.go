@@ -13,24 +13,23 @@ import (
 	"taskgate/internal/work"
 )
 
-// hub is the one subscriber connection of a Store, and the fan-out from it to the
-// watchers. A channel is subscribed while somebody watches it.
+// hub is the one subscriber connection of a Store, and the fan-out from it to the watchers. A channel is
+// subscribed while it has a watcher.
 //
-// Two goroutines serve it, however much is watched. The writer (session) sends
-// one SUBSCRIBE or UNSUBSCRIBE at a time, for all channels that have gathered
-// meanwhile, and waits until Redis has confirmed it. The reader (read) only takes
-// what comes and marks who has to know: it never waits for a watcher nor for the
-// writer, because a reader that stops reading stops a Redis in the same process.
+// Two goroutines serve it, however much is watched. The writer (serveConnection) sends one SUBSCRIBE or
+// UNSUBSCRIBE at a time, for all channels that have gathered meanwhile, and waits until Redis has confirmed
+// it. The reader (readConnection) only takes messages and marks the watchers: it never waits for a watcher or
+// for the writer, because a reader that stops reading stops a Redis in the same process.
 type hub struct {
 	client    redis.UniversalClient
 	log       *slog.Logger
 	interval  time.Duration         // between probes
-	patience  time.Duration         // for a probe to come back, looked at when the next is due
+	patience  time.Duration         // how long a probe may take to come back; checked when the next is due
 	timeout   time.Duration         // for a confirmation
 	newProbe  func() string         // makes a channel for probes
 	goodbyes  string                // channel of the goodbyes
 	joined    func(context.Context) // is called when a connection works
-	looks     func(context.Context) // is called now and then while it does, each lookEvery
+	looks     func(context.Context) // is called each lookEvery while it works
 	lookEvery time.Duration
 
 	ctx     context.Context
@@ -43,24 +42,24 @@ type hub struct {
 	topics    map[string]*topic
 	dirty     map[string]struct{} // channels whose topic the writer has to look at
 	awaited   int                 // confirmations outstanding
-	confirmed chan struct{}       // gets a value when there are none left
+	confirmed chan struct{}       // gets a value when all have come
 	probe     string              // channel of the probes of the present connection
 	heard     bool                // the last probe came back
 	closed    bool
 }
 
-// topic is a channel. It is on when Redis has confirmed the subscription on the
-// present connection. All fields belong to hub.mu.
+// topic is a channel. It is on when Redis has confirmed the subscription on the present connection. All
+// fields belong to hub.mu.
 type topic struct {
 	watchers []*watcher
 	on       bool
-	busy     bool // the writer is about it: a command is on its way
+	busy     bool // a command of the writer is on its way
 }
 
-// errDeaf says that a connection works but events do not arrive on it.
+// errDeaf says that a connection works but delivers no events.
 var errDeaf = errors.New("subscription does not deliver")
 
-// newHub makes the hub of a client. Its session, once something is watched, tests the connection at each interval.
+// newHub makes the hub of a client. Once a channel is watched, it tests the connection at each interval.
 func newHub(client redis.UniversalClient, log *slog.Logger, k keys, interval time.Duration) *hub {
 	ctx, stop := context.WithCancel(context.Background())
 	return &hub{
@@ -76,8 +75,8 @@ func (h *hub) startServing() {
 	h.started.Do(func() { h.done.Go(h.keepSession) })
 }
 
-// endPatience is how long the goroutines of a hub are waited for: one may wait for the greeting of a Redis that is
-// frozen, which go-redis goes on with until its time is over.
+// endPatience is how long endWatches waits for the goroutines: one may wait for the greeting of a frozen
+// Redis, and go-redis continues that until its own timeout.
 const endPatience = time.Second
 
 // endWatches ends all watches.
@@ -91,7 +90,7 @@ func (h *hub) endWatches() {
 	}
 	h.mu.Unlock()
 	h.stop()
-	h.started.Do(func() {}) // never start from now on
+	h.started.Do(func() {}) // from now on it cannot start
 	ended := make(chan struct{})
 	go func() {
 		h.done.Wait()
@@ -100,9 +99,9 @@ func (h *hub) endWatches() {
 	_ = work.PauseFor(context.Background(), ended, endPatience)
 }
 
-// keepSession keeps a session going until the hub is closed. That there is none is logged
-// once, and again when Redis names another reason: a connection that breaks may be
-// followed by a Redis that refuses the next, and only an operator can change that.
+// keepSession keeps a connection going until the hub is closed. It logs the loss of the connection once, and
+// again when Redis names another reason: a broken connection may be followed by a Redis that refuses the next
+// one, which only an operator can change.
 func (h *hub) keepSession() {
 	wait, away, reason := firstBackoff, false, ""
 	up := func() {
@@ -128,9 +127,9 @@ func (h *hub) keepSession() {
 	}
 }
 
-// serveConnection is the life of one connection; up is called once it works. In a cluster
-// the first channel chooses the node, any of which gets all messages, so each
-// connection has a probe of its own: the next one leads elsewhere if a node is gone.
+// serveConnection serves one connection; it calls up once that works. In a cluster the first channel chooses
+// the node, and every node gets all messages. So each connection has a probe of its own, and the next
+// connection leads to another node if this one is gone.
 func (h *hub) serveConnection(up func()) error {
 	probe := h.newProbe()
 	h.mu.Lock()
@@ -142,7 +141,7 @@ func (h *hub) serveConnection(up func()) error {
 		defer close(ended)
 		broken <- h.readConnection(ps)
 	})
-	defer func() { // nothing of this connection may be heard during the next one
+	defer func() { // a message of this connection must not be heard during the next
 		_ = ps.Close()
 		<-ended
 	}()
@@ -158,8 +157,8 @@ func (h *hub) serveConnection(up func()) error {
 		if err := h.syncChannels(ps, broken); err != nil {
 			return err
 		}
-		// Whoever begins or ends a watch wakes it, and a broken connection; a probe that does not come back
-		// finds a connection that is silently dead, within two intervals.
+		// The begin or end of a watch wakes it, and a broken connection. A probe that fails to come back
+		// finds a silently dead connection, within two intervals.
 		select {
 		case <-h.ctx.Done():
 			return h.ctx.Err()
@@ -191,7 +190,7 @@ func (h *hub) wasHeard() bool {
 	return heard
 }
 
-// syncChannels brings the subscriptions of the connection in line with what is watched.
+// syncChannels subscribes and unsubscribes until the connection has exactly the watched channels.
 func (h *hub) syncChannels(ps *redis.PubSub, broken <-chan error) error {
 	for {
 		add, drop := h.dueChannels()
@@ -211,10 +210,10 @@ func (h *hub) syncChannels(ps *redis.PubSub, broken <-chan error) error {
 	}
 }
 
-// maxChannels bounds one command.
+// maxChannels bounds the channels in one command.
 const maxChannels = 1024
 
-// dueChannels says which channels to subscribe and which to leave.
+// dueChannels returns the channels to subscribe and to leave.
 func (h *hub) dueChannels() (add, drop []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -239,11 +238,11 @@ func (h *hub) dueChannels() (add, drop []string) {
 	return add, drop
 }
 
-// sendCommand sends one command and waits until it is confirmed for every channel.
+// sendCommand sends one command and waits until Redis has confirmed every channel.
 func (h *hub) sendCommand(send func(context.Context, ...string) error, channels []string, broken <-chan error) error {
 	h.mu.Lock()
 	h.awaited = len(channels)
-	select { // left over from a connection that is lost
+	select { // left over from an earlier connection
 	case <-h.confirmed:
 	default:
 	}
@@ -264,7 +263,7 @@ func (h *hub) sendCommand(send func(context.Context, ...string) error, channels 
 	}
 }
 
-// readConnection takes what comes on a connection until it breaks.
+// readConnection takes messages from a connection until it breaks.
 func (h *hub) readConnection(ps *redis.PubSub) error {
 	for {
 		got, err := ps.Receive(h.ctx)

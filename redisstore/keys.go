@@ -10,12 +10,11 @@ import (
 	"taskgate/shim"
 )
 
-// keys spells every key and every channel; nothing else does.
+// keys spells every key and every channel; all other code asks it.
 //
-// What belongs to one task has the first two hex digits of its id as hash tag. So
-// a task, its pieces, its place in its runner's set and its channels are in one
-// slot of a cluster, where one script may touch them all, and the 256 shards
-// spread over its masters.
+// Everything about one task has the first two hex digits of its id as hash tag. So a task, its pieces, its
+// place in its runner's set and its channels are in one slot of a cluster, where one script may touch them
+// all, and the 256 shards spread over its masters.
 type keys struct{ prefix string }
 
 // shards are all hash tags.
@@ -26,7 +25,8 @@ var shards = func() (all [256]string) {
 	return all
 }()
 
-// digits are the first digits of ids, by which one Redis has what a cluster has by shards and is read whole.
+// digits are the first digits of ids. A single Redis has a set of all tasks for each digit; a cluster has one for
+// each shard.
 var digits = func() (all [shim.Parts]string) {
 	for i := range all {
 		all[i] = fmt.Sprintf("%x", i)
@@ -37,7 +37,7 @@ var digits = func() (all [shim.Parts]string) {
 // shard is the hash tag of a task.
 func shard(id shim.ID) string { return string(id[:2]) }
 
-// in begins what belongs to a shard.
+// in begins a key or channel of a shard.
 func (k keys) in(shard, kind, name string) string {
 	return k.prefix + ":{" + shard + "}:" + kind + ":" + name
 }
@@ -51,37 +51,36 @@ func (k keys) isTask(key string) bool {
 	return ok && len(rest) > len(":{00}:t:") && rest[:2] == ":{" && rest[4:8] == "}:t:"
 }
 
-// batches is the list of what a task streamed.
+// batches is the list of the pieces of a task.
 func (k keys) batches(id shim.ID) string { return k.in(shard(id), "p", string(id)) }
 
-// all is the sorted set of all tasks whose ids begin so, by creation in ms: what operators look through. In a cluster
-// it is that of a shard.
+// all is the sorted set of all tasks whose ids begin so, by creation in ms, which operators search. In a
+// cluster it is that of a shard.
 func (k keys) all(begin string) string { return k.in(begin, "all", "") }
 
-// unknown is the list of the tasks whose server may have done the work: that of no caller.
+// unknown is the list of the tasks whose server may have done the work, of all callers.
 func (k keys) unknown() string { return k.list(unknownList) }
 
-// unknownList is the list key of the tasks with an unknown outcome. Those of callers have a slash.
+// unknownList is the list key of the tasks with an unknown outcome. List keys of callers have a slash.
 const unknownList = "unknown"
 
-// abouts is the hash of what replicas say of themselves, minute that of what they say of a minute, by its number.
+// abouts is the hash of the reports of replicas, minute that of their notes on a minute, by its number.
 func (k keys) abouts() string        { return k.prefix + ":about" }
 func (k keys) minute(n int64) string { return k.prefix + ":minute:" + strconv.FormatInt(n, 10) }
 
-// run is the sorted set of tasks in a shard that a replica runs. The score is the version
-// of the last change that anyone but the runner has made, 0 if there was none.
+// run is the sorted set of tasks in a shard that a replica runs. The score is the version of the last change
+// by anyone other than the runner; 0 before the first.
 func (k keys) run(shard string, r shim.Replica) string { return k.in(shard, "run", string(r)) }
 
 // events is the channel of a task, inbox that of a replica for its tasks in a shard.
 func (k keys) events(id shim.ID) string                  { return k.in(shard(id), "ev", string(id)) }
 func (k keys) inbox(shard string, r shim.Replica) string { return k.in(shard, "in", string(r)) }
 
-// replicas is the hash of heartbeats, goodbyes the channel on which replicas hear
-// that one of them has left.
+// replicas is the hash of heartbeats, goodbyes the channel on which replicas hear that another one has left.
 func (k keys) replicas() string { return k.prefix + ":replicas" }
 func (k keys) goodbyes() string { return k.prefix + ":bye" }
 
-// epoch is the name of what is stored here: it goes when all goes.
+// epoch names this set of data: it goes when all data goes.
 func (k keys) epoch() string { return k.prefix + ":epoch" }
 
 // nothing is a key that never exists, nothingIn one in a shard.
@@ -91,36 +90,34 @@ func (k keys) nothingIn(shard string) string { return k.in(shard, "nothing", "")
 // probe is the channel on which a Store tests its own subscription.
 func (k keys) probe(name string) string { return k.prefix + ":probe:" + name }
 
-// list is the sorted set of the tasks with a list key, by creation. The key is
-// hashed because it may be long, or private.
+// list is the sorted set of the tasks with a list key, by creation. The list key is hashed because it may be
+// long, or private.
 func (k keys) list(listKey string) string { return k.prefix + ":{" + digest(listKey) + "}:o" }
 
-// digest stands in a key for what may be long, or private.
+// digest replaces, in a key, a text that may be long or private.
 func digest(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:16])
 }
 
-// record are the keys of a task in the order that scripts want: task, batches, its
-// runner's set.
+// record has the keys of a task in the order that scripts want: task, batches, its runner's set.
 func (k keys) record(id shim.ID, runner shim.Replica) []string {
 	return []string{k.task(id), k.batches(id), k.run(shard(id), runner)}
 }
 
-// created are those of a task that is made: in the set of all besides.
+// created has those of a new task, and the set of all tasks.
 func (k keys) created(id shim.ID, runner shim.Replica, all string) []string {
 	return append(k.record(id, runner), all)
 }
 
-// sessionTag is the hash tag of a client session. Ids of sessions come from
-// clients, who may ask for any, so it is made from the hash.
+// sessionTag is the hash tag of a client session. It is made from the hash of the id, because clients may
+// send any id.
 func sessionTag(id string) string {
 	sum := sha256.Sum256([]byte(id))
 	return hex.EncodeToString(sum[:1])
 }
 
-// session is the hash with the state of a client session, signals the list of
-// what its replicas were told.
+// session is the hash with the state of a client session, signals the list of the signals to its replicas.
 func (k keys) session(id string) string { return k.in(sessionTag(id), "c", id) }
 func (k keys) signals(id string) string { return k.in(sessionTag(id), "x", id) }
 
@@ -129,28 +126,27 @@ func (k keys) upstream(name, id string) string {
 	return k.in(sessionTag(id), "u", name+":"+id)
 }
 
-// told is the channel on which replicas tell each other what an upstream has said.
+// told is the channel on which replicas pass on what an upstream has said.
 func (k keys) told(upstream string) string { return k.prefix + ":told:" + upstream }
 
-// ofSession are all keys of a session, in one slot.
+// ofSession has all keys of a session, in one slot.
 func (k keys) ofSession(id string) []string {
 	return append([]string{k.session(id), k.signals(id)}, k.log(id)...)
 }
 
-// log are the Redis Stream of what a session's streams had, and the hash of what is known of
-// them; logEvents is the channel on which who follows one hears of more.
+// log has the Redis Stream with the messages of a session's streams, and the hash with the state of those
+// streams. logEvents is the channel on which followers of a log hear of more.
 func (k keys) log(id string) []string {
 	return []string{k.in(sessionTag(id), "log", id), k.in(sessionTag(id), "streams", id)}
 }
 func (k keys) logEvents(id string) string { return k.in(sessionTag(id), "lev", id) }
 
-// sessions is the sorted set of all client sessions, by when they were last used, and
-// sessionsOf that of those of one owner, by the digest of its name. They are in one slot, for
-// one script.
+// sessions is the sorted set of all client sessions, by their last use, and sessionsOf that of one owner's,
+// by the digest of its name. They are in one slot, for one script.
 func (k keys) sessions() string               { return k.prefix + ":{sessions}" }
 func (k keys) sessionsOf(owner string) string { return k.prefix + ":{sessions}:o:" + owner }
 
-// refusedToken is there while a server refuses a token, which is named by a hash.
+// refusedToken exists while a server refuses a token; the name is a hash of it.
 func (k keys) refusedToken(token string) string { return k.prefix + ":refused:" + token }
 
 // sessionEvents is the channel on which replicas hear that a session has changed.

@@ -15,15 +15,13 @@ import (
 )
 
 const (
-	// listSlack is how much longer than its tasks a list lives, so that it never
-	// ends before one, even where renewing it comes late.
+	// listSlack is how much longer than its tasks a list lives, so that it outlives each task even if its
+	// renewal comes late.
 	listSlack = 24 * time.Hour
-	// youth is how long an entry without a task is left alone: the entry is
-	// written before the task.
+	// youth is how long an entry without a task is left alone: the entry is written before the task.
 	youth = 10 * time.Minute
-	// sweepEvery is after how many entries some of a list are looked through, and
-	// sweepSize how many: more than are added, so that a list that nobody reads
-	// stays about as long as it has tasks.
+	// After every sweepEvery new entries, sweepSize entries of a list are looked at. sweepSize is larger, so
+	// that a list stays about as long as it has tasks even if clients never read it.
 	sweepEvery, sweepSize = 64, 128
 )
 
@@ -35,7 +33,7 @@ func (s *Store) listTask(ctx context.Context, t shim.Task) error {
 	return s.enlistTask(ctx, t.ListKey, t)
 }
 
-// enlistTask puts a task on a list, and has the list live longer than the task.
+// enlistTask puts a task on a list, and lets the list live longer than the task.
 func (s *Store) enlistTask(ctx context.Context, listKey string, t shim.Task) error {
 	a := &argv{}
 	created := ""
@@ -54,8 +52,8 @@ func (s *Store) enlistTask(ctx context.Context, listKey string, t shim.Task) err
 	return nil
 }
 
-// sweepList looks at some of the oldest n entries of a list, and removes those without a task. It
-// is housekeeping: what fails today is done another time.
+// sweepList looks at some of the oldest n entries of a list, and removes those without a task. A later sweep
+// repeats what fails.
 func (s *Store) sweepList(ctx context.Context, listKey string, n int64) {
 	from := int64(0)
 	if n > sweepSize {
@@ -70,7 +68,7 @@ func (s *Store) sweepList(ctx context.Context, listKey string, n int64) {
 	}
 }
 
-// findGone returns those of some ids that no task has.
+// findGone returns the ids that have no task.
 func findGone(ctx context.Context, s *Store, ids []string) (gone []string, err error) {
 	p := s.client.Pipeline()
 	there := make([]*redis.IntCmd, len(ids))
@@ -86,18 +84,18 @@ func findGone(ctx context.Context, s *Store, ids []string) (gone []string, err e
 	return gone, err
 }
 
-// entry is a place on a list: creation time in microseconds, and among equals the id.
+// entry is a place on a list: the creation time in microseconds, and among equals the id.
 type entry struct {
 	created int64
 	id      shim.ID
 }
 
-// spellCursor spells a place for clients.
+// spellCursor spells the place for clients.
 func (e entry) spellCursor() string {
 	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(e.created, 10) + " " + string(e.id)))
 }
 
-// parseCursor reads it.
+// parseCursor is the reverse.
 func parseCursor(cursor string) (entry, error) {
 	if cursor == "" {
 		return entry{created: -1}, nil
@@ -113,8 +111,8 @@ func parseCursor(cursor string) (entry, error) {
 	return e, nil
 }
 
-// List implements shim.Store. It looks for one task more than asked for, because
-// only that tells whether there is another page.
+// List implements shim.Store. It looks for one task more than asked for, which tells whether there is another
+// page.
 func (s *Store) List(ctx context.Context, listKey, cursor string, n int) ([]shim.Task, string, error) {
 	at, err := parseCursor(cursor)
 	if err != nil || listKey == "" {
@@ -131,7 +129,7 @@ func (s *Store) List(ctx context.Context, listKey, cursor string, n int) ([]shim
 		}
 		for i, t := range tasks {
 			at = entries[i]
-			// Only what its own record says decides whether a task is on this list.
+			// The record alone decides whether its task is on this list.
 			if t == nil || !t.Visible || t.ListKey != listKey {
 				continue
 			}
@@ -146,8 +144,8 @@ func (s *Store) List(ctx context.Context, listKey, cursor string, n int) ([]shim
 	return page[:n], last.spellCursor(), nil
 }
 
-// readListed reads some entries of a list that come after a place, with the tasks of them, and says whether there
-// may be more. Entries without a task are pruned.
+// readListed reads some entries of a list that follow a place, with their tasks, and says whether there may
+// be more. It prunes entries without a task.
 func (s *Store) readListed(ctx context.Context, listKey string, at entry, n int) (entries []entry, tasks []*shim.Task, more bool, err error) {
 	f := search{s: s.Overview(), q: shim.Query{Oldest: true}, keys: []string{s.keys.list(listKey)}}
 	err = s.doRepeated(ctx, "list", func(ctx context.Context) (err error) {
@@ -162,8 +160,8 @@ func (s *Store) readListed(ctx context.Context, listKey string, at entry, n int)
 	return entries, tasks, more, err
 }
 
-// readRecords reads the tasks of entries with one round trip; nil for one that is gone or cannot be read. gone are the
-// ids that no task has.
+// readRecords reads the tasks of entries with one round trip; nil for a task that is gone or cannot be read.
+// gone lists the ids without a task.
 func readRecords(ctx context.Context, s *Store, entries []entry) (tasks []*shim.Task, gone []string, err error) {
 	p := s.client.Pipeline()
 	cmds := make([]*redis.StringSliceCmd, len(entries))
@@ -193,7 +191,7 @@ func readRecords(ctx context.Context, s *Store, entries []entry) (tasks []*shim.
 	return tasks, gone, nil
 }
 
-// pruneEntries removes entries without a task; if that fails, the next reader does it.
+// pruneEntries removes entries without a task. If that fails, the next reader prunes them.
 func (s *Store) pruneEntries(ctx context.Context, listKey string, gone []string) {
 	if len(gone) == 0 {
 		return

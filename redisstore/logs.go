@@ -15,46 +15,45 @@ import (
 )
 
 const (
-	// logMessages and logBytes are how much of it is kept unless Keep says otherwise.
+	// logMessages and logBytes bound a session log unless Keep says otherwise.
 	logMessages = 1000
 	logBytes    = 4 << 20
-	// logAfterEnd is how long what a stream had is kept after its end.
+	// logAfterEnd is how long the messages of a stream are kept after its end.
 	logAfterEnd = 10 * time.Minute
 )
 
-// sessionLogs keeps what the streams of sessions have had.
+// sessionLogs keeps the messages of the streams of sessions.
 type sessionLogs struct {
 	store *Store
-	heart *shim.Heart // of this replica, which keeps its streams
-	// messages and bytes bound the log of a session, and afterEnd how long it keeps what a
-	// stream had that has ended.
+	heart *shim.Heart // of this replica, the holder of its streams
+	// messages and bytes bound the log of a session; afterEnd is how long it keeps the messages of a stream
+	// after the end of the stream.
 	messages int
 	bytes    int64
 	afterEnd time.Duration
-	// logTTL is how long the log of a session lasts after the last message, or the last use
-	// of the session. It ends with the session; this is for a session that nobody ended. It
-	// is the longer of the two, since the use of a session is noted at the log less often.
+	// logTTL is how long the log of a session lasts after the last message, or the last use of the session.
+	// The log ends with its session; logTTL is for a session that was never ended. It is longer than the life
+	// of a session, because uses are noted at the log less often.
 	logTTL time.Duration
 
 	mu      sync.Mutex // guards the rest
 	watches map[string][]*stateWatch
-	// told has of each session the last number that was the reply to a change. The log has it as well, unless it
-	// has come back older.
+	// told has, for each session, the last number that the log replied to a change. The log notes it as well,
+	// unless the log has come back older.
 	told *lru.Cache[string, int64]
 }
 
-// Keep bounds the log of each session: the oldest messages go when there are more, or
-// more bytes. The newest one is kept in any case. What a stream had goes a while after its
-// end, about afterEnd.
+// Keep bounds the log of each session, in messages and bytes: the oldest messages go first, and the newest
+// one always stays. The messages of a stream go about afterEnd after its end.
 func (c *Sessions) Keep(messages int, bytes int64, afterEnd time.Duration) *Sessions {
 	c.messages, c.bytes, c.afterEnd = messages, bytes, afterEnd
 	return c
 }
 
-// Open makes this replica the one that keeps a stream, and begins the log of the stream if
-// it has none. It returns the number of the session's last message: what the stream gets
-// comes after it. The note is for whoever finds the stream without its replica. A session
-// that is not there is shim.ErrNotFound.
+// Open makes this replica the holder of a stream, and begins the log of the stream if it has none. It returns
+// the number of the session's last message: the messages of the stream come after it. The note is for the
+// replica that finds the stream without its holder. If the session does not exist, the error is
+// shim.ErrNotFound.
 func (c *sessionLogs) Open(ctx context.Context, id, stream string, note []byte) (int64, error) {
 	if err := c.heart.Alive(ctx); err != nil {
 		return 0, err
@@ -69,8 +68,7 @@ func (c *sessionLogs) Open(ctx context.Context, id, stream string, note []byte) 
 	return strconv.ParseInt(v[1], 10, 64)
 }
 
-// Note changes the note of a stream, and reports false where this replica does not keep
-// the stream any more.
+// Note changes the note of a stream. It reports false if this replica has ceased to be the holder.
 func (c *sessionLogs) Note(ctx context.Context, id, stream string, note []byte) (bool, error) {
 	if err := c.heart.Alive(ctx); err != nil {
 		return false, err
@@ -79,9 +77,9 @@ func (c *sessionLogs) Note(ctx context.Context, id, stream string, note []byte) 
 	return err == nil && v[0] == codeOK, err
 }
 
-// Append adds a message to a stream that this replica keeps and returns its number; 0
-// where it does not. Messages of one stream are added one after the other. A session that is not there is
-// shim.ErrNotFound.
+// Append adds a message to a stream of which this replica is the holder, and returns its number; 0 if it is
+// not the holder. Messages of one stream are added one after the other. If the session does not exist, the
+// error is shim.ErrNotFound.
 func (c *sessionLogs) Append(ctx context.Context, id, stream string, message []byte) (int64, error) {
 	v, err := c.changeLog(ctx, id, stream, "add", message, rand.Text())
 	if err == nil && v[0] == codeNone {
@@ -90,13 +88,13 @@ func (c *sessionLogs) Append(ctx context.Context, id, stream string, message []b
 	return messageNumber(v, err)
 }
 
-// Post is Append from any replica. A stream that nobody keeps gets the message too, for
-// whoever opens it; it is 0 only where the stream has ended.
+// Post is Append from any replica. A stream without a holder gets the message too, for its next holder. The
+// number is 0 only if the stream has ended.
 func (c *sessionLogs) Post(ctx context.Context, id, stream string, message []byte) (int64, error) {
 	return messageNumber(c.changeLog(ctx, id, stream, "post", message, rand.Text()))
 }
 
-// messageNumber is the number of a message; 0 where it was not added.
+// messageNumber is the number of a message; 0 if it was not added.
 func messageNumber(v []string, err error) (int64, error) {
 	if err != nil || v[0] != codeOK {
 		return 0, err
@@ -104,11 +102,10 @@ func messageNumber(v []string, err error) (int64, error) {
 	return strconv.ParseInt(v[1], 10, 64)
 }
 
-// Ask is Append for a message that asks a question. Where the same asker has asked it on this
-// stream, nothing is added, and the number is that of its message. Where another stream has
-// the question, Ask returns the name of that one. A stream has a question until it is left
-// or void, and the client has the question if its stream has ended before the client had
-// gone: then has is true.
+// Ask is Append for a message that asks a question. If the same asker has asked it on this stream, Ask adds
+// nothing and returns the number of that message. If another stream has the question, Ask returns the name of
+// that stream. A stream has a question until it is left or void. If the stream ended while its client was
+// there, the client has the question: then has is true.
 func (c *sessionLogs) Ask(ctx context.Context, id, stream, asker, question, void string, message []byte) (no int64, holder string, has bool, err error) {
 	v, err := c.changeLog(ctx, id, stream, "ask", message, rand.Text(), func(a *argv) {
 		a.add(url.QueryEscape(question), void, asker)
@@ -120,8 +117,7 @@ func (c *sessionLogs) Ask(ctx context.Context, id, stream, asker, question, void
 	return no, "", false, err
 }
 
-// Finish says that nothing more comes on a stream, if this replica keeps it, and whether its
-// client had gone before.
+// Finish ends a stream if this replica is its holder, and notes whether its client had gone before.
 func (c *sessionLogs) Finish(ctx context.Context, id, stream string, gone bool) error {
 	note := ""
 	if gone {
@@ -131,20 +127,18 @@ func (c *sessionLogs) Finish(ctx context.Context, id, stream string, gone bool) 
 	return err
 }
 
-// noteGone, in place of its note, says of a stream that has ended that its client had gone.
+// noteGone is the note of a stream that has ended after its client had gone.
 const noteGone = "gone"
 
-// Leave gives a stream up, if this replica keeps it. Whoever opens it again goes on from
-// what the note says.
+// Leave gives a stream up if this replica is its holder. The next holder goes on from the note.
 func (c *sessionLogs) Leave(ctx context.Context, id, stream string, note []byte) error {
 	_, err := c.changeLog(ctx, id, stream, "leave", nil, string(note))
 	return err
 }
 
-// Bury ends a stream whose replica is gone, with the messages that last makes of its note
-// and of what it had. It reports false, and changes nothing, where the stream is not lost,
-// or has changed meanwhile. What its replica adds from then on, if it was only slow, is
-// refused.
+// Bury ends a stream whose replica is gone, with the messages that last makes of its note and its messages.
+// It reports false and changes nothing if the stream is not lost or has changed meanwhile. The log refuses
+// later messages of that replica, which may only have been slow.
 func (c *sessionLogs) Bury(ctx context.Context, id, stream string, last func(note []byte, had [][]byte) [][]byte) (bool, error) {
 	state, v, err := c.readSince(ctx, id, stream, "0")
 	if err != nil || state != "lost" {
@@ -196,14 +190,13 @@ func (c *sessionLogs) rememberTold(id string, no int64) {
 	}
 }
 
-// maxTold is of how many sessions a replica remembers that.
+// maxTold is the number of sessions for which a replica remembers it.
 const maxTold = 10_000
 
-// Since hands over the messages that a stream got after a number, and returns what
-// has become of the stream: "open", "ended", "left", "lost" if its replica is gone, with
-// its note, or "" if there is none, or it is another session's. What the bounds have
-// removed is left out; nil is handed over for messages that Redis, which came back older, has forgotten. Its number
-// may be below the one that was given: the reader goes on from there.
+// Since hands over the messages of a stream after a number, and returns the state of the stream with its
+// note: "open", "ended", "left", "lost" if its replica is gone, or "" if this session has no such stream.
+// Messages that the bounds have removed are left out. A nil message stands for messages that a Redis which
+// came back older has forgotten. Its number may be below the given one: the reader goes on from there.
 func (c *sessionLogs) Since(ctx context.Context, id, stream string, after int64, on func(no int64, message []byte)) (state string, note []byte, err error) {
 	state, v, err := c.readSince(ctx, id, stream, strconv.FormatInt(after, 10))
 	if err != nil || state == "" {
@@ -232,17 +225,17 @@ func (c *sessionLogs) State(ctx context.Context, id, stream string) (state strin
 	return state, []byte(v[2]), nil
 }
 
-// sinceHead is how much of the reply of since comes before the messages: its code, and the
-// replica that keeps the stream, its note and its last operations.
+// sinceHead is the number of strings before the messages in the reply of session_since: its code, the holder
+// of the stream, its note and its last operations.
 const sinceHead = 4
 
-// forgotten stands for a message that the scripts know to be forgotten.
+// forgotten stands for messages that the log has forgotten.
 const forgotten = "~"
 
-// keeperLeft stands for the replica that keeps a stream, once it was left.
+// keeperLeft stands for the holder of a stream that was left.
 const keeperLeft = "-"
 
-// readSince is Since with the reply as it came. Without a number it reads no messages.
+// readSince is Since with the raw reply. If after is "", it reads no messages.
 func (c *sessionLogs) readSince(ctx context.Context, id, stream, after string) (state string, v []string, err error) {
 	if len(id) > sessionName || len(stream) > sessionName {
 		return "", nil, nil
@@ -257,7 +250,7 @@ func (c *sessionLogs) readSince(ctx context.Context, id, stream, after string) (
 	case err != nil || v[0] != codeOK:
 		return "", nil, err
 	case v[1] == "":
-		v[2] = "" // it has said whether the client had gone
+		v[2] = "" // it says whether the client had gone
 		return "ended", v, nil
 	case v[1] == keeperLeft:
 		return "left", v, nil
@@ -271,9 +264,8 @@ func (c *sessionLogs) readSince(ctx context.Context, id, stream, after string) (
 	return "open", v, nil
 }
 
-// Watch calls wake once when watching has begun, and then whenever a stream of a session may
-// have a new message or its state may have changed, until ctx ends. wake must neither block
-// nor call back.
+// Watch calls wake once when watching has begun, and then whenever a stream of a session may have a new
+// message or the session's state may have changed, until ctx ends. wake must neither block nor call back.
 func (c *sessionLogs) Watch(ctx context.Context, id string, wake func()) {
 	w := &stateWatch{wake}
 	c.mu.Lock()
@@ -287,7 +279,8 @@ func (c *sessionLogs) Watch(ctx context.Context, id string, wake func()) {
 			delete(c.watches, id)
 		}
 	}()
-	// Events of the log wake it, and states that are read or written here. Callers look by themselves.
+	// Events of the log wake it; learnState wakes it for states that are read or written here. Callers also
+	// look by themselves.
 	for _, err := range c.store.hub.watchChannels(ctx, []string{c.store.keys.logEvents(id)}) {
 		if err != nil {
 			return
@@ -299,7 +292,7 @@ func (c *sessionLogs) Watch(ctx context.Context, id string, wake func()) {
 // stateWatch is one Watch, which also hears of changes of the state.
 type stateWatch struct{ wake func() }
 
-// wakeWatchers wakes who watches a session whose state has changed.
+// wakeWatchers wakes those who watch a session whose state has changed.
 func (c *sessionLogs) wakeWatchers(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

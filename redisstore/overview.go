@@ -22,10 +22,10 @@ type Overview struct{ *Store }
 
 var _ shim.Overview = Overview{}
 
-// Overview returns what the Store can do for operators.
+// Overview returns the shim.Overview of the Store.
 func (s *Store) Overview() Overview { return Overview{s} }
 
-// listBeating are the replicas that have a heartbeat, those that are gone included.
+// listBeating lists the replicas that have a heartbeat, including those that are gone.
 func (s Overview) listBeating(ctx context.Context) (all []shim.Replica, err error) {
 	names, err := s.client.HKeys(ctx, s.keys.replicas()).Result()
 	for _, n := range names {
@@ -34,8 +34,8 @@ func (s Overview) listBeating(ctx context.Context) (all []shim.Replica, err erro
 	return all, err
 }
 
-// Report implements shim.Overview. It goes the way of heartbeats, which is not recorded in a folder. In front of what is
-// said stands when, and until when it counts, by the clock of the replica.
+// Report implements shim.Overview. It uses the connections of heartbeats, which are not recorded in a folder.
+// In front of the report stands when it was made, and until when it counts, by the clock of the replica.
 func (s Overview) Report(ctx context.Context, r shim.Replica, about []byte, keep time.Duration) error {
 	now := time.Now()
 	said := fmt.Appendf(nil, "%d %d %s", now.UnixMilli(), now.Add(keep).UnixMilli(), about)
@@ -53,8 +53,8 @@ func parseReport(said string) (at, until time.Time, about []byte) {
 	return time.UnixMilli(n).UTC(), time.UnixMilli(m), []byte(text)
 }
 
-// Replicas implements shim.Overview. A replica that is gone and has no tasks loses its heartbeat soon; what it has said
-// is kept.
+// Replicas implements shim.Overview. A replica that is gone and has no tasks soon loses its heartbeat; its
+// report is kept.
 func (s Overview) Replicas(ctx context.Context) (all []shim.Standing, err error) {
 	err = s.doRepeated(ctx, "replicas", func(ctx context.Context) error {
 		p := s.client.Pipeline()
@@ -78,7 +78,8 @@ func (s Overview) Replicas(ctx context.Context) (all []shim.Standing, err error)
 	return all, err
 }
 
-// addReports adds what replicas say of themselves, and those that only that is left of. The result is in order.
+// addReports adds the reports of replicas, and the replicas of which only a report is left. The result is in
+// order.
 func addReports(all []shim.Standing, abouts map[string]string) []shim.Standing {
 	now := time.Now()
 	for name, said := range abouts {
@@ -97,7 +98,7 @@ func addReports(all []shim.Standing, abouts map[string]string) []shim.Standing {
 	return all
 }
 
-// countRunning adds how much replicas run.
+// countRunning adds how many tasks each replica runs.
 func (s Overview) countRunning(ctx context.Context, all []shim.Standing) error {
 	p := s.client.Pipeline()
 	running := make([][len(shards)]*redis.IntCmd, len(all))
@@ -117,7 +118,7 @@ func (s Overview) countRunning(ctx context.Context, all []shim.Standing) error {
 	return nil
 }
 
-// sweepReports forgets what counts no more.
+// sweepReports removes reports that have ceased to count.
 func (s Overview) sweepReports(ctx context.Context) error {
 	return s.doRepeated(ctx, "sweep", func(ctx context.Context) error {
 		abouts, err := s.client.HGetAll(ctx, s.keys.abouts()).Result()
@@ -171,12 +172,12 @@ func (s Overview) Notes(ctx context.Context, minutes []time.Time) (all []map[shi
 	return all, err
 }
 
-// Changes implements shim.Overview. The events of tasks are there for those who wait for one; a pattern has all of
-// them come here, for as long as somebody looks.
+// Changes implements shim.Overview. Each task has an event channel for its watchers; while an operator looks,
+// a pattern has all these events come here.
 func (s Overview) Changes(ctx context.Context, changed func()) error {
 	ps := s.client.PSubscribe(ctx, s.keys.prefix+":{??}:ev:*", s.keys.goodbyes())
 	defer ps.Close()
-	defer context.AfterFunc(ctx, func() { _ = ps.Close() })() // Receive does not hear of the end of ctx
+	defer context.AfterFunc(ctx, func() { _ = ps.Close() })() // Receive ignores the end of ctx
 	for ctx.Err() == nil {
 		_, err := ps.Receive(ctx)
 		if errors.Is(err, redis.ErrClosed) {
@@ -190,12 +191,12 @@ func (s Overview) Changes(ctx context.Context, changed func()) error {
 	return context.Cause(ctx)
 }
 
-// sweepAll is how many entries of a set Sweep looks at at once.
+// sweepAll is how many entries of a set Sweep reads at once.
 const sweepAll = 1000
 
-// Sweep implements shim.Overview. It goes through one of the sets of all tasks, and on to the next while most of what it
-// finds is gone: so there is about as much in them as there are tasks, however many come and go. The list of unknown
-// outcomes is short, and gone through each time.
+// Sweep implements shim.Overview. It goes through one of the sets of all tasks, and on to the next while most
+// entries are gone: so the sets hold about as many entries as there are tasks. The list of unknown outcomes
+// is short, so Sweep reads it each time.
 func (s Overview) Sweep(ctx context.Context) error {
 	if err := s.sweepReports(ctx); err != nil {
 		return err
@@ -213,8 +214,8 @@ func (s Overview) Sweep(ctx context.Context) error {
 	return nil
 }
 
-// sweepSet removes from a set of tasks what has expired. An id is never used again, but for a task that the
-// store had lost: if that is written again just now, operators may not find it until it runs again.
+// sweepSet removes expired tasks from a set. An id is used once, except for a task that the store had lost:
+// if that is written again just now, operators may miss it until it runs again.
 func (s Overview) sweepSet(ctx context.Context, key string) (seen, gone int, err error) {
 	for at := int64(0); ; at += sweepAll {
 		var ids, old []string

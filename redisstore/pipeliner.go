@@ -11,53 +11,52 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// maxReads is how many reads go in one pipeline: they wait for each other's replies,
-// and all of those, results included, are in memory at once. Small writes, maxWrites of
-// them, have replies of a word, and what they write is in memory anyway.
+// maxReads is how many reads go in one pipeline: they wait for each other's replies, and all
+// replies, results included, are in memory at once. A pipeline has up to maxWrites small writes:
+// their replies are one word each, and the data that they write is in memory anyway.
 const (
 	maxReads  = 16
 	maxWrites = 64
 )
 
-// lateRound is how often the age of pipelines is looked at while commands are pending. A
-// pipeline that has seen two rounds end is late: after 50 to 100 ms.
+// lateRound is how often the age of pipelines is checked while commands are pending. A pipeline
+// that has seen two rounds end is late: after 50 to 100 ms.
 const lateRound = 50 * time.Millisecond
 
-// pipeliner sends commands together that would otherwise wait for a processor, or for a
-// connection, one by one: most of what a small one costs, here and in Redis, are its
-// system calls. A command that finds few others under way goes at once and alone. As
-// many pipelines as limit are under way at the same time. What comes meanwhile is
-// pending; it leaves together, as one pipeline, when one of those is back. First
-// come, first served: the client's own queue for connections is in no order, and leaves
-// some waiting for long.
+// pipeliner sends commands together that would otherwise wait for a processor, or for a connection,
+// one by one: system calls are most of the cost of a small command, here and in Redis. A command
+// that finds few others under way goes at once and alone. Up to limit pipelines are under way at
+// the same time. Later commands are pending; they leave together, as one pipeline, when an earlier
+// pipeline is back. Commands leave in the order in which they came; the client's own queue for
+// connections has random order, so some would wait for long.
 //
-// A pipeline that is late, because its connection is dead or its replies are large,
-// does not count against the limit: what is pending leaves on another connection.
+// A pipeline that is late, because its connection is dead or its replies are large, is left out of
+// the limit: the pending commands leave on another connection.
 //
-// Only commands that may be repeated go this way, because each shares the fate of its
-// pipeline; and only those to one server: an outage of one master of a cluster must not
-// hold up what goes to the others (see newPipeliner).
+// Only commands that may be repeated go this way, because each shares the fate of its pipeline. All
+// of them go to one server, because an outage of one master of a cluster must not hold up the
+// commands for the others (see newPipeliner).
 type pipeliner struct {
 	client redis.UniversalClient
 	pulse  *pulse // of the one server; nil for a cluster
-	limit  int    // of pipelines under way that are not late; 0 sends each command by itself
+	limit  int    // of pipelines under way that are not late; 0 sends each command alone
 	total  int    // of pipelines under way, late ones included
 	most   int    // commands in one pipeline
 	round  time.Duration
 
 	mu sync.Mutex
-	// underWay counts pipelines by the rounds that they have seen end: none, one, more.
-	// The last are late. turn counts the rounds.
+	// underWay counts pipelines by the rounds that they have seen end: zero, one, more. The last
+	// are late. turn counts the rounds.
 	underWay [3]int
 	turn     int
-	timing   bool // a round is on
+	timing   bool // a round is in progress
 	pending  []*pending
 	closed   bool
 	senders  sync.WaitGroup
 }
 
-// pending is a command that waits for its pipeline. Once done is closed, err is its
-// error, and cmd is the caller's again.
+// pending is a command that waits for its pipeline. Once done is closed, err is its error, and cmd
+// is the caller's again.
 type pending struct {
 	cmd      redis.Cmder
 	deadline time.Time // of the caller; zero for none
@@ -65,10 +64,9 @@ type pending struct {
 	done     chan struct{}
 }
 
-// newPipeliner sends together where the processors are what there is too little of:
-// with a pipeline for each of them, and two at least, so that a large result does not
-// hold up all others. The reads and the writes of a store together leave connections of
-// the pool to others, late pipelines included.
+// newPipeliner allows one pipeline for each processor, and two at least, so that a large result
+// does not hold up all others. The reads and the writes of a store together leave some connections
+// of the pool to others, late pipelines included. For a cluster it sends each command alone.
 func newPipeliner(client redis.UniversalClient, one *pulse, most int) *pipeliner {
 	p := &pipeliner{client: client, pulse: one, limit: max(2, runtime.GOMAXPROCS(0)), most: most, round: lateRound}
 	p.total = 2 * p.limit
@@ -81,13 +79,13 @@ func newPipeliner(client redis.UniversalClient, one *pulse, most int) *pipeliner
 	return p
 }
 
-// Process runs a command and returns its error, after ctx the error of ctx. The
-// command must not be looked at after an error: it may still be under way.
+// Process runs a command and returns its error, or the error of ctx once ctx has ended. After an
+// error the caller must leave the command alone: it may still be under way.
 func (p *pipeliner) Process(ctx context.Context, cmd redis.Cmder) error {
 	if p.limit == 0 {
 		return p.client.Process(ctx, cmd)
 	}
-	if err := p.pulse.checkAway(ctx); err != nil { // it must not wait for those before it either
+	if err := p.pulse.checkAway(ctx); err != nil { // it fails before it waits in the queue
 		return err
 	}
 	p.mu.Lock()
@@ -102,7 +100,7 @@ func (p *pipeliner) Process(ctx context.Context, cmd redis.Cmder) error {
 	p.pending = append(p.pending, c)
 	p.sendPending()
 	p.mu.Unlock()
-	// The pipeline wakes it. Each lateRound (50 ms) somebody looks for commands that nobody sends.
+	// The pipeline wakes it. endRound sends pending commands each lateRound (50 ms).
 	select {
 	case <-c.done:
 		return c.err
@@ -112,7 +110,7 @@ func (p *pipeliner) Process(ctx context.Context, cmd redis.Cmder) error {
 	}
 }
 
-// removePending takes back a command whose pipeline has not left.
+// removePending takes back a command whose pipeline has yet to leave.
 func (p *pipeliner) removePending(c *pending) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,8 +125,8 @@ func (p *pipeliner) hasRoom() bool {
 	return n < p.limit && n+p.underWay[2] < p.total
 }
 
-// sendPending has pending commands leave if there is room, and begins a round, at whose
-// end there may be more. p.mu is held.
+// sendPending has pending commands leave if there is room, and begins a round, at whose end there
+// may be more room. p.mu is held.
 func (p *pipeliner) sendPending() {
 	if p.hasRoom() {
 		turn := p.enterTurn()
@@ -140,8 +138,8 @@ func (p *pipeliner) sendPending() {
 	}
 }
 
-// endRound makes the pipelines under way a round older. One round follows the other for
-// as long as commands are pending.
+// endRound makes the pipelines under way a round older. Rounds follow each other while commands are
+// pending.
 func (p *pipeliner) endRound() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,7 +151,7 @@ func (p *pipeliner) endRound() {
 	}
 }
 
-// enterTurn counts a pipeline, and returns in which turn it was. p.mu is held.
+// enterTurn counts a pipeline, and returns its turn. p.mu is held.
 func (p *pipeliner) enterTurn() (turn int) {
 	p.underWay[0]++
 	return p.turn
@@ -162,15 +160,15 @@ func (p *pipeliner) enterTurn() (turn int) {
 // leaveTurn takes a pipeline of a turn out of the count. p.mu is held.
 func (p *pipeliner) leaveTurn(turn int) { p.underWay[min(p.turn-turn, 2)]-- }
 
-// endAlone ends the way of a command that went alone. What is pending leaves in a goroutine
-// of its own: that command must not wait for it.
+// endAlone ends a command that went alone. Pending commands leave in a goroutine of their own, so
+// that the caller of this one returns at once.
 func (p *pipeliner) endAlone(turn int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.leaveTurn(turn)
 	switch {
 	case len(p.pending) == 0:
-	case p.closed: // no goroutine begins any more
+	case p.closed: // no goroutine begins from now on
 		for _, c := range p.pending {
 			c.finish(redis.ErrClosed)
 		}
@@ -180,8 +178,8 @@ func (p *pipeliner) endAlone(turn int) {
 	}
 }
 
-// sendPipelines sends one pipeline after the other as long as commands are pending and there is
-// room. It has been counted in a turn.
+// sendPipelines sends pipelines while commands are pending and there is room. The caller has
+// counted it in a turn.
 func (p *pipeliner) sendPipelines(turn int) {
 	for {
 		p.mu.Lock()
@@ -198,8 +196,8 @@ func (p *pipeliner) sendPipelines(turn int) {
 	}
 }
 
-// executeCommands does the commands of one pipeline, and gives them as long as the most patient of
-// their callers has. Those who have less go when their time is over.
+// executeCommands runs the commands of one pipeline until the latest deadline of their callers. A
+// caller with an earlier deadline stops waiting then.
 func (p *pipeliner) executeCommands(commands []*pending) {
 	ctx, stop := context.Background(), func() {}
 	if last := lastDeadline(commands); !last.IsZero() {
@@ -215,8 +213,8 @@ func (p *pipeliner) executeCommands(commands []*pending) {
 		_ = pipe.Process(ctx, c.cmd) // only queues it
 	}
 	_, err := pipe.Exec(ctx)
-	// Where Redis refuses the connection, the client tells the pipeline and not its
-	// commands; else the error is that of one of them.
+	// If Redis refuses the connection, the client sets the error of the pipeline only; otherwise
+	// that error is one of a command's.
 	if slices.ContainsFunc(commands, func(c *pending) bool { return c.cmd.Err() != nil }) {
 		err = nil
 	}
@@ -225,7 +223,7 @@ func (p *pipeliner) executeCommands(commands []*pending) {
 	}
 }
 
-// lastDeadline is the last deadline of the commands, or zero where one has none.
+// lastDeadline is the last deadline of the commands, or zero if any command has none.
 func lastDeadline(commands []*pending) (last time.Time) {
 	for _, c := range commands {
 		if c.deadline.IsZero() {
@@ -244,8 +242,8 @@ func (c *pending) finish(err error) {
 	close(c.done)
 }
 
-// awaitPipelines waits for the pipelines under way, which end because the client is closed.
-// What comes from then on fails.
+// awaitPipelines waits for the pipelines under way, which end because the client is closed. Later
+// commands fail.
 func (p *pipeliner) awaitPipelines() {
 	p.mu.Lock()
 	p.closed = true

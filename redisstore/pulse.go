@@ -14,19 +14,19 @@ import (
 	"taskgate/internal/work"
 )
 
-// probeTime is how long one probe of a Redis that is away may take, and probePause how long
-// the next one waits.
+// probeTime is how long one probe of a Redis that is away may take, and probePause the pause before
+// the next one.
 const (
 	probeTime  = time.Second
 	probePause = 100 * time.Millisecond
 )
 
-// pulses watch whether each Redis of a store answers. A Redis is away if every command to it
-// has failed for a while, and not with an answer of its own. Then what requests ask of it fails
-// at once, while a probe goes on asking, and nothing else changes: whoever has the time for it
-// goes on trying. In a cluster each node has a pulse of its own.
+// pulses watch whether each Redis of a store answers. A Redis is away if every command to it has
+// failed for a while; an error that Redis itself sends is an answer. While it is away, requests
+// fail at once, a probe keeps asking, and all others keep trying as before. In a cluster each node
+// has a pulse of its own.
 //
-// The Limiter of go-redis could say no as well, but it is not told who asks.
+// The Limiter of go-redis could refuse commands as well, but it is not told who asks.
 type pulses struct {
 	after time.Duration // how long every command has to fail
 	log   *slog.Logger
@@ -45,8 +45,8 @@ func newPulses(after time.Duration, log *slog.Logger) *pulses {
 	return p
 }
 
-// watchClient watches the Redis of a client, or each one of a cluster, and returns the pulse if
-// there is one for all commands. Clients of the same Redis know the same of it.
+// watchClient watches the Redis of a client, or each one of a cluster. It returns the pulse if a
+// single one covers all commands. Clients of the same Redis share a pulse.
 func (p *pulses) watchClient(client redis.UniversalClient) *pulse {
 	switch c := client.(type) {
 	case *redis.ClusterClient:
@@ -57,7 +57,7 @@ func (p *pulses) watchClient(client redis.UniversalClient) *pulse {
 	return nil
 }
 
-// hookClient has a client of one Redis note whether that answers.
+// hookClient hooks the pulse of a Redis into a client of it.
 func (p *pulses) hookClient(client *redis.Client) *pulse {
 	addr := client.Options().Addr
 	p.mu.Lock()
@@ -72,7 +72,6 @@ func (p *pulses) hookClient(client *redis.Client) *pulse {
 	return one
 }
 
-// endProbes ends the probes.
 func (p *pulses) endProbes() {
 	p.mu.Lock()
 	p.closed = true
@@ -94,16 +93,16 @@ func (p *pulses) runProbe(f func(context.Context)) {
 type pulse struct {
 	all    *pulses
 	addr   string
-	client atomic.Pointer[redis.Client] // one of those that use it
+	client atomic.Pointer[redis.Client] // one of those that use this Redis
 	begun  time.Time                    // when the pulse began
-	heard  atomic.Int64                 // how long after that the last answer came; 0 for none
+	heard  atomic.Int64                 // when the last answer came, since begun; 0 for none
 	away   atomic.Bool
 
 	mu    sync.Mutex
 	since time.Time // every command has failed since then; zero for none
 }
 
-// checkAway refuses what a request asks of a Redis that is away.
+// checkAway refuses the commands of requests while Redis is away.
 func (p *pulse) checkAway(ctx context.Context) error {
 	if p != nil && p.away.Load() && patience.Waits(ctx) {
 		return errAway
@@ -144,12 +143,12 @@ func (p *pulse) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// noteEnd takes how a command ended that began then.
+// noteEnd takes the end of a command that began at begin.
 func (p *pulse) noteEnd(err error, begin time.Time) {
 	switch {
 	case err == nil || isRedis(err):
 		p.noteAnswer()
-	case errors.Is(err, context.Canceled), errors.Is(err, redis.ErrClosed): // says nothing of Redis
+	case errors.Is(err, context.Canceled), errors.Is(err, redis.ErrClosed): // they tell nothing about Redis
 	default:
 		p.noteFailure(begin)
 	}
@@ -163,7 +162,8 @@ func (p *pulse) noteAnswer() {
 	}
 }
 
-// noteFailure notes a command that had no answer. Others may have been answered after it began.
+// noteFailure notes a command without an answer. Other commands may have been answered after it
+// began.
 func (p *pulse) noteFailure(begin time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -183,8 +183,8 @@ func (p *pulse) noteFailure(begin time.Time) {
 	p.all.runProbe(p.probeRedis)
 }
 
-// probeRedis asks until there is an answer. It has connections of its own: those of the pool may
-// all be dead, and a new one not.
+// probeRedis asks until there is an answer. It uses a new connection, because those of the pool may
+// all be dead.
 func (p *pulse) probeRedis(ctx context.Context) {
 	o := *p.client.Load().Options()
 	o.PoolSize, o.MinIdleConns = 1, 0
@@ -198,14 +198,14 @@ func (p *pulse) probeRedis(ctx context.Context) {
 		case err == nil || isRedis(err):
 			p.noteAnswer()
 		case p.isUnused():
-			p.away.Store(false) // it may come back
+			p.away.Store(false) // the node may come back
 		case work.Pause(ctx, probePause) != nil:
 			return
 		}
 	}
 }
 
-// isUnused reports whether this Redis is not used any more: it has left its cluster.
+// isUnused reports whether the client is closed, because this Redis has left its cluster.
 func (p *pulse) isUnused() bool {
 	over, stop := context.WithCancel(context.Background())
 	stop()

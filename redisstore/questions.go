@@ -19,11 +19,11 @@ const (
 	stateWithdrawn = "withdrawn"
 )
 
-// errPacked says that a field is not what this package wrote.
+// errPacked says that a field is malformed.
 var errPacked = errors.New("malformed list of strings")
 
-// pack appends strings, each as <length>:<bytes>, the form that lua/questions.lua
-// can read: any bytes, and nothing to escape.
+// pack appends strings, each as <length>:<bytes>. lua/questions.lua can read this form; it takes
+// any bytes and escapes none.
 func pack(b []byte, list ...string) []byte {
 	for _, s := range list {
 		b = strconv.AppendInt(b, int64(len(s)), 10)
@@ -47,7 +47,7 @@ func unpack(s string) ([]string, error) {
 	return list, nil
 }
 
-// encodeQuestions writes the questions a task begins with.
+// encodeQuestions writes the questions of a new task.
 func encodeQuestions(questions []shim.Question) string {
 	var b []byte
 	for _, q := range questions {
@@ -56,7 +56,6 @@ func encodeQuestions(questions []shim.Question) string {
 	return string(b)
 }
 
-// stateOf is the state of a question.
 func stateOf(q shim.Question) string {
 	switch {
 	case q.Taken:
@@ -70,7 +69,6 @@ func stateOf(q shim.Question) string {
 	}
 }
 
-// questions reads the questions of a task.
 func (r *row) questions() []shim.Question {
 	return decodeQuestions(r.text(), &r.err)
 }
@@ -98,7 +96,7 @@ func decodeQuestions(packed string, failed *error) []shim.Question {
 	return out
 }
 
-// takers are the operations that took the answers of a summary's questions.
+// takers lists the operations that took the answers of a summary's questions.
 func takers(values []string) []string {
 	list, err := unpack(values[len(summaryFields)-1])
 	if err != nil {
@@ -111,7 +109,7 @@ func takers(values []string) []string {
 	return ops
 }
 
-// encodeTrace and trace keep a trace context.
+// encodeTrace writes a trace context, which trace reads.
 func encodeTrace(trace map[string]string) string {
 	var b []byte
 	for _, k := range slices.Sorted(maps.Keys(trace)) {

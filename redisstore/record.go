@@ -16,14 +16,15 @@ import (
 	"taskgate/shim"
 )
 
-// format is that of the records and of the states of sessions, which say it. A field that is new does not
-// change it: a version that does not know it leaves it as it is. What only a newer version reads raises it,
-// and what has a higher one is left to the replicas of that version. None at all is from before there was one.
+// format is the format of records and of session states, which have it in a field. A new field keeps the
+// format: older versions ignore it and leave it as it is. The format rises with something that only newer
+// versions can read; records with a higher format are left to the replicas of those versions. A record
+// without a format is older than this field.
 const format = 1
 
 var errNewer = errors.New("a newer version has stored it")
 
-// checkFormat says whether what is stored with a format is read here.
+// checkFormat returns an error if a format is newer than this version reads.
 func checkFormat(stored string) error {
 	if n, err := strconv.Atoi(cmp.Or(stored, "0")); err != nil || n > format {
 		return fmt.Errorf("%w, in format %s", errNewer, stored)
@@ -55,7 +56,7 @@ const (
 	fieldProgress   = "progress"
 	fieldBatches    = "batches"
 	fieldQuestions  = "questions"
-	fieldOutcome    = "outcome" // the kind of it, see below
+	fieldOutcome    = "outcome" // the kind of outcome, see below
 	fieldSize       = "size"    // of the body, in bytes
 	fieldTokenAt    = "token"
 	fieldBody       = "body"
@@ -65,21 +66,20 @@ const (
 	fieldEvents     = "events"  // the timeline
 )
 
-// What the field outcome says of the field body.
+// The field outcome says which of these the field body is.
 const (
 	outcomeResult    = "result"
 	outcomeToolError = "tool_error"
 	outcomeError     = "error"
 )
 
-// summaryFields are what a summary is read from, and each reply of a script.
+// summaryFields are the fields of a summary, and of each reply of a script.
 var summaryFields = []string{
 	fieldFormat, fieldOp, fieldOwner, fieldList, fieldUpstream, fieldOrigin, fieldVisible, fieldStatus, fieldMessage,
 	fieldVersion, fieldCreated, fieldUpdated, fieldTTL, fieldRetain, fieldPoll, fieldLease, fieldMethod,
 	fieldTool, fieldTrace, fieldBatches, fieldProgress, fieldOutcome, fieldSize, fieldUnknown, fieldTokenAt, fieldQuestions,
 }
 
-// partFields are the fields that each shim.Part is read from.
 var partFields = map[shim.Part][]string{
 	shim.Summary:      summaryFields,
 	shim.WithOutcome:  summaryAnd(fieldBody),
@@ -125,7 +125,7 @@ func (r *row) time() time.Time { return time.UnixMilli(r.number()).UTC() }
 
 func (r *row) duration() time.Duration { return time.Duration(r.number()) * time.Millisecond }
 
-// decode makes a task of its fields. A task always has a status.
+// decode makes a task of its fields. Every task has a status.
 func decode(id shim.ID, part shim.Part, values []string) (shim.Task, error) {
 	if len(values) != len(partFields[part]) {
 		return shim.Task{}, &unreadableError{id, fmt.Errorf("%d fields", len(values))}
@@ -168,8 +168,8 @@ func decode(id shim.ID, part shim.Part, values []string) (shim.Task, error) {
 	return t, nil
 }
 
-// unreadableError says that a record is there and cannot be read. Whoever reads many leaves it
-// out with Store.skipUnreadable.
+// unreadableError says that a record exists and cannot be read. A reader of many records leaves it out with
+// Store.skipUnreadable.
 type unreadableError struct {
 	id  shim.ID
 	err error
@@ -178,8 +178,8 @@ type unreadableError struct {
 func (e *unreadableError) Error() string { return fmt.Sprintf("task %s: %v", e.id, e.err) }
 func (e *unreadableError) Unwrap() error { return e.err }
 
-// recordError is the error of a command that reads a record. A key that holds something else
-// than a hash is a record that cannot be read.
+// recordError is the error of a command that reads a record. A key of another type than a hash is an
+// unreadable record.
 func recordError(id shim.ID, err error) error {
 	if hasPrefix(err, wrongType) {
 		return &unreadableError{id, err}
@@ -187,11 +187,11 @@ func recordError(id shim.ID, err error) error {
 	return err
 }
 
-// maxSkipped bounds the ids that Store.skipUnreadable remembers, and with them the log lines about them.
+// maxSkipped bounds the ids that Store.skipUnreadable remembers, and so the log lines about them.
 const maxSkipped = 1000
 
-// skipUnreadable reports whether err is about a record that cannot be read, so that the others go on. It
-// counts such a record each time, and logs it once.
+// skipUnreadable reports whether err is about an unreadable record, which a reader skips. It counts such a
+// record each time, and logs it once.
 func (s *Store) skipUnreadable(ctx context.Context, err error) bool {
 	var unreadable *unreadableError
 	if !errors.As(err, &unreadable) {
@@ -267,8 +267,7 @@ func (r *row) progress() (p shim.TaskProgress) {
 	return p
 }
 
-// encodeProgress puts the token on a line of its own: as JSON of a string or a number
-// it holds no line break.
+// encodeProgress puts the token on a line of its own: the JSON of a string or a number has no line break.
 func encodeProgress(p shim.TaskProgress) string {
 	if p.Token == nil {
 		return ""
@@ -276,7 +275,7 @@ func encodeProgress(p shim.TaskProgress) string {
 	return string(p.Token) + "\n" + string(p.Params)
 }
 
-// setOutcome is the reverse.
+// setOutcome is the reverse of row.outcome.
 func (f *fields) setOutcome(o *shim.Outcome) {
 	if o == nil {
 		return
@@ -294,7 +293,7 @@ func (f *fields) setOutcome(o *shim.Outcome) {
 	}
 }
 
-// encode gives the fields of a new task but for those that create.lua knows.
+// encode returns the fields of a new task, except those that create.lua sets.
 func encode(t shim.Task) fields {
 	var f fields
 	f.set(fieldFormat, strconv.Itoa(format))
@@ -317,8 +316,7 @@ func encode(t shim.Task) fields {
 	return f
 }
 
-// ms is a duration in whole milliseconds, rounded up: what is kept is kept for at
-// least as long as was asked.
+// ms is a duration in whole milliseconds, rounded up, so that data is kept for at least as long as was asked.
 func ms(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)
 }
@@ -334,8 +332,7 @@ func parseLease(s string) (shim.Lease, error) {
 	return shim.ParseLease(s)
 }
 
-// hmget is an HMGET of a part of a task. The names of the fields are boxed once:
-// this is the command that polls are made of.
+// hmget is an HMGET of a part of a task. The field names are boxed once, because every poll is this command.
 func (s *Store) hmget(ctx context.Context, id shim.ID, part shim.Part) *redis.StringSliceCmd {
 	line := make([]any, len(hmgetLines[part]))
 	copy(line, hmgetLines[part])
@@ -343,7 +340,7 @@ func (s *Store) hmget(ctx context.Context, id shim.ID, part shim.Part) *redis.St
 	return redis.NewStringSliceCmd(ctx, line...)
 }
 
-// hmgetLines are the commands, but for the key.
+// hmgetLines are these commands, with a place for the key.
 var hmgetLines = func() map[shim.Part][]any {
 	lines := map[shim.Part][]any{}
 	for part, names := range partFields {
@@ -373,9 +370,9 @@ func (s *Store) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.Task,
 	return task, err
 }
 
-// Batches implements shim.Store: it reads a list from an index on. If there is nothing, it
-// asks last whether the task is still there: one that expires meanwhile is not taken for
-// one without batches. The list of a task ends when it does.
+// Batches implements shim.Store: it reads a list from an index on. If the list is empty, it checks afterwards
+// whether the task exists, so that a task that expires meanwhile is reported as shim.ErrNotFound. The list of
+// a task expires with it.
 func (s *Store) Batches(ctx context.Context, id shim.ID, skip int64) ([]json.RawMessage, error) {
 	if _, err := shim.ParseID(string(id)); err != nil {
 		return nil, err

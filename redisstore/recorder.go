@@ -24,13 +24,13 @@ import (
 	"taskgate/shim"
 )
 
-// recorder makes a miniredis durable (design.md 0.9). It sees each command before that runs. Of
-// those that write it records what they did: one entry for each command inside of a script,
-// with absolute times, and all entries of a script together. So neither scripts nor clocks are
-// replayed. A command outside of a script is run as a script of one line.
+// recorder makes a miniredis durable (design.md 0.9). It sees each command before that runs. For each command
+// inside of a script that writes, it records one entry with the effect, in absolute times; all entries of a
+// script are durable together. So a start replays neither scripts nor clocks. A command outside of a script
+// is run as a script of one line.
 //
-// The answer to a command waits until everything about its keys is on disk, and so do the
-// events of a script: nobody learns of what a crash would take back.
+// The answer to a command waits until everything about its keys is on disk, and so do the events of a script:
+// nobody learns of a change that a crash would take back.
 type recorder struct {
 	redis   *miniredis.Miniredis
 	server  *server.Server
@@ -38,34 +38,34 @@ type recorder struct {
 	keys    keys
 	log     *slog.Logger
 
-	rewriting sync.Mutex // held by the one rewrite that is under way
+	rewriting sync.Mutex // held by the rewrite that is under way
 
-	mu sync.Mutex // held while something runs that may write, until it is recorded
-	// running is the connection that holds mu for its command, nil for none.
+	mu sync.Mutex // held while something runs that may write, until its effect is recorded
+	// running is the connection that holds mu for its command; nil for none.
 	running atomic.Pointer[server.Peer]
 	unit    unit
 
 	asleep asleep
 }
 
-// unit is what one script did.
+// unit is the effect of one script.
 type unit struct {
 	entries []byte
 	keys    []string
 	events  [][2]string // channel and message
-	refuse  error       // why it may write nothing; nil if it may
-	refused bool        // it was told
+	refuse  error       // why the script may not write; nil if it may
+	refused bool        // the script got that error
 }
 
-// outside is the name of the connections of clients, and itself that of what the recorder asks
-// by itself. A command inside of a script has a connection without a name.
+// outside is the name of the connections of clients, and itself that of the recorder's own commands. A
+// command inside of a script has a connection with an empty name.
 const (
 	outside = "taskgate"
 	itself  = "recorder"
 )
 
-// recorded are the commands that write. Those that are true may make a key. LPOP and LSET are in files of versions
-// before 0.1.0 alone.
+// recorded has the commands that write; the value is true if the command may make a key. Only files of
+// versions before 0.1.0 have LPOP and LSET.
 var recorded = map[string]bool{
 	"DEL": false, "PERSIST": false, "PEXPIRE": false, "PEXPIREAT": false,
 	"SET": true, "SETNX": true,
@@ -75,19 +75,19 @@ var recorded = map[string]bool{
 	"ZADD": true, "ZREM": false, "ZREMRANGEBYSCORE": false,
 }
 
-// expiry are those of them that change when a key expires. An answer of 0 says that there is none,
-// and then nothing is recorded: to a start the key is still there, as nothing expires while it reads.
+// expiry has those that change when a key expires. An answer of 0 means that the key is gone (or, for
+// PERSIST, had no expiry). It is not recorded: a start, during which no key expires, still has the key.
 var expiry = map[string]bool{"PERSIST": true, "PEXPIRE": true, "PEXPIREAT": true}
 
-// harmless are commands that are not marked as reading, and write nothing. All but TIME make
-// a connection.
+// harmless has the commands that are not marked as reading, and write nothing. All but TIME make a
+// connection.
 var harmless = map[string]bool{"TIME": true, "HELLO": true, "CLIENT": true, "AUTH": true, "SELECT": true}
 
 // single runs one command as a script.
 const single = "return redis.call(unpack(ARGV))"
 
-// isVolatile reports whether a key is not recorded: who is alive is found out anew after a
-// restart, and what replicas say of themselves is for the moment.
+// isVolatile reports whether a key is not recorded: a restart finds out anew which replicas live, and the
+// reports of replicas are short-lived.
 func (r *recorder) isVolatile(key string) bool {
 	return key == r.keys.replicas() || key == r.keys.abouts() || strings.HasPrefix(key, r.keys.prefix+":minute:")
 }
@@ -112,7 +112,7 @@ func (r *recorder) beforeCommand(p *server.Peer, cmd string, args ...string) boo
 	return false
 }
 
-// recordScript runs a script, and records what it did.
+// recordScript runs a script, and records its effect.
 func (r *recorder) recordScript(p *server.Peer, line []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -138,8 +138,8 @@ func (r *recorder) recordScript(p *server.Peer, line []string) {
 	r.running.Store(nil)
 }
 
-// recordInside takes a command of a script. The first one that writes is refused if nothing can be
-// recorded: like a Redis that is full, which has a script go on that has written something.
+// recordInside takes a command of a script. While the journal cannot record, it refuses the first command
+// that writes; a script that has already written goes on. A Redis that is full does the same.
 func (r *recorder) recordInside(p *server.Peer, cmd string, args []string, writes bool) bool {
 	switch {
 	case cmd == "PUBLISH" && len(args) == 2:
@@ -163,7 +163,7 @@ func (r *recorder) recordInside(p *server.Peer, cmd string, args []string, write
 	if strings.HasPrefix(reply, "-") || cmd == "SET" && reply == "$-1\r\n" || expiry[cmd] && reply == ":0\r\n" {
 		return true
 	}
-	if fresh { // what had this name before may have expired, which is not recorded
+	if fresh { // an older key of this name may have expired, which is not recorded
 		r.unit.addLine("DEL", args[0])
 	}
 	r.unit.addLine(makeAbsolute(line, time.Now())...)
@@ -174,8 +174,8 @@ func (r *recorder) recordInside(p *server.Peer, cmd string, args []string, write
 	return true
 }
 
-// askEngine runs a command for the recorder itself, in the context of a connection, and returns its
-// reply as it would be sent.
+// askEngine runs a command for the recorder itself, in the context of a connection, and returns the reply as
+// it would be sent.
 func (r *recorder) askEngine(ctx any, line []string) string {
 	var reply bytes.Buffer
 	p := server.NewPeer(bufio.NewWriterSize(&reply, 64)) // most replies are short
@@ -185,7 +185,7 @@ func (r *recorder) askEngine(ctx any, line []string) string {
 	return reply.String()
 }
 
-// makeAbsolute is a command as it has the same effect at any time.
+// makeAbsolute returns a command that has the same effect at any time.
 func makeAbsolute(line []string, now time.Time) []string {
 	switch line[0] {
 	case "PEXPIRE":
@@ -205,7 +205,7 @@ func (u *unit) addLine(line ...string) {
 	u.entries = journal.Encode(u.entries, encodeLine(line))
 }
 
-// encodeLine spells a command: how many words, and each with its length.
+// encodeLine spells a command: the number of words, and each word with its length.
 func encodeLine(line []string) []byte {
 	n := binary.MaxVarintLen64
 	for _, word := range line {
@@ -218,14 +218,14 @@ func encodeLine(line []string) []byte {
 	return b
 }
 
-// errEntry says that an entry is no command.
+// errEntry says that an entry holds no command.
 var errEntry = errors.New("not a command")
 
-// shortWord is how long a word is at most that shares its memory with others of its line. A longer
-// one would be kept for as long as any of them.
+// shortWord is the length, in bytes, up to which words share the memory of their line. A longer word would be
+// kept for as long as any of the others.
 const shortWord = 64
 
-// splitLine is the reverse. It appends the words to others, and they share their memory with the entry.
+// splitLine is the reverse. It appends the words to others; they share memory with the entry.
 func splitLine(words [][]byte, entry []byte) ([][]byte, error) {
 	count, size := binary.Uvarint(entry)
 	if size <= 0 || count == 0 || count > uint64(len(entry)) {
@@ -241,7 +241,7 @@ func splitLine(words [][]byte, entry []byte) ([][]byte, error) {
 	return words, nil
 }
 
-// toLine makes a command of its words. One allocation serves all words that are short.
+// toLine makes a command of its words. All short words share one allocation.
 func toLine(words [][]byte) []string {
 	line, short := make([]string, len(words)), make([]byte, 0, 512)
 	for i, word := range words {
@@ -260,9 +260,9 @@ func toLine(words [][]byte) []string {
 	return line
 }
 
-// awaitSaved returns once everything about the keys that a command names is on disk.
+// awaitSaved returns once everything about the keys that the commands name is on disk.
 func (r *recorder) awaitSaved(ctx context.Context, cmds ...redis.Cmder) error {
-	if r.running.Load() != nil { // what it did may have been seen
+	if r.running.Load() != nil { // its effect may have been seen
 		r.mu.Lock()
 		//lint:ignore SA2001 it has been recorded once the lock was free
 		r.mu.Unlock()
@@ -308,7 +308,7 @@ func (r *recorder) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 		if late == nil {
 			return err
 		}
-		for _, cmd := range cmds { // an error of one says nothing of the others
+		for _, cmd := range cmds { // the error of one leaves the others open
 			if cmd.Err() == nil || errors.Is(cmd.Err(), redis.Nil) {
 				cmd.SetErr(late)
 			}
@@ -320,14 +320,14 @@ func (r *recorder) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	}
 }
 
-// asleep are the records of tasks that nobody has named since the start: a start that made all of them would take
-// several times as long, and they would take twice the memory.
+// asleep has the records of tasks that no command has named since the start. A start that made all of them
+// would take several times as long, and they would take twice the memory.
 type asleep struct {
-	mu      sync.Mutex // guards records, and is held for moments; a record itself belongs to who holds recorder.mu
+	mu      sync.Mutex // guards records, and is held for moments; the holder of recorder.mu owns each record
 	records map[string]*sleeper
 }
 
-// sleeper is one of them: what the journal has of it.
+// sleeper is one record, as the journal has it.
 type sleeper struct {
 	entries [][]byte
 	expires string // when, in Unix ms; "" for never
@@ -360,14 +360,13 @@ func (a *asleep) findSleeper(key string) *sleeper {
 	return a.records[key]
 }
 
-// forgetSleeper removes one.
 func (a *asleep) forgetSleeper(key string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.records, key)
 }
 
-// expireSleepers removes those that have expired.
+// expireSleepers removes the records that have expired.
 func (a *asleep) expireSleepers() {
 	now := time.Now().UnixMilli()
 	a.mu.Lock()
@@ -379,7 +378,7 @@ func (a *asleep) expireSleepers() {
 	}
 }
 
-// sleepingKeys lists those that have not expired.
+// sleepingKeys lists the keys that have not expired.
 func (a *asleep) sleepingKeys() []string {
 	a.expireSleepers()
 	a.mu.Lock()
@@ -387,7 +386,7 @@ func (a *asleep) sleepingKeys() []string {
 	return slices.Collect(maps.Keys(a.records))
 }
 
-// wakeNamed has the engine hold the records that a command names.
+// wakeNamed moves the sleeping records that a command names into the engine.
 func (r *recorder) wakeNamed(p *server.Peer, words []string) {
 	for _, word := range words {
 		switch {
@@ -402,7 +401,7 @@ func (r *recorder) wakeNamed(p *server.Peer, words []string) {
 	}
 }
 
-// wakeRecord has the engine hold a record, unless it does. r.mu is held.
+// wakeRecord moves a record into the engine if it sleeps. r.mu is held.
 func (r *recorder) wakeRecord(ctx any, key string) {
 	s := r.asleep.findSleeper(key)
 	if s == nil {

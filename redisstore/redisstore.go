@@ -1,15 +1,13 @@
-// Package redisstore remembers: it is the shim.Store over Redis, for any number
-// of replicas over one Redis, Redis Cluster or Sentinel, and over a miniredis in
-// the process for the embedded default.
+// Package redisstore remembers: it is the shim.Store over Redis. Any number of replicas share one
+// Redis, Redis Cluster or Sentinel; the embedded default is a miniredis in the process.
 //
-// A task is one hash and two lists in one slot; each change of it is one Lua
-// script, so that there is no state between two states. What a script decides is
-// in lua/, which key holds what in keys.go, and docs/operations.md tells an operator
-// about both. The truth is in the keys: pub/sub only wakes who waits (watch.go).
+// A task is one hash and two lists in one slot. Each change of a task is one Lua script, so readers
+// see the state before it or after it. The files in lua/ say what a script decides, keys.go says
+// which key holds what, and docs/operations.md tells an operator about both. The truth is in the
+// keys: pub/sub only wakes those who wait (watch.go).
 //
-// Every operation may be repeated without harm, so a lost reply is no reason to
-// give up: doRepeated in retry.go repeats for a moment what failed for want of Redis, and
-// then says shim.ErrUnavailable.
+// Every operation may be repeated without harm, so an operation survives a lost reply: doRepeated
+// repeats for a moment what failed for want of Redis, and then returns shim.ErrUnavailable.
 package redisstore
 
 import (
@@ -38,39 +36,38 @@ import (
 
 // Options tune a Store. The zero value is a good default.
 type Options struct {
-	// Prefix begins every key and channel; "tg" if empty. Gateways that share a
-	// Redis but not their tasks need different ones.
+	// Prefix begins every key and channel; "tg" if empty. Gateways that share a Redis and have
+	// separate tasks need different prefixes.
 	Prefix string
-	// WaitReplicas is how many Redis replicas must have received a new task, or
-	// the end of one, before it counts as stored.
+	// WaitReplicas is how many Redis replicas must have received a new task, or the end of one,
+	// before it counts as stored.
 	WaitReplicas int
 	// WaitTimeout is how long that may take; 1s if zero.
 	WaitTimeout time.Duration
-	// Metrics measures each operation; nil for nothing.
+	// Metrics measures each operation; nil measures nothing.
 	Metrics *metrics.Metrics
 	// Logger hears of outages and of a Redis that may lose data; slog.Default() if nil.
 	Logger *slog.Logger
 
-	// DialTimeout, ReadTimeout and WriteTimeout bound one exchange with Redis; 5s,
-	// 10s and 10s if zero. A result of many MB has to fit into one.
+	// DialTimeout, ReadTimeout and WriteTimeout bound one exchange with Redis; 5s, 10s and 10s if
+	// zero. A result of many MB has to fit into one.
 	DialTimeout, ReadTimeout, WriteTimeout time.Duration
-	// TLS says how to connect where the URL asks for TLS; nil for the authorities of the
-	// system. Without a ServerName in it, each node must have a certificate for its own host.
+	// TLS says how to connect where the URL asks for TLS; nil means the authorities of the system.
+	// Where it has an empty ServerName, each node must have a certificate for its own host.
 	TLS *tls.Config
 	// PoolSize bounds the connections to one Redis node; 10 per CPU if zero.
 	PoolSize int
 	// RetryFor is how long an operation is repeated while Redis is away; 1s if zero.
 	RetryFor time.Duration
-	// AwayAfter is how long no command may have been answered for Redis to count as away,
-	// so that requests do not wait for it any more; RetryFor if zero.
+	// AwayAfter is how long every command must have failed before Redis counts as away, so that
+	// requests fail at once; RetryFor if zero.
 	AwayAfter time.Duration
 	// ProbeInterval is how often the subscription is tested; 5s if zero.
 	ProbeInterval time.Duration
 	// Dialer replaces the network, for tests.
 	Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
-	// ClockTTL lets keys of the embedded store expire exactly when their time has
-	// come, at a cost for every access that grows with the number of keys. It is
-	// for tests in a synctest bubble.
+	// ClockTTL lets keys of the embedded store expire exactly on time. Every access then costs time
+	// that grows with the number of keys. It is for tests in a synctest bubble.
 	ClockTTL bool
 
 	// slack is added to every expiry: how much too early the store may count time.
@@ -79,13 +76,13 @@ type Options struct {
 	tick time.Duration
 	// recorder makes the embedded store durable; nil for none.
 	recorder *recorder
-	// journal are the options of its journal.
+	// journal holds the options of its journal.
 	journal journal.Options
 	// policyCheck is how often the maxmemory-policy is looked at.
 	policyCheck time.Duration
 }
 
-// withDefaults fills in what was left open.
+// withDefaults fills in the options that are zero.
 func (o Options) withDefaults() Options {
 	o.Prefix = cmp.Or(o.Prefix, "tg")
 	o.WaitTimeout = cmp.Or(o.WaitTimeout, time.Second)
@@ -103,14 +100,14 @@ func (o Options) withDefaults() Options {
 // Store is a shim.Store over Redis. It is safe for concurrent use.
 type Store struct {
 	client   redis.UniversalClient
-	beats    redis.UniversalClient // for heartbeats alone, which wait for no other command's connection
+	beats    redis.UniversalClient // for heartbeats alone, which so have a free connection at all times
 	keys     keys
-	begins   []string // how ids begin: each has a set of all such tasks
+	begins   []string // the prefixes of ids: the tasks of each are in one set
 	opts     Options
 	log      *slog.Logger
 	hub      *hub
 	reads    *pipeliner // of tasks, and of what they streamed
-	writes   *pipeliner // small ones of those who run tasks
+	writes   *pipeliner // small ones of the runners of tasks
 	pulses   *pulses
 	orphans  orphanage
 	jumps    clockJumps
@@ -118,7 +115,7 @@ type Store struct {
 	policy   atomic.Pointer[string] // the maxmemory-policy last seen
 
 	skippedMu sync.Mutex
-	skipped   map[shim.ID]struct{} // the records that cannot be read, as far as they were logged
+	skipped   map[shim.ID]struct{} // records that cannot be read and were logged
 }
 
 var _ shim.Store = (*Store)(nil)
@@ -131,12 +128,12 @@ var _ shim.Store = (*Store)(nil)
 //	redis+cluster://[user:password@]h1:6379,h2:6379   Redis Cluster
 //	redis+sentinel://[user:password@]h1:26379,h2:26379/mymaster[/0]
 //
-// (rediss+cluster and rediss+sentinel with TLS). Connection options of go-redis
-// may follow as a query, as in ?pool_size=50&read_timeout=5s; for Sentinel also
-// sentinel_username and sentinel_password.
+// (rediss+cluster and rediss+sentinel with TLS). Connection options of go-redis may follow as a
+// query, as in ?pool_size=50&read_timeout=5s; for Sentinel also sentinel_username and
+// sentinel_password.
 //
-// Open does not fail because Redis cannot be reached, only because the URL or the
-// options make no sense: the gateway can start first. Ping tells.
+// Open fails only if the URL or the options make no sense. It succeeds while Redis is down, so that
+// the gateway can start first; Ping tells whether Redis answers.
 func Open(ctx context.Context, url string, opts Options) (*Store, error) {
 	opts = opts.withDefaults()
 	if strings.ContainsAny(opts.Prefix, "{}") {
@@ -174,11 +171,10 @@ func openEmbedded(path string, opts Options) (*Store, error) {
 	return s, nil
 }
 
-// beatConns bounds the connections that heartbeats have to one Redis node. A process has
-// one heartbeat, which uses one, and another where that is dead.
+// beatConns bounds the connections that heartbeats have to one Redis node. A process has one
+// heartbeat, which uses one connection, and a second one if the first is dead.
 const beatConns = 10
 
-// newStore puts a Store together.
 func newStore(t target, opts Options) *Store {
 	own := opts
 	own.PoolSize = beatConns
@@ -188,27 +184,27 @@ func newStore(t target, opts Options) *Store {
 		s.begins = shards[:]
 	}
 	if opts.recorder != nil {
-		client.AddHook(opts.recorder) // not for heartbeats, which are not recorded
+		client.AddHook(opts.recorder) // heartbeats are not recorded
 	}
 	s.hub = newHub(client, s.log, s.keys, opts.ProbeInterval)
 	s.hub.joined, s.hub.looks, s.hub.lookEvery = s.noteArrival, s.checkPolicy, opts.policyCheck
 	s.pulses = newPulses(opts.AwayAfter, opts.Logger)
 	one := s.pulses.watchClient(client)
-	s.pulses.watchClient(s.beats) // before anybody waits, a heartbeat finds out
+	s.pulses.watchClient(s.beats) // a heartbeat finds an outage before a request has to wait
 	s.reads, s.writes = newPipeliner(client, one, maxReads), newPipeliner(client, one, maxWrites)
 	return s
 }
 
-// Ping asks Redis, on each master of a cluster, whether it would take a write. One
-// that answers but takes none, as a read-only replica, one that cannot write to its
-// disk, or one that is full, is no store.
+// Ping asks Redis, on each master of a cluster, whether it would take a write. A Redis that answers
+// and refuses writes counts as unavailable: a read-only replica, one that cannot write to its disk,
+// or one that is full.
 func (s *Store) Ping(ctx context.Context) error {
 	return s.doRepeated(ctx, "ping", func(ctx context.Context) error { return s.pingOnce(ctx) })
 }
 
-// pingOnce is Ping without repeats. It replaces what does not exist: that changes nothing, is not
-// replicated, and is refused where writes are, and where there is no room for one. Of a
-// cluster's nodes only masters are asked, each for a key of its own.
+// pingOnce makes one attempt at Ping. It replaces a key that never exists. That changes and
+// replicates nothing, and Redis refuses it where it refuses writes or is full. In a cluster only
+// masters are asked, each for a key of its own.
 func (s *Store) pingOnce(ctx context.Context) error {
 	c, ok := s.client.(*redis.ClusterClient)
 	if !ok {
@@ -228,8 +224,8 @@ func (s *Store) pingOnce(ctx context.Context) error {
 	})
 }
 
-// Close ends all watches and closes all connections. What is stored stays, except
-// in the embedded store.
+// Close ends all watches and closes all connections. The stored data stays, except in the embedded
+// store.
 func (s *Store) Close() error {
 	s.hub.endWatches()
 	s.pulses.endProbes()
@@ -242,8 +238,8 @@ func (s *Store) Close() error {
 	return err
 }
 
-// inspectRedis warns of a Redis that cannot be used now, and of one that would delete
-// tasks when it is full.
+// inspectRedis warns of a Redis that is unusable now, and of one that would delete tasks when it is
+// full.
 func (s *Store) inspectRedis(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -254,17 +250,16 @@ func (s *Store) inspectRedis(ctx context.Context) {
 	s.checkPolicy(ctx)
 }
 
-// noteArrival is called for each new connection that subscribes: the Redis behind it may be
-// another one than before, or have lost something.
+// noteArrival is called for each new connection that subscribes: the Redis behind it may be another
+// one than before, or have lost something.
 func (s *Store) noteArrival(ctx context.Context) {
 	s.orphans.doubtAll()
 	s.checkPolicy(ctx)
 }
 
-// checkPolicy warns of a Redis that would delete tasks when it is full: once, and
-// again when it has become another such one, because a Redis that comes later, or takes
-// another's place, may be set up differently, and one that runs may be changed. Where CONFIG
-// is not allowed there is nothing to be learned.
+// checkPolicy warns once of a Redis that would delete tasks when it is full, and again when the
+// policy has changed to another such one: a Redis may be replaced, or reconfigured while it runs.
+// Where CONFIG is forbidden, checkPolicy learns nothing.
 func (s *Store) checkPolicy(ctx context.Context) {
 	if s.embedded != nil {
 		return
@@ -295,23 +290,24 @@ func (s *Store) checkPolicy(ctx context.Context) {
 	}
 }
 
-// What Redis calls what it does when it is full, and the one thing it should do.
+// The name of the setting that says what Redis does when it is full, and the only value that is
+// safe.
 const (
 	maxmemoryPolicy = "maxmemory-policy"
 	noEviction      = "noeviction"
 )
 
-// doRepeated runs an operation and, while Redis is away, runs it again until RetryFor or
-// ctx is over. That is safe for every operation of this package, and for nothing
-// else (design.md 0.12).
+// doRepeated runs an operation and, while Redis is away, runs it again until RetryFor or ctx is
+// over. Every operation of this package is safe to repeat (design.md 0.12); others must not be
+// passed.
 //
-// While the slot of its keys moves to another node of a cluster, it is run again until
-// the deadline of ctx: that may take longer, and ends by itself. A caller without a
-// deadline is told after RetryFor, as of anything else. So is an adoption, which leaves
-// such tasks out and goes on with others.
+// While the slot of its keys moves to another node of a cluster, it runs the operation until the
+// deadline of ctx: a move may take longer than RetryFor, and ends by itself. A caller without a
+// deadline gets the error after RetryFor, as for any other failure. An adoption gets it then too:
+// it leaves such tasks out and goes on with others.
 //
-// What a request does is bounded by its patience, and fails at once where Redis is known to
-// be away (pulse.go).
+// The patience of a request bounds the operation, which fails at once where Redis is known to be
+// away (pulse.go).
 func (s *Store) doRepeated(ctx context.Context, op string, f func(context.Context) error) (err error) {
 	ctx, done := patience.Use(ctx)
 	begun := time.Now()
@@ -353,8 +349,8 @@ func (s *Store) Watch(ctx context.Context, ids ...shim.ID) iter.Seq2[shim.Event,
 	return s.hub.watchChannels(ctx, slices.Compact(channels))
 }
 
-// Inbox implements shim.Store. A replica has an inbox in every shard, so that what
-// a script publishes is in the slot of the task it changes.
+// Inbox implements shim.Store. A replica has an inbox in every shard, so that the message of a
+// script is in the slot of the task that it changes.
 func (s *Store) Inbox(ctx context.Context, r shim.Replica) iter.Seq2[shim.Event, error] {
 	channels := make([]string, len(shards), len(shards)+1)
 	for i, tag := range shards {

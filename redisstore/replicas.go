@@ -11,8 +11,8 @@ import (
 	"taskgate/shim"
 )
 
-// Beat implements shim.Store. A replica beats before it creates its first task:
-// only who is in the hash of heartbeats can be missed.
+// Beat implements shim.Store. A replica beats before it creates its first task, because only a replica in the
+// hash of heartbeats can be missed.
 func (s *Store) Beat(ctx context.Context, r shim.Replica, ttl time.Duration) error {
 	a := &argv{}
 	a.add(string(r), millis(ttl), s.keys.goodbyes())
@@ -44,13 +44,12 @@ func (s *Store) Epoch(ctx context.Context) (epoch string, err error) {
 	return epoch, err
 }
 
-// forgetAfter is how long a replica without tasks is remembered after its heartbeat
-// has expired. One that could not beat for a while and then can reach Redis again
-// may begin to create a task just before it was missed; while that may still be
-// under way it has to be known, or nobody would ever look for the task.
+// forgetAfter is how long a replica without tasks is remembered after its heartbeat has expired. A replica
+// that failed to beat for a while and reaches Redis again may begin to create a task just before it counts as
+// gone. While that may be under way the replica has to be known, so that others look for the task.
 const forgetAfter = 30 * time.Second
 
-// deadIn reads what gone.lua names.
+// deadIn reads the replicas in a reply of gone.lua.
 func deadIn(reply []string) []dead {
 	var list []dead
 	for e := range slices.Chunk(reply, 4) {
@@ -59,8 +58,8 @@ func deadIn(reply []string) []dead {
 	return list
 }
 
-// listGone lists the replicas that are, as r sees it: by a clock that has been one and the
-// same, and heartbeats that nothing was lost of, for a whole expiry of theirs.
+// listGone lists the replicas that are gone, as r sees it: the clock must have been steady, and the
+// heartbeats complete, for a whole expiry of each.
 func (s *Store) listGone(ctx context.Context, r shim.Replica) ([]dead, error) {
 	a := &argv{}
 	a.addInt(ms(forgetAfter))
@@ -72,8 +71,8 @@ func (s *Store) listGone(ctx context.Context, r shim.Replica) ([]dead, error) {
 	return slices.DeleteFunc(deadIn(v[3:]), func(d dead) bool { return !s.jumps.isOver(d.beatExpiry()) }), nil
 }
 
-// readBeats runs a script that reads heartbeats for a replica, and answers with the time and its own. It notes
-// what those say of the clock, and of a Redis that went back.
+// readBeats runs a script that reads heartbeats for a replica, and returns a reply with the time and that
+// replica's heartbeat. It notes what these say of the clock, and of a Redis that went back.
 func (s *Store) readBeats(ctx context.Context, sc *script, r shim.Replica, a *argv) ([]string, error) {
 	begin, known := time.Now(), s.jumps.writtenBy(r)
 	v, err := sc.runOn(ctx, s.client, []string{s.keys.replicas()}, a)
@@ -87,9 +86,9 @@ func (s *Store) readBeats(ctx context.Context, sc *script, r shim.Replica, a *ar
 	return v, nil
 }
 
-// Running implements shim.Store. A part is the sixteen shards whose hash tags begin with
-// its digit. One Redis is asked for their union with one command, because this is asked
-// at every heartbeat; the shards of a cluster are asked one by one.
+// Running implements shim.Store. A part is the sixteen shards whose hash tags begin with its digit. A single Redis
+// is asked for their union with one command, because this runs at every heartbeat; the shards of a cluster
+// are asked one by one.
 func (s *Store) Running(ctx context.Context, r shim.Replica, part int) ([]shim.Held, error) {
 	var out []shim.Held
 	err := s.doRepeated(ctx, "running", func(ctx context.Context) (err error) {
@@ -121,8 +120,7 @@ func (s *Store) readHeld(ctx context.Context, r shim.Replica, part int) (out []s
 	return out, err
 }
 
-// readRanges reads sorted sets of several slots. What could be read comes with the error of
-// what could not.
+// readRanges reads sorted sets of several slots. If some fail, it returns the others with the error.
 func (s *Store) readRanges(ctx context.Context, keys []string) ([][]redis.Z, error) {
 	p := s.client.Pipeline()
 	cmds := make([]*redis.ZSliceCmd, len(keys))
@@ -137,9 +135,10 @@ func (s *Store) readRanges(ctx context.Context, keys []string) ([][]redis.Z, err
 	return lists, err
 }
 
-// IsGone reports whether another replica is gone: it has no heartbeat, or its last beat or its goodbye is a whole
-// expiry ago. As for an adoption, that counts only while nothing hides the heartbeats of the others: an
-// outage, a clock that jumped, a store that went back. shim.ErrUnavailable.
+// IsGone reports whether another replica is gone: it has no heartbeat, or its last beat or its goodbye is a
+// whole expiry ago. As for an adoption, that counts only while the heartbeats of the others are reliable: an
+// outage, a jump of the clock or a store that went back hides them. The error is shim.ErrUnavailable if the
+// store does not answer.
 func (c *sessionLogs) IsGone(ctx context.Context, other shim.Replica) (gone bool, err error) {
 	s, own := c.store, c.heart.Replica()
 	if other == own {

@@ -18,9 +18,9 @@ import (
 	"taskgate/redisstore/journal"
 )
 
-// openRecorder has a miniredis hold what a folder has, and records from then on.
+// openRecorder loads the data of a folder into a miniredis, and records from then on.
 func openRecorder(redis *miniredis.Miniredis, path string, o Options) (*recorder, error) {
-	conn, err := redis.Dial() // which starts it
+	conn, err := redis.Dial() // it starts the engine
 	if err != nil {
 		return nil, err
 	}
@@ -28,7 +28,7 @@ func openRecorder(redis *miniredis.Miniredis, path string, o Options) (*recorder
 		return nil, err
 	}
 	r := &recorder{redis: redis, server: redis.Server(), keys: keys{o.Prefix}, log: o.Logger}
-	// Nothing expires before all is there: what was written to a key shows by the next entries.
+	// Keys expire only once all entries are read, because later entries show what was written to a key.
 	start := time.Unix(0, 0)
 	redis.SetTime(start)
 	o.journal.Logger = o.Logger
@@ -58,7 +58,7 @@ func newLoader(r *recorder) *loader {
 	return l
 }
 
-// loadEntry runs the command of an entry, unless it is about a record that sleeps.
+// loadEntry runs the command of an entry, or keeps the entry if it is about the record of a task.
 func (l *loader) loadEntry(entry []byte) (err error) {
 	if l.words, err = splitLine(l.words[:0], entry); err != nil {
 		return err
@@ -73,14 +73,14 @@ func (l *loader) loadEntry(entry []byte) (err error) {
 	l.reply.Reset()
 	l.recorder.server.Dispatch(l.peer, toLine(l.words))
 	l.peer.Flush()
-	// A rewrite may not have come yet to the list whose entry is replaced. What it has of that list follows.
+	// A rewrite may have yet to reach the list whose entry is replaced. Its entries of that list follow.
 	if bytes.HasPrefix(l.reply.Bytes(), []byte("-")) && string(l.words[0]) != "LSET" {
 		return errors.New(strings.TrimSpace(l.reply.String()))
 	}
 	return nil
 }
 
-// buryReplicas enters all that have tasks as gone: this process alone has the folder.
+// buryReplicas enters all replicas that have tasks as gone: this process alone has the folder.
 func (r *recorder) buryReplicas() {
 	gone := fmt.Sprintf("%d 5000 %[1]d", time.Now().UnixMilli())
 	for _, key := range r.redis.Keys() {
@@ -91,7 +91,7 @@ func (r *recorder) buryReplicas() {
 	}
 }
 
-// rewriteStep is about how many bytes a rewrite records at a time, between what others do.
+// rewriteStep is about how many bytes a rewrite records at a time; between the steps others go on.
 const rewriteStep = 1 << 20
 
 // rewriteWhenDue rewrites the journal whenever that is due, until ctx ends.
@@ -99,7 +99,7 @@ func (r *recorder) rewriteWhenDue(ctx context.Context) {
 	expired := time.NewTicker(time.Minute)
 	defer expired.Stop()
 	for {
-		// The journal says so after the write that makes it due.
+		// The journal signals it after the write that makes it due.
 		select {
 		case <-r.journal.Due():
 		case <-expired.C:
@@ -117,8 +117,8 @@ func (r *recorder) rewriteWhenDue(ctx context.Context) {
 	}
 }
 
-// rewriteJournal records everything anew in a file of its own, key by key, between what others do. A
-// key in it begins with its removal: so what happens to it before its turn does no harm.
+// rewriteJournal records everything anew in a file of its own, key by key; between the steps others go on.
+// Each key begins with its removal, which undoes earlier entries about it.
 func (r *recorder) rewriteJournal(ctx context.Context) error {
 	r.rewriting.Lock()
 	defer r.rewriting.Unlock()
@@ -147,7 +147,7 @@ func (r *recorder) rewriteJournal(ctx context.Context) error {
 	return r.journal.End(ctx)
 }
 
-// dumpKey records all of a key as it is. r.mu is held.
+// dumpKey records the whole content of a key. r.mu is held.
 func (r *recorder) dumpKey(key string) {
 	if r.isVolatile(key) {
 		return
@@ -162,7 +162,7 @@ func (r *recorder) dumpKey(key string) {
 		return
 	}
 	r.wakeRecord(nil, key)
-	left := r.redis.TTL(key) // before its value: it may expire meanwhile, and what has a value must have its end
+	left := r.redis.TTL(key) // before its value, because it may expire meanwhile: a recorded value needs its expiry
 	switch r.redis.Type(key) {
 	case "string":
 		u.addValue("SET", key, r.askWords("GET", key))
@@ -171,7 +171,7 @@ func (r *recorder) dumpKey(key string) {
 	case "list":
 		u.addValue("RPUSH", key, r.askWords("LRANGE", key, "0", "-1"))
 	case "stream":
-		entries, _ := r.redis.Stream(key) // of a key that has expired there are none
+		entries, _ := r.redis.Stream(key) // empty if the key has expired
 		for _, e := range entries {
 			u.addLine(append([]string{"XADD", key, e.ID}, e.Values...)...)
 		}
@@ -187,7 +187,7 @@ func (r *recorder) dumpKey(key string) {
 	}
 }
 
-// addValue records what a key has, unless that has just expired.
+// addValue records the value of a key, unless the key has just expired.
 func (u *unit) addValue(cmd, key string, words []string) {
 	if len(words) > 0 {
 		u.addLine(append([]string{cmd, key}, words...)...)
@@ -196,7 +196,7 @@ func (u *unit) addValue(cmd, key string, words []string) {
 
 // askWords reads a value as a list of strings.
 func (r *recorder) askWords(line ...string) (words []string) {
-	reply, _ := server.ParseReply(bufio.NewReader(strings.NewReader(r.askEngine(nil, line)))) // it is miniredis' own
+	reply, _ := server.ParseReply(bufio.NewReader(strings.NewReader(r.askEngine(nil, line)))) // miniredis wrote it
 	list, many := reply.([]any)
 	if !many {
 		list = []any{reply}

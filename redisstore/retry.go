@@ -15,12 +15,12 @@ import (
 	"taskgate/shim"
 )
 
-// ErrNotReplicated says that a write is on the master but did not reach as many
-// replicas as Options.WaitReplicas asks for in time. It is a shim.ErrUnavailable:
-// repeating the operation waits for the replicas again.
+// ErrNotReplicated says that a write is on the master, and reached fewer replicas in time than
+// Options.WaitReplicas asks for. It is a shim.ErrUnavailable: repeating the operation waits for the
+// replicas again.
 var ErrNotReplicated = fmt.Errorf("%w: too few replicas have the write", shim.ErrUnavailable)
 
-// errClosed is what a closed Store answers.
+// errClosed is the error of a closed Store.
 var errClosed = fmt.Errorf("%w: store is closed", shim.ErrUnavailable)
 
 // errAway is the answer to a request while a Redis is known to be away.
@@ -31,10 +31,10 @@ const (
 	maxBackoff   = 250 * time.Millisecond
 )
 
-// opAdopt is the name of an adoption for do.
+// opAdopt is the name of an adoption for doRepeated.
 const opAdopt = "adopt"
 
-// wrapError names the operation, and says that the store is unavailable where it is.
+// wrapError adds the name of the operation, and shim.ErrUnavailable if the store is unavailable.
 func wrapError(op string, err error) error {
 	switch {
 	case errors.Is(err, shim.ErrUnavailable):
@@ -53,10 +53,10 @@ func wrapError(op string, err error) error {
 	return fmt.Errorf("%s: %w", op, err)
 }
 
-// Errors of Redis by their first word. What passes by itself is transient; the
-// others last until an operator does something.
+// Errors of Redis by their first word. Transient errors pass by themselves; lasting ones need an
+// operator.
 var (
-	moving     = []string{"TRYAGAIN", "MOVED", "ASK"} // what go-redis does not follow any further
+	moving     = []string{"TRYAGAIN", "MOVED", "ASK"} // beyond the redirections that go-redis follows
 	transients = []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "BUSY"}
 	lasting    = []string{"OOM", "MISCONF", "NOREPLICAS", "ERR max number of clients"}
 	wrongType  = "WRONGTYPE"
@@ -72,7 +72,7 @@ func isTransient(err error) bool {
 	return isOutage(err) && !errors.Is(err, context.Canceled)
 }
 
-// isOutage reports whether Redis could not be reached, or cannot work now.
+// isOutage reports whether Redis is unreachable, or unable to work now.
 func isOutage(err error) bool {
 	if isRedis(err) {
 		return hasPrefix(err, transients...) || hasPrefix(err, lasting...) || hasPrefix(err, refusals...)
@@ -91,7 +91,7 @@ func isRedis(err error) bool {
 	return errors.As(err, &answered)
 }
 
-// reasonOf is the first word of the error that Redis answered with, "" if it is none.
+// reasonOf is the first word of an error that Redis answered with; "" for any other error.
 func reasonOf(err error) string {
 	var answer redis.Error
 	if !errors.As(err, &answer) {
@@ -115,24 +115,24 @@ func hasPrefix(err error, prefixes ...string) bool {
 	return false
 }
 
-// isClusterState recognises what go-redis says, without a type, of a cluster or
-// of sentinels that it finds no way into.
+// isClusterState recognises the untyped errors of go-redis for a cluster or sentinels that it finds
+// no way into.
 func isClusterState(err error) bool {
 	text := err.Error()
 	return strings.HasPrefix(text, "redis: all sentinels") || strings.HasPrefix(text, "redis: cluster has no nodes") ||
 		strings.Contains(text, "cannot load cluster")
 }
 
-// logDebug is for what go-redis says.
+// logDebug logs a message of go-redis.
 func logDebug(ctx context.Context, format string, args ...any) {
 	if slog.Default().Enabled(ctx, slog.LevelDebug) {
 		slog.DebugContext(ctx, "redis client", "message", fmt.Sprintf(format, args...))
 	}
 }
 
-// reroute has a cluster client look anew which node has which slot. By itself it
-// does so where a node sends it elsewhere, which one that is down does not, and never
-// for a connection that was taken out of the pool; else every ten seconds.
+// reroute has a cluster client read anew which node has which slot. By itself the client does so
+// when a node redirects it, and else every ten seconds: a node that is down, or a connection that
+// was taken out of the pool, changes nothing.
 func reroute(ctx context.Context, client redis.UniversalClient) {
 	if c, ok := client.(*redis.ClusterClient); ok {
 		c.ReloadState(ctx)

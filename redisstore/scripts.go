@@ -14,7 +14,7 @@ import (
 //go:embed lua
 var lua embed.FS
 
-// The scripts, each documented at the top of its file in lua.
+// The scripts. The top of each file in lua documents its script.
 var (
 	createScript  = newScript("create")
 	applyScript   = newScript("questions", "apply")
@@ -39,7 +39,7 @@ var (
 	upstreamEndScript   = newScript("upstream_end")
 )
 
-// The codes that begin a script's reply; see lua/common.lua.
+// The codes that begin the reply of a script; see lua/common.lua.
 const (
 	codeOK    = "ok"
 	codeRenew = "renew"
@@ -83,8 +83,8 @@ type processor interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
 
-// runOn runs a script by its hash, and by its text where Redis does not know it yet.
-// The reply is a list of strings that begins with a code; nil reads as "".
+// runOn runs a script by its hash, and by its text if Redis has yet to learn it. The reply is a
+// list of strings that begins with a code; nil reads as "".
 func (sc *script) runOn(ctx context.Context, p processor, keys []string, args *argv) ([]string, error) {
 	cmd := sc.toCommand(ctx, keys, args, false)
 	err := p.Process(ctx, cmd)
@@ -101,7 +101,7 @@ func (sc *script) runOn(ctx context.Context, p processor, keys []string, args *a
 	return cmd.Val(), nil
 }
 
-// toCommand is the script as a command: by its hash, or by its text.
+// toCommand makes the command that runs the script, by its hash or by its text.
 func (sc *script) toCommand(ctx context.Context, keys []string, args *argv, text bool) *redis.StringSliceCmd {
 	line := make([]any, 0, 3+len(keys)+len(args.list))
 	if text {
@@ -115,7 +115,7 @@ func (sc *script) toCommand(ctx context.Context, keys []string, args *argv, text
 	return redis.NewStringSliceCmd(ctx, append(line, args.list...)...)
 }
 
-// isUnknownScript reports whether Redis does not have the script of a hash.
+// isUnknownScript reports whether Redis lacks the script of a hash.
 func isUnknownScript(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }
 
 // argv builds a script's arguments.
@@ -152,7 +152,7 @@ func addList[S ~string](a *argv, values []S) {
 	}
 }
 
-// addBytes adds a list of byte strings, without copying them.
+// addBytes adds a list of byte strings. They are not copied.
 func addBytes[B ~[]byte](a *argv, values []B) {
 	a.list = append(a.list, len(values))
 	for _, v := range values {
@@ -163,14 +163,14 @@ func addBytes[B ~[]byte](a *argv, values []B) {
 // fields is a list of names and values for HSET.
 type fields struct{ list []any }
 
-// set adds a field unless it is empty: an absent field reads as "" as well.
+// set adds a field if it has a value: an absent field reads as "" as well.
 func (f *fields) set(name, value string) {
 	if value != "" {
 		f.list = append(f.list, name, value)
 	}
 }
 
-// setBytes is set without a copy of what may be large.
+// setBytes is set for values that may be large, which it does not copy.
 func (f *fields) setBytes(name string, value []byte) {
 	if len(value) > 0 {
 		f.list = append(f.list, name, value)

@@ -14,15 +14,15 @@ import (
 	"taskgate/shim"
 )
 
-// Search looks through sorted sets of tasks by creation, a page at a time, and reads the records of a page with one
-// round trip. Which sets those are follows from what is searched for: the lists of one owner, the list of unknown
-// outcomes, what replicas run, or all tasks, in 16 sets (256 in a cluster).
+// Search goes through sorted sets of tasks by creation, a page at a time, and reads the records of a page
+// with one round trip. The query decides which sets: the lists of one owner, the list of unknown outcomes,
+// the tasks that replicas run, or all tasks, in 16 sets (256 in a cluster).
 
 const (
-	// searchTime bounds one Search, and searchStep how many records it reads at once.
+	// searchTime bounds one Search, and searchStep the records that it reads at once.
 	searchTime = 400 * time.Millisecond
 	searchStep = 2000
-	// leastRead is how many entries are read of a set at least.
+	// leastRead is the least number of entries that are read of a set.
 	leastRead = 8
 )
 
@@ -31,8 +31,8 @@ type search struct {
 	s    Overview
 	q    shim.Query
 	keys []string
-	unit int64   // how many of the sets' scores are in a ms
-	held []entry // in place of keys: what replicas run, in order
+	unit int64   // how many units of the scores make a ms
+	held []entry // in place of keys: the tasks that replicas run, in order
 }
 
 // Search implements shim.Overview.
@@ -56,7 +56,6 @@ func (s Overview) Search(ctx context.Context, q shim.Query) (page []shim.Task, n
 	return page, next, err
 }
 
-// chooseSets chooses the sets.
 func (f *search) chooseSets(ctx context.Context) error {
 	running := len(f.q.Statuses) > 0 && !slices.ContainsFunc(f.q.Statuses, shim.Status.Final)
 	switch {
@@ -87,7 +86,7 @@ func (f *search) chooseSets(ctx context.Context) error {
 	return nil
 }
 
-// readRunning reads what replicas run, with when it was made.
+// readRunning reads the tasks that replicas run, with their creation times.
 func (f *search) readRunning(ctx context.Context, replicas []shim.Replica) error {
 	for _, r := range replicas {
 		for part := range shim.Parts {
@@ -111,16 +110,16 @@ func (f *search) readRunning(ctx context.Context, replicas []shim.Replica) error
 		if _, err := p.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) && !hasPrefix(err, wrongType) {
 			return err
 		}
-		for i := range some { // one that has ended meanwhile is left out when it is read
+		for i := range some { // a task that has ended meanwhile is left out when its record is read
 			some[i].created, _ = strconv.ParseInt(made[i].Val(), 10, 64)
 		}
 	}
 	slices.SortFunc(f.held, f.compareEntries)
-	f.held = slices.Compact(f.held) // one that was adopted meanwhile is in two sets
+	f.held = slices.Compact(f.held) // a task that was adopted meanwhile is in two sets
 	return nil
 }
 
-// compareEntries compares two entries by the order that is wanted.
+// compareEntries compares two entries in the order of the query.
 func (f *search) compareEntries(a, b entry) int {
 	n := cmp.Or(cmp.Compare(a.created, b.created), cmp.Compare(a.id, b.id))
 	if f.q.Oldest {
@@ -129,8 +128,8 @@ func (f *search) compareEntries(a, b entry) int {
 	return -n
 }
 
-// scoreBounds are the least and the greatest score that the query may let through. A task is on its list a little before it
-// is made.
+// scoreBounds returns the least and the greatest score that the query may let through. The entry on a list is
+// a little older than its task.
 func (f *search) scoreBounds() (least, most int64) {
 	least, most = 0, 1<<53 // what a score can hold exactly
 	early := int64(0)
@@ -155,7 +154,7 @@ func (f *search) firstPlace() entry {
 	return entry{created: most + 1}
 }
 
-// fillPage looks from a place on until the page is full, nothing is left, or it has taken too long.
+// fillPage reads from a place on until the page is full, the sets end, or searchTime is over.
 func (f *search) fillPage(ctx context.Context, at entry) (page []shim.Task, next string, err error) {
 	over := time.Now().Add(searchTime)
 	for step := max(f.q.Limit, leastRead); ; step = min(4*step, searchStep) {
@@ -163,7 +162,7 @@ func (f *search) fillPage(ctx context.Context, at entry) (page []shim.Task, next
 		if err != nil {
 			return nil, "", err
 		}
-		tasks, _, err := readRecords(ctx, f.s.Store, entries) // what is gone is Sweep's to forget
+		tasks, _, err := readRecords(ctx, f.s.Store, entries) // Sweep removes the entries of lost records
 		if err != nil {
 			return nil, "", err
 		}
@@ -208,7 +207,7 @@ func (f *search) nextEntries(ctx context.Context, at entry, n int) (found []entr
 	if err := f.readSets(ctx, parts, at, max(leastRead, 2*n/max(1, len(f.keys)))); err != nil {
 		return nil, false, err
 	}
-	// What comes behind the last entry of a set that has more may not be next.
+	// If a set has more entries, an unread one may come next behind the last one that was read.
 	var end *entry
 	for i := range parts {
 		p := &parts[i]
@@ -227,7 +226,7 @@ func (f *search) nextEntries(ctx context.Context, at entry, n int) (found []entr
 	return found, end != nil, nil
 }
 
-// part is what was read of one set: entries behind a place, in order.
+// part is the entries that were read of one set, behind a place, in order.
 type part struct {
 	key    string
 	offset int
@@ -235,8 +234,8 @@ type part struct {
 	more   bool
 }
 
-// readSets reads up to n entries of each set, with one round trip. Entries of the very time of the place are read again
-// and left out; a set that has no others among n is read on.
+// readSets reads up to n entries of each set, with one round trip. Entries with exactly the time of the place
+// are read again, and those up to the place are left out; if all n are left out, the set is read on.
 func (f *search) readSets(ctx context.Context, parts []part, at entry, n int) error {
 	least, most := f.scoreBounds()
 	if f.q.Oldest {

@@ -16,13 +16,12 @@ import (
 )
 
 const (
-	// sessionFresh is how long a state that was read is believed without looking
-	// again. A change elsewhere is heard of, so this only bounds how long a lost
-	// message goes unnoticed.
+	// sessionFresh is how long a state that was read is believed. Events tell of changes at other replicas,
+	// so this only bounds how long a lost event has an effect.
 	sessionFresh = 5 * time.Second
 	// sessionTick is how often the store is told which sessions are in use.
 	sessionTick = 5 * time.Second
-	// sessionName bounds what may be the id of a session: clients ask for any.
+	// sessionName bounds the id of a session, in bytes: clients may send any id.
 	sessionName = 256
 	// signalTime and signalMax bound the signals that wait to be read.
 	signalTime = time.Minute
@@ -31,10 +30,10 @@ const (
 
 // Sessions keeps the states of client sessions, for every replica over one Redis.
 //
-// A session is a hash that Redis lets expire when it has been idle. A sorted set of
-// all sessions says how many there are, and which may have ended, so that somebody
-// can be told; it is a hint, and the hash is the truth. What was read is kept for a
-// moment, and for as long as Redis is away: an outage ends no session.
+// A session is a hash that Redis lets expire when it has been idle. A sorted set of all sessions counts them,
+// and shows which may have ended, so that a replica can report the end. The set is a hint, and the hash is
+// the truth. A state that was read is cached for a moment, and for as long as Redis is away: an outage ends
+// no session.
 type Sessions struct {
 	store    *Store
 	max      int
@@ -46,13 +45,13 @@ type Sessions struct {
 	mu    sync.Mutex
 	known map[string]*knownSession
 	now   moment
-	// busy, ended and signal are those of Run.
+	// busy, ended and signal are the arguments of Run.
 	busy   func(string) bool
 	ended  func(string, []byte)
 	signal func(id, text, token string, at time.Time)
 }
 
-// moment counts what was heard of changes, and what was written here.
+// moment counts the changes that were heard of, and the writes of this replica.
 type moment struct{ heard, wrote int64 }
 
 // knownSession is a session that this replica has used.
@@ -61,16 +60,16 @@ type knownSession struct {
 	rev    int64
 	owner  string          // the digest of its name
 	wrote  int64           // the number of the last write here
-	read   time.Time       // when it was last known to be so; zero: look again
+	read   time.Time       // when it was last known to be current; zero: look again
 	used   time.Time       // when it was last asked for
-	kept   time.Time       // when its expiry, and that of its log, was last put off, and its signals were read
+	kept   time.Time       // when its expiry, and that of its log, was last renewed, and its signals were read
 	awaits bool            // the event of a signal that was read is on its way
-	told   map[string]bool // signals that were told here, as they are stored
+	told   map[string]bool // signals that this replica has handed on, as they are stored
 }
 
-// Sessions keeps at most limit sessions, each until it has been idle for the given time. A
-// new session beyond that is refused with a *shim.BusyError. The bound holds for all replicas
-// together, which should agree on it.
+// Sessions keeps at most limit sessions, each until it has been idle for the given time. A new session beyond
+// the limit is refused with a *shim.BusyError. The limit holds for all replicas together, which should have
+// the same.
 func (s *Store) Sessions(limit int, idle time.Duration) *Sessions {
 	c := &Sessions{
 		store: s, max: limit, idle: idle,
@@ -80,7 +79,7 @@ func (s *Store) Sessions(limit int, idle time.Duration) *Sessions {
 		ended:  func(string, []byte) {},
 		signal: func(string, string, string, time.Time) {},
 	}
-	told, _ := lru.New[string, int64](maxTold) // fails for a size that is not positive alone
+	told, _ := lru.New[string, int64](maxTold) // it fails only for a size below 1
 	c.sessionLogs = &sessionLogs{
 		store: s, told: told, heart: shim.NewHeart(s, shim.Replica(rand.Text()), 3*sessionTick, s.log), messages: logMessages, bytes: logBytes, afterEnd: logAfterEnd,
 		logTTL: 2 * c.ttl(), watches: map[string][]*stateWatch{},
@@ -88,14 +87,15 @@ func (s *Store) Sessions(limit int, idle time.Duration) *Sessions {
 	return c
 }
 
-// As has the replica with this heart keep the streams of sessions. They have a name of their own before.
+// As sets the heart of the replica that keeps the streams of sessions. Before, they have a replica name of
+// their own.
 func (c *Sessions) As(h *shim.Heart) *Sessions {
 	c.heart = h
 	return c
 }
 
-// PerOwner bounds the sessions of one owner, if n is not 0. One more is refused with a
-// *shim.BusyError. It may be called again.
+// PerOwner bounds the sessions of one owner; 0 means unbounded. A session beyond the bound is refused with a
+// *shim.BusyError. PerOwner may be called again.
 func (c *Sessions) PerOwner(n int) *Sessions {
 	c.perOwner.Store(int64(n))
 	return c
@@ -104,8 +104,8 @@ func (c *Sessions) PerOwner(n int) *Sessions {
 // ttl is how long Redis keeps a session from its last use.
 func (c *Sessions) ttl() time.Duration { return c.idle + c.store.opts.slack }
 
-// Get returns the state of a session and its revision; revision 0 says that there is
-// none. An error says that it cannot be known just now.
+// Get returns the state of a session and its revision; revision 0 means that there is none. It returns an
+// error if the store does not answer and no state is cached.
 func (c *Sessions) Get(ctx context.Context, id string) ([]byte, int64, error) {
 	if len(id) > sessionName {
 		return nil, 0, nil
@@ -123,8 +123,7 @@ func (c *Sessions) Get(ctx context.Context, id string) ([]byte, int64, error) {
 	return nil, 0, err
 }
 
-// readCached returns a state that was read a moment ago, or, where there is nothing
-// better, at any time, and notes the use.
+// readCached returns a cached state that is fresh, or of any age if anyAge is true, and notes the use.
 func (c *Sessions) readCached(id string, anyAge bool) ([]byte, int64, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,7 +138,7 @@ func (c *Sessions) readCached(id string, anyAge bool) ([]byte, int64, bool) {
 	return k.state, k.rev, true
 }
 
-// readState looks a session up. That puts off its expiry if it is used.
+// readState reads a session from the store. If use is true, that renews its expiry.
 func (c *Sessions) readState(ctx context.Context, id string, use bool) (state []byte, rev int64, err error) {
 	begun := c.moment()
 	ttl := time.Duration(0)
@@ -164,10 +163,10 @@ func (c *Sessions) moment() moment {
 	return c.now
 }
 
-// learnState keeps what was read or written, and wakes who watches the session if it is new. The store
-// is right, also where it has gone back to an older state; only what was asked of it before the
-// last write here may be older than that. What was heard since it was asked for may have been about it: then
-// it is kept, but not believed.
+// learnState keeps a state that was read or written, and wakes those who watch the session if the state is
+// new. The store is right, even after it has gone back to an older state. A read that began before the last
+// write of this replica may be older than that write and is dropped. If an event came since the read began,
+// it may have been about this session: the state is kept, and the next Get looks again.
 func (c *Sessions) learnState(id string, got stored, begun moment, used bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,14 +194,14 @@ func (c *Sessions) learnState(id string, got stored, begun moment, used bool) {
 	}
 }
 
-// noteEnded forgets a session that is gone, and tells that it has ended if it was known.
+// noteEnded forgets a session that is gone, and reports its end if it was known.
 func (c *Sessions) noteEnded(id string) {
 	if state, known := c.forgetSession(id); known {
 		c.onEnded()(id, state)
 	}
 }
 
-// doubtState makes the next Get look again.
+// doubtState makes the next Get ask the store.
 func (c *Sessions) doubtState(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -212,9 +211,8 @@ func (c *Sessions) doubtState(id string) {
 	}
 }
 
-// Make makes a session that counts towards the bounds of its owner, and returns its
-// revision; 0 if there is one with this id. An owner without a name is whoever is not
-// known by name: all of those together, and without a bound of their own.
+// Make makes a session that counts towards the bounds of its owner, and returns its revision; 0 if a session
+// has this id. The empty owner is all anonymous callers together, which PerOwner leaves unbounded.
 func (c *Sessions) Make(ctx context.Context, id, owner string, state []byte) (int64, error) {
 	if len(id) > sessionName {
 		return 0, nil
@@ -229,8 +227,8 @@ func (c *Sessions) Make(ctx context.Context, id, owner string, state []byte) (in
 	return c.putState(ctx, id, stored{state: state, owner: digest(owner)})
 }
 
-// Put stores the state where the revision still is rev, and returns the new one, which no
-// state has had before. It returns 0 and changes nothing if the revision has moved on, or there is no such session.
+// Put stores the state if the revision still is rev, and returns the new revision, which no earlier state has
+// had. It returns 0 and changes nothing if the revision has moved on, or if there is no such session.
 func (c *Sessions) Put(ctx context.Context, id string, rev int64, state []byte) (int64, error) {
 	if len(id) > sessionName || rev == 0 {
 		return 0, nil
@@ -238,13 +236,13 @@ func (c *Sessions) Put(ctx context.Context, id string, rev int64, state []byte) 
 	return c.putState(ctx, id, stored{state: state, rev: rev})
 }
 
-// putState stores a state in place of that with its revision.
+// putState stores a state in place of the one with its revision.
 func (c *Sessions) putState(ctx context.Context, id string, next stored) (int64, error) {
 	begun := c.moment()
 	rev, err := c.store.swapState(ctx, swap{
 		key: c.store.keys.session(id), id: id, stored: next, ttl: c.ttl(), channel: c.store.keys.sessionEvents(),
 	})
-	if rev == 0 { // on an error it may have been stored all the same
+	if rev == 0 { // after an error the state may still have been stored
 		c.doubtState(id)
 		return 0, err
 	}
@@ -259,23 +257,22 @@ func (c *Sessions) putState(ctx context.Context, id string, next stored) (int64,
 	return rev, nil
 }
 
-// stored is a state in the store.
 type stored struct {
 	state []byte
 	rev   int64
-	owner string // the digest of its name; "" where it is not about that
+	owner string // the digest of its name; "" in a change leaves it
 }
 
-// swap is a change of a state with a revision.
+// swap is a change of a state that is based on a revision.
 type swap struct {
 	key, id string
 	stored
 	ttl     time.Duration
-	channel string // where it is to be heard of; "" for nowhere
+	channel string // of the event of the change; "" for none
 }
 
-// swapState makes a change if the revision is still the one it is based on, and returns
-// the new one; 0 if it has moved on.
+// swapState makes a change if the revision is still the one that it is based on, and returns the new
+// revision; 0 if the revision has moved on.
 func (s *Store) swapState(ctx context.Context, w swap) (int64, error) {
 	a := &argv{}
 	a.add(w.id)
@@ -294,8 +291,7 @@ func (s *Store) swapState(ctx context.Context, w swap) (int64, error) {
 	return next, err
 }
 
-// fetchState reads a state and its revision, 0 if there is none. Its expiry is put off if
-// ttl is not 0.
+// fetchState reads a state and its revision, 0 if there is none. It renews the expiry if ttl is not 0.
 func (s *Store) fetchState(ctx context.Context, key string, ttl time.Duration) (got stored, err error) {
 	var newer error
 	err = s.doRepeated(ctx, "state", func(ctx context.Context) error {
@@ -320,7 +316,8 @@ func (s *Store) fetchState(ctx context.Context, key string, ttl time.Duration) (
 	return got, cmp.Or(err, newer)
 }
 
-// enterSets puts a new session among those that exist, or says which bound refuses it.
+// enterSets adds a new session to the sets of sessions, or returns a *shim.BusyError for the bound that
+// refuses it.
 func (c *Sessions) enterSets(ctx context.Context, id, owner string, most int) error {
 	a := &argv{}
 	a.add(id)
@@ -340,10 +337,10 @@ func (c *Sessions) enterSets(ctx context.Context, id, owner string, most int) er
 	})
 }
 
-// life is after how long without use a session has ended, as far as the sets know.
+// life is how long without use a session lives according to the sets.
 func (c *Sessions) life() time.Duration { return c.ttl() + 2*c.tick }
 
-// Delete ends a session. It is no error if there is none.
+// Delete ends a session. If there is none, Delete returns nil.
 func (c *Sessions) Delete(ctx context.Context, id string) error {
 	if len(id) > sessionName {
 		return nil
@@ -356,7 +353,7 @@ func (c *Sessions) Delete(ctx context.Context, id string) error {
 	if err := c.endSession(ctx, id); err != nil {
 		return err
 	}
-	c.doubtState(id) // whoever reads it now may have asked before
+	c.doubtState(id) // a read that is under way may have begun before
 	c.forgetSession(id)
 	return c.store.doRepeated(ctx, "session delete", func(ctx context.Context) error {
 		p := c.store.client.Pipeline()
@@ -379,7 +376,7 @@ func (c *Sessions) ownerOf(ctx context.Context, id string) (string, error) {
 	return got.owner, err
 }
 
-// endSession deletes what is stored of a session, and lets all replicas know.
+// endSession deletes the stored data of a session, and tells all replicas.
 func (c *Sessions) endSession(ctx context.Context, id string) error {
 	a := &argv{}
 	a.add(id, c.store.keys.sessionEvents())
@@ -389,7 +386,7 @@ func (c *Sessions) endSession(ctx context.Context, id string) error {
 	})
 }
 
-// forgetSession drops a session and tells nobody. It returns its state, and whether it was known.
+// forgetSession drops a session from the cache only. It returns its state, and whether it was known.
 func (c *Sessions) forgetSession(id string) (state []byte, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -407,12 +404,12 @@ func (c *Sessions) onEnded() func(string, []byte) {
 	return c.ended
 }
 
-// Signal sends a signal of one line to the replicas that know a session. It is not kept for long: they
-// hear it at once, or as soon as their connection to Redis is back, or else at their next
-// look. The token goes only to those who hear it at once: it is stored nowhere.
+// Signal sends a signal of one line to the replicas that know a session. They hear it at once, or when their
+// connection to Redis is back, or at their next look; the store keeps it for signalTime. The token reaches
+// only those who hear it at once, and is never stored.
 func (c *Sessions) Signal(ctx context.Context, id, text, token string) error {
 	a := &argv{}
-	a.add(id, rand.Text(), text, millis(signalTime)) // a name of its own: the same may be said again
+	a.add(id, rand.Text(), text, millis(signalTime)) // a name of its own: the same text may be sent again
 	a.addInt(signalMax)
 	a.add(c.store.keys.sessionEvents(), token)
 	return c.store.doRepeated(ctx, "session signal", func(ctx context.Context) error {

@@ -12,14 +12,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// sweepMax bounds how many sessions one look finds that may have ended.
+// sweepMax bounds how many sessions one sweep finds that may have ended.
 const sweepMax = 100
 
-// Run ends idle sessions until ctx ends. It asks busy for each whether this replica
-// still holds streams or calls of it, which keep a session from being idle, tells
-// ended of each that is gone other than by Delete here, with its latest state that is known
-// here, and signal of each signal that was sent for a session that is known here, with the
-// time of this replica at which it was.
+// Run ends idle sessions until ctx ends. It asks busy whether this replica still holds streams or calls of a
+// session, which keep the session in use. It calls ended for each session that is gone other than by Delete
+// here, with its latest state that this replica knows. It calls signal for each signal that was sent to a
+// session that this replica knows, with the time of sending by this replica's clock.
 func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended func(id string, state []byte), signal func(id, text, token string, at time.Time)) error {
 	c.mu.Lock()
 	c.busy, c.ended, c.signal = busy, ended, signal
@@ -31,7 +30,7 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 	defer t.Stop()
 	var kept []string
 	for {
-		// What fails for want of Redis is done at one of the next ticks.
+		// A later tick repeats what fails.
 		select {
 		case <-ctx.Done():
 			return nil
@@ -47,10 +46,10 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 	}
 }
 
-// listenForChanges looks again at what has changed elsewhere.
+// listenForChanges reads sessions again that have changed at other replicas.
 func (c *Sessions) listenForChanges(ctx context.Context) {
-	// Events of sessions wake it, and each reconnect. What is lost, Run finds: a signal within
-	// signalsCheck (30 s); and a state is believed for sessionFresh (5 s).
+	// Events of sessions wake it, and each reconnect. Run finds what is lost: a signal within signalsCheck
+	// (30 s); and a state is believed for sessionFresh (5 s).
 	for e, err := range c.store.hub.watchChannels(ctx, []string{c.store.keys.sessionEvents()}) {
 		if err != nil {
 			return // the store is closed
@@ -70,15 +69,15 @@ func (c *Sessions) listenForChanges(ctx context.Context) {
 	}
 }
 
-// knownSessions are the sessions that this replica knows.
+// knownSessions lists the sessions that this replica knows.
 func (c *Sessions) knownSessions() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Collect(maps.Keys(c.known))
 }
 
-// lookAgain reads a session that something was said about. If that was only a signal, the state
-// is not read again: clients cause signals as often as they like, and a state may be large.
+// lookAgain reads a session that an event was about. For a signal it reads the signals only: clients cause
+// signals as often as they like, and a state may be large.
 func (c *Sessions) lookAgain(ctx context.Context, id string, signal bool) {
 	c.mu.Lock()
 	_, known := c.known[id]
@@ -97,11 +96,10 @@ func (c *Sessions) lookAgain(ctx context.Context, id string, signal bool) {
 	c.lookAfter(ctx, []string{id}, false)
 }
 
-// tellSignals hands on the signals of a session that have not been told here, but for those whose event is on its way: they
-// come with their token then, or at the next tick without it. ahead is how far the
-// clock here is before that of the store, and as much more as the answer of the store took:
-// so no signal seems to be older than it is, and a cancellation of a request that had begun
-// is never taken for one of an earlier request.
+// tellSignals hands on those signals of a session that are new here. A signal whose event is on its way
+// waits: it comes with its token then, or at the next tick without it. ahead is how far the clock here is
+// before that of the store, plus the time that the answer of the store took. So a signal never seems older
+// than it is, and the cancellation of a request that has begun is never taken for that of an earlier request.
 func (c *Sessions) tellSignals(id string, signals []string, ahead time.Duration) {
 	var fresh []string
 	c.mu.Lock()
@@ -137,25 +135,25 @@ func signalTimeOf(signal string, ahead time.Duration) time.Time {
 	name, _, _ := strings.Cut(signal, " ")
 	_, ms, _ := strings.Cut(name, "@")
 	left, _ := strconv.ParseInt(ms, 10, 64)
-	at := time.UnixMilli(left + 1).Add(ahead) // the store leaves out what is less
+	at := time.UnixMilli(left + 1).Add(ahead) // the store drops fractions of a ms
 	if now := time.Now(); now.Before(at) {
 		return now
 	}
 	return at
 }
 
-// tellNew hands on signals that have come with their event: they were sent just now.
+// tellNew hands on signals that came with their event: they were sent just now.
 func (c *Sessions) tellNew(id string, signals []string) {
 	var fresh []string
 	c.mu.Lock()
 	if k := c.known[id]; k != nil {
 		if k.told == nil || len(k.told) > 2*signalMax {
-			k.told = make(map[string]bool) // of what is repeated then, each request knows that it is older
+			k.told = make(map[string]bool) // if one is then repeated, each request knows that it is older
 		}
 		for _, signal := range signals {
 			name, text, _ := strings.Cut(signal, " ")
 			name, _, _ = strings.Cut(name, signalToken)
-			if w := name + " " + text; !k.told[w] { // as it is in the list
+			if w := name + " " + text; !k.told[w] { // as the list has it
 				k.told[w], fresh = true, append(fresh, signal)
 			}
 		}
@@ -169,16 +167,16 @@ func (c *Sessions) tellNew(id string, signals []string) {
 	}
 }
 
-// signalsCheck is how often a session in use is looked at if nothing is heard of it. A signal
-// is there for twice as long.
+// signalsCheck is how often a session in use is looked at without an event. A signal is kept for twice as
+// long.
 const signalsCheck = signalTime / 2
 
-// lookAfter looks whether sessions are there, and at their signals: an event may be lost, and the read that it asks
-// for may fail. Of sessions in use it also puts off the expiry, and that of their logs, and has what ended streams
-// had leave these.
+// lookAfter checks whether sessions exist, and reads their signals: an event may be lost, and the read after
+// it may fail. For sessions in use it also renews the expiry, that of their logs included, and removes the
+// messages of ended streams from their logs. It reports false if the store fails.
 func (c *Sessions) lookAfter(ctx context.Context, ids []string, used bool) bool {
 	there, signals := make([]*redis.IntCmd, len(ids)), make([]*redis.StringSliceCmd, len(ids))
-	ends := make([]*redis.SliceCmd, len(ids)) // when the first stream of each ended, if one did
+	ends := make([]*redis.SliceCmd, len(ids)) // when the first stream of each ended, if any did
 	var now *redis.TimeCmd
 	err := c.store.doRepeated(ctx, "session check", func(ctx context.Context) error {
 		p := c.store.client.Pipeline()
@@ -215,11 +213,11 @@ func (c *Sessions) lookAfter(ctx context.Context, ids []string, used bool) bool 
 	return true
 }
 
-// noteKept notes that the expiry of a session in use was put off. ended is when the first stream in its log ended,
-// nil if none did.
+// noteKept notes that the expiry of a session in use was renewed. ended is when the first stream in its log
+// ended; nil if none did.
 func (c *Sessions) noteKept(ctx context.Context, id string, ended []any) {
 	if len(ended) > 0 && ended[0] != nil && ended[0] != "" {
-		_, _ = c.changeLog(ctx, id, "", "clear", nil, "") // or the next time
+		_, _ = c.changeLog(ctx, id, "", "clear", nil, "") // if it fails, the next look repeats it
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -228,8 +226,8 @@ func (c *Sessions) noteKept(ctx context.Context, id string, ended []any) {
 	}
 }
 
-// dueSessions are the sessions in use that are to be looked after by now. Those that have not been used for long are
-// forgotten.
+// dueSessions returns the sessions in use that need a look by now. It forgets those that have been unused for
+// long.
 func (c *Sessions) dueSessions() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -240,7 +238,7 @@ func (c *Sessions) dueSessions() []string {
 			k.used = now
 		}
 		switch {
-		case now.Sub(k.used) > 2*c.ttl()+10*c.tick: // nobody has said that it ended
+		case now.Sub(k.used) > 2*c.ttl()+10*c.tick: // their end was never heard of
 			delete(c.known, id)
 		case k.awaits, k.used.After(k.kept) && now.Sub(k.kept) >= min(signalsCheck-c.tick, c.idle/8, c.afterEnd/4):
 			ids = append(ids, id)
@@ -249,8 +247,8 @@ func (c *Sessions) dueSessions() []string {
 	return ids
 }
 
-// ownersOf are sessions that are known here, each with the number of the key of its owner's set. These keys follow
-// that of the set of all.
+// ownersOf returns the sessions that are known here, each with the number of the key of its owner's set.
+// These keys follow that of the set of all.
 func (c *Sessions) ownersOf(ids []string) (keys, used []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -270,9 +268,9 @@ func (c *Sessions) ownersOf(ids []string) (keys, used []string) {
 	return keys, used
 }
 
-// sweepSets tells the set of all sessions which are in use, and takes out of it those that
-// have expired. It returns those that look expired and are not. Whoever takes one out
-// tells that it has ended: once, if nobody knows the session any more.
+// sweepSets notes the sessions in use in the set of all sessions, and takes the expired ones out. It returns
+// those that look expired and still exist. The replica that takes a session out reports its end, so that it
+// is reported even if every replica has forgotten the session.
 func (c *Sessions) sweepSets(ctx context.Context, ids, kept []string) []string {
 	keys, used := c.ownersOf(ids)
 	a := &argv{}
@@ -304,10 +302,10 @@ func (c *Sessions) sweepSets(ctx context.Context, ids, kept []string) []string {
 	return kept
 }
 
-// removeExpired takes a session out of the set if its hash is gone, and reports whether its end is
-// to be told here: the session was known here, or nobody else has taken it out. It does so
-// last, so that whatever fails before is done by the next sweep. From the beginning the
-// session counts as unknown here: who hears of its end as well does not tell it again.
+// removeExpired takes a session out of the set if its hash is gone. It reports whether its end is to be
+// reported here: this replica knew the session, or is the one that took it out. Taking it out comes last, so
+// that the next sweep repeats whatever fails before. The session is forgotten here first, so that the event
+// of its end is not reported again.
 func (c *Sessions) removeExpired(ctx context.Context, id string) (gone bool, state []byte, err error) {
 	err = c.store.doRepeated(ctx, "session expired", func(ctx context.Context) error {
 		n, err := c.store.client.Exists(ctx, c.store.keys.session(id)).Result()
@@ -317,13 +315,13 @@ func (c *Sessions) removeExpired(ctx context.Context, id string) (gone bool, sta
 		if last, known := c.forgetSession(id); known {
 			gone, state = true, last
 		}
-		if err := c.endSession(ctx, id); err != nil { // its log, and what else is left
+		if err := c.endSession(ctx, id); err != nil { // its log and its signals
 			return err
 		}
 		if err := c.store.client.Publish(ctx, c.store.keys.sessionEvents(), id+" 0").Err(); err != nil {
 			return err
 		}
-		// It leaves the set of its owner by itself: nobody knows who that was.
+		// The entry in its owner's set expires by itself: the owner is unknown by now.
 		removed, err := c.store.client.ZRem(ctx, c.store.keys.sessions(), id).Result()
 		gone = gone || removed > 0
 		return err

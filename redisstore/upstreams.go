@@ -9,37 +9,38 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// upstreamTTL is how long an upstream session is remembered that nobody has looked
-// at: no client session is expected to be used for so long without.
+// upstreamTTL is how long an unused upstream session is remembered. Client sessions that live so
+// long use it sooner.
 const upstreamTTL = 7 * 24 * time.Hour
 
-// UpstreamSessions keeps what replicas share of the sessions with one upstream, each
-// under the id of the client session it belongs to.
+// UpstreamSessions keeps the state that replicas share of the sessions with one upstream, each
+// under the id of its client session.
 type UpstreamSessions struct {
 	store *Store
 	name  string
 }
 
-// UpstreamSessions are those with the upstream of this name.
+// UpstreamSessions returns those with the upstream of this name.
 func (s *Store) UpstreamSessions(name string) *UpstreamSessions {
 	return &UpstreamSessions{store: s, name: name}
 }
 
-// Load returns the state under a key and its revision; 0 says there is none. It counts as a use.
+// Load returns the state under a key and its revision; revision 0 means that there is none. It
+// counts as a use.
 func (u *UpstreamSessions) Load(ctx context.Context, key string) ([]byte, int64, error) {
 	got, err := u.store.fetchState(ctx, u.key(key), upstreamTTL)
 	return got.state, got.rev, err
 }
 
-// Swap stores a state where the revision still is rev, and returns the new one; 0 if
-// it has moved on. With rev 0 there must be none yet.
+// Swap stores a state if the revision still is rev, and returns the new revision; 0 if it has moved
+// on. With rev 0 it stores the first state.
 func (u *UpstreamSessions) Swap(ctx context.Context, key string, rev int64, state []byte) (int64, error) {
 	return u.store.swapState(ctx, swap{key: u.key(key), id: key, stored: stored{state: state, rev: rev}, ttl: upstreamTTL})
 }
 
-// End removes the state of a session that no replica has used for so long, and returns it; nil
-// if there is none. A repeat after a lost reply finds nothing: the session is then left for the
-// server to end.
+// End removes and returns the state of a session that has been unused on all replicas for idle; nil
+// if there is none. A repeat after a lost reply finds none: the server then ends the session by
+// itself.
 func (u *UpstreamSessions) End(ctx context.Context, key string, idle time.Duration) (state []byte, err error) {
 	a := &argv{}
 	a.add(millis(upstreamTTL), millis(idle))
@@ -55,14 +56,15 @@ func (u *UpstreamSessions) End(ctx context.Context, key string, idle time.Durati
 
 func (u *UpstreamSessions) key(key string) string { return u.store.keys.upstream(u.name, key) }
 
-// Tell passes a message of one line to all who Hear. It is stored nowhere.
+// Tell passes a message of one line to all replicas that Hear. The message is not stored.
 func (u *UpstreamSessions) Tell(ctx context.Context, key string, message []byte) error {
 	publish := redis.NewIntCmd(ctx, "publish", u.store.keys.told(u.name), fmt.Sprintf("%s %d %s%s", key, signalSent, withToken, message))
-	publish.SetFirstKeyPos(1) // in a cluster always at the same node, else they come in any order
+	publish.SetFirstKeyPos(1) // in a cluster always at the same node, which keeps the order
 	return u.store.client.Process(ctx, publish)
 }
 
-// Hear calls hear for each message until ctx ends. What comes faster than hear takes it is lost.
+// Hear calls hear for each message until ctx ends. Messages that come faster than hear takes them
+// are lost.
 func (u *UpstreamSessions) Hear(ctx context.Context, hear func(key string, message []byte)) {
 	for e, err := range u.store.hub.watchChannels(ctx, []string{u.store.keys.told(u.name)}) {
 		if err != nil {

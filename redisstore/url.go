@@ -15,7 +15,7 @@ import (
 	"taskgate/internal/storeurl"
 )
 
-// target is where a URL leads.
+// target is the Redis that a URL names.
 type target struct {
 	addrs    []string
 	cluster  bool
@@ -24,8 +24,7 @@ type target struct {
 	sentinel [2]string // user and password at the sentinels
 }
 
-// parseURL reads the URL of a store. Its errors never contain the URL, which may
-// contain a password.
+// parseURL reads the URL of a store. Its errors leave out the URL, which may contain a password.
 func parseURL(raw string) (target, error) {
 	u, err := storeurl.Parse(raw)
 	if err != nil {
@@ -53,7 +52,7 @@ func sentinelQuery(query string) (rest string, creds [2]string, err error) {
 	return q.Encode(), creds, nil
 }
 
-// baseOptions has go-redis read what it knows of a URL.
+// baseOptions has go-redis read the parts of a URL that it knows.
 func baseOptions(plain string) (*redis.Options, error) {
 	o, err := redis.ParseURL(plain)
 	var bad *url.Error
@@ -68,12 +67,11 @@ func baseOptions(plain string) (*redis.Options, error) {
 
 var quietOnce sync.Once
 
-// newClient makes the go-redis client for a target. It does not repeat a command that
-// may have reached Redis (libraries of this size tend to): repeating is for do in
-// retry.go, which knows that it is harmless. MaxRetries says so to a client of one
-// server, also behind Sentinel. A cluster client heeds it at each node only, and
-// repeats by itself within MaxRedirects, which it needs to follow a slot to another
-// node: once keeps it from that.
+// newClient makes the go-redis client for a target. The client sends each command once: doRepeated,
+// in redisstore.go, repeats operations, and knows that this is harmless. For a client of one
+// server, also behind Sentinel, MaxRetries ensures that. A cluster client heeds MaxRetries at each
+// node only, and repeats by itself within MaxRedirects, which it needs to follow a slot to another
+// node: the hook once prevents those repeats.
 func (t target) newClient(opts Options) redis.UniversalClient {
 	quietOnce.Do(func() { redis.SetLogger(debugLogger{}) })
 	b := t.base
@@ -89,10 +87,10 @@ func (t target) newClient(opts Options) redis.UniversalClient {
 		Username: b.Username, Password: b.Password, TLSConfig: secure,
 		SentinelUsername: t.sentinel[0], SentinelPassword: t.sentinel[1],
 		ClientName: b.ClientName, Dialer: opts.Dialer,
-		// Nothing here needs RESP3, and proxies and forks know RESP2 best.
+		// RESP2 has everything that is needed here, and proxies and forks know it best.
 		Protocol:              cmp.Or(b.Protocol, 2),
 		MaxRetries:            -1,
-		MaxRedirects:          2, // to where a slot is, and from there to where it goes
+		MaxRedirects:          2, // to the node of a slot, and from there to the node that the slot moves to
 		DialTimeout:           cmp.Or(opts.DialTimeout, b.DialTimeout, 5*time.Second),
 		DialerRetries:         1,
 		ReadTimeout:           cmp.Or(opts.ReadTimeout, b.ReadTimeout, 10*time.Second),
@@ -112,9 +110,9 @@ func (t target) newClient(opts Options) redis.UniversalClient {
 	return c
 }
 
-// once has a cluster client send each command once, wherever redirections lead, but
-// for what was not executed: a pipeline for which it gets no connection it tries twice
-// more, and a node that has become a replica it leaves by itself.
+// once has a cluster client send each command once, across all redirections. The client repeats
+// only what was certainly not executed: it tries a pipeline without a connection twice more, and
+// moves on from a node that has become a replica.
 type once struct{}
 
 // DialHook implements redis.Hook.
@@ -136,17 +134,16 @@ func (once) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPip
 	}
 }
 
-// notRepeated is a command that go-redis does not send again.
+// notRepeated is a command that go-redis sends once.
 type notRepeated struct{ redis.Cmder }
 
 // NoRetry implements redis.Cmder.
 func (notRepeated) NoRetry() bool { return true }
 
-// debugLogger keeps what go-redis has to say, which is about single connections,
-// out of the log unless somebody debugs.
+// debugLogger logs the messages of go-redis, which are about single connections, at level debug.
 type debugLogger struct{}
 
-// Printf is what go-redis wants of a logger.
+// Printf implements the logger of go-redis.
 func (debugLogger) Printf(ctx context.Context, format string, args ...any) {
 	logDebug(ctx, format, args...)
 }

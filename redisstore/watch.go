@@ -13,19 +13,18 @@ import (
 	"taskgate/shim"
 )
 
-// watcher is one Watch. What it has not yet yielded is one event per task, of bounded
-// size, so it takes no more room the slower its caller is. All fields but wake belong to
-// hub.mu.
+// watcher is one Watch. It keeps one event of bounded size per task for its caller, so a slow caller takes no
+// more room. All fields but wake belong to hub.mu.
 type watcher struct {
 	wake    chan struct{} // there is something to yield
-	missing int           // channels that are not subscribed now
+	missing int           // channels that are unsubscribed now
 	sync    bool          // a Synced is due
 	begun   bool          // the first Synced was due
 	pending map[shim.ID]shim.Event
-	goodbye bool // one is to be yielded
+	goodbye bool // a goodbye is to be yielded
 }
 
-// noteEvent takes an event: a goodbye, or what a task has reached.
+// noteEvent takes an event: a goodbye, or the new version of a task.
 func (w *watcher) noteEvent(e shim.Event) {
 	if e.Goodbye {
 		w.goodbye = true
@@ -44,15 +43,15 @@ func (w *watcher) noteEvent(e shim.Event) {
 	w.pending[e.ID] = e
 }
 
-// noteSynced notes that everything watched is subscribed. What was pending is covered
-// by reading everything again.
+// noteSynced notes that everything watched is subscribed. The caller then reads everything again, which
+// covers the pending events.
 func (w *watcher) noteSynced() {
 	w.sync, w.begun, w.goodbye = true, true, false
 	clear(w.pending)
 	work.Signal(w.wake)
 }
 
-// watchChannels yields what happens on channels. It runs in its caller's goroutine.
+// watchChannels yields the events of channels. It runs in its caller's goroutine.
 func (h *hub) watchChannels(ctx context.Context, channels []string) iter.Seq2[shim.Event, error] {
 	return func(yield func(shim.Event, error) bool) {
 		w := h.joinTopics(channels)
@@ -68,8 +67,8 @@ func (h *hub) watchChannels(ctx context.Context, channels []string) iter.Seq2[sh
 				yield(shim.Event{}, err)
 				return
 			}
-			// The reader of the subscription wakes it, also after each reconnect. A message may be lost: the
-			// callers look by themselves.
+			// The reader of the subscription wakes it, also after each reconnect. A message may be lost, so
+			// callers also look by themselves.
 			select {
 			case <-ctx.Done():
 				return
@@ -90,7 +89,7 @@ func (h *hub) joinTopics(channels []string) *watcher {
 			h.topics[c] = t
 		}
 		t.watchers = append(t.watchers, w)
-		if !t.on || t.busy { // busy and on: it is being left at this moment
+		if !t.on || t.busy { // busy and on: the hub is leaving it at this moment
 			w.missing++
 			h.dirty[c] = struct{}{}
 		}
@@ -104,7 +103,7 @@ func (h *hub) joinTopics(channels []string) *watcher {
 	return w
 }
 
-// leaveTopics removes a watcher. The writer unsubscribes what nobody watches any more.
+// leaveTopics removes a watcher. The writer then unsubscribes the channels without a watcher.
 func (h *hub) leaveTopics(w *watcher, channels []string) {
 	h.mu.Lock()
 	for _, c := range channels {
@@ -141,8 +140,8 @@ func (h *hub) takeEvents(w *watcher) ([]shim.Event, error) {
 	return events, nil
 }
 
-// resyncAll makes all watchers read again, after Redis has lost data. The subscription itself
-// may still be up.
+// resyncAll makes all watchers read again, after Redis has lost data. The subscription itself may still be
+// up.
 func (h *hub) resyncAll() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -155,7 +154,7 @@ func (h *hub) resyncAll() {
 	}
 }
 
-// noteConfirmed notes that a channel is subscribed, or no longer.
+// noteConfirmed notes that a channel is subscribed, or unsubscribed.
 func (h *hub) noteConfirmed(channel string, on bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -183,7 +182,7 @@ func (h *hub) noteConfirmed(channel string, on bool) {
 	}
 }
 
-// noteMessage notes an event with everybody who watches the channel.
+// noteMessage notes an event for each watcher of the channel.
 func (h *hub) noteMessage(channel, payload string) {
 	e := parseEvent(payload)
 	e.Goodbye = channel == h.goodbyes
@@ -216,7 +215,7 @@ func (h *hub) noteLost() {
 			delete(h.topics, c)
 			continue
 		}
-		// Who joined while the topic was being left counts it as missing already.
+		// A watcher that joined while the hub left the topic has counted it as missing already.
 		if t.on && !t.busy {
 			for _, w := range t.watchers {
 				w.missing++
@@ -227,19 +226,18 @@ func (h *hub) noteLost() {
 	}
 }
 
-// maxShown is how many bytes of pieces an event may carry. A message goes to every node
-// of a cluster and into the buffer of every subscriber, so what is larger is better read
-// by those who want it.
+// maxShown is how many bytes of pieces an event may carry. A message goes to every node of a cluster and into
+// the buffer of every subscriber, so readers fetch larger pieces from the store.
 const maxShown = 2 << 10
 
 // withToken begins the token that follows in an event for a runner (apply.lua).
 const withToken = "token "
 
-// signalSent is the revision in the event of a signal: the state of the session is as it was.
+// signalSent is the revision in the event of a signal: the state of the session is unchanged.
 const signalSent = -1
 
 const (
-	// signalsEnd ends each but the last of several signals in one event.
+	// signalsEnd ends each of several signals in one event but the last.
 	signalsEnd = "\n"
 	// signalsJoined bounds them in bytes. A token has up to 16 KiB, and grows by half when it is sealed.
 	signalsJoined = 64 << 10
@@ -247,8 +245,8 @@ const (
 	signalToken = "#"
 )
 
-// joinSignals are the signals of two events of a session, or "" where they are too many, or are not known: then
-// the list of signals is read.
+// joinSignals returns the signals of two events of a session. It returns "" if they are too many or unknown;
+// then the list of signals is read.
 func joinSignals(a, b shim.Event) string {
 	switch {
 	case a.Version != signalSent && a.Token == "":
@@ -261,8 +259,8 @@ func joinSignals(a, b shim.Event) string {
 	return a.Token + signalsEnd + b.Token
 }
 
-// parseEvent reads "id version", which may be followed by a token, or by the batches that were appended:
-// how many come before them, and each as "length:bytes" (append.lua).
+// parseEvent reads "id version", which may be followed by a token, or by the batches that were appended: how
+// many come before them, and each as "length:bytes" (append.lua).
 func parseEvent(payload string) shim.Event {
 	id, rest, _ := strings.Cut(payload, " ")
 	version, rest, _ := strings.Cut(rest, " ")
@@ -276,7 +274,7 @@ func parseEvent(payload string) shim.Event {
 	return e
 }
 
-// parseAdded reads pieces, all or none of them.
+// parseAdded reads pieces, either all of them or none.
 func parseAdded(text string) (a shim.Added, ok bool) {
 	at, rest, _ := strings.Cut(text, " ")
 	var err error

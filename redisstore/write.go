@@ -15,7 +15,7 @@ import (
 	"taskgate/shim"
 )
 
-// open are the statuses of a task that has not ended, as scripts want them.
+// open has the statuses of a task that has not ended, as scripts want them.
 var open = spellStatuses(shim.Open())
 
 // spellStatuses spells statuses so that a script finds one by its surrounding spaces.
@@ -38,8 +38,7 @@ func (s *Store) Create(ctx context.Context, t shim.Task, begin ...shim.Batch) (s
 	args := createArgs(s.keys.events(t.ID), ms(s.opts.slack), t, begin)
 	var task shim.Task
 	err := s.doRepeated(ctx, "create", func(ctx context.Context) error {
-		// The list first: a task that no list shows is worse than an entry that
-		// leads nowhere.
+		// The list comes first: a task that no list shows is worse than an entry without a task.
 		if err := s.listTask(ctx, t); err != nil {
 			return err
 		}
@@ -56,7 +55,7 @@ func (s *Store) Create(ctx context.Context, t shim.Task, begin ...shim.Batch) (s
 	return task, err
 }
 
-// createArgs are the arguments of create.lua.
+// createArgs makes the arguments of create.lua.
 func createArgs(events string, slack int64, t shim.Task, begin []shim.Batch) *argv {
 	a := &argv{}
 	a.add(string(t.ID), t.Op, events, string(t.Lease.Replica))
@@ -70,7 +69,7 @@ func createArgs(events string, slack int64, t shim.Task, begin []shim.Batch) *ar
 	return a
 }
 
-// addBatches adds the list of the contents of batches.
+// addBatches adds the contents of batches as a list.
 func addBatches(a *argv, batches []shim.Batch) {
 	var contents []json.RawMessage
 	for _, b := range batches {
@@ -99,9 +98,9 @@ func (s *Store) Apply(ctx context.Context, id shim.ID, lease *shim.Lease, c shim
 	return task, err
 }
 
-// applyOnce runs apply.lua. Who holds no lease does not know who runs the task, but
-// the script must be told, because it may only touch keys that are named: so that
-// is read first, and if it is no longer so the script says who it is now.
+// applyOnce runs apply.lua. A script may touch only keys that the caller names, and one of them has
+// the runner in it. A caller without a lease reads the runner first; if the runner has changed by
+// then, the script returns the new one, and applyOnce tries again.
 func (s *Store) applyOnce(ctx context.Context, id shim.ID, lease *shim.Lease, c shim.Change) ([]string, error) {
 	if lease != nil {
 		args := applyArgs(s.keys.events(id), "", ms(s.opts.slack), id, *lease, lease.String(), c)
@@ -174,7 +173,7 @@ func (s *Store) readApplied(ctx context.Context, id shim.ID, c shim.Change, v []
 	return task, nil
 }
 
-// applyArgs are the arguments of apply.lua.
+// applyArgs makes the arguments of apply.lua.
 func applyArgs(events, inbox string, slack int64, id shim.ID, runner shim.Lease, lease string, c shim.Change) *argv {
 	a := &argv{list: make([]any, 0, 32)}
 	a.add(string(id), string(runner.Replica), lease, c.Op, events, inbox)
@@ -205,7 +204,7 @@ func applyArgs(events, inbox string, slack int64, id shim.ID, runner shim.Lease,
 	return a
 }
 
-// changedFields are what a change replaces whatever was there.
+// changedFields lists the fields that a change replaces regardless of their old value.
 func changedFields(c shim.Change) fields {
 	var f fields
 	if c.StatusMessage != nil {
@@ -224,7 +223,7 @@ func changedFields(c shim.Change) fields {
 	return f
 }
 
-// optional is a value or nothing.
+// optional returns value, or "" if have is false.
 func optional(have bool, value string) string {
 	if have {
 		return value
@@ -253,14 +252,14 @@ func (s *Store) Append(ctx context.Context, id shim.ID, lease shim.Lease, at shi
 	})
 }
 
-// appendErrors are the refusals of append.lua.
+// appendErrors has the refusals of append.lua.
 var appendErrors = map[string]error{
 	codeNone: shim.ErrNotFound, codeFinal: shim.ErrFinal, codeLost: shim.ErrLeaseLost, codeGap: shim.ErrPosition,
 }
 
-// runScript runs a script. What must survive the loss of a master is durable: it has
-// then reached WaitReplicas replicas, or the error is ErrNotReplicated. WAIT counts
-// for the connection it comes on, so both go over one, to the master of the slot.
+// runScript runs a script. A durable write has reached WaitReplicas replicas when runScript
+// returns, or the error is ErrNotReplicated. WAIT counts the writes of its own connection, so both
+// go over one connection, to the master of the slot.
 func (s *Store) runScript(ctx context.Context, sc *script, keys []string, args *argv, durable bool) ([]string, error) {
 	if !durable || s.opts.WaitReplicas == 0 {
 		return sc.runOn(ctx, s.client, keys, args)
@@ -272,14 +271,14 @@ func (s *Store) runScript(ctx context.Context, sc *script, keys []string, args *
 	defer conn.Close()
 	v, err := sc.runOn(ctx, conn, keys, args)
 	if err == nil && (v[0] == codeAgain || v[0] == codeFinal) {
-		// Written before, maybe by another replica. From Redis 7.2 on WAIT waits
-		// only for what its own connection has written, so something has to be.
+		// The change was written before, maybe by another replica. From Redis 7.2 on, WAIT waits
+		// only for the writes of its own connection, so this one writes something.
 		_, err = touchScript.runOn(ctx, conn, keys[:1], &argv{})
 	}
 	if err != nil {
 		return nil, err
 	}
-	// Redis wakes it, after WaitTimeout at the latest; the write is repeated then.
+	// Redis wakes it, after WaitTimeout at the latest; then the write is repeated.
 	n, err := conn.Wait(ctx, s.opts.WaitReplicas, s.opts.WaitTimeout).Result()
 	if err == nil && n < int64(s.opts.WaitReplicas) {
 		err = ErrNotReplicated

@@ -14,19 +14,19 @@ import (
 	"taskgate/internal/durable"
 )
 
-// folder is where the files are. A test has one that loses what was not synced.
+// folder is where the files are. The folder of a test loses what was not synced.
 type folder interface {
 	// Names lists the files.
 	Names() ([]string, error)
-	// Open opens a file, or makes it where create says so.
+	// Open opens a file, or makes it if create is true.
 	Open(name string, create bool) (file, error)
 	// Remove removes a file.
 	Remove(name string) error
-	// Sync makes durable which files there are.
+	// Sync makes durable which files exist.
 	Sync() error
 }
 
-// file is one that is open.
+// file is an open file.
 type file interface {
 	io.ReaderAt
 	io.WriterAt
@@ -37,7 +37,7 @@ type file interface {
 	Sync() error
 }
 
-// disk is a folder of the file system, which this process has for itself.
+// disk is a folder of the file system that this process has for itself.
 type disk struct {
 	path string
 	lock *flock.Flock
@@ -46,7 +46,7 @@ type disk struct {
 // InUseError says that another process has the folder.
 type InUseError struct {
 	Path    string
-	Process string // its id, "" if that is unknown
+	Process string // its id; "" if that is unknown
 }
 
 // Error implements error.
@@ -54,8 +54,8 @@ func (e *InUseError) Error() string {
 	return fmt.Sprintf("%s is in use by process %s: end that one, or give this one a folder of its own (store: file:DIRECTORY)", e.Path, cmp.Or(e.Process, "(unknown)"))
 }
 
-// openDisk makes the folder if need be, and takes it for this process. The lock goes with
-// the process, however that ends.
+// openDisk makes the folder if need be, and locks it for this process. The lock ends with the
+// process in any case.
 func openDisk(path string) (*disk, error) {
 	if err := durable.MakeFolder(path); err != nil {
 		return nil, err
@@ -65,10 +65,10 @@ func openDisk(path string) (*disk, error) {
 	case err != nil:
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	case !held:
-		holder, _ := os.ReadFile(filepath.Join(path, process)) // the error says so
+		holder, _ := os.ReadFile(filepath.Join(path, process)) // the error names the process
 		return nil, &InUseError{Path: path, Process: strings.TrimSpace(string(holder))}
 	}
-	// It is there for the error of others alone: a full disk can still be read.
+	// The file only serves that error. A failed write is ignored: a full disk can still be read.
 	_ = os.WriteFile(filepath.Join(path, process), []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600)
 	return &disk{path: path, lock: lock}, nil
 }

@@ -11,17 +11,17 @@ import (
 	"strings"
 )
 
-// A file begins with a line that names the format, a random salt, and the CRC-32C of both.
-// Records follow:
+// A file begins with a line that names the format, a random salt, and the CRC-32C of both. Records
+// follow:
 //
 //	mark      4 bytes, always the same
 //	length    4 bytes, of the payload
 //	checksum  4 bytes, CRC-32C of salt, length and payload
 //	payload   entries, each preceded by its length as a varint
 //
-// A record is what one sync made durable: all of it is there after a crash, or none. A
-// record without entries says that the files before this one are not needed any more. The
-// salt keeps a payload from looking like a record.
+// One sync makes one record durable: after a crash all of it is there, or none. A record without
+// entries says that the files before this one may go. The salt keeps a payload from looking like a
+// record.
 const (
 	format     = 1
 	firstLine  = "taskgate journal "
@@ -35,21 +35,21 @@ var (
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
 )
 
-// newHeader makes what a file begins with.
+// newHeader makes the header of a file.
 func newHeader() []byte {
 	header := fmt.Appendf(nil, "%s%d\n", firstLine, format)
 	header = append(header, make([]byte, saltSize)...)
-	_, _ = rand.Read(header[len(header)-saltSize:]) // never fails
+	_, _ = rand.Read(header[len(header)-saltSize:]) // it always succeeds
 	return binary.BigEndian.AppendUint32(header, crc32.Checksum(header, castagnoli))
 }
 
 // errNewer says that a later version has written a file.
 var errNewer = errors.New("written by a newer taskgate")
 
-// errHeader says that a file does not begin as one of these does.
+// errHeader says that a file lacks the header of a journal.
 var errHeader = errors.New("it does not begin as a journal")
 
-// parseHeader reads it from the beginning of a file, and returns the salt.
+// parseHeader reads the header from the beginning of a file, and returns the salt.
 func parseHeader(header []byte) (salt []byte, err error) {
 	line, rest, _ := bytes.Cut(header, []byte{'\n'})
 	number, named := strings.CutPrefix(string(line), firstLine)
@@ -73,7 +73,6 @@ func appendRecord(to, salt, payload []byte) []byte {
 	return append(to, payload...)
 }
 
-// checksum is that of a record.
 func checksum(salt, payload []byte) uint32 {
 	var length [4]byte
 	binary.BigEndian.PutUint32(length[:], uint32(len(payload)))
@@ -82,7 +81,8 @@ func checksum(salt, payload []byte) uint32 {
 	return crc32.Update(sum, castagnoli, payload)
 }
 
-// firstRecord is the payload of the record that data begins with. It is whole, or ok is false.
+// firstRecord returns the payload of the record that data begins with; ok is false if that record
+// is not whole.
 func firstRecord(data, salt []byte) (payload []byte, ok bool) {
 	if len(data) < recordSize || !bytes.HasPrefix(data, recordMark) {
 		return nil, false
@@ -95,8 +95,8 @@ func firstRecord(data, salt []byte) (payload []byte, ok bool) {
 	return payload, binary.BigEndian.Uint32(data[8:]) == checksum(salt, payload)
 }
 
-// holdsRecord reports whether a whole record is anywhere in data. Then what is broken before
-// it is no write that a crash has cut short: nothing is written after one.
+// holdsRecord reports whether a whole record is anywhere in data. If so, the broken bytes before it
+// are damage: after a write that a crash has cut short, nothing is written.
 func holdsRecord(data, salt []byte) bool {
 	for {
 		i := bytes.Index(data, recordMark)

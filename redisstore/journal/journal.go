@@ -1,13 +1,12 @@
-// Package journal makes durable what it is given, in order, and gives it back at the next
-// start. It knows entries of bytes, and the keys that they are about, and not what they mean.
+// Package journal makes entries durable, in order, and gives them back at the next start. An entry is bytes
+// about some keys; the package knows nothing of their meaning.
 //
-// Whoever adds entries goes on at once, and waits for the keys that an answer is about (Wait).
-// One goroutine writes whatever has come meanwhile as one record, syncs it, and lets all go on
-// who wait for it: so one sync serves many. If a write fails it is repeated until it succeeds,
-// and Err says why nothing new should be begun.
+// Add returns at once, and Wait waits for the keys that an answer is about. One goroutine writes the entries
+// that have come meanwhile as one record, syncs it, and wakes all who wait for it: so one sync serves many. A
+// write that fails is repeated until it succeeds; until then Err says why no new work should begin.
 //
-// The files grow until what they hold is mostly outdated (Due). Then their user writes what is
-// left of it to a next one, between what goes on (Begin, Switch, End).
+// The files grow until most of their content is outdated (Due). Then the user of the package writes what
+// still counts to a new file, while other work goes on (Begin, Switch, End).
 package journal
 
 import (
@@ -28,14 +27,14 @@ import (
 type Options struct {
 	// Logger hears of writes that fail; slog.Default() if nil.
 	Logger *slog.Logger
-	// Floor is how many bytes may be outdated before a rewrite is due, however little is
-	// left of them; 32 MiB if zero.
+	// Floor is how many bytes may be outdated before a rewrite is due, however few bytes still count; 32 MiB
+	// if zero.
 	Floor int64
 	// RetryAfter is the pause before a failed write is repeated; 1s if zero.
 	RetryAfter time.Duration
-	// SlowAfter is how long a write may take before nothing new should be begun; 2s if zero.
+	// SlowAfter is how long a write may take before no new work should begin; 2s if zero.
 	SlowAfter time.Duration
-	// BeforeWrite is called before each write, for tests: an error is that of the write.
+	// BeforeWrite is called before each write, for tests: its error becomes that of the write.
 	BeforeWrite func() error
 }
 
@@ -43,40 +42,40 @@ type Options struct {
 type Journal struct {
 	path string
 	dir  folder
-	disk *disk // dir, but in tests
+	disk *disk // dir, except in tests
 	opts Options
 	log  *slog.Logger
 
-	segments []*segment // those that count, in order; the writer's own after the start
+	segments []*segment // those that count, in order; the writer owns them after the start
 	due      chan struct{}
 
 	mu      sync.Mutex
-	queue   []*batch      // not begun, in order
+	queue   []*batch      // waiting, in order
 	writing *batch        // nil for none
 	since   time.Time     // when it was begun
-	err     error         // why the latest write failed; nil if it did not
-	failed  chan struct{} // closed while err is there
+	err     error         // why the latest write failed; nil if it succeeded
+	failed  chan struct{} // closed while err is set
 	next    *segment      // made by Begin
 	total   int64         // bytes in all files
-	base    int64         // bytes of what the last rewrite left
+	base    int64         // bytes that the last rewrite left
 
 	wake   chan struct{}
 	stop   context.CancelFunc
 	writer sync.WaitGroup
 }
 
-// batch is what is written as one record.
+// batch is the content of one record.
 type batch struct {
 	payload []byte
 	keys    map[string]struct{}
 	after   []func()
-	to      *segment // where it begins; nil for behind the one before
+	to      *segment // where it begins; nil for the file of the batch before
 	mark    bool     // it ends a rewrite
 	done    chan struct{}
 }
 
-// Open opens the journal in a folder, which it makes if need be, calls replay for each entry
-// in order, and then takes more. The bytes of an entry are only good for the call.
+// Open opens the journal in a folder, which it makes if need be, and calls replay for each entry in order.
+// The bytes of an entry are only valid during the call.
 func Open(path string, o Options, replay func(entry []byte) error) (*Journal, error) {
 	d, err := openDisk(path)
 	if err != nil {
@@ -117,8 +116,8 @@ func Encode(to, entry []byte) []byte {
 	return append(binary.AppendUvarint(to, uint64(len(entry))), entry...)
 }
 
-// Add takes encoded entries about keys, which become durable together, and after what was
-// added before. Once they are, after is called.
+// Add takes encoded entries about keys. They become durable together, and after all earlier entries; then
+// after is called.
 func (j *Journal) Add(keys []string, entries []byte, after ...func()) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -130,7 +129,7 @@ func (j *Journal) Add(keys []string, entries []byte, after ...func()) {
 	b.after = append(b.after, after...)
 }
 
-// last is the batch that takes what comes, and the writer is told of it. j.mu is held.
+// last returns the batch that takes new entries, and wakes the writer. j.mu is held.
 func (j *Journal) last() *batch {
 	if len(j.queue) == 0 || j.queue[len(j.queue)-1].mark {
 		j.push(nil)
@@ -144,20 +143,20 @@ func (j *Journal) push(to *segment) {
 	j.queue = append(j.queue, &batch{to: to, keys: map[string]struct{}{}, done: make(chan struct{})})
 }
 
-// Wait returns once all entries that there are about the keys are durable, with an error once that is in doubt.
+// Wait returns once all present entries about the keys are durable, or with an error if a write fails.
 func (j *Journal) Wait(ctx context.Context, keys []string) error {
 	return j.wait(ctx, func(b *batch) bool {
 		return slices.ContainsFunc(keys, func(k string) bool { _, is := b.keys[k]; return is })
 	})
 }
 
-// Sync returns once all entries that there are are durable, with an error once that is in doubt.
+// Sync returns once all present entries are durable, or with an error if a write fails.
 func (j *Journal) Sync(ctx context.Context) error {
 	return j.wait(ctx, func(*batch) bool { return true })
 }
 
-// wait waits for the batches of a kind that there are. It does not wait for those that come meanwhile: under
-// load there is always one.
+// wait waits for the present batches of a kind. Later batches are left out, because under load there is
+// always another one.
 func (j *Journal) wait(ctx context.Context, of func(*batch) bool) error {
 	latest := j.latest(of)
 	for latest != nil {
@@ -181,7 +180,7 @@ func (j *Journal) wait(ctx context.Context, of func(*batch) bool) error {
 	return nil
 }
 
-// latest is the last batch of a kind, nil if all are durable.
+// latest is the last batch of a kind; nil if all are durable.
 func (j *Journal) latest(of func(*batch) bool) *batch {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -199,7 +198,7 @@ func (j *Journal) latest(of func(*batch) bool) *batch {
 // errSlow says that the disk takes long.
 var errSlow = errors.New("the disk is slow")
 
-// errClosed is what is said of entries that come after Close.
+// errClosed is the error of entries that come after Close.
 var errClosed = errors.New("the journal is closed")
 
 // Saved reports whether all entries are durable.
@@ -209,8 +208,7 @@ func (j *Journal) Saved() bool {
 	return j.writing == nil && len(j.queue) == 0
 }
 
-// Err is why nothing new should be begun: the latest write failed, or it takes long. It is nil
-// if all is well.
+// Err says why no new work should begin: the latest write failed, or it takes long. It is nil if all is well.
 func (j *Journal) Err() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -222,10 +220,10 @@ func (j *Journal) Err() error {
 	return j.err
 }
 
-// Due receives when a rewrite would give much of the files' place back.
+// Due receives when a rewrite would free much of the files' space.
 func (j *Journal) Due() <-chan struct{} { return j.due }
 
-// Begin makes the file that a rewrite goes to.
+// Begin makes the file for a rewrite.
 func (j *Journal) Begin() error {
 	j.mu.Lock()
 	number := j.segments[len(j.segments)-1].number + 1
@@ -245,7 +243,7 @@ func (j *Journal) Begin() error {
 	return nil
 }
 
-// Switch has everything that is added from now on go to the file that Begin made.
+// Switch sends all later entries to the file that Begin made.
 func (j *Journal) Switch() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -254,8 +252,8 @@ func (j *Journal) Switch() {
 	work.Signal(j.wake)
 }
 
-// End says that all that is in older files and still counts was added since Switch. Once that
-// is durable, the older files go.
+// End says that everything in older files that still counts was added since Switch. Once that is durable, the
+// older files are removed.
 func (j *Journal) End(ctx context.Context) error {
 	j.mu.Lock()
 	if b := j.last(); len(b.payload) > 0 || len(b.after) > 0 {
@@ -266,7 +264,7 @@ func (j *Journal) End(ctx context.Context) error {
 	return j.Sync(ctx)
 }
 
-// Close makes durable what was added, if it can, and gives the folder back.
+// Close makes the added entries durable, if it can, and gives the folder back.
 func (j *Journal) Close() error {
 	j.stop()
 	j.writer.Wait()
@@ -279,11 +277,11 @@ func (j *Journal) Close() error {
 	return err
 }
 
-// closeFiles closes what is open.
+// closeFiles closes the files that are open.
 func (j *Journal) closeFiles() {
 	for _, s := range append(j.segments, j.next) {
 		if s != nil {
-			_ = s.file.Close() // nothing is unsynced that anybody was told of
+			_ = s.file.Close() // all entries that were acknowledged are synced
 		}
 	}
 }

@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// segment is one file. It begins where the one before ends.
+// segment is one file. It continues the file before it.
 type segment struct {
 	number int
 	file   file
 	salt   []byte
-	size   int64 // behind the last whole record
-	marked int64 // behind the record that ended a rewrite; 0 for none
+	size   int64 // up to the end of the last whole record
+	marked int64 // up to the end of the record that ended a rewrite; 0 if there is none
 	buffer []byte
 }
 
@@ -27,7 +27,7 @@ const prefix = "journal-"
 
 func (s *segment) name() string { return prefix + strconv.Itoa(s.number) }
 
-// DamagedError says that a file is not as it was written.
+// DamagedError says that a file differs from what was written.
 type DamagedError struct {
 	Path string
 	Why  string
@@ -62,8 +62,8 @@ func (j *Journal) create(number int) (*segment, error) {
 	return s, nil
 }
 
-// append writes a record and syncs it. A repeat after a failure writes the same once more:
-// what a failed sync has left in memory is not to be trusted.
+// append writes a record and syncs it. A repeat after a failure writes it once more, because a failed sync
+// may leave wrong data in memory.
 func (s *segment) append(payload []byte) error {
 	s.buffer = appendRecord(s.buffer[:0], s.salt, payload)
 	if size, err := s.file.Size(); err != nil {
@@ -136,10 +136,10 @@ func (j *Journal) numbers() (numbers []int, err error) {
 // records reports whether anything was written behind the header.
 func (s *segment) records() bool { return s.size > int64(headerSize) }
 
-// tidy leaves the files that count, ready to be written to.
+// tidy keeps the files that count, ready for writing.
 func (j *Journal) tidy() error {
 	last := 0
-	for len(j.segments) > 0 && j.current().size == 0 { // a crash came before its header
+	for len(j.segments) > 0 && j.current().size == 0 { // the process died before it wrote the header
 		s := j.current()
 		last = s.number
 		if err := errors.Join(s.file.Close(), j.dir.Remove(s.name())); err != nil {
@@ -189,8 +189,8 @@ func (j *Journal) tidy() error {
 	return j.dir.Sync()
 }
 
-// settle makes durable what was read, which a process that was killed may not have synced. What is behind the last whole
-// record goes: in front of records in a next file it would look like damage.
+// settle syncs what was read, because a process that was killed may have left it unsynced. It removes the
+// rest behind the last whole record: in front of records in a next file it would look like damage.
 func (s *segment) settle() error {
 	size, err := s.file.Size()
 	if err == nil && size != s.size {
@@ -202,8 +202,8 @@ func (s *segment) settle() error {
 	return s.file.Sync()
 }
 
-// read calls replay for each entry. It is not whole if its end was cut short, as by a crash
-// during a write that nobody has been told of.
+// read calls replay for each entry. The file is not whole if its end was cut short, as by a crash during a
+// write that was acknowledged to nobody.
 func (s *segment) read(replay func(entry []byte) error) (whole bool, err error) {
 	size, err := s.file.Size()
 	if err != nil {
@@ -215,7 +215,7 @@ func (s *segment) read(replay func(entry []byte) error) (whole bool, err error) 
 	}
 	s.salt, err = parseHeader(header)
 	switch {
-	case errors.Is(err, errHeader) && size <= int64(headerSize): // a crash came while it was made
+	case errors.Is(err, errHeader) && size <= int64(headerSize): // the process died while it made the file
 		return false, nil
 	case err != nil:
 		return false, err
@@ -250,7 +250,7 @@ func (s *segment) read(replay func(entry []byte) error) (whole bool, err error) 
 	return true, nil
 }
 
-// readRecord reads as many bytes as the next record claims to have, or as there are left.
+// readRecord reads as many bytes as the next record claims to have, or as are left.
 func readRecord(in io.Reader, into []byte, left int64) ([]byte, error) {
 	into = slices.Grow(into[:0], recordSize)[:min(recordSize, left)]
 	if _, err := io.ReadFull(in, into); err != nil {
@@ -265,8 +265,8 @@ func readRecord(in io.Reader, into []byte, left int64) ([]byte, error) {
 	return into, err
 }
 
-// torn looks at what follows the last whole record. It is an error unless it is the rest of
-// one write.
+// torn checks the bytes behind the last whole record. It returns an error unless they are the rest of one
+// write.
 func (s *segment) torn(size int64) error {
 	rest := make([]byte, size-s.size)
 	if _, err := s.file.ReadAt(rest, s.size); err != nil {

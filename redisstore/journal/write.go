@@ -10,12 +10,12 @@ import (
 	"taskgate/internal/work"
 )
 
-// run writes one batch after the other until ctx ends, and then what is left.
+// run writes one batch after the other until ctx ends, and then the last one.
 func (j *Journal) run(ctx context.Context) {
 	for {
 		b := j.take()
 		if b == nil {
-			// Whoever adds something wakes it.
+			// Add, Switch and End wake it.
 			select {
 			case <-j.wake:
 				continue
@@ -32,14 +32,14 @@ func (j *Journal) run(ctx context.Context) {
 			}
 			j.fail(err)
 			if work.Pause(ctx, j.opts.RetryAfter) != nil {
-				return // the error is Close's
+				return // Close returns the error
 			}
 		}
 		j.saved(b)
 	}
 }
 
-// take takes the next batch, nil if there is none.
+// take takes the next batch; nil if there is none.
 func (j *Journal) take() *batch {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -52,7 +52,7 @@ func (j *Journal) take() *batch {
 	return b
 }
 
-// write writes a batch, where a failed attempt may have left something.
+// write writes a batch. A failed attempt may have left parts of it.
 func (j *Journal) write(b *batch) error {
 	if b.to != nil && j.current() != b.to {
 		j.mu.Lock()
@@ -79,7 +79,7 @@ func (j *Journal) write(b *batch) error {
 	return nil
 }
 
-// current is the file that is written to.
+// current is the file that is being written.
 func (j *Journal) current() *segment {
 	return j.segments[len(j.segments)-1]
 }
@@ -88,7 +88,7 @@ func (j *Journal) current() *segment {
 func (j *Journal) removeOld() error {
 	for len(j.segments) > 1 {
 		s := j.segments[0]
-		_ = s.file.Close() // it goes
+		_ = s.file.Close() // the file is removed
 		if err := j.dir.Remove(s.name()); err != nil {
 			return err
 		}
@@ -102,7 +102,7 @@ func (j *Journal) removeOld() error {
 	return j.dir.Sync()
 }
 
-// fail notes that a write has failed, and tells who waits.
+// fail notes that a write has failed, and wakes all who wait.
 func (j *Journal) fail(err error) {
 	err = fmt.Errorf("%s: %w", j.path, err)
 	j.mu.Lock()
@@ -117,7 +117,7 @@ func (j *Journal) fail(err error) {
 	}
 }
 
-// saved lets those go on who wait for a batch.
+// saved wakes all who wait for a batch.
 func (j *Journal) saved(b *batch) {
 	for _, f := range b.after {
 		f()
@@ -136,7 +136,7 @@ func (j *Journal) saved(b *batch) {
 	j.mu.Unlock()
 	if due {
 		work.Signal(j.due)
-	} else { // a rewrite has ended, and was due for as long
+	} else { // a rewrite that was due has ended
 		select {
 		case <-j.due:
 		default:

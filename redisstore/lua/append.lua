@@ -1,4 +1,4 @@
--- append adds what the upstream streamed, and notes where it could be resumed.
+-- append adds pieces that the upstream streamed, and the checkpoint from which to resume it.
 --
 -- KEYS  1 task  2 batches
 -- ARGV  1 id  2 lease  3 channel of the task  4 bytes an event may show
@@ -19,13 +19,13 @@ local have = tonumber(was[4])
 local skip = stored(have, at, #contents)
 if not skip then return { 'gap' } end
 
--- An append of which all is stored is a repeat, or one that was held up on its way. Its
--- checkpoint came with the first, and there may be a newer one.
+-- If all pieces are stored, this append is a repeat, or was held up on its way. Its checkpoint came
+-- with the first, and a newer one may be stored.
 local late = #contents > 0 and skip == #contents
 if #checkpoint > 0 and not late then redis.call('HSET', KEYS[1], 'checkpoint', checkpoint[1]) end
 
--- shown spells batches for the event, where they are small: how many come before them, and
--- each with its length. Who has come that far need not read them.
+-- shown spells small batches for the event: how many come before them, and each with its length. A
+-- reader that has exactly those skips the read.
 local function shown()
   local text = ' ' .. int(at + skip)
   for i = skip + 1, #contents do

@@ -5,7 +5,7 @@
 --       4 op, or ''  5 channel of the task  6 the runner's inbox, or ''  7 slack in ms
 --       8 ' statuses of a task that has not ended '
 --       9 new status, or ''  10 ' statuses it may follow '  11 '1' if it is final
---       12 status of a task that waits for answers  13 of one that no longer does
+--       12 status of a task that waits for answers  13 of one that has them all
 --       14 '1' to become visible  15 ttl, or ''  16 retain, or '', in ms
 --       17 batches before the tail
 --       18 order of what the runner says, or ''  19 ' a token for the inbox', or ''
@@ -40,9 +40,9 @@ if to ~= '' and not within(from, status) then return reply('final') end
 local skip = stored(tonumber(was[8]), at_batch, #contents)
 if not skip then return { 'gap' } end
 
--- What was held up on its way must not replace what the runner has said since, and nobody
--- waits for what it asks: the runner makes one change after the other. A checkpoint belongs
--- behind the pieces that came before it: where there are more, it is an old one.
+-- A change that was held up on its way must not replace newer ones of the runner, and its questions
+-- have lost their caller: the runner makes one change after the other. A checkpoint belongs behind
+-- the pieces that came before it: if there are more pieces, it is old.
 if order ~= '' and tonumber(order) < tonumber(was[11] or '0') then
   order, ask = '', {}
   if to == '' then set = {} end
@@ -98,7 +98,7 @@ local version = tonumber(was[10])
 if changed then
   version = version + 1
   put('version', int(version))
-  if token ~= '' then put('token', int(version)) end -- not the token itself
+  if token ~= '' then put('token', int(version)) end -- the token itself is not stored
   put('updated', int(time))
 end
 if op ~= '' then put('lastop', op) end
@@ -114,13 +114,13 @@ end
 if changed then
   redis.call('PUBLISH', events, id .. ' ' .. int(version))
   if inbox ~= '' then
-    redis.call('ZADD', KEYS[3], 'XX', int(version), id) -- not if that was its end
+    redis.call('ZADD', KEYS[3], 'XX', int(version), id) -- skipped if this was its end
     redis.call('PUBLISH', inbox, id .. ' ' .. int(version) .. token)
   end
 end
 local needed = created + life
 if final ~= '1' then needed = needed + keep end
 local task = reply(needed > promised and 'renew' or 'ok')
--- Last, because an expiry that has come already deletes the keys.
+-- Last, because an expiry that is already over deletes the keys.
 if final == '1' then expire(created + life + tonumber(slack)) end
 return task

@@ -1,13 +1,12 @@
--- What every script begins with; format, and summary, the names of the fields that make a
--- shim.Task without its outcome, are defined in front of it (scripts.go).
+-- Every script begins with this. In front of it scripts.go defines format, and summary, the names
+-- of the fields of a shim.Task without its outcome.
 --
--- Reply codes, the first string of each reply: ok, renew (ok, and the list index
--- has to live longer), again (this operation has been done), none (no such
--- task), final (it has ended), lost (another lease), gap (pieces are missing
--- before these), taken (the id is another operation's, or the stream another
--- replica's), moved (another runner
--- than the caller thought), skip (not for this replica), full (there is no room),
--- held (another stream has the question), has (the client has it).
+-- Reply codes, the first string of each reply: ok, renew (ok, and the list index has to live
+-- longer), again (this operation has been done), none (the task does not exist), final (it has
+-- ended), lost (another lease), gap (pieces are missing before these), taken (the id is another
+-- operation's, or the stream another replica's), moved (the runner is another than the caller
+-- thought), skip (another replica's), full (the bound is reached), held (another stream has the
+-- question), has (the client has it).
 
 -- next_arg and list read ARGV from the front: single values first, then lists,
 -- each preceded by its length.
@@ -52,9 +51,9 @@ local function reply(code, fields)
   return r
 end
 
--- note adds moments, each a kind, how many ms ago it was and a detail, to those of a task: one
--- line each, with the time in ms in place of the age. A moment that was noted last is a repeat.
--- There are at most 64: those after the first go.
+-- note adds moments (kind, age in ms, detail) to the timeline of a task: one line each, with the
+-- time in ms in place of the age. A moment equal to the last one is a repeat. At most 64 stay: the
+-- first, and the newest.
 local function note(before, moments, time)
   for i = 1, #moments, 3 do
     local kind, detail = moments[i], moments[i + 2]
@@ -69,20 +68,20 @@ local function note(before, moments, time)
   return before
 end
 
--- stored says how many of n pieces that belong at a position are there already,
--- or nil where pieces before them are missing.
+-- stored says how many of n pieces that belong at a position are there already; nil if pieces
+-- before them are missing.
 local function stored(have, at, n)
   if at > have then return nil end
   return math.min(have - at, n)
 end
 
--- push appends all but the first skip values and returns how many that were.
+-- push appends all values after the first skip and returns how many it appended.
 local function push(key, values, skip)
   for i = skip + 1, #values do redis.call('RPUSH', key, values[i]) end
   return #values - skip
 end
 
--- expire ends the task in KEYS[1..2] at a time. One that has not ended never expires.
+-- expire ends the task in KEYS[1..2] at a time. Only a task that has ended expires.
 local function expire(at)
   for i = 1, 2 do redis.call('PEXPIREAT', KEYS[i], int(at)) end
 end

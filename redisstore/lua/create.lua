@@ -1,4 +1,4 @@
--- create stores a new task with the pieces it begins with.
+-- create stores a new task with its first pieces.
 --
 -- KEYS  1 task  2 batches  3 the runner's set of tasks  4 all tasks of the shard
 -- ARGV  1 id  2 op  3 channel of the task  4 runner, or ''  5 slack in ms
@@ -17,11 +17,9 @@ if before then return { 'taken' } end
 
 local at = now()
 if final == '1' then ttl = retain end
--- First, because a Redis that is full refuses it, and lets a script that has written
--- something write the rest.
+-- First, because a Redis that is full refuses this write, and lets a script that has written go on.
 redis.call('HSET', KEYS[1], 'op', op)
--- Nothing can be left of another task of this id, but a list whose record was
--- lost in a failover must not be continued.
+-- A new id has an empty list. A list whose record was lost in a failover must not be continued.
 redis.call('DEL', KEYS[2])
 redis.call('HSET', KEYS[1], 'version', '1', 'created', int(at), 'updated', int(at),
   'ttl', ttl, 'retain', retain, 'visible', visible,
@@ -31,6 +29,6 @@ if runner ~= '' and final ~= '1' then redis.call('ZADD', KEYS[3], 0, id) end
 redis.call('ZADD', KEYS[4], int(at), id)
 redis.call('PUBLISH', events, id .. ' 1')
 local task = reply('ok')
--- Last, because an expiry that has come already deletes the keys.
+-- Last, because an expiry that is already over deletes the keys.
 if final == '1' then expire(at + tonumber(ttl) + tonumber(slack)) end
 return task

@@ -1,4 +1,4 @@
--- gone names the replicas that are.
+-- gone names the replicas that are gone.
 --
 -- KEYS  1 the replicas
 -- ARGV  1 after how many ms more a replica may be forgotten  2 the replica that asks

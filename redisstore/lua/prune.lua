@@ -1,5 +1,5 @@
--- prune takes tasks off a list that were found to be gone. One that is young may
--- be about to be stored: it is listed first.
+-- prune takes tasks off a list that were found to be gone. A young entry stays, because its task
+-- may be about to be stored.
 --
 -- KEYS  1 the list
 -- ARGV  1 youth in ms, then the list of ids

@@ -2,9 +2,9 @@
 -- A question is seven strings, each written as <length>:<bytes>, and record.go
 -- reads and writes the same form:
 local KEY, METHOD, PARAMS, STATE, ANSWER, OP = 1, 2, 3, 5, 6, 7 -- 4 was a claim, of older versions
--- STATE goes open -> answered -> taken, or open -> withdrawn; OP took the answer. A
--- question that is not open any more has no METHOD and no PARAMS. An ANSWER that was
--- taken is kept until the one who took it has it, and NONE then.
+-- STATE goes open -> answered -> taken, or open -> withdrawn; OP took the answer. A question that
+-- has been closed has an empty METHOD and PARAMS. An ANSWER that was taken is kept until its taker
+-- has it, and is NONE then.
 local NONE = '{}'
 
 local function parse(s)
@@ -34,13 +34,13 @@ local function format(questions)
   return table.concat(out)
 end
 
--- close ends a question: its key is what is still needed of it.
+-- close ends a question. Its key stays.
 local function close(q, state, answer)
   q[STATE], q[ANSWER], q[METHOD], q[PARAMS] = state, answer, '', ''
 end
 
--- edit makes the changes to the questions. It returns them, whether anything
--- changed, whether one was added, and whether none is open after one was closed.
+-- edit makes the changes to the questions. It returns whether any changed, whether one was added,
+-- and whether one was closed and all are closed now.
 local function edit(questions, ask, withdraw, answer, take, forget, op)
   local changed, asked, closed, open = false, false, false, false
   for i = 1, #ask, 3 do
@@ -80,8 +80,8 @@ local function edit(questions, ask, withdraw, answer, take, forget, op)
   return changed, asked, closed and not open
 end
 
--- finish leaves of the questions of a task that has ended what its end cannot do
--- without: which there were, and which of them had an answer.
+-- finish keeps, of the questions of a task that has ended, only which there were, and which of
+-- them had an answer.
 local function finish(questions)
   for _, q in ipairs(questions) do
     if q[STATE] == 'open' then

@@ -1,6 +1,6 @@
 -- session_end ends a client session.
 --
--- KEYS  1 session  2.. what else there is of it
+-- KEYS  1 session  2.. its other keys
 -- ARGV  1 id  2 channel
 -- reply ok
 local id, events = next_arg(), next_arg()

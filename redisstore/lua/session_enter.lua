@@ -1,10 +1,10 @@
--- session_enter puts a client session among those that exist, unless its owner, or all together,
--- have as many as they may have.
+-- session_enter adds a client session to the sets of sessions, unless its owner, or all owners
+-- together, have as many as they may have.
 --
 -- KEYS  1 the sessions  2 those of its owner
 -- ARGV  1 id  2 how many there may be  3 how many of one owner; 0 is any number
 --       4 ms without use after which a session has ended
--- reply ok; full, and '1' if that is for the owner's sake
+-- reply ok; full, and '1' if the bound of the owner is reached
 local id, max, most, life = next_arg(), tonumber(next_arg()), tonumber(next_arg()), tonumber(next_arg())
 local at = now()
 local function full(i, limit)

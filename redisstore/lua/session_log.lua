@@ -1,25 +1,26 @@
 -- session_log changes the log that a client session has of its streams.
 --
--- KEYS  1 messages, a Redis Stream  2 what is known of the session's streams  3 the session
--- ARGV  1 session  2 stream  3 what: open, note, add, post, ask, end, leave, bury or clear  4 a
---       message, or of a bury the replica that is gone  5 note ('gone' of an end: the client had
+-- KEYS  1 messages, a Redis Stream  2 the states of the session's streams  3 the session
+-- ARGV  1 session  2 stream  3 what: open, note, add, post, ask, end, leave, bury or clear
+--       4 a message, or of a bury the replica that is gone  5 note ('gone' of an end: the client had
 --       gone), or operation id of a message
---       6 ms to live  7 8 how many messages and bytes are kept  9 for how many ms what a stream
---       had is kept after its end  10 channel  11 this replica  12 the last number that was the reply to it
---       of an ask also  13 the question  14 the stream whose claim of it is void  15 who asks:
---       a repeat by the same one is told from asking again on a stream
---       of a bury also  13 operations that are known of the stream, then list: the last messages
+--       6 ms to live  7 8 how many messages and bytes are kept  9 how many ms the messages of a
+--       stream are kept after its end  10 channel  11 this replica  12 the last number that was the
+--       reply to it
+--       of an ask also  13 the question  14 the stream whose claim of it is void  15 the asker,
+--       which tells a repeat from asking again on a stream
+--       of a bury also  13 the known operations of the stream, then list: the last messages
 -- reply ok and the number of the message that was added, else that of the last one; taken: another
---       replica keeps the stream, or it has ended, or it is not what the caller thought; held and
---       a stream: that one has the question; has: the client has the question; none: there is no
---       such session
--- An entry is the name of its stream, what it is (message, end, left or gap) and its text; that of
--- a question has its name besides. Its id is its number: the time, so no number is given out again where Redis
--- comes back older. The log notes for each replica the last number that was the reply to it. Where
--- that is below what the replica says, the log has come back older, and an entry 'gap' has that number.
--- Of each stream the last four operations are known, with their numbers, so that a repeat is told from a
--- second message though another replica has added one in between. What is known of a stream that is
--- over goes with the last entry that says so, and what is known of a question goes with its message.
+--       replica is the holder of the stream, or it has ended, or its state is not what the caller
+--       thought; held and a stream: that one has the question; has: the client has the question;
+--       none: the session does not exist
+-- An entry is the name of its stream, its kind (message, end, left or gap) and its text; that of a question
+-- also has the name of the question. The id of an entry is its number: the time, so each number is given out
+-- once even if Redis comes back older. The log notes for each replica the last number that was the reply to
+-- it. If that is below the number of the replica, the log has come back older, and an entry 'gap' has that
+-- number. The log knows the last four operations of each stream, with their numbers, so that it tells a
+-- repeat from a second message even if another replica has added one in between. The state of an ended stream
+-- goes with the last entry of its end, and that of a question with its message.
 local id, stream, what, value, extra = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
 local ttl, most, room, after_end = next_arg(), tonumber(next_arg()), tonumber(next_arg()), tonumber(next_arg())
 local events, me, told = next_arg(), next_arg(), tonumber(next_arg())
@@ -27,7 +28,7 @@ if redis.call('EXISTS', KEYS[3]) == 0 then return { 'none' } end
 local was = redis.call('HMGET', KEYS[2], 'last', 'bytes', 'o:' .. stream, 's:' .. stream, 'n:' .. stream, 'due', 'r:' .. me)
 local last, bytes = tonumber(was[1] or '0'), tonumber(was[2] or '0')
 local ops, keeper, note, due = was[3] or '', was[4], was[5] or '', tonumber(was[6] or '')
-local ENDED, LEFT = '', '-' -- in place of the replica that keeps a stream
+local ENDED, LEFT = '', '-' -- in place of the holder of a stream
 
 local function size(entry) return #entry[2][2] + #entry[2][4] end
 local function enter(name, kind, text, question)
@@ -37,7 +38,7 @@ local function enter(name, kind, text, question)
   redis.call('XADD', KEYS[1], int(last), unpack(fields))
   bytes = bytes + #name + #text
 end
--- remove takes an entry out, with what is known because of it.
+-- remove takes an entry out, with the state that depends on it.
 local function remove(entry)
   local _, name, kind, _, _, question = unpack(entry[2])
   redis.call('XDEL', KEYS[1], entry[1])
@@ -51,13 +52,13 @@ local function remove(entry)
     end
   end
 end
--- save keeps what is known of the log as a whole.
+-- save stores the state of the log as a whole.
 local function save()
   redis.call('HSET', KEYS[2], 'last', int(last), 'bytes', int(bytes), 'due', due and int(due) or '', 'r:' .. me, int(last))
   redis.call('PEXPIRE', KEYS[1], ttl)
   redis.call('PEXPIRE', KEYS[2], ttl)
 end
--- clear takes out what streams had that have ended by a time; due is the end of the next one.
+-- clear takes out the messages of streams that ended by a time; due becomes the end of the next one.
 local function clear(at)
   local all, gone = redis.call('XRANGE', KEYS[1], '-', '+'), {}
   due = nil
@@ -77,8 +78,8 @@ local function clear(at)
   end
   save()
 end
--- make_room takes out the oldest message of the stream that has the most bytes until the rest fits, with an eighth
--- to spare: it reads the whole log. The newest entry comes on top.
+-- make_room takes out the oldest message of the stream that has the most bytes until the rest fits, with an
+-- eighth to spare: it reads the whole log. The newest entry comes on top.
 local function make_room()
   local all = redis.call('XRANGE', KEYS[1], '-', '+')
   local fits = room - room / 8 + size(all[#all])
@@ -105,7 +106,7 @@ local function make_room()
     remove(oldest)
   end
 end
--- over ends the stream. What is left can be opened again, and has a note for whoever does.
+-- over ends the stream. A stream that was left can be opened again, and has a note for its next holder.
 local function over(kind, with)
   local how = kind == 'end' and ENDED or LEFT
   enter(stream, kind, '')
@@ -123,7 +124,8 @@ local function add(question)
   redis.call('HSET', KEYS[2], 'o:' .. stream, string.match(ops, string.rep('[^ ]+ [^ ]+ ', 4)) or ops)
   if before > room then make_room() end
 end
--- holder is another stream that has a question, and why it is not asked again; nil if it is.
+-- holder is another stream that has a question, and the reason for which it keeps it; nil if the question may
+-- be asked.
 local function holder(name, void)
   local other = string.match(redis.call('HGET', KEYS[2], 'q:' .. name) or '', '^[^ ]+')
   if not other or other == stream then return nil end
@@ -135,7 +137,7 @@ local function holder(name, void)
   if not by or by == LEFT or other == void then return nil end
   return 'held', other
 end
--- done replies, once there are not too many entries.
+-- done replies, once surplus entries are removed.
 local function done(at)
   local more = redis.call('XLEN', KEYS[1]) - most
   if more > 0 then

@@ -1,11 +1,11 @@
--- session_put stores the state of a client session, if its revision is the one the
--- caller knows. A repeat after a lost reply is known by its operation id. Each write makes a
--- revision that has not been before, also where Redis has gone back in between: the time, and a number
--- by chance, and above the last one.
+-- session_put stores the state of a client session, if its revision is the one the caller knows. A
+-- repeat after a lost reply is known by its operation id. Each write makes a new revision, even if
+-- Redis has gone back in between: it is made of the time and a random number, and is above the last
+-- one.
 --
 -- KEYS  1 session
--- ARGV  1 id  2 revision; 0 makes it  3 state  4 ms to live  5 channel, if it is to be heard of  6 operation id
---       7 its owner, when it is made  8 the number by chance, below 4096
+-- ARGV  1 id  2 revision; 0 makes it  3 state  4 ms to live  5 channel of the event, or ''  6 operation id
+--       7 its owner, when it is made  8 a random number below 4096
 -- reply ok and the new revision; moved
 local id, rev, state, ttl, events, op = next_arg(), tonumber(next_arg()), next_arg(), next_arg(), next_arg(), next_arg()
 local owner, chance = next_arg(), tonumber(next_arg())

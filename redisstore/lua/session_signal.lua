@@ -1,6 +1,5 @@
--- session_signal sends a signal to the replicas that know a client session. The
--- event names no revision, since the state is as it was, and carries the signal, and with
--- it a token that is stored nowhere.
+-- session_signal sends a signal to the replicas that know a client session. The event carries the
+-- signal, -1 in place of a revision, since the state is unchanged, and a token that is not stored.
 --
 -- KEYS  1 signals
 -- ARGV  1 id  2 a name of its own  3 text  4 ms to live  5 how many are kept  6 channel  7 token, or ''

@@ -1,11 +1,12 @@
--- session_since reads what a stream of a client session has had after a message.
+-- session_since reads the messages that a stream of a client session got after a number.
 --
 -- KEYS  1 messages, a Redis Stream  2 what is known of the streams
 -- ARGV  1 stream  2 number of the message; '' reads none
--- reply ok, the replica that keeps the stream ('' once it has ended, '-' once it was left),
+-- reply ok, the holder of the stream ('' once it has ended, '-' once it was left),
 --       its note, its last operations, and number and text of each message; none
--- Where messages of any stream were forgotten, since Redis came back older, the text is '~' and the number that of the
--- last of them. A reader that is further than the log gets '~' and the end of that, from where it goes on.
+-- If Redis came back older and forgot messages of any stream, the text is '~' and the number that
+-- of the last of them. A reader that is beyond the end of the log gets '~' and that end, from which
+-- it goes on.
 local stream, after = next_arg(), tonumber(next_arg())
 local was = redis.call('HMGET', KEYS[2], 'last', 's:' .. stream, 'n:' .. stream, 'o:' .. stream)
 if not was[2] then return { 'none' } end

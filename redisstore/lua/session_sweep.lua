@@ -1,10 +1,10 @@
--- session_sweep notes which client sessions were used, and finds those that may have
--- ended: whose last use is long past as far as this set knows.
+-- session_sweep notes which client sessions were used, and finds those that may have ended, because
+-- their last use that the set knows is long past.
 --
 -- KEYS  1 the sessions  2.. those of each owner of one that was used
 -- ARGV  1 ms after which one is looked at  2 how many to find
---       then lists: used now (id, the number of its owner's key, or 1 where that is not
---       known), in use after all (found before, but still there)
+--       then lists: used now (id, the number of its owner's key, or 1 if that is
+--       unknown), in use after all (found before, but still there)
 -- reply ok and the ids found
 local old, n = tonumber(next_arg()), next_arg()
 local used, kept = list(), list()

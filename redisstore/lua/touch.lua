@@ -1,5 +1,5 @@
--- touch writes of a task what is there already, and so changes nothing but how much
--- has been written: WAIT then waits for everything up to here.
+-- touch writes a field of a task with its present value. This changes only how much has been
+-- written: WAIT then waits for everything up to here.
 --
 -- KEYS  1 task
 -- ARGV  none

@@ -1,5 +1,5 @@
--- upstream_end removes an upstream session that was not used for long. Each use gives it its
--- whole time to live, so what is left of that says when the last one was.
+-- upstream_end removes an upstream session that has been unused for long. Each use renews its whole
+-- time to live, so the rest of that tells when the last use was.
 --
 -- KEYS  1 upstream session
 -- ARGV  1 ms to live from a use on  2 ms without use
