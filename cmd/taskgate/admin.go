@@ -11,19 +11,18 @@ import (
 	"taskgate/gateway/operator"
 )
 
-// adminTimeout bounds one request to the admin listener, both ways.
+// adminTimeout bounds one request to the admin listener, at both ends.
 const adminTimeout = 10 * time.Second
 
-// admin is the listener for operators and their tools, apart from the public one:
-// it goes on until the process has drained, and says what is not for clients. Only the interface and the
-// console of package operator ask for a key. A nil admin is one that is not configured.
+// admin is the listener for operators and their tools, apart from the public one: it serves until the
+// process has drained, and says what clients should not see. Only the interface and the console of
+// package operator ask for a key. It is nil if it is not configured.
 type admin struct {
 	listener net.Listener
 	http     *http.Server
 }
 
-// newAdmin opens the listener of a server at addr, or none where that is empty. page is /metrics; nil for
-// none.
+// newAdmin opens the listener of a server at addr; nil if addr is empty. page is /metrics; it may be nil.
 func newAdmin(ctx context.Context, addr string, s *server, page http.Handler) (*admin, error) {
 	if addr == "" {
 		return nil, nil
@@ -43,14 +42,12 @@ func newAdmin(ctx context.Context, addr string, s *server, page http.Handler) (*
 	}}, nil
 }
 
-// adminHandler is the route table. On loopback it answers no Host but a loopback
-// one: a web page could otherwise read it by a name of its own that resolves to
-// 127.0.0.1 (protocol.md Z10).
+// adminHandler is the route table. On loopback it answers only a loopback Host: otherwise a web page
+// could read it by a name of its own that resolves to 127.0.0.1 (protocol.md Z10).
 func adminHandler(ready *readiness, reload, page, operators http.Handler, local bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		// That this is answered is all there is to say: what else may be wrong, a
-		// restart would not mend.
+		// The answer itself is the message: a restart would mend nothing else.
 		writeStatus(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
 	mux.Handle("GET /readyz", ready)
@@ -82,11 +79,11 @@ func (a *admin) close() error {
 		return nil
 	}
 	err := a.http.Close()
-	_ = a.listener.Close() // a server that has not served does not know it
+	_ = a.listener.Close() // http.Server closes only listeners that it has served
 	return err
 }
 
-// newReadiness is that of this process; ctx ends when the drain begins.
+// newReadiness makes the readiness of this process; ctx ends when the drain begins.
 func (s *server) newReadiness(ctx context.Context) *readiness {
 	r := &readiness{
 		draining: func() bool { return ctx.Err() != nil },

@@ -15,10 +15,10 @@ import (
 // atOnceEvery is the least time between two exports that spans of tasks ask for.
 const atOnceEvery = 100 * time.Millisecond
 
-// atOnce exports spans in batches, as the processor in it does. A span with which the trace of a task
-// begins, or an attempt at it, leaves as soon as it has ended, and with it whatever waits: what a
-// replica begins can be seen then although it is killed in the next moment. Such a span is of kind
-// internal, without a parent in this process.
+// atOnce exports spans in batches, as the processor in it does. A span that begins the trace of a task, or
+// of an attempt at it, is exported as soon as it has ended, with all waiting spans: so it is seen even if
+// the replica is killed in the next moment. Such a span has kind internal, and its parent, if any, is in
+// another process.
 type atOnce struct {
 	sdktrace.SpanProcessor
 	due     chan struct{} // of one: there is such a span
@@ -31,7 +31,7 @@ func newAtOnce(batches sdktrace.SpanProcessor) *atOnce {
 	return p
 }
 
-// OnEnd takes a span. It does not wait.
+// OnEnd takes a span. It returns at once.
 func (p *atOnce) OnEnd(s sdktrace.ReadOnlySpan) {
 	p.SpanProcessor.OnEnd(s)
 	if s.SpanKind() == trace.SpanKindInternal && (!s.Parent().IsValid() || s.Parent().IsRemote()) {
@@ -39,7 +39,7 @@ func (p *atOnce) OnEnd(s sdktrace.ReadOnlySpan) {
 	}
 }
 
-// exportUntilStopped exports until it is stopped. An export takes no longer than the exporter's own timeout.
+// exportUntilStopped exports until it is stopped. The exporter's own timeout bounds an export.
 func (p *atOnce) exportUntilStopped(ctx context.Context) {
 	for {
 		select {
@@ -56,7 +56,7 @@ func (p *atOnce) exportUntilStopped(ctx context.Context) {
 	}
 }
 
-// Shutdown exports what there is, and stops the processor in it.
+// Shutdown exports the waiting spans, and stops the processor in it.
 func (p *atOnce) Shutdown(ctx context.Context) error {
 	return errors.Join(p.exports.Close(ctx), p.SpanProcessor.Shutdown(ctx))
 }

@@ -12,8 +12,8 @@ import (
 	"taskgate/gateway/config"
 )
 
-// newAudit opens where the configuration wants the audit log; nil for nowhere. What it returns
-// besides is to be closed at the end.
+// newAudit opens the audit log of the configuration; nil if there is none. The caller closes the
+// io.Closer, if it is not nil, at the end.
 func newAudit(to string, tel *telemetry, log *slog.Logger) (*slog.Logger, io.Closer, error) {
 	switch to {
 	case "":
@@ -26,7 +26,7 @@ func newAudit(to string, tel *telemetry, log *slog.Logger) (*slog.Logger, io.Clo
 		}
 		return slog.New(otelslog.NewHandler("taskgate/audit", otelslog.WithLoggerProvider(tel.logs))), nil, nil
 	}
-	// Appending is what lets the file be cut while it is written to.
+	// With O_APPEND the file may be truncated while it is written.
 	f, err := os.OpenFile(to, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, nil, err
@@ -40,7 +40,7 @@ func auditTo(w io.Writer, log *slog.Logger) *slog.Logger {
 		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 			switch {
 			case len(groups) > 0:
-			case a.Key == slog.LevelKey: // all are alike
+			case a.Key == slog.LevelKey: // all have the same level
 				return slog.Attr{}
 			case a.Key == slog.MessageKey:
 				a.Key = "event"
@@ -50,7 +50,7 @@ func auditTo(w io.Writer, log *slog.Logger) *slog.Logger {
 	})})
 }
 
-// auditWriter says in the log that records are lost, once until one is written again.
+// auditWriter logs when records begin to get lost, and when they are written again.
 type auditWriter struct {
 	to   io.Writer
 	log  *slog.Logger

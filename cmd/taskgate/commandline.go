@@ -99,8 +99,8 @@ func reportMisuse(stderr io.Writer, format string, args ...any) int {
 	return exitUsage
 }
 
-// parseFlags parses the arguments of a verb. If it has not succeeded, done is
-// true and code is how to exit: the user asked for help or made a mistake.
+// parseFlags parses the arguments of a verb. If the user asked for help or made a mistake, done is
+// true and code is the exit code.
 func parseFlags(flags *flag.FlagSet, args []string, stdout, stderr io.Writer) (code int, done bool) {
 	flags.SetOutput(io.Discard)
 	err := flags.Parse(args)
@@ -113,7 +113,7 @@ func parseFlags(flags *flag.FlagSet, args []string, stdout, stderr io.Writer) (c
 	return reportMisuse(stderr, "%s: %v", flags.Name(), err), true
 }
 
-// usageOf is the part of the usage that is about a verb, or all of it where no options are.
+// usageOf is the part of the usage about a verb, or all of it for a verb without options.
 func usageOf(verb string) string {
 	sections := strings.Split(usage, optionsOf)
 	i := slices.IndexFunc(sections[1:], func(s string) bool {
@@ -137,7 +137,7 @@ func usageOf(verb string) string {
 // optionsOf begins the options of a verb in the usage.
 const optionsOf = "\nOptions of "
 
-// noArguments is the command line of a verb that takes none.
+// noArguments parses the command line of a verb without arguments.
 func noArguments(verb string, args []string, stdout, stderr io.Writer) (code int, done bool) {
 	flags := flag.NewFlagSet(verb, flag.ContinueOnError)
 	if code, done := parseFlags(flags, args, stdout, stderr); done {
@@ -158,7 +158,7 @@ func writeOutput(stdout, stderr io.Writer, text string) int {
 	return exitOK
 }
 
-// moduleVersion is what this process says of its version to others.
+// moduleVersion is the version that this process reports to others.
 func moduleVersion() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		return buildVersion(info)
@@ -170,5 +170,5 @@ func moduleVersion() string {
 // work tree.
 func buildVersion(info *debug.BuildInfo) string { return cmp.Or(release, info.Main.Version) }
 
-// release is the version that deploy/build gives what it builds.
+// release is the version that deploy/build gives to its builds.
 var release string

@@ -13,8 +13,8 @@ import (
 	"taskgate/internal/durable"
 )
 
-// chooseFolder names the folder of a store that has none named. Where none can be made, the store
-// is in memory.
+// chooseFolder names the folder of a store without a named one. If the folder cannot be made, the
+// store is in memory.
 func (s *server) chooseFolder(name string) {
 	if s.config.Store != config.StoreFile {
 		return
@@ -31,9 +31,9 @@ func (s *server) chooseFolder(name string) {
 	s.log.Warn("no folder for tasks can be made: name one with store: file:DIRECTORY", "err", err)
 }
 
-// stateFolder is where the store of a gateway is that has no other place.
+// stateFolder is the default folder of the store of a gateway.
 func stateFolder(name string) (string, error) {
-	// systemd has made the first one for this service alone.
+	// systemd has made the first folder for this service alone.
 	if own, _, _ := strings.Cut(os.Getenv("STATE_DIRECTORY"), ":"); filepath.IsAbs(own) {
 		return filepath.Join(own, name), nil
 	}
@@ -47,7 +47,7 @@ func stateFolder(name string) (string, error) {
 	return filepath.Join(home, ".local", "state", "taskgate", name), err
 }
 
-// nameFolder names the folder of a gateway, so that others have another one.
+// nameFolder names the folder of a gateway; each gateway has its own.
 func (o *serveOptions) nameFolder(c *config.Config) string {
 	if o.file != "" {
 		return folderOfFile(o.file)
@@ -58,19 +58,19 @@ func (o *serveOptions) nameFolder(c *config.Config) string {
 // folderOfFile names the folder of a gateway by the path of its configuration.
 func folderOfFile(file string) string {
 	path, err := filepath.Abs(file)
-	if err != nil { // there is no working directory
+	if err != nil { // the process has no working directory
 		path = file
 	}
 	return folderName(strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)), path)
 }
 
-// scheme and unprintable are what a folder's name leaves out of a title.
+// scheme and unprintable match the parts of a title that a folder's name leaves out.
 var (
 	scheme      = regexp.MustCompile(`^\w+://`)
 	unprintable = regexp.MustCompile(`[^A-Za-z0-9.]+`)
 )
 
-// folderName is a title that people know, and a hash of what makes the gateway another one.
+// folderName is a title that people know, and a hash of the words that tell gateways apart.
 func folderName(title string, words ...string) string {
 	title = strings.Trim(unprintable.ReplaceAllString(scheme.ReplaceAllString(title, ""), "-"), "-.")
 	hash := sha256.Sum256([]byte(strings.Join(words, "\x00")))

@@ -9,20 +9,19 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-// How much memory the garbage collector is given. A gateway has little that lives for long,
-// and Go collects as soon as the heap has doubled: with a heap of a few MiB that is after each
-// second large result.
+// The memory for the garbage collector. A gateway keeps little for long, and Go collects when the
+// heap has doubled: with a heap of a few MiB that is after every second large result.
 const (
-	headroom      = 48 << 20 // what may be garbage before it is collected, besides as much as lives
+	headroom      = 48 << 20 // garbage before it is collected, besides as much as lives
 	headroomShare = 8        // it is at most this part of a memory limit
 )
 
-// ballast is never touched, so that it takes no memory. The collector counts it as living,
-// and lets the heap grow by as much before it collects.
+// ballast is never touched, so it takes no memory. The collector counts it as living, and lets the
+// heap grow by as much before it collects.
 var ballast []byte
 
-// tuneCollector gives the garbage collector a limit from that of the container, and headroom
-// below it. Who sets GOMEMLIMIT or GOGC has decided for himself.
+// tuneCollector sets the limit of the garbage collector from that of the container, and gives it
+// headroom below the limit. If the operator sets GOMEMLIMIT or GOGC, that counts.
 func tuneCollector(container memlimit.Provider, log *slog.Logger) {
 	limit, err := memlimit.Set(memlimit.WithProvider(container), memlimit.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
@@ -35,13 +34,13 @@ func tuneCollector(container memlimit.Provider, log *slog.Logger) {
 	room := min(headroom, limit/headroomShare)
 	ballast = make([]byte, room)
 	if limit < math.MaxInt64 {
-		debug.SetMemoryLimit(limit + room) // it counts the ballast as well
+		debug.SetMemoryLimit(limit + room) // it includes the ballast
 		log.Info("the memory limit of the container is kept to", "GOMEMLIMIT", limit)
 	}
 }
 
-// containerLimit is the memory limit of the container. A system without containers, or a
-// process outside of one, has none.
+// containerLimit is the memory limit of the container. The error is memlimit.ErrNoLimit outside of
+// a container.
 func containerLimit() (uint64, error) {
 	limit, err := memlimit.FromCgroup()
 	if err != nil {

@@ -26,12 +26,12 @@ func newLogger(c config.Log, w io.Writer) *slog.Logger {
 	return slog.New(traced{h})
 }
 
-// maxAttr bounds what one attribute of a record shows, in bytes: names of tools and methods
-// are what a client wrote, and texts of errors may have them.
+// maxAttr bounds an attribute of a record, in bytes: clients choose the names of tools and methods,
+// and texts of errors may contain them.
 const maxAttr = 512
 
-// readableAttr is an attribute with a text that is cut if it is too long. What is neither a text
-// nor an error has none of a client's. A duration is as in the configuration, also in JSON.
+// readableAttr cuts the text of an attribute if it is too long; only strings and errors can have a
+// client's text. A duration is written as in the configuration, also in JSON.
 func readableAttr(_ []string, a slog.Attr) slog.Attr {
 	text := ""
 	if err, ok := a.Value.Any().(error); ok {
@@ -47,7 +47,7 @@ func readableAttr(_ []string, a slog.Attr) slog.Attr {
 	return slog.String(a.Key, strings.ToValidUTF8(text[:maxAttr], "")+"…")
 }
 
-// whereFrom says where a server is, as the log may show it: its URL, or its program.
+// whereFrom says where a server is, in a form that the log may show: its URL, or its program.
 func whereFrom(u *config.Upstream) string {
 	if u.Command != "" {
 		return u.Command
@@ -55,21 +55,20 @@ func whereFrom(u *config.Upstream) string {
 	return shownURL(u.URL)
 }
 
-// shownURL is the URL of a server as the log may show it: without a query, which may
-// hold a key, and without credentials.
+// shownURL is the URL of a server without its query, which may hold a key, and without credentials,
+// so that the log may show it.
 func shownURL(raw string) string {
 	u, err := url.Parse(raw)
 	if err != nil {
-		return "" // its text is no safer than that of the URL
+		return "" // the text of the error has the URL in it
 	}
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}).String()
 }
 
-// traced adds the ids of the current span to each record, so that a log line
-// leads to its trace.
+// traced adds the ids of the current span to each record, so that a log line leads to its trace.
 type traced struct{ slog.Handler }
 
-// Handle adds trace_id and span_id where the context has a span.
+// Handle adds trace_id and span_id if the context has a span.
 func (t traced) Handle(ctx context.Context, r slog.Record) error {
 	if sc := trace.SpanContextFromContext(ctx); sc.IsValid() {
 		r.AddAttrs(slog.String("trace_id", sc.TraceID().String()), slog.String("span_id", sc.SpanID().String()))

@@ -1,12 +1,11 @@
-// Command taskgate is a reverse proxy for MCP servers that turns slow tool
-// calls into tasks.
+// Command taskgate is a reverse proxy for MCP servers that turns slow tool calls into tasks.
 //
 //	taskgate serve --config taskgate.yaml
 //	taskgate stdio --upstream http://127.0.0.1:3001/mcp
 //	taskgate check taskgate.yaml
 //
-// It exits with 0 if all went well, 1 on failure and 2 if the command line was
-// wrong. "taskgate help" explains the verbs.
+// It exits with 0 if all went well, 1 on failure and 2 if the command line was wrong. "taskgate
+// help" explains the verbs.
 package main
 
 import (
@@ -25,10 +24,10 @@ func main() {
 	os.Exit(run(untilSignal(verb), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// untilSignal is a context that ends with the first interrupt, SIGTERM or, unless that is
-// ignored, SIGHUP: the terminal of the client was closed. To serve it means something else. Before
-// anybody sees it end, the default has taken over again, by which a second signal ends
-// the process. One that came in between is not lost: it does the same.
+// untilSignal returns a context that ends with the first interrupt or SIGTERM, or, for verbs other
+// than serve, with SIGHUP, unless that is ignored: the terminal was closed. Before the context
+// ends, signals have their default effect again, so a second one ends the process. A second signal
+// that comes before that ends it as well.
 func untilSignal(verb string) context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
@@ -47,8 +46,7 @@ func untilSignal(verb string) context.Context {
 	return ctx
 }
 
-// run executes one command line, without the program's name, and returns the
-// exit code.
+// run executes one command line, given without the program's name, and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	verb, args := splitVerb(args)
 	switch verb {
@@ -76,7 +74,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return reportMisuse(stderr, "unknown verb %q", verb)
 }
 
-// splitVerb returns the verb and its arguments. Flags without a verb are serve's.
+// splitVerb returns the verb and its arguments. Flags without a verb are those of serve.
 func splitVerb(args []string) (verb string, rest []string) {
 	if len(args) == 0 {
 		return "serve", nil

@@ -21,15 +21,15 @@ import (
 	"taskgate/internal/metrics"
 )
 
-// measurement is what metrics need. The zero value measures nothing.
+// measurement has the metrics. The zero value measures nothing.
 type measurement struct {
-	metrics *metrics.Metrics // nil: none
-	// gathered is what /metrics shows; nil where there is no such page.
+	metrics *metrics.Metrics // nil: no metrics
+	// gathered is the content of /metrics; nil if there is no such page.
 	gathered prometheus.Gatherer
 }
 
-// startMeasuring makes the metrics and who reads them: an exporter that the environment asks for, and
-// Prometheus where scraped says that there is an address for it.
+// startMeasuring makes the metrics and their readers: an exporter if the environment asks for one, and
+// Prometheus if scraped is true, since there is an address for it.
 func (t *telemetry) startMeasuring(ctx context.Context, res *resource.Resource, scraped bool) error {
 	options := []sdkmetric.Option{sdkmetric.WithResource(res)}
 	if wantsSignal("METRICS") {
@@ -61,7 +61,7 @@ func (t *telemetry) startMeasuring(ctx context.Context, res *resource.Resource, 
 	return runtime.Start(runtime.WithMeterProvider(p))
 }
 
-// learnTools takes the names of tools that the configuration has.
+// learnTools takes the names of tools in the configuration.
 func (t *telemetry) learnTools(c *config.Config) {
 	if t.metrics == nil {
 		return
@@ -75,8 +75,8 @@ func (t *telemetry) learnTools(c *config.Config) {
 	}
 }
 
-// measureRequests measures the HTTP requests to a handler, if anything is measured. (otelhttp costs three
-// times what all other measurements of a call do.)
+// measureRequests measures the HTTP requests to a handler, if there are metrics. (otelhttp costs three
+// times as much as all other measurements of a call.)
 func (t *telemetry) measureRequests(next http.Handler) http.Handler {
 	if t.metrics == nil {
 		return next
@@ -88,15 +88,15 @@ func (t *telemetry) measureRequests(next http.Handler) http.Handler {
 	})
 }
 
-// statusWriter is a response whose status is known.
+// statusWriter is a response that notes its status.
 type statusWriter struct {
 	http.ResponseWriter
-	status int // 0: none was written, which net/http makes a 200 of
+	status int // 0: not written, for which net/http sends 200
 }
 
 // WriteHeader notes the status.
 func (a *statusWriter) WriteHeader(status int) {
-	if a.status == 0 && status >= http.StatusOK { // or it is one that more come after
+	if a.status == 0 && status >= http.StatusOK { // a status below 200 is followed by another
 		a.status = status
 	}
 	a.ResponseWriter.WriteHeader(status)
@@ -105,7 +105,7 @@ func (a *statusWriter) WriteHeader(status int) {
 // Unwrap is for http.ResponseController.
 func (a *statusWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// metricsPage is /metrics; nil for none. Clients that ask for OpenMetrics get exemplars.
+// metricsPage is /metrics; nil without Prometheus. Clients that ask for OpenMetrics get exemplars.
 func (t *telemetry) metricsPage(log *slog.Logger) http.Handler {
 	if t.gathered == nil {
 		return nil
@@ -115,8 +115,8 @@ func (t *telemetry) metricsPage(log *slog.Logger) http.Handler {
 	})
 }
 
-// reachableParts says, for metrics, which parts can be reached. A process that ends does not say it: it has
-// let go of them itself.
+// reachableParts says, for metrics, which parts can be reached. ok is false while the process drains, since
+// it lets go of them itself.
 func (r *readiness) reachableParts() (store bool, upstreams map[string]bool, ok bool) {
 	if r.draining() {
 		return false, nil, false

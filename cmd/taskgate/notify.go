@@ -12,19 +12,19 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// notifyReady tells the supervisor that the addresses are bound. It does nothing where no supervisor
-// has asked for it ($NOTIFY_SOCKET), as does all that is here.
+// notifyReady tells the supervisor that the addresses are bound. Like all functions here it does nothing
+// unless a supervisor has asked for it ($NOTIFY_SOCKET).
 func (s *server) notifyReady() { s.notifySystem(daemon.SdNotifyReady) }
 
-// notifyStopping tells the supervisor that this process drains, and how long that may take: the
-// unit has to know nothing of drain_delay and drain_timeout.
+// notifyStopping tells the supervisor that this process drains, and how long that may take, so that the unit
+// can leave out drain_delay and drain_timeout.
 func (s *server) notifyStopping() {
 	most := s.config.DrainDelay + s.config.DrainTimeout + 2*closeTimeout
 	s.notifySystem(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, most.Microseconds()))
 }
 
-// notifyAlive tells the supervisor twice within each $WATCHDOG_USEC that this process answers, until
-// ctx ends.
+// notifyAlive tells the supervisor twice within each $WATCHDOG_USEC that this process answers, until ctx
+// ends.
 func (s *server) notifyAlive(ctx context.Context) error {
 	every, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
@@ -47,9 +47,9 @@ func (s *server) notifyAlive(ctx context.Context) error {
 	}
 }
 
-// takesConnections reports whether whoever listens at an address takes a connection and says something in it, or
-// closes it, in time. What it is sent is no request, so no handler hears of it. That there can be no connection
-// says nothing: files or addresses may be used up, and a restart would end the calls of others.
+// takesConnections reports whether the listener at an address accepts a connection and answers in it, or
+// closes it, in time. It sends an invalid request, so handlers are left alone. If the connection itself
+// fails, it returns true: files or addresses may be used up, and a restart would end running calls.
 func takesConnections(ctx context.Context, address string, patience time.Duration) bool {
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()

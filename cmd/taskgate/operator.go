@@ -13,15 +13,15 @@ import (
 	"taskgate/gateway/operator"
 )
 
-// operators is what shows a process to those who run it.
+// operators has the parts that show a process to its operators.
 type operators struct {
 	deployment *operator.Deployment
 	handler    *operator.Handler
-	methods    *auth.Methods // nil where nobody can sign in
+	methods    *auth.Methods // nil if operators cannot sign in
 	token      string        // that the log has at the start; "" for none
 }
 
-// newOperators makes it. Of o, this fills in how operators sign in; local says that only this machine can connect.
+// newOperators makes them. It sets in o how operators sign in; local says that only this machine can connect.
 func newOperators(c *config.Config, local bool, d operator.DeploymentOptions, o operator.Options, log *slog.Logger) (*operators, error) {
 	who, out := c.AdminAuth, &operators{deployment: operator.NewDeployment(d)}
 	if !who.Required() && local {
@@ -40,16 +40,16 @@ func newOperators(c *config.Config, local bool, d operator.DeploymentOptions, o 
 	return out, nil
 }
 
-// signInName names the one thing that operators sign in to.
+// signInName names the only thing that operators sign in to.
 const signInName = "admin"
 
-// signIn makes the ways to sign in of operators, as if they called an upstream.
+// signIn makes the ways in which operators sign in, as if they called an upstream.
 func signIn(a config.Auth, public string, log *slog.Logger) (*auth.Methods, error) {
 	c := config.Config{Auth: a, PublicURL: public, Upstreams: []*config.Upstream{config.NewUpstream(signInName, "")}}
 	return auth.New(&c, auth.Options{Logger: log})
 }
 
-// reportReplica reports how this replica is, and fetches the keys of issuers.
+// reportReplica reports the state of this replica, and fetches the keys of issuers.
 func (o *operators) reportReplica(ctx context.Context) error {
 	if o.methods != nil {
 		done := make(chan error, 1)
@@ -62,8 +62,8 @@ func (o *operators) reportReplica(ctx context.Context) error {
 	return nil
 }
 
-// sayConsole tells where the console is. A token goes to plain alone, the log of the terminal, and to no system that collects
-// logs: it lets its holder cancel everybody's tasks.
+// sayConsole logs the address of the console. A token goes only to plain, the log of the terminal, so that
+// systems that collect logs miss it: its holder can cancel everybody's tasks.
 func (o *operators) sayConsole(address string, log, plain *slog.Logger) {
 	at := "http://" + address + "/console/"
 	switch {
@@ -76,7 +76,7 @@ func (o *operators) sayConsole(address string, log, plain *slog.Logger) {
 	}
 }
 
-// hostName is the name of the machine, for people; "" where it has none.
+// hostName is the name of the machine, for people; "" if unknown.
 func hostName() string {
 	name, _ := os.Hostname()
 	return name

@@ -18,7 +18,7 @@ type serveOptions struct {
 	logFormat, logLevel string
 }
 
-// newServeOptions declares the flags. Their description is the usage text.
+// newServeOptions declares the flags. The usage text describes them.
 func newServeOptions(flags *flag.FlagSet) *serveOptions {
 	o := &serveOptions{flags: flags}
 	flags.StringVar(&o.file, "config", "", "")
@@ -44,13 +44,13 @@ func (o *serveOptions) declareGrace() {
 	})
 }
 
-// usageError is a mistake of the command line, as opposed to one of a file.
+// usageError is a mistake in the command line, as opposed to one in a file.
 type usageError string
 
 func (e usageError) Error() string { return string(e) }
 
-// loadConfig makes the configuration that the flags describe: that of the file or
-// of the one upstream, with the flags that were given laid over it.
+// loadConfig makes the configuration that the flags describe: that of the file or of the one
+// upstream, with the given flags over it.
 func (o *serveOptions) loadConfig() (*config.Config, error) {
 	var cfg *config.Config
 	switch {
@@ -70,8 +70,8 @@ func (o *serveOptions) loadConfig() (*config.Config, error) {
 	return cfg, nil
 }
 
-// overrideConfig lays the flags that were given over the configuration. Whatever is
-// wrong afterwards is the command line's fault.
+// overrideConfig lays the given flags over the configuration. A mistake that Validate finds then is
+// a mistake of the command line.
 func (o *serveOptions) overrideConfig(cfg *config.Config) error {
 	var wrong error
 	o.flags.Visit(func(f *flag.Flag) {

@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// checkTimeout is how long a part may take to show that it is there. It is
-	// below the second after which Kubernetes gives up a probe.
+	// checkTimeout is how long a part may take to answer. It is below the second after which
+	// Kubernetes gives up a probe.
 	checkTimeout = 800 * time.Millisecond
-	// checkAge is how long a probe believes what was found out: however many probes
-	// come, the store and the servers are asked no more often than that.
+	// checkAge is how long a probe believes the last answer: it bounds how often probes make the
+	// store and the servers answer.
 	checkAge = 2 * time.Second
 	// reportAge is how long a report believes it.
 	reportAge = 10 * time.Second
@@ -25,25 +25,24 @@ const (
 // readiness says whether this process should get requests. It should unless
 //
 //   - it drains: it takes no more calls;
-//   - it does not reach the store: it could make and read no task. That what needs
-//     no task would still work matters less, since a replica that reaches the
-//     store does better;
-//   - it reaches none of its upstreams. While there is one, the clients of that
-//     one need this process, so a single server that is down is reported and
-//     decides nothing.
+//   - the store is out of its reach: it could make and read no task. Requests that
+//     need no task would still work, but a replica that reaches the store serves
+//     more of them;
+//   - all its upstreams are out of its reach. The clients of any reachable upstream
+//     need this process, so a single server that is down is only reported.
 //
-// A probe may leave the store or the upstreams out of the decision (?exclude=), for
-// deployments in which all replicas share a fate and one without its Redis is
-// better than none.
+// A probe may leave the store or the upstreams out of the decision (?exclude=). This is for
+// deployments in which all replicas share a fate, and a process without its Redis is better than
+// none.
 type readiness struct {
 	draining func() bool
 	store    *part
 
 	mu        sync.Mutex
-	upstreams map[string]*part // replaced, and never changed
+	upstreams map[string]*part // replaced as a whole
 }
 
-// setUpstreams takes the upstreams that count from now on: those that were removed do not.
+// setUpstreams takes the upstreams that count from now on, which leaves out the removed ones.
 func (r *readiness) setUpstreams(us upstreams) {
 	next := make(map[string]*part, len(us))
 	for name, one := range us {
@@ -77,7 +76,7 @@ const (
 	partUpstreams = "upstreams"
 )
 
-// askParts asks all parts at once, but for those that were asked not longer ago than age.
+// askParts asks all parts at the same time, except those that were asked within age.
 func (r *readiness) askParts(age time.Duration, exclude []string) report {
 	r.mu.Lock()
 	parts := r.upstreams
@@ -120,12 +119,12 @@ func (r *readiness) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	writeStatus(w, status, found)
 }
 
-// writeStatus answers with a JSON body that nobody keeps.
+// writeStatus answers with a JSON body that must not be cached.
 func writeStatus(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body) // the prober has gone, or reads the status alone
+	_ = json.NewEncoder(w).Encode(body) // the client has gone, or reads the status only
 }
 
 // part is something that this process depends on.
@@ -133,12 +132,12 @@ type part struct {
 	check func(context.Context) error
 	kind  string
 
-	mu  sync.Mutex // held while it is asked: all who come meanwhile share the answer
+	mu  sync.Mutex // held while the part is asked: callers that come meanwhile share the answer
 	at  time.Time
 	err error
 }
 
-// stateNow asks the part, unless it was asked not longer ago than age.
+// stateNow asks the part, unless it was asked within age.
 func (p *part) stateNow(age time.Duration) state {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,8 +151,7 @@ func (p *part) stateNow(age time.Duration) state {
 	return state{Kind: p.kind, Reachable: true}
 }
 
-// askPart is bound by its own time and not by the request's: the answer is not for
-// this prober alone.
+// askPart has its own timeout, instead of the request's, because other probes share the answer.
 func (p *part) askPart() error {
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()

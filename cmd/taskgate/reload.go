@@ -24,30 +24,30 @@ import (
 	"taskgate/internal/work"
 )
 
-// lookEvery is how often the configuration is read anew. It is in use once two looks have found the same:
-// a file may be being written. There is no watcher, which would have to know each file that is named, and
-// how it is replaced: a ConfigMap of Kubernetes is behind two symbolic links.
+// lookEvery is how often the configuration is read anew. A change is used once two reads have found the same,
+// because the file may still be written at the first. There is no watcher: it would have to know each file
+// that is named, and how it is replaced, such as a ConfigMap of Kubernetes behind two symbolic links.
 const lookEvery = 3 * time.Second
 
-// reloader is what a server needs to change its configuration while it runs.
+// reloader has the state that a server needs to change its configuration while it runs.
 type reloader struct {
-	load      func() (*config.Config, error) // nil: there is nothing to read anew
+	load      func() (*config.Config, error) // nil: the gateway was started without a file
 	lookEvery time.Duration
 	hangups   chan os.Signal
 	wishes    chan chan<- outcome // of operators
-	gone      *work.Background    // closes what is not served any more
+	gone      *work.Background    // closes clients that are not served any more
 
-	loaded  *config.Config // the one in use, as it was loaded
+	loaded  *config.Config // the configuration in use, as it was loaded
 	hash    atomic.Pointer[string]
-	seen    string // what was found at the last reload
-	pending string // what the last look has found
+	seen    string // the stamp of the last reload
+	pending string // the stamp of the last read, if it differs from seen
 }
 
 // outcome is the answer to POST /reload.
 type outcome struct {
-	Config   string   `json:"config"`             // the hash of the one in use
+	Config   string   `json:"config"`             // the hash of the configuration in use
 	Restart  []string `json:"restart,omitempty"`  // keys that only a restart changes
-	Mistakes []string `json:"mistakes,omitempty"` // why the file is not in use
+	Mistakes []string `json:"mistakes,omitempty"` // why the file is refused
 }
 
 func newReloader(c *config.Config) *reloader {
@@ -60,13 +60,13 @@ func newReloader(c *config.Config) *reloader {
 // inUse is the hash of the configuration in use.
 func (s *server) inUse() string { return *s.hash.Load() }
 
-// saysInUse tells the log which configuration is in use.
+// saysInUse logs which configuration is in use.
 func (s *server) saysInUse() {
 	s.log.Info("the configuration is in use", "config", s.inUse(), "event", "taskgate.config.used")
 }
 
-// awaitReloads takes new configurations until ctx ends: at a SIGHUP, at the wish of an operator, and when what
-// is read has changed.
+// awaitReloads takes new configurations until ctx ends: at a SIGHUP, at the request of an operator, and when
+// the files have changed.
 func (s *server) awaitReloads(ctx context.Context) {
 	look := time.NewTicker(s.lookEvery)
 	defer look.Stop()
@@ -84,8 +84,8 @@ func (s *server) awaitReloads(ctx context.Context) {
 	}
 }
 
-// takeChanged takes a new configuration that has not changed since the last look, and forgets what was removed
-// long ago.
+// takeChanged takes a changed configuration that is the same as at the last read. It also forgets removed
+// upstreams whose time is over.
 func (s *server) takeChanged() {
 	if s.load == nil {
 		return
@@ -95,7 +95,7 @@ func (s *server) takeChanged() {
 	case found == s.seen:
 		s.pending = ""
 		if s.isOver(time.Now()) {
-			_ = s.useConfig(s.loaded) // as it is
+			_ = s.useConfig(s.loaded) // with the time of now
 		}
 	case found != s.pending:
 		s.pending = found
@@ -104,7 +104,7 @@ func (s *server) takeChanged() {
 	}
 }
 
-// stamp changes with what is found.
+// stamp is the hash of a configuration, or the error of reading it. It changes with either.
 func stamp(c *config.Config, err error) string {
 	if err != nil {
 		return err.Error()
@@ -112,7 +112,7 @@ func stamp(c *config.Config, err error) string {
 	return c.Hash()
 }
 
-// reloadConfig takes the configuration as it is now.
+// reloadConfig reads the configuration and takes it at once.
 func (s *server) reloadConfig() outcome {
 	if s.load == nil {
 		err := errors.New("there is no file to read anew: the gateway was started without --config")
@@ -143,11 +143,11 @@ func (s *server) takeConfig(c *config.Config, err error) outcome {
 	return outcome{Config: s.inUse(), Restart: restart}
 }
 
-// refuseConfig tells the log what is wrong.
+// refuseConfig logs the mistakes and returns them.
 func (s *server) refuseConfig(err error) outcome {
 	out := outcome{Config: s.inUse()}
 	for line := range strings.Lines(err.Error()) {
-		if line = strings.TrimRight(line, "\n"); !strings.HasPrefix(line, " ") { // or it is an excerpt
+		if line = strings.TrimRight(line, "\n"); !strings.HasPrefix(line, " ") { // an indented line is an excerpt
 			out.Mistakes = append(out.Mistakes, line)
 			s.log.Error("the configuration is refused, and that of before stays in use", "mistake", line, "config", s.inUse())
 		}
@@ -155,10 +155,10 @@ func (s *server) refuseConfig(err error) outcome {
 	return out
 }
 
-// useConfig has the gateway go on with a configuration, or changes nothing.
+// useConfig switches the gateway to a configuration. If it returns an error, everything is as before.
 func (s *server) useConfig(c *config.Config) error {
 	next := *c
-	next.Store, next.StateKeys = s.config.Store, s.config.StateKeys // what the start has made of them
+	next.Store, next.StateKeys = s.config.Store, s.config.StateKeys // as the start has completed them
 	next.Upstreams = append(slices.Clone(c.Upstreams), s.removedUpstreams(c, time.Now())...)
 	planned, err := s.planUpstreams(&next)
 	if err != nil {
@@ -197,8 +197,8 @@ func (s *server) useConfig(c *config.Config) error {
 	return nil
 }
 
-// removedUpstreams are the upstreams that a configuration has no more, and whose tasks can still be read: at their
-// path, also where another upstream has it now.
+// removedUpstreams returns the upstreams that a configuration lacks, and whose tasks can still be read: at
+// their path, even if another upstream has it now.
 func (s *server) removedUpstreams(c *config.Config, now time.Time) (kept []*config.Upstream) {
 	for _, name := range slices.Sorted(maps.Keys(s.upstreams)) {
 		one := s.upstreams[name]
@@ -212,8 +212,7 @@ func (s *server) removedUpstreams(c *config.Config, now time.Time) (kept []*conf
 	return kept
 }
 
-// keptUntil is until when the upstream is kept that is removed now, or was before: until the last of its
-// tasks has expired.
+// keptUntil is when the last task of an upstream expires that is removed now, or was removed before.
 func (one *offered) keptUntil(now time.Time) time.Time {
 	if !one.until.IsZero() {
 		return one.until
@@ -221,7 +220,7 @@ func (one *offered) keptUntil(now time.Time) time.Time {
 	return now.Add(one.most)
 }
 
-// isOver reports whether the time of an upstream that was removed is over.
+// isOver reports whether the time of any removed upstream is over.
 func (s *server) isOver(now time.Time) bool {
 	for _, one := range s.upstreams {
 		if one.config.Removed && !now.Before(one.until) {
@@ -231,7 +230,7 @@ func (s *server) isOver(now time.Time) bool {
 	return false
 }
 
-// saysChanges tells the log which upstreams are others than before.
+// saysChanges logs which upstreams have changed.
 func (s *server) saysChanges(before upstreams) {
 	for _, name := range slices.Sorted(maps.Keys(s.upstreams)) {
 		now, old := s.upstreams[name], before[name]
@@ -254,7 +253,7 @@ func (s *server) saysChanges(before upstreams) {
 
 // handler answers POST /reload: 200 once the file is in use, and 422 with its mistakes.
 func (r *reloader) handler() http.Handler {
-	// No page of a browser may ask for it.
+	// A web page in a browser must not reload the gateway.
 	return http.NewCrossOriginProtection().Handler(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		answer := make(chan outcome, 1)
 		select {
@@ -270,8 +269,8 @@ func (r *reloader) handler() http.Handler {
 	}))
 }
 
-// listenHangups has SIGHUP reload the configuration, until stop is called. A process that has none to read
-// anew, or whose terminal is closed, is told to end.
+// listenHangups has SIGHUP reload the configuration, until stop is called. If the process has no file to
+// read, or its terminal is closed, SIGHUP calls end.
 func (s *server) listenHangups(end func()) (stop func()) {
 	ignored, ofTerminal := signal.Ignored(syscall.SIGHUP), hasTerminal()
 	if ignored && s.load == nil {
@@ -293,7 +292,7 @@ func (s *server) listenHangups(end func()) (stop func()) {
 				}
 				select {
 				case s.hangups <- hangup:
-				default: // one is to come already
+				default: // a reload is due already
 				}
 			}
 		}
@@ -311,7 +310,7 @@ func hasTerminal() bool {
 }
 
 // askReload is the verb that has a running gateway read its configuration anew. It prints the hash of the
-// configuration that is in use then.
+// configuration that is then in use.
 func askReload(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("reload", flag.ContinueOnError)
 	file, address := flags.String("config", "", ""), flags.String("admin", "", "")
@@ -335,7 +334,7 @@ func askReload(ctx context.Context, args []string, stdout, stderr io.Writer) int
 	return writeOutput(stdout, stderr, answer.Config+"\n")
 }
 
-// reloadAt asks the gateway at an address, or at the one that its file names.
+// reloadAt asks the gateway at an address, or at the admin address in its file.
 func reloadAt(ctx context.Context, file, address string) (answer outcome, err error) {
 	if file != "" {
 		c, err := config.Load(file)

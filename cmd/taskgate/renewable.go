@@ -12,16 +12,16 @@ import (
 	"taskgate/shim"
 )
 
-// farewell is how long a server that is not used any more may take to end the sessions with it.
+// farewell is how long a server that has been replaced may take to end its sessions.
 const farewell = 5 * time.Second
 
-// handover is how long a new process of a server waits for those before it to end. With a call under way
-// that takes longer, it starts beside them.
+// handover is how long a new process of a server waits for the earlier ones to end. If a call takes longer,
+// the new process runs beside them.
 const handover = 10 * time.Second
 
-// renewable is the client of one upstream, whose configuration may change: what begins from then on
-// goes to another client, and what is under way ends with the one that it began with. Only listening,
-// which has no end, goes over. It is safe for concurrent use.
+// renewable is the client of one upstream, whose configuration may change. After a change, new work goes to a
+// new client, and work under way ends with the client that it began with. Only listening, which has no end,
+// goes over. It is safe for concurrent use.
 type renewable struct {
 	now  atomic.Pointer[lease]
 	work *work.Background // closes clients that have been replaced
@@ -30,13 +30,13 @@ type renewable struct {
 	ask upstream.SessionAsker
 }
 
-// lease is one client, with what is under way with it.
+// lease is one client, with the work under way.
 type lease struct {
 	*upstream.HTTP
 	users work.Group
 	over  context.Context // ends when the client is replaced
 	end   context.CancelFunc
-	alone context.Context // ends when the client before has ended, or was waited for
+	alone context.Context // ends when the earlier client has ended, or handover is over
 	begin context.CancelFunc
 }
 
@@ -45,7 +45,7 @@ var (
 	_ shim.Upstream   = (*renewable)(nil)
 )
 
-// newLease has no client yet.
+// newLease makes a lease without a client.
 func newLease() *lease {
 	l := &lease{}
 	l.over, l.end = context.WithCancel(context.Background())
@@ -53,13 +53,13 @@ func newLease() *lease {
 	return l
 }
 
-// newRenewable has no client before the first renew.
+// newRenewable makes a renewable without a client; renewClient sets the first one.
 func newRenewable() *renewable {
 	return &renewable{work: work.NewBackground(context.Canceled)}
 }
 
-// renewClient replaces the client. The one before is closed once nothing is under way with it, and the processes
-// of the new one start then, or after handover.
+// renewClient replaces the client. The old one is closed once its work has ended. The processes of the new
+// one start then, or after handover.
 func (r *renewable) renewClient(next *lease) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,12 +80,12 @@ func (r *renewable) renewClient(next *lease) {
 		_ = old.users.Wait(ctx) // or the process ends
 		ctx, stop := context.WithTimeout(context.Background(), farewell)
 		defer stop()
-		_ = old.Close(ctx) // what could not be said to a server that is not used any more
-		<-old.alone.Done() // those before it
+		_ = old.Close(ctx) // errors of a replaced server are ignored
+		<-old.alone.Done() // the clients before it
 	})
 }
 
-// Close closes the client, and those before.
+// Close closes the client, and the earlier ones.
 func (r *renewable) Close(ctx context.Context) error {
 	now := r.now.Load()
 	if now == nil {
@@ -99,8 +99,8 @@ func (r *renewable) Close(ctx context.Context) error {
 	return err
 }
 
-// retireClient closes the client once nothing but listening is under way with it, or ctx ends. Nobody gets to it
-// any more.
+// retireClient closes the client once only listening is under way, or ctx ends. New calls have ceased by
+// then.
 func (r *renewable) retireClient(ctx context.Context) error {
 	now := r.now.Load()
 	now.users.Refuse()
@@ -111,12 +111,12 @@ func (r *renewable) retireClient(ctx context.Context) error {
 	return r.Close(ctx)
 }
 
-// enterClient returns the client of now. Whoever uses it leaves it then.
+// enterClient returns the present client. The caller leaves it after use.
 func (r *renewable) enterClient() (*lease, func()) {
 	l := r.now.Load()
 	for !l.users.Enter() {
 		next := r.now.Load()
-		if next == l { // it has been removed, and who asks came before
+		if next == l { // it has been removed, and this call began before
 			return l, func() {}
 		}
 		l = next
@@ -124,53 +124,52 @@ func (r *renewable) enterClient() (*lease, func()) {
 	return l, l.users.Leave
 }
 
-// Call goes to the client of now, as do all that follow.
+// Call goes to the present client, as do all methods that follow.
 func (r *renewable) Call(ctx context.Context, q shim.Request, s shim.Sink) (shim.Reply, error) {
 	l, leave := r.enterClient()
 	defer leave()
 	return l.Call(ctx, q, s)
 }
 
-// Resume is that of the client.
+// Resume implements shim.Upstream.
 func (r *renewable) Resume(ctx context.Context, q shim.Request, cp json.RawMessage, s shim.Sink) (shim.Reply, error) {
 	l, leave := r.enterClient()
 	defer leave()
 	return l.Resume(ctx, q, cp, s)
 }
 
-// Resumable is that of the client.
+// Resumable implements shim.Upstream.
 func (r *renewable) Resumable(cp json.RawMessage) bool { return r.now.Load().Resumable(cp) }
 
-// Admit is that of the client.
+// Admit implements upstream.Client.
 func (r *renewable) Admit(ctx context.Context, s shim.Session) (proven bool, err error) {
 	l, leave := r.enterClient()
 	defer leave()
 	return l.Admit(ctx, s)
 }
 
-// Notify is that of the client.
+// Notify implements upstream.Client.
 func (r *renewable) Notify(ctx context.Context, s shim.Session, n shim.Notification) error {
 	l, leave := r.enterClient()
 	defer leave()
 	return l.Notify(ctx, s, n)
 }
 
-// Describe is that of the client.
+// Describe implements upstream.Client.
 func (r *renewable) Describe(ctx context.Context, s shim.Session) (upstream.Server, error) {
 	l, leave := r.enterClient()
 	defer leave()
 	return l.Describe(ctx, s)
 }
 
-// Tool is that of the client.
+// Tool implements upstream.Client.
 func (r *renewable) Tool(ctx context.Context, s shim.Session, name string) (upstream.Tool, bool, error) {
 	l, leave := r.enterClient()
 	defer leave()
 	return l.Tool(ctx, s, name)
 }
 
-// Listen listens by the client of now, and then by each that takes its place. ready is called for the
-// first one.
+// Listen listens by the present client, and then by each that replaces it. ready is called for the first one.
 func (r *renewable) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
 	var once sync.Once
 	first := func(f shim.Filter) { once.Do(func() { ready(f) }) }
@@ -188,10 +187,10 @@ func (r *renewable) Listen(ctx context.Context, s shim.Session, f shim.Filter, r
 	}
 }
 
-// Forget is that of the client.
+// Forget implements upstream.Client.
 func (r *renewable) Forget(s shim.Session) { r.now.Load().Forget(s) }
 
-// OnSessionQuestion holds for each client.
+// OnSessionQuestion sets f for this client and for each later one.
 func (r *renewable) OnSessionQuestion(f upstream.SessionAsker) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,8 +198,8 @@ func (r *renewable) OnSessionQuestion(f upstream.SessionAsker) {
 	r.now.Load().OnSessionQuestion(f)
 }
 
-// EndSession is that of the client. One before ends its sessions by itself.
+// EndSession ends a session with the present client. Earlier clients end theirs by themselves.
 func (r *renewable) EndSession(ctx context.Context, key string) { r.now.Load().EndSession(ctx, key) }
 
-// Reach is that of the client.
+// Reach checks whether the server can be reached.
 func (r *renewable) Reach(ctx context.Context) error { return r.now.Load().Reach(ctx) }

@@ -13,9 +13,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// linked samples a root span that links to a sampled one. The trace of a task has a new
-// root; without this it would throw the dice again, and a sampled request would lead to a
-// task that nobody recorded. What belongs to the trace follows the root, on all replicas.
+// linked samples a root span that links to a sampled one. The trace of a task has a new root;
+// another random decision for it could lose the task of a sampled request. All spans of the trace
+// follow the root, on all replicas.
 type linked struct{ sdktrace.Sampler }
 
 // ShouldSample asks the wrapped sampler unless a link, or the root of a task, has decided.
@@ -38,8 +38,8 @@ func (s linked) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingRes
 // Description names the sampler in diagnostics.
 func (s linked) Description() string { return "Linked{" + s.Sampler.Description() + "}" }
 
-// samplerFromEnv reads OTEL_TRACES_SAMPLER and its argument. The SDK does so too,
-// but only for a sampler that is not wrapped.
+// samplerFromEnv reads OTEL_TRACES_SAMPLER and its argument. The SDK does so too, but only for a
+// sampler that is not wrapped.
 func samplerFromEnv() (sdktrace.Sampler, error) {
 	name := cmp.Or(os.Getenv("OTEL_TRACES_SAMPLER"), "parentbased_always_on")
 	kind, parent := strings.CutPrefix(name, "parentbased_")

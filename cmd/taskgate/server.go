@@ -30,41 +30,40 @@ import (
 	"taskgate/shim"
 )
 
-// Limits of the HTTP server. There is no write timeout: it would cut event
-// streams, whose writes have deadlines of their own.
+// Limits of the HTTP server. A write timeout would cut event streams, whose writes have deadlines of their
+// own, so there is none.
 const (
 	readHeaderTimeout = 10 * time.Second
 	idleTimeout       = 120 * time.Second
 	maxHeaderBytes    = 64 << 10
 )
 
-// closeTimeout bounds what is left to do once the drain is over: sessions are
-// deleted upstream, the goodbye reaches the store, spans are flushed. Where the store takes
-// all of it, closeLeast is for the others.
+// closeTimeout bounds the work after the drain: sessions are deleted upstream, the goodbye reaches the store,
+// spans are sent. If the store takes all of it, the others get closeLeast.
 const (
 	closeTimeout = 5 * time.Second
 	closeLeast   = time.Second
 )
 
-// bytesWait is how long a message waits for bytes in flight before it is refused. Clients give up
-// a call after a minute or more.
+// bytesWait is how long a message waits for bytes in flight before it is refused. Clients give up a call
+// after a minute or more.
 const bytesWait = time.Minute
 
-// processIdle is how long a process of a server over stdio is kept that nobody uses: longer than
-// most people think between two calls.
+// processIdle is how long an unused process of a server over stdio is kept: longer than most people think
+// between two calls.
 const processIdle = 10 * time.Minute
 
 // server is one gateway process with everything it holds open.
 type server struct {
-	config *config.Config // changed by reloads, which end before the drain begins
+	config *config.Config // reloads change it; they end before the drain begins
 	log    *slog.Logger
-	plain  *slog.Logger // the same, and goes to no system that collects logs
+	plain  *slog.Logger // the same, without the systems that collect logs
 	tel    *telemetry
 	*reloader
 
 	requests work.Group // in flight
 
-	bytesWait   time.Duration // bytesWait, but in tests
+	bytesWait   time.Duration // the constant, except in tests
 	limits      gateway.Limits
 	processIdle time.Duration // 0: a process of a server lasts as long as this one
 
@@ -72,32 +71,32 @@ type server struct {
 	budget   *budget.Bytes
 	store    *redisstore.Store
 	sessions *redisstore.Sessions
-	// credentials are what clients of passthrough have shown, for what is asked of servers.
+	// credentials are those that clients of passthrough have shown, for requests to servers.
 	credentials *auth.Credentials
 	upstreams   upstreams
 	served      atomic.Pointer[upstreams] // the same, for other goroutines
 	shim        *shim.Shim
 	gateway     *gateway.Gateway
-	audit       io.Closer    // nil where it is no file
+	audit       io.Closer    // nil if it is not a file
 	auditLog    *slog.Logger // nil for none
 
 	listener  net.Listener
 	http      *http.Server
-	admin     *admin // nil where none is configured
+	admin     *admin // nil if it is not configured
 	ready     *readiness
 	operators *operators
 
-	until time.Time // what is left to do is to be done by then; zero before that begins
+	until time.Time // when the work after the drain must be done; zero before that begins
 }
 
-// newServer makes the server of a configuration. It holds nothing open yet.
+// newServer makes the server of a configuration. It opens nothing yet.
 func newServer(c *config.Config, stderr io.Writer) *server {
 	log := newLogger(c.Log, stderr)
 	return &server{config: c, reloader: newReloader(c), log: log, plain: log, bytesWait: bytesWait, processIdle: processIdle}
 }
 
-// openServer builds the gateway and opens its listener, or closes what it has opened. It contacts the
-// store, but no upstream: those are looked at when somebody calls.
+// openServer builds the gateway and opens its listener; if it fails, it closes what it has opened. It
+// contacts the store only: upstreams are contacted at the first call.
 func (s *server) openServer(ctx context.Context) error {
 	err := s.buildGateway(ctx)
 	if err == nil {
@@ -153,7 +152,7 @@ func (s *server) buildGateway(ctx context.Context) (err error) {
 	return err
 }
 
-// markKeys are what the ids of tasks are marked with: keys of their own, made of state_keys.
+// markKeys returns the keys that mark the ids of tasks. They are derived from state_keys.
 func markKeys(c *config.Config) (keys [][]byte, err error) {
 	for _, k := range c.StateKeys {
 		secret, err := k.Secret()
@@ -167,7 +166,7 @@ func markKeys(c *config.Config) (keys [][]byte, err error) {
 	return keys, nil
 }
 
-// servers are the upstreams as the shim knows them.
+// servers returns the upstreams as the shim knows them.
 func (us upstreams) servers(credentials *auth.Credentials) map[string]shim.Server {
 	servers := make(map[string]shim.Server, len(us))
 	for _, one := range us {
@@ -187,7 +186,7 @@ func (us upstreams) servers(credentials *auth.Credentials) map[string]shim.Serve
 	return servers
 }
 
-// removedAt are the removed upstreams whose path another one has, where callers sign in in the same way.
+// removedAt returns the removed upstreams whose path is now u's, if callers sign in to both in the same way.
 func (us upstreams) removedAt(u *config.Upstream) (names []string) {
 	for name, one := range us {
 		if one.config.Removed && name != u.Name && one.config.Path == u.Path && reflect.DeepEqual(one.config.Auth, u.Auth) {
@@ -209,8 +208,8 @@ func (s *server) newShim() (*shim.Shim, error) {
 	})
 }
 
-// listenOn binds the addresses, that of operators first: whoever can call can also ask
-// whether the gateway is ready.
+// listenOn binds the addresses, that of operators first, so that a gateway that takes calls can also be asked
+// whether it is ready.
 func (s *server) listenOn(ctx context.Context) (err error) {
 	s.ready = s.newReadiness(ctx)
 	s.tel.metrics.ReadParts(s.ready.reachableParts)
@@ -243,7 +242,7 @@ func (s *server) listenOn(ctx context.Context) (err error) {
 	return nil
 }
 
-// showOperators makes what shows this process to operators.
+// showOperators makes the parts that show this process to operators.
 func (s *server) showOperators() (err error) {
 	view, begun := s.store.Overview(), time.Now().UTC().Truncate(time.Second)
 	s.operators, err = newOperators(s.config, isLoopback(s.config.Admin), operator.DeploymentOptions{
@@ -257,7 +256,7 @@ func (s *server) showOperators() (err error) {
 	return err
 }
 
-// warnOpen warns where everybody may call.
+// warnOpen warns if everybody may call.
 func (s *server) warnOpen() {
 	if s.config.Open() && s.config.TLS.ClientCAFile == "" && !isLoopback(s.config.Listen) {
 		s.log.Warn("anybody who can connect may call: configure auth, or listen on a loopback address", "listen", s.config.Listen)
@@ -287,7 +286,7 @@ func (s *server) serveUntilEnd(ctx context.Context) error {
 	g.Go(func() error { return ignoreExpected(s.gateway.Run(loops), context.Canceled) })
 	g.Go(func() error { return ignoreExpected(s.http.Serve(s.listener), http.ErrServerClosed) })
 	g.Go(s.admin.serveAdmin)
-	if s.admin != nil || !s.config.OwnsStore() { // else nobody could read it
+	if s.admin != nil || !s.config.OwnsStore() { // else the report has no readers
 		g.Go(func() error { return s.operators.reportReplica(loops) })
 	}
 	g.Go(func() error { return s.notifyAlive(loops) })
@@ -298,20 +297,20 @@ func (s *server) serveUntilEnd(ctx context.Context) error {
 		return nil
 	})
 	g.Go(func() error {
-		<-failed.Done() // a signal, or a part that could not go on
-		<-reloaded      // the configuration stays as it is
+		<-failed.Done() // a signal, or a part that failed
+		<-reloaded      // no reload changes the configuration from here on
 		defer stop()
 		s.notifyStopping()
 		if ctx.Err() != nil {
 			s.lingerDraining()
 		}
-		// The admin listener is last: while the rest drains, it says so.
+		// The admin listener ends last, so that it reports the drain.
 		return errors.Join(s.drainWork(loops), s.admin.close())
 	})
 	return s.closeAfter(g)
 }
 
-// closeAfter releases everything once the parts of a server that has served have ended, and says so.
+// closeAfter waits for the parts of a server to end, then releases everything and logs that.
 func (s *server) closeAfter(parts *errgroup.Group) error {
 	err := errors.Join(parts.Wait(), s.closeAll())
 	s.log.Info("stopped")
@@ -329,31 +328,31 @@ func (s *server) saysServing(u *config.Upstream) {
 	}
 }
 
-// outlastingContext is the context of the loops. They outlast ctx: running tasks need the heartbeat
-// while they drain.
+// outlastingContext is the context of the loops. They outlast ctx, because running tasks need the heartbeat
+// during the drain.
 func outlastingContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithCancel(context.WithoutCancel(ctx))
 }
 
-// lingerDraining goes on as before for drain_delay, while /readyz says that the process drains. Each
+// lingerDraining serves for drain_delay as before, while /readyz says that the process drains. Each
 // connection ends with its next answer, so that its client finds another replica.
 func (s *server) lingerDraining() {
 	if s.admin == nil || s.config.DrainDelay == 0 {
-		return // nobody would notice
+		return // /readyz is off, or the delay is
 	}
 	s.log.Info("not ready any more; requests are taken for a while", "delay", s.config.DrainDelay)
 	<-time.After(s.config.DrainDelay)
 }
 
-// countRequests counts those in flight. http.Server waits for connections alone, and a request whose client has gone has none: its
-// answer is still to be kept.
+// countRequests counts the requests in flight. http.Server waits only for connections; a request whose client
+// has gone has none, and its answer must still be stored.
 func countRequests(requests *work.Group, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests.Do(func() { next.ServeHTTP(w, r) })
 	})
 }
 
-// partConnections ends connections with their next answer once ctx has ended.
+// partConnections ends each connection with its next answer once ctx has ended.
 func partConnections(ctx context.Context, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if ctx.Err() != nil {
@@ -363,10 +362,9 @@ func partConnections(ctx context.Context, next http.Handler) http.Handler {
 	})
 }
 
-// drainWork ends the streams that would never end by themselves, takes no new calls,
-// and gives what runs until drain_timeout; tasks can be read meanwhile. Calls that
-// still block then are answered with an error, tasks that another replica can go on
-// with are handed over to it, and the others fail.
+// drainWork ends the streams that last forever, refuses new calls, and gives running calls until
+// drain_timeout; tasks can be read meanwhile. Calls that still block then get an error. Tasks that another
+// replica can go on with are handed over, and the others fail.
 func (s *server) drainWork(ctx context.Context) error {
 	s.log.Info("draining", "timeout", s.config.DrainTimeout)
 	patient, stop := context.WithTimeout(ctx, s.config.DrainTimeout)
@@ -391,7 +389,7 @@ func (s *server) drainWork(ctx context.Context) error {
 	return nil
 }
 
-// hastyContext is the context of what is left to do, all of it together.
+// hastyContext bounds all the work after the drain together.
 func (s *server) hastyContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	if s.until.IsZero() {
 		s.until = time.Now().Add(closeTimeout)
@@ -399,7 +397,7 @@ func (s *server) hastyContext(ctx context.Context) (context.Context, context.Can
 	return context.WithTimeout(ctx, max(time.Until(s.until), closeLeast))
 }
 
-// taskFate is what becomes of tasks that are running when this process ends.
+// taskFate says what becomes of running tasks when this process ends.
 func (s *server) taskFate() string {
 	_, onDisk := s.config.StoreFolder()
 	switch {
@@ -448,7 +446,7 @@ func ignoreExpected(err, expected error) error {
 	return err
 }
 
-// policyOf hands the operator's wishes to the shim.
+// policyOf is a tool's configuration as a policy of the shim.
 func policyOf(t config.Tool) shim.Policy {
 	return shim.Policy{
 		Tasks: shim.Mode(t.Tasks), Grace: t.Grace, TTL: t.TTL,
@@ -462,8 +460,8 @@ func policyOf(t config.Tool) shim.Policy {
 	}
 }
 
-// newReplica names this process for as long as it runs. The name begins the ids
-// we send upstream, so it is short; 80 random bits are new at each start.
+// newReplica names this process for as long as it runs. The name begins the ids that are sent upstream, so it
+// is short; its 80 random bits are new at each start.
 func newReplica() shim.Replica {
 	id := shim.NewID()
 	return shim.Replica(id[:8] + id[24:])

@@ -20,10 +20,10 @@ import (
 	"taskgate/gateway/stdio"
 )
 
-// ownMessage is how large a message of the one client may be at least: nobody else is served.
+// ownMessage is the least that a message of the client may have: it is the only client.
 const ownMessage = 32 * config.MiB
 
-// partingTimeout is how long what a client is still sent may take when the process stops.
+// partingTimeout bounds, at the end, each step that still sends to the client.
 const partingTimeout = time.Second
 
 // serveStdio is the verb that runs the gateway for one client, over standard input and output.
@@ -42,8 +42,8 @@ func serveStdio(ctx context.Context, args []string, stdin io.Reader, stdout, std
 		fmt.Fprintln(stderr, err)
 		return exitFailure
 	}
-	// A write to an output that nobody reads any more is to be an error. By default it would
-	// end the process, and what it runs not in order.
+	// A write to a closed output must return an error. By default SIGPIPE would end the process at
+	// once, without an orderly end of what it runs.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	s, err := newStdioServer(ctx, cfg, stderr)
 	if err == nil {
@@ -86,7 +86,7 @@ func (o *stdioOptions) loadConfig(command []string) (*config.Config, error) {
 		return nil, err
 	}
 	u := cfg.Upstreams[0]
-	if cfg.Store == config.StoreFile { // as by default: a client may start several of these
+	if cfg.Store == config.StoreFile { // the default would be shared: a client may start several of these
 		cfg.Store = config.StoreEmbedded
 	}
 	o.flags.Visit(func(f *flag.Flag) {
@@ -115,9 +115,10 @@ func (o *stdioOptions) loadConfig(command []string) (*config.Config, error) {
 		return nil, usageError("audit: stdout is where the client reads; name a file")
 	}
 	cfg.MaxBody = max(cfg.MaxBody, ownMessage)
-	// Nothing listens: who may call, and what anonymous callers share, is as on loopback.
+	// The process has no listener, so the rules of loopback hold for callers and for what anonymous
+	// callers share.
 	cfg.Auth, u.Auth, cfg.Listen, cfg.Admin = config.Auth{}, nil, config.Default().Listen, ""
-	u.Defaults.Scopes = "" // of tokens, which this client does not show
+	u.Defaults.Scopes = "" // of tokens, which this client lacks
 	for i := range u.Tools {
 		u.Tools[i].Scopes = ""
 	}
@@ -127,7 +128,7 @@ func (o *stdioOptions) loadConfig(command []string) (*config.Config, error) {
 	return cfg, nil
 }
 
-// readSource is the configuration before the flags are laid over it.
+// readSource returns the configuration before the flags override it.
 func (o *stdioOptions) readSource(command []string) (*config.Config, error) {
 	given := 0
 	for _, is := range []bool{o.file != "", o.upstream != "", len(command) > 0} {
@@ -152,7 +153,7 @@ func (o *stdioOptions) readSource(command []string) (*config.Config, error) {
 	return cfg, nil
 }
 
-// digest tells the servers of command lines apart: several processes may share a store, and each
+// digest gives each command line its own server name: several processes may share a store, and each
 // takes over what others have left of the server with its name.
 func digest(words []string) string {
 	sum := sha256.Sum256([]byte(strings.Join(words, "\x00")))
@@ -179,8 +180,8 @@ func (o *stdioOptions) fromFile() (*config.Config, error) {
 	return nil, usageError("--name NAME is one of " + strings.Join(names, ", "))
 }
 
-// clientEnvironment is what the client has given to the process in its environment: a server that
-// the command line names gets it whole, as it would without the gateway.
+// clientEnvironment is the environment that the client gave to the process. A server that the
+// command line names gets all of it, as it would without the gateway.
 func clientEnvironment() map[string]string {
 	env := make(map[string]string)
 	for _, entry := range os.Environ() {
@@ -191,8 +192,8 @@ func clientEnvironment() map[string]string {
 	return env
 }
 
-// newStdioServer builds a gateway that listens nowhere. A process of its server lasts as long as
-// the client, as it would without the gateway.
+// newStdioServer builds a gateway without a listener. A process of its server lasts as long as the
+// client, as it would without the gateway.
 func newStdioServer(ctx context.Context, c *config.Config, stderr io.Writer) (*server, error) {
 	s := &server{config: c, reloader: newReloader(c), log: newLogger(c.Log, stderr), bytesWait: bytesWait}
 	if err := s.buildGateway(ctx); err != nil {
@@ -201,9 +202,9 @@ func newStdioServer(ctx context.Context, c *config.Config, stderr io.Writer) (*s
 	return s, nil
 }
 
-// runStdio serves one client until it has closed its output, nothing can be written to it any
-// more, or ctx ends. Then everything ends within seconds: a client waits no longer, and tasks in
-// an embedded store end with the process.
+// runStdio serves one client until that closes its output or its input, or ctx ends. Then
+// everything ends within seconds, because the client has stopped waiting, and tasks in an embedded
+// store end with the process.
 func (s *server) runStdio(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	conn := stdio.New(stdout, stdio.Options{
 		Handler: s.gateway.Handler(), Path: s.config.Upstreams[0].Path,
@@ -222,7 +223,7 @@ func (s *server) runStdio(ctx context.Context, stdin io.Reader, stdout io.Writer
 	return s.closeAfter(g)
 }
 
-// partFromClient ends what the client listens to, then everything else that it has in flight.
+// partFromClient ends what the client listens to, then its other requests in flight.
 func (s *server) partFromClient(ctx context.Context, conn *stdio.Conn, heard bool) error {
 	brief, stop := context.WithTimeout(ctx, partingTimeout)
 	defer stop()

@@ -39,8 +39,8 @@ func (s *server) openStore(ctx context.Context) (*redisstore.Store, error) {
 	return store, nil
 }
 
-// keptKey is the key for state_keys that is kept beside the store, so that what it has sealed
-// opens after a restart. It is made at the first start.
+// keptKey returns the key for state_keys that is kept beside the store, and makes it at the first
+// start. With it, sealed states open after a restart.
 func keptKey(path string) (config.StateKey, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

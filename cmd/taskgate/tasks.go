@@ -47,7 +47,7 @@ func runOperator(ctx context.Context, verb string, args []string, stdin *os.File
 	return exitOK
 }
 
-// gatewayAt is the gateway at an address, at that of its file, or at that of the environment.
+// gatewayAt returns the gateway at an address, at that in its file, or at that of the environment.
 func gatewayAt(file, address, key string) (*terminal.Gateway, error) {
 	if file != "" && address == "" {
 		c, err := config.Load(file)
@@ -64,13 +64,14 @@ func gatewayAt(file, address, key string) (*terminal.Gateway, error) {
 	return terminal.NewGateway(address, key)
 }
 
-// streams are those of this process. Somebody is there if both the input and the output are a terminal's.
+// streams returns those of this process. A user is present if both the input and the output are
+// terminals.
 func streams(stdin *os.File, stdout, stderr io.Writer) terminal.Streams {
 	s := terminal.Streams{In: stdin, Out: stdout, Err: stderr}
 	if screen, ok := stdout.(*os.File); ok && term.IsTerminal(int(screen.Fd())) && term.IsTerminal(int(stdin.Fd())) {
 		s.Interactive = true
 		s.Size = func() (int, int) {
-			columns, lines, _ := term.GetSize(int(screen.Fd())) // unknown is 0
+			columns, lines, _ := term.GetSize(int(screen.Fd())) // 0 if unknown
 			return columns, lines
 		}
 	}

@@ -23,19 +23,19 @@ import (
 	"taskgate/shim"
 )
 
-// telemetry is what OpenTelemetry needs to run. No signal is sent until the
-// OTEL_* environment asks for it: the exporters' own default, OTLP to localhost,
-// would fill the log of everybody who has no collector. Metrics are also read at /metrics.
+// telemetry has the providers of OpenTelemetry. A signal is sent only if the OTEL_* environment asks for it:
+// the exporters' own default, OTLP to localhost, would fill the log of every user without a collector.
+// Metrics are also read at /metrics.
 type telemetry struct {
 	traces trace.TracerProvider
-	logs   *log.LoggerProvider // nil: logs go to stderr alone
+	logs   *log.LoggerProvider // nil: logs go to stderr only
 	stop   []func(context.Context) error
 	measurement
 }
 
-// newTelemetry makes the providers that the environment asks for. Which exporter,
-// where to, and with which headers is read from OTEL_* by autoexport. All signals name the
-// replica that they come from. scraped says that there is an address for /metrics.
+// newTelemetry makes the providers that the environment asks for. autoexport reads from OTEL_* which exporter
+// to use, where to send, and with which headers. All signals name the replica that they come from. scraped
+// says that there is an address for /metrics.
 func newTelemetry(ctx context.Context, replica shim.Replica, scraped bool) (*telemetry, error) {
 	t := &telemetry{traces: tracenoop.NewTracerProvider()}
 	if os.Getenv("OTEL_SDK_DISABLED") == "true" {
@@ -51,8 +51,8 @@ func newTelemetry(ctx context.Context, replica shim.Replica, scraped bool) (*tel
 	return t, errors.Join(t.startTracing(ctx, res), t.startMeasuring(ctx, res, scraped), t.startRecording(ctx, res))
 }
 
-// wantsSignal reports whether the environment asks for a signal: it names an exporter
-// for it, or an OTLP endpoint and no exporter.
+// wantsSignal reports whether the environment asks for a signal: it names an exporter for it, or an OTLP
+// endpoint and no exporter.
 func wantsSignal(signal string) bool {
 	switch os.Getenv("OTEL_" + signal + "_EXPORTER") {
 	case "none":
@@ -63,8 +63,8 @@ func wantsSignal(signal string) bool {
 	return true
 }
 
-// spanDelay is how long a span waits for others to be exported with, unless the environment
-// says so: a task that runs is to be found while it does.
+// spanDelay is how long a span waits for others to be exported with, unless the environment sets that time: a
+// running task should be found while it runs.
 const spanDelay = time.Second
 
 func (t *telemetry) startTracing(ctx context.Context, res *resource.Resource) error {
@@ -89,8 +89,8 @@ func (t *telemetry) startTracing(ctx context.Context, res *resource.Resource) er
 	return nil
 }
 
-// spanLimits are those of the environment. Without one for the length of attributes it is
-// that of the log: ids and names are what a client wrote.
+// spanLimits returns the limits of the environment. By default the length of attributes has the limit of the
+// log, because ids and names come from clients.
 func spanLimits() sdktrace.SpanLimits {
 	l := sdktrace.NewSpanLimits()
 	if l.AttributeValueLengthLimit < 0 {
@@ -112,7 +112,7 @@ func (t *telemetry) startRecording(ctx context.Context, res *resource.Resource) 
 	return nil
 }
 
-// eventNamer gives a record that tells of an event the name of that: slog has no place for it.
+// eventNamer gives a record of an event the name of the event, which slog has no field for.
 type eventNamer struct{ log.Processor }
 
 // OnEmit takes the name from the attribute "event".
@@ -126,8 +126,7 @@ func (e eventNamer) OnEmit(ctx context.Context, r *log.Record) error {
 	return e.Processor.OnEmit(ctx, r)
 }
 
-// logger sends records to OpenTelemetry besides where they go already, if logs
-// are wanted there.
+// logger sends records to OpenTelemetry as well, if logs are wanted there.
 func (t *telemetry) logger(l *slog.Logger) *slog.Logger {
 	if t.logs == nil {
 		return l
@@ -135,7 +134,7 @@ func (t *telemetry) logger(l *slog.Logger) *slog.Logger {
 	return slog.New(slog.NewMultiHandler(l.Handler(), otelslog.NewHandler("taskgate", otelslog.WithLoggerProvider(t.logs))))
 }
 
-// flushAll flushes what has been collected.
+// flushAll sends what has been collected.
 func (t *telemetry) flushAll(ctx context.Context) error {
 	var errs []error
 	for _, stop := range t.stop {
@@ -144,8 +143,8 @@ func (t *telemetry) flushAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// exportFailures logs why OpenTelemetry reports an error: as a warning, and each reason once in failurePause, not with each
-// batch. Its logger is not one that sends records, too: that would fail as well, and be logged, for ever.
+// exportFailures logs the errors of OpenTelemetry as warnings, each reason once in failurePause. Its logger
+// writes locally only: an export of the record would fail as well, and be logged, for ever.
 type exportFailures struct {
 	log *slog.Logger
 

@@ -14,12 +14,11 @@ import (
 	"taskgate/gateway/config"
 )
 
-// fileCheck is how often the files of a listener are looked at, by the handshakes that
-// come meanwhile.
+// fileCheck is the least time between two checks of the files of a listener. Handshakes check them.
 const fileCheck = time.Second
 
-// listenerTLS is the configuration of a listener with TLS; nil without it. Its files are read
-// now, and again when they have changed.
+// listenerTLS is the configuration of a listener with TLS; nil without TLS. Its files are read now,
+// and again when they have changed.
 func listenerTLS(c config.ListenerTLS, log *slog.Logger) (*tls.Config, error) {
 	if c.CertFile == "" {
 		return nil, nil
@@ -36,8 +35,8 @@ func listenerTLS(c config.ListenerTLS, log *slog.Logger) (*tls.Config, error) {
 	}, nil
 }
 
-// tlsFiles are the files of a listener. There is no watcher: a handshake looks at them, once in
-// fileCheck at most.
+// tlsFiles are the files of a listener. A handshake checks them, at most once in fileCheck, in place
+// of a watcher.
 type tlsFiles struct {
 	config config.ListenerTLS
 	log    *slog.Logger
@@ -45,11 +44,11 @@ type tlsFiles struct {
 	mu     sync.Mutex
 	now    *tls.Config
 	loaded string // the stamp of the files that now is from
-	failed string // that of files which could not be used
+	failed string // the stamp of files that failed
 	looked time.Time
 }
 
-// currentConfig is the configuration for a handshake. Files that cannot be used change nothing.
+// currentConfig is the configuration for a handshake. Files that fail leave the old one in use.
 func (f *tlsFiles) currentConfig() *tls.Config {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,8 +72,8 @@ func (f *tlsFiles) currentConfig() *tls.Config {
 	return f.now
 }
 
-// stampFiles changes with the files. It is taken before they are read: if they change meanwhile, they
-// are read again.
+// stampFiles changes with the files. The caller takes it before it reads them, so that a change
+// meanwhile leads to another read.
 func (f *tlsFiles) stampFiles() string {
 	var b strings.Builder
 	for _, name := range []string{f.config.CertFile, f.config.KeyFile, f.config.ClientCAFile} {
@@ -115,8 +114,8 @@ func readCertificates(name string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// clientTLS is the configuration of connections to somebody else; nil where nothing is set, and
-// then that of the system holds.
+// clientTLS is the configuration of connections to other hosts. It is nil if no key is set: then the
+// default of the system holds.
 func clientTLS(c config.ClientTLS) (*tls.Config, error) {
 	if c == (config.ClientTLS{}) {
 		return nil, nil

@@ -24,28 +24,28 @@ import (
 	"taskgate/shim"
 )
 
-// upstreams are those that are served, by configured name.
+// upstreams has the upstreams that are served, by configured name.
 type upstreams map[string]*offered
 
-// offered is an upstream, with what was made for it.
+// offered is an upstream, with its client.
 type offered struct {
 	config *config.Upstream
 	client *renewable
 	way    way
-	next   *lease        // is to take the place of the one in client; nil where nothing changes
-	most   time.Duration // how long a task of it may be kept, by any policy since the start
-	until  time.Time     // the upstream was removed, and its tasks are kept until then; else zero
+	next   *lease        // is to replace the one in client; nil if nothing changes
+	most   time.Duration // the longest time for which a policy since the start keeps a task of it
+	until  time.Time     // if the upstream was removed: until when its tasks are kept
 }
 
-// way is what the client of an upstream is made of besides its configuration.
+// way is the input of an upstream's client besides its configuration.
 type way struct {
 	tls         *tls.Config
-	files       string // what the files of tls held
+	files       string // the content of the files of tls
 	passthrough bool
 }
 
-// planUpstreams returns what is to be served, with clients for what is new or has changed. Nothing is contacted,
-// and nothing is changed before begin.
+// planUpstreams returns the upstreams to serve, with clients for those that are new or changed. It contacts
+// no server; beginClients makes the change.
 func (s *server) planUpstreams(c *config.Config) (next upstreams, err error) {
 	next = make(upstreams, len(c.Upstreams))
 	for _, u := range c.Upstreams {
@@ -70,7 +70,7 @@ func (s *server) planUpstreams(c *config.Config) (next upstreams, err error) {
 	return next, nil
 }
 
-// longestTask is how long a task of an upstream may be kept.
+// longestTask is the longest time for which a task of an upstream may be kept.
 func longestTask(u *config.Upstream) time.Duration {
 	most := u.Defaults.Timeout + u.Defaults.TTL
 	for _, rule := range u.Tools {
@@ -84,7 +84,7 @@ func (s *server) newLease(c *config.Config, u *config.Upstream, by *way) (l *lea
 	cfg := upstreamConfig(c, u, s.replica, s.log, s.tel)
 	cfg.Budget = s.budget
 	if by.passthrough {
-		cfg.Shared = false // anonymous callers may show all kinds of things to the server
+		cfg.Shared = false // anonymous callers may send credentials of different users
 		cfg.MaxSeen = auth.MaxTokens
 	}
 	if by.tls, err = clientTLS(u.TLS); err != nil {
@@ -95,7 +95,7 @@ func (s *server) newLease(c *config.Config, u *config.Upstream, by *way) (l *lea
 	if u.Command != "" {
 		child := stdioConfig(c, u, s.processIdle, s.log)
 		child.After = l.alone.Done()
-		// A session is a process of this replica, which no other one can use.
+		// A session is a process of this replica, which others cannot use.
 		cfg.Transport, cfg.SessionIdle = stdio.New(child), cmp.Or(s.processIdle, math.MaxInt64)
 	} else {
 		cfg.Sessions = s.store.UpstreamSessions(u.Name)
@@ -107,7 +107,7 @@ func (s *server) newLease(c *config.Config, u *config.Upstream, by *way) (l *lea
 	return l, err
 }
 
-// beginClients has new clients take the place of those before.
+// beginClients replaces the clients that have changed.
 func (us upstreams) beginClients() {
 	for _, one := range us {
 		if one.next != nil {
@@ -117,7 +117,7 @@ func (us upstreams) beginClients() {
 	}
 }
 
-// discardClients closes new clients that nothing has begun with.
+// discardClients closes new clients that are unused.
 func (us upstreams) discardClients() {
 	ctx, stop := context.WithTimeout(context.Background(), closeTimeout)
 	defer stop()
@@ -156,15 +156,15 @@ func stdioConfig(c *config.Config, u *config.Upstream, idle time.Duration, log *
 	}
 }
 
-// isLoopback reports whether only this machine can connect: anonymous calls then
-// come from one user and may share an upstream session (design.md 0.16).
+// isLoopback reports whether only this machine can connect: anonymous calls then come from one user and may
+// share an upstream session (design.md 0.16).
 func isLoopback(listen string) bool {
 	host, _, err := net.SplitHostPort(listen)
 	return err == nil && config.IsLoopback(host)
 }
 
-// clients are the upstreams as the gateway uses them, and how their servers are reached for what is
-// asked of them in its own name.
+// clients returns the upstreams as the gateway uses them, and the TLS configuration for requests that the
+// gateway itself sends to their servers.
 func (us upstreams) clients() (map[string]upstream.Client, map[string]*tls.Config) {
 	out, secure := make(map[string]upstream.Client, len(us)), make(map[string]*tls.Config, len(us))
 	for name, one := range us {
@@ -174,14 +174,14 @@ func (us upstreams) clients() (map[string]upstream.Client, map[string]*tls.Confi
 }
 
 func (us upstreams) closeClients(ctx context.Context) error {
-	g := errgroup.Group{} // at once: the end of a process takes its time
+	g := errgroup.Group{} // at once, because a process takes time to end
 	for _, one := range us {
 		g.Go(func() error { return one.client.Close(ctx) })
 	}
 	return g.Wait()
 }
 
-// reported are the upstreams for a report.
+// reported returns the upstreams for a report.
 func (us upstreams) reported(reach map[string]state) []operator.ReportedUpstream {
 	out := make([]operator.ReportedUpstream, 0, len(us))
 	for _, name := range slices.Sorted(maps.Keys(us)) {
@@ -198,7 +198,7 @@ func (us upstreams) reported(reach map[string]state) []operator.ReportedUpstream
 	return out
 }
 
-// toolPolicies are those of the tools of an upstream.
+// toolPolicies returns the policies of the tools of an upstream.
 func toolPolicies(u *config.Upstream) []operator.Policy {
 	all := make([]operator.Policy, 0, len(u.Tools)+1)
 	for _, r := range u.Tools {

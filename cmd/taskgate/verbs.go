@@ -11,8 +11,8 @@ import (
 	"taskgate/gateway/sealed"
 )
 
-// checkFiles loads each file as serve would and reports all mistakes of all files.
-// It needs the environment that serve will have: an unset variable is one.
+// checkFiles loads each file as serve would and reports all mistakes of all files. It needs the
+// environment of serve, because an unset variable is a mistake.
 func checkFiles(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("check", flag.ContinueOnError)
 	if code, done := parseFlags(flags, args, stdout, stderr); done {
@@ -62,19 +62,17 @@ func countNoun(n int, noun string) string {
 }
 
 const (
-	// maxKey bounds what is read for a key. Longer ones would not fit beside the
-	// other headers of a request.
+	// maxKey bounds a key, in bytes: a longer one would not fit beside the other headers of a
+	// request.
 	maxKey = 16 << 10
-	// shortKey is the length below which even a random key invites guessing: its
-	// hash is not salted.
+	// shortKey is the length below which even a random key can be guessed: its hash has no salt.
 	shortKey = 20
-	// fewCharacters is the number of different characters below which a key is none that
-	// was drawn at random.
+	// fewCharacters is the number of different characters below which a key is surely not random.
 	fewCharacters = 8
 )
 
-// hashKey prints the hash of the key on standard input, for the configuration. The
-// line break that echo and openssl add is no part of the key.
+// hashKey prints the hash of the key on standard input, for the configuration. It removes the line
+// break that echo and openssl add.
 func hashKey(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("hash-key", flag.ContinueOnError)
 	force := flags.Bool("force", false, "")
@@ -82,7 +80,7 @@ func hashKey(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return code
 	}
 	if flags.NArg() > 0 {
-		// Nor would it be a secret any more: others see the command line.
+		// A key on the command line would be visible to others.
 		return reportMisuse(stderr, "hash-key reads the key from standard input and takes no arguments besides --force")
 	}
 	data, err := io.ReadAll(io.LimitReader(stdin, maxKey+1))
