@@ -8,8 +8,7 @@ import (
 
 const prefix = `{"jsonrpc":"2.0"`
 
-// AppendRequest appends a request. Params are copied as they are and left out
-// if empty.
+// AppendRequest appends a request. Params are copied as they are and left out if empty.
 func AppendRequest(dst []byte, id ID, method string, params []byte) []byte {
 	return appendCall(appendID(append(dst, prefix...), id), method, params)
 }
@@ -28,9 +27,8 @@ func appendCall(dst []byte, method string, params []byte) []byte {
 	return append(dst, '}')
 }
 
-// AppendResult appends the successful answer to id. The result is copied as it
-// is; an empty one becomes {}, since a response without the member would be
-// none.
+// AppendResult appends the successful answer to id. The result is copied as it is. An empty one
+// becomes {}, because a response needs the member.
 func AppendResult(dst []byte, id ID, result []byte) []byte {
 	dst = append(appendID(append(dst, prefix...), id), `,"result":`...)
 	if len(result) == 0 {
@@ -39,9 +37,9 @@ func AppendResult(dst []byte, id ID, result []byte) []byte {
 	return append(append(dst, result...), '}')
 }
 
-// AppendError appends the error answer to id. Without an id the member is left
-// out, as MCP wants it where the request's id is not known; what JSON-RPC 2.0
-// itself wants there is [AppendErrorNullID].
+// AppendError appends the error answer to id. If the id is zero, the member is left out, as MCP
+// wants it when the request's id is unknown; [AppendErrorNullID] does what JSON-RPC 2.0 itself
+// wants.
 func AppendError(dst []byte, id ID, e *Error) []byte {
 	return appendError(appendID(append(dst, prefix...), id), e)
 }
@@ -68,8 +66,8 @@ func appendID(dst []byte, id ID) []byte {
 	return append(append(dst, `,"id":`...), id.raw...)
 }
 
-// AppendString appends s as a JSON string with the fewest possible escapes:
-// no HTML escaping, non-ASCII as it is. Bytes that are not UTF-8 become U+FFFD.
+// AppendString appends s as a JSON string with the fewest possible escapes: HTML and non-ASCII
+// characters stay as they are. Invalid UTF-8 becomes U+FFFD.
 func AppendString(dst []byte, s string) []byte {
 	dst, _ = jsontext.AppendQuote(dst, s) // the error only says that bytes were replaced
 	return dst

@@ -7,12 +7,12 @@ import (
 	"slices"
 )
 
-// The walker reads one JSON text from front to back, and checks each byte of it after RFC 8259. A check begins at an
-// index and returns the index behind what it has read, or -1 at a fault, whose reason it notes. Most of what the
-// gateway does with a large result is this check: jsontext needs 1.6 times as long for it (BenchmarkPasses). FuzzCheck
-// compares the two.
+// The walker reads one JSON text from front to back, and checks each byte of it after RFC 8259. A check
+// begins at an index and returns the index behind what it has read, or -1 at a fault, whose reason it notes.
+// Most of the gateway's work on a large result is this check: jsontext needs 1.6 times as long for it
+// (BenchmarkPasses). FuzzCheck compares the two.
 
-// Why a text is refused. The input is not quoted: it may be secret.
+// The reasons for which a text is refused. They leave out the input, because it may be secret.
 const (
 	reasonSyntax    = "not valid JSON"
 	reasonEnd       = "JSON text ends early"
@@ -22,7 +22,7 @@ const (
 	reasonMore      = "something follows the JSON value"
 )
 
-// failAt notes that the text cannot go on as it does at i.
+// failAt notes that the text is broken at i.
 func (w *walker) failAt(i int) int {
 	if i >= len(w.in) {
 		return w.failWith(reasonEnd)
@@ -105,8 +105,8 @@ type object struct {
 	many  map[string]struct{} // its names, once there are more than fewNames
 }
 
-// checkMember checks the next member of an object, if there is one: after the last one it goes behind the object, and
-// the member is zero. Names that are unique are valid UTF-8, too.
+// checkMember checks the next member of an object. After the last one it goes behind the object, and the
+// member is zero. Unique names are also checked to be valid UTF-8.
 func (w *walker) checkMember(o *object, i int, unique bool) (m member, next int) {
 	m.name, i = w.checkName(o, i, unique)
 	if i < 0 || m.name.to == 0 {
@@ -149,7 +149,8 @@ func (w *walker) checkName(o *object, i int, unique bool) (name span, next int) 
 // fewNames are compared one by one. More go into a map, so that a hostile text costs linear time.
 const fewNames = 12
 
-// addName adds a quoted name to those of an object. It reports false, with the reason, if it is there already.
+// addName adds a quoted name to those of an object. It reports false, with the reason, if the object has it
+// already.
 func (w *walker) addName(o *object, quoted []byte) bool {
 	name, err := decodeString(quoted)
 	if err != nil {
@@ -174,7 +175,8 @@ func (w *walker) addName(o *object, quoted []byte) bool {
 	return true
 }
 
-// hasName reports whether a name is among those of the object. The last ones of names are its own, while they are few.
+// hasName reports whether a name is among those of the object. While they are few, they are the last ones of
+// names.
 func (o *object) hasName(names [][]byte, name []byte) bool {
 	if o.many != nil {
 		_, have := o.many[string(name)]
@@ -192,7 +194,7 @@ func (w *walker) checkLiteral(i int, word string) int {
 	return i + len(word)
 }
 
-// checkNumber checks a number, which ends where it cannot go on.
+// checkNumber checks a number, which ends at the first byte that cannot belong to it.
 func (w *walker) checkNumber(i int) int {
 	if w.hasByte(i, '-') {
 		i++
@@ -229,8 +231,8 @@ func (w *walker) checkDigits(i int) int {
 	return i
 }
 
-// checkString checks a string, eight bytes at a time. That its bytes are UTF-8 is checked for the whole text, where it
-// has to be so.
+// checkString checks a string, eight bytes at a time. UTF-8 is checked for the whole text, if it must be
+// valid.
 func (w *walker) checkString(i int) int {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	b := w.in
@@ -238,8 +240,8 @@ func (w *walker) checkString(i int) int {
 		if i+8 <= len(b) {
 			x := binary.LittleEndian.Uint64(b[i:])
 			quote, backslash := x^(ones*'"'), x^(ones*'\\')
-			// The high bit is set of each quote, backslash and control character. It may be set by mistake of one above, but
-			// not below the first.
+			// The high bit is set of each quote, backslash and control character. It may be set by mistake of
+			// a byte above the first such one, never of one below it.
 			found := ((x-ones*0x20)&^x | (quote-ones)&^quote | (backslash-ones)&^backslash) & highs
 			if found == 0 {
 				i += 8
@@ -263,11 +265,11 @@ func (w *walker) checkString(i int) int {
 	return w.failAt(i)
 }
 
-// isEscape marks the bytes that may follow a backslash, but for the u.
+// isEscape marks the bytes that may follow a backslash, except the u.
 var isEscape = [256]bool{'"': true, '\\': true, '/': true, 'b': true, 'f': true, 'n': true, 'r': true, 't': true}
 
-// checkEscape checks what follows a backslash. Surrogates without their pair are taken: JavaScript and Python write
-// them where a text was cut within an emoji.
+// checkEscape checks what follows a backslash. Lone surrogates are accepted: JavaScript and Python write them
+// if a text was cut within an emoji.
 func (w *walker) checkEscape(i int) int {
 	if i < len(w.in) && isEscape[w.in[i]] {
 		return i + 1

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// Readable is a text of a peer in UTF-8. What is none becomes U+FFFD, as the readers of an
-// event stream have it (HTML 9.2.6): a client would refuse the whole message for one byte.
+// Readable returns a peer's text as valid UTF-8. Invalid bytes become U+FFFD, as in readers of an
+// event stream (HTML 9.2.6): a client would refuse the whole message for one byte.
 func Readable(b []byte) []byte {
 	if utf8.Valid(b) {
 		return b
@@ -15,11 +15,10 @@ func Readable(b []byte) []byte {
 	return bytes.ToValidUTF8(b, []byte("\uFFFD"))
 }
 
-// Edit returns obj with each member's value replaced by what f returns for it;
-// nil drops the member. Names are decoded and values alias obj, as in [Members].
-// All other bytes stay as they are, and if f changes nothing, obj itself is
-// returned, as is what is no object. It is one walk and at most one copy, however
-// many members change.
+// Edit returns obj with each member's value replaced by the result of f; nil drops the member.
+// Names are decoded and values alias obj, as in [Members]. All other bytes stay as they are. If f
+// changes nothing, or obj is not an object, Edit returns obj itself. It takes one walk and at most
+// one copy, however many members change.
 func Edit(obj []byte, f func(name string, value json.RawMessage) json.RawMessage) []byte {
 	var room [8][]byte
 	out, changed, ok := edit(room[:0], obj, decoded(f), nil)
@@ -29,11 +28,11 @@ func Edit(obj []byte, f func(name string, value json.RawMessage) json.RawMessage
 	return out.Text()
 }
 
-// edit appends the pieces of obj after f has decided about each member; the name that f gets
-// is the quoted text. A member that is dropped goes with the comma before it, or, if nothing
-// before it remains, the one after it. What more returns, if it is not nil, comes after the
-// last member. It reports whether anything changed, and whether obj is an object as far as
-// brackets tell; if not, what it appended is of no use.
+// edit appends the pieces of obj after f has decided about each member; the name that f gets is the
+// quoted text. A dropped member goes with the comma before it, or, if no earlier member remains,
+// the one after it. The result of more, if more is not nil, comes after the last member. edit
+// reports whether anything changed, and whether obj is an object as far as brackets tell; if ok is
+// false, the appended pieces are useless.
 func edit(out Spliced, obj []byte, f func(name []byte, value json.RawMessage) json.RawMessage, more func() []byte) (_ Spliced, changed, ok bool) {
 	c, ok := newCursor(obj, '{')
 	if !ok {
@@ -54,7 +53,7 @@ func edit(out Spliced, obj []byte, f func(name []byte, value json.RawMessage) js
 			continue
 		}
 		if !kept && copied > 0 {
-			copied = m.name.from // nothing kept stands before this one: its comma goes
+			copied = m.name.from // no kept member precedes this one, so its comma goes
 		}
 		kept = true
 		if !bytes.Equal(value, old) {
@@ -79,7 +78,8 @@ func edit(out Spliced, obj []byte, f func(name []byte, value json.RawMessage) js
 // Extend is [Extended] in one piece.
 func Extend(obj, members []byte) []byte { return Extended(obj, members).Text() }
 
-// lastMember is where the last member of obj ends, or its opening bracket if it is empty.
+// lastMember returns where the last member of obj ends, or, if obj is empty, where its opening
+// bracket ends.
 func lastMember(obj []byte) (at int, empty, ok bool) {
 	end := bytes.LastIndexByte(obj, '}')
 	if end < 0 || !IsObject(obj) {
@@ -89,8 +89,8 @@ func lastMember(obj []byte) (at int, empty, ok bool) {
 	return at, obj[at-1] == '{', true
 }
 
-// OneLine makes one line of a JSON text, in place. A line break can only be white space there,
-// between the parts of the text.
+// OneLine replaces the line breaks in a JSON text by blanks, in place. A line break can only be
+// white space between the parts of the text.
 func OneLine(text []byte) {
 	for i, b := range text {
 		if b == '\n' || b == '\r' {

@@ -12,16 +12,14 @@ import (
 
 var errID = errors.New("id must be a string or an integer")
 
-// ID is a JSON-RPC id, kept as the bytes it was sent in so that it can be
-// echoed exactly: a peer may compare ids as text. It is a string or an integer
-// of any size; MCP rules out null and fractions. The zero ID means that there
-// is no id. ID is comparable with ==, which compares spelling; use [ID.Equal]
-// or [ID.Key] to compare meaning.
+// ID is a JSON-RPC id, kept as the bytes it was sent in so that it can be echoed exactly: a peer may
+// compare ids as text. It is a string or an integer of any size; MCP rules out null and fractions. The
+// zero ID means an absent id. ID is comparable with ==, which compares spelling; use [ID.Equal] or
+// [ID.Key] to compare meaning.
 type ID struct{ raw string }
 
-// ParseID reads an id from its JSON text; blanks around it are ignored. It
-// refuses null, numbers with a fraction or an exponent (MCP: "string or
-// integer"), strings that are not valid JSON, and every other type.
+// ParseID reads an id from its JSON text; blanks around it are ignored. It refuses null, numbers with
+// a fraction or an exponent (MCP: "string or integer"), invalid JSON strings, and every other type.
 func ParseID(raw []byte) (ID, error) {
 	raw = bytes.Trim(raw, " \t\r\n")
 	switch {
@@ -37,9 +35,9 @@ func ParseID(raw []byte) (ID, error) {
 	return ID{string(raw)}, nil
 }
 
-// ParseEchoed reads an id or a progress token that a peer repeats: one that means a whole number is
-// that number. Clients made with the TypeScript SDK take 7.0 and "7" for the 7 that they have sent, so
-// servers in languages that know one kind of number, or text alone, work with them.
+// ParseEchoed reads an id or a progress token that a peer repeats. A whole number in any spelling is
+// read as that number. Clients made with the TypeScript SDK accept 7.0 and "7" for the 7 that they
+// have sent, so servers in languages that know one kind of number, or text alone, work with them.
 func ParseEchoed(raw []byte) (ID, error) {
 	id, err := ParseID(raw)
 	if err == nil {
@@ -54,17 +52,17 @@ func ParseEchoed(raw []byte) (ID, error) {
 // maxID is far beyond the ids that clients make.
 const maxID = 1 << 10
 
-// Long reports whether an id is longer than a client may choose one: ids of requests and
-// progress tokens are kept in the store, and repeated with every message about them.
+// Long reports whether an id is longer than a client may choose it: ids of requests and progress
+// tokens are kept in the store, and repeated with every message about them.
 func (id ID) Long() bool { return len(id.raw) > maxID }
 
-// StringID is the id with the string value s.
+// StringID returns the id with the string value s.
 func StringID(s string) ID { return ID{string(AppendString(nil, s))} }
 
-// IntID is the id with the integer value n.
+// IntID returns the id with the integer value n.
 func IntID(n int64) ID { return ID{strconv.FormatInt(n, 10)} }
 
-// TextID is the id that String gives as s: a number if s is that of a whole number, else a string.
+// TextID returns the id for which String returns s: a number if s is a whole number, else a string.
 func TextID(s string) ID {
 	if isInteger(s) {
 		return ID{s}
@@ -72,15 +70,13 @@ func TextID(s string) ID {
 	return StringID(s)
 }
 
-// IsZero reports whether there is no id. The number 0 and the empty string are
-// ids.
+// IsZero reports whether the id is absent. The number 0 and the empty string are ids.
 func (id ID) IsZero() bool { return id.raw == "" }
 
-// Raw is the JSON text of the id as it was sent, or "" if there is none.
+// Raw returns the JSON text of the id as it was sent; "" if the id is absent.
 func (id ID) Raw() string { return id.raw }
 
-// String is the id for people and logs: without quotes, so the number 1 and
-// the string "1" look alike.
+// String returns the id for people and logs: unquoted, so the number 1 and the string "1" look alike.
 func (id ID) String() string {
 	if !id.isString() {
 		return id.raw
@@ -88,13 +84,12 @@ func (id ID) String() string {
 	return unquote([]byte(id.raw))
 }
 
-// Equal reports whether both ids mean the same: strings by their characters,
-// whatever the escapes, and numbers by their text. A number never equals a
-// string.
+// Equal reports whether both ids mean the same: strings are compared by their characters after
+// unescaping, numbers by their text. A number never equals a string.
 func (id ID) Equal(o ID) bool { return id == o || id.Key() == o.Key() }
 
-// Key is the id in canonical spelling, to be used as a map key: equal ids have
-// equal keys, and the number 1 and the string "1" differ. It is "" for no id.
+// Key returns the id in canonical spelling, to be used as a map key: equal ids have equal keys, and
+// the number 1 and the string "1" differ. It is "" if the id is absent.
 func (id ID) Key() string {
 	if strings.IndexByte(id.raw, '\\') < 0 {
 		return id.raw // a number, or a string without escapes, has one spelling
@@ -120,21 +115,20 @@ func isInteger[T string | []byte](b T) bool {
 	return true
 }
 
-// validString reports whether b is one JSON string of valid UTF-8 without lone
-// surrogates.
+// validString reports whether b is one JSON string of valid UTF-8 without lone surrogates.
 func validString(b []byte) bool {
 	_, err := decodeString(b)
 	return err == nil
 }
 
-// unquote decodes a JSON string; bytes that are not UTF-8 and lone surrogates
-// become U+FFFD. What is not a string at all gives what could be read of it.
+// unquote decodes a JSON string; invalid UTF-8 and lone surrogates become U+FFFD. For any other text
+// it returns what it could read.
 func unquote(raw []byte) string {
 	s, _ := decodeString(raw)
 	return string(s)
 }
 
-// decodeString is unquote with an error for what validString refuses.
+// decodeString is unquote, with an error where validString returns false.
 func decodeString(raw []byte) ([]byte, error) {
 	if plain, ok := unescaped(raw); ok {
 		return plain, nil
@@ -142,8 +136,8 @@ func decodeString(raw []byte) ([]byte, error) {
 	return jsontext.AppendUnquote(nil, raw)
 }
 
-// unescaped returns the characters of a JSON string that contains no escapes
-// and only printable ASCII; they are their own decoding.
+// unescaped returns the characters of a JSON string of printable ASCII without escapes; they are their
+// own decoding.
 func unescaped(raw []byte) ([]byte, bool) {
 	last := len(raw) - 1
 	if last < 1 || raw[0] != '"' || raw[last] != '"' {

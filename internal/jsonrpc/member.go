@@ -2,10 +2,10 @@ package jsonrpc
 
 import "encoding/json"
 
-// With, WithDefault, Without and WithoutEmpty edit a message that somebody else wrote. A
-// text that is not an object cannot take an edit, and stays as it is.
+// With, WithDefault, Without and WithoutEmpty edit a peer's message. A text that is not an object
+// stays as it is.
 
-// With is obj with a member at path.
+// With returns obj with a member at path.
 func With(obj, value json.RawMessage, path ...string) json.RawMessage {
 	if out, err := Set(obj, value, path...); err == nil {
 		return out
@@ -13,7 +13,7 @@ func With(obj, value json.RawMessage, path ...string) json.RawMessage {
 	return obj
 }
 
-// WithDefault is obj with a member at path, where it has none.
+// WithDefault returns obj with a member at path, which it adds only if there is none.
 func WithDefault(obj, value json.RawMessage, path ...string) json.RawMessage {
 	if _, ok := Get(obj, path...); ok {
 		return obj
@@ -21,8 +21,7 @@ func WithDefault(obj, value json.RawMessage, path ...string) json.RawMessage {
 	return With(obj, value, path...)
 }
 
-// Without is obj without the member at path. The usual case, that there is none,
-// costs no copy.
+// Without returns obj without the member at path. The usual case, an absent member, costs no copy.
 func Without(obj json.RawMessage, path ...string) json.RawMessage {
 	if _, ok := Get(obj, path...); !ok {
 		return obj
@@ -33,8 +32,8 @@ func Without(obj json.RawMessage, path ...string) json.RawMessage {
 	return obj
 }
 
-// WithoutEmpty removes a member that is an object without members: what remains
-// of one that was emptied.
+// WithoutEmpty removes a member whose value is an empty object: the rest of an object that was
+// emptied.
 func WithoutEmpty(obj []byte, name string) []byte {
 	value, ok := Get(obj, name)
 	if !ok || !IsObject(value) {

@@ -8,25 +8,24 @@ import (
 // Version is the value of the member "jsonrpc" in every message.
 const Version = "2.0"
 
-// The codes that JSON-RPC 2.0 section 5.1 gives to messages that cannot be
-// taken for what they are meant to be.
+// The codes of JSON-RPC 2.0 section 5.1 for texts that are not messages.
 const (
-	CodeParseError     = -32700 // not readable as JSON
+	CodeParseError     = -32700 // unreadable as JSON
 	CodeInvalidRequest = -32600 // JSON, but not one request, notification or response
 )
 
 // Kind tells the four sorts of messages apart.
 type Kind uint8
 
-// The kinds of [Message]. The zero Kind is none of them.
+// The kinds of [Message]. The zero Kind is invalid.
 const (
 	Request       Kind = iota + 1 // method and id
-	Notification                  // method, no id
+	Notification                  // method, without id
 	Result                        // id and result
 	ErrorResponse                 // error, mostly with an id
 )
 
-// String is the kind in words, for logs and tests.
+// String returns the kind in words, for logs and tests.
 func (k Kind) String() string {
 	names := [...]string{"invalid", "request", "notification", "result", "error response"}
 	if int(k) >= len(names) {
@@ -35,16 +34,16 @@ func (k Kind) String() string {
 	return names[k]
 }
 
-// Message is one JSON-RPC message. The raw members alias the parsed input and
-// are valid as long as it is.
+// Message is one JSON-RPC message. The raw members alias the parsed input and are valid as long as
+// it is.
 type Message struct {
 	Kind   Kind
 	ID     ID              // zero for a notification, and for an error response with null or absent id
 	Method string          // of a request or notification
 	Params json.RawMessage // an object or array; nil when absent or null
 	Result json.RawMessage // of a result; any JSON value
-	// Members are those of a long result that is an object, where [ParseLenient] has noted them: not
-	// if there are many. PickResult looks there first.
+	// Members are the members of a long result that is an object, if [ParseLenient] has noted them;
+	// nil if there are many. PickResult looks there first.
 	Members []Member
 	Error   *Error // of an error response
 	Raw     []byte // the whole input
@@ -69,26 +68,25 @@ func (m *Message) PickResult(names []string, values []json.RawMessage) {
 	}
 }
 
-// Error is a JSON-RPC error object (JSON-RPC 2.0 section 5.1). It implements
-// error, so that a client may return what its server said.
+// Error is a JSON-RPC error object (JSON-RPC 2.0 section 5.1). It implements error, so that a client
+// may return its server's error.
 type Error struct {
 	Code    int64
 	Message string
 	Data    json.RawMessage // nil when absent; aliases the input after a parse
 }
 
-// Error gives the message and the code.
+// Error returns the message and the code.
 func (e *Error) Error() string { return fmt.Sprintf("%s (%d)", e.Message, e.Code) }
 
-// ParseError says why a text is not a message, in the terms of the answer that
-// JSON-RPC asks for.
+// ParseError says why a text is not a message, in the terms of the answer that JSON-RPC asks for.
 type ParseError struct {
 	Code   int64  // CodeParseError or CodeInvalidRequest
-	Reason string // for people; quotes nothing from the input but member names
+	Reason string // for people; quotes only member names of the input
 	ID     ID     // the message's id if it could be read, else zero
 }
 
-// Error gives the reason.
+// Error returns the reason.
 func (e *ParseError) Error() string { return e.Reason }
 
 func invalid(format string, args ...any) *ParseError {

@@ -5,21 +5,19 @@ import (
 	"strconv"
 )
 
-// Parse reads a message from a client. It is strict at every depth: duplicate
-// names, invalid UTF-8, names with lone surrogates, more than 1,000 levels of nesting and
-// trailing bytes are refused, because two readers could take such a text for
-// two different calls. Member names are compared exactly, case included;
-// unknown members of the envelope are ignored. The error is a *[ParseError].
+// Parse reads a message from a client. It is strict at every depth: duplicate names, invalid UTF-8, names
+// with lone surrogates, more than 1,000 levels of nesting and trailing bytes are refused, because two readers
+// could take such a text for two different calls. Member names are compared exactly, case included; unknown
+// members of the envelope are ignored. The error is a *[ParseError].
 //
-// Nothing of the input is copied except the id and the method.
+// The message aliases the input; only the id and the method are copied.
 func Parse(b []byte) (Message, error) { return parse(b, true) }
 
-// ParseLenient reads a message from a server. The envelope and the error
-// object are held to the same rules as in [Parse]; everything inside params,
-// result, error.data and unknown members only has to be well-formed JSON. The id
-// of a response is read by [ParseEchoed]. Null is accepted as the id of an error response (JSON-RPC 2.0 section 5 demands it
-// where the id could not be read) and as the error beside a result, or the
-// result beside an error (JSON-RPC 1.0 wrote it so). The error is a *[ParseError].
+// ParseLenient reads a message from a server. The rules of [Parse] hold for the envelope and the error
+// object; params, result, error.data and unknown members only have to be well-formed JSON. The id of a
+// response is read by [ParseEchoed]. Null is accepted as the id of an error response (JSON-RPC 2.0 section 5
+// demands it if the id was unreadable) and as the error beside a result, or the result beside an error
+// (JSON-RPC 1.0 wrote it so). The error is a *[ParseError].
 func ParseLenient(b []byte) (Message, error) { return parse(b, false) }
 
 func parse(b []byte, strict bool) (Message, error) {
@@ -36,14 +34,14 @@ func parse(b []byte, strict bool) (Message, error) {
 	return m, nil
 }
 
-// envelope holds the members as found; nil means absent.
+// envelope holds the members that were found; nil means absent.
 type envelope struct {
 	version, id, method, params, result, err json.RawMessage
 	members                                  []Member // of the result
 }
 
-// longText is the size in bytes from which a text is too long to be gone through again for the
-// members of its result; mostMembers is how many of them are noted.
+// longText is the size in bytes from which a text is too long to search it again for the members of its
+// result; mostMembers is how many of them are noted.
 const (
 	longText    = 64 << 10
 	mostMembers = 16
@@ -94,8 +92,7 @@ func (e *envelope) field(name []byte) *json.RawMessage {
 	return nil
 }
 
-// message decides what kind of message the members make, after JSON-RPC 2.0
-// sections 4 and 5.
+// message decides what kind of message the members make, after JSON-RPC 2.0 sections 4 and 5.
 func (e *envelope) message(strict bool) (Message, *ParseError) {
 	switch {
 	case strict:
@@ -135,7 +132,7 @@ func (e *envelope) callMessage() (Message, *ParseError) {
 	}
 	m.Method = unquote(e.method)
 	if string(m.Params) == "null" {
-		m.Params = nil // written by libraries that do not omit empty members
+		m.Params = nil // some libraries write empty members so
 	}
 	if m.Params != nil && m.Params[0] != '{' && m.Params[0] != '[' {
 		return Message{}, invalid("params must be an object or an array")
@@ -159,8 +156,8 @@ func (e *envelope) resultMessage(strict bool) (Message, *ParseError) {
 	return Message{Kind: Result, ID: id, Result: e.result, Members: e.members}, nil
 }
 
-// errorMessage reads an error response. Its id may be absent: MCP 2025-11-25 makes
-// it optional where the request's id could not be read.
+// errorMessage reads an error response. Its id may be absent: MCP 2025-11-25 makes it optional if the
+// request's id was unreadable.
 func (e *envelope) errorMessage(strict bool) (Message, *ParseError) {
 	m := Message{Kind: ErrorResponse}
 	if e.id != nil && (strict || string(e.id) != "null") {

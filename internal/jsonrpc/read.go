@@ -6,23 +6,22 @@ import (
 	"iter"
 )
 
-// IsObject reports whether b looks like a JSON object: its first byte that is
-// not blank is '{'. It does not validate the rest.
+// IsObject reports whether b looks like a JSON object: its first byte other than a blank is '{'. It
+// leaves the rest unread.
 func IsObject(b []byte) bool {
 	i := skipSpace(b, 0)
 	return i < len(b) && b[i] == '{'
 }
 
-// Get returns the value at path, a list of member names of nested objects. It
-// reports false if a member is absent or what should hold it is no object. No
-// path gives obj itself, without the blanks around it.
+// Get returns the value at path, a list of member names of nested objects. It reports false if a
+// member is absent or its parent is not an object. An empty path gives obj itself, trimmed of
+// blanks.
 //
-// Of duplicate names the last one counts, as in every reader a client is likely
-// to use. [Parse] refuses duplicates, so the choice matters only inside the
-// payload of a server.
+// Of duplicate names the last one counts, as in every reader a client is likely to use. [Parse]
+// refuses duplicates, so the choice matters only inside the payload of a server.
 //
-// The value aliases obj. The text must have passed [Parse] or [ParseLenient]:
-// Get looks for brackets and quotes and validates nothing else.
+// The value aliases obj. The text must have passed [Parse] or [ParseLenient]: Get only looks for
+// brackets and quotes.
 func Get(obj []byte, path ...string) (json.RawMessage, bool) {
 	value := bytes.Trim(obj, " \t\r\n")
 	for _, name := range path {
@@ -35,16 +34,15 @@ func Get(obj []byte, path ...string) (json.RawMessage, bool) {
 	return value, true
 }
 
-// GetString is [Get] for a string, decoded. It reports false for any other
-// value.
+// GetString is [Get] for a string, decoded. It reports false for any other value.
 func GetString(obj []byte, path ...string) (string, bool) {
 	v, _ := Get(obj, path...)
 	return String(v)
 }
 
-// Pick is [Get] for several members of one object in a single pass: values[i] is
-// set to the member called names[i], or to nil where there is none. All are nil if
-// obj is no object. The names differ, and there are as many values.
+// Pick is [Get] for several members of one object in a single pass: values[i] is set to the member
+// called names[i], or to nil if it is absent. All are nil if obj is not an object. The names
+// differ, and there are as many values.
 func Pick(obj []byte, names []string, values []json.RawMessage) {
 	clear(values)
 	c, ok := newCursor(obj, '{')
@@ -66,8 +64,8 @@ func Pick(obj []byte, names []string, values []json.RawMessage) {
 	}
 }
 
-// String is the decoded text of a value that [Get] or [Pick] found. It reports false
-// for any other value than a string, and for none.
+// String returns the decoded text of a value that [Get] or [Pick] found. It reports false for any
+// other value than a string, and for nil.
 func String(value json.RawMessage) (string, bool) {
 	if len(value) < 2 || value[0] != '"' {
 		return "", false
@@ -75,9 +73,9 @@ func String(value json.RawMessage) (string, bool) {
 	return unquote(value), true
 }
 
-// Members goes through the members of an object in order, names decoded and
-// values aliasing obj. It yields nothing for other values, and stops where the
-// text is broken. See [Get] for what obj must be.
+// Members goes through the members of an object in order, names decoded and values aliasing obj.
+// For other values it yields nothing, and it stops where the text is broken. See [Get] for what obj
+// must be.
 func Members(obj []byte) iter.Seq2[string, json.RawMessage] {
 	return func(yield func(string, json.RawMessage) bool) {
 		c, ok := newCursor(obj, '{')
@@ -91,9 +89,8 @@ func Members(obj []byte) iter.Seq2[string, json.RawMessage] {
 	}
 }
 
-// Elements goes through the elements of an array in order; they alias arr. It
-// yields nothing for other values, and stops where the text is broken. See
-// [Get] for what arr must be.
+// Elements goes through the elements of an array in order; they alias arr. For other values it
+// yields nothing, and it stops where the text is broken. See [Get] for what arr must be.
 func Elements(arr []byte) iter.Seq[json.RawMessage] {
 	return func(yield func(json.RawMessage) bool) {
 		c, ok := newCursor(arr, '[')
@@ -106,9 +103,8 @@ func Elements(arr []byte) iter.Seq[json.RawMessage] {
 	}
 }
 
-// findMember looks for the last member called name and goes through the whole object
-// to do so; m is zero if there is none. It reports false if obj is not an
-// object as far as brackets tell.
+// findMember looks for the last member called name, through the whole object; m is zero if there is
+// none. It reports false if obj is not an object as far as brackets tell.
 func findMember(obj []byte, name string) (m member, c cursor, ok bool) {
 	if c, ok = newCursor(obj, '{'); !ok {
 		return m, c, false

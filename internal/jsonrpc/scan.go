@@ -2,12 +2,11 @@ package jsonrpc
 
 import "bytes"
 
-// The scanner below finds where values end without validating them: its input
-// has been through a parser already. On other input it never panics; it stops
-// where the structure stops making sense.
+// The scanner below finds where values end, and validates nothing, because its input has been
+// through a parser. On other input it stops where the structure stops making sense; it never
+// panics.
 
-// skipSpace returns the index of the first byte at or after i that is not JSON
-// white space.
+// skipSpace returns the index of the first byte at or after i that is not JSON white space.
 func skipSpace(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r') {
 		i++
@@ -15,8 +14,8 @@ func skipSpace(b []byte, i int) int {
 	return i
 }
 
-// shortString is up to how many bytes of a string are looked at one by one:
-// most names and many values end before a vectorised search has got going.
+// shortString is how many bytes of a string are looked at one by one: most names and many values
+// end before a vectorised search has got going.
 const shortString = 16
 
 // skipString returns the index after the string that begins at i, or -1.
@@ -46,7 +45,7 @@ func skipLongString(b []byte, from int) int {
 			k--
 		}
 		if (end-k)%2 == 0 {
-			return end + 1 // an even run of backslashes escapes itself, not the quote
+			return end + 1 // an even run of backslashes escapes itself and leaves the quote
 		}
 		from = end + 1
 	}
@@ -117,7 +116,7 @@ type cursor struct {
 	b     []byte
 	at    int  // next byte to read
 	last  int  // after the last value, or after the opening bracket
-	empty bool // nothing has been read since the opening bracket
+	empty bool // the cursor is at the opening bracket
 	ended bool // the closing bracket, at index at-1, was reached
 }
 
@@ -185,6 +184,5 @@ func (c *cursor) element() (s span, ok bool) {
 	return s, true
 }
 
-// complete reports whether the closing bracket was reached and only blanks
-// follow it.
+// complete reports whether the closing bracket was reached and only blanks follow it.
 func (c *cursor) complete() bool { return c.ended && skipSpace(c.b, c.at) == len(c.b) }

@@ -12,15 +12,14 @@ var (
 	errValue  = errors.New("jsonrpc: no value")
 )
 
-// Set returns a copy of obj in which the member at path has the given JSON
-// value. A member that exists is replaced where it stands; one that does not is
-// added after the last member; objects on the way that are absent, or null, are
-// made. All other bytes stay as they are. Of duplicate names the last is
-// replaced (see [Get]).
+// Set returns a copy of obj in which the member at path has the given JSON value. An existing
+// member is replaced where it stands; a new one is added after the last member; objects on the way
+// that are absent, or null, are made. All other bytes stay as they are. Of duplicate names the last
+// is replaced (see [Get]).
 //
-// It fails if path is empty, value is empty, or obj or something on the way is
-// not an object. Neither obj nor value is validated beyond that; obj is never
-// modified. One walk over obj per path element and one copy.
+// It fails if path is empty, value is empty, or obj or something on the way is not an object.
+// Neither obj nor value is validated beyond that; obj is never modified. It takes one walk over obj
+// per path element and one copy.
 func Set(obj, value []byte, path ...string) ([]byte, error) {
 	if len(path) == 0 {
 		return nil, errPath
@@ -45,9 +44,9 @@ func Set(obj, value []byte, path ...string) ([]byte, error) {
 	return replaceSpan(obj, at, value), nil
 }
 
-// Delete returns a copy of obj without the member at path, and without the
-// comma that set it off. It is no error if the member, or an object on the way,
-// is absent. Duplicates of the name go as well: none of them may come to light.
+// Delete returns a copy of obj without the member at path and its comma. If the member, or an
+// object on the way, is absent, Delete succeeds. Duplicates of the name go as well, so that none
+// comes to light.
 //
 // It fails if path is empty, or obj is not an object. See [Set] for the rest.
 func Delete(obj []byte, path ...string) ([]byte, error) {

@@ -2,12 +2,11 @@ package jsonrpc
 
 import "encoding/json"
 
-// Spliced is a JSON text in pieces, which are to be written one after the other. It is how a
-// large text is edited and sent without being copied. The pieces alias the texts that they
-// were taken from.
+// Spliced is a JSON text in pieces, which are to be written one after the other. So a large text is
+// edited and sent uncopied. The pieces alias the texts that they were taken from.
 type Spliced [][]byte
 
-// Len is the length of the text in bytes.
+// Len returns the length of the text in bytes.
 func (s Spliced) Len() int {
 	n := 0
 	for _, piece := range s {
@@ -16,7 +15,7 @@ func (s Spliced) Len() int {
 	return n
 }
 
-// Text is the text in one piece. It is a copy, unless there is only one piece.
+// Text returns the text in one piece. It is a copy, unless there is only one piece.
 func (s Spliced) Text() json.RawMessage {
 	if len(s) == 1 {
 		return s[0]
@@ -30,7 +29,7 @@ func (s Spliced) Text() json.RawMessage {
 
 var comma, closing = []byte{','}, []byte{'}'}
 
-// SpliceResult is the successful answer to id; see [AppendResult].
+// SpliceResult returns the successful answer to id; see [AppendResult].
 func SpliceResult(id ID, result Spliced) Spliced {
 	head := append(appendID(append(make([]byte, 0, 64), prefix...), id), `,"result":`...)
 	if result.Len() == 0 {
@@ -39,10 +38,10 @@ func SpliceResult(id ID, result Spliced) Spliced {
 	return append(append(append(make(Spliced, 0, len(result)+2), head), result...), closing)
 }
 
-// Splice is obj with each member's value replaced by what f returns for it, as in [Edit],
-// and with further members, a text like "a":1,"b":2, after its last one. What they are, more
-// says at the end; that obj has none of them is for it to know. What is no object is returned
-// as it is. It is one walk and no copy.
+// Splice returns obj with each member's value replaced by the result of f, as in [Edit], and with
+// the result of more, members as text like "a":1,"b":2, after its last member. more is called at
+// the end, and must return only names that obj lacks. If obj is not an object, Splice returns it as
+// it is. It takes one walk and copies nothing.
 func Splice(obj []byte, f func(name string, value json.RawMessage) json.RawMessage, more func() []byte) Spliced {
 	out, _, ok := edit(make(Spliced, 0, 8), obj, decoded(f), more)
 	if !ok {
@@ -51,14 +50,14 @@ func Splice(obj []byte, f func(name string, value json.RawMessage) json.RawMessa
 	return out
 }
 
-// decoded is f for names that are still quoted.
+// decoded adapts f to names that are still quoted.
 func decoded(f func(string, json.RawMessage) json.RawMessage) func([]byte, json.RawMessage) json.RawMessage {
 	return func(name []byte, value json.RawMessage) json.RawMessage { return f(unquote(name), value) }
 }
 
-// Extended is obj with members, a text like "a":1,"b":2, after its last one. That obj has none
-// of them already is for the caller to know: it looks only at the end of obj. What is no
-// object, or no members at all, is returned as it is.
+// Extended returns obj with members, a text like "a":1,"b":2, after its last one. It looks only at
+// the end of obj, so the caller ensures that obj lacks the new names. If obj is not an object, or
+// members is empty, it returns obj as it is.
 func Extended(obj, members []byte) Spliced {
 	at, empty, ok := lastMember(obj)
 	switch {

@@ -6,23 +6,22 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth is how deeply a client's message may nest: far beyond any honest
-// call, far below what could exhaust a stack in a reader behind us. A server's
-// message may nest to maxLenientDepth.
+// maxDepth is how deeply a client's message may nest: far beyond any honest call, and far below
+// what could exhaust a stack in a reader behind the gateway. A server's message may nest to
+// maxLenientDepth.
 const (
 	maxDepth        = 1000
 	maxLenientDepth = 10_000
 )
 
-// walker goes through the members of one object and validates all of it on the
-// way.
+// walker goes through the members of one object and validates all of it on the way.
 type walker struct {
 	in     []byte
 	strict bool
 	at     int    // the next byte of the object that openObject has entered
 	top    object // that object
 	depth  int
-	names  [][]byte // of the objects that it is in, where they have to be unique
+	names  [][]byte // of the objects that it is in, if they must be unique
 	reason string   // of the first fault
 }
 
@@ -37,7 +36,7 @@ func newWalker(b []byte, strict bool) *walker {
 	return w
 }
 
-// putBack gives the walker back without the input, which may be large.
+// putBack gives the walker back to the pool. It drops the input, which may be large.
 func (w *walker) putBack() {
 	names := w.names[:0]
 	if cap(names) > mostSpare {
@@ -61,8 +60,8 @@ func (w *walker) openObject(what string) *ParseError {
 	return nil
 }
 
-// notObject tells a text that is no JSON at all from one that is, but is not
-// the object that is needed.
+// notObject returns the error for a text that is not the needed object: invalid JSON is told from
+// another JSON value.
 func (w *walker) notObject(what string) *ParseError {
 	from := w.at
 	if w.at = w.checkValue(from); w.at < 0 {
@@ -77,8 +76,8 @@ func (w *walker) notObject(what string) *ParseError {
 	return invalid("%s must be an object", what)
 }
 
-// nextMember returns the next member, or a nil name after the last one. The value
-// aliases the input.
+// nextMember returns the next member, or a nil name after the last one. The value aliases the
+// input.
 func (w *walker) nextMember() (name []byte, value json.RawMessage, perr *ParseError) {
 	if name, perr = w.nextName(); perr != nil || name == nil {
 		return nil, nil, perr
@@ -97,7 +96,7 @@ func (w *walker) nextName() (name []byte, perr *ParseError) {
 	case at.to == 0:
 		return nil, w.checkEnd()
 	}
-	name, _ = decodeString(w.in[at.from:at.to:at.to]) // checkName has refused what has an error
+	name, _ = decodeString(w.in[at.from:at.to:at.to]) // checkName has refused names with an error
 	return name, nil
 }
 
@@ -110,7 +109,7 @@ func (w *walker) nextValue() (json.RawMessage, *ParseError) {
 	return w.in[from:w.at:w.at], nil
 }
 
-// nextNoted is nextValue, with its members if it is an object; nil if there are many.
+// nextNoted is nextValue, with the members of the value if it is an object; nil if there are many.
 func (w *walker) nextNoted() (value json.RawMessage, members []Member, perr *ParseError) {
 	from := w.at
 	if !w.hasByte(from, '{') {
@@ -136,7 +135,7 @@ func (w *walker) nextNoted() (value json.RawMessage, members []Member, perr *Par
 	}
 }
 
-// checkEnd checks that nothing but blanks follows.
+// checkEnd checks that only blanks follow.
 func (w *walker) checkEnd() *ParseError {
 	if skipSpace(w.in, w.at) == len(w.in) {
 		return nil
