@@ -1,13 +1,11 @@
-// Package eventstream turns bytes into server-sent events and back, for
-// Streamable HTTP and the older HTTP+SSE transport of MCP. The rules are those
-// of the HTML standard, section 9.2 "Server-sent events". What the data of an
-// event means is not its business.
+// Package eventstream turns bytes into server-sent events and back, for Streamable HTTP and the
+// older HTTP+SSE transport of MCP. The rules are those of the HTML standard, section 9.2
+// "Server-sent events". The package leaves the data of an event uninterpreted.
 //
-// Reading is done here and not by go-sse, whose scanner looks at a pending
-// event again with every read (a 16 MB event in small reads takes half a
-// minute), reports neither retry nor comments, and hands out an event that was
-// cut off. Writing has what a long-lived response needs: deadlines, keep-alive, and
-// safety for concurrent use.
+// It has a reader of its own because the scanner of go-sse looks at a pending event again with
+// every read (a 16 MB event in small reads takes half a minute), drops retry and comments, and
+// hands out an event that was cut off. Its writer has what a long-lived response needs: deadlines,
+// keep-alive, and safety for concurrent use.
 package eventstream
 
 import (
@@ -17,21 +15,20 @@ import (
 
 // Event is one server-sent event. Data is valid until the next call of Next.
 type Event struct {
-	ID       string        // the id field of this very event, not the last one seen
-	HasID    bool          // an empty id field clears the last event id and differs from none
+	ID       string        // the id field of this very event, as opposed to the last one seen
+	HasID    bool          // an empty id field clears the last event id, so it differs from an absent one
 	Type     string        // the event field; empty means "message"
 	Data     []byte        // the data lines joined by \n
-	Retry    time.Duration // reconnection time the sender asks for, whole milliseconds
+	Retry    time.Duration // reconnection time that the sender asks for, whole milliseconds
 	HasRetry bool          // a valid retry field was present
 }
 
-// TooLargeError reports an event that is larger than the reader was told to
-// accept. The stream cannot be read any further.
+// TooLargeError reports an event above the limit of the reader. It ends the stream.
 type TooLargeError struct {
 	Limit int // bytes per event, line ends included
 }
 
-// Error gives the limit.
+// Error returns a text with the limit.
 func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("event larger than %d bytes", e.Limit)
 }

@@ -8,25 +8,25 @@ import (
 	"time"
 )
 
-// Chunk is how many bytes a peer has to take, or send, within one timeout. One
-// timeout for all there is would cut off every peer that is slower than the
-// largest message is long, and none of those that have stopped reading sooner.
+// Chunk is how many bytes a peer has to take, or send, within one timeout. With one timeout for a whole
+// message, a slow peer would be cut off in a large message, and one that has stopped reading would be
+// noticed late.
 const Chunk = 64 << 10
 
-// Paced is a response to a client that may read slowly, as long as it reads: each
-// Chunk has the timeout for itself. It is not safe for concurrent use.
+// Paced is a response to a client that may read slowly, as long as it reads: each Chunk has a timeout
+// of its own. It is not safe for concurrent use.
 type Paced struct {
 	http.ResponseWriter
 	ctl     *http.ResponseController
 	timeout time.Duration
-	room    int // what may still be written under the present deadline
+	room    int // bytes that may still be written under the present deadline
 
-	begun  atomic.Int64 // when the chunk under way was, in ns; 0 while nothing is written
+	begun  atomic.Int64 // when the chunk under way was, in ns; 0 between writes
 	broken atomic.Bool
 }
 
-// Pace returns w with a timeout per Chunk; 0 means DefaultWriteTimeout. A response
-// that is paced already stays as it is.
+// Pace returns w with a timeout per Chunk; 0 means DefaultWriteTimeout. A paced response stays as it
+// is.
 func Pace(w http.ResponseWriter, timeout time.Duration) *Paced {
 	if p, ok := w.(*Paced); ok {
 		return p
@@ -37,8 +37,8 @@ func Pace(w http.ResponseWriter, timeout time.Duration) *Paced {
 	}
 }
 
-// Begin gives what is written next its time. Before the first Begin there is no
-// deadline. Response writers that know none (recorders in tests) go without.
+// Begin starts the deadline of the next chunk. Before the first Begin there is no deadline. A response
+// writer that lacks deadlines (a recorder in a test) is left as it is.
 func (p *Paced) Begin() error {
 	p.room = Chunk
 	now := time.Now()
@@ -46,16 +46,16 @@ func (p *Paced) Begin() error {
 	return p.deadline(now.Add(p.timeout))
 }
 
-// longAgo is a deadline that fails what is under way.
+// longAgo is a deadline that fails the write under way.
 var longAgo = time.Unix(1, 0)
 
-// Break fails the write under way, and all that come. It may be called while another goroutine writes.
+// Break fails the write under way, and all later ones. It may be called while another goroutine writes.
 func (p *Paced) Break() {
 	p.broken.Store(true)
-	_ = p.ctl.SetWriteDeadline(longAgo) // a response writer that knows none is not waited for
+	_ = p.ctl.SetWriteDeadline(longAgo) // a response writer without deadlines is not waited for
 }
 
-// Blocked is for how long the chunk under way has been written; 0 while there is none. It may be called
+// Blocked returns how long the chunk under way has been written; 0 between writes. It may be called
 // while another goroutine writes.
 func (p *Paced) Blocked() time.Duration {
 	begun := p.begun.Load()
@@ -65,7 +65,7 @@ func (p *Paced) Blocked() time.Duration {
 	return time.Since(time.Unix(0, begun))
 }
 
-// End takes the deadline away.
+// End removes the deadline.
 func (p *Paced) End() error { return p.deadline(time.Time{}) }
 
 func (p *Paced) deadline(t time.Time) error {
@@ -98,5 +98,5 @@ func (p *Paced) Write(b []byte) (n int, err error) {
 // Flush sends what is buffered, under the present deadline.
 func (p *Paced) Flush() error { return p.ctl.Flush() }
 
-// Unwrap is for http.ResponseController.
+// Unwrap serves http.ResponseController.
 func (p *Paced) Unwrap() http.ResponseWriter { return p.ResponseWriter }

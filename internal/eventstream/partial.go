@@ -7,30 +7,27 @@ import (
 	"time"
 )
 
-// partial is an event whose blank line has not come yet. Its data is gathered
-// in the buffer that the lines are in: the value of a data line only ever moves
-// left, over the field names before it, so that even a large event is held
-// once.
+// partial is an event whose blank line has yet to come. Its data is gathered in the buffer of the
+// lines: the value of a data line only ever moves left, over the field names before it, so that
+// even a large event is held once.
 type partial struct {
 	ev       Event
-	dirty    bool // there is any known field
+	dirty    bool // it has a known field
 	hasData  bool
 	from, to int // the data so far, relative to the event's first byte
 }
 
-// complete reports whether a blank line would make this an event for the
-// caller.
+// complete reports whether a blank line would make this an event for the caller.
 func (p *partial) complete() bool { return p.hasData || p.ev.HasID || p.ev.HasRetry }
 
-// event is the finished event; buf begins with its first byte.
+// event returns the finished event; buf begins with its first byte.
 func (p *partial) event(buf []byte) Event {
 	p.ev.Data = buf[p.from:p.to:p.to]
 	return p.ev
 }
 
-// field applies the line buf[from:to], which is not blank, after HTML 9.2.6. A
-// line without a colon is a field with an empty value; unknown fields and
-// comments (no name) are ignored.
+// field applies the line buf[from:to], which is not blank, after HTML 9.2.6. A line without a colon
+// is a field with an empty value; unknown fields and comments (whose name is empty) are ignored.
 func (p *partial) field(buf []byte, from, to int) {
 	line := buf[from:to]
 	name, value, _ := bytes.Cut(line, []byte{':'})
@@ -64,8 +61,8 @@ func (p *partial) data(buf []byte, from, to int) {
 	p.to += 1 + copy(buf[p.to+1:], buf[from:to])
 }
 
-// milliseconds reads a retry value: ASCII digits only. One that does not fit a
-// Duration counts as the longest there is.
+// milliseconds reads a retry value: ASCII digits only. A value beyond a Duration counts as the
+// longest Duration.
 func milliseconds(b []byte) (time.Duration, bool) {
 	if len(b) == 0 {
 		return 0, false

@@ -7,43 +7,43 @@ import (
 	"sync"
 )
 
-// startBuffer is what a reader begins to read an event with.
+// startBuffer is the size in bytes of the first buffer for an event.
 const startBuffer = 1 << 10
 
-// spare are buffers of that size. A reader that waits for the next event has none.
+// spare has buffers of that size. A reader that waits for the next event has none.
 var spare = sync.Pool{New: func() any { return new([startBuffer]byte) }}
 
 // Reader splits a byte stream into events. It is not safe for concurrent use.
 //
-// Lines end in LF or CRLF. A lone CR, which the HTML standard allows too, is
-// not a line end here: no MCP peer writes it, and to wait for the byte that may
-// follow it would hold back the last event. A stream with nothing else has no event.
+// Lines end in LF or CRLF. A lone CR, which the HTML standard allows too, does not end a line here:
+// MCP peers do not write it, and to wait for the byte that may follow it would hold back the last
+// event. A stream with lone CRs only has no event.
 type Reader struct {
 	r    io.Reader
 	max  int
 	seen func()
-	// resize, if not nil, is told that the buffer grows or has shrunk by so many bytes.
+	// resize, if not nil, is told by how many bytes the buffer grows or has shrunk.
 	resize func(by int) error
-	grown  int // by how much it is larger than the first one
+	grown  int // by how many bytes it is larger than the first one
 
-	// buf[start:pos] is the current event as far as it was understood,
-	// buf[pos:scan] holds no line end, and the rest is not looked at yet.
+	// buf[start:pos] is the parsed part of the current event, buf[pos:scan] holds no line end, and
+	// the rest is still to be searched.
 	buf              []byte
 	start, pos, scan int
 	first            [1]byte // read to find out that there is something to read
 	err              error   // ends the stream once the buffer is used up
 	fatal            error   // ends it at once
 
-	begun bool    // the place for a byte order mark is behind us
+	begun bool    // the place for a byte order mark has been passed
 	cur   partial // the current event
 }
 
-// NewReader reads events from r, each of at most max bytes as sent. seen is
-// called for every complete line, comments and blank lines included, so that
-// the caller can tell a silent peer from a quiet one; it may be nil.
+// NewReader reads events from r, each of at most max bytes as sent. seen is called for every
+// complete line, including comments and blank lines, so that the caller can tell a silent peer from
+// a quiet one; it may be nil.
 //
-// While it waits for the next event the reader holds no buffer, so that thousands of
-// idle streams stay cheap.
+// While it waits for the next event the reader holds no buffer, so that thousands of idle streams
+// stay cheap.
 func NewReader(r io.Reader, max int, seen func()) *Reader {
 	if seen == nil {
 		seen = func() {}
@@ -51,10 +51,10 @@ func NewReader(r io.Reader, max int, seen func()) *Reader {
 	return &Reader{r: r, max: max, seen: seen}
 }
 
-// Account has resize hear of the memory for large events: of the bytes by which the buffer is
-// about to grow beyond its first KiB, and, as a negative number, of those that were let go of.
-// The data of the last event stays in the buffer until the next one is read, or the end. An error
-// of resize is that of Next. It is called before the first Next.
+// Account has resize hear of the memory for large events: of the bytes by which the buffer is about
+// to grow beyond its first KiB, and, as a negative number, of freed bytes. The data of the last
+// event stays in the buffer until the next one is read, or the end. Next returns an error of
+// resize. Account is called before the first Next.
 func (r *Reader) Account(resize func(by int) error) { r.resize = resize }
 
 // account notes that the buffer is to have this size, or has it.
@@ -70,15 +70,13 @@ func (r *Reader) account(size int) error {
 	return nil
 }
 
-// Next returns the next event. Events without data are returned only if they
-// carry an id or a retry field (the priming events of SEP-1699); the HTML
-// standard does not dispatch them, but keeps their effect.
+// Next returns the next event. Events without data are returned only if they have an id or a retry
+// field (the priming events of SEP-1699); the HTML standard drops them, but keeps their effect.
 //
-// At the end of the stream it returns io.EOF, or io.ErrUnexpectedEOF if the
-// stream ends inside an event, which is dropped as the HTML standard asks. An
-// event above the limit is a *[TooLargeError], and nothing can be read after
-// it. Other errors are those of the source. The cost is linear in the input,
-// whatever the size of the reads.
+// At the end of the stream it returns io.EOF, or io.ErrUnexpectedEOF if the stream ends inside an
+// event, which is dropped as the HTML standard asks. An event above the limit is a
+// *[TooLargeError], and ends the stream. Other errors are those of the source. The cost is linear
+// in the input, whatever the size of the reads.
 func (r *Reader) Next() (ev Event, err error) {
 	if err = r.complete(); err == nil {
 		ev = r.cur.event(r.buf[r.start:])
@@ -101,10 +99,10 @@ func (r *Reader) complete() error {
 		case r.cur.complete():
 			return nil
 		default:
-			r.restart() // at most a type, which goes with the event that was none
+			r.restart() // it had at most a type, which goes with the empty event
 		}
 		if !r.cur.dirty {
-			r.start = r.pos // comments do not count as part of an event
+			r.start = r.pos // comments are no part of an event
 		}
 	}
 }
@@ -114,7 +112,7 @@ func (r *Reader) restart() {
 	r.start, r.cur = r.pos, partial{}
 }
 
-// line finds the next line and returns where it is, without its end.
+// line finds the next line and returns its position, without its end.
 func (r *Reader) line() (from, to int, err error) {
 	for r.fatal == nil {
 		i := bytes.IndexByte(r.buf[r.scan:], '\n')
@@ -142,7 +140,7 @@ func (r *Reader) fail(err error) {
 	_ = r.account(0)
 }
 
-// end words the end of the source for the caller.
+// end translates the end of the source for the caller.
 func (r *Reader) end(err error) error {
 	if err == io.EOF && (r.cur.dirty || r.pos < len(r.buf)) {
 		return io.ErrUnexpectedEOF
@@ -182,7 +180,7 @@ func (r *Reader) fill() error {
 	return err
 }
 
-// wait reads the first byte of what comes next, without a buffer to hold on to.
+// wait reads the first byte of the next event. It holds no buffer meanwhile.
 func (r *Reader) wait() error {
 	if cap(r.buf) == startBuffer {
 		spare.Put((*[startBuffer]byte)(r.buf[:startBuffer]))
@@ -196,7 +194,7 @@ func (r *Reader) wait() error {
 	return nil
 }
 
-// read is one read with a result: some bytes, or else an error.
+// read makes one read with a result: some bytes, or an error.
 func (r *Reader) read(p []byte) (n int, err error) {
 	for range 100 {
 		n, r.err = r.r.Read(p)
@@ -210,9 +208,9 @@ func (r *Reader) read(p []byte) (n int, err error) {
 	return 0, errNoProgress
 }
 
-// makeRoom drops the events that are done and grows the buffer if the current
-// one fills it. The buffer doubles, and bytes are moved only after as many were
-// dropped, so that each byte is moved a constant number of times on average.
+// makeRoom drops finished events and grows the buffer if the current event fills it. The buffer
+// doubles, and bytes are moved only after as many were dropped, so that each byte is moved a
+// constant number of times on average.
 func (r *Reader) makeRoom() error {
 	pending := r.buf[r.start:]
 	size := max(cap(r.buf), startBuffer)

@@ -11,24 +11,22 @@ import (
 	"time"
 )
 
-// DefaultWriteTimeout is how long a Chunk may take when nobody says.
+// DefaultWriteTimeout is how long a Chunk may take by default.
 const DefaultWriteTimeout = 10 * time.Second
 
-// ErrClosed is what writing to a closed Writer returns.
+// ErrClosed is the error of a write to a closed Writer.
 var ErrClosed = errors.New("event stream closed")
 
 // Options says how a Writer treats its connection.
 type Options struct {
-	WriteTimeout time.Duration // per Chunk; 0 means DefaultWriteTimeout; of a Paced response its own counts
+	WriteTimeout time.Duration // per Chunk; 0 means DefaultWriteTimeout; a Paced response keeps its own
 	KeepAlive    time.Duration // a comment line goes out after this much silence; 0 means never
 }
 
-// Writer writes server-sent events as the response to one request. It is safe
-// for concurrent use; events never interleave. The first write that fails is
-// the last: every later one returns its error.
+// Writer writes server-sent events as the response to one request. It is safe for concurrent use; events
+// never interleave. The first write that fails is the last: every later one returns its error.
 //
-// A handler must call Close before it returns, since keep-alive writes to the
-// response on a timer.
+// A handler must call Close before it returns, since keep-alive writes to the response on a timer.
 type Writer struct {
 	opts Options
 	to   *Paced
@@ -39,9 +37,9 @@ type Writer struct {
 	err    error
 }
 
-// NewWriter makes w an event stream. It sets the content type and the headers
-// that keep proxies from buffering or changing the stream, and sends nothing
-// yet: the status and further headers can still be set until the first write.
+// NewWriter makes w an event stream. It sets the content type and the headers that keep proxies from
+// buffering or changing the stream. It sends nothing: the status and further headers can be set until the
+// first write.
 func NewWriter(w http.ResponseWriter, o Options) *Writer {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
@@ -49,24 +47,22 @@ func NewWriter(w http.ResponseWriter, o Options) *Writer {
 	h.Set("X-Accel-Buffering", "no")
 	ew := &Writer{opts: o, to: Pace(w, o.WriteTimeout)}
 	if o.KeepAlive > 0 {
-		ew.mu.Lock() // the timer must not see a half-made Writer
+		ew.mu.Lock() // the timer must see a complete Writer
 		// A write stops the timer and starts it anew when it is done, so that it fires only after silence.
-		ew.idle = time.AfterFunc(o.KeepAlive, func() { _ = ew.Comment("k") }) // kept in Err; the next Send returns it
+		ew.idle = time.AfterFunc(o.KeepAlive, func() { _ = ew.Comment("k") }) // the next Send returns its error
 		ew.mu.Unlock()
 	}
 	return ew
 }
 
-// Send writes one event; its data is that of all pieces together. With an empty id there
-// is no id line, which matters: a client that has seen an id tries to resume, and MCP
-// 2026-07-28 has no resumption. Data may have several lines; the peer gets \r\n and \r as
-// \n.
+// Send writes one event; its data is that of all pieces together. An empty id leaves the id line out: a
+// client that has seen an id tries to resume, and MCP 2026-07-28 has no resumption. Data may have several
+// lines; the peer gets \r\n and \r as \n.
 func (w *Writer) Send(id string, data ...[]byte) error {
 	return w.write(id, func() error { return writeData(w.to, data) })
 }
 
-// writeData writes the data lines of an event, and its end. Nothing of the data is copied:
-// it may be large.
+// writeData writes the data lines of an event, and its end. It does not copy the data, which may be large.
 func writeData(to io.Writer, data [][]byte) error {
 	_, err := io.WriteString(to, "data: ")
 	afterCR := false
@@ -106,9 +102,9 @@ func lineEnd(b []byte) int {
 	return end
 }
 
-// Prime writes an event with an id and empty data, from which a client can
-// resume (SEP-1699, MCP 2025-11-25), and asks it to wait for retry, rounded
-// down to milliseconds, before it does so; below 1ms it is not mentioned.
+// Prime writes an event with an id and empty data, from which a client can resume (SEP-1699, MCP 2025-11-25).
+// It asks the client to wait for retry, rounded down to milliseconds, before that; below 1ms it leaves retry
+// out.
 func (w *Writer) Prime(id string, retry time.Duration) error {
 	text := "data: \n\n"
 	if ms := retry.Milliseconds(); ms > 0 {
@@ -120,9 +116,8 @@ func (w *Writer) Prime(id string, retry time.Duration) error {
 // Comment writes a comment of one line, which clients ignore.
 func (w *Writer) Comment(line string) error { return w.writeText("", ": "+line+"\n\n") }
 
-// Close stops the keep-alive. It waits for a write under way and does not close
-// the connection: the server does, when the handler returns. It may be called
-// more than once.
+// Close stops the keep-alive. It waits for a write under way. The connection stays open: the server closes it
+// when the handler returns. Close may be called more than once.
 func (w *Writer) Close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -134,18 +129,18 @@ func (w *Writer) Close() {
 	_ = w.to.Begin() // for what the server writes when the handler returns
 }
 
-// Err returns the first error that a write met, or nil. A closed Writer has no
-// error for that.
+// Err returns the first error of a write; nil if there was none. Close leaves it unchanged.
 func (w *Writer) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.err
 }
 
-// Blocked is for how long the peer has not taken what is being written: a Chunk, or what is left. 0 while nothing is.
+// Blocked returns how long the peer has left the present write waiting: a Chunk, or the rest. It is 0 between
+// writes.
 func (w *Writer) Blocked() time.Duration { return w.to.Blocked() }
 
-// Break fails the write under way, and all that come: somebody else has the stream.
+// Break fails the write under way, and all later ones, because another connection has the stream.
 func (w *Writer) Break() { w.to.Break() }
 
 func (w *Writer) writeText(id, text string) error {
@@ -155,7 +150,7 @@ func (w *Writer) writeText(id, text string) error {
 	})
 }
 
-// write writes one event, of which rest is what follows the id.
+// write writes one event; rest writes the part after the id.
 func (w *Writer) write(id string, rest func() error) error {
 	if strings.ContainsAny(id, "\x00\r\n") {
 		return fmt.Errorf("event stream: %q cannot be the id of an event", id)
@@ -168,14 +163,14 @@ func (w *Writer) write(id string, rest func() error) error {
 	case w.err != nil:
 		return w.err
 	}
-	w.stop() // the timer would only queue up behind a peer that reads slowly
+	w.stop() // the timer would only wait behind a peer that reads slowly
 	if w.err = w.deliver(id, rest); w.err == nil && w.idle != nil {
 		w.idle.Reset(w.opts.KeepAlive)
 	}
 	return w.err
 }
 
-// deliver writes under deadlines of its own.
+// deliver writes an event under deadlines of its own.
 func (w *Writer) deliver(id string, rest func() error) error {
 	defer w.to.begun.Store(0)
 	if err := w.to.Begin(); err != nil {
