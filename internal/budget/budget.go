@@ -1,24 +1,22 @@
-// Package budget bounds how many bytes of messages a process holds at once. Who needs more
-// than there is room for waits.
+// Package budget bounds how many bytes of messages a process holds at once. A request that needs more than
+// there is room for waits.
 //
-// # Why nobody waits for ever
+// # Why every wait ends
 //
-// A request takes bytes in steps: for its body, and later for the answer. So all the bytes
-// may be held by requests that wait for more. Therefore a part of them, enough for the
-// largest request with its answer, is set aside for one hold at a time. It goes to whoever
-// has waited longest. This one never waits: it gets its answer, writes it, and gives all its
-// bytes back, and then the next in the queue is the one. How long that takes is bounded by
-// what it waits for besides bytes: its server, and its client.
+// A request takes bytes in steps: for its body, and later for the answer. So requests that wait for more may
+// hold all the bytes. Therefore a part of them, enough for the largest request with its answer, is set aside
+// for one hold at a time: the one that has waited longest. This hold always gets its bytes: it gets its
+// answer, writes it, and gives all its bytes back; then the next in the queue follows. How long that takes is
+// bounded by its server and its client.
 //
-// Besides, each wait ends with the caller's context, and after the time that the budget was
-// made with.
+// Each wait also ends with the caller's context, and after the time that the budget was made with.
 //
 // # Owners
 //
-// A hold may have an owner. All holds of one owner have at most half of what is not set aside,
-// and one of them what is. So an owner who fills that does not keep the others waiting.
+// A hold may have an owner. All holds of one owner have at most half of the bytes that are not set aside, and
+// one of them those that are. So an owner who fills that leaves room for the others.
 //
-// To go through a long message is bounded as well, by [Hold.InTurn].
+// [Hold.InTurn] bounds the processor time for long messages.
 package budget
 
 import (
@@ -30,15 +28,13 @@ import (
 	"time"
 )
 
-// Free is the size in bytes up to which a message is not worth being counted: the goroutine
-// that handles it takes more.
+// Free is the size in bytes up to which messages are not counted: the goroutine that handles one takes more.
 const Free = 4 << 10
 
 // ErrFull says that there was no room in time.
 var ErrFull = errors.New("budget: no room for the message in time")
 
-// Bytes is a budget. It is safe for concurrent use. A nil *Bytes is without bounds, and so
-// are its holds.
+// Bytes is a budget. It is safe for concurrent use. A nil *Bytes is unbounded, and so are its holds.
 type Bytes struct {
 	size  int64
 	wait  time.Duration
@@ -46,22 +42,22 @@ type Bytes struct {
 
 	mu      sync.Mutex // guards all below, and the holds
 	aside   int64
-	share   int64            // what the holds of one owner may have, but first
-	others  int64            // what all holds have but first
-	owned   map[string]int64 // what of that is of each owner
-	first   *Hold            // the one for which bytes are set aside; nil while nobody needs them
-	waiting list.List        // of *waiter, the first to be served at the front
+	share   int64            // the most that the holds of one owner may have, except first
+	others  int64            // what all holds except first have
+	owned   map[string]int64 // the part of others that each owner has
+	first   *Hold            // the hold with the bytes that are set aside; nil while they are free
+	waiting list.List        // of *waiter, the next at the front
 }
 
-// waiter is somebody who waits for n bytes.
+// waiter is a caller that waits for n bytes.
 type waiter struct {
 	hold *Hold
 	n    int64
-	done chan error // has room for one
+	done chan error // has room for one error
 }
 
-// New returns a budget of size bytes, of which those for the largest request are set aside
-// (see the package comment). Nobody waits for longer than wait.
+// New returns a budget of size bytes, of which those for the largest request are set aside (see the package
+// comment). wait bounds each wait.
 func New(size, largest int64, wait time.Duration) *Bytes {
 	b := &Bytes{size: size, wait: wait, turns: newTurns(), owned: make(map[string]int64)}
 	b.SetAside(largest)
@@ -77,7 +73,7 @@ func (b *Bytes) SetAside(largest int64) {
 	b.wake()
 }
 
-// Held is how many bytes are held. It is never more than the size.
+// Held returns how many bytes are held. It is at most the size.
 func (b *Bytes) Held() int64 {
 	if b == nil {
 		return 0
@@ -87,7 +83,7 @@ func (b *Bytes) Held() int64 {
 	return b.others + b.firsts()
 }
 
-// Waiting is how many wait for bytes.
+// Waiting returns how many callers wait for bytes.
 func (b *Bytes) Waiting() int {
 	if b == nil {
 		return 0
@@ -97,8 +93,7 @@ func (b *Bytes) Waiting() int {
 	return b.waiting.Len()
 }
 
-// Hold is what one request holds, with all that comes of it. Whoever makes it, or shares it,
-// has to release it.
+// Hold has the bytes of one request and its answer. A caller that makes or shares it must release it.
 type Hold struct {
 	budget *Bytes
 	owner  string // "" for none
@@ -106,10 +101,10 @@ type Hold struct {
 	users  int
 }
 
-// Hold returns a hold of nothing, which has no owner.
+// Hold returns an empty hold without an owner.
 func (b *Bytes) Hold() *Hold { return b.HoldOf("") }
 
-// HoldOf returns a hold of nothing of an owner, "" for none.
+// HoldOf returns an empty hold of an owner; "" for none.
 func (b *Bytes) HoldOf(owner string) *Hold {
 	if b == nil {
 		return nil
@@ -117,7 +112,7 @@ func (b *Bytes) HoldOf(owner string) *Hold {
 	return &Hold{budget: b, owner: owner, users: 1}
 }
 
-// Share adds a user. It returns the hold.
+// Share adds a user, and returns the hold.
 func (h *Hold) Share() *Hold {
 	if h != nil {
 		h.budget.mu.Lock()
@@ -127,7 +122,7 @@ func (h *Hold) Share() *Hold {
 	return h
 }
 
-// Release is the end of one user. The last one gives back all the bytes.
+// Release ends one user. The last one gives back all the bytes.
 func (h *Hold) Release() {
 	if h == nil {
 		return
@@ -140,9 +135,9 @@ func (h *Hold) Release() {
 	}
 }
 
-// Take adds n bytes to the hold, and waits until there is room for them. The error is ErrFull,
-// or the cause of the end of ctx; nothing is added then. A hold without users takes nothing:
-// nobody would give it back.
+// Take adds n bytes to the hold, and waits until there is room for them. The error is ErrFull, or the cause
+// of the end of ctx; the hold is then unchanged. A hold without users takes nothing, because nobody would
+// give it back.
 func (h *Hold) Take(ctx context.Context, n int64) error {
 	if h == nil || n <= 0 {
 		return nil
@@ -157,7 +152,7 @@ func (h *Hold) Take(ctx context.Context, n int64) error {
 	}
 	w := &waiter{hold: h, n: n, done: make(chan error, 1)}
 	place := b.waiting.PushBack(w)
-	b.wake() // others may wait for their own owner alone
+	b.wake() // others may only wait for bytes of their own owner
 	b.mu.Unlock()
 	return b.await(ctx, w, place)
 }
@@ -179,10 +174,10 @@ func (b *Bytes) await(ctx context.Context, w *waiter, place *list.Element) error
 	defer b.mu.Unlock()
 	if len(w.done) == 0 {
 		b.waiting.Remove(place)
-		b.wake() // whoever is next may need less
+		b.wake() // the next may need less
 		return err
 	}
-	if granted := <-w.done; granted == nil { // just now
+	if granted := <-w.done; granted == nil { // it was granted just now
 		b.give(w.hold, w.n)
 	}
 	return err
@@ -198,14 +193,14 @@ func (h *Hold) Give(n int64) {
 	h.budget.give(h, n)
 }
 
-// decide grants n bytes to a hold or refuses them. It reports false if the hold has to wait.
-// mu is held, as for all below.
+// decide grants n bytes to a hold or refuses them. It reports false if the hold has to wait. mu is held, as
+// for all below.
 func (b *Bytes) decide(h *Hold, n int64) (decided bool, err error) {
 	switch {
 	case h.users == 0:
 		return true, nil
 	case b.first == h && b.others+h.n+n > b.size, b.first != h && b.others+n > b.size && n > b.aside:
-		return true, ErrFull // more than anything may be: it would wait for itself
+		return true, ErrFull // more than could ever be free: it would wait for itself
 	case b.first != h && b.room(n) && b.shares(h, n):
 	case b.first == nil:
 		b.count(h, -h.n)
@@ -217,7 +212,7 @@ func (b *Bytes) decide(h *Hold, n int64) (decided bool, err error) {
 	return true, nil
 }
 
-// give takes bytes from a hold, and grants them to those who wait.
+// give takes bytes from a hold, and grants them to waiters.
 func (b *Bytes) give(h *Hold, n int64) {
 	if n = min(n, h.n); n > 0 {
 		b.change(h, -n)
@@ -225,16 +220,16 @@ func (b *Bytes) give(h *Hold, n int64) {
 	}
 }
 
-// wake serves those who wait, in their order, and whoever belongs to the first at once. Nobody
-// waits for one whose owner has its share, and small wishes do not wait for large ones. The first becomes one of the others as soon as there
-// is room: it may live for long.
+// wake serves the waiters in their order, and those of first at once. A waiter whose owner has its share
+// holds up no other waiter, and small requests pass large ones. first becomes one of the others as soon as
+// there is room, because it may live for long.
 func (b *Bytes) wake() {
 	if f := b.first; f != nil && b.others+f.n <= b.size-b.aside && b.shares(f, f.n) {
 		b.first = nil
 		b.count(f, f.n)
 	}
 	blocked := false
-	var full []string // owners who have their share
+	var full []string // owners that have their share
 	for e := b.waiting.Front(); e != nil; {
 		w, next := e.Value.(*waiter), e.Next()
 		if b.first == w.hold || (!blocked || b.small(w.n)) && !slices.Contains(full, w.hold.owner) {
@@ -253,19 +248,19 @@ func (b *Bytes) wake() {
 	}
 }
 
-// small reports whether n bytes are so few, a thousandth of the budget, that they may be granted
-// before a large wish that waits.
+// small reports whether n bytes are so few, a thousandth of the budget, that they may pass a large request
+// that waits.
 func (b *Bytes) small(n int64) bool { return n <= b.size/1000 }
 
-// room reports whether there is room for n bytes besides what is set aside.
+// room reports whether there is room for n bytes outside the bytes that are set aside.
 func (b *Bytes) room(n int64) bool { return b.others+n <= b.size-max(b.aside, b.firsts()) }
 
-// shares reports whether n bytes more are within the share of the hold's owner.
+// shares reports whether n more bytes are within the share of the hold's owner.
 func (b *Bytes) shares(h *Hold, n int64) bool {
 	return h.owner == "" || b.owned[h.owner]+n <= b.share
 }
 
-// firsts is what first holds.
+// firsts returns the bytes of first.
 func (b *Bytes) firsts() int64 {
 	if b.first == nil {
 		return 0
@@ -280,7 +275,7 @@ func (b *Bytes) change(h *Hold, n int64) {
 	}
 }
 
-// count adds n bytes to what others have than first.
+// count adds n bytes to those of the others.
 func (b *Bytes) count(h *Hold, n int64) {
 	b.others += n
 	if b.owned[h.owner] += n; b.owned[h.owner] == 0 {
@@ -290,10 +285,10 @@ func (b *Bytes) count(h *Hold, n int64) {
 
 type key struct{}
 
-// With returns a context in which what is held is added to h; nil for nothing.
+// With returns a context whose readers add the bytes that they hold to h; with nil they count none.
 func With(ctx context.Context, h *Hold) context.Context { return context.WithValue(ctx, key{}, h) }
 
-// From returns the hold of a context; nil where there is none.
+// From returns the hold of a context; nil if it has none.
 func From(ctx context.Context) *Hold {
 	h, _ := ctx.Value(key{}).(*Hold)
 	return h

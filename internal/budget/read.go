@@ -5,17 +5,17 @@ import (
 	"io"
 )
 
-// ErrTooLarge says that there was more to read than may be.
+// ErrTooLarge says that r had more bytes than the limit.
 var ErrTooLarge = errors.New("budget: more bytes than the limit")
 
-// firstRead is the size of the first buffer, in bytes, where a peer that is not believed has
-// announced more. The buffer grows to four times its size when it is full.
+// firstRead is the size of the first buffer, in bytes, if a peer that is not believed has announced
+// more. A full buffer grows to four times its size.
 const firstRead = 64 << 10
 
-// ReadAll reads all of r. Before it makes room for bytes it takes as many. length is how much
-// is announced, and -1 if that is unknown. An announcement that is believed takes all at once;
-// else the buffer grows with what has come. More than limit bytes are
-// ErrTooLarge; the other errors are those of r and of take.
+// ReadAll reads all of r. Before the buffer grows, it takes as many bytes. length is the announced
+// length, or -1 if unknown. A believed announcement takes all bytes at once; otherwise the buffer
+// grows with the bytes that come. If there are more than limit bytes, the error is ErrTooLarge;
+// other errors are those of r and of take.
 func ReadAll(r io.Reader, length int64, believed bool, limit int64, take func(n int64) error) ([]byte, error) {
 	if length > limit {
 		return nil, ErrTooLarge
@@ -47,7 +47,7 @@ func ReadAll(r io.Reader, length int64, believed bool, limit int64, take func(n 
 		case len(buf) < cap(buf):
 			continue
 		}
-		if size == most { // more has come than was announced
+		if size == most { // more bytes came than were announced
 			most = limit + 1
 		}
 		more := min(growth*size, most)
@@ -58,7 +58,7 @@ func ReadAll(r io.Reader, length int64, believed bool, limit int64, take func(n 
 	}
 }
 
-// counted is how much of a buffer of that size is held.
+// counted returns how many bytes of a buffer of that size are held.
 func counted(size int64) int64 {
 	if size <= Free {
 		return 0

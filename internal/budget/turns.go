@@ -5,16 +5,16 @@ import (
 	"sync"
 )
 
-// Long is the size in bytes from which a message is gone through in turns. To parse a MiB takes
-// more than a millisecond.
+// Long is the size in bytes from which messages are processed in turns. To parse a MiB takes more
+// than a millisecond.
 const Long = 256 << 10
 
-// turns lets each owner go through long messages on half the processors only. Go lets a goroutine
-// run for 10 ms, and looks for what has come over the network when nothing else is to be run: if
-// all processors were busy with long messages, each step of a short one would wait for that.
+// turns lets each owner process long messages on half the processors only. Go lets a goroutine run
+// for 10 ms, and looks at the network when all others rest: if long messages kept all processors
+// busy, each step of a short one would wait for that.
 //
-// Whoever waits needs no second way to wake up, and no end of its patience: a turn is processor
-// time and waits for nothing, and an owner has no more waiting messages than it may hold bytes.
+// A waiter needs no second way to wake up and no timeout: a turn is processor time and waits for
+// nothing, and an owner has only as many waiting messages as it may hold bytes.
 type turns struct {
 	most int // of each owner
 
@@ -22,19 +22,19 @@ type turns struct {
 	owners map[string]*line
 }
 
-// line is what one owner has of turns.
+// line has the turns of one owner.
 type line struct {
 	taken int
-	begin []chan struct{} // of those who wait; closed when it is their turn
+	begin []chan struct{} // of the waiters; closed when it is their turn
 }
 
 func newTurns() turns {
 	return turns{most: max(1, runtime.GOMAXPROCS(0)/2), owners: make(map[string]*line)}
 }
 
-// InTurn calls f, which goes through n bytes of a message, when it is the turn of the hold among
-// those of its owner. These wait meanwhile, so f must not wait for anything, least of all for
-// another turn. Short messages need no turn, and neither does a hold without an owner.
+// InTurn calls f, which processes n bytes of a message, when the hold has its turn among those of
+// its owner. The others wait meanwhile, so f must not block, least of all for another turn. Short
+// messages, and holds without an owner, need no turn.
 func (h *Hold) InTurn(n int, f func()) {
 	if h != nil && h.owner != "" && n >= Long {
 		t := &h.budget.turns
@@ -62,7 +62,7 @@ func (t *turns) take(owner string) {
 	<-begin
 }
 
-// give ends a turn of an owner, and hands it to the one who has waited longest.
+// give ends a turn of an owner, and hands it to the longest waiter.
 func (t *turns) give(owner string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
