@@ -9,22 +9,22 @@ import (
 	"taskgate/internal/semconv"
 )
 
-// Load is what this replica does for one upstream.
+// Load is the work of this replica for one upstream.
 type Load struct {
 	Calls  int // in flight
 	Queued int
-	Tools  map[string]ToolLoad // by name; "" for what calls none
+	Tools  map[string]ToolLoad // by name; "" for calls of no tool
 }
 
-// ToolLoad is what runs of one tool.
+// ToolLoad is the running work of one tool.
 type ToolLoad struct {
 	Running, InputRequired, Queued int       // tasks
-	Oldest                         time.Time // when the oldest of them was made; zero for none
-	Questions                      int       // open, those of calls that are no task included
-	Asked                          time.Time // when the oldest of these calls has asked; zero for none
+	Oldest                         time.Time // when the oldest of them was made; zero without tasks
+	Questions                      int       // open, including those of calls without a task
+	Asked                          time.Time // when the first of these calls asked; zero without questions
 }
 
-// ReadLoads has the gauges of what runs be read by a function, by upstream.
+// ReadLoads sets the function that the gauges of running work read, by upstream.
 func (m *Metrics) ReadLoads(read func() map[string]Load) {
 	if m != nil {
 		m.mu.Lock()
@@ -33,7 +33,7 @@ func (m *Metrics) ReadLoads(read func() map[string]Load) {
 	}
 }
 
-// observeLoads reads them. A tool that had a task once is shown with zeros.
+// observeLoads reads the loads. A tool that ever had a task is shown with zeros.
 func (m *Metrics) observeLoads(o metric.Observer, loads map[string]Load) {
 	for upstream, load := range loads {
 		t, tools := m.Tasks(upstream), map[string]ToolLoad{}
@@ -63,7 +63,7 @@ func (m *Metrics) observeTool(o metric.Observer, upstream, tool string, l ToolLo
 	o.ObserveFloat64(m.gauges[questionsOldest], ageOf(l.Asked), of)
 }
 
-// WithLoad is the load with another one.
+// WithLoad returns the sum of two loads.
 func (l ToolLoad) WithLoad(o ToolLoad) ToolLoad {
 	return ToolLoad{
 		l.Running + o.Running, l.InputRequired + o.InputRequired, l.Queued + o.Queued, Earlier(l.Oldest, o.Oldest),
@@ -71,7 +71,7 @@ func (l ToolLoad) WithLoad(o ToolLoad) ToolLoad {
 	}
 }
 
-// Earlier is the earlier of two times that are not zero.
+// Earlier returns the earlier of two times, or the other one if one is zero.
 func Earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -79,7 +79,7 @@ func Earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// ageOf is how long ago a time was, in seconds; 0 for none.
+// ageOf returns how long ago a time was, in seconds; 0 for the zero time.
 func ageOf(at time.Time) float64 {
 	if at.IsZero() {
 		return 0

@@ -1,13 +1,13 @@
-// Package metrics has the instruments of the gateway's metrics, with their names, units, bounds
-// and attributes. In come durations, counts and what can be read; out they go to the API of
+// Package metrics has the instruments of the gateway's metrics, with their names, units, bounds and
+// attributes. It takes durations, counts and functions to read, and gives them to the API of
 // OpenTelemetry, whose providers cmd makes. It knows neither who measures nor who reads.
 //
-// No attribute has a value that a client or a server makes up: names of tools and prompts are
-// bounded by Names, and codes of errors by Code. The sets of attributes are made once and kept.
-// What exists for as long as a task does is counted when it changes; only for the oldest is looked
-// when metrics are read.
+// Clients and servers cannot make up the value of an attribute: Names bounds names of tools and
+// prompts, and Code bounds codes of errors. The sets of attributes are made once and kept. State
+// that lasts as long as a task is counted when it changes; only the oldest one is looked up when
+// metrics are read.
 //
-// All methods do nothing on a nil receiver: then there are no metrics.
+// All methods do nothing on a nil receiver, which means that there are no metrics.
 package metrics
 
 import (
@@ -48,15 +48,15 @@ const (
 	bytesInFlight     = "taskgate.bytes_in_flight"
 	httpDuration      = "http.server.request.duration" // of the conventions for HTTP
 	scope             = semconv.Scope
-	mostSets          = 10_000 // sets of attributes that are kept of one instrument
+	mostSets          = 10_000 // sets of attributes that are kept for one instrument
 	unitSeconds       = "s"
 	errorUnavailable  = "unavailable"
-	errorOther        = "_OTHER" // of the conventions: what has no bounded set of values
+	errorOther        = "_OTHER" // of the conventions: any other value
 	transportProtocol = "http"
 )
 
 var (
-	// taskBounds are the bucket bounds of what may last as long as a task, up to 24 hours.
+	// taskBounds are the bucket bounds of times that may be as long as a task, up to 24 hours.
 	taskBounds = []float64{1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 28800, 57600, 86400}
 	// httpBounds are those that the conventions for HTTP ask for.
 	httpBounds = []float64{.005, .01, .025, .05, .075, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10}
@@ -66,7 +66,7 @@ var (
 
 // Metrics are the instruments of one process. They are safe for concurrent use.
 type Metrics struct {
-	// Names are those that have series of their own.
+	// Names has the names with series of their own.
 	Names Names
 
 	serverOperation, serverSession metric.Float64Histogram
@@ -95,7 +95,7 @@ type Metrics struct {
 	tasks   map[string]*Tasks
 }
 
-// source is something that a gauge reads.
+// source is a value that a gauge reads.
 type source struct {
 	gauge metric.Float64ObservableGauge
 	read  func() float64
@@ -140,7 +140,7 @@ func New(mp metric.MeterProvider) (*Metrics, error) {
 	return m, errors.Join(b.err, err)
 }
 
-// builder makes instruments and keeps what went wrong.
+// builder makes instruments and keeps the errors.
 type builder struct {
 	meter    metric.Meter
 	gauges   map[string]metric.Float64ObservableGauge
@@ -194,8 +194,8 @@ func (m *Metrics) read(name string, read func() float64, attrs ...attribute.KeyV
 	m.sources = append(m.sources, source{m.gauges[name], read, []metric.ObserveOption{metric.WithAttributeSet(attribute.NewSet(attrs...))}})
 }
 
-// ReadOpen has the gauges of open calls, connections and streams, and of active sessions, be read
-// by these functions.
+// ReadOpen sets the functions that the gauges of open calls, connections and streams, and of active
+// sessions, read.
 func (m *Metrics) ReadOpen(calls, connections, streams, sessions func() int) {
 	if m == nil {
 		return
@@ -205,15 +205,15 @@ func (m *Metrics) ReadOpen(calls, connections, streams, sessions func() int) {
 	}
 }
 
-// ReadBytes has the gauge of bytes in flight be read by a function.
+// ReadBytes sets the function that the gauge of bytes in flight reads.
 func (m *Metrics) ReadBytes(read func() int64) {
 	if m != nil {
 		m.read(bytesInFlight, func() float64 { return float64(read()) })
 	}
 }
 
-// ReadParts has the gauges that say what can be reached be read by a function: the store, and the
-// upstreams by their configured names. They are not shown while ok is false.
+// ReadParts sets the function that the gauges of reachable parts read: the store, and the upstreams
+// by their configured names. While ok is false, these gauges are hidden.
 func (m *Metrics) ReadParts(up func() (store bool, upstreams map[string]bool, ok bool)) {
 	if m != nil {
 		m.mu.Lock()
@@ -222,7 +222,7 @@ func (m *Metrics) ReadParts(up func() (store bool, upstreams map[string]bool, ok
 	}
 }
 
-// ReadConfig has the hash of the configuration be read by a function.
+// ReadConfig sets the function that returns the hash of the configuration.
 func (m *Metrics) ReadConfig(hash func() string) {
 	if m != nil {
 		m.mu.Lock()
@@ -231,7 +231,6 @@ func (m *Metrics) ReadConfig(hash func() string) {
 	}
 }
 
-// observeParts reads them.
 func (m *Metrics) observeParts(o metric.Observer, up func() (bool, map[string]bool, bool)) {
 	store, upstreams, ok := up()
 	if !ok {
@@ -250,7 +249,8 @@ func truth(yes bool) float64 {
 	return 0
 }
 
-// Refused counts what a limit has kept out, by the key of the configuration that sets it.
+// Refused counts a request, stream or connection that a limit has kept out. key is that of the
+// configuration that sets the limit.
 func (m *Metrics) Refused(ctx context.Context, key string) {
 	if m == nil {
 		return

@@ -8,15 +8,15 @@ import (
 	"taskgate/internal/semconv"
 )
 
-// maxNames is how many names of one upstream the metrics of a process tell apart. Each makes
-// series of its own, in every process and for good.
+// maxNames is how many names of one upstream the metrics of a process tell apart. Each makes series
+// of its own, in every process and for good.
 const maxNames = 200
 
-// Names are the names of tools and prompts that have series of their own. A name in a request is
-// the client's text, so it counts for nothing until the configuration has named it, or the server
-// has listed it or answered it with success. The zero value knows none.
+// Names has the names of tools and prompts with series of their own. A name in a request is the
+// client's text, so it is known only once the configuration has named it, or the server has listed
+// it or answered it with success. The zero value is empty.
 type Names struct {
-	known atomic.Pointer[map[named]string] // replaced and never changed: calls only read it
+	known atomic.Pointer[map[named]string] // replaced as a whole, because calls read it unlocked
 
 	mu sync.Mutex // held while it is replaced
 	n  map[string]int
@@ -25,7 +25,7 @@ type Names struct {
 // named is a tool (method tools/call) or a prompt (prompts/get) of an upstream.
 type named struct{ upstream, method, name string }
 
-// Learn takes names that exist. Those beyond the first 200 of an upstream are not kept.
+// Learn takes names that exist. It keeps the first 200 of an upstream.
 func (s *Names) Learn(upstream, method string, names ...string) {
 	if s.all(upstream, method, names) {
 		return
@@ -50,7 +50,7 @@ func (s *Names) Learn(upstream, method string, names ...string) {
 	s.known.Store(&known)
 }
 
-// all reports whether there is nothing to learn.
+// all reports whether Learn would change nothing.
 func (s *Names) all(upstream, method string, names []string) bool {
 	known := s.known.Load()
 	if known == nil {
@@ -66,8 +66,7 @@ func (s *Names) all(upstream, method string, names []string) bool {
 	return true
 }
 
-// Bound is a name as a metric has it: "" for none, and semconv.OtherName for one that is not
-// known.
+// Bound returns a name as a metric has it: "" for "", and semconv.OtherName for an unknown name.
 func (s *Names) Bound(upstream, method, name string) string {
 	if name == "" {
 		return ""

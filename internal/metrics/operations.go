@@ -14,20 +14,20 @@ import (
 // Operation is what the metrics of the conventions say of a request.
 type Operation struct {
 	Method   string // of the protocol, or semconv.UnknownMethod
-	Version  string // of the protocol; "" for none that exists
+	Version  string // of the protocol; "" for an unknown one
 	Upstream string // the configured name
 	Name     string // of the tool or prompt, as it was sent; "" for none
-	Err      string // error.type without Code: a label out of a small set; "" for none
+	Err      string // error.type without Code: a label of a small set; "" for none
 	Code     int64  // the JSON-RPC code of an error, 0 for none
 }
 
-// bound leaves a name that may have a series of its own, and no other.
+// bound replaces a name that must not have a series of its own.
 func (o *Operation) bound(n *Names) {
 	switch o.Method {
 	case methodTool, methodPrompt:
 		o.Name = n.Bound(o.Upstream, o.Method, o.Name)
 	default:
-		o.Name = "" // of a resource it is a URI
+		o.Name = "" // the name of a resource is a URI
 	}
 }
 
@@ -58,8 +58,8 @@ func served[K interface{ attributes() []attribute.KeyValue }](k K) []attribute.K
 	return append(k.attributes(), semconv.Transport.String(semconv.TransportTCP), semconv.ProtocolName.String(transportProtocol))
 }
 
-// Code is a JSON-RPC code as a metric has it. A server may answer with any number: what is
-// neither JSON-RPC's nor in the range that is left to servers, which is MCP's too, is "_OTHER".
+// Code returns a JSON-RPC code as a metric has it. A server may answer with any number: a code
+// outside of JSON-RPC's own, and of the range for servers, which is MCP's too, becomes "_OTHER".
 func Code(code int64) string {
 	switch {
 	case code == -32700, code >= -32603 && code <= -32600, code >= -32099 && code <= -32000:
@@ -89,8 +89,8 @@ func (r request) attributes() []attribute.KeyValue {
 	}
 }
 
-// HTTP measures a request to the public listener, until its response has ended. status is 0 where
-// none was written.
+// HTTP measures a request to the public listener, until its response has ended. status is 0 if none
+// was written.
 func (m *Metrics) HTTP(ctx context.Context, d time.Duration, method string, status int) {
 	if m == nil {
 		return
@@ -114,7 +114,7 @@ func (s session) attributes() []attribute.KeyValue {
 	return attrs
 }
 
-// ServerSession measures a session that has ended, on the replica that has made it.
+// ServerSession measures a session that has ended, on the replica that made it.
 func (m *Metrics) ServerSession(ctx context.Context, d time.Duration, upstream, version string) {
 	if m == nil {
 		return
@@ -122,7 +122,7 @@ func (m *Metrics) ServerSession(ctx context.Context, d time.Duration, upstream, 
 	m.serverSession.Record(ctx, d.Seconds(), m.sessions.of(session{version, upstream, ""}, served).record...)
 }
 
-// Client measures what goes to one upstream.
+// Client measures the requests to one upstream.
 type Client struct {
 	m          *Metrics
 	upstream   string
@@ -131,8 +131,8 @@ type Client struct {
 	sessions   sets[session]
 }
 
-// Client returns what measures the requests to an upstream. fixed are the attributes that all of
-// them have, as the transport and the address of the server.
+// Client returns the Client of an upstream. fixed are the attributes that all its requests have,
+// such as the transport and the address of the server.
 func (m *Metrics) Client(upstream string, fixed []attribute.KeyValue) *Client {
 	if m == nil {
 		return nil
@@ -140,7 +140,7 @@ func (m *Metrics) Client(upstream string, fixed []attribute.KeyValue) *Client {
 	return &Client{m: m, upstream: upstream, fixed: fixed}
 }
 
-// Operation measures a request. Its Upstream need not be set.
+// Operation measures a request. It sets the Upstream of o.
 func (c *Client) Operation(ctx context.Context, d time.Duration, o Operation) {
 	if c == nil {
 		return
@@ -162,8 +162,8 @@ func (c *Client) Listed(method string, names []string) {
 	}
 }
 
-// Session measures a session with the upstream that has ended. err is a label, "" for one that the
-// gateway has ended.
+// Session measures a session with the upstream that has ended. err is a label; "" if the gateway
+// ended it.
 func (c *Client) Session(ctx context.Context, d time.Duration, version, err string) {
 	if c == nil {
 		return

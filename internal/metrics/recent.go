@@ -9,7 +9,7 @@ import (
 // RecentBounds are the upper bounds of Counts.Durations, in seconds.
 var RecentBounds = []float64{.01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400}
 
-// Counts are what happened to the calls and tasks of one upstream in one minute.
+// Counts says what happened to the calls and tasks of one upstream in one minute.
 type Counts struct {
 	Calls     map[string]int `json:"calls,omitempty"` // by semconv.CallAnswer
 	Made      int            `json:"made,omitempty"`
@@ -17,7 +17,7 @@ type Counts struct {
 	Durations []int          `json:"durations,omitempty"` // of calls with a reply and of tasks that ended; one more than RecentBounds
 }
 
-// Add adds counts of the same kind.
+// Add adds other counts.
 func (c *Counts) Add(o Counts) {
 	add := func(to *map[string]int, from map[string]int) {
 		for word, n := range from {
@@ -35,7 +35,8 @@ func (c *Counts) Add(o Counts) {
 	}
 }
 
-// took adds to a bucket of the durations. One that another version of the program knows is left out.
+// took adds to a bucket of the durations. It ignores a bucket that only another version of the program
+// knows.
 func (c *Counts) took(bucket, n int) {
 	if c.Durations == nil {
 		c.Durations = make([]int, len(RecentBounds)+1)
@@ -45,7 +46,7 @@ func (c *Counts) took(bucket, n int) {
 	}
 }
 
-// recentMinutes is how many minutes are kept: whoever reads them may miss some turns.
+// recentMinutes is how many minutes are kept, so that a reader may skip some turns.
 const recentMinutes = 10
 
 // recent counts by minute, for operators who look at this process without a system that collects metrics.

@@ -7,7 +7,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// sets are sets of attributes by what they say. Each is made once, because to sort and hash one
+// sets has sets of attributes by their content. Each is made once, because to sort and hash one
 // costs more than to measure. The zero value is empty.
 type sets[K comparable] struct {
 	mu   sync.RWMutex
@@ -20,7 +20,7 @@ type set struct {
 	add    []metric.AddOption
 }
 
-// of returns the set of a key. Those beyond mostSets are made each time.
+// of returns the set of a key. Sets beyond mostSets are made each time.
 func (s *sets[K]) of(k K, attributes func(K) []attribute.KeyValue) set {
 	s.mu.RLock()
 	have, ok := s.made[k]

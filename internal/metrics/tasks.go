@@ -15,13 +15,13 @@ import (
 type Tasks struct {
 	m        *Metrics
 	upstream string
-	own      metric.MeasurementOption // the upstream alone
+	own      metric.MeasurementOption // the upstream only
 	ended    sets[toolWith]
 	called   sets[toolWith]
 	with     sets[attribute.KeyValue]
 
 	mu    sync.Mutex
-	shown map[string]bool // bounded names of tools that the gauges show; "" for what calls none
+	shown map[string]bool // bounded names of tools that the gauges show; "" for calls of no tool
 }
 
 // toolWith is a tool and one more attribute.
@@ -34,8 +34,8 @@ func (t toolWith) attributes() []attribute.KeyValue {
 	return []attribute.KeyValue{semconv.Upstream.String(t.upstream), semconv.GenAITool.String(t.tool), t.with}
 }
 
-// Tasks returns what measures the tasks of an upstream, the same for the same name. The counters
-// of what should not happen begin at 0, so that a rate shows the first time that it does.
+// Tasks returns the Tasks of an upstream, the same one for the same name. Counters of failures
+// begin at 0, so that a rate shows the first one.
 func (m *Metrics) Tasks(upstream string) *Tasks {
 	if m == nil {
 		return nil
@@ -69,7 +69,8 @@ func (t *Tasks) showTool(tool string) string {
 	return name
 }
 
-// Called counts a call of a tool by what its client got, and when: a value of semconv.CallAnswer.
+// Called counts a call of a tool. answer, a value of semconv.CallAnswer, is what its client got,
+// and d after what time.
 func (t *Tasks) Called(ctx context.Context, tool, answer string, d time.Duration) {
 	if t == nil {
 		return
@@ -108,7 +109,7 @@ func (t *Tasks) Ended(ctx context.Context, tool, outcome string, d time.Duration
 	}
 }
 
-// Sent measures how long after the creation of a task its call is sent.
+// Sent measures the time from the creation of a task until its call is sent.
 func (t *Tasks) Sent(ctx context.Context, d time.Duration) {
 	if t != nil {
 		t.m.taskSendDelay.Record(ctx, d.Seconds(), t.own)
@@ -135,8 +136,7 @@ func (t *Tasks) recovered(ctx context.Context, how string, n int64) {
 	t.m.recoveries.Add(ctx, n, set.add...)
 }
 
-// Answered measures a question that is not open any more. outcome is a value of
-// semconv.QuestionOutcome.
+// Answered measures a question that has been closed. outcome is a value of semconv.QuestionOutcome.
 func (t *Tasks) Answered(ctx context.Context, outcome string, d time.Duration) {
 	if t == nil {
 		return
@@ -144,7 +144,7 @@ func (t *Tasks) Answered(ctx context.Context, outcome string, d time.Duration) {
 	t.m.questionDuration.Record(ctx, d.Seconds(), t.with.of(semconv.QuestionOutcome.String(outcome), t.and).record...)
 }
 
-// and is the upstream with one more attribute.
+// and returns the upstream with one more attribute.
 func (t *Tasks) and(kv attribute.KeyValue) []attribute.KeyValue {
 	return []attribute.KeyValue{semconv.Upstream.String(t.upstream), kv}
 }

@@ -1,5 +1,5 @@
-// Package metricstest reads metrics in tests. In come the metrics of package metrics, out goes what
-// they show, as text by which a test can look it up.
+// Package metricstest reads the metrics of package metrics in tests, as text by which a test can look
+// them up.
 package metricstest
 
 import (
@@ -23,7 +23,7 @@ type Reader struct {
 	reader *sdkmetric.ManualReader
 }
 
-// New makes metrics, and what reads them.
+// New makes metrics, and their Reader.
 func New(t testing.TB) (*metrics.Metrics, *Reader) {
 	t.Helper()
 	reader := sdkmetric.NewManualReader()
@@ -34,7 +34,7 @@ func New(t testing.TB) (*metrics.Metrics, *Reader) {
 	return m, &Reader{t, reader}
 }
 
-// Metrics is all that there is now.
+// Metrics returns all present metrics.
 func (r *Reader) Metrics() []metricdata.Metrics {
 	r.t.Helper()
 	var data metricdata.ResourceMetrics
@@ -48,9 +48,9 @@ func (r *Reader) Metrics() []metricdata.Metrics {
 	return all
 }
 
-// Points are the values of counters and gauges, and how often histograms were measured, each by its
-// metric and attributes, sorted: "taskgate.call.answers gen_ai.tool.name=t taskgate.upstream=up". That
-// of a histogram with " sum" behind it is the sum.
+// Points returns the values of counters and gauges, and the counts of histograms, each by its metric
+// and attributes, sorted: "taskgate.call.answers gen_ai.tool.name=t taskgate.upstream=up". The sum of
+// a histogram has " sum" behind that.
 func (r *Reader) Points() map[string]float64 {
 	r.t.Helper()
 	points := map[string]float64{}
@@ -87,7 +87,7 @@ func (r *Reader) Want(want map[string]float64) {
 	}
 }
 
-// Text is all that there is, with everything that a metric may carry.
+// Text returns all metrics, with everything that a metric may carry.
 func (r *Reader) Text() string {
 	r.t.Helper()
 	var b strings.Builder
@@ -105,7 +105,7 @@ func (r *Reader) Text() string {
 	return b.String()
 }
 
-// like are the points of the same metric.
+// like returns the points of the same metric.
 func like(got map[string]float64, name string) []string {
 	metric, _, _ := strings.Cut(name, " ")
 	var out []string
@@ -125,8 +125,7 @@ func spell(name string, set attribute.Set) string {
 	return name
 }
 
-// MayHave reports whether an attribute may be on a metric: ids and URIs have no bounded set of
-// values.
+// MayHave reports whether an attribute may be on a metric: ids and URIs have unbounded values.
 func MayHave(k attribute.Key) bool {
 	switch k {
 	case semconv.MCPSessionID, semconv.RequestID, semconv.MCPResourceURI, semconv.TaskID, semconv.TaskAttempt, semconv.ClientAddress, semconv.ClientPort:
