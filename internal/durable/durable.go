@@ -1,5 +1,5 @@
-// Package durable makes folders and files that a power cut does not take back. A file system keeps
-// what is in a file when that is synced, and its name when its folder is.
+// Package durable makes folders and files that survive a power cut. A file system keeps the content
+// of a file once that is synced, and its name once its folder is.
 package durable
 
 import (
@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 )
 
-// MakeFolder makes a folder and those above it that are missing, for this user alone.
+// MakeFolder makes a folder and the missing ones above it, for this user alone.
 func MakeFolder(path string) error { return makeFolder(path, SyncFolder) }
 
 func makeFolder(path string, sync func(path string) error) error {
@@ -39,8 +39,8 @@ func SyncFolder(path string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// WriteFile makes a file for this user alone, or replaces it: after a crash the old one is there, or
-// the new one as a whole.
+// WriteFile makes or replaces a file, for this user alone. After a crash the file is whole: either
+// the old one or the new one.
 func WriteFile(path string, text []byte) error { return writeFile(path, text, SyncFolder) }
 
 func writeFile(path string, text []byte, sync func(path string) error) error {

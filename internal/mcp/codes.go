@@ -16,8 +16,8 @@ const (
 	CodeUnsupportedVersion = -32022 // data.supported, data.requested
 )
 
-// The same errors in the working draft that called itself 2026-06-30
-// (protocol.md 1.2, rows 2 and 3).
+// The same errors in the working draft that called itself 2026-06-30 (protocol.md 1.2, rows 2 and
+// 3).
 const (
 	CodeDraftHeaderMismatch     = -32001
 	CodeDraftMissingCapability  = -32003
@@ -30,8 +30,8 @@ const (
 	CodeURLElicitation   = -32042 // 2025-11-25: URLElicitationRequired
 )
 
-// The codes between these two, both included, belong to the specification: a
-// modern handler must not emit one that is not defined (protocol.md 1.2, row 4).
+// The codes between these two, both included, belong to the specification: a modern handler emits
+// only defined ones (protocol.md 1.2, row 4).
 const (
 	CodeReservedFirst = -32099
 	CodeReservedLast  = -32020
@@ -40,15 +40,15 @@ const (
 // Reserved reports whether a code belongs to the specification alone.
 func Reserved(code int64) bool { return CodeReservedFirst <= code && code <= CodeReservedLast }
 
-// draftCodes are the codes that the draft 2026-06-30 spelt differently.
+// draftCodes has the codes that the draft 2026-06-30 spelt differently.
 var draftCodes = map[int64]int64{
 	CodeHeaderMismatch:     CodeDraftHeaderMismatch,
 	CodeMissingCapability:  CodeDraftMissingCapability,
 	CodeUnsupportedVersion: CodeDraftUnsupportedVersion,
 }
 
-// CodeFor spells one of the modern codes as this version does; any other code,
-// and any code in any other version, stays as it is.
+// CodeFor returns a modern code as this version spells it. Other codes, and codes of other
+// versions, stay as they are.
 func CodeFor(version string, code int64) int64 {
 	if draft, ok := draftCodes[code]; ok && version == Version20260630 {
 		return draft
@@ -56,8 +56,8 @@ func CodeFor(version string, code int64) int64 {
 	return code
 }
 
-// CodeFrom is the inverse of CodeFor: the code of 2026-07-28 for one that a peer
-// of this version sent.
+// CodeFrom is the inverse of CodeFor: it returns the code of 2026-07-28 for one that a peer of this
+// version sent.
 func CodeFrom(version string, code int64) int64 {
 	if version == Version20260630 {
 		for modern, draft := range draftCodes {

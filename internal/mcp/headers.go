@@ -1,8 +1,7 @@
 package mcp
 
-// HTTP headers of the Streamable HTTP transport. Names are case-insensitive;
-// the spelling here is the canonical one of net/http, so that a lookup in
-// http.Header does not have to normalise it.
+// HTTP headers of the Streamable HTTP transport. Names are case-insensitive; the spelling here is
+// the canonical one of net/http, which saves lookups in http.Header the normalisation.
 const (
 	HeaderProtocolVersion = "Mcp-Protocol-Version" // legacy from 2025-06-18 on, and modern
 	HeaderSession         = "Mcp-Session-Id"       // legacy

@@ -9,15 +9,15 @@ const (
 	MetaProgressToken      = "progressToken" // both eras
 )
 
-// Keys of the W3C trace context in params._meta, unprefixed on purpose
-// (SEP-414). They are also the names of the HTTP headers.
+// Keys of the W3C trace context in params._meta, unprefixed on purpose (SEP-414). They are also the
+// names of the HTTP headers.
 const (
 	MetaTraceparent = "traceparent"
 	MetaTracestate  = "tracestate"
 	MetaBaggage     = "baggage"
 )
 
-// Keys of _meta in what a server sends.
+// Keys of _meta in a server's messages.
 const (
 	MetaServerInfo     = "io.modelcontextprotocol/serverInfo"     // modern results
 	MetaSubscriptionID = "io.modelcontextprotocol/subscriptionId" // on a listen stream
@@ -29,8 +29,7 @@ const (
 // LogLevels are the levels of RFC 5424 that MCP uses, least severe first.
 var LogLevels = [...]string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
-// LogSeverity is the position of a level in LogLevels, -1 for a word that is
-// none.
+// LogSeverity returns the position of a level in LogLevels; -1 for any other word.
 func LogSeverity(level string) int {
 	for i, l := range LogLevels {
 		if l == level {

@@ -1,15 +1,13 @@
-// Package mcp spells the Model Context Protocol: the names of its methods,
-// headers, error codes, _meta keys and versions, of every revision that the
-// gateway speaks. It holds constants and tables and has no behaviour beyond
-// looking them up, so that a name is written once and a grep finds its uses.
+// Package mcp spells the Model Context Protocol: the names of its methods, headers, error codes,
+// _meta keys and versions, of every revision that the gateway speaks. It holds constants and tables
+// and only looks them up, so that a name is written once and a grep finds its uses.
 package mcp
 
 import "strings"
 
-// Requests of a client. The era in which a method exists is in the comment of
-// its group: "legacy" are the revisions that begin with initialize (up to
-// 2025-11-25), "modern" those that carry their metadata in each request
-// (protocol.md 2.1).
+// Requests of a client. The comment of each group says in which era its methods exist: "legacy" are
+// the revisions that begin with initialize (up to 2025-11-25), "modern" those that carry their
+// metadata in each request (protocol.md 2.1).
 const (
 	// Both eras.
 	MethodToolsList             = "tools/list"
@@ -33,8 +31,8 @@ const (
 	MethodResourcesUnsubscribe = "resources/unsubscribe"
 )
 
-// Methods of tasks: get and cancel in both dialects, result and list in that of
-// 2025-11-25, update in the extension (protocol.md 3, 4).
+// Methods of tasks: get and cancel in both dialects, result and list in that of 2025-11-25, update
+// in the extension (protocol.md 3, 4).
 const (
 	MethodTasksGet    = "tasks/get"
 	MethodTasksUpdate = "tasks/update"
@@ -43,8 +41,7 @@ const (
 	MethodTasksList   = "tasks/list"
 )
 
-// IsRequest reports whether a method is a request that clients make, in any
-// version.
+// IsRequest reports whether a method is a request that clients make, in any version.
 func IsRequest(method string) bool {
 	switch method {
 	case MethodToolsList, MethodToolsCall, MethodPromptsList, MethodPromptsGet, MethodResourcesList,
@@ -56,16 +53,16 @@ func IsRequest(method string) bool {
 	return false
 }
 
-// What a server asks of its client: as a request of its own in the legacy era,
-// inside an InputRequiredResult or a task in the modern one (protocol.md 7.4).
+// Questions of a server to its client: requests of their own in the legacy era, inside an
+// InputRequiredResult or a task in the modern one (protocol.md 7.4).
 const (
 	MethodElicit        = "elicitation/create"
 	MethodCreateMessage = "sampling/createMessage"
 	MethodRootsList     = "roots/list"
 )
 
-// Notifications. Initialized and RootsListChanged are sent by clients,
-// Cancelled by either side, the others by servers.
+// Notifications. Clients send Initialized and RootsListChanged, either side sends Cancelled, and
+// servers send the others.
 const (
 	NotifyInitialized          = "notifications/initialized"
 	NotifyCancelled            = "notifications/cancelled"
@@ -83,8 +80,8 @@ const (
 	NotifyTaskPartial          = "notifications/tasks/partial"              // SEP-2679
 )
 
-// Foreign reports whether a request or notification is none of any version of the protocol,
-// and so between its peers. What is below tasks/ and notifications/tasks/ is reserved (T48).
+// Foreign reports whether a request or notification is outside of all versions of the protocol, and
+// so between its peers. Names below tasks/ and notifications/tasks/ are reserved (T48).
 func Foreign(method string) bool {
 	switch method {
 	case MethodElicit, MethodCreateMessage, MethodRootsList,
@@ -101,8 +98,8 @@ func Foreign(method string) bool {
 const (
 	ExtensionTasks    = "io.modelcontextprotocol/tasks"
 	ExtensionPartials = "dev.taskgate/partials" // the gateway's own (protocol.md 6.4, point 6)
-	// The extensions of authorization, which hold between a client and who it presents
-	// its credentials to.
+	// The extensions of authorization. They hold between a client and the party to which it
+	// presents its credentials.
 	ExtensionClientCredentials       = "io.modelcontextprotocol/oauth-client-credentials"
 	ExtensionEnterpriseAuthorization = "io.modelcontextprotocol/enterprise-managed-authorization"
 )
@@ -114,8 +111,8 @@ const (
 	ResultTask          = "task" // only as the answer to tools/call (T16)
 )
 
-// nameParam is, for each method, the member of params that the header Mcp-Name
-// mirrors (protocol.md 2.4; the task methods after the extension).
+// nameParam has, for each method, the member of params that the header Mcp-Name mirrors
+// (protocol.md 2.4; the task methods after the extension).
 var nameParam = map[string]string{
 	MethodToolsCall:     "name",
 	MethodPromptsGet:    "name",
@@ -125,6 +122,6 @@ var nameParam = map[string]string{
 	MethodTasksCancel:   "taskId",
 }
 
-// NameParam says which member of params the header Mcp-Name mirrors for this
-// method; "" if the method has no such header.
+// NameParam returns the member of params that the header Mcp-Name mirrors for this method; "" if
+// the method lacks that header.
 func NameParam(method string) string { return nameParam[method] }

@@ -13,21 +13,20 @@ const (
 // Era is how a version opens a conversation.
 type Era uint8
 
-// The eras. A version that is not in the table has none.
+// The eras. A version outside of the table has NoEra.
 const (
 	NoEra  Era = iota
 	Legacy     // initialize, sessions
 	Modern     // metadata in each request, server/discover
 )
 
-// String is the era in words.
+// String returns the era in words.
 func (e Era) String() string {
 	return [...]string{"none", "legacy", "modern"}[e]
 }
 
-// Version is one row of the table of versions. The eras are looked up and not
-// computed from the date, since the draft 2026-06-30 is modern and a version
-// that is not listed is not spoken (protocol.md 1.1).
+// Version is one row of the table of versions. The era is looked up, since the date does not tell
+// it: the draft 2026-06-30 is modern. The gateway speaks only listed versions (protocol.md 1.1).
 type Version struct {
 	Name string
 	Era  Era
@@ -47,8 +46,7 @@ var Versions = [...]Version{
 	{Name: Version20241105, Era: Legacy},
 }
 
-// LookupVersion returns the row of a version, the zero Version if it is not
-// known.
+// LookupVersion returns the row of a version; the zero Version if it is unknown.
 func LookupVersion(name string) Version {
 	for _, v := range Versions {
 		if v.Name == name {
@@ -58,7 +56,7 @@ func LookupVersion(name string) Version {
 	return Version{}
 }
 
-// EraOf is the era of a version, NoEra if it is not known.
+// EraOf returns the era of a version; NoEra if it is unknown.
 func EraOf(name string) Era { return LookupVersion(name).Era }
 
 // NamesOf lists the versions of an era, newest first.

@@ -1,10 +1,9 @@
-// Package mcpheader knows how MCP 2026-07-28 mirrors parts of a request body in
-// HTTP headers: the encoding of values, the x-mcp-header annotations of a
-// tool's input schema, and the comparison of a header with the argument that it
-// mirrors (specification, basic/transports/streamable-http).
+// Package mcpheader knows how MCP 2026-07-28 mirrors parts of a request body in HTTP headers: the
+// encoding of values, the x-mcp-header annotations of a tool's input schema, and the comparison of
+// a header with the argument that it mirrors (specification, basic/transports/streamable-http).
 //
-// A server needs it to refuse requests whose headers and body disagree,
-// and a client to write headers that the next server accepts.
+// A server uses it to refuse requests whose headers and body disagree, and a client to write
+// headers that the next server accepts.
 package mcpheader
 
 import (
@@ -26,10 +25,9 @@ var (
 	errChars  = errors.New("header value contains characters that must be encoded")
 )
 
-// Encode makes v a header value: v itself if it can travel as it is, else the
-// Base64 form =?base64?…?=. That form is used for anything but printable ASCII
-// and tabs, for leading and trailing blanks, which HTTP strips, and for a value
-// that already looks encoded.
+// Encode makes v a header value: v itself if it can travel as it is, else the Base64 form
+// =?base64?…?=. That form is for everything but printable ASCII and tabs, for leading and trailing
+// blanks, which HTTP strips, and for a value that already looks encoded.
 func Encode(v string) string {
 	if isPlain(v) && v == trim(v) && !looksEncoded(v) {
 		return v
@@ -37,10 +35,9 @@ func Encode(v string) string {
 	return opening + base64.StdEncoding.EncodeToString([]byte(v)) + closing
 }
 
-// Decode gives the value that a header carries. Blanks and tabs around it are
-// dropped first (RFC 9110 section 5.5). It fails if the value holds characters
-// that had to be encoded, or is encoded badly; a server answers either with a
-// header mismatch.
+// Decode returns the value that a header carries. It drops blanks and tabs around it first (RFC
+// 9110 section 5.5). It fails if the value holds characters that had to be encoded, or is encoded
+// badly; a server answers either with a header mismatch.
 func Decode(v string) (string, error) {
 	v = trim(v)
 	if !isPlain(v) {
@@ -49,8 +46,8 @@ func Decode(v string) (string, error) {
 	if !looksEncoded(v) {
 		return v, nil
 	}
-	// Strict: of the spellings of one value only one is accepted, and no
-	// line breaks, which the decoder would skip and isPlain has ruled out.
+	// Strict accepts only one of the spellings of a value. The decoder would skip line breaks,
+	// which isPlain has ruled out.
 	b, err := base64.StdEncoding.Strict().DecodeString(v[len(opening) : len(v)-len(closing)])
 	if err != nil {
 		return "", errBase64

@@ -16,13 +16,12 @@ import (
 // annotation is the schema keyword that asks for a header.
 const annotation = "x-mcp-header"
 
-// maxDepth is how deeply a schema that uses the annotation may nest, counted in
-// keywords and properties. Each level reads what is below it once more, so this
-// bounds the cost for schemas made to be expensive.
+// maxDepth is how deeply a schema that uses the annotation may nest, counted in keywords and
+// properties. Each level reads the levels below it once more, so this bounds the cost of schemas
+// made to be expensive.
 const maxDepth = 200
 
-// The types an annotated property may have. "number" is not among them, since
-// its text is ambiguous.
+// The types that an annotated property may have. "number" is left out, since its text is ambiguous.
 const (
 	typeInteger = "integer"
 	typeString  = "string"
@@ -36,11 +35,10 @@ type Param struct {
 	Type   string   // integer, string or boolean
 }
 
-// Params finds the annotated properties of a tool's input schema, in the order
-// of the schema. An error means that the tool is invalid and that an HTTP client
-// must drop it from its list: a name that is no RFC 9110 token or is used twice
-// (case aside), a type other than integer, string and boolean, or an annotation
-// that cannot be reached from the root through "properties" alone.
+// Params finds the annotated properties of a tool's input schema, in the order of the schema. An
+// error means that the tool is invalid and that an HTTP client must drop it from its list: a name
+// is no RFC 9110 token or is used twice (case aside), a type is other than integer, string and
+// boolean, or the path from the root to an annotation has other keywords than "properties".
 func Params(inputSchema []byte) ([]Param, error) {
 	if !mayAnnotate(inputSchema) {
 		return nil, nil
@@ -52,8 +50,8 @@ func Params(inputSchema []byte) ([]Param, error) {
 	return f.params, nil
 }
 
-// mayAnnotate rules out most schemas at memory speed. A backslash may hide the
-// keyword behind an escape.
+// mayAnnotate rules out most schemas at memory speed. A backslash may hide the keyword behind an
+// escape.
 func mayAnnotate(b []byte) bool {
 	return bytes.Contains(b, []byte(annotation)) || bytes.IndexByte(b, '\\') >= 0
 }
@@ -66,8 +64,8 @@ type finder struct {
 
 var errDepth = errors.New("schema nests too deeply")
 
-// schema looks at one subschema. Reachable means that only "properties" lie
-// between it and the root; path says which.
+// schema looks at one subschema. reachable means that only "properties" lie between it and the
+// root; path has their names.
 func (f *finder) schema(b []byte, path []string, reachable bool, depth int) error {
 	if depth > maxDepth {
 		return errDepth
@@ -101,8 +99,8 @@ func (f *finder) properties(b []byte, path []string, reachable bool, depth int) 
 	return nil
 }
 
-// below looks through everything under a keyword that leads away from the
-// plain properties: a schema, or a list of them.
+// below looks through everything under a keyword other than "properties": a schema, or a list of
+// them.
 func (f *finder) below(b []byte, depth int) error {
 	if depth > maxDepth {
 		return errDepth
@@ -115,8 +113,8 @@ func (f *finder) below(b []byte, depth int) error {
 	return f.schema(b, nil, false, depth)
 }
 
-// isNameMap reports keywords whose value maps names to schemas. A property that
-// happens to be called x-mcp-header is not an annotation.
+// isNameMap reports keywords whose value maps names to schemas. So a property that is called
+// x-mcp-header is told from an annotation.
 func isNameMap(keyword string) bool {
 	switch keyword {
 	case "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies":
@@ -125,8 +123,7 @@ func isNameMap(keyword string) bool {
 	return false
 }
 
-// isData reports keywords whose value is data and not a schema, so that what
-// looks like an annotation in it is none.
+// isData reports keywords whose value is data. A look-alike of an annotation in it does not count.
 func isData(keyword string) bool {
 	switch keyword {
 	case "default", "const", "enum", "examples", "example":
@@ -155,8 +152,8 @@ func (f *finder) found(schema, value []byte, path []string, reachable bool) erro
 	return nil
 }
 
-// Argument is the value of p in a tool's arguments, for [Value] and [Match]; nil
-// if it is absent.
+// Argument returns the value of p in a tool's arguments, for [Value] and [Match]; nil if it is
+// absent.
 func (p Param) Argument(arguments []byte) json.RawMessage {
 	arg, _ := jsonrpc.Get(arguments, p.Path...)
 	return arg

@@ -6,11 +6,10 @@ import (
 	"taskgate/internal/jsonrpc"
 )
 
-// Strip returns an input schema without its annotations, wherever they stand. It
-// is for tools of servers to which the word means nothing: a client that reads
-// it as an annotation would send headers that nobody expects. A property that is
-// called x-mcp-header stays, and so does every other byte. What nests too deeply
-// to be looked at is left alone.
+// Strip returns an input schema without its annotations, wherever they stand. It is for tools of
+// servers to which the word means nothing: a client that takes it for an annotation would send
+// headers that those servers ignore. A property that is called x-mcp-header stays, and so does
+// every other byte. A part that nests too deeply stays as it is.
 func Strip(inputSchema []byte) []byte {
 	if !mayAnnotate(inputSchema) {
 		return inputSchema

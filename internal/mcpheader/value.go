@@ -10,8 +10,8 @@ import (
 	"taskgate/internal/jsonrpc"
 )
 
-// maxInteger is the largest integer that every JSON reader keeps exact:
-// 2^53-1. Its negative is the smallest.
+// maxInteger is the largest integer that every JSON reader keeps exact: 2^53-1. Its negative is the
+// smallest.
 const maxInteger = 1<<53 - 1
 
 var (
@@ -20,10 +20,9 @@ var (
 	errInteger  = errors.New("not an integer within ±(2^53-1)")
 )
 
-// Value gives the header text of an argument, not encoded yet (see [Encode]):
-// strings as they are, integers in decimal, booleans as true or false. An
-// argument that is absent (no bytes) or null has no header, so present is false.
-// It fails if the argument is not of the type that p promises.
+// Value returns the header text of an argument, before [Encode]: strings as they are, integers in
+// decimal, booleans as true or false. An argument that is absent (empty) or null has no header, so
+// present is false. Value fails if the argument has another type than p.
 func Value(arg json.RawMessage, p Param) (s string, present bool, err error) {
 	text := strings.Trim(string(arg), " \t\r\n")
 	if text == "" || text == "null" {
@@ -50,10 +49,9 @@ func Value(arg json.RawMessage, p Param) (s string, present bool, err error) {
 	return s, true, nil
 }
 
-// Match compares a header, as received, with the argument that it mirrors.
-// Integers are compared as numbers, so that 42.0 matches 42; everything else as
-// text. A header for an argument that is absent or null does not match; that a
-// header is missing is for the caller to see.
+// Match compares a header, as received, with the argument that it mirrors. Integers are compared as
+// numbers, so that 42.0 matches 42; everything else as text. A header for an argument that is
+// absent or null is a mismatch. The caller checks for missing headers.
 func Match(headerValue string, arg json.RawMessage, p Param) error {
 	got, err := Decode(headerValue)
 	if err != nil {
@@ -77,8 +75,8 @@ func Match(headerValue string, arg json.RawMessage, p Param) error {
 	return nil
 }
 
-// integer reads a JSON number that is an integer in value, whatever its
-// spelling, and writes it in decimal.
+// integer reads a JSON number that is an integer in value, whatever its spelling, and writes it in
+// decimal.
 func integer(text string) (string, error) {
 	if !json.Valid([]byte(text)) || len(text) > 64 || strings.ContainsAny(text, `"{[tfn`) || hugeExponent(text) {
 		return "", errInteger
@@ -90,8 +88,8 @@ func integer(text string) (string, error) {
 	return r.Num().String(), nil
 }
 
-// hugeExponent reports an exponent of more than two digits, which no number in
-// range needs and which would be costly to expand.
+// hugeExponent reports an exponent of more than two digits: numbers in range need fewer, and it
+// would be costly to expand.
 func hugeExponent(text string) bool {
 	i := strings.IndexAny(text, "eE")
 	return i >= 0 && len(strings.TrimLeft(text[i+1:], "+-0")) > 2

@@ -1,6 +1,6 @@
-// Package memconn gives a net.Pipe what a socket has and it lacks: a buffer for writing. Without
-// one, a Redis in memory that answers the first command of a pipeline waits for a client that is
-// still writing the second, for ever. A connection comes in, and a connection goes out.
+// Package memconn gives a net.Pipe the buffer for writing that a socket has. Without it, a Redis in
+// memory that answers the first command of a pipeline would wait forever for a client that is still
+// writing the second.
 package memconn
 
 import (
@@ -21,7 +21,7 @@ type Conn struct {
 	out []byte
 }
 
-// New gives one end of a net.Pipe a buffer. Close ends the goroutine that writes out of it.
+// New gives one end of a net.Pipe a buffer. Close ends the goroutine that writes it out.
 func New(c net.Conn) *Conn {
 	p := &Conn{Conn: c, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	p.end = sync.OnceFunc(func() { close(p.ended) })
@@ -29,8 +29,8 @@ func New(c net.Conn) *Conn {
 	return p
 }
 
-// Write keeps b to be sent. A caller waits for the answer before it writes more,
-// so what is kept is no more than one caller's commands.
+// Write puts b into the buffer. A caller waits for the answer before it writes more, so the buffer
+// has at most one caller's commands.
 func (p *Conn) Write(b []byte) (int, error) {
 	if work.IsClosed(p.ended) {
 		return 0, net.ErrClosed
@@ -42,7 +42,7 @@ func (p *Conn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// send sends what is kept until the pipe is closed.
+// send sends the buffer until the pipe is closed.
 func (p *Conn) send() {
 	for {
 		select {

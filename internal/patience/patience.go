@@ -1,8 +1,8 @@
 // Package patience bounds how long a request waits for the store: all its uses of the store
-// together, however many parts of the gateway make them. The edge gives each request its
-// patience, in the context, and whoever uses the store for the request counts that with Use.
+// together, in all parts of the gateway. The edge puts the patience of each request into its
+// context, and code that uses the store for the request counts that with Use.
 //
-// What has no patience in its context is no client's: it waits as long as it has to.
+// A context without a patience belongs to no client: its work waits as long as it has to.
 package patience
 
 import (
@@ -15,21 +15,21 @@ import (
 // ErrOver is the cause with which the context of a use ends when the patience is over.
 var ErrOver = errors.New("the time to wait for the store is over")
 
-// key is that of the patience in a context: *patience, inUse, or nil where there is none.
+// key is that of the patience in a context: *patience, inUse, or nil for none.
 type key struct{}
 
-// inUse stands for the patience in the context of a use: it is counted already.
+// inUse replaces the patience in the context of a use, which is counted already.
 type inUse struct{}
 
-// patience is what is left of one. Time that is spent in uses of the store is taken from it,
-// and as much comes back as is spent on anything else: a request may last for hours.
+// patience is the time that is left. Time in uses of the store is taken from it, and time between
+// them is given back, because a request may last for hours.
 type patience struct {
 	most time.Duration
 
 	mu   sync.Mutex
 	left time.Duration // when the present uses began, or the last ones ended
 	at   time.Time     // when that was
-	uses int           // that are going on
+	uses int           // that are in progress
 }
 
 // With gives a context a patience of its own.
@@ -37,7 +37,7 @@ func With(ctx context.Context, most time.Duration) context.Context {
 	return context.WithValue(ctx, key{}, &patience{most: most, left: most, at: time.Now()})
 }
 
-// Or is With for a context that has none yet.
+// Or is With for a context without a patience.
 func Or(ctx context.Context, most time.Duration) context.Context {
 	if ctx.Value(key{}) != nil {
 		return ctx
@@ -45,7 +45,7 @@ func Or(ctx context.Context, most time.Duration) context.Context {
 	return With(ctx, most)
 }
 
-// Without is the context of what goes on when the request's patience is over.
+// Without returns a context without the patience, for work that goes on when the patience is over.
 func Without(ctx context.Context) context.Context {
 	if ctx.Value(key{}) == nil {
 		return ctx
@@ -53,8 +53,8 @@ func Without(ctx context.Context) context.Context {
 	return context.WithValue(ctx, key{}, nil)
 }
 
-// Use begins a use of the store, which ends with done, and whether the store has answered. Its
-// context ends when the patience is over. A use within a use is the same one.
+// Use begins a use of the store. The caller ends it with done, and says whether the store has
+// answered. The context of the use ends when the patience is over. A use within a use counts once.
 func Use(ctx context.Context) (use context.Context, done func(answered bool)) {
 	p, ok := ctx.Value(key{}).(*patience)
 	if !ok {
@@ -67,7 +67,7 @@ func Use(ctx context.Context) (use context.Context, done func(answered bool)) {
 	}
 }
 
-// Waits reports whether this is the context of a use: somebody waits for the store.
+// Waits reports whether this is the context of a use: a client waits for the store.
 func Waits(ctx context.Context) bool {
 	_, ok := ctx.Value(key{}).(inUse)
 	return ok
@@ -85,8 +85,8 @@ func (p *patience) begin() time.Time {
 	return p.at.Add(p.left)
 }
 
-// end takes a use out of the count. If it was answered while others go on, these begin to wait
-// anew: the uses of a busy stream may follow each other without a pause.
+// end takes a use out of the count. If it was answered while others are in progress, their patience
+// begins anew: the uses of a busy stream may follow each other without a pause.
 func (p *patience) end(answered bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,7 +1,6 @@
-// Package proc runs programs as child processes for the demonstration, the
-// benchmark and the end-to-end tests, and makes sure that none of them outlives
-// its parent: each child leads a process group of its own, is ended by its
-// process id, and on Linux is killed by the kernel should the parent die first.
+// Package proc runs programs as child processes for the demonstration, the benchmark and the
+// end-to-end tests. No child outlives its parent: each leads a process group of its own, is ended
+// by its process id, and on Linux is killed by the kernel if the parent dies first.
 package proc
 
 import (
@@ -23,14 +22,14 @@ import (
 
 // Command says what to run.
 type Command struct {
-	Name   string    // what messages call it
+	Name   string    // its name in messages
 	Path   string    // the program
-	Args   []string  // its arguments, without the name
+	Args   []string  // without the name
 	Env    []string  // NAME=value, added to the parent's environment
-	Dir    string    // where it runs; empty is the parent's directory
-	Stdin  io.Reader // standard input; nothing if nil
-	Stdout io.Writer // also gets standard output, if not nil
-	Stderr io.Writer // also gets standard error, if not nil
+	Dir    string    // where it runs; empty means the parent's directory
+	Stdin  io.Reader // standard input; empty if nil
+	Stdout io.Writer // gets a copy of standard output, if not nil
+	Stderr io.Writer // gets a copy of standard error, if not nil
 }
 
 // Process is a running child.
@@ -52,7 +51,7 @@ func Start(c Command) (*Process, error) {
 	p.cmd.Stdin = c.Stdin
 	p.cmd.Stdout = both(p.log, c.Stdout)
 	p.cmd.Stderr = both(p.log, c.Stderr)
-	// Grandchildren may hold the pipes open; they are not waited for.
+	// Grandchildren may hold the pipes open; WaitDelay ends the wait for them.
 	p.cmd.WaitDelay = time.Second
 	if err := procgroup.Start(p.cmd); err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.Name, err)
@@ -76,24 +75,23 @@ func (p *Process) wait() {
 // Done is closed when the process has ended and its output is read.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// PID is the process id, which is also that of its group.
+// PID returns the process id, which is also that of its group.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// ExitCode waits for the end and returns the exit code, -1 if a signal ended
-// the process.
+// ExitCode waits for the end and returns the exit code; -1 if a signal ended the process.
 func (p *Process) ExitCode() int {
 	<-p.done
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Output is the end of what the process wrote so far, both streams together.
+// Output returns the end of the output so far, both streams together.
 func (p *Process) Output() string { return p.log.String() }
 
 // Signal sends a signal to the process alone.
 func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
 
-// Stop asks the process to end, kills its whole group if it has not ended after
-// the patience, and waits for the end. It is harmless on one that has ended.
+// Stop asks the process to end, kills its whole group after the patience at the latest, and waits
+// for the end. A process that has ended may be stopped again.
 func (p *Process) Stop(patience time.Duration) {
 	select {
 	case <-p.done:
@@ -109,28 +107,28 @@ func (p *Process) Stop(patience time.Duration) {
 	p.Kill()
 }
 
-// Kill ends the process and what it started, at once, and waits for the end.
+// Kill ends the process and its group at once, and waits for the end.
 func (p *Process) Kill() {
 	procgroup.Kill(p.PID())
 	<-p.done
 }
 
-// The ports that FreeAddr chooses from. The kernel gives none of them to a listener that
-// asks for any port, or to an outgoing connection: Linux does that from 32768 on.
+// The ports that FreeAddr chooses from. The kernel gives them neither to a listener that asks for
+// any port nor to an outgoing connection: Linux uses ports from 32768 on for those.
 const (
 	firstPort = 10000
 	lastPort  = 32000
 )
 
-// reserved holds what keeps the ports of FreeAddr from other processes.
+// reserved has the sockets that keep the ports of FreeAddr from other processes.
 var reserved struct {
 	sync.Mutex
 	ports []net.PacketConn
 }
 
-// FreeAddr returns a loopback address that nothing listens on. Until this process ends,
-// FreeAddr returns it to nobody else on this machine, so that a program can be started on
-// it, and started again. The reservation is a UDP socket on the port of the same number.
+// FreeAddr returns a loopback address without a listener. Until this process ends, FreeAddr returns
+// it only once on this machine, so that a program can be started on it, and started again. The
+// reservation is a UDP socket on the port of the same number.
 func FreeAddr() (string, error) {
 	var last error
 	for range 1000 {
@@ -153,11 +151,11 @@ func FreeAddr() (string, error) {
 	return "", fmt.Errorf("find a free port: %w", last)
 }
 
-// errEnded is a process that ended before it listened.
+// errEnded says that a process ended before it listened.
 var errEnded = errors.New("ended before it was ready")
 
-// WaitListening returns once the process accepts connections at the address, or
-// with an error that includes its output once it has ended or ctx has.
+// WaitListening returns once the process accepts connections at the address. If the process or ctx
+// ends before, the error includes its output.
 func (p *Process) WaitListening(ctx context.Context, addr string) error {
 	retry := time.NewTicker(10 * time.Millisecond)
 	defer retry.Stop()
@@ -180,7 +178,7 @@ func (p *Process) WaitListening(ctx context.Context, addr string) error {
 // tailSize is how much of a child's output is kept.
 const tailSize = 64 << 10
 
-// tail keeps the end of what is written to it. It is safe for concurrent use.
+// tail keeps the end of the data that is written to it. It is safe for concurrent use.
 type tail struct {
 	mu  sync.Mutex
 	buf []byte
@@ -197,7 +195,7 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// String is what is kept.
+// String returns the kept data.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -10,14 +10,14 @@ import (
 // Start fails: there are no process groups on this system.
 func Start(*exec.Cmd) error { return errors.ErrUnsupported }
 
-// Terminate does nothing: nothing can have been started.
+// Terminate does nothing, because Start always fails here.
 func Terminate(int) {}
 
-// Kill does nothing: nothing can have been started.
+// Kill does nothing, because Start always fails here.
 func Kill(int) {}
 
-// Wait does nothing: nothing can have been started.
+// Wait does nothing, because Start always fails here.
 func Wait(*exec.Cmd) string { return "" }
 
-// Reap does nothing: nothing can have been started.
+// Reap does nothing, because Start always fails here.
 func Reap(int) {}

@@ -11,14 +11,13 @@ import (
 // Terminate asks every process of the group that pid leads to end (SIGTERM).
 func Terminate(pid int) { _ = syscall.Kill(-pid, syscall.SIGTERM) } // the group may be gone
 
-// Kill ends every process of the group that pid leads, at once (SIGKILL). The group outlives
-// its leader while any member of it is left.
+// Kill ends every process of the group that pid leads, at once (SIGKILL). The group outlives its
+// leader while it has other members.
 func Kill(pid int) { _ = syscall.Kill(-pid, syscall.SIGKILL) } // as above
 
-// Wait waits for the end of a child that Start has started, and says how it ended: "exit status 1".
-// It takes note of the end of other members of the group meanwhile, where they have become
-// children of this process (Reap). Nothing else may wait for the child, and nothing of cmd is to be
-// used after.
+// Wait waits for the end of a child that Start has started, and returns how it ended: "exit status
+// 1". It also reaps other members of the group that have become children of this process (see
+// Reap). Only Wait may wait for the child, and cmd must not be used afterwards.
 func Wait(cmd *exec.Cmd) string {
 	pid := cmd.Process.Pid
 	defer cmd.Process.Release()
@@ -39,13 +38,13 @@ func Wait(cmd *exec.Cmd) string {
 	}
 }
 
-// Reap takes note of the end of all members of a killed group that have become children of
-// this process, so that none is left as a zombie. They have where this process adopts
-// orphans, as the first process of a container does. The leader has been waited for before.
+// Reap reaps all members of a killed group that have become children of this process, so that none
+// is left as a zombie. They become its children if this process adopts orphans, as the first
+// process of a container does. The caller has waited for the leader before.
 func Reap(pid int) {
 	for {
 		if _, err := syscall.Wait4(-pid, nil, 0, nil); err != nil && err != syscall.EINTR {
-			return // ECHILD: there is none (any more)
+			return // ECHILD: there is none left
 		}
 	}
 }

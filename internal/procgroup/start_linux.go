@@ -12,16 +12,16 @@ type startRequest struct {
 	done chan<- error
 }
 
-// starter is one operating system thread for the life of the process, on which
-// all children are started: for the kernel, the parent whose death is watched is
-// a thread, and those of the Go runtime come and go.
+// starter is one operating system thread for the life of the process, which starts all children:
+// the kernel watches the death of the thread that is the parent, and the threads of the Go runtime
+// come and go.
 var starter = sync.OnceValue(func() chan<- startRequest {
 	requests := make(chan startRequest)
 	go serve(requests)
 	return requests
 })
 
-// serve starts children. It never ends, nor does its thread.
+// serve starts children. It and its thread last forever.
 func serve(requests <-chan startRequest) {
 	runtime.LockOSThread()
 	for r := range requests {

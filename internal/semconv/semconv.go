@@ -1,10 +1,9 @@
-// Package semconv spells the OpenTelemetry names that the gateway writes: those
-// of the semantic conventions for MCP and those of its own.
+// Package semconv spells the OpenTelemetry names that the gateway writes: those of the semantic
+// conventions for MCP and those of its own.
 //
-// The Go packages of OpenTelemetry dropped the mcp names with v1.42.0, when the
-// conventions moved to a repository without a Go module, so they are written out
-// here. All of them are of status Development. Arguments and results of tools
-// are opt-in there and never recorded here.
+// The Go packages of OpenTelemetry dropped the mcp names with v1.42.0, when the conventions moved
+// to a repository that is not a Go module, so they are written out here. All have the status
+// Development. There, arguments and results of tools are opt-in; the gateway records neither.
 package semconv
 
 import (
@@ -17,8 +16,7 @@ import (
 // Scope is the instrumentation scope of spans and metrics.
 const Scope = "taskgate"
 
-// Attributes of the conventions for MCP, on spans. Those on metrics have a
-// bounded set of values.
+// Attributes of the conventions for MCP, on spans. Those on metrics have a bounded set of values.
 const (
 	MCPMethod          = attribute.Key("mcp.method.name") // required on every span
 	MCPProtocolVersion = attribute.Key("mcp.protocol.version")
@@ -47,8 +45,7 @@ const (
 	TransportPipe        = "pipe"
 )
 
-// Metrics of the conventions: histograms in seconds with the bounds of
-// DurationBounds.
+// Metrics of the conventions: histograms in seconds with the bounds of DurationBounds.
 const (
 	ServerOperationDuration = "mcp.server.operation.duration"
 	ClientOperationDuration = "mcp.client.operation.duration"
@@ -65,7 +62,7 @@ const LimitRefusals = "taskgate.limit.refusals"
 
 // Attributes of the gateway's own.
 const (
-	Limit       = attribute.Key("taskgate.limit")    // the key of the configuration that sets it
+	Limit       = attribute.Key("taskgate.limit")    // the key of the configuration that sets the limit
 	Upstream    = attribute.Key("taskgate.upstream") // the configured name
 	UpstreamEra = attribute.Key("taskgate.upstream.era")
 	TaskID      = attribute.Key("taskgate.task.id") // spans only
@@ -77,16 +74,17 @@ const (
 	Resumed     = attribute.Key("taskgate.upstream.resumed") // the call was resumed from a checkpoint
 )
 
-// Values that stand for what has no bounded set of them.
+// Values that replace unbounded sets of values.
 const (
-	UnknownMethod = "unknown" // MCPMethod of what is no request of the protocol
+	UnknownMethod = "unknown" // MCPMethod of a request outside of the protocol
 	OtherName     = "_other"  // GenAITool, GenAIPrompt on a metric
 )
 
-// maxName bounds the names of tools, prompts and resources on spans: a client wrote them.
+// maxName bounds the names of tools, prompts and resources on spans, in bytes: they come from
+// clients.
 const maxName = 256
 
-// Cut is a name as spans have it.
+// Cut returns a name as spans have it.
 func Cut(name string) string {
 	if len(name) <= maxName {
 		return name
@@ -94,9 +92,8 @@ func Cut(name string) string {
 	return strings.ToValidUTF8(name[:maxName], "") + "…"
 }
 
-// SpanName is the name of a span: the method and, where there is one, the tool
-// or prompt. A resource's URI never becomes part of it: it has no bounded set of
-// values.
+// SpanName returns the name of a span: the method and, if there is one, the tool or prompt. The URI
+// of a resource is left out, because it has an unbounded set of values.
 func SpanName(method, name string) string {
 	switch method {
 	case "tools/call", "prompts/get":
@@ -107,8 +104,8 @@ func SpanName(method, name string) string {
 	return method
 }
 
-// AppendTarget adds the attributes that say what a request is about: the tool with
-// its operation, the prompt, or the resource.
+// AppendTarget adds the attributes of a request's target: the tool with its operation, the prompt,
+// or the resource.
 func AppendTarget(a []attribute.KeyValue, method, name string) []attribute.KeyValue {
 	name = Cut(name)
 	switch {
@@ -123,14 +120,13 @@ func AppendTarget(a []attribute.KeyValue, method, name string) []attribute.KeyVa
 	return a
 }
 
-// KindUpstream and KindClient are the kinds of the spans towards an upstream and
-// towards a client.
+// KindUpstream and KindClient are the kinds of the spans towards an upstream and towards a client.
 const (
 	KindUpstream = trace.SpanKindClient
 	KindClient   = trace.SpanKindServer
 )
 
-// Attributes of the gateway's own, each with a small set of values, which are those below.
+// Attributes of the gateway's own, each with the small set of values below.
 const (
 	TaskOutcome     = attribute.Key("taskgate.task.outcome")
 	AttemptKind     = attribute.Key("taskgate.task.attempt.kind") // spans only
@@ -154,22 +150,22 @@ const (
 // Values of AttemptKind.
 const (
 	AttemptRun    = "run"    // the first
-	AttemptSend   = "send"   // the call had not been sent
+	AttemptSend   = "send"   // the call was unsent
 	AttemptResume = "resume" // the call goes on at the server
 	AttemptRetry  = "retry"  // the call is sent a second time
-	AttemptNone   = "none"   // nothing can be learned of the call
+	AttemptNone   = "none"   // the fate of the call is unknown
 )
 
-// Values of Recovery: what a replica does with a call that it took over. One that could not be
-// resumed has a second one.
+// Values of Recovery: what a replica does with a call that it took over. If it fails to resume a
+// call, a second value follows.
 const (
-	RecoverySent    = "sent"    // it was certainly not sent before
+	RecoverySent    = "sent"    // it was certainly unsent
 	RecoveryResumed = "resumed" // the server is asked to go on
 	RecoveryRetried = "retried" // the tool runs again (recover: retry)
-	RecoveryLost    = "lost"    // nothing can be learned of it
+	RecoveryLost    = "lost"    // its fate is unknown
 )
 
-// Values of CallAnswer: what a client got for its tools/call.
+// Values of CallAnswer: the answer that a client got for its tools/call.
 const (
 	AnswerReply         = "reply"
 	AnswerTask          = "task"
@@ -177,11 +173,11 @@ const (
 	AnswerError         = "error"          // the gateway's own
 )
 
-// Values of QuestionOutcome: what became of a question of a server.
+// Values of QuestionOutcome: how a question of a server ended.
 const (
 	QuestionAnswered  = "answered"
 	QuestionRefused   = "error"     // the client answered with an error
-	QuestionExpired   = "expired"   // nobody answered in time
-	QuestionWithdrawn = "withdrawn" // the call ended first, or the server did not wait any more
+	QuestionExpired   = "expired"   // there was no answer in time
+	QuestionWithdrawn = "withdrawn" // the call ended first, or the server stopped waiting
 	QuestionLost      = "lost"      // answered, and the replica that had the answer was lost
 )

@@ -1,5 +1,5 @@
-// Package storeurl takes the URL of a Redis apart. net/url knows no list of hosts, and its errors repeat
-// passwords; those of this package have nothing of the URL.
+// Package storeurl parses the URL of a Redis. net/url takes only one host, and its errors repeat
+// passwords; the errors of this package leave the URL out.
 package storeurl
 
 import (
@@ -18,7 +18,7 @@ const (
 	Sentinel = "sentinel"
 )
 
-// URL is what a URL says.
+// URL has the parts of a URL.
 type URL struct {
 	Scheme string   // redis, or rediss with TLS
 	Kind   string   // "", Cluster or Sentinel
@@ -39,7 +39,7 @@ var (
 	errDatabase = errors.New("the path of the URL must be a database number, such as /0")
 )
 
-// Parse reads a URL as far as that can be done without connecting.
+// Parse reads a URL. It does not connect.
 func Parse(raw string) (u URL, err error) {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	kinds := []string{"redis", "redis+" + Cluster, "redis+" + Sentinel}

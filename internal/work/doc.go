@@ -1,5 +1,4 @@
-// Package work has what goroutines need of each other. A Group counts what runs, so that its
-// owner can wait for the end of all of it, and a Background runs what outlives the caller who
-// began it. Besides, there are a pause, a signal, and a function run apart; what is done, or
-// waited for, is none of the package's business.
+// Package work has tools for goroutines. A Group counts running work, so that its owner can wait
+// for the end of all of it. A Background runs work that outlives its caller. There are also a
+// pause, a signal, and a function that runs apart. The package leaves open what the work is.
 package work

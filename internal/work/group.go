@@ -5,19 +5,18 @@ import (
 	"sync"
 )
 
-// Group counts what runs. Unlike a sync.WaitGroup it may be added to while it is waited
-// for, and the wait has a context. Refuse ends the admission of guests, who come from outside,
-// such as the calls of clients; Close ends that of everything. The zero Group is open and empty.
+// Group counts running work. Unlike with a sync.WaitGroup, work may be added during a wait, and the
+// wait has a context. Refuse ends the admission of guests, which come from outside, such as the
+// calls of clients; Close ends that of everything. The zero Group is open and empty.
 type Group struct {
 	mu     sync.Mutex
 	n      int
-	full   bool // no more guests
+	full   bool // guests are refused
 	closed bool
-	idle   chan struct{} // closed when n reaches 0; nil while nobody waits
+	idle   chan struct{} // closed when n reaches 0; nil without a waiter
 }
 
-// Go runs f on a goroutine of its own, if the group is open, and reports whether it
-// is.
+// Go runs f on a goroutine of its own if the group is open, and reports whether it is.
 func (g *Group) Go(f func()) bool {
 	if !g.begin() {
 		return false
@@ -37,8 +36,7 @@ func (g *Group) Do(f func()) {
 	}
 }
 
-// Enter begins the work of a guest, until Leave. It reports false if no guest is let in any
-// more.
+// Enter begins the work of a guest, which Leave ends. It reports false if guests are refused.
 func (g *Group) Enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -49,7 +47,7 @@ func (g *Group) Enter() bool {
 	return true
 }
 
-// Refuse lets no more guests in. Those that are in are waited for like all that runs.
+// Refuse refuses further guests. Wait waits for present ones as for all work.
 func (g *Group) Refuse() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -60,7 +58,7 @@ func (g *Group) begin() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed && g.n == 0 {
-		return false // what still runs may begin more, and is waited for
+		return false // running work may begin more, and is waited for
 	}
 	g.n++
 	return true
@@ -76,7 +74,7 @@ func (g *Group) Leave() {
 	}
 }
 
-// Wait blocks until nothing runs, or ctx ends.
+// Wait blocks until all work has ended, or ctx ends.
 func (g *Group) Wait(ctx context.Context) error {
 	g.mu.Lock()
 	if g.n == 0 {
@@ -96,7 +94,7 @@ func (g *Group) Wait(ctx context.Context) error {
 	}
 }
 
-// Close lets nothing more begin and waits for what runs.
+// Close refuses new work and waits for the running work.
 func (g *Group) Close(ctx context.Context) error {
 	g.mu.Lock()
 	g.closed = true

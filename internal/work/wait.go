@@ -25,7 +25,7 @@ func PauseUntil(end <-chan struct{}, d time.Duration) bool {
 	}
 }
 
-// PauseFor is Pause, which what is waited for ends, too.
+// PauseFor is Pause, which also ends, with nil, when event is closed.
 func PauseFor(ctx context.Context, event <-chan struct{}, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -39,8 +39,8 @@ func PauseFor(ctx context.Context, event <-chan struct{}, d time.Duration) error
 	}
 }
 
-// Signal wakes the one who waits on a channel that holds one signal. Signals that nobody has
-// seen yet are one.
+// Signal wakes the goroutine that waits on a channel that holds one signal. Signals that are still
+// unread become one.
 func Signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -48,7 +48,7 @@ func Signal(c chan struct{}) {
 	}
 }
 
-// IsClosed reports whether a channel is closed, on which nothing is sent.
+// IsClosed reports whether a channel is closed that nothing is sent on.
 func IsClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -59,8 +59,8 @@ func IsClosed(c <-chan struct{}) bool {
 }
 
 // Apart runs f on a goroutine of its own and waits for its end. A goroutine that waits for long
-// afterwards would keep the stack to which f has made it grow: that of a call at the server
-// would be twice as large for having written to the store.
+// afterwards would keep the stack that f made it grow to: that of a call at the server would be
+// twice as large after a write to the store.
 func Apart(f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
