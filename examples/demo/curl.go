@@ -2,11 +2,11 @@ package main
 
 import "strings"
 
-// manualGateway is where "taskgate serve" listens unless told otherwise.
+// manualGateway is where "taskgate serve" listens by default.
 const manualGateway = "http://127.0.0.1:8080/mcp"
 
-// curlScript is what to type to see a task without this program, for a gateway
-// at the given URL. The end-to-end tests run it.
+// curlScript returns the commands that show a task by hand, for a gateway at the given URL. The
+// end-to-end tests run it.
 func curlScript(gateway string) string {
 	return strings.ReplaceAll(curlTemplate, "GATEWAY", gateway)
 }

@@ -1,10 +1,10 @@
-// Command demo shows what taskgate does. It starts an ordinary slow MCP server
-// and the gateway in front of it, each as a process of its own, talks to the
-// gateway as a client of protocol version 2026-07-28 would, and prints every
-// message with the time it was sent or received. "make demo" builds and runs it.
+// Command demo shows what taskgate does. It starts an ordinary slow MCP server and the gateway in
+// front of it, each as a process of its own, talks to the gateway as a client of protocol version
+// 2026-07-28 would, and prints every message with the time it was sent or received. "make demo"
+// builds and runs it.
 //
-// It ends by itself after about twelve seconds, with exit code 0 only if everything
-// went as it should, and leaves nothing running.
+// It ends after about twelve seconds, with exit code 0 only if every step went well, and ends all
+// its processes.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 	"taskgate/internal/proc"
 )
 
-// limit ends a demonstration that hangs, patience a child that does not stop.
+// limit ends a demonstration that hangs, patience a child that fails to stop.
 const (
 	limit    = 20 * time.Second
 	patience = time.Second
@@ -45,7 +45,6 @@ func main() {
 	}
 }
 
-// run is the demonstration.
 func run(ctx context.Context, bin string, out io.Writer, ink palette) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done after %s", limit))
 	defer cancel()
@@ -74,15 +73,15 @@ func run(ctx context.Context, bin string, out io.Writer, ink palette) error {
 	return nil
 }
 
-// family is the processes that the demonstration started.
+// family has the processes of the demonstration.
 type family struct {
 	bin, dir  string
 	processes []*proc.Process
 	gateway   string // its address
 }
 
-// gatewayConfig is what "taskgate serve --upstream URL --grace 1s" has, with a store of its own
-// and a heartbeat that suits the length of a demonstration.
+// gatewayConfig is the configuration of "taskgate serve --upstream URL --grace 1s", with a store of
+// its own and a heartbeat that suits the length of a demonstration.
 const gatewayConfig = `
 store: file:%s
 heartbeat: 1s
@@ -108,7 +107,6 @@ func (f *family) start(ctx context.Context) (url string, err error) {
 	return "http://" + f.gateway + "/mcp", f.startGateway(ctx)
 }
 
-// startGateway runs the gateway.
 func (f *family) startGateway(ctx context.Context) error {
 	return f.run(ctx, f.gateway, "taskgate", "serve", "--config", filepath.Join(f.dir, "taskgate.yaml"))
 }
@@ -140,7 +138,7 @@ func (f *family) stop() {
 	}
 }
 
-// output is what the processes had to say.
+// output returns the output of the processes.
 func (f *family) output() string {
 	var text string
 	for _, p := range f.processes {

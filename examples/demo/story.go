@@ -15,8 +15,7 @@ import (
 // grace is how long the gateway lets a call take before it becomes a task.
 const grace = time.Second
 
-// story is what the client does. Everything in it is checked: a demonstration
-// that shows something else than it says is worse than none.
+// story runs the client. It checks every step: a demonstration must show what it says.
 func story(ctx context.Context, line *timeline, url string, restart func(context.Context) error) error {
 	client := &taskclient.Client{URL: url, Tasks: true, Trace: line.message}
 	line.title("A client that can take tasks asks what the server can do.")
@@ -89,7 +88,7 @@ func slow(ctx context.Context, client *taskclient.Client) (*taskclient.Task, err
 // errSeen ends a wait that has seen enough.
 var errSeen = errors.New("seen")
 
-// follow reads the task until it shows what the tool says of its progress.
+// follow reads the task until it shows the progress of the tool.
 func follow(ctx context.Context, client *taskclient.Client, task *taskclient.Task) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -124,7 +123,7 @@ func finish(ctx context.Context, client *taskclient.Client, task *taskclient.Tas
 	return nil
 }
 
-// along reads what a tool writes while it writes it, and compares it with its result.
+// along reads the text of a tool while the tool writes it, and compares it with the result.
 func along(ctx context.Context, line *timeline, url string) error {
 	var read strings.Builder
 	var end taskclient.Task
@@ -134,7 +133,7 @@ func along(ctx context.Context, line *timeline, url string) error {
 			Method string
 			Params json.RawMessage
 		}
-		_ = json.Unmarshal(m.Body, &n) // what is no message shows as what it is
+		_ = json.Unmarshal(m.Body, &n) // anything else is printed as it is
 		switch n.Method {
 		case mcp.NotifyTaskPartial:
 			text := partialText(n.Params)
@@ -165,12 +164,12 @@ func along(ctx context.Context, line *timeline, url string) error {
 	return nil
 }
 
-// partialText is the text of a partial result.
+// partialText returns the text of a partial result.
 func partialText(params json.RawMessage) string {
 	var partial struct {
 		Content []struct{ Text string }
 	}
-	_ = json.Unmarshal(params, &partial) // what it lacks is missed in the end
+	_ = json.Unmarshal(params, &partial) // a missing text shows at the end
 	text := ""
 	for _, block := range partial.Content {
 		text += block.Text

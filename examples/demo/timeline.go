@@ -19,8 +19,7 @@ const (
 	margin = "           "
 )
 
-// palette holds the terminal codes for each kind of text, all empty where there
-// is no terminal.
+// palette holds the terminal codes for each kind of text; all are empty without a terminal.
 type palette struct{ title, dim, out, in, off string }
 
 // colours returns the palette for a file. It respects NO_COLOR.
@@ -37,10 +36,9 @@ type timeline struct {
 	out   io.Writer
 	ink   palette
 	begin time.Time
-	// shownOut and shownIn say that _meta was shown, by the client and by the
-	// gateway.
+	// shownOut and shownIn say that _meta was shown, by the client and by the gateway.
 	shownOut, shownIn bool
-	// column is where text that comes live goes on, 0 where none has begun.
+	// column is where live text goes on; 0 at its start.
 	column int
 }
 
@@ -78,7 +76,7 @@ func (l *timeline) message(m taskclient.Message) {
 	fmt.Fprintf(l.out, "%s%s\n", margin, strings.ReplaceAll(l.layout(m), "\n", "\n"+margin))
 }
 
-// headers are those of a request that mirror its body.
+// headers returns those of a request that mirror its body.
 func headers(m taskclient.Message) string {
 	var list []string
 	for _, name := range []string{"MCP-Protocol-Version", mcp.HeaderMethod, mcp.HeaderName} {
@@ -89,8 +87,8 @@ func headers(m taskclient.Message) string {
 	return strings.Join(list, ", ")
 }
 
-// layout is the message for reading. What a peer says about itself in _meta is
-// the same each time, and shown once for each of the two.
+// layout returns the message for reading. A peer repeats the same facts about itself in _meta, so
+// they are shown once for each peer.
 func (l *timeline) layout(m taskclient.Message) string {
 	shown := &l.shownIn
 	if m.Sent {
@@ -104,9 +102,8 @@ func (l *timeline) layout(m taskclient.Message) string {
 	return layout(m.Body, "", hide)
 }
 
-// layout writes a JSON value on one line if it fits, and else with as many
-// members to a line as fit, in the order and the spelling they came in. The
-// value of the member hide, if there is one, is left out.
+// layout writes a JSON value on one line if it fits, and else with as many members to a line as
+// fit, in the order and the spelling they came in. It leaves out the value of the member hide.
 func layout(raw json.RawMessage, indent, hide string) string {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	open, err := dec.Token()
@@ -122,7 +119,7 @@ func layout(raw json.RawMessage, indent, hide string) string {
 	return delim.String() + "\n" + fill(members, indent+"  ") + "\n" + indent + closing
 }
 
-// fits reports whether a text is one line that is not too long.
+// fits reports whether a text is one line within the width.
 func fits(text, indent string) bool {
 	return !strings.Contains(text, "\n") && len(indent)+len(text) <= width
 }
@@ -148,8 +145,8 @@ func fill(members []string, indent string) string {
 	return strings.Join(append(lines, indent+line), "\n")
 }
 
-// layoutMembers reads the members of an object, or the elements of an array,
-// whose beginning is read already.
+// layoutMembers reads the members of an object, or the elements of an array, after the opening
+// bracket.
 func layoutMembers(dec *json.Decoder, object bool, indent, hide string) []string {
 	var members []string
 	for dec.More() {

@@ -1,7 +1,6 @@
-// Command slowserver is an ordinary MCP server with slow tools. Each call blocks
-// until its tool is done, as those of most servers do today, and reports
-// progress on the way to clients that ask for it. It knows nothing of tasks:
-// what it looks like from behind taskgate is the gateway's doing.
+// Command slowserver is an ordinary MCP server with slow tools. Each call blocks until its tool is
+// done, as in most servers today, and reports progress on the way to clients that ask for it. It
+// knows nothing of tasks: the gateway in front of it makes them.
 //
 //	go run ./examples/slowserver --listen 127.0.0.1:3001
 //

@@ -10,7 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// newServer is the MCP server with its tools.
+// newServer makes the MCP server with its tools.
 func newServer() *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "slowserver", Version: "1.0.0"}, &mcp.ServerOptions{
 		Instructions: "Tools that take their time.",
@@ -38,7 +38,7 @@ func newServer() *mcp.Server {
 	return server
 }
 
-// steps are what research does, one after the other.
+// steps are the steps of research, in order.
 var steps = []string{"collecting sources", "reading sources", "comparing claims", "checking numbers", "writing the report"}
 
 type researchInput struct {
@@ -114,7 +114,7 @@ func fail(ctx context.Context, req *mcp.CallToolRequest, in failInput) (*mcp.Cal
 	return nil, nil, errors.New("the archive is closed today")
 }
 
-// seconds is the time that the caller asked for, within reason.
+// seconds returns the time that the caller asked for, within reason.
 func seconds(n float64) time.Duration {
 	if n <= 0 {
 		n = 5
@@ -139,7 +139,7 @@ func work(ctx context.Context, req *mcp.CallToolRequest, length time.Duration, s
 	return nil
 }
 
-// report tells a client that wants to know how far the work is.
+// report tells a client that asked for progress how far the work is.
 func report(ctx context.Context, req *mcp.CallToolRequest, done, total int, message string) error {
 	token := req.Params.GetProgressToken()
 	if token == nil {
