@@ -15,9 +15,9 @@ import (
 	"taskgate/shim"
 )
 
-// Adopt implements shim.Store. It leaves out a shard that does not answer, as those of a lost master of a
+// Adopt implements shim.Store. It leaves out a shard that fails to answer, as those of a lost master of a
 // cluster. If it has adopted tasks from other shards, it returns them and a nil error, because the caller
-// owns them now; if it has found none, the error says how many shards were out of reach.
+// owns them now; otherwise the error says how many shards were out of reach.
 func (s *Store) Adopt(ctx context.Context, r shim.Replica, upstreams []string, n int) ([]shim.Task, error) {
 	a := &adoption{s: s, replica: r, upstreams: upstreams, n: n, lost: map[string]bool{}}
 	a.settleDoubtful(ctx, s.orphans.takeDoubtful(r))
@@ -39,7 +39,7 @@ type adoption struct {
 	n         int
 	tasks     []shim.Task
 
-	lost map[string]bool // shards that are not asked again
+	lost map[string]bool // shards that are left out from now on
 	err  error           // the first reason
 	// over says that a shard was lost while tasks of it were adopted. More shards may be lost with it, and
 	// each would cost a failure to find; the next run knows them before it begins.
@@ -97,8 +97,8 @@ func (a *adoption) searchReplicas(ctx context.Context) {
 }
 
 // adoptFrom adopts tasks of one replica, some shards at a time. It begins at a random shard, so that several
-// adopters want different tasks. A replica without tasks is forgotten in time, once every shard has said that
-// it has none.
+// adopters want different tasks. A replica is forgotten in time, once every shard has said that it has no
+// tasks.
 func (a *adoption) adoptFrom(ctx context.Context, d dead) {
 	const chunk = 64
 	tags := a.busyShards(ctx, d.name)
@@ -139,7 +139,7 @@ func (a *adoption) noteChildless(ctx context.Context, d dead) {
 
 // askShards runs a command in each of several shards at once. command makes the command of an index; if text
 // is true, it sends the script by its text, because Redis lacks it. use takes each answer, a WRONGTYPE error
-// included. Shards without an answer are lost, and failed, if it is not nil, gets the index of each.
+// included. Shards that fail to answer are lost, and failed, which may be nil, gets the index of each.
 func askShards[C redis.Cmder](ctx context.Context, a *adoption, tags []string, command func(i int, text bool) C, use func(i int, c C) error, failed func(i int, err error)) {
 	var pending []int
 	for i, tag := range tags {
@@ -289,7 +289,7 @@ func (a *adoption) adoptBatch(ctx context.Context, d dead, tasks []found) {
 	})
 }
 
-// leaveOutUnfit leaves out tasks of a newer version, and those on upstreams that this replica does not know,
+// leaveOutUnfit leaves out tasks of a newer version, and those on upstreams that are unknown to this replica,
 // with one round trip for many. Tasks that are gone stay in: the script removes their entries.
 func (a *adoption) leaveOutUnfit(ctx context.Context, d dead, tasks []found) []found {
 	tags := make([]string, len(tasks))
@@ -318,7 +318,7 @@ func (a *adoption) leaveOutUnfit(ctx context.Context, d dead, tasks []found) []f
 }
 
 // settleDoubtful finds out whether the attempts that are in doubt succeeded. It passes no upstreams, so that
-// an attempt that failed is not made now: the old runner may be back. If one fails again, it stays in doubt,
+// a failed attempt is left as it is: the old runner may be back. If one fails again, it stays in doubt,
 // behind the others, and ends this run; the next run begins with those behind it.
 func (a *adoption) settleDoubtful(ctx context.Context, doubtful []orphan) {
 	for i, o := range doubtful {
@@ -340,8 +340,8 @@ func (a *adoption) learnAttempt(ctx context.Context, o orphan) error {
 	})
 }
 
-// adoptArgs makes the keys and arguments of adopt.lua. Without a replica that is gone (from is nil) the
-// script adopts nothing, and only tells whether this attempt was made before.
+// adoptArgs makes the keys and arguments of adopt.lua. If from is nil, the script adopts nothing, and only
+// tells whether this attempt was made before.
 func (a *adoption) adoptArgs(o orphan, from *dead, until int64) ([]string, *argv) {
 	k, tag := a.s.keys, shard(o.id)
 	v := &argv{}

@@ -124,7 +124,7 @@ func parseBeat(entry string) beat {
 type dead struct {
 	name  shim.Replica
 	entry string // its heartbeat as it was found
-	any   bool   // gone for so long that its upstreams do not matter
+	any   bool   // gone for so long that any upstream will do
 	past  bool   // gone for so long that it may be forgotten
 }
 

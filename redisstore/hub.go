@@ -141,7 +141,7 @@ func (h *hub) serveConnection(up func()) error {
 		defer close(ended)
 		broken <- h.readConnection(ps)
 	})
-	defer func() { // a message of this connection must not be heard during the next
+	defer func() { // its messages end before the next connection begins
 		_ = ps.Close()
 		<-ended
 	}()

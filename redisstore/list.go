@@ -18,10 +18,11 @@ const (
 	// listSlack is how much longer than its tasks a list lives, so that it outlives each task even if its
 	// renewal comes late.
 	listSlack = 24 * time.Hour
-	// youth is how long an entry without a task is left alone: the entry is written before the task.
+	// youth is how long an entry is left alone while its task is missing: the entry is written before the
+	// task.
 	youth = 10 * time.Minute
 	// After every sweepEvery new entries, sweepSize entries of a list are looked at. sweepSize is larger, so
-	// that a list stays about as long as it has tasks even if clients never read it.
+	// that a list that clients leave unread stays about as long as it has tasks.
 	sweepEvery, sweepSize = 64, 128
 )
 

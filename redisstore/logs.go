@@ -31,9 +31,9 @@ type sessionLogs struct {
 	messages int
 	bytes    int64
 	afterEnd time.Duration
-	// logTTL is how long the log of a session lasts after the last message, or the last use of the session.
-	// The log ends with its session; logTTL is for a session that was never ended. It is longer than the life
-	// of a session, because uses are noted at the log less often.
+	// logTTL is how long the log of a session lasts after the last message, or the last use of the session. A
+	// session takes its log along when it ends; logTTL is for the others. It is longer than the life of a
+	// session, because uses are noted at the log less often.
 	logTTL time.Duration
 
 	mu      sync.Mutex // guards the rest
@@ -137,8 +137,8 @@ func (c *sessionLogs) Leave(ctx context.Context, id, stream string, note []byte)
 }
 
 // Bury ends a stream whose replica is gone, with the messages that last makes of its note and its messages.
-// It reports false and changes nothing if the stream is not lost or has changed meanwhile. The log refuses
-// later messages of that replica, which may only have been slow.
+// It reports false, and leaves the stream as it is, if the stream is not lost or has changed meanwhile. The
+// log refuses later messages of that replica, which may only have been slow.
 func (c *sessionLogs) Bury(ctx context.Context, id, stream string, last func(note []byte, had [][]byte) [][]byte) (bool, error) {
 	state, v, err := c.readSince(ctx, id, stream, "0")
 	if err != nil || state != "lost" {

@@ -267,7 +267,7 @@ func (r *row) progress() (p shim.TaskProgress) {
 	return p
 }
 
-// encodeProgress puts the token on a line of its own: the JSON of a string or a number has no line break.
+// encodeProgress puts the token on a line of its own: the JSON of a string or a number is one line.
 func encodeProgress(p shim.TaskProgress) string {
 	if p.Token == nil {
 		return ""

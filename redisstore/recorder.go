@@ -79,7 +79,7 @@ var recorded = map[string]bool{
 // PERSIST, had no expiry). It is not recorded: a start, during which no key expires, still has the key.
 var expiry = map[string]bool{"PERSIST": true, "PEXPIRE": true, "PEXPIREAT": true}
 
-// harmless has the commands that are not marked as reading, and write nothing. All but TIME make a
+// harmless has the commands that write nothing although they are not marked as reading. All but TIME make a
 // connection.
 var harmless = map[string]bool{"TIME": true, "HELLO": true, "CLIENT": true, "AUTH": true, "SELECT": true}
 
@@ -138,8 +138,8 @@ func (r *recorder) recordScript(p *server.Peer, line []string) {
 	r.running.Store(nil)
 }
 
-// recordInside takes a command of a script. While the journal cannot record, it refuses the first command
-// that writes; a script that has already written goes on. A Redis that is full does the same.
+// recordInside takes a command of a script. While the journal fails, it refuses the first command that
+// writes; a script that has already written goes on. A Redis that is full does the same.
 func (r *recorder) recordInside(p *server.Peer, cmd string, args []string, writes bool) bool {
 	switch {
 	case cmd == "PUBLISH" && len(args) == 2:
@@ -218,7 +218,7 @@ func encodeLine(line []string) []byte {
 	return b
 }
 
-// errEntry says that an entry holds no command.
+// errEntry says that an entry is malformed.
 var errEntry = errors.New("not a command")
 
 // shortWord is the length, in bytes, up to which words share the memory of their line. A longer word would be
@@ -378,7 +378,7 @@ func (a *asleep) expireSleepers() {
 	}
 }
 
-// sleepingKeys lists the keys that have not expired.
+// sleepingKeys removes the expired records and lists the keys of the others.
 func (a *asleep) sleepingKeys() []string {
 	a.expireSleepers()
 	a.mu.Lock()

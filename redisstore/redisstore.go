@@ -184,7 +184,7 @@ func newStore(t target, opts Options) *Store {
 		s.begins = shards[:]
 	}
 	if opts.recorder != nil {
-		client.AddHook(opts.recorder) // heartbeats are not recorded
+		client.AddHook(opts.recorder) // heartbeats go unrecorded
 	}
 	s.hub = newHub(client, s.log, s.keys, opts.ProbeInterval)
 	s.hub.joined, s.hub.looks, s.hub.lookEvery = s.noteArrival, s.checkPolicy, opts.policyCheck
@@ -202,9 +202,9 @@ func (s *Store) Ping(ctx context.Context) error {
 	return s.doRepeated(ctx, "ping", func(ctx context.Context) error { return s.pingOnce(ctx) })
 }
 
-// pingOnce makes one attempt at Ping. It replaces a key that never exists. That changes and
-// replicates nothing, and Redis refuses it where it refuses writes or is full. In a cluster only
-// masters are asked, each for a key of its own.
+// pingOnce makes one attempt at Ping. It replaces a key that never exists: that leaves the data as
+// it is, and Redis refuses it where it refuses writes or is full. In a cluster only masters are
+// asked, each for a key of its own.
 func (s *Store) pingOnce(ctx context.Context) error {
 	c, ok := s.client.(*redis.ClusterClient)
 	if !ok {
@@ -298,8 +298,7 @@ const (
 )
 
 // doRepeated runs an operation and, while Redis is away, runs it again until RetryFor or ctx is
-// over. Every operation of this package is safe to repeat (design.md 0.12); others must not be
-// passed.
+// over. Only the operations of this package are safe to repeat (design.md 0.12).
 //
 // While the slot of its keys moves to another node of a cluster, it runs the operation until the
 // deadline of ctx: a move may take longer than RetryFor, and ends by itself. A caller without a

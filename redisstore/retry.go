@@ -115,8 +115,8 @@ func hasPrefix(err error, prefixes ...string) bool {
 	return false
 }
 
-// isClusterState recognises the untyped errors of go-redis for a cluster or sentinels that it finds
-// no way into.
+// isClusterState recognises the untyped errors of go-redis for a cluster or sentinels that it fails
+// to enter.
 func isClusterState(err error) bool {
 	text := err.Error()
 	return strings.HasPrefix(text, "redis: all sentinels") || strings.HasPrefix(text, "redis: cluster has no nodes") ||
@@ -131,8 +131,8 @@ func logDebug(ctx context.Context, format string, args ...any) {
 }
 
 // reroute has a cluster client read anew which node has which slot. By itself the client does so
-// when a node redirects it, and else every ten seconds: a node that is down, or a connection that
-// was taken out of the pool, changes nothing.
+// when a node redirects it, and else every ten seconds: it ignores a node that is down, and a
+// connection that was taken out of the pool.
 func reroute(ctx context.Context, client redis.UniversalClient) {
 	if c, ok := client.(*redis.ClusterClient); ok {
 		c.ReloadState(ctx)

@@ -105,7 +105,7 @@ func (c *Sessions) PerOwner(n int) *Sessions {
 func (c *Sessions) ttl() time.Duration { return c.idle + c.store.opts.slack }
 
 // Get returns the state of a session and its revision; revision 0 means that there is none. It returns an
-// error if the store does not answer and no state is cached.
+// error if the store fails and the cache lacks the session.
 func (c *Sessions) Get(ctx context.Context, id string) ([]byte, int64, error) {
 	if len(id) > sessionName {
 		return nil, 0, nil
@@ -227,8 +227,8 @@ func (c *Sessions) Make(ctx context.Context, id, owner string, state []byte) (in
 	return c.putState(ctx, id, stored{state: state, owner: digest(owner)})
 }
 
-// Put stores the state if the revision still is rev, and returns the new revision, which no earlier state has
-// had. It returns 0 and changes nothing if the revision has moved on, or if there is no such session.
+// Put stores the state if the revision still is rev, and returns the new revision, which differs from all
+// earlier ones. If the revision has moved on, or the session is missing, it returns 0 and changes nothing.
 func (c *Sessions) Put(ctx context.Context, id string, rev int64, state []byte) (int64, error) {
 	if len(id) > sessionName || rev == 0 {
 		return 0, nil
@@ -340,7 +340,7 @@ func (c *Sessions) enterSets(ctx context.Context, id, owner string, most int) er
 // life is how long without use a session lives according to the sets.
 func (c *Sessions) life() time.Duration { return c.ttl() + 2*c.tick }
 
-// Delete ends a session. If there is none, Delete returns nil.
+// Delete ends a session. It returns nil if there is none.
 func (c *Sessions) Delete(ctx context.Context, id string) error {
 	if len(id) > sessionName {
 		return nil

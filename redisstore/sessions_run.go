@@ -167,8 +167,8 @@ func (c *Sessions) tellNew(id string, signals []string) {
 	}
 }
 
-// signalsCheck is how often a session in use is looked at without an event. A signal is kept for twice as
-// long.
+// signalsCheck is how often a session in use is looked at while events are missing. A signal is kept for
+// twice as long.
 const signalsCheck = signalTime / 2
 
 // lookAfter checks whether sessions exist, and reads their signals: an event may be lost, and the read after
@@ -238,7 +238,7 @@ func (c *Sessions) dueSessions() []string {
 			k.used = now
 		}
 		switch {
-		case now.Sub(k.used) > 2*c.ttl()+10*c.tick: // their end was never heard of
+		case now.Sub(k.used) > 2*c.ttl()+10*c.tick: // nobody has reported their end
 			delete(c.known, id)
 		case k.awaits, k.used.After(k.kept) && now.Sub(k.kept) >= min(signalsCheck-c.tick, c.idle/8, c.afterEnd/4):
 			ids = append(ids, id)
@@ -305,7 +305,7 @@ func (c *Sessions) sweepSets(ctx context.Context, ids, kept []string) []string {
 // removeExpired takes a session out of the set if its hash is gone. It reports whether its end is to be
 // reported here: this replica knew the session, or is the one that took it out. Taking it out comes last, so
 // that the next sweep repeats whatever fails before. The session is forgotten here first, so that the event
-// of its end is not reported again.
+// of its end is ignored here.
 func (c *Sessions) removeExpired(ctx context.Context, id string) (gone bool, state []byte, err error) {
 	err = c.store.doRepeated(ctx, "session expired", func(ctx context.Context) error {
 		n, err := c.store.client.Exists(ctx, c.store.keys.session(id)).Result()

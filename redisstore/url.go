@@ -110,9 +110,9 @@ func (t target) newClient(opts Options) redis.UniversalClient {
 	return c
 }
 
-// once has a cluster client send each command once, across all redirections. The client repeats
-// only what was certainly not executed: it tries a pipeline without a connection twice more, and
-// moves on from a node that has become a replica.
+// once has a cluster client send each command once, across all redirections. The client only
+// repeats commands that were certainly not executed: it tries a pipeline that got no connection
+// twice more, and moves on from a node that has become a replica.
 type once struct{}
 
 // DialHook implements redis.Hook.

@@ -96,7 +96,7 @@ func firstRecord(data, salt []byte) (payload []byte, ok bool) {
 }
 
 // holdsRecord reports whether a whole record is anywhere in data. If so, the broken bytes before it
-// are damage: after a write that a crash has cut short, nothing is written.
+// are damage: a write that a crash has cut short is the last one.
 func holdsRecord(data, salt []byte) bool {
 	for {
 		i := bytes.Index(data, recordMark)

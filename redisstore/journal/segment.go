@@ -202,8 +202,8 @@ func (s *segment) settle() error {
 	return s.file.Sync()
 }
 
-// read calls replay for each entry. The file is not whole if its end was cut short, as by a crash during a
-// write that was acknowledged to nobody.
+// read calls replay for each entry. whole is false if the end was cut short, as by a crash during a write
+// that was still unacknowledged.
 func (s *segment) read(replay func(entry []byte) error) (whole bool, err error) {
 	size, err := s.file.Size()
 	if err != nil {
