@@ -15,8 +15,8 @@ import (
 const adminTimeout = 10 * time.Second
 
 // admin is the listener for operators and their tools, apart from the public one: it serves until the
-// process has drained, and says what clients should not see. Only the interface and the console of
-// package operator ask for a key. It is nil if it is not configured.
+// process has drained, and shows things that are for operators only. Only the interface and the console of
+// package operator ask for a key. It is nil if the configuration has no admin address.
 type admin struct {
 	listener net.Listener
 	http     *http.Server
@@ -47,7 +47,7 @@ func newAdmin(ctx context.Context, addr string, s *server, page http.Handler) (*
 func adminHandler(ready *readiness, reload, page, operators http.Handler, local bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		// The answer itself is the message: a restart would mend nothing else.
+		// The answer itself is the message, because other faults would survive a restart.
 		writeStatus(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
 	mux.Handle("GET /readyz", ready)

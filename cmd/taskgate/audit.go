@@ -12,8 +12,8 @@ import (
 	"taskgate/gateway/config"
 )
 
-// newAudit opens the audit log of the configuration; nil if there is none. The caller closes the
-// io.Closer, if it is not nil, at the end.
+// newAudit opens the audit log of the configuration, if it has one. The caller closes the io.Closer at the
+// end, if there is one.
 func newAudit(to string, tel *telemetry, log *slog.Logger) (*slog.Logger, io.Closer, error) {
 	switch to {
 	case "":

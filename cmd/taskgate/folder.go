@@ -13,8 +13,8 @@ import (
 	"taskgate/internal/durable"
 )
 
-// chooseFolder names the folder of a store without a named one. If the folder cannot be made, the
-// store is in memory.
+// chooseFolder names the folder of a store whose configuration leaves it open. If it fails to make the
+// folder, the store is in memory.
 func (s *server) chooseFolder(name string) {
 	if s.config.Store != config.StoreFile {
 		return

@@ -16,7 +16,7 @@ const (
 	headroomShare = 8        // it is at most this part of a memory limit
 )
 
-// ballast is never touched, so it takes no memory. The collector counts it as living, and lets the
+// ballast stays untouched, so it takes only addresses. The collector counts it as living, and lets the
 // heap grow by as much before it collects.
 var ballast []byte
 

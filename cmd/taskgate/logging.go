@@ -55,8 +55,8 @@ func whereFrom(u *config.Upstream) string {
 	return shownURL(u.URL)
 }
 
-// shownURL is the URL of a server without its query, which may hold a key, and without credentials,
-// so that the log may show it.
+// shownURL is the URL of a server as the log may show it: the query, which may hold a key, and the
+// credentials are left out.
 func shownURL(raw string) string {
 	u, err := url.Parse(raw)
 	if err != nil {

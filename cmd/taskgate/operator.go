@@ -17,7 +17,7 @@ import (
 type operators struct {
 	deployment *operator.Deployment
 	handler    *operator.Handler
-	methods    *auth.Methods // nil if operators cannot sign in
+	methods    *auth.Methods // nil where sign-in is off
 	token      string        // that the log has at the start; "" for none
 }
 

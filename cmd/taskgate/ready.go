@@ -24,16 +24,14 @@ const (
 
 // readiness says whether this process should get requests. It should unless
 //
-//   - it drains: it takes no more calls;
-//   - the store is out of its reach: it could make and read no task. Requests that
-//     need no task would still work, but a replica that reaches the store serves
-//     more of them;
+//   - it drains: it refuses new calls;
+//   - the store is out of its reach: it could neither make nor read tasks. Other
+//     requests would still work, but a replica that reaches the store serves more;
 //   - all its upstreams are out of its reach. The clients of any reachable upstream
 //     need this process, so a single server that is down is only reported.
 //
-// A probe may leave the store or the upstreams out of the decision (?exclude=). This is for
-// deployments in which all replicas share a fate, and a process without its Redis is better than
-// none.
+// A probe may leave the store or the upstreams out of the decision (?exclude=). This is for deployments in
+// which all replicas share a fate, and a process without its Redis is better than none.
 type readiness struct {
 	draining func() bool
 	store    *part

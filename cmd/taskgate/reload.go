@@ -35,7 +35,7 @@ type reloader struct {
 	lookEvery time.Duration
 	hangups   chan os.Signal
 	wishes    chan chan<- outcome // of operators
-	gone      *work.Background    // closes clients that are not served any more
+	gone      *work.Background    // closes clients of former upstreams
 
 	loaded  *config.Config // the configuration in use, as it was loaded
 	hash    atomic.Pointer[string]

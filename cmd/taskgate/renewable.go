@@ -45,7 +45,7 @@ var (
 	_ shim.Upstream   = (*renewable)(nil)
 )
 
-// newLease makes a lease without a client.
+// newLease makes a lease whose client is still to be set.
 func newLease() *lease {
 	l := &lease{}
 	l.over, l.end = context.WithCancel(context.Background())
@@ -53,7 +53,7 @@ func newLease() *lease {
 	return l
 }
 
-// newRenewable makes a renewable without a client; renewClient sets the first one.
+// newRenewable makes a renewable; renewClient sets its first client.
 func newRenewable() *renewable {
 	return &renewable{work: work.NewBackground(context.Canceled)}
 }

@@ -38,8 +38,8 @@ func (s linked) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingRes
 // Description names the sampler in diagnostics.
 func (s linked) Description() string { return "Linked{" + s.Sampler.Description() + "}" }
 
-// samplerFromEnv reads OTEL_TRACES_SAMPLER and its argument. The SDK does so too, but only for a
-// sampler that is not wrapped.
+// samplerFromEnv reads OTEL_TRACES_SAMPLER and its argument. The SDK itself reads them only for a bare
+// sampler.
 func samplerFromEnv() (sdktrace.Sampler, error) {
 	name := cmp.Or(os.Getenv("OTEL_TRACES_SAMPLER"), "parentbased_always_on")
 	kind, parent := strings.CutPrefix(name, "parentbased_")

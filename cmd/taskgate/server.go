@@ -30,8 +30,8 @@ import (
 	"taskgate/shim"
 )
 
-// Limits of the HTTP server. A write timeout would cut event streams, whose writes have deadlines of their
-// own, so there is none.
+// Limits of the HTTP server. They leave out a write timeout: it would cut event streams, whose writes have
+// deadlines of their own.
 const (
 	readHeaderTimeout = 10 * time.Second
 	idleTimeout       = 120 * time.Second
@@ -57,7 +57,7 @@ const processIdle = 10 * time.Minute
 type server struct {
 	config *config.Config // reloads change it; they end before the drain begins
 	log    *slog.Logger
-	plain  *slog.Logger // the same, without the systems that collect logs
+	plain  *slog.Logger // the same, but for stderr only
 	tel    *telemetry
 	*reloader
 
@@ -77,7 +77,7 @@ type server struct {
 	served      atomic.Pointer[upstreams] // the same, for other goroutines
 	shim        *shim.Shim
 	gateway     *gateway.Gateway
-	audit       io.Closer    // nil if it is not a file
+	audit       io.Closer    // nil unless it is a file
 	auditLog    *slog.Logger // nil for none
 
 	listener  net.Listener
@@ -298,7 +298,7 @@ func (s *server) serveUntilEnd(ctx context.Context) error {
 	})
 	g.Go(func() error {
 		<-failed.Done() // a signal, or a part that failed
-		<-reloaded      // no reload changes the configuration from here on
+		<-reloaded      // the configuration stays as it is from here on
 		defer stop()
 		s.notifyStopping()
 		if ctx.Err() != nil {

@@ -42,8 +42,8 @@ func serveStdio(ctx context.Context, args []string, stdin io.Reader, stdout, std
 		fmt.Fprintln(stderr, err)
 		return exitFailure
 	}
-	// A write to a closed output must return an error. By default SIGPIPE would end the process at
-	// once, without an orderly end of what it runs.
+	// A write to a closed output must return an error. By default SIGPIPE would end the process at once, and
+	// cut off its calls.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	s, err := newStdioServer(ctx, cfg, stderr)
 	if err == nil {
@@ -115,8 +115,7 @@ func (o *stdioOptions) loadConfig(command []string) (*config.Config, error) {
 		return nil, usageError("audit: stdout is where the client reads; name a file")
 	}
 	cfg.MaxBody = max(cfg.MaxBody, ownMessage)
-	// The process has no listener, so the rules of loopback hold for callers and for what anonymous
-	// callers share.
+	// Only one local user can call, so the rules of loopback hold.
 	cfg.Auth, u.Auth, cfg.Listen, cfg.Admin = config.Auth{}, nil, config.Default().Listen, ""
 	u.Defaults.Scopes = "" // of tokens, which this client lacks
 	for i := range u.Tools {

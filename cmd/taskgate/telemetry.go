@@ -24,7 +24,7 @@ import (
 )
 
 // telemetry has the providers of OpenTelemetry. A signal is sent only if the OTEL_* environment asks for it:
-// the exporters' own default, OTLP to localhost, would fill the log of every user without a collector.
+// the exporters' own default, OTLP to localhost, would fill the log of every user who lacks a collector.
 // Metrics are also read at /metrics.
 type telemetry struct {
 	traces trace.TracerProvider

@@ -34,7 +34,7 @@ type offered struct {
 	way    way
 	next   *lease        // is to replace the one in client; nil if nothing changes
 	most   time.Duration // the longest time for which a policy since the start keeps a task of it
-	until  time.Time     // if the upstream was removed: until when its tasks are kept
+	until  time.Time     // until when the tasks of a removed upstream are kept; else zero
 }
 
 // way is the input of an upstream's client besides its configuration.
@@ -44,8 +44,8 @@ type way struct {
 	passthrough bool
 }
 
-// planUpstreams returns the upstreams to serve, with clients for those that are new or changed. It contacts
-// no server; beginClients makes the change.
+// planUpstreams returns the upstreams to serve, with clients for those that are new or changed. beginClients
+// makes the change; until then servers are left alone.
 func (s *server) planUpstreams(c *config.Config) (next upstreams, err error) {
 	next = make(upstreams, len(c.Upstreams))
 	for _, u := range c.Upstreams {
@@ -95,7 +95,7 @@ func (s *server) newLease(c *config.Config, u *config.Upstream, by *way) (l *lea
 	if u.Command != "" {
 		child := stdioConfig(c, u, s.processIdle, s.log)
 		child.After = l.alone.Done()
-		// A session is a process of this replica, which others cannot use.
+		// A session is a process of this replica, out of reach of the others.
 		cfg.Transport, cfg.SessionIdle = stdio.New(child), cmp.Or(s.processIdle, math.MaxInt64)
 	} else {
 		cfg.Sessions = s.store.UpstreamSessions(u.Name)

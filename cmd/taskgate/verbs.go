@@ -62,8 +62,7 @@ func countNoun(n int, noun string) string {
 }
 
 const (
-	// maxKey bounds a key, in bytes: a longer one would not fit beside the other headers of a
-	// request.
+	// maxKey bounds a key, in bytes, so that it fits beside the other headers of a request.
 	maxKey = 16 << 10
 	// shortKey is the length below which even a random key can be guessed: its hash has no salt.
 	shortKey = 20

@@ -13,8 +13,8 @@
 //
 // # Owners
 //
-// A hold may have an owner. All holds of one owner have at most half of the bytes that are not set aside, and
-// one of them those that are. So an owner who fills that leaves room for the others.
+// A hold may have an owner. All holds of one owner have at most half of the other bytes, and one of them
+// those that are set aside. So an owner who fills that leaves room for the others.
 //
 // [Hold.InTurn] bounds the processor time for long messages.
 package budget
@@ -28,7 +28,8 @@ import (
 	"time"
 )
 
-// Free is the size in bytes up to which messages are not counted: the goroutine that handles one takes more.
+// Free is the size in bytes above which messages are counted: the goroutine that handles a smaller one takes
+// more.
 const Free = 4 << 10
 
 // ErrFull says that there was no room in time.
@@ -136,8 +137,8 @@ func (h *Hold) Release() {
 }
 
 // Take adds n bytes to the hold, and waits until there is room for them. The error is ErrFull, or the cause
-// of the end of ctx; the hold is then unchanged. A hold without users takes nothing, because nobody would
-// give it back.
+// of the end of ctx; the hold is then unchanged. A hold without users takes nothing, because its bytes would
+// be lost.
 func (h *Hold) Take(ctx context.Context, n int64) error {
 	if h == nil || n <= 0 {
 		return nil

@@ -9,12 +9,12 @@ import (
 // than a millisecond.
 const Long = 256 << 10
 
-// turns lets each owner process long messages on half the processors only. Go lets a goroutine run
-// for 10 ms, and looks at the network when all others rest: if long messages kept all processors
-// busy, each step of a short one would wait for that.
+// turns lets each owner process long messages on half the processors only. Go lets a goroutine run for 10 ms,
+// and looks at the network when all others rest: if long messages kept all processors busy, each step of a
+// short one would wait for that.
 //
-// A waiter needs no second way to wake up and no timeout: a turn is processor time and waits for
-// nothing, and an owner has only as many waiting messages as it may hold bytes.
+// A waiter can do without a timeout and a second way to wake up: a turn is processor time and never blocks,
+// and an owner has only as many waiting messages as it may hold bytes.
 type turns struct {
 	most int // of each owner
 
@@ -32,9 +32,9 @@ func newTurns() turns {
 	return turns{most: max(1, runtime.GOMAXPROCS(0)/2), owners: make(map[string]*line)}
 }
 
-// InTurn calls f, which processes n bytes of a message, when the hold has its turn among those of
-// its owner. The others wait meanwhile, so f must not block, least of all for another turn. Short
-// messages, and holds without an owner, need no turn.
+// InTurn calls f, which processes n bytes of a message, when the hold has its turn among those of its owner.
+// The others wait meanwhile, so f must not block, least of all for another turn. Short messages, and those of
+// holds without an owner, are processed at once.
 func (h *Hold) InTurn(n int, f func()) {
 	if h != nil && h.owner != "" && n >= Long {
 		t := &h.budget.turns

@@ -52,7 +52,7 @@ var longAgo = time.Unix(1, 0)
 // Break fails the write under way, and all later ones. It may be called while another goroutine writes.
 func (p *Paced) Break() {
 	p.broken.Store(true)
-	_ = p.ctl.SetWriteDeadline(longAgo) // a response writer without deadlines is not waited for
+	_ = p.ctl.SetWriteDeadline(longAgo) // a response writer that lacks deadlines writes on
 }
 
 // Blocked returns how long the chunk under way has been written; 0 between writes. It may be called

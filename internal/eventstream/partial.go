@@ -26,8 +26,8 @@ func (p *partial) event(buf []byte) Event {
 	return p.ev
 }
 
-// field applies the line buf[from:to], which is not blank, after HTML 9.2.6. A line without a colon
-// is a field with an empty value; unknown fields and comments (whose name is empty) are ignored.
+// field applies the line buf[from:to], which has text, after HTML 9.2.6. A line without a colon is
+// a field with an empty value; unknown fields and comments (whose name is empty) are ignored.
 func (p *partial) field(buf []byte, from, to int) {
 	line := buf[from:to]
 	name, value, _ := bytes.Cut(line, []byte{':'})

@@ -15,9 +15,9 @@ var spare = sync.Pool{New: func() any { return new([startBuffer]byte) }}
 
 // Reader splits a byte stream into events. It is not safe for concurrent use.
 //
-// Lines end in LF or CRLF. A lone CR, which the HTML standard allows too, does not end a line here:
-// MCP peers do not write it, and to wait for the byte that may follow it would hold back the last
-// event. A stream with lone CRs only has no event.
+// Lines end in LF or CRLF. The HTML standard allows a lone CR too, which is ignored here as a line end: MCP
+// peers avoid it, and to wait for the byte that may follow it would hold back the last event. So a stream
+// with lone CRs only has no event.
 type Reader struct {
 	r    io.Reader
 	max  int
@@ -38,12 +38,12 @@ type Reader struct {
 	cur   partial // the current event
 }
 
-// NewReader reads events from r, each of at most max bytes as sent. seen is called for every
-// complete line, including comments and blank lines, so that the caller can tell a silent peer from
-// a quiet one; it may be nil.
+// NewReader reads events from r, each of at most max bytes as sent. seen is called for every complete line,
+// including comments and blank lines, so that the caller can tell a silent peer from a quiet one; it may be
+// nil.
 //
-// While it waits for the next event the reader holds no buffer, so that thousands of idle streams
-// stay cheap.
+// The reader gives its buffer back while it waits for the next event, so that thousands of idle streams stay
+// cheap.
 func NewReader(r io.Reader, max int, seen func()) *Reader {
 	if seen == nil {
 		seen = func() {}
@@ -180,7 +180,7 @@ func (r *Reader) fill() error {
 	return err
 }
 
-// wait reads the first byte of the next event. It holds no buffer meanwhile.
+// wait gives the buffer back, and reads the first byte of the next event.
 func (r *Reader) wait() error {
 	if cap(r.buf) == startBuffer {
 		spare.Put((*[startBuffer]byte)(r.buf[:startBuffer]))

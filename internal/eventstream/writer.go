@@ -38,8 +38,7 @@ type Writer struct {
 }
 
 // NewWriter makes w an event stream. It sets the content type and the headers that keep proxies from
-// buffering or changing the stream. It sends nothing: the status and further headers can be set until the
-// first write.
+// buffering or changing the stream. The status and further headers can be set until the first write.
 func NewWriter(w http.ResponseWriter, o Options) *Writer {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
@@ -62,7 +61,8 @@ func (w *Writer) Send(id string, data ...[]byte) error {
 	return w.write(id, func() error { return writeData(w.to, data) })
 }
 
-// writeData writes the data lines of an event, and its end. It does not copy the data, which may be large.
+// writeData writes the data lines of an event, and its end. The data, which may be large, is written
+// uncopied.
 func writeData(to io.Writer, data [][]byte) error {
 	_, err := io.WriteString(to, "data: ")
 	afterCR := false

@@ -194,7 +194,7 @@ func (w *walker) checkLiteral(i int, word string) int {
 	return i + len(word)
 }
 
-// checkNumber checks a number, which ends at the first byte that cannot belong to it.
+// checkNumber checks a number, up to the first byte that is outside of it.
 func (w *walker) checkNumber(i int) int {
 	if w.hasByte(i, '-') {
 		i++

@@ -30,9 +30,9 @@ func Edit(obj []byte, f func(name string, value json.RawMessage) json.RawMessage
 
 // edit appends the pieces of obj after f has decided about each member; the name that f gets is the
 // quoted text. A dropped member goes with the comma before it, or, if no earlier member remains,
-// the one after it. The result of more, if more is not nil, comes after the last member. edit
-// reports whether anything changed, and whether obj is an object as far as brackets tell; if ok is
-// false, the appended pieces are useless.
+// the one after it. The result of more, which may be nil, comes after the last member. edit reports
+// whether anything changed, and whether obj is an object as far as brackets tell; if ok is false,
+// the appended pieces are useless.
 func edit(out Spliced, obj []byte, f func(name []byte, value json.RawMessage) json.RawMessage, more func() []byte) (_ Spliced, changed, ok bool) {
 	c, ok := newCursor(obj, '{')
 	if !ok {
@@ -53,7 +53,7 @@ func edit(out Spliced, obj []byte, f func(name []byte, value json.RawMessage) js
 			continue
 		}
 		if !kept && copied > 0 {
-			copied = m.name.from // no kept member precedes this one, so its comma goes
+			copied = m.name.from // this is the first kept member, so the comma before it goes
 		}
 		kept = true
 		if !bytes.Equal(value, old) {

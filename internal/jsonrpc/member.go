@@ -21,7 +21,8 @@ func WithDefault(obj, value json.RawMessage, path ...string) json.RawMessage {
 	return With(obj, value, path...)
 }
 
-// Without returns obj without the member at path. The usual case, an absent member, costs no copy.
+// Without returns obj without the member at path. In the usual case the member is absent, and the copy is
+// saved.
 func Without(obj json.RawMessage, path ...string) json.RawMessage {
 	if _, ok := Get(obj, path...); !ok {
 		return obj

@@ -11,7 +11,7 @@ const Version = "2.0"
 // The codes of JSON-RPC 2.0 section 5.1 for texts that are not messages.
 const (
 	CodeParseError     = -32700 // unreadable as JSON
-	CodeInvalidRequest = -32600 // JSON, but not one request, notification or response
+	CodeInvalidRequest = -32600 // JSON, but no single message
 )
 
 // Kind tells the four sorts of messages apart.

@@ -2,9 +2,8 @@ package jsonrpc
 
 import "bytes"
 
-// The scanner below finds where values end, and validates nothing, because its input has been
-// through a parser. On other input it stops where the structure stops making sense; it never
-// panics.
+// The scanner below only finds where values end: its input has been validated by a parser. On other input it
+// stops where the structure stops making sense; it never panics.
 
 // skipSpace returns the index of the first byte at or after i that is not JSON white space.
 func skipSpace(b []byte, i int) int {

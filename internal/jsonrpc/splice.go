@@ -17,9 +17,9 @@ var (
 // that are absent, or null, are made. All other bytes stay as they are. Of duplicate names the last
 // is replaced (see [Get]).
 //
-// It fails if path is empty, value is empty, or obj or something on the way is not an object.
-// Neither obj nor value is validated beyond that; obj is never modified. It takes one walk over obj
-// per path element and one copy.
+// It fails if path is empty, value is empty, or obj or something on the way is not an object. It
+// leaves the rest of obj and value unchecked, and obj unmodified. It takes one walk over obj per
+// path element and one copy.
 func Set(obj, value []byte, path ...string) ([]byte, error) {
 	if len(path) == 0 {
 		return nil, errPath
@@ -45,8 +45,7 @@ func Set(obj, value []byte, path ...string) ([]byte, error) {
 }
 
 // Delete returns a copy of obj without the member at path and its comma. If the member, or an
-// object on the way, is absent, Delete succeeds. Duplicates of the name go as well, so that none
-// comes to light.
+// object on the way, is absent, Delete succeeds. Duplicates of the name, which it hid, go as well.
 //
 // It fails if path is empty, or obj is not an object. See [Set] for the rest.
 func Delete(obj []byte, path ...string) ([]byte, error) {

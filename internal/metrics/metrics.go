@@ -1,13 +1,13 @@
 // Package metrics has the instruments of the gateway's metrics, with their names, units, bounds and
 // attributes. It takes durations, counts and functions to read, and gives them to the API of
-// OpenTelemetry, whose providers cmd makes. It knows neither who measures nor who reads.
+// OpenTelemetry, whose providers cmd makes. Those who measure and those who read are outside of it.
 //
 // Clients and servers cannot make up the value of an attribute: Names bounds names of tools and
 // prompts, and Code bounds codes of errors. The sets of attributes are made once and kept. State
 // that lasts as long as a task is counted when it changes; only the oldest one is looked up when
 // metrics are read.
 //
-// All methods do nothing on a nil receiver, which means that there are no metrics.
+// A nil receiver means that metrics are off: all methods do nothing.
 package metrics
 
 import (
@@ -258,7 +258,7 @@ func (m *Metrics) Refused(ctx context.Context, key string) {
 	m.refusals.Add(ctx, 1, m.limits.of(key, func(key string) []attribute.KeyValue { return []attribute.KeyValue{semconv.Limit.String(key)} }).add...)
 }
 
-// SkippedRecord counts a record in the store that cannot be read, and is left out.
+// SkippedRecord counts an unreadable record in the store, which a reader has left out.
 func (m *Metrics) SkippedRecord(ctx context.Context) {
 	if m != nil {
 		m.skippedRecords.Add(ctx, 1)

@@ -21,7 +21,7 @@ type Operation struct {
 	Code     int64  // the JSON-RPC code of an error, 0 for none
 }
 
-// bound replaces a name that must not have a series of its own.
+// bound keeps a name only if it may have a series of its own.
 func (o *Operation) bound(n *Names) {
 	switch o.Method {
 	case methodTool, methodPrompt:

@@ -49,7 +49,7 @@ func (c *Counts) took(bucket, n int) {
 // recentMinutes is how many minutes are kept, so that a reader may skip some turns.
 const recentMinutes = 10
 
-// recent counts by minute, for operators who look at this process without a system that collects metrics.
+// recent counts by minute, for operators who look at this process itself.
 type recent struct {
 	mu      sync.Mutex
 	minutes map[int64]map[string]*Counts // by Unix time in minutes and by upstream

@@ -2,7 +2,7 @@
 // together, in all parts of the gateway. The edge puts the patience of each request into its
 // context, and code that uses the store for the request counts that with Use.
 //
-// A context without a patience belongs to no client: its work waits as long as it has to.
+// Work without a patience in its context has no client that waits: it takes as long as it has to.
 package patience
 
 import (

@@ -113,8 +113,8 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
-// The ports that FreeAddr chooses from. The kernel gives them neither to a listener that asks for
-// any port nor to an outgoing connection: Linux uses ports from 32768 on for those.
+// The ports that FreeAddr chooses from. The kernel keeps off them: for outgoing connections, and listeners
+// that ask for any port, Linux uses ports from 32768 on.
 const (
 	firstPort = 10000
 	lastPort  = 32000

@@ -10,14 +10,14 @@ import (
 // Start fails: there are no process groups on this system.
 func Start(*exec.Cmd) error { return errors.ErrUnsupported }
 
-// Terminate does nothing, because Start always fails here.
+// Terminate does nothing, as Start always fails.
 func Terminate(int) {}
 
-// Kill does nothing, because Start always fails here.
+// Kill does nothing, as Start always fails.
 func Kill(int) {}
 
-// Wait does nothing, because Start always fails here.
+// Wait does nothing, as Start always fails.
 func Wait(*exec.Cmd) string { return "" }
 
-// Reap does nothing, because Start always fails here.
+// Reap does nothing, as Start always fails.
 func Reap(int) {}

@@ -38,9 +38,9 @@ func Wait(cmd *exec.Cmd) string {
 	}
 }
 
-// Reap reaps all members of a killed group that have become children of this process, so that none
-// is left as a zombie. They become its children if this process adopts orphans, as the first
-// process of a container does. The caller has waited for the leader before.
+// Reap reaps all members of a killed group that have become children of this process, as they would stay
+// zombies. They become its children if this process adopts orphans, as the first process of a container does.
+// The caller has waited for the leader before.
 func Reap(pid int) {
 	for {
 		if _, err := syscall.Wait4(-pid, nil, 0, nil); err != nil && err != syscall.EINTR {

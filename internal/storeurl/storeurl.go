@@ -39,7 +39,7 @@ var (
 	errDatabase = errors.New("the path of the URL must be a database number, such as /0")
 )
 
-// Parse reads a URL. It does not connect.
+// Parse reads a URL, and stays offline.
 func Parse(raw string) (u URL, err error) {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	kinds := []string{"redis", "redis+" + Cluster, "redis+" + Sentinel}
