@@ -10,7 +10,7 @@ import (
 	"taskgate/shim"
 )
 
-// keys spells every key and every channel; all other code asks it.
+// keys spells every key and every channel.
 //
 // Everything about one task has the first two hex digits of its id as hash tag. So a task, its pieces, its
 // place in its runner's set and its channels are in one slot of a cluster, where one script may touch them
@@ -25,8 +25,8 @@ var shards = func() (all [256]string) {
 	return all
 }()
 
-// digits are the first digits of ids. A single Redis has a set of all tasks for each digit; a cluster has one for
-// each shard.
+// digits are the first digits of ids. A single Redis has a set of all tasks for each digit; a cluster has one
+// for each shard.
 var digits = func() (all [shim.Parts]string) {
 	for i := range all {
 		all[i] = fmt.Sprintf("%x", i)

@@ -86,9 +86,9 @@ func (s *Store) readBeats(ctx context.Context, sc *script, r shim.Replica, a *ar
 	return v, nil
 }
 
-// Running implements shim.Store. A part is the sixteen shards whose hash tags begin with its digit. A single Redis
-// is asked for their union with one command, because this runs at every heartbeat; the shards of a cluster
-// are asked one by one.
+// Running implements shim.Store. A part is the sixteen shards whose hash tags begin with its digit. A single
+// Redis is asked for their union with one command, because this runs at every heartbeat; the shards of a
+// cluster are asked one by one.
 func (s *Store) Running(ctx context.Context, r shim.Replica, part int) ([]shim.Held, error) {
 	var out []shim.Held
 	err := s.doRepeated(ctx, "running", func(ctx context.Context) (err error) {

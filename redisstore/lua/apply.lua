@@ -8,7 +8,7 @@
 --       12 status of a task that waits for answers  13 of one that has them all
 --       14 '1' to become visible  15 ttl, or ''  16 retain, or '', in ms
 --       17 batches before the tail
---       18 order of what the runner says, or ''  19 ' a token for the inbox', or ''
+--       18 order of the runner's change, or ''  19 ' a token for the inbox', or ''
 --       then lists: fields (name, value), ask (key, method, params),
 --       withdraw, answer (key, answer), take, forget, moments (kind, age in ms, detail),
 --       contents

@@ -19,7 +19,8 @@ local at = now()
 if final == '1' then ttl = retain end
 -- First, because a Redis that is full refuses this write, and lets a script that has written go on.
 redis.call('HSET', KEYS[1], 'op', op)
--- A new id has an empty list. A list whose record was lost in a failover must not be continued.
+-- The list may be left from a record of this task that a failover has lost; it must not be
+-- continued.
 redis.call('DEL', KEYS[2])
 redis.call('HSET', KEYS[1], 'version', '1', 'created', int(at), 'updated', int(at),
   'ttl', ttl, 'retain', retain, 'visible', visible,

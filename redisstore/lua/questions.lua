@@ -1,6 +1,5 @@
--- Questions live in one field of the task, so that reading a task is one HMGET.
--- A question is seven strings, each written as <length>:<bytes>, and record.go
--- reads and writes the same form:
+-- Questions live in one field of the task, so that reading a task is one HMGET. A question is seven
+-- strings, each written as <length>:<bytes>, and questions.go reads and writes the same form:
 local KEY, METHOD, PARAMS, STATE, ANSWER, OP = 1, 2, 3, 5, 6, 7 -- 4 was a claim, of older versions
 -- STATE goes open -> answered -> taken, or open -> withdrawn; OP took the answer. A question that
 -- has been closed has an empty METHOD and PARAMS. An ANSWER that was taken is kept until its taker

@@ -1,6 +1,6 @@
 -- session_since reads the messages that a stream of a client session got after a number.
 --
--- KEYS  1 messages, a Redis Stream  2 what is known of the streams
+-- KEYS  1 messages, a Redis Stream  2 the states of the session's streams
 -- ARGV  1 stream  2 number of the message; '' reads none
 -- reply ok, the holder of the stream ('' once it has ended, '-' once it was left),
 --       its note, its last operations, and number and text of each message; none
