@@ -25,9 +25,9 @@ var (
 	errChars  = errors.New("header value contains characters that must be encoded")
 )
 
-// Encode makes v a header value: v itself if it can travel as it is, else the Base64 form
-// =?base64?…?=. That form is for everything but printable ASCII and tabs, for leading and trailing
-// blanks, which HTTP strips, and for a value that already looks encoded.
+// Encode makes v a header value: v itself if it can travel as it is, else the Base64 form =?base64?…?=.
+// The Base64 form is for everything but printable ASCII and tabs, for leading and trailing blanks, which
+// HTTP strips, and for a value that already looks encoded.
 func Encode(v string) string {
 	if isPlain(v) && v == trim(v) && !looksEncoded(v) {
 		return v

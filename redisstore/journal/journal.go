@@ -1,9 +1,9 @@
 // Package journal makes entries durable, in order, and gives them back at the next start. An entry is bytes
 // about some keys; the package knows nothing of their meaning.
 //
-// Add returns at once, and Wait waits for the keys that an answer is about. A single goroutine writes the entries
-// that have come meanwhile as one record, syncs it, and wakes all who wait for it: so one sync serves many. A
-// write that fails is repeated until it succeeds; until then Err says why no new work should begin.
+// Add returns at once, and Wait waits for the keys that an answer is about. A single goroutine writes the
+// entries that have come meanwhile as one record, syncs it, and wakes all who wait for it: so one sync serves
+// many. A write that fails is repeated until it succeeds; until then Err says why no new work should begin.
 //
 // The files grow until most of their content is outdated (Due). Then the user of the package writes what
 // still counts to a new file, while other work goes on (Begin, Switch, End).
