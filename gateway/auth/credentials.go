@@ -321,7 +321,9 @@ func callBound(call string) sealed.Binding {
 // Seal returns the token of a client's request that brings an answer or a cancellation, sealed for the replica
 // that runs the call; "" for none.
 func (c *Credential) Seal(call string) string {
+	c.mu.Lock()
 	t := c.own // a request has its own from the beginning
+	c.mu.Unlock()
 	if c.from.keys == nil || t == nil || t.authorization == "" {
 		return ""
 	}
