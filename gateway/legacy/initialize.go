@@ -16,16 +16,14 @@ import (
 	"taskgate/shim"
 )
 
-// legacyVersions are the versions that clients can have here, newest first (design.md 0.1).
-// 2024-11-05 has another transport over HTTP.
-var legacyVersions = []string{mcp.Version20251125, mcp.Version20250618, mcp.Version20250326}
+// legacyVersions are the versions that clients can have here, newest first (design.md 0.1). 2024-11-05 knows
+// another transport over HTTP, but the TypeScript SDK 1.10 wishes it over Streamable HTTP, and takes no other
+// version (mcp-remote #66).
+var legacyVersions = []string{mcp.Version20251125, mcp.Version20250618, mcp.Version20250326, mcp.Version20241105}
 
 // negotiateVersion returns the version that a client wishes if it can have that, and the newest of
-// legacyVersions otherwise (X7). Over stdio 2024-11-05 can be had too.
-func negotiateVersion(wish string, stdio bool) string {
-	if stdio && wish == mcp.Version20241105 {
-		return wish
-	}
+// legacyVersions otherwise (X7).
+func negotiateVersion(wish string) string {
 	for _, v := range legacyVersions {
 		if v == wish {
 			return v
@@ -39,7 +37,7 @@ func negotiateVersion(wish string, stdio bool) string {
 func (h *Handler) initializeSession(w http.ResponseWriter, r *http.Request, p shim.Principal, msg jsonrpc.Message) {
 	var st sessionState
 	var err error
-	budget.From(r.Context()).InTurn(len(msg.Raw), func() { st, err = h.readIntroduction(p, msg.Params, wire.IsStdio(r.Context())) })
+	budget.From(r.Context()).InTurn(len(msg.Raw), func() { st, err = h.readIntroduction(p, msg.Params) })
 	if err != nil {
 		h.refuseRequest(w, msg.ID, err)
 		return
@@ -90,12 +88,12 @@ func (h *Handler) initializeSession(w http.ResponseWriter, r *http.Request, p sh
 
 // readIntroduction reads what a client says of itself. Only the version must be there: missing
 // capabilities or clientInfo count as empty.
-func (h *Handler) readIntroduction(p shim.Principal, params json.RawMessage, stdio bool) (sessionState, error) {
+func (h *Handler) readIntroduction(p shim.Principal, params json.RawMessage) (sessionState, error) {
 	wish, ok := jsonrpc.GetString(params, "protocolVersion")
 	if !ok {
 		return sessionState{}, wire.InvalidParams("params.protocolVersion must be a string")
 	}
-	st := sessionState{Upstream: h.Name, Owner: p.Owner(), Version: negotiateVersion(wish, stdio), Legacy: true, Since: time.Now().Unix(), Maker: h.Sessions.name}
+	st := sessionState{Upstream: h.Name, Owner: p.Owner(), Version: negotiateVersion(wish), Legacy: true, Since: time.Now().Unix(), Maker: h.Sessions.name}
 	for name, field := range map[string]*json.RawMessage{"capabilities": &st.Capabilities, "clientInfo": &st.ClientInfo} {
 		value, ok := jsonrpc.Get(params, name)
 		if ok && !jsonrpc.IsObject(value) {

@@ -9,7 +9,7 @@ import (
 )
 
 // SupportedVersions are the versions of server/discover and of -32022 (design.md 0.1): those that a
-// client may speak here, in either era. 2024-11-05 is spoken to upstreams only.
+// client may speak here, in either era, except 2024-11-05: a client that asks for versions has a newer one.
 var SupportedVersions = func() []string {
 	var names []string
 	for _, v := range mcp.Versions {
