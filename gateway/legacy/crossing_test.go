@@ -334,7 +334,7 @@ func TestRefusalOnAStream(t *testing.T) {
 	}
 }
 
-// TestTokensStayThere: a server that redirects, to its own origin or to another one, gets no token there.
+// TestTokensStayThere: a server to which another one redirects gets no token.
 func TestTokensStayThere(t *testing.T) {
 	seen := make(chan string, 16)
 	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen <- r.Header.Get("Authorization") }))

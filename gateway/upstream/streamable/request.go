@@ -88,14 +88,43 @@ func (t *Transport) NewRequest(ctx context.Context, method string, m *transport.
 
 func setHeader(h http.Header, canonical, value string) { h[canonical] = []string{value} }
 
-// Perform performs a request. It follows no redirect: a 307 would carry the body and the credentials to
-// another place, and run a tool there.
+// Perform performs a request. It follows no redirect to another place: a 307 would carry the body and the
+// credentials there, and run a tool.
 func (t *Transport) Perform(req *http.Request) (*http.Response, error) {
 	resp, err := t.Base.RoundTrip(req)
+	if next := toggleSlash(req, resp); next != nil {
+		req = next
+		resp, err = t.Base.RoundTrip(req)
+	}
 	forward.Answered(req, resp)
 	if next := forward.Renewed(req, resp); next != nil {
 		resp, err = t.Base.RoundTrip(next)
 		forward.Answered(next, resp)
 	}
 	return resp, err
+}
+
+// toggleSlash returns the request again, for the path with or without a slash at its end, if the server redirects
+// there; nil otherwise. Starlette redirects so, and clients follow (python-sdk #732, fastmcp #1867). The server has
+// begun nothing.
+func toggleSlash(req *http.Request, resp *http.Response) *http.Request {
+	if resp == nil || resp.StatusCode != http.StatusTemporaryRedirect && resp.StatusCode != http.StatusPermanentRedirect {
+		return nil
+	}
+	to, err := resp.Location()
+	if err != nil || to.Host != req.URL.Host && to.Host != req.Host {
+		return nil
+	}
+	if from := req.URL.EscapedPath(); to.EscapedPath() != from+"/" && to.EscapedPath()+"/" != from {
+		return nil
+	}
+	next := req.Clone(req.Context())
+	next.URL.Path, next.URL.RawPath = to.Path, to.RawPath // the host stays as configured
+	if req.GetBody != nil {
+		if next.Body, err = req.GetBody(); err != nil {
+			return nil
+		}
+	}
+	Drain(resp.Body)
+	return next
 }

@@ -1,9 +1,12 @@
 package streamable
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -45,6 +48,57 @@ func TestClosedConnection(t *testing.T) {
 			}
 			if _, err := transporttest.Send(t.Context(), tr, transporttest.Message("", c.body)); (err != nil) != c.fails || posts.Load() != c.posts {
 				t.Errorf("%d posts, %v", posts.Load(), err)
+			}
+		})
+	}
+}
+
+// A redirect to the same path with a slash at its end, or without one, is followed, with all that the request has: Starlette
+// does so (python-sdk #732). To any other place nothing goes.
+func TestRedirects(t *testing.T) {
+	const request = `{"jsonrpc":"2.0","id":1,"method":"tools/call"}`
+	for _, c := range []struct {
+		path, to string
+		status   int
+		follows  bool
+	}{
+		{"/mcp", "http://{host}/mcp/", 307, true},
+		{"/mcp/", "/mcp", 308, true},
+		{"/mcp?a=b", "/mcp/?a=b", 307, true},
+		{"/a%2Fb", "/a%2Fb/", 307, true},
+		{"/mcp", "/mcp/", 302, false}, // clients would go on with a GET
+		{"/mcp", "/mcp", 307, false},
+		{"/mcp", "/other/", 307, false},
+		{"/mcp", "http://elsewhere.invalid/mcp/", 307, false},
+		{"/mcp", "", 307, false},
+	} {
+		t.Run(c.path+" to "+c.to, func(t *testing.T) {
+			var asked []string
+			web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				asked = append(asked, r.Method+" "+r.RequestURI+" "+r.Header.Get("X-Key")+" "+string(body))
+				if len(asked) == 1 {
+					w.Header().Set("Location", strings.ReplaceAll(c.to, "{host}", r.Host))
+					w.WriteHeader(c.status)
+					return
+				}
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+			}))
+			defer web.Close()
+			u, err := url.Parse(web.URL + c.path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tr := New(Config{URL: u, MaxResult: 1 << 20, Header: http.Header{"X-Key": {"k"}}})
+			defer tr.Close(t.Context())
+			_, err = transporttest.Send(t.Context(), tr, transporttest.Message("", request))
+			want := []string{"POST " + c.path + " k " + request}
+			if c.follows {
+				want = append(want, "POST "+strings.TrimPrefix(c.to, "http://{host}")+" k "+request)
+			}
+			if (err == nil) != c.follows || !slices.Equal(asked, want) {
+				t.Errorf("asked %q, %v; want %q", asked, err, want)
 			}
 		})
 	}
