@@ -65,6 +65,7 @@ func (t *Transport) NewRequest(ctx context.Context, method string, m *transport.
 	if method == http.MethodGet {
 		setHeader(req.Header, "Accept", mcp.TypeSSE)
 	}
+	setHeader(req.Header, "Accept-Encoding", "identity") // without it a proxy may compress: openai/codex #37228
 	if body != nil {
 		setHeader(req.Header, "Content-Type", mcp.TypeJSON)
 	}

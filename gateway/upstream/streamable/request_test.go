@@ -103,3 +103,33 @@ func TestRedirects(t *testing.T) {
 		})
 	}
 }
+
+// A server is asked not to compress: who does not say so takes any coding (RFC 9110 12.5.3), and proxies make use of
+// that (openai/codex #37228).
+func TestNothingIsCompressed(t *testing.T) {
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.Header.Get("Accept-Encoding") != "identity" {
+			w.Header().Set("Content-Encoding", "br")
+		}
+		_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	}))
+	defer web.Close()
+	u, err := url.Parse(web.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := New(Config{URL: u, MaxResult: 1 << 20})
+	defer tr.Close(t.Context())
+	m := transporttest.Message("", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+	for _, method := range []string{http.MethodPost, http.MethodGet, http.MethodDelete} {
+		resp, err := tr.performMessage(t.Context(), method, m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if coding := resp.Header.Get("Content-Encoding"); coding != "" {
+			t.Errorf("the answer to %s is compressed: %s", method, coding)
+		}
+	}
+}
