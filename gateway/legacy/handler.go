@@ -37,7 +37,16 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 		h.initializeSession(w, r, p, msg)
 		return
 	}
-	s, err := h.openSession(r, p, msg.Kind == jsonrpc.Request)
+	nameless := len(r.Header.Values(mcp.HeaderSession)) == 0 && !wire.IsStdio(r.Context())
+	if nameless && msg.Kind == jsonrpc.Notification {
+		w.WriteHeader(http.StatusAccepted) // nothing keeps it: see passingSession
+		return
+	}
+	open := h.openSession
+	if nameless && msg.Kind == jsonrpc.Request {
+		open = h.passingSession
+	}
+	s, err := open(r, p, msg.Kind == jsonrpc.Request)
 	if err != nil {
 		if msg.Kind != jsonrpc.Request {
 			msg.ID = jsonrpc.ID{} // a response's id was made by the gateway
@@ -46,6 +55,9 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 		return
 	}
 	defer s.endUse()
+	if s.passing {
+		defer h.endPassing(s)
+	}
 	switch msg.Kind {
 	case jsonrpc.Request:
 		h.serveRequest(w, r, s, p, msg)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"taskgate/gateway/upstream"
 	"taskgate/gateway/upstream/forward"
@@ -47,6 +48,39 @@ func (h *Handler) openSession(r *http.Request, p shim.Principal, asks bool) (*se
 		return nil, err
 	}
 	return s, nil
+}
+
+// passingSession makes a session for one request of a client that names none. Servers that keep no sessions take
+// such a request, and clients rely on that: they send no initialize, or forget the session, as the AWS DevOps Agent
+// does (axiomhq/mcp #76; mcp-context-forge #5484). The session declares nothing, its id stays here, and it ends with
+// the request.
+func (h *Handler) passingSession(r *http.Request, p shim.Principal, _ bool) (*session, error) {
+	ctx := r.Context()
+	st := sessionState{Upstream: h.Name, Owner: p.Owner(), Opaque: forward.Of(ctx).Opaque, Version: mcp.Version20250326, Since: time.Now().Unix(), Maker: h.Sessions.name}
+	if version := wire.TrimOWS(r.Header.Get(mcp.HeaderProtocolVersion)); version != "" { // X7
+		st.Version = negotiateVersion(version)
+	}
+	if err := checkSessionVersion(r.Header, st.Version); err != nil {
+		return nil, err
+	}
+	server, err := h.Upstream.Describe(ctx, shim.Session{Principal: st.Owner, Mark: forward.Mark(ctx), Token: forward.Of(ctx).Token, Legacy: true})
+	if err != nil {
+		return nil, err
+	}
+	st.Legacy = server.Era != mcp.Modern
+	s, err := h.Sessions.createSession(ctx, st)
+	if err != nil {
+		return nil, sessionFailure(err)
+	}
+	s.passing = true
+	return s, nil
+}
+
+// endPassing ends a passing session, and what still runs in it.
+func (h *Handler) endPassing(s *session) {
+	ctx, cancel := h.Sessions.withPatience(context.Background())
+	defer cancel()
+	_ = h.Sessions.endSession(ctx, s.id, s.currentState()) // idle time ends it otherwise
 }
 
 // serverAdmits reports whether the server may let a caller into the session other than its known owner: the

@@ -17,8 +17,9 @@ import (
 
 // session is the live part of a client session on this replica.
 type session struct {
-	id    string
-	table *Table
+	id      string
+	table   *Table
+	passing bool // it is of one request only; set before anybody else knows it
 
 	// ctx ends with the session, with the cause shim.ErrCancelled, or once the live part is forgotten.
 	ctx    context.Context
@@ -227,9 +228,13 @@ func (s *session) abortKey(key string, at time.Time, token, reason string) bool 
 func (s *session) upstreamSession(ctx context.Context) shim.Session {
 	st := s.currentState()
 	caps := translate.ClientCapabilities(st.Capabilities, translate.ClientView{Asked: true, RootsChange: true})
-	return shim.Session{
+	of := shim.Session{
 		Key: s.id, Principal: st.Owner, Mark: forward.Mark(ctx), Token: forward.Of(ctx).Token, Shared: true, Legacy: st.Legacy, ClientInfo: st.ClientInfo, Capabilities: caps,
 	}
+	if s.passing {
+		of.Key, of.Shared = "", false // as a call of a modern client that nobody knows
+	}
+	return of
 }
 
 // principalOf returns the principal for requests of this session. A caller without a name sees the tasks of the
