@@ -1,10 +1,13 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"slices"
 	"sync"
 
+	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -19,7 +22,7 @@ type sessionCalls struct {
 
 	mu      sync.Mutex
 	calls   []*exchange          // in flight and open to questions, the oldest first
-	told    map[string]*exchange // in flight, by their progress token
+	told    map[string]*exchange // in flight, by their id, which is also their progress token
 	claimed recent               // ids of the server's requests that were taken care of
 }
 
@@ -32,6 +35,8 @@ type asideStream interface {
 	// awaitStream waits a moment for opened: a question may be lost if the server asks it before the stream
 	// is open.
 	awaitStream(ctx context.Context, opened <-chan struct{})
+	// isOpen reports whether this replica has the stream open.
+	isOpen() bool
 }
 
 // claimRequest reports whether this request of the server is new to the session, and notes its id: a resumed
@@ -59,18 +64,42 @@ func (c *sessionCalls) forgetClaims() {
 	c.claimed = recent{}
 }
 
-// followProgress and unfollowProgress keep the calls that wait for progress.
-func (c *sessionCalls) followProgress(token string, x *exchange) {
+// followStream and unfollowStream keep the requests that hear messages for them on the GET stream.
+func (c *sessionCalls) followStream(id string, x *exchange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.told[token] = x
+	c.told[id] = x
 }
 
-func (c *sessionCalls) unfollowProgress(token string, x *exchange) {
+func (c *sessionCalls) unfollowStream(id string, x *exchange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.told[token] == x {
-		delete(c.told, token)
+	if c.told[id] == x {
+		delete(c.told, id)
+	}
+}
+
+// passAnswer hands an answer that has come on the GET stream to its request. It belongs on the stream of the
+// request (X4), but clients go by the id alone. Servers of the Ruby SDK before 0.11 take a request with 202 while
+// the GET stream is open, and answer there (ruby-sdk #294).
+func (c *sessionCalls) passAnswer(m jsonrpc.Message) {
+	c.mu.Lock()
+	x := c.told[m.ID.String()]
+	c.mu.Unlock()
+	if x == nil || !m.ID.Equal(jsonrpc.TextID(x.id)) {
+		return
+	}
+	if m, err := jsonrpc.ParseLenient(bytes.Clone(m.Raw)); err == nil { // the stream uses its buffer again
+		x.hearAside(&transport.Event{Message: m})
+	}
+}
+
+// loseAnswers tells the requests in flight that the GET stream has ended: an answer on it is lost.
+func (c *sessionCalls) loseAnswers() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, x := range c.told {
+		x.hearAside(&transport.Event{Err: io.ErrUnexpectedEOF})
 	}
 }
 
@@ -81,7 +110,7 @@ func (c *sessionCalls) passProgress(params []byte) bool {
 	c.mu.Lock()
 	x := c.told[tokenOf(params)]
 	c.mu.Unlock()
-	if x == nil {
+	if x == nil || !x.progress {
 		return false
 	}
 	x.rec.tellSink(func() {

@@ -65,10 +65,11 @@ type exchange struct {
 	idle    idle
 	head    transport.Head // of the latest stream
 	begun   time.Time
-	told    bool            // the server has said something beside the answer
-	answer  jsonrpc.Message // once it is there
-	asking  questions       // what the server asks of the caller
-	task    *serverTask     // the task that the server makes of the call; nil if it answers at once
+	told    bool                  // the server has said something beside the answer
+	answer  jsonrpc.Message       // once it is there
+	beside  chan *transport.Event // the answer, or its loss, on the GET stream; nil outside of sessions
+	asking  questions             // what the server asks of the caller
+	task    *serverTask           // the task that the server makes of the call; nil if it answers at once
 	span    trace.Span
 	trace   propagation.MapCarrier // the context to pass on, by its W3C names
 }
@@ -132,8 +133,10 @@ func (x *exchange) beginExchange(ctx context.Context) func() {
 	if !x.listens {
 		x.idle.startWatch(cmp.Or(x.patience, x.w.cfg.IdleTimeout), func() { x.end(errIdle) })
 	}
-	if x.calls != nil && x.progress { // the server already has a resumed call, and may send its progress on the GET stream from now on
-		x.calls.followProgress(x.rec.state.ID, x)
+	// The server already has a resumed call: from now on the GET stream may bring messages for it.
+	if x.calls != nil && !x.listens {
+		x.beside = make(chan *transport.Event, 1)
+		x.calls.followStream(x.rec.state.ID, x)
 	}
 	x.left.Add(1)
 	early := false // the cancellation came before the request went out
@@ -149,8 +152,8 @@ func (x *exchange) beginExchange(ctx context.Context) func() {
 		if !stop() {
 			x.left.Wait()
 		}
-		if x.calls != nil && x.progress {
-			x.calls.unfollowProgress(x.rec.state.ID, x)
+		if x.calls != nil && !x.listens {
+			x.calls.unfollowStream(x.rec.state.ID, x)
 			x.rec.tellSink(func() { x.rec.over = true })
 		}
 		if early { // the request may have gone out all the same
@@ -196,6 +199,9 @@ func (x *exchange) postRequest(ctx context.Context, method string, body []byte) 
 			return nil, err
 		}
 		in, err := x.noteHead(x.w.via.Request(ctx, x.newMessage(method, body)))
+		if err != nil && x.isAnsweredAside(err) {
+			in, err = &aside{x}, nil
+		}
 		if err == nil {
 			forward.Taken(ctx, method)
 			return in, nil
@@ -445,3 +451,43 @@ func (x *exchange) finishAnswer(ctx context.Context, in transport.Stream) error 
 	}
 	return x.task.followAnswer(ctx, err)
 }
+
+// aside is the stream of an answer that comes on the GET stream of the session: see sessionCalls.passAnswer.
+type aside struct{ x *exchange }
+
+// isAnsweredAside reports whether the server has taken a request with 202, to answer it on the GET stream.
+func (x *exchange) isAnsweredAside(err error) bool {
+	se, ok := err.(*transport.StatusError)
+	return ok && se.Status == http.StatusAccepted && x.calls != nil && (len(x.beside) > 0 || x.calls.stream.isOpen())
+}
+
+// hearAside keeps the answer on the GET stream, or its loss, whichever comes first.
+func (x *exchange) hearAside(e *transport.Event) {
+	select {
+	case x.beside <- e:
+	default:
+	}
+}
+
+// Next implements transport.Stream.
+func (a *aside) Next() *transport.Event {
+	select {
+	case e := <-a.x.beside:
+		a.x.idle.noteHeard()
+		if e.Err == nil {
+			e.Err = a.x.TakeRoom(int64(len(e.Message.Raw)))
+		}
+		return e
+	case <-a.x.life.Done():
+		return &transport.Event{Err: context.Cause(a.x.life)}
+	}
+}
+
+// Head implements transport.Stream.
+func (a *aside) Head() transport.Head { return a.x.head }
+
+// Close implements transport.Stream: the GET stream stays open.
+func (a *aside) Close() {}
+
+// Finish implements transport.Stream.
+func (a *aside) Finish() {}

@@ -336,6 +336,7 @@ func (h *getHold) attemptOpen(ctx context.Context, l *link) error {
 		return err
 	}
 	defer in.Close()
+	defer h.s.calls.loseAnswers()
 	if inTime {
 		support.late.Store(false)
 	}
@@ -360,7 +361,14 @@ func (h *getHold) attemptOpen(ctx context.Context, l *link) error {
 	}
 }
 
-// handleEvent handles one event. A response here is ignored: its request has given up waiting.
+// isOpen reports whether the stream is open.
+func (st *getStream) isOpen() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.cur != nil && !st.cur.ended && !st.cur.rests && st.cur.open
+}
+
+// handleEvent handles one event.
 func (h *getHold) handleEvent(ctx context.Context, x *exchange, it *transport.Event) error {
 	if it.HasID {
 		h.last = it.ID
@@ -376,6 +384,8 @@ func (h *getHold) handleEvent(ctx context.Context, x *exchange, it *transport.Ev
 		h.s.takeNotification(shim.Notification{Method: m.Method, Params: m.Params})
 	case jsonrpc.Request:
 		return h.handleRequest(ctx, x, m)
+	case jsonrpc.Result, jsonrpc.ErrorResponse:
+		h.s.calls.passAnswer(m)
 	}
 	return nil
 }

@@ -354,6 +354,45 @@ func TestProgressOnTheGETStream(t *testing.T) {
 	})
 }
 
+// The answer to a request may come on the GET stream of its session, before the request is taken with 202 and after
+// that: servers of the Ruby SDK before 0.11 do so (ruby-sdk #294). If that stream ends first, the answer is lost.
+func TestAnswerOnTheGETStream(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		listen bool
+		aside  func(s *fake.Server, answer string)
+		kind   string
+	}{
+		{"before", true, func(s *fake.Server, answer string) { s.OnGET(answer) }, ""},
+		{"after", true, func(s *fake.Server, answer string) { time.AfterFunc(time.Second, func() { s.OnGET(answer) }) }, ""},
+		{"to another", true, func(s *fake.Server, answer string) {
+			s.OnGET(`{"jsonrpc":"2.0","id":12345,"result":{}}`)
+			time.AfterFunc(time.Second, func() { s.OnGET(answer) })
+		}, ""},
+		{"cut", true, func(s *fake.Server, _ string) { time.AfterFunc(time.Second, s.CutListeners) }, shim.KindClosed},
+		{"no stream", false, func(*fake.Server, string) {}, shim.KindProtocol},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+				s.Tool("t", func(x *fake.Exchange) {
+					x.Run()
+					c.aside(s, x.Fill(result))
+					fake.Status(http.StatusAccepted, "", "")(x)
+				})
+				if c.listen {
+					e := hear(t, h, "a", everything)
+					defer e.end(t)
+				}
+				r, err := h.Call(t.Context(), in("a", ``), nil)
+				checkKind(t, r, err, c.kind, 0)
+				if n := s.Runs("k"); n != 1 {
+					t.Errorf("the tool ran %d times", n)
+				}
+			})
+		})
+	}
+}
+
 // Progress of a call that was sent before may come on the GET stream just when the call goes on here.
 func TestProgressAsACallGoesOn(t *testing.T) {
 	s := sharedSession(t, newSharedMaps("a")[0])

@@ -205,14 +205,14 @@ func (s *Server) resume(x *Exchange, last string) {
 
 // Notify sends a notification on the GET streams of all sessions.
 func (s *Server) Notify(method, params string) {
-	s.onGET(fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":%s}`, method, params))
+	s.OnGET(fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":%s}`, method, params))
 }
 
 // Request sends a request on the GET streams of all sessions and returns the
 // first answer.
 func (s *Server) Request(id, method, params string) json.RawMessage {
 	ch := s.expect(id)
-	s.onGET(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":%s}`, id, method, params))
+	s.OnGET(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":%s}`, id, method, params))
 	select {
 	case b := <-ch:
 		return b
@@ -245,7 +245,8 @@ func (s *Server) CutListeners() {
 	}
 }
 
-func (s *Server) onGET(data string) {
+// OnGET says something on the GET streams of all sessions.
+func (s *Server) OnGET(data string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ses := range s.sessions {
