@@ -95,11 +95,11 @@ func withPaths(paths ...string) *config.Config {
 	return c
 }
 
-// TestPathsLiveTogether: each upstream is at its own path, one at / included. Of two paths that the check of the
-// configuration lets through each is served.
+// TestPathsLiveTogether: each upstream is at its own path, one at / included, and also there with a slash at its
+// end. Of two paths that the check of the configuration lets through each is served.
 func TestPathsLiveTogether(t *testing.T) {
 	h, _ := startLogged(t, withPaths("/", "/a", "/a/b", "/a/mcp", "/A"))
-	for path, want := range map[string]int{"/": 200, "/a": 200, "/a/b": 200, "/a/mcp": 200, "/A": 200, "/x": 404, "/a/": 404, "/a/b/c": 404} {
+	for path, want := range map[string]int{"/": 200, "/a": 200, "/a/b": 200, "/a/mcp": 200, "/A": 200, "/x": 404, "/a/": 200, "/a/b/": 200, "/a/b/c": 404, "/a/x/": 404} {
 		if got := discoverAt(h, "127.0.0.1", path); got != want {
 			t.Errorf("%s: %d, want %d", path, got, want)
 		}

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
@@ -125,17 +126,24 @@ func (t *table) add(e *endpoint.Endpoint) {
 func (t *table) mux() *http.ServeMux {
 	mux := http.NewServeMux()
 	for _, u := range t.routes {
-		path := u.endpoint.Config.Path
-		if path == "/" {
-			path = "/{$}" // without the paths below it, where other upstreams are
+		// The path is served with a slash at its end, too: mcpo adds one to each URL (mcpo #209). Servers with
+		// Express take that, and those with Starlette redirect. Another upstream cannot have that path.
+		path := strings.TrimSuffix(u.endpoint.Config.Path, "/")
+		u.register(mux, path+"/{$}")
+		if path != "" {
+			u.register(mux, path)
 		}
-		mux.HandleFunc("POST "+path, u.authenticate(u.servePOST))
-		if u.offers(mcp.Legacy, jsonrpc.Message{}) != nil {
-			continue
-		}
-		mux.HandleFunc("HEAD "+path, notAllowed) // or it would be taken for a GET
-		mux.HandleFunc("GET "+path, u.authenticate(plain(u.legacy.ServeGET)))
-		mux.HandleFunc("DELETE "+path, u.authenticate(plain(u.legacy.ServeDELETE)))
 	}
 	return mux
+}
+
+// register serves the upstream at a path.
+func (u *route) register(mux *http.ServeMux, path string) {
+	mux.HandleFunc("POST "+path, u.authenticate(u.servePOST))
+	if u.offers(mcp.Legacy, jsonrpc.Message{}) != nil {
+		return
+	}
+	mux.HandleFunc("HEAD "+path, notAllowed) // or it would be taken for a GET
+	mux.HandleFunc("GET "+path, u.authenticate(plain(u.legacy.ServeGET)))
+	mux.HandleFunc("DELETE "+path, u.authenticate(plain(u.legacy.ServeDELETE)))
 }
