@@ -12,6 +12,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 )
 
 // Options says what a Conn serves.
@@ -33,6 +34,9 @@ const (
 	// lastAnswers is how long requests in flight are waited for after the client has closed its output.
 	// Clients wait for 2 s and more before they send SIGTERM.
 	lastAnswers = time.Second
+	// firstAnswer is how long the first answer is waited for before that: a script writes all messages and
+	// closes its output (echo … | npx server), and the server may have to start.
+	firstAnswer = time.Minute
 	// queue is how many lines are read ahead of the one that is being taken.
 	queue = 4
 	// maxNotes bounds the notifications and answers to questions that are passed on at a time.
@@ -75,13 +79,16 @@ func New(out io.Writer, o Options) *Conn {
 }
 
 // Serve takes what the client writes to in, until in or ctx ends, or until writing fails, which is the error.
-// If in has ended, requests in flight are waited for, for a second at most. A read lasts until in ends, or
-// this process does.
+// If in has ended, the first answer is waited for, for a minute at most, and then the other requests in flight,
+// for a second at most. A read lasts until in ends, or this process does.
 func (c *Conn) Serve(ctx context.Context, in io.Reader) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	lines := make(chan line, queue)
-	go read(ctx, newLineReader(in, c.o.MaxMessage), lines, stop)
+	go read(ctx, newLineReader(in, c.o.MaxMessage), lines, func() {
+		_ = work.PauseFor(ctx, c.out.begun, firstAnswer)
+		time.AfterFunc(lastAnswers, stop)
+	})
 	for {
 		select {
 		case l, more := <-lines:
@@ -103,19 +110,20 @@ type line struct {
 	large *tooLargeError
 }
 
-// read reads lines until in or ctx ends. It calls stop some time after the last line.
-func read(ctx context.Context, r *lineReader, lines chan<- line, stop func()) {
-	defer close(lines)
+// read reads lines until in or ctx ends. It calls end after the last line.
+func read(ctx context.Context, r *lineReader, lines chan<- line, end func()) {
 	for {
 		text, err := r.next()
 		large, _ := err.(*tooLargeError)
 		if err != nil && large == nil {
-			time.AfterFunc(lastAnswers, stop)
+			close(lines)
+			end()
 			return
 		}
 		select {
 		case lines <- line{text, large}:
 		case <-ctx.Done():
+			close(lines)
 			return
 		}
 	}
