@@ -208,9 +208,9 @@ func (s *server) sendRequest(ctx context.Context, st *stream, m *transport.Messa
 		st.Close()
 		return err
 	}
-	var why error // is about to be known
-	for why == nil {
-		why = st.Next().Err
+	why := st.awaitEnd() // it is about to come
+	if why == io.EOF {
+		return nil // the server has answered before it had read all
 	}
 	st.Close()
 	if ue, ok := errors.AsType[*shim.UpstreamError](why); ok {

@@ -171,6 +171,23 @@ func (st *stream) takeMessage() (*jsonrpc.Message, error) {
 	return &e.message, nil
 }
 
+// awaitEnd waits until the stream ends, or the request's context, and returns the reason. It reads nothing.
+func (st *stream) awaitEnd() error {
+	for {
+		st.mu.Lock()
+		err := st.err
+		st.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		select {
+		case <-st.wake:
+		case <-st.ctx.Done():
+			return context.Cause(st.ctx)
+		}
+	}
+}
+
 // Finish is Close: the answer is the last message.
 func (st *stream) Finish() { st.Close() }
 

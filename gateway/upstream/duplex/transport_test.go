@@ -427,3 +427,28 @@ func TestNobodyHearsAnothers(t *testing.T) {
 		})
 	}
 }
+
+// A server may refuse a line that it has not read to its end, and end: its answer counts, and the request is not unsent.
+func TestAnsweredBeforeTheEndOfTheLine(t *testing.T) {
+	const refusal = `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"the line is too long"}}`
+	synctest.Test(t, func(t *testing.T) {
+		var p *pipe
+		tr := opens(t, Config{Open: func(context.Context, *transport.Message, *sync.WaitGroup, <-chan struct{}) (Link, error) {
+			p = newPipe(answers)
+			return p, nil
+		}}, nil)
+		session := begin(t, tr)
+		p.send = func() error {
+			p.say(refusal)
+			synctest.Wait()
+			return ErrOver
+		}
+		in, err := post(t, tr, session, `{"jsonrpc":"2.0","id":"c","method":"work"}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := text(t, in); got != refusal+"\n" {
+			t.Errorf("got %s", got)
+		}
+	})
+}
