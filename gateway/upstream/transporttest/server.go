@@ -168,7 +168,7 @@ func (s *Server) serveOlder(rw http.ResponseWriter, r *http.Request) {
 	default:
 		body := w.read(r)
 		rw.WriteHeader(http.StatusAccepted)
-		go w.take(body)
+		w.takeSoon(body)
 	}
 }
 
@@ -219,7 +219,7 @@ func ServeStdio(in io.Reader, out io.Writer, die func()) {
 		if bytes.Contains(line, []byte(`"test/deaf"`)) {
 			s.take(line)
 		} else {
-			go s.take(line)
+			s.takeSoon(line)
 		}
 	}
 }
