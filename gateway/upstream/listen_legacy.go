@@ -42,7 +42,14 @@ func (s *session) listenOpen(ctx context.Context, f shim.Filter, ready func(shim
 				on(n)
 			}
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			cause := context.Cause(ctx)
+			if errors.Is(cause, ErrMoved) { // nobody says again what waits; of what comes next the others are told
+				s.listeners.removeListener(lis)
+				for _, n := range lis.takeQueued() {
+					on(n)
+				}
+			}
+			return cause
 		}
 	}
 }

@@ -405,3 +405,32 @@ func TestListenShortStreams(t *testing.T) {
 		})
 	}
 }
+
+// What a listener has heard, and not passed on yet, as its client moves to another replica reaches the client: nobody
+// says it again.
+func TestHeardBeforeTheClientMoves(t *testing.T) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
+		ctx, move := context.WithCancelCause(t.Context())
+		var heard []string
+		slow, done := make(chan struct{}), make(chan error, 1)
+		go func() {
+			done <- a.Listen(ctx, together().Session, everything, func(shim.Filter) {}, func(n shim.Notification) {
+				heard = append(heard, n.Method)
+				<-slow
+			})
+		}()
+		synctest.Wait()
+		for _, list := range []string{"tools", "prompts", "resources"} {
+			s.Notify("notifications/"+list+"/list_changed", "{}")
+			synctest.Wait()
+		}
+		move(ErrMoved)
+		close(slow)
+		if err := <-done; err != ErrMoved {
+			t.Error(err)
+		}
+		if len(heard) != 3 {
+			t.Errorf("heard %v", heard)
+		}
+	})
+}
