@@ -42,6 +42,7 @@ type listener struct {
 	agreed  shim.Filter             // what the upstream agreed to
 	failed  error                   // why agreed is empty; nil once the upstream has agreed
 	stop    context.CancelCauseFunc // ends the current one; nil if there is none
+	ended   chan struct{}           // closed when the latest one has ended
 	unwatch context.CancelFunc      // ends watch, which lasts as long as there is one
 	hearing int                     // the number of the one whose messages count
 	started int
@@ -89,9 +90,11 @@ func (l *listener) startListening(ctx context.Context, up upstream.Client) (shim
 	l.started++
 	no := l.started
 	l.uris, l.agreed, l.failed, l.stop = uris, shim.Filter{}, errListenLate, stop
-	ready := make(chan struct{})
+	ready, ended := make(chan struct{}), make(chan struct{})
+	l.ended = ended
 	once := sync.OnceFunc(func() { close(ready) })
 	l.s.table.work.Go(func() { // only before haltListening: after that the table waits for the end
+		defer close(ended)
 		defer once()
 		l.listenUntilEnd(run, up, uris, no, once)
 	})
@@ -195,11 +198,13 @@ func (l *listener) endLeft(ctx context.Context, began time.Time) (left time.Dura
 	return left
 }
 
-// endListening ends the listening until there is a reason to begin again. The cause may be upstream.ErrMoved.
-func (l *listener) endListening(cause error) {
+// endListening ends the listening until there is a reason to begin again. The cause may be upstream.ErrMoved. The
+// channel is closed once it has ended: then the log has what it has heard.
+func (l *listener) endListening(cause error) (ended <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.quitListening(cause)
+	return l.ended
 }
 
 // haltListening ends the listening for good: this replica stops.
@@ -255,8 +260,8 @@ func (l *listener) watchSession(ctx context.Context, up upstream.Client) {
 				}
 			}
 		case l.s.isHeardElsewhere(ctx, st.Subscriptions) && !l.s.isAttached(): // it may have come here meanwhile
-			l.endListening(upstream.ErrMoved)
-			l.s.table.reapSession(l.s)
+			<-l.endListening(upstream.ErrMoved)
+			l.s.table.reapSession(l.s) // which ends the posts under way
 			return
 		}
 	}
