@@ -65,8 +65,10 @@ func (h *HTTP) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready 
 	defer ses.releaseSession()
 	if h.wire.cfg.Transport == nil { // over a Transport only a request starts the server
 		if _, err := ses.connectLink(ctx); err != nil {
-			h.memory.doubtHandshake(v, err) // the next Listen asks the server for its era first
-			return publicError(handshakeError(err))
+			if h.memory.doubtHandshake(v, err) { // the next Listen asks the server for its era first
+				err = handshakeError(err)
+			}
+			return publicError(err)
 		}
 	}
 	return ses.listenOpen(ctx, f, ready, on)

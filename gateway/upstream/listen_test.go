@@ -434,3 +434,17 @@ func TestHeardBeforeTheClientMoves(t *testing.T) {
 		}
 	})
 }
+
+// Who begins to listen as the gateway stops hears that it does.
+func TestListenAsTheGatewayStops(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		hear(t, h, "a", everything).end(t)
+		if err := h.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		err := h.Listen(t.Context(), shim.Session{Key: "b"}, everything, func(shim.Filter) {}, func(shim.Notification) {})
+		if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != shim.KindUnreachable {
+			t.Errorf("Listen: %v", err)
+		}
+	})
+}
