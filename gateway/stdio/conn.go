@@ -34,7 +34,7 @@ const (
 	// lastAnswers is how long requests in flight are waited for after the client has closed its output.
 	// Clients wait for 2 s and more before they send SIGTERM.
 	lastAnswers = time.Second
-	// firstAnswer is how long the first answer is waited for before that: a script writes all messages and
+	// firstAnswer is how long a legacy client's first answer is waited for before that: a script writes all messages and
 	// closes its output (echo … | npx server), and the server may have to start.
 	firstAnswer = time.Minute
 	// queue is how many lines are read ahead of the one that is being taken.
@@ -79,8 +79,8 @@ func New(out io.Writer, o Options) *Conn {
 }
 
 // Serve takes what the client writes to in, until in or ctx ends, or until writing fails, which is the error.
-// If in has ended, the first answer is waited for, for a minute at most, and then the other requests in flight,
-// for a second at most. A read lasts until in ends, or this process does.
+// If in has ended, requests in flight are waited for, for a second at most. A legacy client that has heard
+// nothing yet gets a minute for the first answer. A read lasts until in ends, or this process does.
 func (c *Conn) Serve(ctx context.Context, in io.Reader) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
