@@ -37,7 +37,7 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 		h.initializeSession(w, r, p, msg)
 		return
 	}
-	nameless := len(r.Header.Values(mcp.HeaderSession)) == 0 && !wire.IsStdio(r.Context())
+	nameless := len(r.Header.Values(mcp.HeaderSession)) == 0
 	if nameless && msg.Kind == jsonrpc.Notification {
 		w.WriteHeader(http.StatusAccepted) // nothing keeps it: see passingSession
 		return

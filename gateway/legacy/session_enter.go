@@ -19,9 +19,6 @@ import (
 func (h *Handler) openSession(r *http.Request, p shim.Principal, asks bool) (*session, error) {
 	ids := r.Header.Values(mcp.HeaderSession)
 	if len(ids) != 1 || wire.TrimOWS(ids[0]) == "" {
-		if wire.IsStdio(r.Context()) {
-			return nil, wire.Refused(http.StatusBadRequest, "initialize first")
-		}
 		return nil, wire.Refused(http.StatusBadRequest, "one "+mcp.HeaderSession+" is needed: initialize first")
 	}
 	var s *session
