@@ -1,6 +1,7 @@
 package streamable
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,22 @@ import (
 
 	"taskgate/gateway/upstream/transporttest"
 )
+
+// transportTo returns a transport to a server at a path, which ends with the test.
+func transportTo(t *testing.T, path string, server http.HandlerFunc) *Transport {
+	t.Helper()
+	web := httptest.NewServer(server)
+	u, err := url.Parse(web.URL + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := New(Config{URL: u, MaxResult: 1 << 20, Header: http.Header{"X-Key": {"k"}}})
+	t.Cleanup(func() {
+		_ = tr.Close(context.Background())
+		web.Close()
+	})
+	return tr
+}
 
 // Where the server closes a connection just when it is used again, a notification goes out on another one, and
 // a request, which may have run, does not.
@@ -27,7 +44,7 @@ func TestClosedConnection(t *testing.T) {
 	}{{"notification", notification, 3, false}, {"response", `{"jsonrpc":"2.0","id":1,"result":{}}`, 3, false}, {"request", request, 2, true}} {
 		t.Run(c.name, func(t *testing.T) {
 			var posts atomic.Int64
-			web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			tr := transportTo(t, "", func(w http.ResponseWriter, r *http.Request) {
 				if _, there := r.Header["Idempotency-Key"]; there {
 					t.Error("the key was written")
 				}
@@ -35,14 +52,7 @@ func TestClosedConnection(t *testing.T) {
 					panic(http.ErrAbortHandler)
 				}
 				w.WriteHeader(http.StatusAccepted)
-			}))
-			defer web.Close()
-			u, err := url.Parse(web.URL)
-			if err != nil {
-				t.Fatal(err)
-			}
-			tr := New(Config{URL: u, MaxResult: 1 << 20})
-			defer tr.Close(t.Context())
+			})
 			if _, err := transporttest.Send(t.Context(), tr, transporttest.Message("", notification)); err != nil {
 				t.Fatal(err)
 			}
@@ -53,8 +63,8 @@ func TestClosedConnection(t *testing.T) {
 	}
 }
 
-// A redirect to the same path with a slash at its end, or without one, is followed, with all that the request has: Starlette
-// does so (python-sdk #732). To any other place nothing goes.
+// A redirect to the same path with or without a slash at its end is followed, with all that the request has: Starlette
+// redirects so (python-sdk #732). Nothing goes to another place.
 func TestRedirects(t *testing.T) {
 	const request = `{"jsonrpc":"2.0","id":1,"method":"tools/call"}`
 	for _, c := range []struct {
@@ -74,7 +84,7 @@ func TestRedirects(t *testing.T) {
 	} {
 		t.Run(c.path+" to "+c.to, func(t *testing.T) {
 			var asked []string
-			web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			tr := transportTo(t, c.path, func(w http.ResponseWriter, r *http.Request) {
 				body, _ := io.ReadAll(r.Body)
 				asked = append(asked, r.Method+" "+r.RequestURI+" "+r.Header.Get("X-Key")+" "+string(body))
 				if len(asked) == 1 {
@@ -84,15 +94,8 @@ func TestRedirects(t *testing.T) {
 				}
 				w.Header().Set("Content-Type", "application/json")
 				_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"result":{}}`)
-			}))
-			defer web.Close()
-			u, err := url.Parse(web.URL + c.path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			tr := New(Config{URL: u, MaxResult: 1 << 20, Header: http.Header{"X-Key": {"k"}}})
-			defer tr.Close(t.Context())
-			_, err = transporttest.Send(t.Context(), tr, transporttest.Message("", request))
+			})
+			_, err := transporttest.Send(t.Context(), tr, transporttest.Message("", request))
 			want := []string{"POST " + c.path + " k " + request}
 			if c.follows {
 				want = append(want, "POST "+strings.TrimPrefix(c.to, "http://{host}")+" k "+request)
@@ -104,23 +107,16 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
-// A server is asked not to compress: who does not say so takes any coding (RFC 9110 12.5.3), and proxies make use of
-// that (openai/codex #37228).
+// A server is asked not to compress: a client that says nothing takes any coding (RFC 9110 12.5.3), and proxies make
+// use of that (openai/codex #37228).
 func TestNothingIsCompressed(t *testing.T) {
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	tr := transportTo(t, "", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if r.Header.Get("Accept-Encoding") != "identity" {
 			w.Header().Set("Content-Encoding", "br")
 		}
 		_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"result":{}}`)
-	}))
-	defer web.Close()
-	u, err := url.Parse(web.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tr := New(Config{URL: u, MaxResult: 1 << 20})
-	defer tr.Close(t.Context())
+	})
 	m := transporttest.Message("", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 	for _, method := range []string{http.MethodPost, http.MethodGet, http.MethodDelete} {
 		resp, err := tr.performMessage(t.Context(), method, m)
@@ -131,5 +127,38 @@ func TestNothingIsCompressed(t *testing.T) {
 		if coding := resp.Header.Get("Content-Encoding"); coding != "" {
 			t.Errorf("the answer to %s is compressed: %s", method, coding)
 		}
+	}
+}
+
+// An answer is read whatever success its status says, and whatever follows its content type.
+func TestAnswersOfAnySuccess(t *testing.T) {
+	const answer = `{"jsonrpc":"2.0","id":1,"result":{}}`
+	for _, c := range []struct {
+		status     int
+		kind, body string
+		fails      bool
+	}{
+		{200, "application/json; charset", answer, false},
+		{201, "application/json", answer, false},
+		{201, "text/event-stream", "data: " + answer + "\n\n", false},
+		{202, "application/json", answer, true},
+		{200, "text/html", answer, true},
+	} {
+		tr := transportTo(t, "", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", c.kind)
+			w.WriteHeader(c.status)
+			_, _ = io.WriteString(w, c.body)
+		})
+		in, err := transporttest.Send(t.Context(), tr, transporttest.Message("", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`))
+		if (err != nil) != c.fails {
+			t.Errorf("%d %s: %v", c.status, c.kind, err)
+		}
+		if err != nil {
+			continue
+		}
+		if got, err := transporttest.Read(in); err != nil || string(got.Raw) != answer {
+			t.Errorf("%d %s: %s, %v", c.status, c.kind, got.Raw, err)
+		}
+		in.Close()
 	}
 }

@@ -1,6 +1,7 @@
 package streamable
 
 import (
+	"cmp"
 	"io"
 	"mime"
 	"net/http"
@@ -72,11 +73,8 @@ func mediaType(h http.Header) string {
 	if v == mcp.TypeJSON || v == mcp.TypeSSE {
 		return v
 	}
-	kind, _, err := mime.ParseMediaType(v)
-	if err != nil {
-		return v
-	}
-	return kind
+	kind, _, _ := mime.ParseMediaType(v) // a parameter that cannot be read leaves the type readable
+	return cmp.Or(kind, v)
 }
 
 // versionOf spells the version of HTTP by the conventions: 1.1, and 2.

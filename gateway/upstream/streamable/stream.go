@@ -39,12 +39,12 @@ func (t *Transport) readAnswer(resp *http.Response, m *transport.Message) (trans
 	}
 	se := &transport.StatusError{Status: resp.StatusCode, Protocol: versionOf(resp)}
 	switch kind := mediaType(resp.Header); {
-	case kind == mcp.TypeSSE && resp.StatusCode == http.StatusOK:
-		return t.newStream(resp, m), nil
-	case kind == mcp.TypeJSON && resp.StatusCode == http.StatusOK:
-		return t.readJSON(resp, m)
 	case resp.StatusCode == http.StatusAccepted || resp.StatusCode == http.StatusNoContent:
 		se.Reason = "it accepted a request without answering it"
+	case kind == mcp.TypeSSE: // any other success will do: NestJS says 201 to a POST
+		return t.newStream(resp, m), nil
+	case kind == mcp.TypeJSON:
+		return t.readJSON(resp, m)
 	case kind == "":
 		se.Reason = "the answer has no content type"
 	default:
