@@ -60,6 +60,10 @@ func (h *Handler) passingSession(r *http.Request, p shim.Principal, _ bool) (*se
 	if err := checkSessionVersion(r.Header, st.Version); err != nil {
 		return nil, err
 	}
+	if err := h.Calls.Enter(st.Owner); err != nil {
+		return nil, wire.TurnAway(err)
+	}
+	defer h.Calls.Leave(st.Owner)
 	server, err := h.Upstream.Describe(ctx, shim.Session{Principal: st.Owner, Mark: forward.Mark(ctx), Token: forward.Of(ctx).Token, Legacy: true})
 	if err != nil {
 		return nil, err
