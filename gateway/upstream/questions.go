@@ -220,8 +220,13 @@ func (q *questions) postAnswers(asked []pending, gone map[string]bool, answers [
 		return q.x.task.giveAnswers(asked, gone, answers, failed)
 	}
 	for i, p := range asked {
-		if gone[string(p.ID)] || !p.OnGET && q.ctx.Err() != nil {
+		switch {
+		case gone[string(p.ID)]:
 			continue
+		case !p.OnGET && isDetached(q.ctx):
+			return context.Cause(q.ctx) // the server still waits, for the next replica
+		case !p.OnGET && q.ctx.Err() != nil:
+			continue // it ended with the call
 		}
 		err := q.deliverAnswer(responseTo(p, answers, i, failed))
 		switch {

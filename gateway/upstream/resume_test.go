@@ -407,25 +407,42 @@ func asking(got *json.RawMessage, after func(send func(string))) fake.Behaviour 
 	}
 }
 
-// A call comes back to a replica that has let go of it with a checkpoint from before
-// the question: the question is heard once more, and not taken for a replay.
+// A call comes back to the replica that had it with a checkpoint from before the question, since Redis has lost
+// the newer one: the question is heard once more, and not taken for a replay.
 func TestQuestionComesBack(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		var got json.RawMessage
-		s.Tool("t", asking(&got, func(func(string)) {}))
-		r := in("a", all)
-		first := &shimtest.Sink{OnAsk: blocked}
-		detach(t, h, r, first, time.Second)
-		second := &shimtest.Sink{OnAsk: answering}
-		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-		defer stop()
-		reply, err := h.Resume(ctx, r, first.Checkpoints()[1], second)
-		checkKind(t, reply, err, "", 0)
-		q1, q2 := first.Asked(), second.Asked()
-		if len(q1) != 1 || len(q2) != 1 || q1[0].Key != q2[0].Key || !strings.Contains(string(got), `"id":"q"`) {
-			t.Errorf("questions %+v and %+v, the server got %s", q1, q2, got)
-		}
-	})
+	for name, answers := range map[string]bool{"detached while asked": false, "detached with the answer": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+				var got json.RawMessage
+				s.Tool("t", asking(&got, func(func(string)) {}))
+				r := in("a", all)
+				ctx, end := context.WithCancelCause(t.Context())
+				first := &shimtest.Sink{OnAsk: func(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
+					end(shim.ErrDetached)
+					if answers {
+						return answering(ctx, q...)
+					}
+					return nil, context.Cause(ctx)
+				}}
+				if _, err := h.Call(ctx, r, first); !errors.Is(err, shim.ErrDetached) {
+					t.Fatalf("the call ended with %v", err)
+				}
+				var state checkpoint
+				if err := json.Unmarshal(first.Latest(), &state); err != nil || len(state.Pending) != 1 {
+					t.Errorf("the last checkpoint is %s (%v)", first.Latest(), err)
+				}
+				second := &shimtest.Sink{OnAsk: answering}
+				ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+				defer stop()
+				reply, err := h.Resume(ctx, r, first.Checkpoints()[1], second)
+				checkKind(t, reply, err, "", 0)
+				q1, q2 := first.Asked(), second.Asked()
+				if len(q1) != 1 || len(q2) != 1 || q1[0].Key != q2[0].Key || !strings.Contains(string(got), `"id":"q"`) {
+					t.Errorf("questions %+v and %+v, the server got %s", q1, q2, got)
+				}
+			})
+		})
+	}
 }
 
 // A checkpoint from behind a question has it, also before it is put to the client.

@@ -179,7 +179,7 @@ func (t *serverTask) takeQuestions(v taskView) error {
 func (t *serverTask) giveAnswers(asked []pending, gone map[string]bool, answers []shim.Answer, failed error) error {
 	q := &t.x.asking
 	if q.ctx.Err() != nil {
-		return nil // the server learns of the call's end, or another replica goes on with it
+		return context.Cause(q.ctx) // the server learns of the call's end, or another replica goes on with it
 	}
 	given := make(map[string]json.RawMessage, len(asked))
 	for i, p := range asked {
