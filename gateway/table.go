@@ -129,16 +129,16 @@ func (t *table) mux() *http.ServeMux {
 		// The path is served with a slash at its end, too: mcpo adds one to each URL (mcpo #209). Servers with
 		// Express take that, and those with Starlette redirect. Another upstream cannot have that path.
 		path := strings.TrimSuffix(u.endpoint.Config.Path, "/")
-		u.register(mux, path+"/{$}")
+		u.servePath(mux, path+"/{$}")
 		if path != "" {
-			u.register(mux, path)
+			u.servePath(mux, path)
 		}
 	}
 	return mux
 }
 
-// register serves the upstream at a path.
-func (u *route) register(mux *http.ServeMux, path string) {
+// servePath serves the upstream at a path.
+func (u *route) servePath(mux *http.ServeMux, path string) {
 	mux.HandleFunc("POST "+path, u.authenticate(u.servePOST))
 	if u.offers(mcp.Legacy, jsonrpc.Message{}) != nil {
 		return

@@ -37,16 +37,17 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 		h.initializeSession(w, r, p, msg)
 		return
 	}
-	nameless := len(r.Header.Values(mcp.HeaderSession)) == 0
-	if nameless && msg.Kind == jsonrpc.Notification {
+	var s *session
+	var err error
+	switch nameless := len(r.Header.Values(mcp.HeaderSession)) == 0; {
+	case nameless && msg.Kind == jsonrpc.Notification:
 		w.WriteHeader(http.StatusAccepted) // nothing keeps it: see passingSession
 		return
+	case nameless && msg.Kind == jsonrpc.Request:
+		s, err = h.passingSession(r, p)
+	default:
+		s, err = h.openSession(r, p, msg.Kind == jsonrpc.Request)
 	}
-	open := h.openSession
-	if nameless && msg.Kind == jsonrpc.Request {
-		open = h.passingSession
-	}
-	s, err := open(r, p, msg.Kind == jsonrpc.Request)
 	if err != nil {
 		if msg.Kind != jsonrpc.Request {
 			msg.ID = jsonrpc.ID{} // a response's id was made by the gateway

@@ -51,7 +51,7 @@ func (h *Handler) openSession(r *http.Request, p shim.Principal, asks bool) (*se
 // such a request, and clients rely on that: they send no initialize, or forget the session, as the AWS DevOps Agent
 // does (axiomhq/mcp #76; mcp-context-forge #5484). The session declares nothing, its id stays here, and it ends with
 // the request.
-func (h *Handler) passingSession(r *http.Request, p shim.Principal, _ bool) (*session, error) {
+func (h *Handler) passingSession(r *http.Request, p shim.Principal) (*session, error) {
 	ctx := r.Context()
 	st := sessionState{Upstream: h.Name, Owner: p.Owner(), Opaque: forward.Of(ctx).Opaque, Version: mcp.Version20250326, Since: time.Now().Unix(), Maker: h.Sessions.name}
 	if version := wire.TrimOWS(r.Header.Get(mcp.HeaderProtocolVersion)); version != "" { // X7

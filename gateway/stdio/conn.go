@@ -85,7 +85,7 @@ func (c *Conn) Serve(ctx context.Context, in io.Reader) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	lines := make(chan line, queue)
-	go read(ctx, newLineReader(in, c.o.MaxMessage), lines, func() {
+	go readLines(ctx, newLineReader(in, c.o.MaxMessage), lines, func() {
 		_ = work.PauseFor(ctx, c.out.begun, firstAnswer)
 		time.AfterFunc(lastAnswers, stop)
 	})
@@ -110,22 +110,26 @@ type line struct {
 	large *tooLargeError
 }
 
-// read reads lines until in or ctx ends. It calls end after the last line.
-func read(ctx context.Context, r *lineReader, lines chan<- line, end func()) {
-	for {
-		text, err := r.next()
-		large, _ := err.(*tooLargeError)
-		if err != nil && large == nil {
-			close(lines)
-			end()
-			return
+// readLines reads lines until in or ctx ends, and closes lines then. After the last line of in it calls end,
+// which may wait.
+func readLines(ctx context.Context, r *lineReader, lines chan<- line, end func()) {
+	atEnd := func() bool {
+		defer close(lines)
+		for {
+			text, err := r.next()
+			large, _ := err.(*tooLargeError)
+			if err != nil && large == nil {
+				return true
+			}
+			select {
+			case lines <- line{text, large}:
+			case <-ctx.Done():
+				return false
+			}
 		}
-		select {
-		case lines <- line{text, large}:
-		case <-ctx.Done():
-			close(lines)
-			return
-		}
+	}()
+	if atEnd {
+		end()
 	}
 }
 

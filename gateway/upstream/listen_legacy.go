@@ -43,7 +43,8 @@ func (s *session) listenOpen(ctx context.Context, f shim.Filter, ready func(shim
 			}
 		case <-ctx.Done():
 			cause := context.Cause(ctx)
-			if errors.Is(cause, ErrMoved) { // nobody says again what waits; of what comes next the others are told
+			if errors.Is(cause, ErrMoved) {
+				// What is queued is this listener's alone. The next notification goes to the remaining listeners.
 				s.listeners.removeListener(lis)
 				for _, n := range lis.takeQueued() {
 					on(n)

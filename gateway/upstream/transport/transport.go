@@ -81,7 +81,7 @@ type Sender interface {
 	TakeRoom(n int64) error
 }
 
-// Nobody is a Sender that ignores its calls.
+// Nobody is the Sender of a message about which its sender needs no news. There is room for any answer.
 type Nobody struct{}
 
 // NoteReached implements Sender.
