@@ -18,8 +18,10 @@ import (
 type checkpoint struct {
 	Era     string `json:"era"`
 	Version string `json:"version"`
-	// Session is the upstream session's id. Generation is how often this replica had opened it anew.
+	// Session is the upstream session's id, and Cookie what a balancer knows it by. Generation is how often this
+	// replica had opened it anew.
 	Session    string `json:"session,omitempty"`
+	Cookie     string `json:"cookie,omitempty"`
 	Generation int64  `json:"generation,omitempty"`
 	// ID is the call's JSON-RPC id and progress token.
 	ID string `json:"id"`

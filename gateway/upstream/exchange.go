@@ -107,7 +107,9 @@ func (x *exchange) runApart(ctx context.Context) (err error) {
 func (x *exchange) announceRequest(ctx context.Context) ([]byte, error) {
 	var body []byte
 	budget.From(ctx).InTurn(len(x.params), func() { body = x.encodeRequest() })
-	x.rec.state = checkpoint{Era: x.to.era.String(), Version: x.to.version, Session: x.to.session, Generation: x.to.gen, ID: x.id, Task: x.rec.state.Task}
+	task := x.rec.state.Task
+	x.rec.state = x.to.beginCheckpoint(x.id)
+	x.rec.state.Task = task
 	if err := causeOf(ctx); err != nil {
 		return nil, err
 	}

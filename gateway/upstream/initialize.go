@@ -30,7 +30,7 @@ func (s *session) initializeServer(ctx context.Context, gen int64) (*link, error
 	if err != nil {
 		return nil, notLegacy(err)
 	}
-	l := &link{target: target{era: mcp.Legacy, session: x.head.Session, gen: gen, opened: true}, born: x.begun}
+	l := &link{target: target{era: mcp.Legacy, session: x.head.Session, cookie: x.head.Cookie, gen: gen, opened: true}, born: x.begun}
 	if err := l.readAnswer(m.Result); err != nil {
 		s.t.discardGeneration(ctx, l)
 		return nil, err

@@ -71,10 +71,8 @@ func (l *sessionQuestions) forgetQuestion(k sessionQuestionKey) (withdrawn bool)
 
 // askClient puts a question to the client of the session, or refuses it.
 func (s *session) askClient(ctx context.Context, to target, q *sessionQuestion, id jsonrpc.ID, p pending) {
-	c := checkpoint{
-		Era: to.era.String(), Version: to.version, Session: to.session, Generation: to.gen, ID: s.t.wire.nextID(to),
-		Asked: 1, SessionQuestion: true,
-	}
+	c := to.beginCheckpoint(s.t.wire.nextID(to))
+	c.Asked, c.SessionQuestion = 1, true
 	p.Key = c.ID + "-q1"
 	c.Pending = []pending{p}
 	err := s.putQuestion(ctx, q, c)

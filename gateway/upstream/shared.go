@@ -31,11 +31,12 @@ const (
 
 // shared is the state of an upstream session that replicas share.
 type shared struct {
-	// Generation counts the handshakes. Version, ID and Server are what the latest agreed on. An empty
+	// Generation counts the handshakes. Version, ID, Cookie and Server are what the latest agreed on. An empty
 	// version says that the generation is invalid.
 	Generation int64           `json:"generation"`
 	Version    string          `json:"version,omitempty"`
 	ID         string          `json:"id,omitempty"`
+	Cookie     string          `json:"cookie,omitempty"`
 	Server     json.RawMessage `json:"server,omitempty"`
 	// Caps is the fingerprint of the declared capabilities, and the mark of the headers that go along.
 	Caps string `json:"caps,omitempty"`
@@ -71,7 +72,7 @@ func (st shared) encode() []byte {
 
 // linkOf is the generation as another replica opened it.
 func (st shared) linkOf() (*link, error) {
-	l := &link{target: target{era: mcp.Legacy, session: st.ID, gen: st.Generation}, born: st.openedAt()}
+	l := &link{target: target{era: mcp.Legacy, session: st.ID, cookie: st.Cookie, gen: st.Generation}, born: st.openedAt()}
 	l.ready.Store(st.Ready)
 	return l, l.readAnswer(st.Server)
 }
@@ -156,7 +157,7 @@ func (t *sessionTable) endShared(ctx context.Context, key string, idle time.Dura
 		case err != nil:
 			t.wire.log.Debug("a shared session was not ended", "err", err)
 		case st.ID != "":
-			l := &link{target: target{era: mcp.Legacy, version: st.Version, session: st.ID}, born: st.openedAt()}
+			l := &link{target: target{era: mcp.Legacy, version: st.Version, session: st.ID, cookie: st.Cookie}, born: st.openedAt()}
 			t.wire.sessionEnded(l, "")
 			t.wire.deleteLink(ctx, l)
 		}
@@ -233,7 +234,7 @@ func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link,
 		}
 		return l, err
 	}
-	st.Version, st.ID, st.Server, st.Since = l.version, l.session, l.server.Raw, l.born.Unix()
+	st.Version, st.ID, st.Cookie, st.Server, st.Since = l.version, l.session, l.cookie, l.server.Raw, l.born.Unix()
 	switch next, err := s.t.swapShared(ctx, s.key.key, rev, st); {
 	case err != nil:
 		s.t.discardGeneration(ctx, l)

@@ -136,12 +136,13 @@ type target struct {
 	era     mcp.Era
 	version string // "" before it is negotiated
 	session string // its id at a legacy server; "" for a server without sessions
+	cookie  string // what a balancer in front of the server knows the session by
 	gen     int64
 	opened  bool // by this client
 }
 
 func (to target) newMessage(body []byte) transport.Message {
-	return transport.Message{Body: body, Session: to.session, Version: to.version, Modern: to.era == mcp.Modern, Sender: transport.Nobody{}}
+	return transport.Message{Body: body, Session: to.session, Cookie: to.cookie, Version: to.version, Modern: to.era == mcp.Modern, Sender: transport.Nobody{}}
 }
 
 // The pauses between attempts.

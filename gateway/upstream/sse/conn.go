@@ -31,6 +31,7 @@ type conn struct {
 	first    *transport.Message // brings the headers and the version of the message that the connection was opened for
 	host     string             // the host name of the request, if it is not that of the URL
 	endpoint *url.URL
+	cookie   string    // as transport.Head.Cookie: those of the event stream
 	body     io.Closer // that of the event stream; nil before it is open
 	events   *eventstream.Reader
 	life     context.Context
@@ -100,7 +101,7 @@ func (c *conn) post(caller context.Context, m *transport.Message, asks bool, out
 	defer context.AfterFunc(caller, soon)()
 	defer context.AfterFunc(c.life, soon)()
 	worded := *m
-	worded.Session = "" // this transport has none
+	worded.Session, worded.Cookie = "", c.cookie // a connection is the session
 	if m.Own {
 		worded.Header, worded.Version = c.first.Header, c.first.Version
 	}

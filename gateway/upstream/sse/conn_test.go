@@ -216,6 +216,9 @@ func TestHeaders(t *testing.T) {
 		if h.Get("Authorization") != want || h.Get("Mcp-Session-Id") != "" {
 			t.Errorf("request %d: %v", i, h)
 		}
+		if got := h.Get("Cookie"); (got == "node=b") != (i > 0) {
+			t.Errorf("request %d has the cookie %q", i, got)
+		}
 		if got := h.Get("Accept"); i == 0 && (got != "text/event-stream" || h.Get("Content-Type") != "") {
 			t.Errorf("GET with %v", h)
 		}

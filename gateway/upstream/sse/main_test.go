@@ -90,6 +90,7 @@ func idOf(message string) string {
 
 func (s *server) stream(w http.ResponseWriter, r *http.Request, first string, c <-chan string) {
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	w.Header().Set("Set-Cookie", "node=b; Path=/")
 	text, open := first, true
 	for open {
 		_, _ = io.WriteString(w, text)

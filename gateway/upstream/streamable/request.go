@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 
 	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/transport"
@@ -71,6 +72,9 @@ func (t *Transport) NewRequest(ctx context.Context, method string, m *transport.
 	}
 	if m.Session != "" {
 		setHeader(req.Header, mcp.HeaderSession, m.Session)
+	}
+	if m.Cookie != "" { // beside one of the configuration
+		setHeader(req.Header, "Cookie", strings.TrimPrefix(req.Header.Get("Cookie")+"; "+m.Cookie, "; "))
 	}
 	if mcp.LookupVersion(m.Version).HeaderVersion { // X7
 		setHeader(req.Header, mcp.HeaderProtocolVersion, m.Version)

@@ -130,6 +130,47 @@ func TestNothingIsCompressed(t *testing.T) {
 	}
 }
 
+// A session has the cookies that came with it, beside those of the configuration, and only a session has any.
+func TestCookies(t *testing.T) {
+	for name, c := range map[string]struct {
+		set           []string
+		session, want string
+	}{
+		"of a balancer":    {[]string{"AWSALB=a/b+c=; Expires=Fri, 04 Dec 2026 10:00:00 GMT; Path=/", `q="x y"; Max-Age=9; HttpOnly`}, "s", `own=1; AWSALB=a/b+c=; q="x y"`},
+		"removed":          {[]string{"node=b; Max-Age=0"}, "s", "own=1"},
+		"too large":        {[]string{"node=" + strings.Repeat("x", maxCookie)}, "s", "own=1"},
+		"without sessions": {[]string{"node=b"}, "", "own=1"},
+		"none":             {nil, "s", "own=1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := ""
+			tr := transportTo(t, "", func(w http.ResponseWriter, r *http.Request) {
+				got = strings.Join(r.Header["Cookie"], " and ")
+				if c.session != "" {
+					w.Header().Set("Mcp-Session-Id", c.session)
+				}
+				w.Header()["Set-Cookie"] = c.set
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+			})
+			tr.cfg.Header.Set("Cookie", "own=1")
+			m := transporttest.Message("", `{"jsonrpc":"2.0","id":1,"method":"initialize"}`)
+			in, err := tr.Request(t.Context(), m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			next := transporttest.Message(c.session, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+			next.Cookie = in.Head().Cookie
+			if _, err := transporttest.Send(t.Context(), tr, next); err != nil {
+				t.Fatal(err)
+			}
+			if got != c.want {
+				t.Errorf("the server got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
 // An answer is read whatever success its status says, and whatever follows its content type.
 func TestAnswersOfAnySuccess(t *testing.T) {
 	const answer = `{"jsonrpc":"2.0","id":1,"result":{}}`

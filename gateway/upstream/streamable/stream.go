@@ -28,8 +28,29 @@ type stream struct {
 
 func beginStream(resp *http.Response, m *transport.Message) *stream {
 	s := &stream{head: transport.Head{Session: resp.Header.Get(mcp.HeaderSession), Protocol: versionOf(resp)}, m: *m}
+	if s.head.Session != "" {
+		s.head.Cookie = CookieOf(resp)
+	}
 	s.m.Body, s.m.Params = nil, nil // they may be large
 	return s
+}
+
+// maxCookie bounds the cookies of a session, in bytes.
+const maxCookie = 4 << 10
+
+// CookieOf returns the cookies that a response sets, as a request sends them. They go to the one URL of the server, so
+// their domains, paths and times are left out. "" if they are too large.
+func CookieOf(resp *http.Response) string {
+	again := http.Request{Header: make(http.Header)}
+	for _, c := range resp.Cookies() {
+		if c.MaxAge >= 0 { // else it removes one
+			again.AddCookie(c)
+		}
+	}
+	if text := again.Header.Get("Cookie"); len(text) <= maxCookie {
+		return text
+	}
+	return ""
 }
 
 // readAnswer judges the head of a response to a request, and begins its stream.

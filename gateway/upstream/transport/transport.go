@@ -54,6 +54,8 @@ type Message struct {
 	// the server has to know (protocol.md 2.2).
 	Session, Version string
 	Modern           bool
+	// Cookie is the Head.Cookie of the session.
+	Cookie string
 	// Header goes along if the transport has headers.
 	Header http.Header
 	// Last is the id of the event after which Listen goes on; "" for a new stream.
@@ -110,6 +112,9 @@ type Stream interface {
 type Head struct {
 	// Session is the id of the session that an initialize has opened; "" if there is none.
 	Session string
+	// Cookie has the cookies that came with the session, as a request sends them (X11). A balancer in front of the
+	// server finds the session by them (mcp-remote #168).
+	Cookie string
 	// Protocol is the version of HTTP; "" for another protocol.
 	Protocol string
 	// Single says that the answer is the whole response, and not an event stream.

@@ -63,7 +63,7 @@ func (s *Server) refuse(x *Exchange) Behaviour {
 		return nil
 	}
 	x.session = s.sessions[x.R.Header.Get("Mcp-Session-Id")]
-	if x.session == nil {
+	if x.session == nil || x.R.Header.Get("Cookie") != "node="+x.session.id { // a balancer sends it to another node
 		return Status(http.StatusNotFound, "text/plain", "session not found")
 	}
 	return nil
@@ -140,6 +140,7 @@ func (s *Server) initialize(x *Exchange) {
 		id := s.nextID("session-")
 		s.sessions[id] = &session{id: id}
 		x.W.Header().Set("Mcp-Session-Id", id)
+		x.W.Header().Set("Set-Cookie", "node="+id+"; Path=/")
 	}
 	s.opened++
 	caps := s.caps
