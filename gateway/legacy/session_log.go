@@ -64,7 +64,7 @@ func (l *eventLog) beginLog() {
 	}
 	var first func(*eventstream.Writer) error
 	if mcp.LookupVersion(l.version).Priming { // it begins the stream
-		first = func(out *eventstream.Writer) error { return out.Prime(eventID(l.stream, after), wire.ResumeRetry) }
+		first = func(out *eventstream.Writer) error { return out.Prime(eventID(l.stream, after)) }
 	}
 	l.x.Resumable(l.keepMessage, first)
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"taskgate/gateway/wire"
 	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -142,7 +141,7 @@ func (w *writer) beginLog() {
 func (w *writer) sendPriming() {
 	w.primed = true
 	if id := w.eventID(w.no); id != "" && mcp.LookupVersion(w.s.currentState().Version).Priming {
-		_ = w.out.Prime(id, wire.ResumeRetry) // its error is in out
+		_ = w.out.Prime(id) // its error is in out
 	}
 }
 

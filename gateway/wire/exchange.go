@@ -20,8 +20,6 @@ const (
 	// HeaderRetryAfter says in seconds when a refused request may come again.
 	HeaderRetryAfter   = "Retry-After"
 	headerAuthenticate = "Www-Authenticate"
-	// ResumeRetry is when a client whose stream broke may come back.
-	ResumeRetry = time.Second
 )
 
 // Exchange is the answer to one client request. It is JSON until something has to go out before the

@@ -60,14 +60,14 @@ func TestExchangeEventIDs(t *testing.T) {
 	n := 0
 	x, rec := exchangeFor(mcp.TypeAccept, ExchangeOptions{Version: mcp.Version20251125})
 	x.Resumable(func([]byte) (string, error) { n++; return fmt.Sprint("s-", n), nil },
-		func(w *eventstream.Writer) error { return w.Prime("s-0", time.Second) })
+		func(w *eventstream.Writer) error { return w.Prime("s-0") })
 	if err := x.Notify("notifications/message", []byte(`{}`)); err != nil {
 		t.Fatal(err)
 	}
 	x.Error(jsonrpc.IntID(1), mcp.CodeMissingCapability, "m", nil, http.StatusBadRequest)
-	want := "id: s-0\nretry: 1000\ndata: \n\n" +
-		"id: s-1\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{}}\n\n" +
-		"id: s-2\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-32021,\"message\":\"m\"}}\n\n"
+	want := "id: s-0\ndata: \n\n" +
+		"id: s-1\nevent: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{}}\n\n" +
+		"id: s-2\nevent: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-32021,\"message\":\"m\"}}\n\n"
 	if got := rec.Body.String(); rec.Code != http.StatusOK || !sameEvents(got, want) {
 		t.Errorf("%d\n%s\nwant\n%s", rec.Code, got, want)
 	}

@@ -55,8 +55,9 @@ func NewWriter(w http.ResponseWriter, o Options) *Writer {
 }
 
 // Send writes one event; its data is that of all pieces together. An empty id leaves the id line out: a
-// client that has seen an id tries to resume, and MCP 2026-07-28 has no resumption. Data may have several
-// lines; the peer gets \r\n and \r as \n.
+// client that has seen an id tries to resume, and MCP 2026-07-28 has no resumption. The type is written although it
+// is the default: some clients need it (vercel/ai #16002). Data may have several lines; the peer gets \r\n and \r as
+// \n.
 func (w *Writer) Send(id string, data ...[]byte) error {
 	return w.write(id, func() error { return writeData(w.to, data) })
 }
@@ -64,7 +65,7 @@ func (w *Writer) Send(id string, data ...[]byte) error {
 // writeData writes the data lines of an event, and its end. The data, which may be large, is written
 // uncopied.
 func writeData(to io.Writer, data [][]byte) error {
-	_, err := io.WriteString(to, "data: ")
+	_, err := io.WriteString(to, "event: message\ndata: ")
 	afterCR := false
 	for _, piece := range data {
 		for len(piece) > 0 && err == nil {
@@ -102,16 +103,10 @@ func lineEnd(b []byte) int {
 	return end
 }
 
-// Prime writes an event with an id and empty data, from which a client can resume (SEP-1699, MCP 2025-11-25).
-// It asks the client to wait for retry, rounded down to milliseconds, before that; below 1ms it leaves retry
-// out.
-func (w *Writer) Prime(id string, retry time.Duration) error {
-	text := "data: \n\n"
-	if ms := retry.Milliseconds(); ms > 0 {
-		text = fmt.Sprintf("retry: %d\n%s", ms, text)
-	}
-	return w.writeText(id, text)
-}
+// Prime writes an event with an id and empty data, from which a client can resume (SEP-1699, MCP 2025-11-25). It
+// leaves retry out: clients wait for a second by themselves, and the Java SDK ends a stream with such a line (java-sdk
+// #1047).
+func (w *Writer) Prime(id string) error { return w.writeText(id, "data: \n\n") }
 
 // Comment writes a comment of one line, which clients ignore.
 func (w *Writer) Comment(line string) error { return w.writeText("", ": "+line+"\n\n") }

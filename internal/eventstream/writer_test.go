@@ -31,13 +31,12 @@ func TestWriterBytes(t *testing.T) {
 		do   func(*Writer) error
 		want string
 	}{
-		{"send", func(w *Writer) error { return w.Send("", []byte(`{"a":1}`)) }, "data: {\"a\":1}\n\n"},
-		{"send with id", func(w *Writer) error { return w.Send("s:7", []byte(`x`)) }, "id: s:7\ndata: x\n\n"},
-		{"send lines", func(w *Writer) error { return w.Send("", []byte("a\r\nb\n\nc\rd")) }, "data: a\ndata: b\ndata: \ndata: c\ndata: d\n\n"},
-		{"send trailing line", func(w *Writer) error { return w.Send("", []byte("a\n")) }, "data: a\ndata: \n\n"},
-		{"send nothing", func(w *Writer) error { return w.Send("", nil) }, "data: \n\n"},
-		{"prime", func(w *Writer) error { return w.Prime("7", 0) }, "id: 7\ndata: \n\n"},
-		{"prime with retry", func(w *Writer) error { return w.Prime("7", 1500*time.Millisecond) }, "id: 7\nretry: 1500\ndata: \n\n"},
+		{"send", func(w *Writer) error { return w.Send("", []byte(`{"a":1}`)) }, "event: message\ndata: {\"a\":1}\n\n"},
+		{"send with id", func(w *Writer) error { return w.Send("s:7", []byte(`x`)) }, "id: s:7\nevent: message\ndata: x\n\n"},
+		{"send lines", func(w *Writer) error { return w.Send("", []byte("a\r\nb\n\nc\rd")) }, "event: message\ndata: a\ndata: b\ndata: \ndata: c\ndata: d\n\n"},
+		{"send trailing line", func(w *Writer) error { return w.Send("", []byte("a\n")) }, "event: message\ndata: a\ndata: \n\n"},
+		{"send nothing", func(w *Writer) error { return w.Send("", nil) }, "event: message\ndata: \n\n"},
+		{"prime", func(w *Writer) error { return w.Prime("7") }, "id: 7\ndata: \n\n"},
 		{"comment", func(w *Writer) error { return w.Comment("k") }, ": k\n\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -158,10 +157,10 @@ func TestWriterKeepAlive(t *testing.T) {
 		if err := w.Send("", []byte("x")); err != nil { // starts the silence anew
 			t.Fatal(err)
 		}
-		after(14*time.Second, ": k\n\n: k\n\ndata: x\n\n")
-		after(2*time.Second, ": k\n\n: k\n\ndata: x\n\n: k\n\n")
+		after(14*time.Second, ": k\n\n: k\n\nevent: message\ndata: x\n\n")
+		after(2*time.Second, ": k\n\n: k\n\nevent: message\ndata: x\n\n: k\n\n")
 		w.Close()
-		after(time.Hour, ": k\n\n: k\n\ndata: x\n\n: k\n\n")
+		after(time.Hour, ": k\n\n: k\n\nevent: message\ndata: x\n\n: k\n\n")
 	})
 }
 
