@@ -115,9 +115,8 @@ func (q *request) enterCalls() error {
 	return nil
 }
 
-// beginRequest puts a request under observation and among those in flight. If there is no room for it, or if
-// its id is in use, it answers the request with an error, and ctx is nil: two answers with one id look the
-// same. The caller calls end in any case.
+// beginRequest puts a request under observation and among those in flight. If there is no room for it, it answers the
+// request with an error, and ctx is nil. The caller calls end in any case.
 func (q *request) beginRequest(r *http.Request) (ctx context.Context, end func()) {
 	q.client = r.Context()
 	ctx, q.op = q.h.Telemetry.Start(r.Context(), r, wire.Request{
@@ -129,14 +128,7 @@ func (q *request) beginRequest(r *http.Request) (ctx context.Context, end func()
 			return nil, q.op.End
 		}
 	}
-	ctx, done, ok := q.s.beginRequest(ctx, q.msg.ID)
-	if !ok {
-		q.answerError(wire.InvalidRequest(q.msg.ID, "another request in flight has this id"))
-		return nil, func() {
-			q.leave()
-			q.op.End()
-		}
-	}
+	ctx, done := q.s.beginRequest(ctx, q.msg.ID)
 	wire.Begun(q.client)
 	q.land = sync.OnceFunc(done)
 	return ctx, func() {

@@ -36,13 +36,13 @@ type session struct {
 	rev   int64 // of state; 0 before it was loaded
 	turn  int64 // counts the states written here
 	state sessionState
-	calls map[string]inFlight // by callKey of their id
-	get   *getHold            // nil if no GET stream is here
-	left  time.Time           // when the last one ended
+	calls map[string][]*inFlight // by callKey of their id
+	get   *getHold               // nil if no GET stream is here
+	left  time.Time              // when the last one ended
 }
 
 func newSession(t *Table, id string) *session {
-	s := &session{id: id, table: t, calls: make(map[string]inFlight), changes: make(chan struct{}, 1)}
+	s := &session{id: id, table: t, calls: make(map[string][]*inFlight), changes: make(chan struct{}, 1)}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.listen = newListener(s)
 	return s
@@ -155,25 +155,26 @@ func (s *session) unsubscribeFrom(ctx context.Context, uri string) error {
 }
 
 // beginRequest registers a request in flight. Its context has the values of ctx, and ends by
-// notifications/cancelled or with the session: a lost connection is no cancellation (X3). It returns false for
-// an id that is in use.
-func (s *session) beginRequest(ctx context.Context, id jsonrpc.ID) (context.Context, func(), bool) {
+// notifications/cancelled or with the session: a lost connection is no cancellation (X3). Several requests may have
+// one id, since each is answered on its own response: claude.ai gives all of them the id 1 (claude-ai-mcp #539).
+func (s *session) beginRequest(ctx context.Context, id jsonrpc.ID) (context.Context, func()) {
 	key := callKey(id)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, ok := s.calls[key]; ok {
-		return nil, nil, false
-	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })
-	s.calls[key] = inFlight{ctx, cancel, time.Now()}
+	call := &inFlight{ctx, cancel, time.Now()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls[key] = append(s.calls[key], call)
 	return ctx, func() {
 		stop()
 		cancel(nil)
 		s.mu.Lock()
-		delete(s.calls, key)
-		s.mu.Unlock()
-	}, true
+		defer s.mu.Unlock()
+		rest := slices.DeleteFunc(slices.Clone(s.calls[key]), func(other *inFlight) bool { return other == call })
+		if s.calls[key] = rest; len(rest) == 0 {
+			delete(s.calls, key)
+		}
+	}
 }
 
 // inFlight is a request of the session that runs here.
@@ -209,18 +210,23 @@ func (s *session) abortRequest(ctx context.Context, id jsonrpc.ID, reason string
 }
 
 // abortKey cancels a request in flight on this replica, and reports whether there is one. A request that came
-// after the cancellation is a new one with the same id. token is that of the cancellation; "" if it has none,
-// or if it was lost on its way from another replica.
+// after the cancellation is a new one with the same id. If several have the id, the cancellation is ignored: nobody
+// knows which of them it means. token is that of the cancellation; "" if it has none, or if it was lost on its way
+// from another replica.
 func (s *session) abortKey(key string, at time.Time, token, reason string) bool {
 	s.mu.Lock()
-	call, ok := s.calls[key]
+	calls := s.calls[key]
 	s.mu.Unlock()
-	ok = ok && !call.since.After(at)
-	if ok {
-		forward.BringToken(call.ctx, key, token)
-		call.cancel(&shim.CancelledError{Reason: reason})
+	if len(calls) != 1 {
+		return len(calls) > 0
 	}
-	return ok
+	call := calls[0]
+	if call.since.After(at) {
+		return false
+	}
+	forward.BringToken(call.ctx, key, token)
+	call.cancel(&shim.CancelledError{Reason: reason})
+	return true
 }
 
 // upstreamSession is the session's own session with its upstream (design.md 0.16), in which it declares the
