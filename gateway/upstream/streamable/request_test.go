@@ -182,6 +182,9 @@ func TestAnswersOfAnySuccess(t *testing.T) {
 		{200, "application/json; charset", answer, false},
 		{201, "application/json", answer, false},
 		{201, "text/event-stream", "data: " + answer + "\n\n", false},
+		{200, "application/json", " [" + answer + "]\n", false}, // as servers of Effect answer
+		{200, "application/json", "[" + answer + "," + answer + "]", true},
+		{200, "application/json", "[]", true},
 		{202, "application/json", answer, true},
 		{200, "text/html", answer, true},
 	} {

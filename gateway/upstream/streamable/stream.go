@@ -101,10 +101,20 @@ func (t *Transport) readJSON(resp *http.Response, m *transport.Message) (transpo
 	}
 	s := beginStream(resp, m)
 	s.head.Single = true
-	if s.whole.Message, err = s.parseMessage(body); err != nil {
+	if s.whole.Message, err = s.parseMessage(withoutArray(body)); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// withoutArray returns the element of an array of one, and any other text as it is. Servers of Effect answer with such
+// an array, and the TypeScript SDK takes it (effect #6274).
+func withoutArray(body []byte) []byte {
+	text := bytes.TrimSpace(body)
+	if len(text) < 2 || text[0] != '[' || text[len(text)-1] != ']' {
+		return body
+	}
+	return text[1 : len(text)-1]
 }
 
 // parseMessage reads the message of a body or an event.
