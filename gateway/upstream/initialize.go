@@ -19,24 +19,54 @@ import (
 func (s *session) initializeServer(ctx context.Context, gen int64) (*link, error) {
 	ctx, cancel := s.t.wire.slowContext(ctx)
 	defer cancel()
+	x, err := s.askToInitialize(ctx, mcp.Version20251125)
+	if older := olderVersion(err); older != "" {
+		x, err = s.askToInitialize(ctx, older)
+	}
+	if err != nil {
+		return nil, notLegacy(err)
+	}
+	l := &link{target: target{era: mcp.Legacy, session: x.head.Session, cookie: x.head.Cookie, gen: gen, opened: true}, born: x.begun}
+	if err := l.readAnswer(x.answer.Result); err != nil {
+		s.t.discardGeneration(ctx, l)
+		return nil, err
+	}
+	s.t.memory.noteServer(ctx, s.from, l.server)
+	return l, nil
+}
+
+// askToInitialize asks for a session of a version. The error may be a *jsonrpc.Error.
+func (s *session) askToInitialize(ctx context.Context, version string) (*exchange, error) {
 	x := s.newExchange(target{era: mcp.Legacy}, shim.Request{
-		Method: mcp.MethodInitialize, Params: s.initializeParams(), Session: s.from,
+		Method: mcp.MethodInitialize, Params: s.initializeParams(version), Session: s.from,
 	}, nil)
 	x.uncancelled = true
 	m, err := x.runRequest(ctx)
 	if err == nil && m.Error != nil {
 		err = m.Error
 	}
-	if err != nil {
-		return nil, notLegacy(err)
+	return x, err
+}
+
+// olderVersion returns the newest legacy version that a server names as it refuses initialize; "" if it names none. A
+// server should answer with a version that it has, but some refuse instead (cl-mcp #26, cpp-mcp #10).
+func olderVersion(refused error) (newest string) {
+	rpc, _ := refused.(*jsonrpc.Error)
+	if se, ok := refused.(*transport.StatusError); ok {
+		rpc = se.Answer()
 	}
-	l := &link{target: target{era: mcp.Legacy, session: x.head.Session, cookie: x.head.Cookie, gen: gen, opened: true}, born: x.begun}
-	if err := l.readAnswer(m.Result); err != nil {
-		s.t.discardGeneration(ctx, l)
-		return nil, err
+	if rpc == nil || rpc.Code != mcp.CodeInvalidParams {
+		return ""
 	}
-	s.t.memory.noteServer(ctx, s.from, l.server)
-	return l, nil
+	for _, name := range []string{"supported", "supportedVersions"} {
+		list, _ := jsonrpc.Get(rpc.Data, name)
+		for v := range jsonrpc.Elements(list) {
+			if text, ok := jsonrpc.String(v); ok && mcp.EraOf(text) == mcp.Legacy {
+				newest = max(newest, text)
+			}
+		}
+	}
+	return newest
 }
 
 // introduceClient tells the server, once in a generation, that its client is ready: the client has
@@ -68,8 +98,8 @@ func (l *link) introduceClient(ctx context.Context, s *session) error {
 	return err
 }
 
-func (s *session) initializeParams() json.RawMessage {
-	b := append([]byte(nil), `{"protocolVersion":"`+mcp.Version20251125+`","capabilities":`...)
+func (s *session) initializeParams(version string) json.RawMessage {
+	b := append([]byte(nil), `{"protocolVersion":"`+version+`","capabilities":`...)
 	b = append(b, declaredCapabilities(s.from.Capabilities)...)
 	b = append(b, `,"clientInfo":`...)
 	b = append(b, s.t.wire.cfg.clientInfo(s.from.ClientInfo)...)

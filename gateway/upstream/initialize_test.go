@@ -2,8 +2,10 @@ package upstream
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
 	"taskgate/shim/shimtest/fake"
@@ -49,4 +51,39 @@ func TestRefusedHandshakeIsWordedOnce(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+}
+
+// A server that refuses the latest version, in place of naming its own, is asked for one that it has.
+func TestRefusedVersion(t *testing.T) {
+	for name, c := range map[string]struct {
+		status int
+		code   int
+		data   string
+		want   string // the versions asked for
+	}{
+		"its versions are named": {200, mcp.CodeInvalidParams, `{"supported":["2024-11-05","2025-03-26","2026-07-28"],"requested":"2025-11-25"}`, "2025-11-25 2025-03-26"},
+		"by another name":        {400, mcp.CodeInvalidParams, `{"supportedVersions":["2025-06-18"]}`, "2025-11-25 2025-06-18"},
+		"none is named":          {200, mcp.CodeInvalidParams, ``, "2025-11-25"},
+		"only modern ones":       {400, mcp.CodeInvalidParams, `{"supported":["2026-07-28"]}`, "2025-11-25"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, fake.Stateful, Config{Era: EraLegacy}, func(t *testing.T, s *fake.Server, h *HTTP) {
+				refuse := fake.RPCError(c.status, c.code, "unsupported protocol version", c.data)
+				s.On(mcp.MethodInitialize, func(x *fake.Exchange) {
+					s.On(mcp.MethodInitialize, nil)
+					refuse(x)
+				})
+				s.Tool("t", fake.Text("ok"))
+				_, err := h.Call(t.Context(), in("a", ``), nil)
+				var asked []string
+				for _, seen := range s.Seen(mcp.MethodInitialize) {
+					v, _ := jsonrpc.GetString(seen.Params, "protocolVersion")
+					asked = append(asked, v)
+				}
+				if got := strings.Join(asked, " "); got != c.want || (err == nil) != (len(asked) == 2) {
+					t.Errorf("asked for %s, %v", got, err)
+				}
+			})
+		})
+	}
 }
