@@ -49,9 +49,9 @@ const (
 // after a minute or more.
 const bytesWait = time.Minute
 
-// processIdle is how long an unused process of a server over stdio is kept: longer than most people think
-// between two calls.
-const processIdle = 10 * time.Minute
+// processIdle is how long an unused process of a server over stdio is kept: as long as the session of a client that
+// opens no stream, so that the session finds what the process keeps for it, such as a browser.
+const processIdle = time.Hour
 
 // server is one gateway process with everything it holds open.
 type server struct {

@@ -86,7 +86,7 @@ type Config struct {
 	// its response. Even a comment in the stream counts as a sign of life, and the time in which a question
 	// waits for the client is left out. 0 means never.
 	IdleTimeout time.Duration
-	// SessionIdle is how long an idle upstream session is kept; 10m if 0.
+	// SessionIdle is how long an idle upstream session is kept; 1h if 0.
 	SessionIdle time.Duration
 
 	// MaxResult bounds a JSON body, and one event of a stream, in bytes; 32 MiB if 0.
@@ -116,7 +116,7 @@ type Config struct {
 // Defaults of Config.
 const (
 	defaultStart = time.Minute
-	defaultIdle  = 10 * time.Minute
+	defaultIdle  = time.Hour // as long as a client's session
 	defaultMax   = 32 << 20
 )
 
