@@ -26,11 +26,7 @@ type ToolLoad struct {
 
 // ReadLoads sets the function that the gauges of running work read, by upstream.
 func (m *Metrics) ReadLoads(read func() map[string]Load) {
-	if m != nil {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.loads = read
-	}
+	m.addReader(func(o metric.Observer) { m.observeLoads(o, read()) })
 }
 
 // observeLoads reads the loads. A tool that ever had a task is shown with zeros.

@@ -88,18 +88,8 @@ type Metrics struct {
 	recent recent
 
 	mu      sync.Mutex // guards what follows
-	sources []source
-	parts   func() (store bool, upstreams map[string]bool, ok bool)
-	config  func() string
-	loads   func() map[string]Load
+	readers []func(metric.Observer)
 	tasks   map[string]*Tasks
-}
-
-// source is a value that a gauge reads.
-type source struct {
-	gauge metric.Float64ObservableGauge
-	read  func() float64
-	set   []metric.ObserveOption
 }
 
 // New makes the instruments.
@@ -170,65 +160,49 @@ func (b *builder) gauge(name, unit, help string) {
 // observe reads all gauges.
 func (m *Metrics) observe(_ context.Context, o metric.Observer) error {
 	m.mu.Lock()
-	sources, parts, config, loads := m.sources, m.parts, m.config, m.loads // the first is only appended to
+	readers := m.readers // it is only appended to
 	m.mu.Unlock()
-	if config != nil {
-		o.ObserveFloat64(m.gauges[configInfo], 1, metric.WithAttributes(semconv.ConfigHash.String(config())))
-	}
-	if parts != nil {
-		m.observeParts(o, parts)
-	}
-	if loads != nil {
-		m.observeLoads(o, loads())
-	}
-	for _, s := range sources {
-		o.ObserveFloat64(s.gauge, s.read(), s.set...)
+	for _, read := range readers {
+		read(o)
 	}
 	return nil
 }
 
-// read has a gauge read a value whenever metrics are read.
-func (m *Metrics) read(name string, read func() float64, attrs ...attribute.KeyValue) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.sources = append(m.sources, source{m.gauges[name], read, []metric.ObserveOption{metric.WithAttributeSet(attribute.NewSet(attrs...))}})
+// addReader has read called whenever metrics are read.
+func (m *Metrics) addReader(read func(metric.Observer)) {
+	if m != nil {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.readers = append(m.readers, read)
+	}
 }
 
 // ReadOpen sets the functions that the gauges of open calls, connections and streams, and of active
 // sessions, read.
 func (m *Metrics) ReadOpen(calls, connections, streams, sessions func() int) {
-	if m == nil {
-		return
-	}
-	for name, read := range map[string]func() int{callsOpen: calls, connectionsOpen: connections, streamsOpen: streams, sessionsActive: sessions} {
-		m.read(name, func() float64 { return float64(read()) })
-	}
+	m.addReader(func(o metric.Observer) {
+		for name, read := range map[string]func() int{callsOpen: calls, connectionsOpen: connections, streamsOpen: streams, sessionsActive: sessions} {
+			o.ObserveFloat64(m.gauges[name], float64(read()))
+		}
+	})
 }
 
 // ReadBytes sets the function that the gauge of bytes in flight reads.
 func (m *Metrics) ReadBytes(read func() int64) {
-	if m != nil {
-		m.read(bytesInFlight, func() float64 { return float64(read()) })
-	}
+	m.addReader(func(o metric.Observer) { o.ObserveFloat64(m.gauges[bytesInFlight], float64(read())) })
 }
 
 // ReadParts sets the function that the gauges of reachable parts read: the store, and the upstreams
 // by their configured names. While ok is false, these gauges are hidden.
 func (m *Metrics) ReadParts(up func() (store bool, upstreams map[string]bool, ok bool)) {
-	if m != nil {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.parts = up
-	}
+	m.addReader(func(o metric.Observer) { m.observeParts(o, up) })
 }
 
 // ReadConfig sets the function that returns the hash of the configuration.
 func (m *Metrics) ReadConfig(hash func() string) {
-	if m != nil {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.config = hash
-	}
+	m.addReader(func(o metric.Observer) {
+		o.ObserveFloat64(m.gauges[configInfo], 1, metric.WithAttributes(semconv.ConfigHash.String(hash())))
+	})
 }
 
 func (m *Metrics) observeParts(o metric.Observer, up func() (bool, map[string]bool, bool)) {
