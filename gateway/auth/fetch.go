@@ -22,48 +22,12 @@ type fetcher struct{ client *http.Client }
 func newFetcher(secure *tls.Config) fetcher {
 	return fetcher{&http.Client{
 		Timeout: fetchTimeout,
-		Transport: documents{&http.Transport{
+		Transport: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: fetchTimeout, ResponseHeaderTimeout: fetchTimeout,
 			TLSClientConfig: secure, IdleConnTimeout: 4 * time.Second, ForceAttemptHTTP2: true,
-		}},
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
-}
-
-// documents answers only with documents of a bounded length. Any status but 200 is an error.
-type documents struct{ web *http.Transport }
-
-// RoundTrip implements http.RoundTripper.
-func (d documents) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set("Accept", "application/json")
-	resp, err := d.web.RoundTrip(r)
-	switch {
-	case err != nil:
-		return nil, err
-	case resp.StatusCode != http.StatusOK:
-		resp.Body.Close()
-		return nil, statusError(resp.StatusCode)
-	}
-	resp.Body = &bounded{resp.Body, maxDocument}
-	return resp, nil
-}
-
-// CloseIdleConnections makes http.Client.CloseIdleConnections work.
-func (d documents) CloseIdleConnections() { d.web.CloseIdleConnections() }
-
-// bounded is a body that ends with an error if it is too long.
-type bounded struct {
-	io.ReadCloser
-	left int
-}
-
-// Read implements io.Reader.
-func (b *bounded) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if b.left -= n; b.left < 0 {
-		return 0, contentError(fmt.Sprintf("the document is larger than %d bytes", maxDocument))
-	}
-	return n, err
 }
 
 // readDocument reads the document at an address.
@@ -75,14 +39,23 @@ func (f fetcher) readDocument(ctx context.Context, at string) ([]byte, error) {
 	return f.requestDocument(r)
 }
 
-// requestDocument makes a request and reads the answer. Its errors keep the answer secret.
+// requestDocument makes a request and reads the answer. Any status but 200 is an error. Its errors keep the
+// answer secret.
 func (f fetcher) requestDocument(r *http.Request) ([]byte, error) {
+	r.Header.Set("Accept", "application/json")
 	resp, err := f.client.Do(r)
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	return io.ReadAll(resp.Body)
+	if resp.StatusCode != http.StatusOK {
+		return nil, statusError(resp.StatusCode)
+	}
+	document, err := io.ReadAll(io.LimitReader(resp.Body, maxDocument+1))
+	if len(document) > maxDocument {
+		return nil, contentError(fmt.Sprintf("the document is larger than %d bytes", maxDocument))
+	}
+	return document, err
 }
 
 // statusError is an HTTP status other than 200.
