@@ -122,9 +122,8 @@ func TestExampleShowsDefaults(t *testing.T) {
 	files := config.NewUpstream("files", "")
 	files.Command, files.Args, files.Cwd = "npx", []string{"-y", "@modelcontextprotocol/server-filesystem", "."}, "/srv/files"
 	files.Eras = []string{"legacy"}
-	files.Env, files.Headers = map[string]string{"PATH": "/usr/bin", "HOME": "/root"}, map[string]string{}
+	files.Env = map[string]string{"PATH": "/usr/bin", "HOME": "/root"}
 	drive := config.NewUpstream("drive", "https://drive.example.com/mcp")
-	drive.Headers = map[string]string{}
 	want.Upstreams = []*config.Upstream{u, files, drive}
 	want.Admin, want.Auth, want.PublicURL = "127.0.0.1:9090", got.Auth, "https://gateway.example.com"
 	want.AdminAuth, want.TraceURL = got.AdminAuth, "https://traces.example.com/trace/{trace_id}"

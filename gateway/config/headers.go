@@ -56,16 +56,20 @@ func reservedFor(name string) string {
 
 // checkHeaders checks the headers of an upstream; it never quotes their values.
 func (p *problems) checkHeaders(at string, headers map[string]string) {
+	seen := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
-		reason := reservedFor(name)
+		key, reason := canonicalURL(name), reservedFor(name)
 		switch {
 		case !httpguts.ValidHeaderFieldName(name):
 			p.addKey(joinKey(at, name), "%q is not the name of a header", clipText(name))
 		case reason != "":
-			p.addKey(joinKey(at, name), "%s cannot be set: it %s", name, reason)
+			p.addKey(joinKey(at, name), "%s cannot be set: it %s", key, reason)
+		case seen[key]:
+			p.addKey(joinKey(at, name), "the header %s is given twice", key)
 		case !httpguts.ValidHeaderFieldValue(headers[name]):
 			p.add(joinKey(at, name), "the value holds a line break or another character that no header may hold")
 		}
+		seen[key] = true
 	}
 }
 

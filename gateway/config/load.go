@@ -48,7 +48,6 @@ func (s *source) readConfig(root *yaml.Node, whole bool, env lookup) *Config {
 	d.decodeValue(root, "", reflect.ValueOf(c).Elem(), nil)
 	c.fillPaths()
 	c.resolveFiles(filepath.Dir(s.name))
-	s.nameHeaders(c)
 	if whole {
 		s.checkAuth("auth", c.Auth)
 		s.checkAuth("admin_auth", c.AdminAuth)

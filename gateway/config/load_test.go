@@ -17,7 +17,6 @@ func TestParseDefaults(t *testing.T) {
 	got := mustParse(t, "upstreams: [{name: research, url: 'http://127.0.0.1:3001/mcp'}]")
 	want := Default()
 	want.Upstreams = []*Upstream{NewUpstream("research", "http://127.0.0.1:3001/mcp")}
-	want.Upstreams[0].Headers = map[string]string{}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -56,7 +55,7 @@ upstreams:
 	if u.Name != "a" || u.Path != "/a/mcp" || u.URL != "http://127.0.0.1:7/${SEVEN}$" {
 		t.Errorf("upstream: %+v", u)
 	}
-	want := map[string]string{"X-Secret": "Bearer " + secret, "X-Empty": "", "X-Seven": "7", "X-Number": "7"}
+	want := map[string]string{"x-secret": "Bearer " + secret, "X-Empty": "", "X-Seven": "7", "X-Number": "7"}
 	if diff := cmp.Diff(want, u.Headers); diff != "" {
 		t.Errorf("headers (-want +got):\n%s", diff)
 	}
@@ -150,7 +149,7 @@ upstreams:
 	if c.Store != "redis://:p@127.0.0.1:6379/2" {
 		t.Errorf("store %q", c.Store)
 	}
-	want := map[string]string{"Authorization": "Bearer x y", "X-Plain": "p"}
+	want := map[string]string{"authorization": "Bearer x y", "x-plain": "p"}
 	if diff := cmp.Diff(want, c.Upstreams[0].Headers); diff != "" {
 		t.Errorf("headers (-want +got):\n%s", diff)
 	}

@@ -1,56 +1,18 @@
 package config
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"net/textproto"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 )
 
 // maxSecret bounds a file of ${file:PATH}, in bytes.
 const maxSecret = 64 << 10
-
-// nameHeaders brings header names into canonical form.
-func (s *source) nameHeaders(c *Config) {
-	for i, u := range c.Upstreams {
-		u.Headers = s.canonicalHeaders("upstreams["+itoa(i)+"].headers", u.Headers)
-	}
-}
-
-// canonicalHeaders returns a copy with canonical names, never nil, and reports names that differ in
-// case only.
-func (s *source) canonicalHeaders(at string, headers map[string]string) map[string]string {
-	out := make(map[string]string, len(headers))
-	for _, name := range s.inOrder(at, headers) {
-		key := canonicalURL(name)
-		if _, twice := out[key]; twice {
-			s.addProblem(problem{
-				paths:   []string{joinKey(at, name)},
-				message: fmt.Sprintf("the header %s is given twice", key),
-				onKey:   true,
-			})
-		}
-		out[key] = headers[name]
-		s.at[joinKey(at, key)] = s.at[joinKey(at, name)]
-		s.bad[joinKey(at, key)] = s.bad[joinKey(at, name)]
-	}
-	return out
-}
-
-// inOrder returns the names of headers in the order of the file.
-func (s *source) inOrder(at string, headers map[string]string) []string {
-	return slices.SortedFunc(maps.Keys(headers), func(a, b string) int {
-		x, y := s.at[joinKey(at, a)].key, s.at[joinKey(at, b)].key
-		return cmp.Or(cmp.Compare(x.Line, y.Line), cmp.Compare(x.Column, y.Column))
-	})
-}
 
 func canonicalURL(header string) string { return textproto.CanonicalMIMEHeaderKey(header) }
 

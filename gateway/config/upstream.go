@@ -53,8 +53,7 @@ type Upstream struct {
 	Auth *UpstreamAuth `yaml:"auth"`
 
 	// Headers are sent with every request to the server. Headers that belong
-	// to the protocol or to the connection cannot be set. In a loaded
-	// configuration the names are in canonical form.
+	// to the protocol or to the connection cannot be set.
 	Headers map[string]string `yaml:"headers"`
 
 	// ForwardHeaders are headers of a client's request that go to the server with it, and with
