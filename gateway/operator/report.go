@@ -37,8 +37,6 @@ type Report struct {
 	Since     time.Time          `json:"since"`
 	Draining  bool               `json:"draining,omitempty"`
 	Upstreams []ReportedUpstream `json:"upstreams"`
-	// Minutes are the counts that the store does not have yet, by Unix time in minutes and by upstream.
-	Minutes map[int64]map[string]metrics.Counts `json:"minutes,omitempty"`
 }
 
 // ReportedUpstream is an upstream as one replica sees it.
@@ -58,10 +56,10 @@ type ReportedUpstream struct {
 // self is what this replica knows for its report.
 type self struct {
 	name    shim.Replica
-	say     func() Report // without loads and counts
+	say     func() Report // without loads
 	metrics *metrics.Metrics
 	log     *slog.Logger
-	noted   int64 // the last minute whose counts are in the store
+	due     int64 // the first minute whose counts may have changed since they were stored
 }
 
 // DeploymentOptions are what a Deployment is made of.
@@ -81,7 +79,7 @@ type DeploymentOptions struct {
 func NewDeployment(o DeploymentOptions) *Deployment {
 	return &Deployment{
 		tasks: o.Tasks, store: o.Store, trace: o.TraceAt,
-		self: self{name: o.Replica, say: o.Say, metrics: o.Metrics, log: o.Logger, noted: time.Now().Unix()/60 - 1},
+		self: self{name: o.Replica, say: o.Say, metrics: o.Metrics, log: o.Logger},
 	}
 }
 
@@ -107,7 +105,7 @@ func (d *Deployment) Run(ctx context.Context) error {
 	}
 }
 
-// report reports the state of this replica, and stores the counts of the minutes that are over.
+// report reports the state of this replica, and stores its counts, of this minute as well.
 func (d *Deployment) report(ctx context.Context) error {
 	ctx, stop := context.WithTimeoutCause(ctx, reportEvery, shim.ErrUnavailable)
 	defer stop()
@@ -115,19 +113,16 @@ func (d *Deployment) report(ctx context.Context) error {
 	recent := d.self.metrics.Recent()
 	var failed error
 	for _, at := range slices.Sorted(maps.Keys(recent)) {
-		switch {
-		case at <= d.self.noted:
-			delete(recent, at)
-		case at < now && failed == nil:
-			note, _ := json.Marshal(recent[at]) // counts are plain values
-			if failed = d.store.Note(ctx, d.self.name, time.Unix(at*60, 0), note, minutesKept); failed == nil {
-				d.self.noted = at
-				delete(recent, at)
-			}
+		if at < d.self.due || failed != nil {
+			continue
+		}
+		note, _ := json.Marshal(recent[at]) // counts are plain values
+		if failed = d.store.Note(ctx, d.self.name, time.Unix(at*60, 0), note, minutesKept); failed == nil {
+			d.self.due = min(at+1, now)
 		}
 	}
 	r := d.self.say()
-	r.Draining, r.Minutes = d.tasks.Draining(), recent
+	r.Draining = d.tasks.Draining()
 	loads := d.tasks.Loads()
 	for i := range r.Upstreams {
 		u := &r.Upstreams[i]
@@ -267,28 +262,15 @@ func (d *Deployment) Stats(ctx context.Context, upstream string) (Stats, error) 
 	if err != nil {
 		return Stats{}, err
 	}
-	all, err := d.hear(ctx)
-	if err != nil {
-		return Stats{}, err
-	}
 	for i := range out.Minutes {
 		var sum metrics.Counts
-		add := func(minute map[string]metrics.Counts) {
+		for _, note := range notes[i] {
+			var minute map[string]metrics.Counts
+			_ = json.Unmarshal(note, &minute) // a note of another release may be empty to it
 			for name, c := range minute {
 				if upstream == "" || upstream == name {
 					sum.Add(c)
 				}
-			}
-		}
-		for _, note := range notes[i] {
-			var minute map[string]metrics.Counts
-			if json.Unmarshal(note, &minute) == nil {
-				add(minute)
-			}
-		}
-		for _, h := range all {
-			if _, noted := notes[i][h.Replica]; !noted {
-				add(h.Minutes[first+int64(i)])
 			}
 		}
 		out.Minutes[i].Counts = Counts(sum)
