@@ -89,13 +89,11 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 
 // serveMethod serves a method that exists, under observation.
 func (q *request) serveMethod(w http.ResponseWriter, r *http.Request, m method) {
-	ctx, cancel := context.WithCancelCause(r.Context())
-	defer cancel(nil)
-	ctx, op := q.h.Telemetry.Start(ctx, r, wire.Request{Msg: q.msg, Meta: q.meta, Name: q.name, Version: q.version, Upstream: q.h.Name})
+	ctx, op := q.h.Telemetry.Start(r.Context(), r, wire.Request{Msg: q.msg, Meta: q.meta, Name: q.name, Version: q.version, Upstream: q.h.Name})
 	defer op.End()
 	q.op = op
 	q.x = wire.NewExchange(w, r, wire.ExchangeOptions{
-		Version: q.version, KeepAlive: q.h.Global.KeepAlive, Broken: cancel, Op: op,
+		Version: q.version, KeepAlive: q.h.Global.KeepAlive, Op: op,
 		Progress: q.h.KeptProgress(q.msg.Method, q.name, q.token),
 	})
 	defer q.x.Close()

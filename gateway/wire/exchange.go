@@ -27,7 +27,7 @@ const (
 // 0.21). Once the stream has begun, the status is 200, and an error travels on it.
 //
 // It is safe for concurrent use. The first Result or Error is the last message; later messages are
-// dropped.
+// dropped. If writing to the client fails, net/http ends the context of the request.
 type Exchange struct {
 	w      http.ResponseWriter
 	r      *http.Request
@@ -59,8 +59,6 @@ type ExchangeOptions struct {
 	KeepAlive time.Duration
 	// Progress is sent to a client that hears nothing else of its request.
 	Progress KeptProgress
-	// Broken is called once if writing to the client fails.
-	Broken func(error)
 	// Outlives says that the request goes on when its client has gone. The client's connection is
 	// given back then; otherwise the server holds it for as long as the request lasts.
 	Outlives bool
@@ -111,7 +109,7 @@ func (x *Exchange) speak() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !x.done && x.begin() == nil {
-		x.broken(x.stream.Comment("k"))
+		_ = x.stream.Comment("k") // its error is in the stream
 	}
 }
 
@@ -194,7 +192,7 @@ func (x *Exchange) Resumable(keep func([]byte) (string, error), first func(*even
 	}
 	x.keep = keep
 	if first != nil && x.begin() == nil {
-		x.broken(first(x.stream))
+		_ = first(x.stream) // likewise
 	}
 }
 
@@ -209,16 +207,7 @@ func (x *Exchange) eventKept(message jsonrpc.Spliced, keep func([]byte) (string,
 	if x.stream == nil {
 		return eventstream.ErrClosed // the client went before there was a stream
 	}
-	return x.broken(x.stream.Send(id, message...))
-}
-
-// broken reports a failed write, and passes the error on.
-func (x *Exchange) broken(err error) error {
-	if err != nil && err != eventstream.ErrClosed && x.opts.Broken != nil {
-		x.opts.Broken(err)
-		x.opts.Broken = nil
-	}
-	return err
+	return x.stream.Send(id, message...)
 }
 
 // Result answers with a result.
@@ -278,7 +267,7 @@ func (x *Exchange) finish(message jsonrpc.Spliced, status int, data json.RawMess
 		gone = x.eventKept(message, x.keep) != nil || gone
 	case !x.left:
 		challenge(x.w, x.challenges)
-		gone = x.broken(writeJSON(x.w, message, status, data)) != nil || gone
+		gone = writeJSON(x.w, message, status, data) != nil || gone
 	}
 	x.end(gone)
 }

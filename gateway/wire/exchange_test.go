@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -92,20 +94,29 @@ type failingWriter struct{ *httptest.ResponseRecorder }
 
 func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
-// TestExchangeBroken: a client that does not read any more is noticed by the first
-// write, and said once.
+// TestExchangeBroken: the request of a client that does not read any more ends with the first write that fails.
 func TestExchangeBroken(t *testing.T) {
-	r := httptest.NewRequest(http.MethodPost, "/mcp", nil)
-	r.Header.Set("Accept", mcp.TypeAccept)
-	said := 0
-	x := NewExchange(failingWriter{httptest.NewRecorder()}, r, ExchangeOptions{Broken: func(error) { said++ }})
-	defer x.Close()
-	_ = x.Notify("notifications/progress", []byte(`{}`))
-	_ = x.Notify("notifications/progress", []byte(`{}`))
-	x.Result(jsonrpc.IntID(1), []byte(`{}`))
-	if said != 1 {
-		t.Errorf("said %d times", said)
+	ended := make(chan struct{})
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer close(ended)
+		x := NewExchange(eventstream.Pace(w, 50*time.Millisecond), r, ExchangeOptions{})
+		defer x.Close()
+		large := jsonrpc.AppendString(nil, strings.Repeat("x", 1<<20))
+		for x.Notify("notifications/message", large) == nil {
+			continue
+		}
+		<-r.Context().Done()
+	}))
+	defer web.Close()
+	conn, err := net.Dial("tcp", web.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: h\r\nAccept: text/event-stream\r\nContent-Length: 0\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
 }
 
 // A client that leaves because it has its answer has not gone; one that left before it was
