@@ -101,7 +101,7 @@ func (h *Handler) readIntroduction(p shim.Principal, params json.RawMessage) (se
 		}
 		*field = value
 	}
-	if err := sessionLimits.checkSize(st); err != nil {
+	if err := st.checkSize(); err != nil {
 		return st, err
 	}
 	for _, field := range []*json.RawMessage{&st.Capabilities, &st.ClientInfo} {

@@ -166,42 +166,31 @@ func (st sessionState) withSubscription(uri string, on bool) sessionState {
 // subscriptions. Every request reads it.
 const maxSessionBytes = 64 << 10
 
-// stateLimits bound what a client can have stored with its session.
-type stateLimits struct {
-	bytes         int // of the whole state, as it is stored
-	subscriptions int
-	uri           int // bytes of the URI of one
-}
-
-// sessionLimits are those of every session.
-var sessionLimits = stateLimits{bytes: maxSessionBytes, subscriptions: endpoint.MaxSubscriptions, uri: endpoint.MaxURI}
-
 // namesRoom is the part of the bytes that is kept free for what is noted later: a bounded number of tasks and
 // session questions, each with an id of 36 bytes, the log level, and the token. So these always find room.
 const namesRoom = (mostTold+mostSessionQuestions)*39 + 200
 
 // checkSize refuses a state that is too large with a *shim.BusyError.
-func (l stateLimits) checkSize(st sessionState) error {
+func (st sessionState) checkSize() error {
 	st.Tasks, st.SessionQuestions, st.LogLevel, st.Token = nil, nil, "", ""
-	b, err := st.encode()
-	if err == nil && len(b)+namesRoom > l.bytes {
-		err = &shim.BusyError{Key: "max_session_bytes", Limit: "bytes in the state of this session"}
+	if len(st.encode())+namesRoom > maxSessionBytes {
+		return &shim.BusyError{Key: "max_session_bytes", Limit: "bytes in the state of this session"}
 	}
-	return err
+	return nil
 }
 
 // addSubscription returns the state with one more subscription; a *shim.BusyError if there is no room.
-func (l stateLimits) addSubscription(st sessionState, uri string) (sessionState, error) {
+func (st sessionState) addSubscription(uri string) (sessionState, error) {
 	next := st.withSubscription(uri, true)
 	switch {
 	case len(next.Subscriptions) == len(st.Subscriptions): // it is there
 		return st, nil
-	case len(uri) > l.uri:
+	case len(uri) > endpoint.MaxURI:
 		return st, wire.LongURI()
-	case len(next.Subscriptions) > l.subscriptions:
+	case len(next.Subscriptions) > endpoint.MaxSubscriptions:
 		return st, wire.ManySubscriptions()
 	}
-	return next, l.checkSize(next)
+	return next, next.checkSize()
 }
 
 // belongsTo reports whether the session is that of a principal.
@@ -216,20 +205,17 @@ func (st sessionState) belongsTo(p shim.Principal) bool {
 func (st sessionState) isNobodys() bool { return st.Owner == "" && st.Token == "" }
 
 // encode keeps the words of the client as they are: json.Marshal would spell them anew.
-func (st sessionState) encode() ([]byte, error) {
+func (st sessionState) encode() []byte {
 	caps, info := st.Capabilities, st.ClientInfo
 	st.Capabilities, st.ClientInfo = nil, nil
-	b, err := json.Marshal(st)
-	if err != nil {
-		return nil, fmt.Errorf("session state: %w", err)
-	}
+	b, _ := json.Marshal(st) // texts and numbers can always be written
 	if caps != nil {
 		b = jsonrpc.With(b, caps, "capabilities")
 	}
 	if info != nil {
 		b = jsonrpc.With(b, info, "clientInfo")
 	}
-	return b, nil
+	return b
 }
 
 func decodeSession(b []byte) (sessionState, error) {

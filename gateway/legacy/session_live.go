@@ -130,11 +130,7 @@ func (s *session) updateState(ctx context.Context, change func(sessionState) (se
 		if err != nil {
 			return err
 		}
-		b, err := st.encode()
-		if err != nil {
-			return err
-		}
-		next, err := s.table.store.Put(ctx, s.id, rev, b)
+		next, err := s.table.store.Put(ctx, s.id, rev, st.encode())
 		if err != nil {
 			return err
 		}
@@ -146,8 +142,8 @@ func (s *session) updateState(ctx context.Context, change func(sessionState) (se
 }
 
 // subscribeTo adds a resource to the session's subscriptions, if there is room for it.
-func (s *session) subscribeTo(ctx context.Context, uri string, room stateLimits) error {
-	return s.updateState(ctx, func(st sessionState) (sessionState, error) { return room.addSubscription(st, uri) })
+func (s *session) subscribeTo(ctx context.Context, uri string) error {
+	return s.updateState(ctx, func(st sessionState) (sessionState, error) { return st.addSubscription(uri) })
 }
 
 func (s *session) unsubscribeFrom(ctx context.Context, uri string) error {

@@ -101,10 +101,7 @@ func TestSessionState(t *testing.T) {
 		Upstream: "up", Owner: "o", Version: "2025-11-25", Capabilities: []byte(`{"roots":{}}`), ClientInfo: []byte(`{"name":"n"}`),
 		LogLevel: "info", Subscriptions: []string{"a"},
 	}
-	b, err := st.encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := st.encode()
 	got, err := decodeSession(b)
 	if err != nil || !reflect.DeepEqual(got, st) {
 		t.Errorf("%s\nread as %+v, %v", b, got, err)
@@ -141,7 +138,7 @@ func TestSessionUpdateTogether(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 20 {
 		all.Go(func() {
-			if err := s.subscribeTo(t.Context(), fmt.Sprint(i), roomy); err != nil {
+			if err := s.subscribeTo(t.Context(), fmt.Sprint(i)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -153,7 +150,7 @@ func TestSessionUpdateTogether(t *testing.T) {
 	if err := table.endSession(t.Context(), s.id, s.currentState()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.subscribeTo(t.Context(), "late", roomy); !errors.Is(err, errNoSession) {
+	if err := s.subscribeTo(t.Context(), "late"); !errors.Is(err, errNoSession) {
 		t.Errorf("an ended session was changed: %v", err)
 	}
 }
@@ -170,7 +167,7 @@ func TestSessionReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer o.endUse()
-	if err := o.subscribeTo(t.Context(), "a", roomy); err != nil {
+	if err := o.subscribeTo(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
 	if st, err := s.loadState(t.Context()); err != nil || len(st.Subscriptions) != 1 {
@@ -214,7 +211,7 @@ func TestSessionAfterStoreWentBack(t *testing.T) {
 	defer s.endUse()
 	first, rev, err := w.Get(t.Context(), s.id)
 	if err == nil {
-		err = s.subscribeTo(t.Context(), "lost", roomy)
+		err = s.subscribeTo(t.Context(), "lost")
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -223,7 +220,7 @@ func TestSessionAfterStoreWentBack(t *testing.T) {
 	w.puts.Store(0)
 	ctx, cancel := context.WithTimeout(t.Context(), wiretest.Patience)
 	defer cancel()
-	if err := s.subscribeTo(ctx, "kept", roomy); err != nil || w.puts.Load() != 1 {
+	if err := s.subscribeTo(ctx, "kept"); err != nil || w.puts.Load() != 1 {
 		t.Errorf("%d attempts, %v", w.puts.Load(), err)
 	}
 	if got := s.currentState().Subscriptions; len(got) != 1 || got[0] != "kept" {
@@ -428,14 +425,10 @@ func TestSessionTasks(t *testing.T) {
 	if len(st.Tasks) != mostTold || st.Tasks[0] != "10" || old.Tasks != nil {
 		t.Errorf("%v", st.Tasks)
 	}
-	before, err := st.encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := st.encode()
 	less := st.withTasks(nil, []shim.ID{"50"})
-	after, err := st.encode()
-	if err != nil || !bytes.Equal(before, after) || len(less.Tasks) != mostTold-1 {
-		t.Errorf("the old state changed, or the new did not: %s %v", less.Tasks, err)
+	if !bytes.Equal(before, st.encode()) || len(less.Tasks) != mostTold-1 {
+		t.Errorf("the old state changed, or the new did not: %s", less.Tasks)
 	}
 }
 
@@ -490,16 +483,12 @@ func TestLoudEnough(t *testing.T) {
 	}
 }
 
-// roomy are limits that no test reaches.
-var roomy = stateLimits{bytes: 1 << 20, subscriptions: 1000, uri: 1 << 10}
-
 // However full a state is, there is room for all that is noted in it while the session lasts.
 func TestStateKeepsRoomForNames(t *testing.T) {
 	st := sessionState{Upstream: "up", Version: "2025-11-25"}
-	l := stateLimits{bytes: 16 << 10, subscriptions: 1000, uri: 1 << 20}
-	for n := l.bytes; ; n-- {
+	for n := maxSessionBytes - namesRoom; ; n-- {
 		st.ClientInfo = json.RawMessage(`"` + strings.Repeat("x", n) + `"`)
-		if busy := (*shim.BusyError)(nil); !errors.As(l.checkSize(st), &busy) {
+		if busy := (*shim.BusyError)(nil); !errors.As(st.checkSize(), &busy) {
 			break
 		} else if busy.Key != "max_session_bytes" {
 			t.Fatalf("refused by %s", busy.Key)
@@ -512,11 +501,10 @@ func TestStateKeepsRoomForNames(t *testing.T) {
 	for range mostSessionQuestions {
 		st.SessionQuestions = append(st.SessionQuestions, shim.NewID())
 	}
-	b, err := st.encode()
-	if err != nil || len(b) > l.bytes || len(b) < l.bytes-200 {
-		t.Errorf("a full state has %d bytes, %v", len(b), err)
+	if n := len(st.encode()); n > maxSessionBytes || n < maxSessionBytes-200 {
+		t.Errorf("a full state has %d bytes", n)
 	}
-	if st, err := l.addSubscription(st, "a"); err != nil && len(st.Tasks) != mostTold {
+	if st, err := st.addSubscription("a"); err != nil && len(st.Tasks) != mostTold {
 		t.Errorf("a refused subscription changed the state: %v", err)
 	}
 }

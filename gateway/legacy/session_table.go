@@ -100,12 +100,8 @@ func (t *Table) takeSignal(id, text, token string, at time.Time) {
 // createSession stores a new session and opens it.
 func (t *Table) createSession(ctx context.Context, st sessionState) (*session, error) {
 	id := uuid.NewString() // visible ASCII with 122 random bits (X6, Z7)
-	b, err := st.encode()
-	if err != nil {
-		return nil, err
-	}
 	s := t.pinSession(id)
-	rev, err := t.store.Make(ctx, id, st.Owner, b)
+	rev, err := t.store.Make(ctx, id, st.Owner, st.encode())
 	switch {
 	case err == nil && rev == 0: // 122 random bits twice: somebody's id generator is broken
 		err = errors.New("session id exists")

@@ -35,14 +35,14 @@ func (q *request) answerSubscribe(ctx context.Context) (json.RawMessage, error) 
 	if !ok {
 		return nil, wire.InvalidParams("params.uri must be a string")
 	}
-	if _, err := sessionLimits.addSubscription(q.state, uri); err != nil { // before the server is told
+	if _, err := q.state.addSubscription(uri); err != nil { // before the server is told
 		return nil, err
 	}
 	server, result, err := q.askServer(ctx, "resources", "subscribe")
 	if err != nil {
 		return nil, err
 	}
-	if err := q.s.subscribeTo(ctx, uri, sessionLimits); err != nil {
+	if err := q.s.subscribeTo(ctx, uri); err != nil {
 		return nil, err
 	}
 	agreed, here, failed := q.s.listenHere(ctx, q.h.Upstream)
