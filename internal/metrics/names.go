@@ -1,9 +1,8 @@
 package metrics
 
 import (
-	"maps"
+	"cmp"
 	"sync"
-	"sync/atomic"
 
 	"taskgate/internal/semconv"
 )
@@ -16,10 +15,9 @@ const maxNames = 200
 // client's text, so it is known only once the configuration has named it, or the server has listed
 // it or answered it with success. The zero value is empty.
 type Names struct {
-	known atomic.Pointer[map[named]string] // replaced as a whole, because calls read it unlocked
-
-	mu sync.Mutex // held while it is replaced
-	n  map[string]int
+	mu    sync.RWMutex
+	known map[named]string
+	n     map[string]int // how many are known, by upstream
 }
 
 // named is a tool (method tools/call) or a prompt (prompts/get) of an upstream.
@@ -27,43 +25,29 @@ type named struct{ upstream, method, name string }
 
 // Learn takes names that exist. It keeps the first 200 of an upstream.
 func (s *Names) Learn(upstream, method string, names ...string) {
-	if s.all(upstream, method, names) {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.n == nil {
-		s.n = make(map[string]int)
-	}
-	known := make(map[named]string)
-	if old := s.known.Load(); old != nil {
-		maps.Copy(known, *old)
-	}
 	for _, name := range names {
 		k := named{upstream, method, name}
-		if _, ok := known[k]; ok || name == "" || s.n[upstream] >= maxNames {
+		if _, more := s.find(k); !more || name == "" {
 			continue
 		}
-		known[k] = semconv.Cut(name)
-		s.n[upstream]++
+		s.mu.Lock()
+		if s.known == nil {
+			s.known, s.n = make(map[named]string), make(map[string]int)
+		}
+		if _, since := s.known[k]; !since && s.n[upstream] < maxNames {
+			s.known[k] = semconv.Cut(name)
+			s.n[upstream]++
+		}
+		s.mu.Unlock()
 	}
-	s.known.Store(&known)
 }
 
-// all reports whether Learn would change nothing.
-func (s *Names) all(upstream, method string, names []string) bool {
-	known := s.known.Load()
-	if known == nil {
-		return false
-	}
-	for _, name := range names {
-		if _, ok := (*known)[named{upstream, method, name}]; !ok {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return s.n[upstream] >= maxNames
-		}
-	}
-	return true
+// find returns a known name as a metric has it; "" for an unknown one, and whether there is room for that.
+func (s *Names) find(k named) (as string, more bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	as, known := s.known[k]
+	return as, !known && s.n[k.upstream] < maxNames
 }
 
 // Bound returns a name as a metric has it: "" for "", and semconv.OtherName for an unknown name.
@@ -71,10 +55,6 @@ func (s *Names) Bound(upstream, method, name string) string {
 	if name == "" {
 		return ""
 	}
-	if known := s.known.Load(); known != nil {
-		if as, ok := (*known)[named{upstream, method, name}]; ok {
-			return as
-		}
-	}
-	return semconv.OtherName
+	as, _ := s.find(named{upstream, method, name})
+	return cmp.Or(as, semconv.OtherName)
 }
