@@ -55,9 +55,6 @@ type Options struct {
 	// authorities of the system.
 	TLS map[string]*tls.Config
 
-	// Limits are the bounds outside of the configuration.
-	Limits Limits
-
 	// Audit takes a record of what callers do to tasks, and of requests that are refused for their callers. Nil
 	// takes none.
 	Audit *slog.Logger
@@ -73,7 +70,6 @@ type Options struct {
 // change.
 type Gateway struct {
 	options     Options
-	limits      Limits
 	tel         *wire.Telemetry
 	calls       *shim.Bound
 	connections *shim.Bound
@@ -110,7 +106,7 @@ func New(o Options) (*Gateway, error) {
 		o.Logger.Warn("without state_keys a client of 2026-07-28 that takes no tasks cannot be asked by a server of the 2025 versions;" +
 			" \"taskgate state-key\" prints a key, and all replicas need the same")
 	}
-	g := &Gateway{options: o, limits: o.Limits.withDefaults(), tel: tel, audit: o.Audit, budget: o.Budget, state: state}
+	g := &Gateway{options: o, tel: tel, audit: o.Audit, budget: o.Budget, state: state}
 	g.bound(o.Config)
 	g.sessions = legacy.NewTable(o.Sessions, o.Config.StoreTimeout, g.sessionEnded)
 	o.Metrics.ReadOpen(g.calls.Count, g.connections.Count, g.streams.Count, g.sessions.Count)
@@ -138,10 +134,10 @@ func notAllowed(w http.ResponseWriter, _ *http.Request) {
 func (t *table) timed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 { // wire.ReadBody gives it anew
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(t.limits.ClientTimeout))
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(t.config.ClientTimeout))
 		}
 		r = r.WithContext(patience.With(r.Context(), t.config.StoreTimeout))
-		next.ServeHTTP(eventstream.Pace(w, t.limits.ClientTimeout), r)
+		next.ServeHTTP(eventstream.Pace(w, t.config.ClientTimeout), r)
 	})
 }
 

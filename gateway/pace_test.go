@@ -36,7 +36,7 @@ func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 
 // dialled serves a stage whose tool answers with a megabyte to one connection.
 func dialled(t *testing.T) net.Conn {
 	s := newStage(t)
-	s.limits.ClientTimeout = 10 * time.Second
+	s.config.ClientTimeout = 10 * time.Second
 	s.up.Era = mcp.Legacy
 	s.up.Capabilities = []byte(`{"tools":{}}`)
 	s.up.Replies = map[string]fakeReply{"tools/call": {Result: []byte(`{"content":[],"pad":"` + strings.Repeat("x", 1<<20) + `"}`)}}

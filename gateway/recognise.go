@@ -37,7 +37,7 @@ func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller)
 		defer hold.Release()
 		r = r.WithContext(budget.With(r.Context(), hold))
 	}
-	body, fail := wire.ReadBody(w, r, int64(u.config.MaxBody), u.limits.ClientTimeout)
+	body, fail := wire.ReadBody(w, r, int64(u.config.MaxBody), u.config.ClientTimeout)
 	if fail != nil {
 		u.endpoint.Telemetry.Refused(r.Context(), fail)
 		wire.WriteFailure(w, "", fail)

@@ -67,7 +67,6 @@ func playTranscripts(t *testing.T, glob string) {
 type stage struct {
 	t       testing.TB
 	config  *config.Config
-	limits  Limits
 	up      *fakeUpstream
 	shim    *fakeShim
 	gateway *Gateway
@@ -144,7 +143,7 @@ func (s *stage) compare(f *txtar.File, got string) {
 func (s *stage) start() http.Handler {
 	if s.gateway == nil {
 		s.shim.policy = s.config.Upstreams[0].Tool
-		g, err := New(Options{Config: s.config, Limits: s.limits, Shim: s.shim, Upstreams: map[string]upstream.Client{s.config.Upstreams[0].Name: s.up},
+		g, err := New(Options{Config: s.config, Shim: s.shim, Upstreams: map[string]upstream.Client{s.config.Upstreams[0].Name: s.up},
 			Sessions: wiretest.OpenSessions(s.t, s.config.MaxSessions, s.config.SessionIdle), Logger: slog.New(slog.DiscardHandler), Version: "1.0.0", TracerProvider: s.traces, Metrics: s.metrics})
 		if err != nil {
 			s.t.Fatal(err)

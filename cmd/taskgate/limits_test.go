@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"taskgate/gateway"
 	"taskgate/gateway/config"
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/wire"
@@ -30,9 +29,8 @@ import (
 // limit is a key of the configuration that bounds something, and how it is reached. A new key
 // needs an entry in limits, and a row in docs/operations.md.
 type limit struct {
-	// set or limits make the limit small: there is room for one.
-	set    func(c *config.Config, u *config.Upstream)
-	limits gateway.Limits
+	// set makes the limit small: there is room for one.
+	set func(c *config.Config, u *config.Upstream)
 	// first is a request that takes the room, and goes on; second is one too many. "hang" is
 	// a tool that does not end.
 	first, second string
@@ -60,13 +58,13 @@ func listensTo(uris ...string) string {
 
 // limits are all limits that refuse a client, by their key.
 var limits = map[string]limit{
-	"max_connections": {limits: gateway.Limits{Connections: 1}, first: hangs, second: discovers},
+	"max_connections": {set: func(c *config.Config, _ *config.Upstream) { c.MaxConnections = 1 }, first: hangs, second: discovers},
 
 	"max_calls":           {set: func(c *config.Config, _ *config.Upstream) { c.MaxCalls = 1 }, first: hangs, second: discovers, status: 503},
 	"max_calls_per_owner": {set: func(c *config.Config, _ *config.Upstream) { c.MaxCallsPerOwner = 1 }, first: hangs, second: discovers, status: 429, owner: true},
 
-	"max_streams":           {limits: gateway.Limits{Streams: 1}, first: listens, second: listens, status: 503},
-	"max_streams_per_owner": {limits: gateway.Limits{StreamsPerOwner: 1}, first: listens, second: listens, status: 429, owner: true},
+	"max_streams":           {set: func(c *config.Config, _ *config.Upstream) { c.MaxStreams = 1 }, first: listens, second: listens, status: 503},
+	"max_streams_per_owner": {set: func(c *config.Config, _ *config.Upstream) { c.MaxStreamsPerOwner = 1 }, first: listens, second: listens, status: 429, owner: true},
 
 	"rate": {set: func(c *config.Config, _ *config.Upstream) { c.Rate = 1 }, first: hangs, second: discovers, status: 429, owner: true},
 
@@ -234,7 +232,7 @@ func newLimitWorld(t *testing.T, l limit) *limitWorld {
 		if l.owner {
 			wiretest.WithKeys(c)
 		}
-	}, func(s *server) { s.limits = l.limits })
+	})
 	if l.owner {
 		w.key = wiretest.AliceKey
 	}

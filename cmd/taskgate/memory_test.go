@@ -286,7 +286,7 @@ func TestUnreadResults(t *testing.T) {
 func TestUnreadIsCut(t *testing.T) {
 	const size = 20 << 20
 	up := newBulky(t, size)
-	r := runServer(t, up.URL, bound(config.MiB, 21*config.MiB, 2), func(s *server) { s.limits.ClientTimeout = 3 * time.Second })
+	r := runServer(t, up.URL, bound(config.MiB, 21*config.MiB, 2), func(s *server) { s.config.ClientTimeout = 3 * time.Second })
 	for range 2 {
 		conn, err := r.send(asJSON, 0)
 		if err != nil {

@@ -64,7 +64,6 @@ type server struct {
 	requests work.Group // in flight
 
 	bytesWait   time.Duration // the constant, except in tests
-	limits      gateway.Limits
 	processIdle time.Duration // 0: a process of a server lasts as long as this one
 
 	replica  shim.Replica
@@ -145,7 +144,7 @@ func (s *server) buildGateway(ctx context.Context) (err error) {
 	s.sessions = s.store.Sessions(s.config.MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner).As(s.shim.Heart)
 	s.gateway, err = gateway.New(gateway.Options{
 		Audit: audit, Credentials: s.credentials, TLS: secure,
-		Config: s.config, Limits: s.limits, Shim: s.shim, Upstreams: clients, Budget: s.budget, Logger: s.log,
+		Config: s.config, Shim: s.shim, Upstreams: clients, Budget: s.budget, Logger: s.log,
 		Sessions:       s.sessions,
 		TracerProvider: s.tel.traces, Metrics: s.tel.metrics, Version: moduleVersion(),
 	})

@@ -206,6 +206,18 @@ type Fixed struct {
 	// that cancel or answer, are not counted. 0 is any number.
 	MaxCalls int
 
+	// MaxConnections bounds the open connections of clients: an idle one takes some 20 KB. A further one is closed
+	// at once.
+	MaxConnections int
+
+	// MaxStreams bounds the open streams that clients listen to, and MaxStreamsPerOwner those of one authenticated
+	// caller.
+	MaxStreams, MaxStreamsPerOwner int
+
+	// ClientTimeout is how long a client may take for each 64 KiB of what it sends or is sent: it may be slow with
+	// a message of any size, but must go on.
+	ClientTimeout time.Duration
+
 	// KeepAlive is the silence after which an answer that was to be JSON becomes an event stream, and the
 	// interval of the comments that keep an event stream open.
 	KeepAlive time.Duration
@@ -219,7 +231,10 @@ type Fixed struct {
 
 // DefaultFixed returns the values of production.
 func DefaultFixed() Fixed {
-	return Fixed{StoreTimeout: 3 * time.Second, MaxCalls: 10_000, KeepAlive: 15 * time.Second, MaxSessions: 10_000, SessionIdle: time.Hour}
+	return Fixed{
+		StoreTimeout: 3 * time.Second, MaxCalls: 10_000, MaxConnections: 50_000, MaxStreams: 20_000, MaxStreamsPerOwner: 5000,
+		ClientTimeout: 30 * time.Second, KeepAlive: 15 * time.Second, MaxSessions: 10_000, SessionIdle: time.Hour,
+	}
 }
 
 // The values of audit that are no file names.

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"taskgate/gateway"
 	"taskgate/gateway/config"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
@@ -179,7 +178,7 @@ func TestLegacyCallsInFlight(t *testing.T) {
 
 // TestLegacyStreamsInAll: the GET streams of sessions count, and so do streams that are resumed.
 func TestLegacyStreamsInAll(t *testing.T) {
-	stack := newLegacyStack(t, false, nil, gateway.Limits{Streams: 1})
+	stack := newLegacyStack(t, false, func(c *config.Config) { c.MaxStreams = 1 })
 	a, b := newRawClient(t, stack.url).initialize(""), newRawClient(t, stack.url).initialize("")
 	open := openSSE(t, a, http.MethodGet, "", "")
 	if open.resp.StatusCode != http.StatusOK {

@@ -44,7 +44,7 @@ type stackEvents struct {
 // newLegacyStack starts a server of the go-sdk, stateful or, with modern, one that
 // is spoken to in the modern era only, and the gateway in front of it. Whatever is still
 // running at the end fails the test.
-func newLegacyStack(t *testing.T, modern bool, change func(*config.Config), limits ...gateway.Limits) *legacyStack {
+func newLegacyStack(t *testing.T, modern bool, change func(*config.Config)) *legacyStack {
 	t.Helper()
 	leaks := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
@@ -54,7 +54,7 @@ func newLegacyStack(t *testing.T, modern bool, change func(*config.Config), limi
 	if modern { // it has a legacy era without sessions as well
 		era = upstream.EraModern
 	}
-	return &legacyStack{url: startAlone(t, upstream.Config{URL: web, Era: era}, change, limits...).url, server: server, session: ev}
+	return &legacyStack{url: startAlone(t, upstream.Config{URL: web, Era: era}, change).url, server: server, session: ev}
 }
 
 // parts are what a replica is made of, besides its configuration.
@@ -165,13 +165,13 @@ func startReplica(t *testing.T, name string, c *config.Config, p parts) *replica
 }
 
 // startAlone starts a gateway whose shim never makes a task, in front of this server.
-func startAlone(t *testing.T, server upstream.Config, change func(*config.Config), limits ...gateway.Limits) *replica {
+func startAlone(t *testing.T, server upstream.Config, change func(*config.Config)) *replica {
 	t.Helper()
 	return startReplica(t, "r", newConfig(change), parts{server: server, idle: true, shim: func(o *shim.Options) {
 		never := shim.Policy{Tasks: shim.Never, Timeout: time.Hour}
 		o.Store = noStore{}
 		o.Servers["up"] = shim.Server{Upstream: o.Servers["up"].Upstream, Policy: func(string) shim.Policy { return never }}
-	}, gateway: func(o *gateway.Options) { o.Limits = append(limits, gateway.Limits{})[0] }})
+	}})
 }
 
 // serveSDK puts a server of the go-sdk on a socket, perhaps with something in front of it.
