@@ -14,17 +14,15 @@ const maxShown = 1 << 20
 
 // Deployment is the Source over a store that all replicas share.
 type Deployment struct {
-	tasks *shim.Operator
-	store shim.Overview
-	self  self
-	trace func(id string) string
+	o   DeploymentOptions
+	due int64 // the first minute whose counts may have changed since they were stored
 }
 
 var _ Source = (*Deployment)(nil)
 
 // Tasks implements Source.
 func (d *Deployment) Tasks(ctx context.Context, q shim.Query) (Tasks, error) {
-	found, next, err := d.tasks.Search(ctx, q)
+	found, next, err := d.o.Tasks.Search(ctx, q)
 	page := Tasks{Tasks: make([]Task, len(found)), Next: next}
 	for i, t := range found {
 		page.Tasks[i] = taskOf(t)
@@ -73,7 +71,7 @@ func (d *Deployment) Task(ctx context.Context, id string, content bool) (TaskDet
 	for i, m := range t.Timeline {
 		out.Events[i] = Event{At: m.At, Kind: string(m.Kind), Detail: m.Detail}
 	}
-	out.TraceURL = d.trace(out.TraceID)
+	out.TraceURL = d.o.TraceAt(out.TraceID)
 	for _, q := range t.Questions {
 		out.Asked = append(out.Asked, askedOf(q, content))
 	}
@@ -92,7 +90,7 @@ func (d *Deployment) read(ctx context.Context, id string, part shim.Part) (shim.
 	if err != nil {
 		return shim.Task{}, err
 	}
-	return d.tasks.Read(ctx, known, part)
+	return d.o.Tasks.Read(ctx, known, part)
 }
 
 // traceOf is the id of the trace of a task: the second part of its traceparent.
@@ -127,13 +125,13 @@ func (d *Deployment) Cancel(ctx context.Context, id, operator string) (Task, err
 	if err != nil {
 		return Task{}, err
 	}
-	t, err := d.tasks.Cancel(ctx, known, operator)
+	t, err := d.o.Tasks.Cancel(ctx, known, operator)
 	return taskOf(t), err
 }
 
 // Questions implements Source.
 func (d *Deployment) Questions(ctx context.Context, content bool) (Questions, error) {
-	waiting, next, err := d.tasks.Search(ctx, shim.Query{Statuses: []shim.Status{shim.InputRequired}, Oldest: true, Limit: maxLimit})
+	waiting, next, err := d.o.Tasks.Search(ctx, shim.Query{Statuses: []shim.Status{shim.InputRequired}, Oldest: true, Limit: maxLimit})
 	out := Questions{Questions: []Question{}, More: next != ""}
 	for _, t := range waiting {
 		for _, q := range t.Questions {
@@ -156,5 +154,5 @@ func (d *Deployment) Questions(ctx context.Context, content bool) (Questions, er
 
 // Changes implements Source.
 func (d *Deployment) Changes(ctx context.Context, changed func()) error {
-	return d.store.Changes(ctx, changed)
+	return d.o.Store.Changes(ctx, changed)
 }

@@ -53,15 +53,6 @@ type ReportedUpstream struct {
 	Tools     []Tool   `json:"tools"`
 }
 
-// self is what this replica knows for its report.
-type self struct {
-	name    shim.Replica
-	say     func() Report // without loads
-	metrics *metrics.Metrics
-	log     *slog.Logger
-	due     int64 // the first minute whose counts may have changed since they were stored
-}
-
 // DeploymentOptions are what a Deployment is made of.
 type DeploymentOptions struct {
 	Tasks   *shim.Operator
@@ -76,12 +67,7 @@ type DeploymentOptions struct {
 }
 
 // NewDeployment returns the Source of this replica.
-func NewDeployment(o DeploymentOptions) *Deployment {
-	return &Deployment{
-		tasks: o.Tasks, store: o.Store, trace: o.TraceAt,
-		self: self{name: o.Replica, say: o.Say, metrics: o.Metrics, log: o.Logger},
-	}
-}
+func NewDeployment(o DeploymentOptions) *Deployment { return &Deployment{o: o} }
 
 // Run reports until ctx ends. A failed report leaves clients alone: operators see the one before.
 func (d *Deployment) Run(ctx context.Context) error {
@@ -89,10 +75,10 @@ func (d *Deployment) Run(ctx context.Context) error {
 	defer tick.Stop()
 	for n := 1; ; n++ {
 		if err := d.report(ctx); err != nil && ctx.Err() == nil {
-			d.self.log.Debug("operators do not hear of this replica", "err", err)
+			d.o.Logger.Debug("operators do not hear of this replica", "err", err)
 		}
 		if n%sweepEvery == 0 {
-			_ = d.store.Sweep(ctx) // a failed sweep is done another time
+			_ = d.o.Store.Sweep(ctx) // a failed sweep is done another time
 		}
 		select {
 		case <-tick.C:
@@ -110,20 +96,20 @@ func (d *Deployment) report(ctx context.Context) error {
 	ctx, stop := context.WithTimeoutCause(ctx, reportEvery, shim.ErrUnavailable)
 	defer stop()
 	now := time.Now().Unix() / 60
-	recent := d.self.metrics.Recent()
+	recent := d.o.Metrics.Recent()
 	var failed error
 	for _, at := range slices.Sorted(maps.Keys(recent)) {
-		if at < d.self.due || failed != nil {
+		if at < d.due || failed != nil {
 			continue
 		}
 		note, _ := json.Marshal(recent[at]) // counts are plain values
-		if failed = d.store.Note(ctx, d.self.name, time.Unix(at*60, 0), note, minutesKept); failed == nil {
-			d.self.due = min(at+1, now)
+		if failed = d.o.Store.Note(ctx, d.o.Replica, time.Unix(at*60, 0), note, minutesKept); failed == nil {
+			d.due = min(at+1, now)
 		}
 	}
-	r := d.self.say()
-	r.Draining = d.tasks.Draining()
-	loads := d.tasks.Loads()
+	r := d.o.Say()
+	r.Draining = d.o.Tasks.Draining()
+	loads := d.o.Tasks.Loads()
 	for i := range r.Upstreams {
 		u := &r.Upstreams[i]
 		load := loads[u.Name]
@@ -133,7 +119,7 @@ func (d *Deployment) report(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return cmp.Or(d.store.Report(ctx, d.self.name, about, reportKept), failed)
+	return cmp.Or(d.o.Store.Report(ctx, d.o.Replica, about, reportKept), failed)
 }
 
 func toolsOf(l metrics.Load) []Tool {
@@ -161,7 +147,7 @@ type heard struct {
 
 // hear reads the reports of all replicas.
 func (d *Deployment) hear(ctx context.Context) ([]heard, error) {
-	standing, err := d.store.Replicas(ctx)
+	standing, err := d.o.Store.Replicas(ctx)
 	all := make([]heard, len(standing))
 	for i, s := range standing {
 		all[i].Standing = s
@@ -258,7 +244,7 @@ func (d *Deployment) Stats(ctx context.Context, upstream string) (Stats, error) 
 		times[i] = time.Unix((first+int64(i))*60, 0).UTC()
 		out.Minutes[i].At = times[i]
 	}
-	notes, err := d.store.Notes(ctx, times)
+	notes, err := d.o.Store.Notes(ctx, times)
 	if err != nil {
 		return Stats{}, err
 	}
