@@ -177,15 +177,14 @@ func (q *request) answerRequest(ctx context.Context) {
 // other errors.
 func (q *request) answerError(err error) {
 	q.h.Telemetry.Refused(q.client, err)
-	f := wire.FailureOf(q.state.Version, err)
-	status := http.StatusOK
+	f := *wire.FailureOf(q.state.Version, err)
 	switch f.Status {
-	case http.StatusBadRequest, http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		status = f.Status
+	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable:
+	default:
+		f.Status = http.StatusOK
 	}
-	q.out.Refuse(f)
 	q.op.Failed(f.Code)
-	q.out.Error(q.msg.ID, f.Code, f.Message, f.Data, status)
+	q.out.Error(q.msg.ID, &f)
 }
 
 // strayState reports whether a request comes with a state of a gateway. Clients of this era get none, so it

@@ -45,9 +45,6 @@ type Exchange struct {
 	gone     bool // the client had gone when it was done
 
 	keep func(message []byte) (eventID string, err error) // see Resumable; nil if messages are not kept
-
-	refused    int // the status of an answer outside of a stream; 0 for none
-	challenges []string
 }
 
 // ExchangeOptions says how an exchange is held.
@@ -217,48 +214,27 @@ func (x *Exchange) Result(id jsonrpc.ID, result json.RawMessage) {
 
 // Spliced is Result for a result in pieces.
 func (x *Exchange) Spliced(id jsonrpc.ID, result jsonrpc.Spliced) {
-	x.finish(jsonrpc.SpliceResult(id, result), http.StatusOK, nil)
+	x.finish(jsonrpc.SpliceResult(id, result), &Failure{})
 }
 
-// Error answers with an error, spelt for the client's version. The status is sent only before a
-// stream has begun; 0 means 200.
-func (x *Exchange) Error(id jsonrpc.ID, code int64, message string, data json.RawMessage, status int) {
-	x.opts.Op.Failed(code)
-	e := &jsonrpc.Error{Code: mcp.CodeFor(x.opts.Version, code), Message: message, Data: data}
-	if status == 0 {
-		status = http.StatusOK
-	}
-	x.finish(jsonrpc.Spliced{jsonrpc.AppendError(nil, id, e)}, status, data)
+// Error answers with a failure, spelt for the client's version. Its status and its challenges are sent only before
+// a stream has begun.
+func (x *Exchange) Error(id jsonrpc.ID, f *Failure) {
+	x.opts.Op.Failed(f.Code)
+	x.finish(f.spellMessage(x.opts.Version, id), f)
 }
 
 // Fail is Error for any error, by the table in failure.go.
-func (x *Exchange) Fail(id jsonrpc.ID, err error) {
-	f := FailureOf(x.opts.Version, err)
-	x.Refuse(f)
-	x.Error(id, f.Code, f.Message, f.Data, f.Status)
-}
+func (x *Exchange) Fail(id jsonrpc.ID, err error) { x.Error(id, FailureOf(x.opts.Version, err)) }
 
-// Refuse has the answer carry the status and the challenges of a failure by which the client is to
-// sign in. It ignores any other failure, and has no effect once a stream has begun.
-func (x *Exchange) Refuse(f *Failure) {
-	if f.Refuses() {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		x.refused, x.challenges = f.Status, f.Challenges
-	}
-}
-
-// finish sends the last message. data is that of an error.
-func (x *Exchange) finish(message jsonrpc.Spliced, status int, data json.RawMessage) {
+// finish sends the last message. f is empty for a result.
+func (x *Exchange) finish(message jsonrpc.Spliced, f *Failure) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.done {
 		return
 	}
-	if x.refused != 0 {
-		status = x.refused
-	}
-	if x.stream == nil && status == http.StatusOK && !x.accept.json {
+	if x.stream == nil && f.httpStatus() == http.StatusOK && !x.accept.json {
 		_ = x.begin() // the client takes only a stream
 	}
 	gone := x.ended() // read before the client has everything and may leave
@@ -266,8 +242,7 @@ func (x *Exchange) finish(message jsonrpc.Spliced, status int, data json.RawMess
 	case x.stream != nil:
 		gone = x.eventKept(message, x.keep) != nil || gone
 	case !x.left:
-		challenge(x.w, x.challenges)
-		gone = writeJSON(x.w, message, status, data) != nil || gone
+		gone = writeJSON(x.w, message, f) != nil || gone
 	}
 	x.end(gone)
 }
@@ -312,18 +287,21 @@ func (x *Exchange) end(gone bool) {
 var jsonType = []string{mcp.TypeJSON}
 
 // writeJSON writes a whole JSON body, chunk by chunk under write deadlines: a slow client gets a
-// large result too, and a client that has stopped reading is dropped. data is that of an error, and
-// may say when to try again.
-func writeJSON(w http.ResponseWriter, body jsonrpc.Spliced, status int, data json.RawMessage) error {
+// large result too, and a client that has stopped reading is dropped. f says how the client may sign in, and may
+// say when to try again.
+func writeJSON(w http.ResponseWriter, body jsonrpc.Spliced, f *Failure) error {
 	h := w.Header()
 	h["Content-Type"] = jsonType
 	h["Content-Length"] = []string{strconv.Itoa(body.Len())}
-	if retry := retryHeader(status, data); retry != "" {
+	if retry := retryHeader(f.Status, f.Data); retry != "" {
 		h.Set(HeaderRetryAfter, retry)
+	}
+	if len(f.Challenges) > 0 {
+		h[headerAuthenticate] = f.Challenges
 	}
 	to := eventstream.Pace(w, WriteTimeout)
 	_ = to.Begin()
-	to.WriteHeader(status)
+	to.WriteHeader(f.httpStatus())
 	var err error
 	for _, piece := range body { // small pieces go together in the buffer of the server
 		if _, err = to.Write(piece); err != nil {
@@ -337,20 +315,7 @@ func writeJSON(w http.ResponseWriter, body jsonrpc.Spliced, status int, data jso
 	return err
 }
 
-// challenge says how the client may sign in.
-func challenge(w http.ResponseWriter, values []string) {
-	if len(values) > 0 {
-		w.Header()[headerAuthenticate] = values
-	}
-}
-
 // WriteFailure answers a request that fails before it has an exchange.
 func WriteFailure(w http.ResponseWriter, version string, f *Failure) {
-	e := &jsonrpc.Error{Code: mcp.CodeFor(version, f.Code), Message: f.Message, Data: f.Data}
-	status := f.Status
-	if status == 0 {
-		status = http.StatusOK
-	}
-	challenge(w, f.Challenges)
-	_ = writeJSON(w, jsonrpc.Spliced{jsonrpc.AppendError(nil, f.ID, e)}, status, f.Data) // the client has gone
+	_ = writeJSON(w, f.spellMessage(version, f.ID), f) // the client has gone
 }

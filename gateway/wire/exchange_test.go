@@ -36,7 +36,7 @@ func TestExchangeHasOneEnd(t *testing.T) {
 		for i := range 4 {
 			wg.Go(func() { _ = x.Notify("notifications/progress", []byte(fmt.Sprintf(`{"progress":%d}`, i))) })
 			wg.Go(func() { x.Result(jsonrpc.IntID(int64(i)), []byte(`{}`)) })
-			wg.Go(func() { x.Error(jsonrpc.IntID(int64(i)), mcp.CodeInternal, "no", nil, 0) })
+			wg.Go(func() { x.Error(jsonrpc.IntID(int64(i)), &Failure{Code: mcp.CodeInternal, Message: "no"}) })
 		}
 		wg.Wait()
 		x.Close()
@@ -66,7 +66,7 @@ func TestExchangeEventIDs(t *testing.T) {
 	if err := x.Notify("notifications/message", []byte(`{}`)); err != nil {
 		t.Fatal(err)
 	}
-	x.Error(jsonrpc.IntID(1), mcp.CodeMissingCapability, "m", nil, http.StatusBadRequest)
+	x.Error(jsonrpc.IntID(1), &Failure{Code: mcp.CodeMissingCapability, Message: "m", Status: http.StatusBadRequest})
 	want := "id: s-0\ndata: \n\n" +
 		"id: s-1\nevent: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{}}\n\n" +
 		"id: s-2\nevent: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-32021,\"message\":\"m\"}}\n\n"

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,6 +37,14 @@ type Failure struct {
 func (f *Failure) Refuses() bool {
 	return f.Status == http.StatusUnauthorized || f.Status == http.StatusForbidden
 }
+
+// spellMessage makes a message of the failure, for a client of this version.
+func (f *Failure) spellMessage(version string, id jsonrpc.ID) jsonrpc.Spliced {
+	e := &jsonrpc.Error{Code: mcp.CodeFor(version, f.Code), Message: f.Message, Data: f.Data}
+	return jsonrpc.Spliced{jsonrpc.AppendError(nil, id, e)}
+}
+
+func (f *Failure) httpStatus() int { return cmp.Or(f.Status, http.StatusOK) }
 
 // Error makes a failure usable as an error.
 func (f *Failure) Error() string { return fmt.Sprintf("%s (%d)", f.Message, f.Code) }
