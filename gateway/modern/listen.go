@@ -200,7 +200,7 @@ func (s *subscription) followUpstream(ctx context.Context) error {
 // sendAcknowledgement sends the first message of the stream: what is honoured.
 func (s *subscription) sendAcknowledgement(f shim.Filter) {
 	s.filter = f
-	honoured := json.RawMessage(filterJSON(f))
+	honoured := upstream.SpellFilter(f)
 	if len(s.tasks) > 0 {
 		honoured = jsonrpc.With(honoured, jsonrpc.AppendStrings(nil, s.tasks), "taskIds")
 	}
@@ -233,25 +233,4 @@ func (s *subscription) finalResult(identity json.RawMessage) json.RawMessage {
 
 func isEmpty(f shim.Filter) bool {
 	return !f.ToolsListChanged && !f.PromptsListChanged && !f.ResourcesListChanged && len(f.Resources) == 0
-}
-
-// filterJSON is a filter as a SubscriptionFilter of what is honoured.
-func filterJSON(f shim.Filter) []byte {
-	out := json.RawMessage(`{}`)
-	for _, k := range []struct {
-		name string
-		on   bool
-	}{
-		{"toolsListChanged", f.ToolsListChanged},
-		{"promptsListChanged", f.PromptsListChanged},
-		{"resourcesListChanged", f.ResourcesListChanged},
-	} {
-		if k.on {
-			out = jsonrpc.With(out, json.RawMessage("true"), k.name)
-		}
-	}
-	if len(f.Resources) > 0 {
-		out = jsonrpc.With(out, jsonrpc.AppendStrings(nil, f.Resources), "resourceSubscriptions")
-	}
-	return out
 }

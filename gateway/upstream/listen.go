@@ -169,11 +169,14 @@ type wireFilter struct {
 	URIs      []string `json:"resourceSubscriptions,omitempty"`
 }
 
-func listenParams(f shim.Filter) json.RawMessage {
-	b, _ := json.Marshal(struct {
-		Notifications wireFilter `json:"notifications"`
-	}{wireFilter{f.ToolsListChanged, f.PromptsListChanged, f.ResourcesListChanged, f.Resources}})
+// SpellFilter is a filter of lists and resources in JSON.
+func SpellFilter(f shim.Filter) json.RawMessage {
+	b, _ := json.Marshal(wireFilter{f.ToolsListChanged, f.PromptsListChanged, f.ResourcesListChanged, f.Resources}) // texts can always be written
 	return b
+}
+
+func listenParams(f shim.Filter) json.RawMessage {
+	return append(append([]byte(`{"notifications":`), SpellFilter(f)...), '}')
 }
 
 func readFilter(granted json.RawMessage) shim.Filter {
