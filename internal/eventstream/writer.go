@@ -111,6 +111,11 @@ func (w *Writer) Prime(id string) error { return w.writeText(id, "data: \n\n") }
 // Comment writes a comment of one line, which clients ignore.
 func (w *Writer) Comment(line string) error { return w.writeText("", ": "+line+"\n\n") }
 
+// SendNamed writes an event that has a name, for readers that speak no MCP. Its data is of one line.
+func (w *Writer) SendNamed(name, data string) error {
+	return w.writeText("", "event: "+name+"\ndata: "+data+"\n\n")
+}
+
 // Close stops the keep-alive. It waits for a write under way. The connection stays open: the server closes it
 // when the handler returns. Close may be called more than once.
 func (w *Writer) Close() {
