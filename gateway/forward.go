@@ -1,21 +1,15 @@
 package gateway
 
 import (
-	"net"
 	"net/http"
+	"net/http/httputil"
 	"slices"
-	"strings"
+
+	"golang.org/x/net/http/httpguts"
 
 	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
 	"taskgate/gateway/upstream/forward"
-)
-
-// Headers that say by which connection a request has come to a proxy.
-const (
-	headerForwardedFor   = "X-Forwarded-For"
-	headerForwardedHost  = "X-Forwarded-Host"
-	headerForwardedProto = "X-Forwarded-Proto"
 )
 
 // forwarded is what of a request goes to the server with every request that belongs to it; nil for
@@ -42,35 +36,17 @@ func named(h http.Header, names []string) http.Header {
 	out := http.Header{}
 	for _, name := range names {
 		name = http.CanonicalHeaderKey(name)
-		if values := h[name]; len(values) > 0 && !ofConnection(h, name) {
+		if values := h[name]; len(values) > 0 && !httpguts.HeaderValuesContainsToken(h["Connection"], name) {
 			out[name] = slices.Clone(values)
 		}
 	}
 	return out
 }
 
-// ofConnection reports whether the header Connection names this header.
-func ofConnection(h http.Header, name string) bool {
-	for _, line := range h["Connection"] {
-		for option := range strings.SplitSeq(line, ",") {
-			if strings.EqualFold(strings.Trim(option, " \t"), name) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // connectionOf says how a request has come here. A forwarded header of the same name takes precedence:
 // it comes from a proxy in front.
 func connectionOf(r *http.Request) http.Header {
-	proto := "http"
-	if r.TLS != nil {
-		proto = "https"
-	}
-	h := http.Header{headerForwardedHost: {r.Host}, headerForwardedProto: {proto}}
-	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
-		h[headerForwardedFor] = []string{host}
-	}
-	return h
+	to := httputil.ProxyRequest{In: r, Out: &http.Request{Header: http.Header{}}}
+	to.SetXForwarded()
+	return to.Out.Header
 }
