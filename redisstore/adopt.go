@@ -86,7 +86,7 @@ func (a *adoption) searchReplicas(ctx context.Context) {
 		a.noteFirstError(err)
 		return
 	}
-	for _, d := range a.s.orphans.worthSearching(gone) {
+	for _, d := range gone {
 		if a.isOver(ctx) {
 			return
 		}
@@ -103,7 +103,9 @@ func (a *adoption) adoptFrom(ctx context.Context, d dead) {
 	const chunk = 64
 	tags := a.busyShards(ctx, d.name)
 	if len(tags) == 0 && len(a.lost) == 0 && ctx.Err() == nil {
-		a.noteChildless(ctx, d)
+		if d.past {
+			a.forgetReplica(ctx, d)
+		}
 		return
 	}
 	start := 0
@@ -120,12 +122,8 @@ func (a *adoption) adoptFrom(ctx context.Context, d dead) {
 	}
 }
 
-// noteChildless notes that a replica has no tasks, or forgets it.
-func (a *adoption) noteChildless(ctx context.Context, d dead) {
-	if !d.past {
-		a.s.orphans.noteSearched(d)
-		return
-	}
+// forgetReplica forgets a replica without tasks.
+func (a *adoption) forgetReplica(ctx context.Context, d dead) {
 	err := a.doUnlessFailed(ctx, func() error {
 		v := &argv{}
 		v.add(string(d.name), d.entry)

@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -145,42 +144,6 @@ type orphan struct {
 type orphanage struct {
 	mu       sync.Mutex
 	doubtful map[shim.Replica][]orphan
-	// childless are replicas that are gone and had no tasks, with the heartbeat that they were found by: they
-	// are searched again only before they are forgotten.
-	childless map[shim.Replica]string
-}
-
-// noteSearched notes that a replica had no tasks.
-func (o *orphanage) noteSearched(d dead) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.childless == nil {
-		o.childless = map[shim.Replica]string{}
-	}
-	o.childless[d.name] = d.entry
-}
-
-// doubtAll has the replicas that are gone searched again.
-func (o *orphanage) doubtAll() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.childless = nil
-}
-
-// worthSearching leaves out the replicas that had no tasks at the last search, and drops the notes about
-// replicas that are back.
-func (o *orphanage) worthSearching(gone []dead) []dead {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	before := o.childless
-	o.childless = map[shim.Replica]string{}
-	return slices.DeleteFunc(gone, func(d dead) bool {
-		if entry, ok := before[d.name]; !ok || entry != d.entry {
-			return false
-		}
-		o.childless[d.name] = d.entry
-		return !d.past
-	})
 }
 
 // takeDoubtful removes and returns the attempts of a replica that are in doubt.

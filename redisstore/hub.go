@@ -28,8 +28,7 @@ type hub struct {
 	timeout   time.Duration         // for a confirmation
 	newProbe  func() string         // makes a channel for probes
 	goodbyes  string                // channel of the goodbyes
-	joined    func(context.Context) // is called when a connection works
-	looks     func(context.Context) // is called each lookEvery while it works
+	looks     func(context.Context) // is called when a connection works, and each lookEvery while it does
 	lookEvery time.Duration
 
 	ctx     context.Context
@@ -149,7 +148,7 @@ func (h *hub) serveConnection(up func()) error {
 		return err
 	}
 	up()
-	h.joined(h.ctx)
+	h.looks(h.ctx)
 	tick, look := time.NewTicker(h.interval), time.NewTicker(h.lookEvery)
 	defer tick.Stop()
 	defer look.Stop()

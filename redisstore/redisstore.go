@@ -187,7 +187,7 @@ func newStore(t target, opts Options) *Store {
 		client.AddHook(opts.recorder) // heartbeats go unrecorded
 	}
 	s.hub = newHub(client, s.log, s.keys, opts.ProbeInterval)
-	s.hub.joined, s.hub.looks, s.hub.lookEvery = s.noteArrival, s.checkPolicy, opts.policyCheck
+	s.hub.looks, s.hub.lookEvery = s.checkPolicy, opts.policyCheck
 	s.pulses = newPulses(opts.AwayAfter, opts.Logger)
 	one := s.pulses.watchClient(client)
 	s.pulses.watchClient(s.beats) // a heartbeat finds an outage before a request has to wait
@@ -247,13 +247,6 @@ func (s *Store) inspectRedis(ctx context.Context) {
 		s.log.WarnContext(ctx, "redis cannot be used yet", "err", wrapError("ping", err).Error())
 		return
 	}
-	s.checkPolicy(ctx)
-}
-
-// noteArrival is called for each new connection that subscribes: the Redis behind it may be another
-// one than before, or have lost something.
-func (s *Store) noteArrival(ctx context.Context) {
-	s.orphans.doubtAll()
 	s.checkPolicy(ctx)
 }
 

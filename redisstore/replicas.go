@@ -24,7 +24,6 @@ func (s *Store) Beat(ctx context.Context, r shim.Replica, ttl time.Duration) err
 		}
 		s.jumps.observeTime(v[1], begin)
 		if s.jumps.takeBeat(r, known, v[2], v[3]) {
-			s.orphans.doubtAll()
 			s.hub.resyncAll()
 		}
 		return nil
@@ -80,9 +79,7 @@ func (s *Store) readBeats(ctx context.Context, sc *script, r shim.Replica, a *ar
 		return nil, err
 	}
 	s.jumps.observeTime(v[1], begin)
-	if s.jumps.compareBeat(known, v[2]) {
-		s.orphans.doubtAll()
-	}
+	s.jumps.compareBeat(known, v[2])
 	return v, nil
 }
 
