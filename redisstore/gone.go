@@ -127,11 +127,6 @@ type dead struct {
 	past  bool   // gone for so long that it may be forgotten
 }
 
-// beatExpiry is the expiry of the replica's heartbeat.
-func (d dead) beatExpiry() time.Duration {
-	return parseBeat(d.entry).ttl
-}
-
 // orphan is a task that a replica tries to adopt; op names the attempt.
 type orphan struct {
 	id  shim.ID

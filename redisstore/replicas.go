@@ -48,39 +48,33 @@ func (s *Store) Epoch(ctx context.Context) (epoch string, err error) {
 // gone. While that may be under way the replica has to be known, so that others look for the task.
 const forgetAfter = 30 * time.Second
 
-// deadIn reads the replicas in a reply of gone.lua.
-func deadIn(reply []string) []dead {
-	var list []dead
-	for e := range slices.Chunk(reply, 4) {
-		list = append(list, dead{shim.Replica(e[0]), e[1], e[2] == "1", e[3] == "1"})
-	}
-	return list
-}
-
 // listGone lists the replicas that are gone, as r sees it: the clock must have been steady, and the
 // heartbeats complete, for a whole expiry of each.
-func (s *Store) listGone(ctx context.Context, r shim.Replica) ([]dead, error) {
-	a := &argv{}
-	a.addInt(ms(forgetAfter))
-	a.add(string(r))
-	v, err := s.readBeats(ctx, goneScript, r, a)
-	if err != nil {
-		return nil, err
+func (s *Store) listGone(ctx context.Context, r shim.Replica) (gone []dead, err error) {
+	now, entries, err := s.readBeats(ctx, r)
+	for name, entry := range entries {
+		if b := parseBeat(entry); !b.until.After(now) && s.jumps.isOver(b.ttl) {
+			gone = append(gone, dead{name, entry, !now.Before(b.until.Add(9 * b.ttl)), !now.Before(b.until.Add(forgetAfter))})
+		}
 	}
-	return slices.DeleteFunc(deadIn(v[3:]), func(d dead) bool { return !s.jumps.isOver(d.beatExpiry()) }), nil
+	return gone, err
 }
 
-// readBeats runs a script that reads heartbeats for a replica, and returns a reply with the time and that
-// replica's heartbeat. It notes what these say of the clock, and of a Redis that went back.
-func (s *Store) readBeats(ctx context.Context, sc *script, r shim.Replica, a *argv) ([]string, error) {
+// readBeats reads the heartbeats of all replicas and the time of Redis, for a replica. It notes what these say
+// of the clock, and of a Redis that went back.
+func (s *Store) readBeats(ctx context.Context, r shim.Replica) (now time.Time, entries map[shim.Replica]string, err error) {
 	begin, known := time.Now(), s.jumps.writtenBy(r)
-	v, err := sc.runOn(ctx, s.client, []string{s.keys.replicas()}, a)
+	v, err := beatsScript.runOn(ctx, s.client, []string{s.keys.replicas()}, &argv{})
 	if err != nil {
-		return nil, err
+		return now, nil, err
+	}
+	entries = make(map[shim.Replica]string)
+	for e := range slices.Chunk(v[2:], 2) {
+		entries[shim.Replica(e[0])] = e[1]
 	}
 	s.jumps.observeTime(v[1], begin)
-	s.jumps.compareBeat(known, v[2])
-	return v, nil
+	s.jumps.compareBeat(known, entries[r])
+	return parseBeat(v[1]).until, entries, nil
 }
 
 // Running implements shim.Store. A part is the sixteen shards whose hash tags begin with its digit. A single
@@ -142,16 +136,11 @@ func (c *sessionLogs) IsGone(ctx context.Context, other shim.Replica) (gone bool
 		return false, nil
 	}
 	err = s.doRepeated(ctx, "replica", func(ctx context.Context) error {
-		a := &argv{}
-		a.add(string(own), string(other))
-		v, err := s.readBeats(ctx, lookScript, own, a)
-		if err != nil {
-			return err
-		}
-		b, now := parseBeat(v[3]), parseBeat(v[1]).until
-		gone = s.jumps.isOver(max(b.ttl, parseBeat(v[2]).ttl)) &&
-			(v[3] == "" || c.heart.IsSteady() && !now.Before(time.UnixMilli(b.written).Add(b.ttl)))
-		return nil
+		now, entries, err := s.readBeats(ctx, own)
+		b := parseBeat(entries[other])
+		gone = err == nil && s.jumps.isOver(max(b.ttl, parseBeat(entries[own]).ttl)) &&
+			(entries[other] == "" || c.heart.IsSteady() && !now.Before(time.UnixMilli(b.written).Add(b.ttl)))
+		return err
 	})
 	return gone, err
 }
