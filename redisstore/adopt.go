@@ -3,6 +3,7 @@ package redisstore
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -238,19 +239,13 @@ func (a *adoption) runningTasks(ctx context.Context, tags []string, r shim.Repli
 // adoptSome adopts those of a replica's tasks that are on the right upstreams, and reports whether the
 // replica is still gone. It checks that before each batch, because reading takes time.
 func (a *adoption) adoptSome(ctx context.Context, d dead, tasks []found) bool {
-	for batch := range slices.Chunk(tasks, 256) {
-		fit := a.leaveOutUnfit(ctx, d, batch)
-		for len(fit) > 0 {
-			if a.isOver(ctx) {
-				return true
-			}
-			if !a.stillGone(ctx, d) {
-				return false
-			}
-			n := min(len(fit), a.n-len(a.tasks))
-			a.adoptBatch(ctx, d, fit[:n])
-			fit = fit[n:]
+	for len(tasks) > 0 && !a.isOver(ctx) {
+		if !a.stillGone(ctx, d) {
+			return false
 		}
+		n := min(len(tasks), a.n-len(a.tasks))
+		a.adoptBatch(ctx, d, tasks[:n])
+		tasks = tasks[n:]
 	}
 	return true
 }
@@ -285,34 +280,6 @@ func (a *adoption) adoptBatch(ctx context.Context, d dead, tasks []found) {
 		a.s.orphans.putDoubtful(a.replica, orphans[i])
 		a.over = a.over || !hasPrefix(err, lasting...)
 	})
-}
-
-// leaveOutUnfit leaves out tasks of a newer version, and those on upstreams that are unknown to this replica,
-// with one round trip for many. Tasks that are gone stay in: the script removes their entries.
-func (a *adoption) leaveOutUnfit(ctx context.Context, d dead, tasks []found) []found {
-	tags := make([]string, len(tasks))
-	for i, t := range tasks {
-		tags[i] = shard(t.id)
-	}
-	var out []found
-	askShards(ctx, a, tags, func(i int, _ bool) *redis.StringSliceCmd {
-		return redis.NewStringSliceCmd(ctx, "hmget", a.s.keys.task(tasks[i].id), fieldStatus, fieldUpstream, fieldFormat)
-	}, func(i int, c *redis.StringSliceCmd) error {
-		err := recordError(tasks[i].id, c.Err())
-		if err == nil {
-			if newer := checkFormat(c.Val()[2]); newer != nil {
-				err = &unreadableError{tasks[i].id, newer}
-			}
-		}
-		if a.s.skipUnreadable(ctx, err) {
-			return nil
-		}
-		if v := c.Val(); d.any || v[0] == "" || slices.Contains(a.upstreams, v[1]) {
-			out = append(out, tasks[i])
-		}
-		return nil
-	}, nil)
-	return out
 }
 
 // settleDoubtful finds out whether the attempts that are in doubt succeeded. It passes no upstreams, so that
@@ -359,7 +326,11 @@ func (a *adoption) adoptArgs(o orphan, from *dead, until int64) ([]string, *argv
 // takeReply reads the reply of adopt.lua. It skips a record that cannot be read, so that the others go on.
 func (a *adoption) takeReply(ctx context.Context, o orphan, got []string, err error) error {
 	err = recordError(o.id, err)
-	if err == nil && got[0] != codeOK {
+	switch {
+	case err != nil:
+	case got[0] == codeUnread:
+		err = &unreadableError{o.id, errors.New(got[1])}
+	case got[0] != codeOK:
 		return nil
 	}
 	var task shim.Task

@@ -90,7 +90,7 @@ func TestSharedNames(t *testing.T) {
 		all += text
 	}
 	for _, code := range []string{
-		codeOK, codeRenew, codeAgain, codeNone, codeFinal, codeLost, codeGap, codeTaken, codeMoved, codeSkip, codeFull, codeHeld, codeHas,
+		codeOK, codeRenew, codeAgain, codeNone, codeFinal, codeLost, codeGap, codeTaken, codeMoved, codeSkip, codeUnread, codeFull, codeHeld, codeHas,
 		stateOpen, stateAnswered, stateTaken, stateWithdrawn,
 		fieldOp, fieldStatus, fieldVersion, fieldCreated, fieldUpdated, fieldTTL, fieldRetain, fieldVisible,
 		fieldLease, fieldBatches, fieldQuestions, fieldUpstream,

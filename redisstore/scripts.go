@@ -40,19 +40,20 @@ var (
 
 // The codes that begin the reply of a script; see lua/common.lua.
 const (
-	codeOK    = "ok"
-	codeRenew = "renew"
-	codeAgain = "again"
-	codeNone  = "none"
-	codeFinal = "final"
-	codeLost  = "lost"
-	codeGap   = "gap"
-	codeTaken = "taken"
-	codeMoved = "moved"
-	codeSkip  = "skip"
-	codeFull  = "full"
-	codeHeld  = "held"
-	codeHas   = "has"
+	codeOK     = "ok"
+	codeRenew  = "renew"
+	codeAgain  = "again"
+	codeNone   = "none"
+	codeFinal  = "final"
+	codeLost   = "lost"
+	codeGap    = "gap"
+	codeTaken  = "taken"
+	codeMoved  = "moved"
+	codeSkip   = "skip"
+	codeUnread = "unread"
+	codeFull   = "full"
+	codeHeld   = "held"
+	codeHas    = "has"
 )
 
 // script is Lua that Redis keeps under its hash.

@@ -6,7 +6,8 @@
 --       8 '1' if the upstream does not matter  9 the time in ms from which on it is too
 --       late: the old runner may be back
 --       then lists: upstreams, fields to read back, moments (kind, age in ms, detail)
--- reply ok with the task, none (nothing left to adopt), skip (another upstream, or late)
+-- reply ok with the task, none (nothing left to adopt), skip (another upstream, or late), unread with
+--       the reason: the record is of another type, or a newer version has stored it
 local id, old, new, op = next_arg(), next_arg(), next_arg(), next_arg()
 local events, inbox, open, any = next_arg(), next_arg(), next_arg(), next_arg()
 local deadline = tonumber(next_arg())
@@ -14,7 +15,9 @@ local upstreams = list()
 local fields = list()
 local moments = list()
 
-local was = redis.call('HMGET', KEYS[1], 'status', 'lease', 'upstream', 'adoptop')
+local was = redis.pcall('HMGET', KEYS[1], 'status', 'lease', 'upstream', 'adoptop', 'format')
+if was.err then return { 'unread', was.err } end
+if (tonumber(was[5] or '0') or math.huge) > format then return { 'unread', 'a newer version has stored it' } end
 if was[1] and was[4] == op and holder(was[2]) == new then return reply('ok', fields) end
 if not was[1] or not within(open, was[1]) or holder(was[2]) ~= old then
   redis.call('ZREM', KEYS[2], id)

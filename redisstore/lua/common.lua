@@ -5,8 +5,8 @@
 -- longer), again (this operation has been done), none (the task does not exist), final (it has
 -- ended), lost (another lease), gap (pieces are missing before these), taken (the id is another
 -- operation's, or the stream another replica's), moved (the runner is another than the caller
--- thought), skip (another replica's), full (the bound is reached), held (another stream has the
--- question), has (the client has it).
+-- thought), skip (another replica's), unread (the record cannot be read), full (the bound is
+-- reached), held (another stream has the question), has (the client has it).
 
 -- next_arg and list read ARGV from the front: single values first, then lists,
 -- each preceded by its length.
