@@ -3,7 +3,6 @@ package redisstore
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"iter"
 	"slices"
 	"strconv"
@@ -38,7 +37,7 @@ func (w *watcher) noteEvent(e shim.Event) {
 		if was.Version == signalSent || e.Version == signalSent {
 			token = joinSignals(was, e)
 		}
-		e.Version, e.Added, e.Token = max(was.Version, e.Version), was.Added.Then(e.Added), token
+		e.Version, e.Token = max(was.Version, e.Version), token
 	}
 	w.pending[e.ID] = e
 }
@@ -226,10 +225,6 @@ func (h *hub) noteLost() {
 	}
 }
 
-// maxShown is how many bytes of pieces an event may carry. A message goes to every node of a cluster and into
-// the buffer of every subscriber, so readers fetch larger pieces from the store.
-const maxShown = 2 << 10
-
 // withToken begins the token that follows in an event for a runner (apply.lua).
 const withToken = "token "
 
@@ -259,8 +254,7 @@ func joinSignals(a, b shim.Event) string {
 	return a.Token + signalsEnd + b.Token
 }
 
-// parseEvent reads "id version", which may be followed by a token, or by the batches that were appended: how
-// many come before them, and each as "length:bytes" (append.lua).
+// parseEvent reads "id version", which may be followed by a token.
 func parseEvent(payload string) shim.Event {
 	id, rest, _ := strings.Cut(payload, " ")
 	version, rest, _ := strings.Cut(rest, " ")
@@ -268,27 +262,6 @@ func parseEvent(payload string) shim.Event {
 	e.Version, _ = strconv.ParseInt(version, 10, 64)
 	if token, ok := strings.CutPrefix(rest, withToken); ok {
 		e.Token = token
-	} else if added, ok := parseAdded(rest); ok {
-		e.Added = added
 	}
 	return e
-}
-
-// parseAdded reads pieces, either all of them or none.
-func parseAdded(text string) (a shim.Added, ok bool) {
-	at, rest, _ := strings.Cut(text, " ")
-	var err error
-	if a.At, err = strconv.ParseInt(at, 10, 64); err != nil {
-		return a, false
-	}
-	for rest != "" {
-		size, after, _ := strings.Cut(rest, ":")
-		n, err := strconv.Atoi(size)
-		if err != nil || n < 0 || n > len(after) {
-			return a, false
-		}
-		a.Pieces = append(a.Pieces, json.RawMessage(after[:n]))
-		rest = strings.TrimPrefix(after[n:], " ")
-	}
-	return a, len(a.Pieces) > 0
 }

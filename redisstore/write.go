@@ -237,9 +237,7 @@ func (s *Store) Append(ctx context.Context, id shim.ID, lease shim.Lease, at shi
 		return err
 	}
 	a := &argv{list: make([]any, 0, 12+len(b))}
-	a.add(string(id), lease.String(), s.keys.events(id))
-	a.addInt(maxShown)
-	a.add(open)
+	a.add(string(id), lease.String(), s.keys.events(id), open)
 	a.addInt(int64(at))
 	addBytes(a, slices.DeleteFunc([]json.RawMessage{checkpoint}, func(c json.RawMessage) bool { return c == nil }))
 	addBatches(a, b)

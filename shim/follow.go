@@ -63,20 +63,13 @@ type Set struct {
 type followed struct {
 	number int    // Set.added at its addition; constant
 	stale  bool   // it is in Set.stale
-	unseen unseen // the events since its last read
+	unseen int64  // the newest version by the events since its last read; 0 if anything may have changed
 	watch  *watch // the Watch that has its events; nil before the first read
 
 	Tracked
 	next  int64 // the number of the next piece
 	seen  stamp // of the state last yielded
 	short stamp // of a state that had fewer pieces than it said
-}
-
-// unseen sums up the events of a task since its last read: the newest version, 0 if anything may have
-// changed, and the appended pieces.
-type unseen struct {
-	version int64
-	added   Added
 }
 
 // watch is one Store.Watch of a follower. It ends when the last of its tasks has left
@@ -108,7 +101,7 @@ func (s *Set) addTask(k *followed) {
 	if s.tasks[k.ID] == nil {
 		s.added++
 		s.tasks[k.ID], k.number = k, s.added
-		s.markStale(k, unseen{})
+		s.markStale(k, 0)
 	}
 }
 
@@ -166,7 +159,7 @@ func (s *Set) noteEvent(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if k := s.tasks[e.ID]; k != nil {
-		s.markStale(k, unseen{e.Version, e.Added})
+		s.markStale(k, e.Version)
 	}
 }
 
@@ -176,33 +169,33 @@ func (s *Set) distrustTasks(tasks []*followed) {
 	defer s.mu.Unlock()
 	if tasks == nil {
 		for _, k := range s.tasks {
-			s.markStale(k, unseen{})
+			s.markStale(k, 0)
 		}
 	}
 	for _, k := range tasks {
-		s.markStale(k, unseen{})
+		s.markStale(k, 0)
 	}
 }
 
-// markStale has a task read for an event. s.mu is held.
-func (s *Set) markStale(k *followed, n unseen) {
+// markStale has a task read for an event with this version, or, with 0, whatever its version is. s.mu is held.
+func (s *Set) markStale(k *followed, version int64) {
 	switch {
 	case !k.stale:
-		k.stale, k.unseen = true, n
+		k.stale, k.unseen = true, version
 		s.stale = append(s.stale, k)
-	case k.unseen.version == 0 || n.version == 0:
-		k.unseen = unseen{}
+	case k.unseen == 0 || version == 0:
+		k.unseen = 0
 	default:
-		k.unseen = unseen{max(k.unseen.version, n.version), k.unseen.added.Then(n.added)}
+		k.unseen = max(k.unseen, version)
 	}
 	work.Signal(s.wake)
 }
 
-// due is a task to be read, with its events.
+// due is a task to be read.
 type due struct {
 	*followed
-	unseen unseen
-	new    bool // its Watch has still to begin
+	unseen int64 // followed.unseen, when it was taken
+	new    bool  // its Watch has still to begin
 }
 
 // takeDue takes the tasks that are to be read, at a cost that grows with their number only. over says
@@ -215,7 +208,7 @@ func (s *Set) takeDue() (tasks []due, over bool) {
 		if s.tasks[k.ID] == k {
 			tasks = append(tasks, due{k, k.unseen, k.watch == nil})
 		}
-		k.unseen = unseen{}
+		k.unseen = 0
 	}
 	s.stale = nil
 	return tasks, s.closed && len(s.tasks) == 0

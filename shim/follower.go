@@ -175,10 +175,10 @@ func (f *follower) readDue(ctx context.Context, tasks []due) error {
 		var err error
 		switch {
 		case k.new && k.seen.version > 0: // its reader has just read it
-		case k.unseen.version == 0 || k.unseen.version != k.seen.version:
+		case k.unseen == 0 || k.unseen != k.seen.version:
 			err = f.readTask(ctx, k.followed)
 		case k.Pieces: // an append: it repeats the version
-			err = f.takePieces(ctx, k.followed, k.unseen.added)
+			_, err = f.readPieces(ctx, k.followed)
 		}
 		if err != nil {
 			return err
@@ -297,16 +297,6 @@ func (f *follower) completePieces(ctx context.Context, k *followed, t Task) (boo
 	}
 	k.short = stampOf(t)
 	return false, nil
-}
-
-// takePieces yields pieces from events, if they are the next ones, and reads the store if any may be
-// missing.
-func (f *follower) takePieces(ctx context.Context, k *followed, a Added) error {
-	if next, ok := a.after(k.next); ok {
-		return f.yieldPieces(k, next)
-	}
-	_, err := f.readPieces(ctx, k)
-	return err
 }
 
 // readPieces yields the new pieces. While the store is down it only reports false, and has the task

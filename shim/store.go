@@ -115,7 +115,7 @@ type Change struct {
 }
 
 // Event says that a task may have changed. It is a hint to read again; the store has the truth
-// (design.md 0.4). Pieces that it carries are in the store already, at the position that it names.
+// (design.md 0.4).
 type Event struct {
 	// Synced is sent first, and again whenever events may have been lost (a reconnect): all watched
 	// tasks must be read again. ID is empty then.
@@ -123,8 +123,6 @@ type Event struct {
 	// ID is the task, Version the version that it had reached; an Append repeats the version.
 	ID      ID
 	Version int64
-	// Added may have the appended pieces, which spares a reader at that position the read.
-	Added Added
 	// Token, in an Inbox alone, is the newest Change.Token of the task.
 	Token string
 	// Goodbye, in an Inbox alone, says that some replica has said goodbye: its tasks may be adopted. ID
@@ -218,43 +216,4 @@ type Store interface {
 	// checks again that a replica is gone before it hands out its tasks; a command that is executed
 	// much later than it was sent hands out nothing.
 	Adopt(ctx context.Context, r Replica, upstreams []string, n int) ([]Task, error)
-}
-
-// mostAdded bounds the pieces from events that are kept for a reader, in bytes. A reader that is
-// further behind reads them from the store.
-const mostAdded = 16 << 10
-
-// Added are pieces that an Append has stored, as its Event carries them. The zero value carries none.
-type Added struct {
-	// At is the number of pieces before them.
-	At int64
-	// Pieces are in order. They are read-only.
-	Pieces []json.RawMessage
-}
-
-// Then returns a followed by b, which a later event of the same task has added. If b does not begin
-// where a ends, or both exceed mostAdded, it returns the zero value: the reader reads the store.
-func (a Added) Then(b Added) Added {
-	if len(a.Pieces) == 0 || a.At+int64(len(a.Pieces)) != b.At {
-		return Added{}
-	}
-	size := 0
-	for _, pieces := range [][]json.RawMessage{a.Pieces, b.Pieces} {
-		for _, p := range pieces {
-			size += len(p)
-		}
-	}
-	if size > mostAdded {
-		return Added{}
-	}
-	a.Pieces = append(a.Pieces[:len(a.Pieces):len(a.Pieces)], b.Pieces...)
-	return a
-}
-
-// after returns the pieces of a that come after the first n, and whether a reaches back that far.
-func (a Added) after(n int64) ([]json.RawMessage, bool) {
-	if len(a.Pieces) == 0 || a.At > n {
-		return nil, false
-	}
-	return a.Pieces[min(n-a.At, int64(len(a.Pieces))):], true
 }

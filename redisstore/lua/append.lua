@@ -1,13 +1,12 @@
 -- append adds pieces that the upstream streamed, and the checkpoint from which to resume it.
 --
 -- KEYS  1 task  2 batches
--- ARGV  1 id  2 lease  3 channel of the task  4 bytes an event may show
---       5 ' statuses of a task that has not ended '  6 batches before
+-- ARGV  1 id  2 lease  3 channel of the task  4 ' statuses of a task that has not ended '
+--       5 batches before
 --       then lists: checkpoint (none or one), contents
 -- reply ok, none, final, lost, gap
 local id, lease, events = next_arg(), next_arg(), next_arg()
-local most, open = tonumber(next_arg()), next_arg()
-local at = tonumber(next_arg())
+local open, at = next_arg(), tonumber(next_arg())
 local checkpoint = list()
 local contents = list()
 
@@ -24,20 +23,9 @@ if not skip then return { 'gap' } end
 local late = #contents > 0 and skip == #contents
 if #checkpoint > 0 and not late then redis.call('HSET', KEYS[1], 'checkpoint', checkpoint[1]) end
 
--- shown spells small batches for the event: how many come before them, and each with its length. A
--- reader that has exactly those skips the read.
-local function shown()
-  local text = ' ' .. int(at + skip)
-  for i = skip + 1, #contents do
-    text = text .. ' ' .. #contents[i] .. ':' .. contents[i]
-    if #text > most then return '' end
-  end
-  return text
-end
-
 local batches = push(KEYS[2], contents, skip)
 if batches > 0 then
   redis.call('HSET', KEYS[1], 'batches', int(have + batches))
-  redis.call('PUBLISH', events, id .. ' ' .. was[3] .. shown())
+  redis.call('PUBLISH', events, id .. ' ' .. was[3])
 end
 return { 'ok' }
