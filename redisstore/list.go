@@ -114,51 +114,20 @@ func parseCursor(cursor string) (entry, error) {
 
 // List implements shim.Store. It looks for one task more than asked for, which tells whether there is another
 // page.
-func (s *Store) List(ctx context.Context, listKey, cursor string, n int) ([]shim.Task, string, error) {
+func (s *Store) List(ctx context.Context, listKey, cursor string, n int) (page []shim.Task, next string, err error) {
 	at, err := parseCursor(cursor)
 	if err != nil || listKey == "" {
 		return nil, "", err
 	}
 	n = max(n, 1)
-	var page []shim.Task
-	var last entry
-	for more := true; more && len(page) <= n; {
-		var entries []entry
-		var tasks []*shim.Task
-		if entries, tasks, more, err = s.readListed(ctx, listKey, at, n+1); err != nil {
-			return nil, "", err
-		}
-		for i, t := range tasks {
-			at = entries[i]
-			// The record alone decides whether its task is on this list.
-			if t == nil || !t.Visible || t.ListKey != listKey {
-				continue
-			}
-			if page = append(page, *t); len(page) == n {
-				last = at
-			}
-		}
-	}
-	if len(page) <= n {
-		return page, "", nil
-	}
-	return page[:n], last.spellCursor(), nil
-}
-
-// readListed reads some entries of a list that follow a place, with their tasks, and says whether there may
-// be more. It prunes entries without a task.
-func (s *Store) readListed(ctx context.Context, listKey string, at entry, n int) (entries []entry, tasks []*shim.Task, more bool, err error) {
-	f := search{s: s.Overview(), q: shim.Query{Oldest: true}, keys: []string{s.keys.list(listKey)}}
 	err = s.doRepeated(ctx, "list", func(ctx context.Context) (err error) {
-		if entries, more, err = f.nextEntries(ctx, at, n); err != nil {
-			return err
+		f := search{s: s.Overview(), q: shim.Query{Oldest: true, Limit: n + 1}, list: listKey, keys: []string{s.keys.list(listKey)}}
+		if page, next, err = f.fillPage(ctx, at); len(page) > n {
+			page, next = page[:n], f.places[n-1].spellCursor()
 		}
-		var gone []string
-		tasks, gone, err = readRecords(ctx, s, entries)
-		s.pruneEntries(ctx, listKey, gone)
 		return err
 	})
-	return entries, tasks, more, err
+	return page, next, err
 }
 
 // readRecords reads the tasks of entries with one round trip; nil for a task that is gone or cannot be read.

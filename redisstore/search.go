@@ -26,13 +26,17 @@ const (
 	leastRead = 8
 )
 
-// search is one Search.
+// search is one Search, or one List.
 type search struct {
 	s    Overview
 	q    shim.Query
 	keys []string
 	unit int64   // how many units of the scores make a ms
 	held []entry // in place of keys: the tasks that replicas run, in order
+	// list is the list key of a List, which shows the visible tasks that are on this list by their records, and
+	// prunes entries without a task.
+	list   string
+	places []entry // of the tasks of the page
 }
 
 // Search implements shim.Overview.
@@ -154,7 +158,7 @@ func (f *search) firstPlace() entry {
 	return entry{created: most + 1}
 }
 
-// fillPage reads from a place on until the page is full, the sets end, or searchTime is over.
+// fillPage reads from a place on until the page is full, the sets end, or, of a Search, searchTime is over.
 func (f *search) fillPage(ctx context.Context, at entry) (page []shim.Task, next string, err error) {
 	over := time.Now().Add(searchTime)
 	for step := max(f.q.Limit, leastRead); ; step = min(4*step, searchStep) {
@@ -162,14 +166,17 @@ func (f *search) fillPage(ctx context.Context, at entry) (page []shim.Task, next
 		if err != nil {
 			return nil, "", err
 		}
-		tasks, _, err := readRecords(ctx, f.s.Store, entries) // Sweep removes the entries of lost records
+		tasks, gone, err := readRecords(ctx, f.s.Store, entries)
 		if err != nil {
 			return nil, "", err
+		}
+		if f.list != "" { // else Sweep removes them
+			f.s.pruneEntries(ctx, f.list, gone)
 		}
 		for i, e := range entries {
 			at = e
 			if t := tasks[i]; t != nil && f.isWanted(t) {
-				page = append(page, *t)
+				page, f.places = append(page, *t), append(f.places, e)
 			}
 			if len(page) == f.q.Limit {
 				more = more || i < len(entries)-1
@@ -179,7 +186,7 @@ func (f *search) fillPage(ctx context.Context, at entry) (page []shim.Task, next
 		switch {
 		case !more:
 			return page, "", nil
-		case len(page) == f.q.Limit, time.Now().After(over):
+		case len(page) == f.q.Limit, f.list == "" && time.Now().After(over):
 			return page, at.spellCursor(), nil
 		}
 	}
@@ -284,6 +291,9 @@ func (f *search) readSets(ctx context.Context, parts []part, at entry, n int) er
 // isWanted reports whether the query lets a task through.
 func (f *search) isWanted(t *shim.Task) bool {
 	q := f.q
+	if f.list != "" {
+		return t.Visible && t.ListKey == f.list
+	}
 	tool := t.Tool
 	if tool == "" || q.Tool == t.Method {
 		tool = t.Method
