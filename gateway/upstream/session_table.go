@@ -82,11 +82,6 @@ func (t *sessionTable) findSession(ctx context.Context, s shim.Session) *session
 	return nil
 }
 
-// beginCheckpoint returns the first checkpoint of a call to the target.
-func (to target) beginCheckpoint(id string) checkpoint {
-	return checkpoint{Era: to.era.String(), Version: to.version, Session: to.session, Cookie: to.cookie, Generation: to.gen, ID: id}
-}
-
 // linkOf is the generation of a session that a checkpoint names.
 func (c *checkpoint) linkOf() *link {
 	return &link{target: target{era: mcp.Legacy, version: c.Version, session: c.Session, cookie: c.Cookie, gen: c.Generation}}

@@ -145,6 +145,11 @@ func (to target) newMessage(body []byte) transport.Message {
 	return transport.Message{Body: body, Session: to.session, Cookie: to.cookie, Version: to.version, Modern: to.era == mcp.Modern, Sender: transport.Nobody{}}
 }
 
+// beginCheckpoint returns the first checkpoint of a call to the target.
+func (to target) beginCheckpoint(id string) checkpoint {
+	return checkpoint{Era: to.era.String(), Version: to.version, Session: to.session, Cookie: to.cookie, Generation: to.gen, ID: id}
+}
+
 // The pauses between attempts.
 const (
 	firstRetry = 500 * time.Millisecond // where the server names no time
