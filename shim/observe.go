@@ -111,10 +111,11 @@ func (w *observation) noteAdopted(t Task) {
 	w.logEvent(KindAdopted, slog.LevelInfo, "took over a task", "attempt", t.Lease.Adoption+1, "from", string(t.From))
 }
 
-// noteResumed reports that the server is asked to go on with a call, if it may be able to.
+// noteResumed reports that the server is asked to go on with a call, if it may be able to. A question outside of any
+// call goes the same way, and is left out.
 func (w *observation) noteResumed(resumable bool) {
 	w.countRecovery(semconv.RecoveryResumed)
-	if resumable {
+	if resumable && w.adopted {
 		w.setKind(semconv.AttemptResume)
 		w.logEvent(KindResumed, slog.LevelInfo, "the call of a task is resumed")
 		w.noteMoment(KindResumed, "")
@@ -137,8 +138,7 @@ func (w *observation) noteUnsent(how string) {
 	w.told = told{heard: w.told.heard, progress: w.told.progress}
 }
 
-// countRecovery counts how a call that was taken over goes on: a value of semconv.Recovery. A question
-// outside of any call goes the same way, and is left out.
+// countRecovery counts how a call that was taken over goes on: a value of semconv.Recovery.
 func (w *observation) countRecovery(how string) {
 	if w.adopted {
 		w.run.srv.metrics.Recovered(w.run.ctx, how)

@@ -4,8 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"taskgate/shim"
@@ -127,7 +130,27 @@ func TestPose(t *testing.T) {
 	}
 }
 
-// It outlives its replica, one that stops and one that is lost, with the time it had, and
+// The log says of such a question that it was asked and settled, and nothing of a call that is resumed.
+func TestPoseIsLogged(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		var log strings.Builder
+		s := w.gatewayOf("a", shim.Server{
+			Upstream: elicits(0, "a"), Policy: func(string) shim.Policy { return policy(shim.Auto) }, Other: shim.Policy{InputTimeout: time.Minute},
+		}, func(o *shim.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+		over := make(chan bool, 1)
+		if _, err := s.AskSession(t.Context(), sessionQuestion(), json.RawMessage(`{}`), func(_ shim.ID, o bool) { over <- o }); err != nil {
+			t.Fatal(err)
+		}
+		<-over
+		synctest.Wait()
+		text := log.String()
+		if strings.Contains(text, "taskgate.task.resumed") || !strings.Contains(text, "taskgate.task.asked") || !strings.Contains(text, "taskgate.task.answered") {
+			t.Errorf("logged:\n%s", text)
+		}
+	})
+}
+
+// A question outside of any call outlives its replica, one that stops and one that is lost, with the time it had, and
 // is answered by the one that goes on with it.
 func TestPoseOutlivesItsReplica(t *testing.T) {
 	for name, stops := range map[string]bool{"stops": true, "is lost": false} {
