@@ -112,7 +112,7 @@ func (w *observation) noteAdopted(t Task) {
 }
 
 // noteResumed reports that the server is asked to go on with a call, if it may be able to. A question outside of any
-// call goes the same way, and is left out.
+// call goes the same way, and is left out unless another replica had it before.
 func (w *observation) noteResumed(resumable bool) {
 	w.countRecovery(semconv.RecoveryResumed)
 	if resumable && w.adopted {

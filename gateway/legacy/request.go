@@ -115,8 +115,9 @@ func (q *request) enterCalls() error {
 	return nil
 }
 
-// beginRequest puts a request under observation and among those in flight. If there is no room for it, it answers the
-// request with an error, and ctx is nil. The caller calls end in any case.
+// beginRequest puts a request under observation and among those in flight. If there is no room for it, or if it is a
+// call that is in flight already, it answers the request with an error, and ctx is nil. The caller calls end in any
+// case.
 func (q *request) beginRequest(r *http.Request) (ctx context.Context, end func()) {
 	q.client = r.Context()
 	ctx, q.op = q.h.Telemetry.Start(r.Context(), r, wire.Request{
@@ -128,7 +129,14 @@ func (q *request) beginRequest(r *http.Request) (ctx context.Context, end func()
 			return nil, q.op.End
 		}
 	}
-	ctx, done := q.s.beginRequest(ctx, q.msg.ID)
+	ctx, done, ok := q.s.beginRequest(ctx, q.msg)
+	if !ok {
+		q.answerError(wire.InvalidRequest(q.msg.ID, "this call is in flight already"))
+		return nil, func() {
+			q.leave()
+			q.op.End()
+		}
+	}
 	wire.Begun(q.client)
 	q.land = sync.OnceFunc(done)
 	return ctx, func() {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"sync"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"taskgate/gateway/translate"
 	"taskgate/gateway/upstream/forward"
 	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
 
@@ -152,14 +154,22 @@ func (s *session) unsubscribeFrom(ctx context.Context, uri string) error {
 
 // beginRequest registers a request in flight. Its context has the values of ctx, and ends by
 // notifications/cancelled or with the session: a lost connection is no cancellation (X3). Several requests may have
-// one id, since each is answered on its own response: claude.ai gives all of them the id 1 (claude-ai-mcp #539).
-func (s *session) beginRequest(ctx context.Context, id jsonrpc.ID) (context.Context, func()) {
-	key := callKey(id)
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })
-	call := &inFlight{ctx, cancel, time.Now()}
+// one id, since each is answered on its own response: claude.ai gives all of them the id 1 (claude-ai-mcp #539). It
+// returns false for a call that is in flight with the same id and the same words: something between here and the
+// client has repeated it, and a tool must not run twice for that.
+func (s *session) beginRequest(ctx context.Context, m jsonrpc.Message) (context.Context, func(), bool) {
+	key, words := callKey(m.ID), uint64(0)
+	if m.Method == mcp.MethodToolsCall {
+		words = maphash.Bytes(wordsSeed, m.Raw)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if words != 0 && slices.ContainsFunc(s.calls[key], func(other *inFlight) bool { return other.words == words }) {
+		return nil, nil, false
+	}
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })
+	call := &inFlight{ctx, cancel, time.Now(), words}
 	s.calls[key] = append(s.calls[key], call)
 	return ctx, func() {
 		stop()
@@ -170,14 +180,18 @@ func (s *session) beginRequest(ctx context.Context, id jsonrpc.ID) (context.Cont
 		if s.calls[key] = rest; len(rest) == 0 {
 			delete(s.calls, key)
 		}
-	}
+	}, true
 }
+
+// wordsSeed is that of inFlight.words.
+var wordsSeed = maphash.MakeSeed()
 
 // inFlight is a request of the session that runs here.
 type inFlight struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	since  time.Time
+	words  uint64 // a hash of the message of a call; 0 for other requests
 }
 
 // maxCallKey bounds the key of a request, in bytes: a client chooses its ids, and the key goes to every
@@ -206,7 +220,7 @@ func (s *session) abortRequest(ctx context.Context, id jsonrpc.ID, reason string
 }
 
 // abortKey cancels a request in flight on this replica, and reports whether there is one. A request that came
-// after the cancellation is a new one with the same id. If several have the id, the cancellation is ignored: nobody
+// after the cancellation is a new one with the same id. If several have the id here, the cancellation is ignored: nobody
 // knows which of them it means. token is that of the cancellation; "" if it has none, or if it was lost on its way
 // from another replica.
 func (s *session) abortKey(key string, at time.Time, token, reason string) bool {

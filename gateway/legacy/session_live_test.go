@@ -233,8 +233,18 @@ func TestSessionCalls(t *testing.T) {
 	s := mustCreate(t, table, sessionState{})
 	defer s.endUse()
 	gone, leave := context.WithCancel(t.Context())
-	ctx, end := s.beginRequest(gone, jsonrpc.IntID(1))
-	same, endSame := s.beginRequest(t.Context(), jsonrpc.IntID(1))
+	call := func(ctx context.Context, text string) (context.Context, func(), bool) {
+		m, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + text + `"}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.beginRequest(ctx, m)
+	}
+	ctx, end, _ := call(gone, "a")
+	if _, _, ok := call(t.Context(), "a"); ok {
+		t.Error("a call that was repeated on its way has begun twice")
+	}
+	same, endSame, _ := call(t.Context(), "b")
 	if err := s.abortRequest(t.Context(), jsonrpc.IntID(1), ""); err != nil || ctx.Err() != nil || same.Err() != nil {
 		t.Errorf("a cancellation that may mean another request has ended one, %v", err)
 	}

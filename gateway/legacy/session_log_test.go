@@ -230,7 +230,7 @@ func TestCancelOfAnEndedRequest(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer o.endUse()
-				call, end := o.beginRequest(t.Context(), id)
+				call, end, _ := o.beginRequest(t.Context(), jsonrpc.Message{ID: id})
 				defer end()
 				wiretest.Wait(2 * time.Minute)
 				if call.Err() != nil {

@@ -38,10 +38,11 @@ type session struct {
 	ends  bool // it ends with its last release: it belongs to one call, or the client's session is over
 	kept  bool // a detached call may be resumed in it, so this client never deletes it
 	gen   int64
-	cur   *link       // nil before the handshake
-	timer *time.Timer // ends an idle session
-	level string      // the log level that the client has set
-	lost  int64       // the latest generation that the server has lost
+	cur   *link         // nil before the handshake
+	timer *time.Timer   // ends an idle session
+	idle  time.Duration // how long it may be idle
+	level string        // the log level that the client has set
+	lost  int64         // the latest generation that the server has lost
 
 	readyAt atomic.Int64                  // when the server was told that its client is ready, in nanoseconds since 1970
 	carried atomic.Pointer[forward.Parts] // what the latest request in it carried; nil for nothing
@@ -60,7 +61,7 @@ type link struct {
 
 func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
 	s.Capabilities, s.ClientInfo = copyRaw(s.Capabilities), copyRaw(s.ClientInfo) // the client's message is not kept
-	ses := &session{t: t, key: k, from: s, subs: make(subscribed, 1)}
+	ses := &session{t: t, key: k, from: s, idle: t.wire.cfg.SessionIdle, subs: make(subscribed, 1)}
 	ses.get.s, ses.calls.stream = ses, &ses.get
 	ses.calls.told = make(map[string]*exchange)
 	ses.listeners.m = make(map[*listener]struct{})
@@ -81,7 +82,7 @@ func (s *session) pinSession() {
 		s.timer.Stop()
 	}
 	if s.usage == nil && s.shared.Load() {
-		s.usage = time.AfterFunc(s.t.wire.cfg.SessionIdle/usesPerIdle, s.noteUse)
+		s.usage = time.AfterFunc(min(s.t.wire.cfg.SessionIdle/usesPerIdle, mostUnnoted), s.noteUse)
 	}
 }
 
@@ -92,9 +93,9 @@ func (s *session) releaseSession() {
 	last, over := s.refs == 0, s.ends
 	if last && !over {
 		if s.timer == nil {
-			s.timer = time.AfterFunc(s.t.wire.cfg.SessionIdle, s.expireIdle)
+			s.timer = time.AfterFunc(s.idle, s.expireIdle)
 		} else {
-			s.timer.Reset(s.t.wire.cfg.SessionIdle)
+			s.timer.Reset(s.idle)
 		}
 	}
 	s.mu.Unlock()
@@ -118,9 +119,16 @@ func (s *session) expireIdle() {
 	}
 	s.finishSession()
 	if s.shared.Load() {
-		s.t.endShared(s.carryLatest(context.Background()), s.key.key, s.t.wire.cfg.SessionIdle/2)
+		s.mu.Lock()
+		idle := s.idle
+		s.mu.Unlock()
+		s.t.endShared(s.carryLatest(context.Background()), s.key.key, idle/2)
 	}
 }
+
+// endedIdle is how long a session that replicas share is kept without use once its client has ended its own: a task
+// may still run in it.
+const endedIdle = 10 * time.Minute
 
 // finishSession ends a session that has left the table, at once or with its last release. A session that
 // replicas share is left to the others.

@@ -150,7 +150,7 @@ func (t *sessionTable) removeLocked(s *session) {
 }
 
 // endKey ends the sessions of a key, whatever capabilities they were opened with. A session that replicas
-// share idles out: another replica may have calls in it.
+// share idles out soon: another replica may have calls in it.
 func (t *sessionTable) endKey(key string) {
 	t.mu.Lock()
 	all := slices.Collect(maps.Values(t.m[key]))
@@ -159,7 +159,14 @@ func (t *sessionTable) endKey(key string) {
 		if !s.shared.Load() {
 			t.removeSession(s)
 			s.finishSession()
+			continue
 		}
+		s.mu.Lock()
+		s.idle = min(s.idle, endedIdle)
+		if s.refs == 0 && s.timer != nil {
+			s.timer.Reset(s.idle)
+		}
+		s.mu.Unlock()
 	}
 }
 

@@ -18,8 +18,10 @@ import (
 
 const (
 	// usesPerIdle is how often a replica reports its use of a session in the time after which an idle one
-	// ends.
+	// ends, and mostUnnoted is the longest time between two reports: some replica may look for sessions that have
+	// been unused for five minutes.
 	usesPerIdle = 10
+	mostUnnoted = time.Minute
 	// firstLook and lastLook bound the pause between two looks at a session that
 	// another replica is opening.
 	firstLook = 10 * time.Millisecond
@@ -359,7 +361,7 @@ func (s *session) noteUse() {
 	if s.refs == 0 {
 		s.usage = nil
 	} else {
-		s.usage.Reset(s.t.wire.cfg.SessionIdle / usesPerIdle)
+		s.usage.Reset(min(s.t.wire.cfg.SessionIdle/usesPerIdle, mostUnnoted))
 	}
 	s.t.work.Go(context.Background(), func(ctx context.Context) {
 		if _, _, err := s.t.loadShared(ctx, s.key.key); err != nil {

@@ -195,32 +195,37 @@ func TestSharedFails(t *testing.T) {
 // A session that replicas share is deleted once none has used it for long, and not with the end of
 // the client's session: another replica may have calls in it.
 func TestSharedIdlesOut(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, a *HTTP) {
-		m := newSharedMaps("a", "b")
-		a.wire.cfg.Sessions = m[0]
-		b := another(t, a)
-		b.wire.cfg.Sessions = m[1]
-		release := make(chan struct{})
-		s.Tool("t", func(x *fake.Exchange) { <-release; fake.Text("ok")(x) })
-		r := in("a", ``)
-		r.Session.Shared = true
-		var calls sync.WaitGroup
-		for _, h := range []*HTTP{a, b} {
-			calls.Go(func() { checkCall(t, h, r) })
-			synctest.Wait()
-		}
-		wantSessions(t, s, 1, 0, 1)
-		release <- struct{}{} // one of the calls
-		a.EndSession(t.Context(), "a")
-		pauseFor(t, time.Hour)
-		wantSessions(t, s, 1, 0, 1)
-		release <- struct{}{}
-		calls.Wait()
-		pauseFor(t, defaultIdle-time.Second)
-		wantSessions(t, s, 1, 0, 1)
-		pauseFor(t, 2*time.Second)
-		wantSessions(t, s, 1, 1, 0)
-	})
+	for ended, idle := range map[bool]time.Duration{false: defaultIdle, true: endedIdle} {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, a *HTTP) {
+			m := newSharedMaps("a", "b")
+			a.wire.cfg.Sessions = m[0]
+			b := another(t, a)
+			b.wire.cfg.Sessions = m[1]
+			release := make(chan struct{})
+			s.Tool("t", func(x *fake.Exchange) { <-release; fake.Text("ok")(x) })
+			r := in("a", ``)
+			r.Session.Shared = true
+			var calls sync.WaitGroup
+			for _, h := range []*HTTP{a, b} {
+				calls.Go(func() { checkCall(t, h, r) })
+				synctest.Wait()
+			}
+			wantSessions(t, s, 1, 0, 1)
+			release <- struct{}{} // one of the calls
+			if ended {
+				a.EndSession(t.Context(), "a")
+				b.EndSession(t.Context(), "a")
+			}
+			pauseFor(t, time.Hour)
+			wantSessions(t, s, 1, 0, 1)
+			release <- struct{}{}
+			calls.Wait()
+			pauseFor(t, idle-time.Second)
+			wantSessions(t, s, 1, 0, 1)
+			pauseFor(t, 2*time.Second)
+			wantSessions(t, s, 1, 1, 0)
+		})
+	}
 }
 
 // checkCall makes a call that has to succeed.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"slices"
 	"strings"
 
 	"taskgate/gateway/upstream/forward"
@@ -73,8 +74,8 @@ func (t *Transport) NewRequest(ctx context.Context, method string, m *transport.
 	if m.Session != "" {
 		setHeader(req.Header, mcp.HeaderSession, m.Session)
 	}
-	if m.Cookie != "" { // beside one of the configuration
-		setHeader(req.Header, "Cookie", strings.TrimPrefix(req.Header.Get("Cookie")+"; "+m.Cookie, "; "))
+	if m.Cookie != "" { // beside those of the configuration, or of the client
+		setHeader(req.Header, "Cookie", strings.Join(append(slices.Clone(req.Header["Cookie"]), m.Cookie), "; "))
 	}
 	if mcp.LookupVersion(m.Version).HeaderVersion { // X7
 		setHeader(req.Header, mcp.HeaderProtocolVersion, m.Version)

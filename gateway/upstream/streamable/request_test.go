@@ -136,8 +136,9 @@ func TestCookies(t *testing.T) {
 		set           []string
 		session, want string
 	}{
-		"of a balancer":    {[]string{"AWSALB=a/b+c=; Expires=Fri, 04 Dec 2026 10:00:00 GMT; Path=/", `q="x y"; Max-Age=9; HttpOnly`}, "s", `own=1; AWSALB=a/b+c=; q="x y"`},
+		"of a balancer":    {[]string{"AWSALB=a/b+c=; Expires=Fri, 04 Dec 2099 10:00:00 GMT; Path=/", `q="x y"; Max-Age=9; HttpOnly`}, "s", `own=1; AWSALB=a/b+c=; q="x y"`},
 		"removed":          {[]string{"node=b; Max-Age=0"}, "s", "own=1"},
+		"set anew":         {[]string{"node=a", "node=; Expires=Thu, 01 Jan 1970 00:00:00 GMT", "node=b"}, "s", "own=1; node=b"},
 		"too large":        {[]string{"node=" + strings.Repeat("x", maxCookie)}, "s", "own=1"},
 		"without sessions": {[]string{"node=b"}, "", "own=1"},
 		"none":             {nil, "s", "own=1"},

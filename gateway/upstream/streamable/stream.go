@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
+	"time"
 
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/budget"
@@ -41,11 +43,16 @@ const maxCookie = 4 << 10
 // CookieOf returns the cookies that a response sets, as a request sends them. They go to the one URL of the server, so
 // their domains, paths and times are left out. "" if they are too large.
 func CookieOf(resp *http.Response) string {
-	again := http.Request{Header: make(http.Header)}
+	var kept []*http.Cookie
 	for _, c := range resp.Cookies() {
-		if c.MaxAge >= 0 { // else it removes one
-			again.AddCookie(c)
+		kept = slices.DeleteFunc(kept, func(other *http.Cookie) bool { return other.Name == c.Name })
+		if removes := c.MaxAge < 0 || c.MaxAge == 0 && !c.Expires.IsZero() && c.Expires.Before(time.Now()); !removes {
+			kept = append(kept, c)
 		}
+	}
+	again := http.Request{Header: make(http.Header)}
+	for _, c := range kept {
+		again.AddCookie(c)
 	}
 	if text := again.Header.Get("Cookie"); len(text) <= maxCookie {
 		return text
