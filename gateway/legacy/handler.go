@@ -104,12 +104,13 @@ func checkSessionVersion(h http.Header, version string) error {
 }
 
 // sessionFailure is an error of the session table as a client sees it. 404 makes a client initialize anew (X6),
-// so a failed look-up is answered 503.
+// so a failed look-up is answered 503. Some clients look for the code beside it, as servers of the TypeScript SDK have
+// it (toolhive #4425).
 func sessionFailure(err error) *wire.Failure {
 	var busy *shim.BusyError
 	switch {
 	case errors.Is(err, errNoSession):
-		return wire.Refused(http.StatusNotFound, errNoSession.Error())
+		return &wire.Failure{Code: mcp.CodeSessionNotFound, Message: "Session not found", Status: http.StatusNotFound}
 	case errors.As(err, &busy):
 		return wire.FailureOf("", wire.TurnAway(busy))
 	}

@@ -203,7 +203,7 @@ func TestSessionOfTheServersCaller(t *testing.T) {
 // wantUnknownSession fails unless a session is answered as one that does not exist.
 func wantUnknownSession(t *testing.T, what string, r reply) {
 	t.Helper()
-	if r.status != http.StatusNotFound || r.body != `{"jsonrpc":"2.0","error":{"code":-32600,"message":"unknown session"}}` {
+	if r.status != http.StatusNotFound || r.body != `{"jsonrpc":"2.0","error":{"code":-32001,"message":"Session not found"}}` {
 		t.Errorf("%s: %v", what, r)
 	}
 }

@@ -269,7 +269,7 @@ func (s *sessions) handle(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(mcp.HeaderSession, id)
 		answer(w, http.StatusOK, result(m, `{}`))
 	case !known:
-		answer(w, http.StatusNotFound, `{"jsonrpc":"2.0","error":{"code":-32600,"message":"unknown session"}}`)
+		answer(w, http.StatusNotFound, `{"jsonrpc":"2.0","error":{"code":-32001,"message":"Session not found"}}`)
 	case r.Method == http.MethodGet:
 		w.Header().Set("Content-Type", mcp.TypeSSE)
 		_, _ = io.WriteString(w, "data: {\"jsonrpc\":\"2.0\",\"id\":\"q\",\"method\":\"roots/list\"}\n\n")

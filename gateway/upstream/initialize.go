@@ -55,13 +55,13 @@ func olderVersion(refused error) (newest string) {
 	if se, ok := refused.(*transport.StatusError); ok {
 		rpc = se.Answer()
 	}
-	if rpc == nil || rpc.Code != mcp.CodeInvalidParams {
+	if rpc == nil {
 		return ""
 	}
 	for _, name := range []string{"supported", "supportedVersions"} {
 		list, _ := jsonrpc.Get(rpc.Data, name)
 		for v := range jsonrpc.Elements(list) {
-			if text, ok := jsonrpc.String(v); ok && mcp.EraOf(text) == mcp.Legacy {
+			if text, ok := jsonrpc.String(v); ok && mcp.EraOf(text) == mcp.Legacy && text != mcp.Version20251125 {
 				newest = max(newest, text)
 			}
 		}

@@ -61,10 +61,11 @@ func TestRefusedVersion(t *testing.T) {
 		data   string
 		want   string // the versions asked for
 	}{
-		"its versions are named": {200, mcp.CodeInvalidParams, `{"supported":["2024-11-05","2025-03-26","2026-07-28"],"requested":"2025-11-25"}`, "2025-11-25 2025-03-26"},
-		"by another name":        {400, mcp.CodeInvalidParams, `{"supportedVersions":["2025-06-18"]}`, "2025-11-25 2025-06-18"},
-		"none is named":          {200, mcp.CodeInvalidParams, ``, "2025-11-25"},
-		"only modern ones":       {400, mcp.CodeInvalidParams, `{"supported":["2026-07-28"]}`, "2025-11-25"},
+		"its versions are named":        {200, mcp.CodeInvalidParams, `{"supported":["2024-11-05","2025-03-26","2026-07-28"],"requested":"2025-11-25"}`, "2025-11-25 2025-03-26"},
+		"with a code of the modern era": {400, mcp.CodeUnsupportedVersion, `{"supported":["2025-03-26","2025-11-25"]}`, "2025-11-25 2025-03-26"},
+		"by another name":               {400, mcp.CodeInvalidParams, `{"supportedVersions":["2025-06-18"]}`, "2025-11-25 2025-06-18"},
+		"none is named":                 {200, mcp.CodeInvalidParams, ``, "2025-11-25"},
+		"only modern ones":              {400, mcp.CodeInvalidParams, `{"supported":["2026-07-28"]}`, "2025-11-25"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, fake.Stateful, Config{Era: EraLegacy}, func(t *testing.T, s *fake.Server, h *HTTP) {

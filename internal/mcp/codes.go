@@ -26,6 +26,7 @@ const (
 
 // Error codes that only legacy peers use.
 const (
+	CodeSessionNotFound  = -32001 // with HTTP status 404
 	CodeResourceNotFound = -32002 // modern: -32602
 	CodeURLElicitation   = -32042 // 2025-11-25: URLElicitationRequired
 )

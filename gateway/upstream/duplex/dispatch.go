@@ -132,8 +132,8 @@ func (s *server) takeAnswer(m jsonrpc.Message) {
 	}
 }
 
-// blamedRequest returns the request that an error without an id belongs to: the only one in flight. It
-// returns nil while the error may be the answer to a notification, which servers written by hand give.
+// blamedRequest returns the request that an answer without an id belongs to: the only one in flight. It
+// returns nil while it may be the answer to a notification, which servers written by hand give.
 // s.mu is held.
 func (s *server) blamedRequest() *stream {
 	if len(s.notes) > 0 {

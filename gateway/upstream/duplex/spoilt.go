@@ -38,7 +38,7 @@ func (s *server) takeSpoilt(said []byte, why error) bool {
 		}
 	}
 	if answer && len(ids) == 0 { // an answer with an id belongs to a request that has left
-		st = s.onlyRequest()
+		st = s.blamedRequest() // fast-mcp answers notifications, without an id (fast-mcp #36)
 	}
 	if st == nil {
 		s.mu.Unlock()

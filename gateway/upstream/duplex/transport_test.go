@@ -253,41 +253,46 @@ func TestHeldQuestions(t *testing.T) {
 	})
 }
 
-// A server written by hand answers a notification with an error. That ends no request; an error
-// without an id in answer to the only request does.
-func TestErrorsWithoutID(t *testing.T) {
-	const nobodys = `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"invalid"}}`
-	synctest.Test(t, func(t *testing.T) {
-		tr := opens(t, Config{}, func(p *pipe, m jsonrpc.Message) {
-			switch {
-			case m.Kind == jsonrpc.Notification, m.Method == "bad":
-				p.say(nobodys)
-			case m.Method == "slow":
-				<-time.After(time.Second)
-				p.answer(m)
-			default:
-				p.answer(m)
+// A server written by hand answers a notification with an error, and fast-mcp with a result. That ends no request; an
+// answer without an id to the only request does.
+func TestAnswersWithoutID(t *testing.T) {
+	for nobodys, told := range map[string]string{
+		`{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"invalid"}}`: "invalid",
+		`{"jsonrpc":"2.0","id":null,"result":{}}`:                                 "no JSON-RPC message",
+		`{"jsonrpc":"2.0","result":{}}`:                                           "no JSON-RPC message",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			tr := opens(t, Config{}, func(p *pipe, m jsonrpc.Message) {
+				switch {
+				case m.Kind == jsonrpc.Notification, m.Method == "bad":
+					p.say("%s", nobodys)
+				case m.Method == "slow":
+					<-time.After(time.Second)
+					p.answer(m)
+				default:
+					p.answer(m)
+				}
+			})
+			session := begin(t, tr)
+			slow, err := post(t, tr, session, `{"jsonrpc":"2.0","id":"s","method":"slow"}`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := post(t, tr, session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`); err != nil {
+				t.Fatal(err)
+			}
+			if all := text(t, slow); !strings.Contains(all, `"id":"s","result"`) {
+				t.Error(all)
+			}
+			bad, err := post(t, tr, session, `{"jsonrpc":"2.0","id":"b","method":"bad"}`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if all, err := transporttest.ReadAll(bad); !strings.Contains(all+fmt.Sprint(err), told) {
+				t.Error(all, err)
 			}
 		})
-		session := begin(t, tr)
-		slow, err := post(t, tr, session, `{"jsonrpc":"2.0","id":"s","method":"slow"}`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := post(t, tr, session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`); err != nil {
-			t.Fatal(err)
-		}
-		if all := text(t, slow); !strings.Contains(all, `"id":"s","result"`) {
-			t.Error(all)
-		}
-		bad, err := post(t, tr, session, `{"jsonrpc":"2.0","id":"b","method":"bad"}`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if all := text(t, bad); !strings.Contains(all, "invalid") {
-			t.Error(all)
-		}
-	})
+	}
 }
 
 // named has owners be the principals of callers.

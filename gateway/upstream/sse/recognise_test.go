@@ -44,6 +44,7 @@ func TestRecognition(t *testing.T) {
 		{"no credentials", status(401, ""), nil, 401, 0},
 		{"in trouble", status(503, ""), nil, 503, 0},
 		{"elsewhere", status(307, ""), nil, 307, 0},
+		{"the method in words of MCP", status(405, rpc), status(404, ""), 405, 1}, // fast-mcp, but for the GET
 		{"nothing there", status(404, "x"), status(404, ""), 404, 1},
 		{"GET refused", status(405, "x"), status(401, ""), 405, 1},
 		{"another stream", status(400, "x"), stream("data: {}\n\n"), 400, 1},

@@ -171,10 +171,10 @@ func closeStream(s transport.Stream) {
 func (t *Transport) learn(speaks bool) { t.speaks.Store(speaks || t.cfg.Always) }
 
 // isUnclear reports whether an HTTP+SSE server may refuse an initialize like this, at the address
-// of its event stream (protocol.md 2.10).
+// of its event stream (protocol.md 2.10). It may say 405 in JSON-RPC (fast-mcp #160).
 func isUnclear(err error) bool {
 	se, ok := err.(*transport.StatusError)
-	return ok && !se.Worded && isUnclearStatus(se.Status)
+	return ok && isUnclearStatus(se.Status) && (!se.Worded || se.Status == http.StatusMethodNotAllowed)
 }
 
 func isUnclearStatus(status int) bool {

@@ -186,6 +186,7 @@ func TestAnswersOfAnySuccess(t *testing.T) {
 		{200, "application/json", " [" + answer + "]\n", false}, // as servers of Effect answer
 		{200, "application/json", "[" + answer + "," + answer + "]", true},
 		{200, "application/json", "[]", true},
+		{200, "text/event-stream", "data: {\"type\":\"heartbeat\"}\n\ndata: " + answer + "\n\n", false},
 		{202, "application/json", answer, true},
 		{200, "text/html", answer, true},
 	} {

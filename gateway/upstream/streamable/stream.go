@@ -2,6 +2,7 @@ package streamable
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -154,12 +155,13 @@ func (s *stream) Next() *transport.Event {
 	return e
 }
 
-// readEvent reads an event. It ignores types other than messages, which are foreign to MCP: some servers send
-// pings of their own. An empty event only carries its id (X9).
+// readEvent reads an event. It ignores types other than messages, and JSON that has nothing of JSON-RPC, which are
+// foreign to MCP: some servers send pings of their own (python-sdk #1146). An empty event only carries its id (X9).
 func (s *stream) readEvent(e *transport.Event, ev *eventstream.Event) {
 	e.ID, e.HasID, e.Retry = ev.ID, ev.HasID, ev.Retry
 	switch data := ev.Data; {
 	case ev.Type != "" && ev.Type != "message", len(bytes.TrimSpace(data)) == 0:
+	case !bytes.Contains(data, []byte("jsonrpc")) && json.Valid(data):
 	case isFlat(data):
 		e.Message, e.Err = s.parseMessage(data)
 	default:
