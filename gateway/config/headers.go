@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"maps"
+	"net/textproto"
 	"slices"
 	"strings"
 
@@ -47,7 +48,7 @@ var reserved = map[string]string{
 
 // reservedFor is why a header cannot be configured; "" if it can.
 func reservedFor(name string) string {
-	key := canonicalURL(name)
+	key := textproto.CanonicalMIMEHeaderKey(name)
 	if strings.HasPrefix(key, "Mcp-") {
 		return ofProtocol
 	}
@@ -58,7 +59,7 @@ func reservedFor(name string) string {
 func (p *problems) checkHeaders(at string, headers map[string]string) {
 	seen := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
-		key, reason := canonicalURL(name), reservedFor(name)
+		key, reason := textproto.CanonicalMIMEHeaderKey(name), reservedFor(name)
 		switch {
 		case !httpguts.ValidHeaderFieldName(name):
 			p.addKey(joinKey(at, name), "%q is not the name of a header", clipText(name))
@@ -77,10 +78,10 @@ func (p *problems) checkHeaders(at string, headers map[string]string) {
 func (p *problems) forwardHeaders(list string, u *Upstream, auth Auth) {
 	seen := map[string]bool{}
 	for name := range u.Headers {
-		seen[canonicalURL(name)] = true
+		seen[textproto.CanonicalMIMEHeaderKey(name)] = true
 	}
 	for i, name := range u.ForwardHeaders {
-		at, key, reason := fmt.Sprintf("%s[%d]", list, i), canonicalURL(name), reservedFor(name)
+		at, key, reason := fmt.Sprintf("%s[%d]", list, i), textproto.CanonicalMIMEHeaderKey(name), reservedFor(name)
 		switch {
 		case !httpguts.ValidHeaderFieldName(name):
 			p.add(at, "%q is not the name of a header", clipText(name))

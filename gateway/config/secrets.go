@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net/textproto"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,8 +12,6 @@ import (
 
 // maxSecret bounds a file of ${file:PATH}, in bytes.
 const maxSecret = 64 << 10
-
-func canonicalURL(header string) string { return textproto.CanonicalMIMEHeaderKey(header) }
 
 // readSecretFile reads a small regular file and drops the line breaks at its end, which editors and
 // "echo" add.

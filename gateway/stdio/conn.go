@@ -85,10 +85,12 @@ func (c *Conn) Serve(ctx context.Context, in io.Reader) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	lines := make(chan line, queue)
-	go readLines(ctx, newLineReader(in, c.o.MaxMessage), lines, func() {
-		_ = work.PauseFor(ctx, c.out.begun, firstAnswer)
-		time.AfterFunc(lastAnswers, stop)
-	})
+	go func() {
+		if readLines(ctx, newLineReader(in, c.o.MaxMessage), lines) {
+			_ = work.PauseFor(ctx, c.out.begun, firstAnswer)
+			time.AfterFunc(lastAnswers, stop)
+		}
+	}()
 	for {
 		select {
 		case l, more := <-lines:
@@ -110,26 +112,20 @@ type line struct {
 	large *tooLargeError
 }
 
-// readLines reads lines until in or ctx ends, and closes lines then. After the last line of in it calls end,
-// which may wait.
-func readLines(ctx context.Context, r *lineReader, lines chan<- line, end func()) {
-	atEnd := func() bool {
-		defer close(lines)
-		for {
-			text, err := r.next()
-			large, _ := err.(*tooLargeError)
-			if err != nil && large == nil {
-				return true
-			}
-			select {
-			case lines <- line{text, large}:
-			case <-ctx.Done():
-				return false
-			}
+// readLines reads lines until the reader or ctx ends, and closes lines then. It reports whether the reader has ended.
+func readLines(ctx context.Context, r *lineReader, lines chan<- line) (ended bool) {
+	defer close(lines)
+	for {
+		text, err := r.next()
+		large, _ := err.(*tooLargeError)
+		if err != nil && large == nil {
+			return true
 		}
-	}()
-	if atEnd {
-		end()
+		select {
+		case lines <- line{text, large}:
+		case <-ctx.Done():
+			return false
+		}
 	}
 }
 

@@ -44,7 +44,7 @@ func (s *session) listenOpen(ctx context.Context, f shim.Filter, ready func(shim
 		case <-ctx.Done():
 			cause := context.Cause(ctx)
 			if errors.Is(cause, ErrMoved) {
-				// What is queued is this listener's alone. The next notification goes to the remaining listeners.
+				// The queue is this listener's alone. The next notification goes to the remaining listeners.
 				s.listeners.removeListener(lis)
 				for _, n := range lis.takeQueued() {
 					on(n)

@@ -82,7 +82,7 @@ func (s *session) pinSession() {
 		s.timer.Stop()
 	}
 	if s.usage == nil && s.shared.Load() {
-		s.usage = time.AfterFunc(min(s.t.wire.cfg.SessionIdle/usesPerIdle, mostUnnoted), s.noteUse)
+		s.usage = time.AfterFunc(s.t.usePause(), s.noteUse)
 	}
 }
 

@@ -353,6 +353,11 @@ func (t *sessionTable) takeTold(key string, message []byte) {
 	}
 }
 
+// usePause is the time between two reports of the use of a session.
+func (t *sessionTable) usePause() time.Duration {
+	return min(t.wire.cfg.SessionIdle/usesPerIdle, mostUnnoted)
+}
+
 // noteUse tells the store that the session was used since the last time, and repeats that while it is used.
 // It runs on a timer.
 func (s *session) noteUse() {
@@ -361,7 +366,7 @@ func (s *session) noteUse() {
 	if s.refs == 0 {
 		s.usage = nil
 	} else {
-		s.usage.Reset(min(s.t.wire.cfg.SessionIdle/usesPerIdle, mostUnnoted))
+		s.usage.Reset(s.t.usePause())
 	}
 	s.t.work.Go(context.Background(), func(ctx context.Context) {
 		if _, _, err := s.t.loadShared(ctx, s.key.key); err != nil {
