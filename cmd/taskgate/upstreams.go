@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -129,7 +130,8 @@ func (us upstreams) discardClients() {
 }
 
 func upstreamConfig(c *config.Config, u *config.Upstream, replica shim.Replica, log *slog.Logger, tel *telemetry) upstream.Config {
-	headers := make(http.Header, len(u.Headers))
+	// Filters before servers refuse the name of Go's client.
+	headers := http.Header{"User-Agent": {"taskgate/" + strings.Trim(moduleVersion(), "()")}}
 	for name, value := range u.Headers {
 		headers.Set(name, value)
 	}

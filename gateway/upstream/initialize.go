@@ -1,11 +1,13 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"taskgate/gateway/upstream/transport"
@@ -48,9 +50,10 @@ func (s *session) askToInitialize(ctx context.Context, version string) (*exchang
 	return x, err
 }
 
-// olderVersion returns the newest legacy version that a server names as it refuses initialize; "" if it names none. A
-// server should answer with a version that it has, but some refuse instead (cl-mcp #26, cpp-mcp #10).
-func olderVersion(refused error) (newest string) {
+// olderVersion returns the newest older version that a server names as it refuses initialize, in the message or the data
+// of its error; "" if it names none. A server should answer with a version that it has, but some refuse instead (cl-mcp
+// #26, cpp-mcp #10, OpenMausBot PR 517).
+func olderVersion(refused error) string {
 	rpc, _ := refused.(*jsonrpc.Error)
 	if se, ok := refused.(*transport.StatusError); ok {
 		rpc = se.Answer()
@@ -58,15 +61,12 @@ func olderVersion(refused error) (newest string) {
 	if rpc == nil {
 		return ""
 	}
-	for _, name := range []string{"supported", "supportedVersions"} {
-		list, _ := jsonrpc.Get(rpc.Data, name)
-		for v := range jsonrpc.Elements(list) {
-			if text, ok := jsonrpc.String(v); ok && mcp.EraOf(text) == mcp.Legacy && text != mcp.Version20251125 {
-				newest = max(newest, text)
-			}
+	for _, v := range mcp.NamesOf(mcp.Legacy) {
+		if v != mcp.Version20251125 && (strings.Contains(rpc.Message, v) || bytes.Contains(rpc.Data, []byte(v))) {
+			return v
 		}
 	}
-	return newest
+	return ""
 }
 
 // introduceClient tells the server, once in a generation, that its client is ready: the client has

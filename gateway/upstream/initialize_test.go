@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 	"testing"
@@ -56,20 +57,23 @@ func TestRefusedHandshakeIsWordedOnce(t *testing.T) {
 // A server that refuses the latest version, in place of naming its own, is asked for one that it has.
 func TestRefusedVersion(t *testing.T) {
 	for name, c := range map[string]struct {
-		status int
-		code   int
-		data   string
-		want   string // the versions asked for
+		status  int
+		code    int
+		message string // of the error; a plain one if it is ""
+		data    string
+		want    string // the versions asked for
 	}{
-		"its versions are named":        {200, mcp.CodeInvalidParams, `{"supported":["2024-11-05","2025-03-26","2026-07-28"],"requested":"2025-11-25"}`, "2025-11-25 2025-03-26"},
-		"with a code of the modern era": {400, mcp.CodeUnsupportedVersion, `{"supported":["2025-03-26","2025-11-25"]}`, "2025-11-25 2025-03-26"},
-		"by another name":               {400, mcp.CodeInvalidParams, `{"supportedVersions":["2025-06-18"]}`, "2025-11-25 2025-06-18"},
-		"none is named":                 {200, mcp.CodeInvalidParams, ``, "2025-11-25"},
-		"only modern ones":              {400, mcp.CodeInvalidParams, `{"supported":["2026-07-28"]}`, "2025-11-25"},
+		"its versions are named":        {200, mcp.CodeInvalidParams, "", `{"supported":["2024-11-05","2025-03-26","2026-07-28"],"requested":"2025-11-25"}`, "2025-11-25 2025-03-26"},
+		"with a code of the modern era": {400, mcp.CodeUnsupportedVersion, "", `{"supported":["2025-03-26","2025-11-25"]}`, "2025-11-25 2025-03-26"},
+		"by another name":               {400, mcp.CodeInvalidParams, "", `{"supportedVersions":["2025-06-18"]}`, "2025-11-25 2025-06-18"},
+		"none is named":                 {200, mcp.CodeInvalidParams, "", ``, "2025-11-25"},
+		"in the message":                {200, mcp.CodeInvalidRequest, "Unsupported version: 2025-11-25 (have 2024-11-05, 2025-06-18)", ``, "2025-11-25 2025-06-18"},
+		"as a single one":               {400, mcp.CodeInvalidRequest, "", `{"expected":"2025-06-18"}`, "2025-11-25 2025-06-18"},
+		"only modern ones":              {400, mcp.CodeInvalidParams, "", `{"supported":["2026-07-28"]}`, "2025-11-25"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, fake.Stateful, Config{Era: EraLegacy}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				refuse := fake.RPCError(c.status, c.code, "unsupported protocol version", c.data)
+				refuse := fake.RPCError(c.status, c.code, cmp.Or(c.message, "unsupported protocol version"), c.data)
 				s.On(mcp.MethodInitialize, func(x *fake.Exchange) {
 					s.On(mcp.MethodInitialize, nil)
 					refuse(x)

@@ -81,7 +81,7 @@ type subscription struct {
 	memory *memory
 	ready  func(shim.Filter)
 	on     func(shim.Notification)
-	all    bool // on also takes notifications unknown to the gateway: it is for one client's session
+	all    bool // on takes every notification: it is for one client's session
 	told   bool // ready has been called
 	agreed shim.Filter
 	tries  int // streams in a row that ended soon and brought nothing
@@ -142,7 +142,7 @@ func (sub *subscription) takeNotification(n shim.Notification) {
 	sub.tries = 0
 	sub.memory.takeNotification(n)
 	n.Params = withoutMeta(copyRaw(n.Params), mcp.MetaSubscriptionID) // the id of our own request
-	if sub.told && (Wants(sub.agreed, n) || sub.all && mcp.Foreign(n.Method)) {
+	if sub.told && (sub.all || Wants(sub.agreed, n)) {
 		sub.on(n)
 	}
 }

@@ -196,7 +196,8 @@ func TestListenSilentHead(t *testing.T) {
 	})
 }
 
-// Only what the server declares is agreed to.
+// Only what the server declares is agreed to. It may say more, as FastMCP does (fastmcp #4161): the one client of a
+// session hears it.
 func TestListenUndeclared(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		s.Capabilities(`{"tools":{"listChanged":false},"resources":{},"prompts":{"listChanged":true}}`)
@@ -204,7 +205,16 @@ func TestListenUndeclared(t *testing.T) {
 		if len(e.agreed) != 1 || e.agreed[0].ToolsListChanged || e.agreed[0].Resources != nil || !e.agreed[0].PromptsListChanged || e.agreed[0].Log {
 			t.Errorf("agreed to %+v", e.agreed)
 		}
+		own := hearIn(t, h, shim.Session{Key: "b", Shared: true}, everything)
+		s.Notify("notifications/tools/list_changed", `{}`)
+		s.Notify("notifications/resources/updated", `{"uri":"file:///else"}`)
+		s.Notify("notifications/message", `{"level":"info","data":1}`)
+		synctest.Wait()
+		if got, all := e.methods(), own.methods(); got != "" || all != "tools/list_changed resources/updated message" {
+			t.Errorf("heard %q, and in a session of its own %q", got, all)
+		}
 		e.end(t)
+		own.end(t)
 	})
 }
 

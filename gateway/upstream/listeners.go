@@ -23,7 +23,7 @@ type listeners struct {
 type listener struct {
 	filter shim.Filter
 	here   func() bool   // reports whether its client is there; nil means always
-	all    bool          // it also takes notifications unknown to the gateway: the session is its client's
+	all    bool          // it takes every notification: the session is its client's
 	news   chan struct{} // a signal: the queue has something
 
 	mu    sync.Mutex
@@ -83,7 +83,7 @@ func (e *listeners) passToListeners(n shim.Notification) (heard bool) {
 }
 
 func (l *listener) queueNotification(n shim.Notification) bool {
-	if !Wants(l.filter, n) && !(l.all && mcp.Foreign(n.Method)) {
+	if !l.all && !Wants(l.filter, n) {
 		return false
 	}
 	l.mu.Lock()
@@ -104,8 +104,7 @@ func (l *listener) takeQueued() []shim.Notification {
 	return queue
 }
 
-// Wants reports whether a filter asks for a notification. Only such a notification is ever delivered
-// (protocol.md 2.8).
+// Wants reports whether a filter asks for a notification. A modern client gets only those (protocol.md 2.8).
 func Wants(f shim.Filter, n shim.Notification) bool {
 	switch n.Method {
 	case mcp.NotifyToolsListChanged:
