@@ -239,10 +239,11 @@ func (w *walker) checkString(i int) int {
 	for i++; i < len(b); {
 		if i+8 <= len(b) {
 			x := binary.LittleEndian.Uint64(b[i:])
-			quote, backslash := x^(ones*'"'), x^(ones*'\\')
-			// The high bit is set of each quote, backslash and control character. It may be set by mistake of
-			// a byte above the first such one, never of one below it.
-			found := ((x-ones*0x20)&^x | (quote-ones)&^quote | (backslash-ones)&^backslash) & highs
+			// The high bit is set of each quote, backslash and control character. With its second bit turned, a
+			// quote is 0x20, next to the control characters. The bit may be set by mistake of a byte above the
+			// first such one, never of one below it.
+			quote, backslash := x^ones*2-ones*0x21, x^ones*'\\'-ones
+			found := (quote | backslash) &^ x & highs
 			if found == 0 {
 				i += 8
 				continue
@@ -253,7 +254,9 @@ func (w *walker) checkString(i int) int {
 		case c == '"':
 			return i + 1
 		case c == '\\':
-			if i = w.checkEscape(i + 1); i < 0 {
+			if i+1 < len(b) && isEscape[b[i+1]] {
+				i += 2
+			} else if i = w.checkHex(i + 1); i < 0 {
 				return -1
 			}
 		case c < 0x20:
@@ -268,26 +271,18 @@ func (w *walker) checkString(i int) int {
 // isEscape marks the bytes that may follow a backslash, except the u.
 var isEscape = [256]bool{'"': true, '\\': true, '/': true, 'b': true, 'f': true, 'n': true, 'r': true, 't': true}
 
-// checkEscape checks what follows a backslash. Lone surrogates are accepted: JavaScript and Python write them
-// if a text was cut within an emoji.
-func (w *walker) checkEscape(i int) int {
-	if i < len(w.in) && isEscape[w.in[i]] {
-		return i + 1
-	}
+// checkHex checks an escaped character in hexadecimal, from its u on. Lone surrogates are accepted: JavaScript and
+// Python write them if a text was cut within an emoji.
+func (w *walker) checkHex(i int) int {
 	if !w.hasByte(i, 'u') {
 		return w.failAt(i)
 	}
-	return w.checkHex(i + 1)
-}
-
-// checkHex checks the four digits of an escaped character.
-func (w *walker) checkHex(i int) int {
-	for end := i + 4; i < end; i++ {
-		if i >= len(w.in) || !isHex(w.in[i]) {
+	for end := i + 4; i < end; {
+		if i++; i >= len(w.in) || !isHex(w.in[i]) {
 			return w.failAt(i)
 		}
 	}
-	return i
+	return i + 1
 }
 
 func isHex(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f' }
