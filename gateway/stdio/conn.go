@@ -12,6 +12,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 )
 
 // Options says what a Conn serves.
@@ -30,10 +31,12 @@ type Options struct {
 }
 
 const (
-	// lastAnswers is how long requests in flight are waited for after the client has closed its output: a script writes
-	// all messages and closes it (echo … | npx server), and the server may have to start. Clients that want an earlier end
-	// send SIGTERM after 2 s and more.
-	lastAnswers = time.Minute
+	// lastAnswers is how long requests in flight are waited for after the client has closed its output.
+	// Clients wait for 2 s and more before they send SIGTERM.
+	lastAnswers = time.Second
+	// firstAnswer is how long a legacy client's first answer is waited for before that: a script writes all messages and
+	// closes its output (echo … | npx server), and the server may have to start.
+	firstAnswer = time.Minute
 	// queue is how many lines are read ahead of the one that is being taken.
 	queue = 4
 	// maxNotes bounds the notifications and answers to questions that are passed on at a time.
@@ -76,14 +79,15 @@ func New(out io.Writer, o Options) *Conn {
 }
 
 // Serve takes what the client writes to in, until in or ctx ends, or until writing fails, which is the error.
-// If in has ended, requests in flight are waited for, for a minute at most. A read lasts until in ends, or this
-// process does.
+// If in has ended, requests in flight are waited for, for a second at most. A legacy client that has heard
+// nothing yet gets a minute for the first answer. A read lasts until in ends, or this process does.
 func (c *Conn) Serve(ctx context.Context, in io.Reader) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	lines := make(chan line, queue)
 	go func() {
 		if readLines(ctx, newLineReader(in, c.o.MaxMessage), lines) {
+			_ = work.PauseFor(ctx, c.out.begun, firstAnswer)
 			time.AfterFunc(lastAnswers, stop)
 		}
 	}()

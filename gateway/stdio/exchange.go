@@ -39,6 +39,7 @@ func (c *Conn) request(ctx context.Context, m jsonrpc.Message, text []byte) {
 	begin := sync.OnceFunc(func() { close(begun) })
 	if x.modern { // a cancellation ends it directly
 		begin()
+		c.out.begin() // its client is no script that has yet to open a session
 	}
 	first := m.Method == mcp.MethodInitialize && !x.modern
 	c.running.Go(func() {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"regexp"
+	"sync"
 
 	"taskgate/internal/jsonrpc"
 )
@@ -97,13 +98,18 @@ func (l *lineReader) next() ([]byte, error) {
 type output struct {
 	w     io.Writer
 	lines chan []byte
+	begun chan struct{} // closed when the first line is written
+	begin func()        // closes begun
 	stop  chan struct{} // closed to end it
 	done  chan struct{} // closed when writing has ended
 	err   error         // of a failed write; nil after close; read once done is closed
 }
 
 func newOutput(w io.Writer) *output {
-	return &output{w: w, lines: make(chan []byte), stop: make(chan struct{}), done: make(chan struct{})}
+	begun := make(chan struct{})
+	return &output{
+		w: w, lines: make(chan []byte), begun: begun, begin: sync.OnceFunc(func() { close(begun) }), stop: make(chan struct{}), done: make(chan struct{}),
+	}
 }
 
 // run writes until a write fails, or until close. If the client stops reading, a write lasts as
@@ -113,6 +119,7 @@ func (o *output) run() {
 	for {
 		select {
 		case line := <-o.lines:
+			o.begin()
 			if _, o.err = o.w.Write(line); o.err != nil {
 				return
 			}
