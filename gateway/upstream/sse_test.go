@@ -28,22 +28,38 @@ type sseWeb struct {
 
 	mu   sync.Mutex
 	seen []string
+	busy map[net.Conn]bool // connections with a request
 }
 
 func newSSEWeb(t *testing.T, srv *mcp.Server) *sseWeb {
-	s := &sseWeb{srv: srv}
+	s := &sseWeb{srv: srv, busy: make(map[net.Conn]bool)}
 	handler := mcp.NewSSEHandler(func(*http.Request) *mcp.Server { return srv }, nil)
-	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		s.seen = append(s.seen, r.Method+map[bool]string{true: " in a session"}[r.URL.RawQuery != ""])
 		s.mu.Unlock()
 		handler.ServeHTTP(w, r)
 	}))
+	s.Config.ConnState = func(c net.Conn, is http.ConnState) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if delete(s.busy, c); is == http.StateActive {
+			s.busy[c] = true
+		}
+	}
+	s.Start()
 	t.Cleanup(func() {
 		s.CloseClientConnections()
 		s.Close()
 	})
 	return s
+}
+
+// isAnswered reports whether all requests but an event stream are answered.
+func (s *sseWeb) isAnswered() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.busy) == 1
 }
 
 // open is how many connections there are.
@@ -137,7 +153,7 @@ func TestSSEServerGone(t *testing.T) {
 		_, err := h.Call(t.Context(), shimtest.Tool("wait", "w"), nil)
 		done <- err
 	}()
-	shimtest.Eventually(t, func() bool { return c.get(&c.ran)("w") == 1 })
+	shimtest.Eventually(t, func() bool { return c.get(&c.ran)("w") == 1 && web.isAnswered() })
 	web.CloseClientConnections()
 	ue, ok := errors.AsType[*shim.UpstreamError](<-done)
 	if !ok || ue.Kind != shim.KindClosed || ue.Unsent || !strings.Contains(ue.Message, "the event stream of the server") {

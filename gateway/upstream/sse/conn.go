@@ -126,11 +126,13 @@ func (c *conn) post(caller context.Context, m *transport.Message, asks bool, out
 // errBroken says that the event stream ended while a message was posted, which the server may have got.
 var errBroken = errors.New("the event stream has ended")
 
-// Receive returns the data of the next message event.
+// Receive returns the data of the next message event. If the stream has ended, the server may have stopped, and
+// the next messages go out on new connections.
 func (c *conn) Receive() ([]byte, error) {
 	for {
 		ev, err := c.events.Next()
 		if err != nil {
+			c.t.HTTP.Base.CloseIdleConnections()
 			return nil, err
 		}
 		if ev.Type == "" || ev.Type == "message" {

@@ -45,8 +45,8 @@ func (b heardBody) Read(p []byte) (int, error) {
 
 // NewRequest makes the HTTP request of a message. Headers of the configuration come first, so that those of
 // the protocol win. The sender is told when the request has a connection. If the server closes an idle
-// connection just then, net/http sends a message that has no answer again: an empty key asks for that, and
-// stays out of the request.
+// connection just then, net/http sends a message again that runs nothing: an empty key asks for that, and stays
+// out of the request.
 func (t *Transport) NewRequest(ctx context.Context, method string, m *transport.Message) (*http.Request, error) {
 	sender := m.Sender // so that the trace holds no body
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sender.NoteReached() }})
@@ -86,7 +86,8 @@ func (t *Transport) NewRequest(ctx context.Context, method string, m *transport.
 	for name, values := range m.Header {
 		req.Header[name] = values
 	}
-	if m.Method == "" { // all but a request does no harm twice
+	switch m.Method {
+	case "", mcp.MethodInitialize, mcp.MethodDiscover: // they do no harm twice
 		req.Header["Idempotency-Key"] = nil
 	}
 	return req, nil

@@ -30,8 +30,8 @@ func transportTo(t *testing.T, path string, server http.HandlerFunc) *Transport 
 	return tr
 }
 
-// Where the server closes a connection just when it is used again, a notification goes out on another one, and
-// a request, which may have run, does not.
+// Where the server closes a connection just when it is used again, a notification or a handshake goes out on
+// another one. A request that may have run does not.
 func TestClosedConnection(t *testing.T) {
 	const (
 		notification = `{"jsonrpc":"2.0","method":"notifications/x"}`
@@ -41,7 +41,7 @@ func TestClosedConnection(t *testing.T) {
 		name, body string
 		posts      int64
 		fails      bool
-	}{{"notification", notification, 3, false}, {"response", `{"jsonrpc":"2.0","id":1,"result":{}}`, 3, false}, {"request", request, 2, true}} {
+	}{{"notification", notification, 3, false}, {"response", `{"jsonrpc":"2.0","id":1,"result":{}}`, 3, false}, {"request", request, 2, true}, {"handshake", `{"jsonrpc":"2.0","id":1,"method":"initialize"}`, 3, true}} {
 		t.Run(c.name, func(t *testing.T) {
 			var posts atomic.Int64
 			tr := transportTo(t, "", func(w http.ResponseWriter, r *http.Request) {
