@@ -64,11 +64,15 @@ func (h *HTTP) askAboutCaller(ctx context.Context, s shim.Session) (ask func(con
 		return nil, nil, ErrNoSession
 	}
 	l := ses.currentLink()
-	if l == nil { // another replica has opened it
-		if l, err = ses.openLink(ctx); err != nil {
-			ses.releaseSession()
-			return nil, nil, publicError(err)
-		}
+	if l == nil { // another replica may have opened it
+		l, err = h.sessions.findLink(ctx, ses)
+	}
+	if err == nil && l == nil {
+		err = ErrNoSession
+	}
+	if err != nil {
+		ses.releaseSession()
+		return nil, nil, publicError(err)
 	}
 	return func(ctx context.Context) error { return ses.pingServer(ctx, l) }, ses.releaseSession, nil
 }

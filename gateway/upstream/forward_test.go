@@ -196,3 +196,42 @@ func TestRefusedDiscover(t *testing.T) {
 		}
 	})
 }
+
+// TestAdmitOpensNoSession: Admit asks in an existing session. It opens none with the token of a caller who is not
+// yet let in, since the server would take that session for the caller's own.
+func TestAdmitOpensNoSession(t *testing.T) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		m := newSharedMaps("a")[0]
+		h.wire.cfg.Sessions, h.wire.cfg.IsGone = m, m.IsGone
+		s.Tool("t", fake.Text("ok"))
+		as := func(token string) context.Context {
+			return forward.With(t.Context(), &forward.Parts{Credential: &wallet{own: token, later: token, brought: token}})
+		}
+		r := in("a", ``)
+		r.Session.Shared, r.Session.Legacy, r.Session.Principal = true, true, "alice"
+		if _, err := h.Call(as("Bearer alice"), r, nil); err != nil {
+			t.Fatal(err)
+		}
+		s.LoseSessions() // the server restarts, and is not ready at once
+		s.On("initialize", fake.Status(http.StatusServiceUnavailable, "", ""))
+		if _, err := h.Call(as("Bearer alice"), r, nil); err == nil {
+			t.Fatal("no error")
+		}
+		s.On("initialize", nil)
+		before := len(s.Seen("initialize"))
+		s.On("ping", func(x *fake.Exchange) { // the server asks for a token
+			if x.R.Header.Get("Authorization") == "" {
+				fake.Status(http.StatusUnauthorized, "", "")(x)
+				return
+			}
+			fake.Result(`{}`)(x)
+		})
+		proven, err := h.Admit(as("Bearer mallory"), r.Session)
+		for _, x := range s.Seen("initialize")[before:] {
+			t.Errorf("Admit opened a session with %q", x.Header.Get("Authorization"))
+		}
+		if !errors.Is(err, ErrNoSession) || proven {
+			t.Errorf("proven %v, %v", proven, err)
+		}
+	})
+}

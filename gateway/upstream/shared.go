@@ -33,8 +33,9 @@ const (
 
 // shared is the state of an upstream session that replicas share.
 type shared struct {
-	// Generation counts the handshakes. Version, ID, Cookie and Server are what the latest agreed on. An empty
-	// version says that the generation is invalid.
+	// Generation counts the handshakes from the time of the first one, in milliseconds since 1970: a session that
+	// has ended, and is begun anew, goes on above its earlier count. Version, ID, Cookie and Server are what the
+	// latest handshake agreed on. An empty version says that the generation is invalid.
 	Generation int64           `json:"generation"`
 	Version    string          `json:"version,omitempty"`
 	ID         string          `json:"id,omitempty"`
@@ -91,6 +92,15 @@ func (t *sessionTable) isOpened(ctx context.Context, s shim.Session) bool {
 	}
 	_, rev, err := t.wire.cfg.Sessions.Load(ctx, s.Key)
 	return err == nil && rev != 0
+}
+
+// findLink returns the generation that replicas share; nil if it is invalid, or for other capabilities or headers.
+func (t *sessionTable) findLink(ctx context.Context, s *session) (*link, error) {
+	st, rev, err := t.loadShared(ctx, s.key.key)
+	if err != nil || rev == 0 || st.Version == "" || st.Caps != s.key.spellVariant() {
+		return nil, err
+	}
+	return st.linkOf()
 }
 
 func (t *sessionTable) loadShared(ctx context.Context, key string) (st shared, rev int64, err error) {
@@ -217,7 +227,7 @@ func (t *sessionTable) awaitsOpener(ctx context.Context, replica string, waited 
 
 // openForAll shakes hands on behalf of all replicas. It returns nil, nil if another replica was faster.
 func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link, error) {
-	st := shared{Generation: was.Generation + 1, Caps: s.key.spellVariant(), Level: was.Level, Opening: s.t.wire.cfg.Replica}
+	st := shared{Generation: max(was.Generation+1, time.Now().UnixMilli()), Caps: s.key.spellVariant(), Level: was.Level, Opening: s.t.wire.cfg.Replica}
 	rev, err := s.t.swapShared(ctx, s.key.key, rev, st)
 	if rev == 0 || err != nil {
 		return nil, err
