@@ -381,7 +381,7 @@ func (x *exchange) handleRequest(ctx context.Context, m jsonrpc.Message) error {
 		return nil
 	}
 	if m.Method == mcp.MethodPing {
-		x.answerPing(ctx, m.ID)
+		x.postAside(ctx, jsonrpc.AppendResult(nil, m.ID, nil))
 		return nil
 	}
 	// A server without sessions may number its requests anew at any time, so every request on a first stream
@@ -395,11 +395,11 @@ func (x *exchange) handleRequest(ctx context.Context, m jsonrpc.Message) error {
 	return nil
 }
 
-// answerPing answers a ping. A failure is only logged: no tool waits for the answer, and a server that gives
-// its client up for it ends the stream.
-func (x *exchange) answerPing(ctx context.Context, id jsonrpc.ID) {
-	if err := x.postResponse(ctx, jsonrpc.AppendResult(nil, id, nil)); err != nil {
-		x.w.log.Debug("the answer to a ping was not delivered", "err", err)
+// postAside posts the response to a ping, or to a question of no call. A failure is only logged: no tool waits for the
+// response, and a server that gives its client up for it ends the stream.
+func (x *exchange) postAside(ctx context.Context, body []byte) {
+	if err := x.postResponse(ctx, body); err != nil {
+		x.w.log.Debug("a response to the server was not delivered", "err", err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"taskgate/gateway/upstream/forward"
 	"taskgate/shim"
@@ -233,5 +234,69 @@ func TestAdmitOpensNoSession(t *testing.T) {
 		if !errors.Is(err, ErrNoSession) || proven {
 			t.Errorf("proven %v, %v", proven, err)
 		}
+	})
+}
+
+// gone is the wallet of a client that has left, and whose token is no longer good: an answer waits until it signs in.
+type gone struct{ wallet }
+
+func (*gone) Waits() bool { return true }
+func (g *gone) Ready(ctx context.Context, next func() (string, bool)) error {
+	if value, _ := next(); value == g.own {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(24 * time.Hour):
+		return context.DeadlineExceeded
+	}
+}
+
+// TestResultWaitsForNoSignIn: the result of a call that has come is not held back by an answer to a question that nobody waits for any more.
+func TestResultWaitsForNoSignIn(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.Tool("t", func(x *fake.Exchange) {
+			x.Head("text/event-stream")
+			x.Event(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":` + elicit + `}`)
+			<-time.After(time.Minute) // the server gives its question up
+			x.Event(x.Fill(result))
+		})
+		g := &gone{wallet{own: "Bearer own", later: "Bearer old", brought: "Bearer brought"}}
+		sink := &shimtest.Sink{OnAsk: func(context.Context, ...shim.Question) ([]shim.Answer, error) {
+			return []shim.Answer{{Result: json.RawMessage(`{"action":"decline"}`)}}, nil
+		}}
+		r := in("a", all)
+		r.Session.Principal, r.Rounds = "alice", true
+		begun := time.Now()
+		reply, err := h.Call(forward.With(t.Context(), &forward.Parts{Credential: g}), r, sink)
+		if took := time.Since(begun); took > 2*time.Minute {
+			t.Errorf("the server answered after a minute, and the call after %v: %s %v", took, reply.Result, err)
+		}
+	})
+}
+
+// TestPingHoldsUpNothing: a ping on the GET stream holds up nothing that comes after it, also while the token of the client's last request is
+// no longer good: its client listens.
+func TestPingHoldsUpNothing(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		g := &gone{wallet{own: "Bearer own", later: "Bearer own", brought: "Bearer own"}}
+		ctx, stop := context.WithCancelCause(forward.With(t.Context(), &forward.Parts{Credential: g}))
+		heard, ready, over := make(chan time.Time, 10), make(chan struct{}), make(chan error, 1)
+		go func() {
+			over <- h.Listen(ctx, shim.Session{Key: "a", Principal: "alice"}, everything, func(shim.Filter) { close(ready) },
+				func(shim.Notification) { heard <- time.Now() })
+		}()
+		<-ready
+		g.later = "Bearer expired"
+		go func() { s.OnGET(`{"jsonrpc":"2.0","id":"p1","method":"ping"}`) }()
+		pauseFor(t, time.Second)
+		said := time.Now()
+		s.Notify("notifications/tools/list_changed", `{}`)
+		if late := (<-heard).Sub(said); late > time.Minute {
+			t.Errorf("the client hears of the change %v later", late)
+		}
+		stop(context.Canceled)
+		<-over
 	})
 }

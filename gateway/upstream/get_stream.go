@@ -355,9 +355,7 @@ func (h *getHold) attemptOpen(ctx context.Context, l *link) error {
 		if it.Err != nil {
 			return it.Err
 		}
-		if err := h.handleEvent(ctx, x, it); err != nil {
-			return err
-		}
+		h.handleEvent(ctx, x, it)
 	}
 }
 
@@ -369,7 +367,7 @@ func (st *getStream) isOpen() bool {
 }
 
 // handleEvent handles one event.
-func (h *getHold) handleEvent(ctx context.Context, x *exchange, it *transport.Event) error {
+func (h *getHold) handleEvent(ctx context.Context, x *exchange, it *transport.Event) {
 	if it.HasID {
 		h.last = it.ID
 	}
@@ -383,23 +381,24 @@ func (h *getHold) handleEvent(ctx context.Context, x *exchange, it *transport.Ev
 		}
 		h.s.takeNotification(shim.Notification{Method: m.Method, Params: m.Params})
 	case jsonrpc.Request:
-		return h.handleRequest(ctx, x, m)
+		h.handleRequest(ctx, x, m)
 	case jsonrpc.Result, jsonrpc.ErrorResponse:
 		h.s.calls.passAnswer(m)
 	}
-	return nil
 }
 
 // handleRequest takes a request that names no call.
-func (h *getHold) handleRequest(ctx context.Context, x *exchange, m jsonrpc.Message) error {
-	if m.Method == mcp.MethodPing {
-		x.answerPing(ctx, m.ID)
-		return nil
+func (h *getHold) handleRequest(ctx context.Context, x *exchange, m jsonrpc.Message) {
+	response := jsonrpc.AppendResult(nil, m.ID, nil)
+	if m.Method != mcp.MethodPing {
+		if !h.s.calls.claimRequest(m.ID) {
+			return
+		}
+		response = h.s.routeQuestion(ctx, x, m)
 	}
-	if !h.s.calls.claimRequest(m.ID) {
-		return nil
+	if response != nil {
+		x.postAside(ctx, response)
 	}
-	return h.s.routeQuestion(ctx, x, m)
 }
 
 // bridgeGap follows a break in which events may be lost. It renews the subscriptions, which the server may

@@ -425,3 +425,21 @@ func TestProgressAsACallGoesOn(t *testing.T) {
 	close(stop)
 	reader.Wait()
 }
+
+// A server that does not take the refusal of its question keeps its GET stream.
+func TestRefusalIsRefused(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.OnAnswer(func(x *fake.Exchange) bool {
+			fake.Status(400, "", "")(x)
+			return false
+		})
+		e := hear(t, h, "a", everything)
+		defer e.end(t)
+		gets := len(s.Seen("GET"))
+		s.OnGET(`{"jsonrpc":"2.0","id":5,"method":"sampling/createMessage","params":{}}`)
+		pauseFor(t, 10*time.Second)
+		if n := len(s.Seen("GET")); n != gets || e.methods() != "" {
+			t.Errorf("the stream was opened %d times more, and the listener was told %q", n-gets, e.methods())
+		}
+	})
+}

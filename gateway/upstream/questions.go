@@ -243,10 +243,14 @@ func (q *questions) postAnswers(asked []pending, gone map[string]bool, answers [
 
 // deliverAnswer posts a response; for a short time after the call's end, too.
 func (q *questions) deliverAnswer(body []byte) error {
+	ctx := forward.For(q.ctx, forward.Brought)
 	if q.ctx.Err() == nil {
-		return q.x.w.postAnswer(q.ctx, forward.For(q.x.life, forward.Brought), q.x.to, body)
+		if err := forward.Ready(ctx); err != nil {
+			return err
+		}
+		return q.x.w.postAnswer(ctx, forward.For(q.x.life, forward.Brought), q.x.to, body)
 	}
-	ctx, cancel := outliveCaller(forward.For(q.ctx, forward.Brought), cancelTimeout)
+	ctx, cancel := outliveCaller(ctx, cancelTimeout)
 	defer cancel()
 	return q.x.w.postAnswer(ctx, ctx, q.x.to, body)
 }
@@ -335,11 +339,7 @@ func questionsOf(asked []pending) []shim.Question {
 }
 
 // postAnswer posts a response. It is tried again while ctx lasts, each time under life.
-func (w *wire) postAnswer(ctx, life context.Context, to target, body []byte) error {
-	err := forward.Ready(life)
-	if err != nil {
-		return err
-	}
+func (w *wire) postAnswer(ctx, life context.Context, to target, body []byte) (err error) {
 	for try := range 3 {
 		if try > 0 {
 			if err := work.Pause(ctx, firstRetry<<try); err != nil {

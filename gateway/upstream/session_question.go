@@ -140,15 +140,19 @@ func (w *wire) answerSessionQuestion(ctx context.Context, to target, body []byte
 	}
 	ctx, stop := outliveCaller(ctx, most)
 	defer stop()
-	if err := w.postAnswer(ctx, ctx, to, body); err != nil {
+	err := forward.Ready(ctx)
+	if err == nil {
+		err = w.postAnswer(ctx, ctx, to, body)
+	}
+	if err != nil {
 		w.log.Debug("answer to the server was not delivered", "err", err)
 	}
 }
 
 // routeQuestion puts a question of the GET stream x: to the newest call here, or else to the
 // client of the session. The roots are asked of the client, so that the question outlives the
-// calls.
-func (s *session) routeQuestion(ctx context.Context, x *exchange, m jsonrpc.Message) error {
+// calls. It returns the response to a question that is refused.
+func (s *session) routeQuestion(ctx context.Context, x *exchange, m jsonrpc.Message) (refusal []byte) {
 	client := s.t.askSession.Load() != nil && s.from.Shared && s.from.Key != ""
 	refused := notSupported(mcp.CodeMethodNotFound, m.Method)
 	if !client || m.Method != mcp.MethodRootsList {
@@ -157,14 +161,14 @@ func (s *session) routeQuestion(ctx context.Context, x *exchange, m jsonrpc.Mess
 		}
 	}
 	if refused.Code == mcp.CodeInternal || !client {
-		return x.postResponse(ctx, jsonrpc.AppendError(nil, m.ID, refused)) // a call here asks too much, or the client is missing
+		return jsonrpc.AppendError(nil, m.ID, refused) // a call here asks too much, or the client is missing
 	}
 	if code, ok := mayAsk(s.from, m.Method, m.Params); !ok {
-		return x.postResponse(ctx, refusalOf(m.ID, code, m.Method))
+		return refusalOf(m.ID, code, m.Method)
 	}
 	q := s.questions.openQuestion(sessionQuestionKey{x.to.session, m.ID.Key()})
 	if q == nil {
-		return x.postResponse(ctx, notPut(m.ID, "too many questions wait that belong to no call"))
+		return notPut(m.ID, "too many questions wait that belong to no call")
 	}
 	p := pending{ID: []byte(m.ID.Raw()), Method: m.Method, Params: copyRaw(m.Params), OnGET: true}
 	s.pinSession()
@@ -174,7 +178,7 @@ func (s *session) routeQuestion(ctx context.Context, x *exchange, m jsonrpc.Mess
 	}) {
 		s.questions.forgetQuestion(q.key)
 		s.releaseSession()
-		return x.postResponse(ctx, notPut(m.ID, "the gateway is shutting down"))
+		return notPut(m.ID, "the gateway is shutting down")
 	}
 	return nil
 }
