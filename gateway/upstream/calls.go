@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"maps"
 	"slices"
 	"sync"
 
@@ -22,7 +23,7 @@ type sessionCalls struct {
 
 	mu      sync.Mutex
 	calls   []*exchange          // in flight and open to questions, the oldest first
-	told    map[string]*exchange // in flight, by their id, which is also their progress token
+	told    map[string]*exchange // in flight, by the ids of their requests; that of the call is its progress token
 	claimed recent               // ids of the server's requests that were taken care of
 }
 
@@ -71,12 +72,10 @@ func (c *sessionCalls) followStream(id string, x *exchange) {
 	c.told[id] = x
 }
 
-func (c *sessionCalls) unfollowStream(id string, x *exchange) {
+func (c *sessionCalls) unfollowStream(x *exchange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.told[id] == x {
-		delete(c.told, id)
-	}
+	maps.DeleteFunc(c.told, func(_ string, other *exchange) bool { return other == x })
 }
 
 // passAnswer hands an answer that has come on the GET stream to its request. It belongs on the stream of the
@@ -86,7 +85,7 @@ func (c *sessionCalls) passAnswer(m jsonrpc.Message) {
 	c.mu.Lock()
 	x := c.told[m.ID.String()]
 	c.mu.Unlock()
-	if x == nil || !m.ID.Equal(jsonrpc.TextID(x.id)) {
+	if x == nil || !x.awaitsAnswer(m.ID) {
 		return
 	}
 	if m, err := jsonrpc.ParseLenient(bytes.Clone(m.Raw)); err == nil { // the stream uses its buffer again
@@ -144,18 +143,18 @@ func (c *sessionCalls) newestFirst() []*exchange {
 	return calls
 }
 
-// callsFor returns the calls that a request of the server may be for: the call whose task it names (L31), or
-// else all of them, the newest first.
+// callsFor returns the calls that a request of the server may be for, the newest first: all of them, or, if it names a
+// task (L31), the call with that task, and those whose tasks the server has yet to name.
 func (c *sessionCalls) callsFor(m jsonrpc.Message) []*exchange {
 	calls := c.newestFirst()
-	if id, _ := jsonrpc.GetString(m.Params, "_meta", mcp.MetaRelatedTask, "taskId"); id != "" {
-		for _, x := range calls {
-			if x.rec.taskID() == id {
-				return []*exchange{x}
-			}
-		}
+	named, _ := jsonrpc.GetString(m.Params, "_meta", mcp.MetaRelatedTask, "taskId")
+	if named == "" {
+		return calls
 	}
-	return calls
+	if i := slices.IndexFunc(calls, func(x *exchange) bool { return x.rec.taskID() == named }); i >= 0 {
+		return calls[i : i+1]
+	}
+	return slices.DeleteFunc(calls, func(x *exchange) bool { return x.task == nil || x.rec.taskID() != "" })
 }
 
 // askCall puts a request of the server to the newest call whose client declared the kind and that may ask

@@ -155,7 +155,7 @@ func (x *exchange) beginExchange(ctx context.Context) func() {
 			x.left.Wait()
 		}
 		if x.calls != nil && !x.listens {
-			x.calls.unfollowStream(x.rec.state.ID, x)
+			x.calls.unfollowStream(x)
 			x.rec.tellSink(func() { x.rec.over = true })
 		}
 		if early { // the request may have gone out all the same

@@ -33,7 +33,8 @@ type getHold struct {
 	s     *session // whose stream it is
 	stop  context.CancelFunc
 	known chan struct{} // closed once it is clear whether the server has such a stream
-	open  bool          // valid once known is closed
+	open  bool          // the server has such a stream; valid once known is closed
+	live  bool          // the stream is open now
 	ready chan struct{} // closed once the present attempt to open the stream has succeeded or failed
 	wake  chan struct{} // a signal: the next attempt is wanted now
 	rests bool          // between two attempts
@@ -336,7 +337,9 @@ func (h *getHold) attemptOpen(ctx context.Context, l *link) error {
 		return err
 	}
 	defer in.Close()
+	h.setLive(true)
 	defer h.s.calls.loseAnswers()
+	defer h.setLive(false)
 	if inTime {
 		support.late.Store(false)
 	}
@@ -363,7 +366,13 @@ func (h *getHold) attemptOpen(ctx context.Context, l *link) error {
 func (st *getStream) isOpen() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return st.cur != nil && !st.cur.ended && !st.cur.rests && st.cur.open
+	return st.cur != nil && st.cur.live
+}
+
+func (h *getHold) setLive(live bool) {
+	h.s.get.mu.Lock()
+	defer h.s.get.mu.Unlock()
+	h.live = live
 }
 
 // handleEvent handles one event.

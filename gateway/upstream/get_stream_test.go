@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -442,4 +443,88 @@ func TestRefusalIsRefused(t *testing.T) {
 			t.Errorf("the stream was opened %d times more, and the listener was told %q", n-gets, e.methods())
 		}
 	})
+}
+
+// An answer on the GET stream is awaited only while that stream is open.
+func TestAnswerAsideOfNoStream(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		gets, refuse := make(chan struct{}, 10000), make(chan struct{})
+		s.On("GET", func(x *fake.Exchange) {
+			gets <- struct{}{}
+			select {
+			case <-refuse:
+			case <-x.R.Context().Done():
+			}
+			fake.Status(http.StatusConflict, "", "")(x)
+		})
+		s.Tool("t", func(x *fake.Exchange) { x.Run(); fake.Status(http.StatusAccepted, "", "")(x) })
+		e := make(chan error, 1)
+		ctx, stop := context.WithCancelCause(t.Context())
+		go func() {
+			e <- h.Listen(ctx, shim.Session{Key: "a"}, everything, func(shim.Filter) {}, func(shim.Notification) {})
+		}()
+		<-gets
+		refuse <- struct{}{} // the first attempt
+		<-gets               // the second one is under way
+		got := make(chan error, 1)
+		within, cancel := context.WithCancel(t.Context())
+		go func() {
+			_, err := h.Call(within, in("a", ``), nil)
+			got <- err
+		}()
+		synctest.Wait()
+		close(refuse)
+		pauseFor(t, 10*time.Hour)
+		select {
+		case err := <-got:
+			var ue *shim.UpstreamError
+			if !errors.As(err, &ue) {
+				t.Errorf("%v", err)
+			}
+		default:
+			t.Error("the call waits for ever")
+		}
+		cancel()
+		stop(errors.New("over"))
+		<-e
+	})
+}
+
+// A server may send an answer on the GET stream under the id of a call whose task is awaited by now.
+func TestAnswerAsideOfTask(t *testing.T) {
+	s := sharedSession(t, newSharedMaps("a")[0])
+	m, err := jsonrpc.ParseLenient([]byte(`{"jsonrpc":"2.0","id":"r-1","result":{}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := s.newExchange(target{}, shim.Request{Method: "tools/call"}, &shimtest.Sink{})
+	x.rec.state.ID = "r-1"
+	x.id = "r-1"
+	end := x.beginExchange(t.Context())
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		for range 1000 {
+			s.calls.passAnswer(m)
+		}
+	})
+	for i := range 1000 { // what openResult does
+		x.setID(fmt.Sprint("r-", i))
+	}
+	reader.Wait()
+	end()
+}
+
+// What the server answers to tasks/result on the GET stream reaches it.
+func TestTaskResultAside(t *testing.T) {
+	s := sharedSession(t, newSharedMaps("a")[0])
+	x := s.newExchange(target{}, shim.Request{Method: "tools/call"}, &shimtest.Sink{})
+	x.id, x.rec.state.ID = "1", "1"
+	end := x.beginExchange(t.Context())
+	defer end()
+	x.setID("2") // that of tasks/result
+	m, _ := jsonrpc.ParseLenient([]byte(`{"jsonrpc":"2.0","id":2,"result":{}}`))
+	s.calls.passAnswer(m)
+	if len(x.beside) == 0 {
+		t.Error("the answer is dropped")
+	}
 }

@@ -298,3 +298,26 @@ func TestAskedAloneAndAdopted(t *testing.T) {
 		})
 	}
 }
+
+// A question that names a task goes to the call of that task, and to no other one.
+func TestQuestionOfAnotherReplicasTask(t *testing.T) {
+	inReplicas(t, func(t *testing.T, r *replicas) {
+		p := poses(t, r.clients[0], &shimtest.Sink{OnAsk: answering})
+		may := make(chan struct{})
+		r.s.Tool("t", held(may, true))
+		other := &shimtest.Sink{OnAsk: answering}
+		call := aloftIn(t, r.clients[0], together(), other) // a plain call, at the holder of the GET stream
+		got := make(chan struct{})
+		go func() {
+			r.s.Request(`5`, "elicitation/create", `{"message":"who?","requestedSchema":{"type":"object","properties":{}},"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"a-task-of-the-other-replica"}}}`)
+			close(got)
+		}()
+		<-got
+		synctest.Wait()
+		if n := len(other.Asked()); n != 0 || len(p.asked) != 1 {
+			t.Errorf("an unrelated call was asked %d times, and the client of the session %d times", n, len(p.asked))
+		}
+		close(may)
+		call.ended(t)
+	})
+}

@@ -251,11 +251,21 @@ func (t *serverTask) openResult(ctx context.Context) (transport.Stream, error) {
 	return in, nil
 }
 
+// awaitsAnswer reports whether the answer to the request of this id is awaited. Other goroutines may call it.
+func (x *exchange) awaitsAnswer(id jsonrpc.ID) bool {
+	x.rec.mu.Lock()
+	defer x.rec.mu.Unlock()
+	return id.Equal(jsonrpc.TextID(x.id))
+}
+
 // setID sets the id of the request whose answer is read from now on.
 func (x *exchange) setID(id string) {
 	x.rec.mu.Lock()
-	defer x.rec.mu.Unlock()
 	x.id = id
+	x.rec.mu.Unlock()
+	if x.calls != nil {
+		x.calls.followStream(id, x)
+	}
 }
 
 // namedSoon is how long a cancelled call of a modern server with tasks waits for the name of a
