@@ -160,7 +160,7 @@ func (s *session) unsubscribeFrom(ctx context.Context, uri string) error {
 func (s *session) beginRequest(ctx context.Context, m jsonrpc.Message) (context.Context, func(), bool) {
 	key, words := callKey(m.ID), uint64(0)
 	if m.Method == mcp.MethodToolsCall {
-		words = maphash.Bytes(wordsSeed, m.Raw)
+		words = maphash.Bytes(wordsSeed, m.Params)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +191,7 @@ type inFlight struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	since  time.Time
-	words  uint64 // a hash of the message of a call; 0 for other requests
+	words  uint64 // a hash of the parameters of a call; 0 for other requests
 }
 
 // maxCallKey bounds the key of a request, in bytes: a client chooses its ids, and the key goes to every

@@ -238,6 +238,7 @@ func TestSessionCalls(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		m.Raw = nil // as in a wait that is resumed
 		return s.beginRequest(ctx, m)
 	}
 	ctx, end, _ := call(gone, "a")
