@@ -112,12 +112,8 @@ func (c *sessionCalls) passProgress(params []byte) bool {
 	if x == nil || !x.progress {
 		return false
 	}
-	x.rec.tellSink(func() {
-		if !x.rec.over {
-			x.idle.noteHeard()
-			x.sink.Progress(progressOf(params))
-		}
-	})
+	x.idle.noteHeard()
+	x.rec.tellAside(func() { x.sink.Progress(progressOf(params)) })
 	return true
 }
 
@@ -182,7 +178,7 @@ func (c *sessionCalls) passCompleted(params []byte) bool {
 	for _, x := range c.newestFirst() {
 		to, ok := x.sink.(shim.Completer)
 		if v, _ := jsonrpc.Get(x.caller.Capabilities, "elicitation", "url"); ok && jsonrpc.IsObject(v) {
-			to.Completed(params)
+			x.rec.tellAside(func() { to.Completed(params) })
 			return true
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -91,7 +92,8 @@ type record struct {
 	state checkpoint
 
 	telling sync.Mutex // held while the sink is told something beside checkpoints
-	over    bool       // the sink is told nothing more; telling guards it
+
+	aside asides
 
 	// Fields of the goroutine that reads.
 	noted   time.Time // when an event id was last handed over
@@ -156,6 +158,44 @@ func (r *record) tellSink(what func()) {
 	r.telling.Lock()
 	defer r.telling.Unlock()
 	what()
+}
+
+// asides are what other streams than that of the call, and other replicas, have for its sink. A goroutine tells them, so
+// that a slow client holds up its own call alone. mu guards the queue.
+type asides struct {
+	mu    sync.Mutex
+	queue []func()
+	work  work.Group
+}
+
+// maxAsides bounds the queue. What is beyond it is dropped.
+const maxAsides = 64
+
+// tellAside has the sink told something by a goroutine.
+func (r *record) tellAside(what func()) {
+	a := &r.aside
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.queue) >= maxAsides {
+		return
+	}
+	if a.queue = append(a.queue, what); len(a.queue) == 1 && !a.work.Go(r.tellAsides) {
+		a.queue = nil // the call is over
+	}
+}
+
+// tellAsides tells the sink what is in the queue.
+func (r *record) tellAsides() {
+	for more := true; more; {
+		r.aside.mu.Lock()
+		what := r.aside.queue[0]
+		r.aside.mu.Unlock()
+		r.tellSink(what)
+		r.aside.mu.Lock()
+		r.aside.queue = r.aside.queue[1:]
+		more = len(r.aside.queue) > 0
+		r.aside.mu.Unlock()
+	}
 }
 
 // passProgress hands on a progress, together with an event id that is still to be handed over.

@@ -156,7 +156,7 @@ func (x *exchange) beginExchange(ctx context.Context) func() {
 		}
 		if x.calls != nil && !x.listens {
 			x.calls.unfollowStream(x)
-			x.rec.tellSink(func() { x.rec.over = true })
+			_ = x.rec.aside.work.Close(context.Background()) // the client reads, or its connection breaks
 		}
 		if early { // the request may have gone out all the same
 			x.cancelUpstream(ctx)

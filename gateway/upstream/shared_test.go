@@ -515,3 +515,38 @@ func TestGenerationsBeginAnew(t *testing.T) {
 		_ = b.Close(context.Background())
 	})
 }
+
+// A client that does not read its call's progress holds up no other session: what the replicas tell each other comes
+// in one goroutine for all sessions of a server, and what it is too slow for is lost.
+func TestSlowClientHoldsUpNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newSharedMaps("a")[0]
+		h, err := New(Config{Name: "up", URL: "http://127.0.0.1:1/", Replica: "a", Sessions: m, IsGone: m.IsGone})
+		if err != nil {
+			t.Fatal(err)
+		}
+		slow := h.sessions.acquireSession(shim.Session{Key: "slow", Shared: true})
+		other := h.sessions.acquireSession(shim.Session{Key: "other", Shared: true})
+		x := slow.newExchange(target{}, shim.Request{Method: "tools/call"}, &shimtest.Sink{OnProgress: func(shim.Progress) {
+			<-time.After(30 * time.Second) // as long as a write to a client may take
+		}})
+		x.rec.state.ID = "r-1"
+		end := x.beginExchange(t.Context())
+		lis := newListener(t.Context(), shim.Filter{ToolsListChanged: true}, true)
+		other.listeners.addListener(lis)
+		begun := time.Now()
+		go func() { // as Sessions.Hear calls it
+			h.sessions.takeTold("slow", []byte(`b {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"r-1","progress":1}}`))
+			h.sessions.takeTold("other", []byte(`b {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`))
+		}()
+		<-lis.news
+		if late := time.Since(begun); late > time.Second {
+			t.Errorf("the other session hears %v late", late)
+		}
+		end()
+		slow.releaseSession()
+		other.releaseSession()
+		_ = h.Close(context.Background())
+		synctest.Wait()
+	})
+}

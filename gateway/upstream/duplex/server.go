@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"taskgate/gateway/upstream/transport"
@@ -200,11 +201,15 @@ func (s *server) sendRequest(ctx context.Context, st *stream, m *transport.Messa
 	if !s.addRequest(st) {
 		return ErrOver
 	}
-	err := s.link.Send(ctx, m, st.wake) // the reader looks before it waits for the next signal
+	out := outgoing{Sender: m.Sender}
+	sent := *m
+	sent.Sender = &out
+	err := s.link.Send(ctx, &sent, st.wake) // the reader looks before it waits for the next signal
 	if err == nil {
 		return nil
 	}
 	if !errors.Is(err, ErrOver) {
+		st.unsent = !out.reached.Load()
 		st.Close()
 		return err
 	}
@@ -219,6 +224,18 @@ func (s *server) sendRequest(ctx context.Context, st *stream, m *transport.Messa
 		return &unsent
 	}
 	return why
+}
+
+// outgoing is the Sender of a request, and notes whether the server may have got it.
+type outgoing struct {
+	transport.Sender
+	reached atomic.Bool
+}
+
+// NoteReached implements transport.Sender.
+func (o *outgoing) NoteReached() {
+	o.reached.Store(true)
+	o.Sender.NoteReached()
 }
 
 // noteLeft is called when the reader of a stream has left.
@@ -237,7 +254,7 @@ func (s *server) noteLeft(st *stream) {
 	switch {
 	case open && st.m.Method == mcp.MethodInitialize: // the outcome of the handshake stays unknown
 		s.quitServer()
-	case open && era == mcp.Modern && st.m.Method != mcp.MethodDiscover:
+	case open && !st.unsent && era == mcp.Modern && st.m.Method != mcp.MethodDiscover:
 		// Over HTTP the end of the connection is the cancellation (protocol.md H6).
 		s.sendLater(mcp.AppendCancelled(nil, st.m.ID, ""), func() {})
 	}

@@ -25,6 +25,7 @@ type stream struct {
 	ctx    context.Context
 	m      transport.Message // the request without its Body, or what Listen was called with, in its session
 	serial int               // newer streams have a larger one
+	unsent bool              // the server has not got the request
 
 	wake chan struct{} // a signal: the queue has something to read
 

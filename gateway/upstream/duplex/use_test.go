@@ -14,6 +14,7 @@ import (
 	"taskgate/gateway/upstream/transport"
 	"taskgate/gateway/upstream/transporttest"
 	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
 
@@ -223,4 +224,45 @@ func TestServerThatEndsAtOnce(t *testing.T) {
 			}
 		}
 	}
+}
+
+// stuck is a pipe to a server that has stopped reading.
+type stuck struct {
+	*pipe
+	waiting *atomic.Int32
+}
+
+func (s stuck) Send(ctx context.Context, m *transport.Message, heard <-chan struct{}) error {
+	s.waiting.Add(1)
+	defer s.waiting.Add(-1)
+	select {
+	case <-s.over:
+		return ErrOver
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Requests that leave a server which does not read leave nothing behind: it never got them.
+func TestStuckServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var waiting atomic.Int32
+		tr := opens(t, Config{Open: func(context.Context, *transport.Message, *sync.WaitGroup, <-chan struct{}) (Link, error) {
+			return stuck{newPipe(func(*pipe, jsonrpc.Message) {}), &waiting}, nil
+		}}, nil)
+		for range 200 {
+			ctx, leave := context.WithTimeout(t.Context(), time.Second)
+			m := transporttest.Message("", `{"jsonrpc":"2.0","id":"e","method":"tools/call","params":{"name":"t"}}`)
+			m.Modern, m.Method = true, mcp.MethodToolsCall
+			if _, err := tr.Request(ctx, m); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
+			}
+			leave()
+		}
+		synctest.Wait()
+		if n := waiting.Load(); n > 0 {
+			t.Errorf("%d goroutines wait to cancel what was never sent", n)
+		}
+		_ = tr.Close(context.Background())
+	})
 }
