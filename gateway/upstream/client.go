@@ -147,11 +147,11 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 		return shim.Reply{}, shim.ErrNotResumable
 	}
 	ctx = forward.For(ctx, forward.Later)
-	if err := forward.Represented(ctx, r.Session); err != nil {
-		return shim.Reply{}, err
-	}
 	if c.sessionQuestion() {
 		return h.sessions.resumeSessionQuestion(ctx, r, c, s)
+	}
+	if err := forward.Represented(ctx, r.Session); err != nil {
+		return shim.Reply{}, err
 	}
 	if c.Era == mcp.Modern.String() {
 		x := h.wire.modernExchange(r, s, c.Version)
@@ -161,8 +161,7 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 		}
 		return taskReply(r, c.Version, x.answer)
 	}
-	l := c.linkOf()
-	ses := h.sessions.adoptSession(ctx, r.Session, l)
+	ses, l := h.sessions.adoptSession(ctx, r.Session, c.linkOf())
 	defer ses.releaseSession()
 	x := ses.newExchange(l.target, r, s)
 	err := x.goOn(ctx, c, r.Rounds)

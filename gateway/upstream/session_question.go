@@ -105,8 +105,7 @@ func (s *session) putQuestion(ctx context.Context, q *sessionQuestion, c checkpo
 
 // resumeSessionQuestion goes on with a session question: it asks, and posts the answer.
 func (t *sessionTable) resumeSessionQuestion(ctx context.Context, r shim.Request, c checkpoint, sink shim.Sink) (shim.Reply, error) {
-	l := c.linkOf()
-	s := t.adoptSession(ctx, r.Session, l)
+	s, l := t.adoptSession(ctx, r.Session, c.linkOf())
 	defer s.releaseSession()
 	p := c.Pending[0]
 	ask, withdraw := context.WithCancelCause(ctx)
@@ -117,6 +116,9 @@ func (t *sessionTable) resumeSessionQuestion(ctx context.Context, r shim.Request
 		context.AfterFunc(q, func() { withdraw(errWithdrawn) })
 	}
 	defer s.questions.forgetQuestion(k)
+	if err := forward.Represented(ctx, r.Session); err != nil {
+		return shim.Reply{}, err
+	}
 	answers, err := sink.Ask(ask, questionsOf(c.Pending)...)
 	switch {
 	case err != nil && isDetached(ctx):

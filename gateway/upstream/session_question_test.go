@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
@@ -183,6 +184,21 @@ func TestAskedAloneRefused(t *testing.T) {
 	inReplicas(t, func(_ *testing.T, r *replicas) { // nobody takes such questions on
 		<-r.asked(`1`)
 		r.got("-32601")
+	})
+}
+
+// A question whose owner does not sign in again makes room for others.
+func TestAskedAloneNoSignIn(t *testing.T) {
+	inReplicas(t, func(t *testing.T, r *replicas) {
+		p := poses(t, r.clients[0], silent())
+		p.life = forward.With(p.life, &forward.Parts{Credential: &gone{wallet{own: "Bearer own", later: "Bearer old"}}})
+		for i := range maxSessionQuestions + 1 {
+			r.asked(fmt.Sprint(i))
+			if err := <-p.done; err == nil {
+				t.Error("no error")
+			}
+		}
+		r.got()
 	})
 }
 

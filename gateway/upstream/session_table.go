@@ -90,8 +90,8 @@ func (c *checkpoint) linkOf() *link {
 // adoptSession brings in a session that another replica opened, to resume a call in it. Later calls under the
 // same key use it, unless there is one already. It is kept at the server: this replica or another may resume
 // other calls of the lost replica in it, and the server ends it in its own time. A session that replicas
-// share in the store idles out.
-func (t *sessionTable) adoptSession(ctx context.Context, s shim.Session, l *link) *session {
+// share in the store idles out. The link is that of the session, which may have had it already.
+func (t *sessionTable) adoptSession(ctx context.Context, s shim.Session, l *link) (*session, *link) {
 	k := keyOf(s)
 	ses := newSession(t, k, s)
 	l.server = t.memory.knownServer(ctx, s) // a checkpoint leaves it out
@@ -103,13 +103,13 @@ func (t *sessionTable) adoptSession(ctx context.Context, s shim.Session, l *link
 	if have := t.m[k.key][k.spellVariant()]; have != nil && l.session != "" {
 		if cur := have.currentLink(); cur != nil && cur.session == l.session {
 			have.pinSession()
-			return have
+			return have, cur
 		}
 	}
 	ses.ends = s.Key == "" || !t.putSession(ses)
 	ses.kept = ses.ends || !ses.shared.Load()
 	ses.pinSession()
-	return ses
+	return ses, l
 }
 
 // shareSession keeps a session under its key, for all calls, and reports false if there is one already.

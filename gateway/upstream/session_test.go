@@ -73,7 +73,7 @@ func TestSessionPerKey(t *testing.T) {
 // opens no other session: nobody would use it, and nobody would end it.
 func TestSessionOfOneCallStaysClosed(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		ses := h.sessions.adoptSession(t.Context(), shim.Session{}, &link{target: target{gen: 1, session: "s", version: mcp.Version20251125}})
+		ses, _ := h.sessions.adoptSession(t.Context(), shim.Session{}, &link{target: target{gen: 1, session: "s", version: mcp.Version20251125}})
 		ses.releaseSession()
 		if l, err := ses.openLink(t.Context()); !errors.Is(err, errOver) {
 			t.Errorf("it was opened: %+v, %v", l, err)
