@@ -28,7 +28,7 @@ func (s *server) readUntilEnd() {
 	e := s.link.Fate(s.readMessages())
 	s.mu.Lock()
 	expected, served := s.over, s.served
-	probed := s.era == mcp.NoEra && s.session == ""
+	probed := !s.modern && s.session == ""
 	e.Usual = e.Usual && served && len(s.asked) == 0
 	s.mu.Unlock()
 	if !expected { // the server has ended by itself
@@ -146,14 +146,6 @@ func (s *server) blamedRequest() *stream {
 // learnFromAnswer notes what an answer says of the server. s.mu is held.
 func (s *server) learnFromAnswer(st *stream, m jsonrpc.Message) {
 	switch st.m.Method {
-	case mcp.MethodInitialize:
-		if m.Kind == jsonrpc.Result {
-			s.era = mcp.Legacy
-		}
-	case mcp.MethodDiscover:
-		if s.session == "" && isModern(m) {
-			s.era = mcp.Modern
-		}
 	case mcp.MethodTasksGet, mcp.MethodTasksUpdate, mcp.MethodTasksResult:
 		s.task = time.Now().Add(taskUse)
 	case mcp.MethodToolsCall:
@@ -164,25 +156,6 @@ func (s *server) learnFromAnswer(st *stream, m jsonrpc.Message) {
 			s.task = time.Now().Add(taskUse)
 		}
 	}
-}
-
-// isModern reports whether this answer to server/discover comes from a server that speaks a modern
-// version (protocol.md 2.10).
-func isModern(m jsonrpc.Message) bool {
-	if m.Error != nil {
-		switch m.Error.Code {
-		case mcp.CodeUnsupportedVersion, mcp.CodeHeaderMismatch, mcp.CodeMissingCapability, mcp.CodeDraftUnsupportedVersion:
-			return true
-		}
-		return false
-	}
-	list, _ := jsonrpc.Get(m.Result, "supportedVersions")
-	for v := range jsonrpc.Elements(list) {
-		if name, _ := jsonrpc.String(v); mcp.EraOf(name) == mcp.Modern {
-			return true
-		}
-	}
-	return false
 }
 
 // takeQuestion hands a request of the server to its session: to the listener, or else to the newest

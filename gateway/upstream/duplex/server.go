@@ -31,7 +31,7 @@ type server struct {
 	mu      sync.Mutex
 	over    bool               // closed for requests
 	served  bool               // it has said something
-	era     mcp.Era            // NoEra until it is known
+	modern  bool               // it was asked more than its era, outside of a session
 	session string             // "" outside of a session
 	askable bool               // the client of the session can be asked
 	serial  int                // that of the latest message sent
@@ -49,7 +49,7 @@ type server struct {
 func (s *server) claimSession(session string, params []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over || s.era != mcp.NoEra || len(s.asked) > 0 {
+	if s.over || s.modern || s.session != "" || len(s.asked) > 0 {
 		return false
 	}
 	capabilities, _ := jsonrpc.Get(params, "capabilities")
@@ -66,7 +66,7 @@ func (s *server) addRequest(st *stream) bool {
 		return false
 	}
 	if s.session == "" && st.m.Method != mcp.MethodDiscover {
-		s.era = mcp.Modern
+		s.modern = true
 	}
 	s.serial++
 	st.serial = s.serial
@@ -248,13 +248,13 @@ func (s *server) noteLeft(st *stream) {
 	if s.get == st {
 		s.get = nil
 	}
-	era := s.era
+	modern := s.session == ""
 	s.startIdleTimer()
 	s.mu.Unlock()
 	switch {
 	case open && st.m.Method == mcp.MethodInitialize: // the outcome of the handshake stays unknown
 		s.quitServer()
-	case open && !st.unsent && era == mcp.Modern && st.m.Method != mcp.MethodDiscover:
+	case open && !st.unsent && modern && st.m.Method != mcp.MethodDiscover:
 		// Over HTTP the end of the connection is the cancellation (protocol.md H6).
 		s.sendLater(mcp.AppendCancelled(nil, st.m.ID, ""), func() {})
 	}
