@@ -93,7 +93,7 @@ func (s *session) releaseSession() {
 	last, over := s.refs == 0, s.ends
 	if last && !over {
 		if s.timer == nil {
-			s.timer = time.AfterFunc(s.idle, s.expireIdle)
+			s.timer = time.AfterFunc(s.idle, func() { s.t.expireSession(s) })
 		} else {
 			s.timer.Reset(s.idle)
 		}
@@ -111,24 +111,6 @@ func (s *session) retainSession() {
 	defer s.mu.Unlock()
 	s.kept = true
 }
-
-// expireIdle ends a session that has been idle for long, unless a call has just begun to use it.
-func (s *session) expireIdle() {
-	if !s.t.removeUnused(s) {
-		return
-	}
-	s.finishSession()
-	if s.shared.Load() {
-		s.mu.Lock()
-		idle := s.idle
-		s.mu.Unlock()
-		s.t.endShared(s.carryLatest(context.Background()), s.key.key, idle/2)
-	}
-}
-
-// endedIdle is how long a session that replicas share is kept without use once its client has ended its own: a task
-// may still run in it.
-const endedIdle = 10 * time.Minute
 
 // finishSession ends a session that has left the table, at once or with its last release. A session that
 // replicas share is left to the others.

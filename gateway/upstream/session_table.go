@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
@@ -161,13 +162,60 @@ func (t *sessionTable) endKey(key string) {
 			s.finishSession()
 			continue
 		}
-		s.mu.Lock()
-		s.idle = min(s.idle, endedIdle)
-		if s.refs == 0 && s.timer != nil {
-			s.timer.Reset(s.idle)
-		}
-		s.mu.Unlock()
+		t.limitIdle(s, endedSoon)
 	}
+}
+
+// Once its client has ended its own, a session that replicas share is kept without use for endedSoon. It is kept for
+// endedIdle while another replica runs calls: one may be a task in it.
+const (
+	endedSoon = 100 * time.Millisecond
+	endedIdle = 10 * time.Minute
+)
+
+// limitIdle sets how long a session may be idle from now on.
+func (t *sessionTable) limitIdle(s *session, most time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.idle = most
+	if s.refs == 0 && s.timer != nil {
+		s.timer.Reset(most)
+	}
+}
+
+// expireSession ends a session that has been idle for long, unless a call has just begun to use it.
+func (t *sessionTable) expireSession(s *session) {
+	t.work.Go(context.Background(), func(ctx context.Context) {
+		s.mu.Lock()
+		idle := s.idle
+		s.mu.Unlock()
+		unused := idle / 2 // at any replica
+		if idle == endedSoon {
+			if t.othersRun(ctx) {
+				t.limitIdle(s, endedIdle)
+				return
+			}
+			unused = 0
+		}
+		if !t.removeUnused(s) {
+			return
+		}
+		s.finishSession()
+		if s.shared.Load() {
+			t.endShared(s.carryLatest(ctx), s.key.key, unused)
+		}
+	})
+}
+
+// othersRun reports whether another replica may run calls.
+func (t *sessionTable) othersRun(ctx context.Context) bool {
+	if t.wire.cfg.OthersRun == nil {
+		return true
+	}
+	ctx, cancel := t.wire.slowContext(ctx)
+	defer cancel()
+	run, err := t.wire.cfg.OthersRun(ctx)
+	return run || err != nil
 }
 
 func (t *sessionTable) closeAll() {

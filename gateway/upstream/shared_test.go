@@ -228,6 +228,26 @@ func TestSharedIdlesOut(t *testing.T) {
 	}
 }
 
+// Once its client has ended its own, a session that replicas share is deleted at once, unless a task may run in it at
+// another replica: a browser, say, is free for the next client.
+func TestSharedEndsSoon(t *testing.T) {
+	for run, idle := range map[bool]time.Duration{false: time.Second, true: endedIdle + time.Second} {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			h.wire.cfg.Sessions = newSharedMaps("a")[0]
+			h.wire.cfg.OthersRun = func(context.Context) (bool, error) { return run, nil }
+			s.Tool("t", fake.Text("ok"))
+			r := in("a", ``)
+			r.Session.Shared = true
+			checkCall(t, h, r)
+			h.EndSession(t.Context(), "a")
+			pauseFor(t, idle-time.Second)
+			wantSessions(t, s, 1, 0, 1)
+			pauseFor(t, 2*time.Second)
+			wantSessions(t, s, 1, 1, 0)
+		})
+	}
+}
+
 // checkCall makes a call that has to succeed.
 func checkCall(t *testing.T, h *HTTP, r shim.Request) {
 	reply, err := h.Call(t.Context(), r, nil)
@@ -479,7 +499,7 @@ func TestSharedIsTakenUpAgain(t *testing.T) {
 		checkCall(t, h, r)
 		pauseFor(t, defaultIdle-time.Second)
 		ses := h.sessions.acquireSession(r.Session)
-		ses.expireIdle() // its timer has fired before
+		h.sessions.expireSession(ses) // its timer has fired before
 		synctest.Wait()
 		wantSessions(t, s, 1, 0, 1)
 		ses.releaseSession()
