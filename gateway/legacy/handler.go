@@ -77,7 +77,8 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 	}
 }
 
-// ServeDELETE ends a session at its client's wish (X6).
+// ServeDELETE ends a session at its client's wish (X6). It answers 200, as the official SDKs' servers do: the
+// language server of Copilot takes any other status for a failure.
 func (h *Handler) ServeDELETE(w http.ResponseWriter, r *http.Request, p shim.Principal) {
 	s, err := h.openSession(r, p, false)
 	if err != nil {
@@ -89,7 +90,7 @@ func (h *Handler) ServeDELETE(w http.ResponseWriter, r *http.Request, p shim.Pri
 		h.refuseRequest(w, jsonrpc.ID{}, sessionFailure(err))
 		return
 	}
-	w.WriteHeader(http.StatusNoContent)
+	w.WriteHeader(http.StatusOK)
 }
 
 // checkSessionVersion refuses a version of another era (X7) with 400. A session keeps the version that it has

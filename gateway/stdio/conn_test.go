@@ -275,7 +275,7 @@ func (s *sessions) handle(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "data: {\"jsonrpc\":\"2.0\",\"id\":\"q\",\"method\":\"roots/list\"}\n\n")
 		<-r.Context().Done()
 	case r.Method == http.MethodDelete:
-		w.WriteHeader(http.StatusNoContent)
+		w.WriteHeader(http.StatusOK)
 	case m.Kind != jsonrpc.Request:
 		w.WriteHeader(http.StatusAccepted)
 	default:

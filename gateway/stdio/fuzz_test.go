@@ -81,7 +81,7 @@ func FuzzConn(f *testing.F) {
 			Path: "/mcp", MaxMessage: 1 << 10, Logger: slog.New(slog.DiscardHandler),
 			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.Method != http.MethodPost {
-					answer(w, http.StatusNoContent, "")
+					answer(w, http.StatusOK, "")
 					return
 				}
 				s.handle(w, r)
