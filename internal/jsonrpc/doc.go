@@ -11,5 +11,5 @@
 // [ParseLenient] is for servers and is strict about the envelope only: repeats and misspellings
 // deep inside a payload are between the server and its client.
 //
-// Methods are only names here.
+// Methods are only names here; those of notifications begin with "notifications/".
 package jsonrpc

@@ -3,6 +3,7 @@ package jsonrpc
 import (
 	"encoding/json"
 	"strconv"
+	"strings"
 )
 
 // Parse reads a message from a client. It is strict at every depth: duplicate names, invalid UTF-8, names
@@ -120,17 +121,18 @@ func (e *envelope) message(strict bool) (Message, *ParseError) {
 
 func (e *envelope) callMessage() (Message, *ParseError) {
 	m := Message{Kind: Notification, Params: e.params}
-	if e.id != nil {
+	if !validString(e.method) {
+		return Message{}, invalid("method must be a string")
+	}
+	m.Method = unquote(e.method)
+	// Some clients write null as the id of a notification. Servers of the Python SDK take that (python-sdk #2057).
+	if e.id != nil && (string(e.id) != "null" || !strings.HasPrefix(m.Method, "notifications/")) {
 		id, err := ParseID(e.id)
 		if err != nil {
 			return Message{}, invalid("%v", err)
 		}
 		m.Kind, m.ID = Request, id
 	}
-	if !validString(e.method) {
-		return Message{}, invalid("method must be a string")
-	}
-	m.Method = unquote(e.method)
 	if string(m.Params) == "null" {
 		m.Params = nil // some libraries write empty members so
 	}
