@@ -108,8 +108,9 @@ func lineEnd(b []byte) int {
 // #1047).
 func (w *Writer) Prime(id string) error { return w.writeText(id, "data: \n\n") }
 
-// Comment writes a comment of one line, which clients ignore.
-func (w *Writer) Comment(line string) error { return w.writeText("", ": "+line+"\n\n") }
+// Comment writes a comment of one line, which clients ignore. A blank line behind it would be an event to clients with
+// httpx-sse once they have seen an id, and the Python SDK before 1.23 fails on its empty data (python-sdk #1672).
+func (w *Writer) Comment(line string) error { return w.writeText("", ": "+line+"\n") }
 
 // SendNamed writes an event that has a name, for readers that speak no MCP. Its data is of one line.
 func (w *Writer) SendNamed(name, data string) error {

@@ -37,7 +37,7 @@ func TestWriterBytes(t *testing.T) {
 		{"send trailing line", func(w *Writer) error { return w.Send("", []byte("a\n")) }, "event: message\ndata: a\ndata: \n\n"},
 		{"send nothing", func(w *Writer) error { return w.Send("", nil) }, "event: message\ndata: \n\n"},
 		{"prime", func(w *Writer) error { return w.Prime("7") }, "id: 7\ndata: \n\n"},
-		{"comment", func(w *Writer) error { return w.Comment("k") }, ": k\n\n"},
+		{"comment", func(w *Writer) error { return w.Comment("k") }, ": k\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w, rec := newRecorded(t, Options{})
@@ -151,16 +151,16 @@ func TestWriterKeepAlive(t *testing.T) {
 			}
 		}
 		after(14*time.Second, "")
-		after(2*time.Second, ": k\n\n")
-		after(15*time.Second, ": k\n\n: k\n\n")
-		after(10*time.Second, ": k\n\n: k\n\n")
+		after(2*time.Second, ": k\n")
+		after(15*time.Second, ": k\n: k\n")
+		after(10*time.Second, ": k\n: k\n")
 		if err := w.Send("", []byte("x")); err != nil { // starts the silence anew
 			t.Fatal(err)
 		}
-		after(14*time.Second, ": k\n\n: k\n\nevent: message\ndata: x\n\n")
-		after(2*time.Second, ": k\n\n: k\n\nevent: message\ndata: x\n\n: k\n\n")
+		after(14*time.Second, ": k\n: k\nevent: message\ndata: x\n\n")
+		after(2*time.Second, ": k\n: k\nevent: message\ndata: x\n\n: k\n")
 		w.Close()
-		after(time.Hour, ": k\n\n: k\n\nevent: message\ndata: x\n\n: k\n\n")
+		after(time.Hour, ": k\n: k\nevent: message\ndata: x\n\n: k\n")
 	})
 }
 
