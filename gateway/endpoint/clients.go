@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,8 +13,8 @@ import (
 // Client decides how a slow call of a client is answered (design.md 0.10).
 type Client struct {
 	Info json.RawMessage // its clientInfo; nil if it sends none
-	// Tasks says that the client declares tasks, or that it must not get any. Its slow calls are
-	// answered without words about tasks.
+	// Tasks says that the client declares tasks and is served them, or that it must not get any. Its slow
+	// calls are answered without words about tasks.
 	Tasks bool
 }
 
@@ -31,6 +32,16 @@ var clientLimits = []clientLimit{
 	{"qwen-cli-mcp-client", 4 * time.Minute, true},   // after 600 s, and after 300 s without progress
 	{"claude-code", 4 * time.Minute, false},          // after 300 s without progress
 	{"opencode", 4 * time.Minute, false},             // after 60 s without progress
+}
+
+// losesInTasks are clients, by the beginning of the name in their clientInfo, that lose something in tasks: VS Code shows
+// of a result with isError the first text only, and cancels no task (vscode #335229).
+var losesInTasks = []string{"Visual Studio Code", "VSCodium", "Code - OSS"}
+
+// ServesTasks reports whether a client is served tasks as it asks for them.
+func ServesTasks(clientInfo json.RawMessage) bool {
+	name, _ := jsonrpc.GetString(clientInfo, "name")
+	return !slices.ContainsFunc(losesInTasks, func(begin string) bool { return strings.HasPrefix(name, begin) })
 }
 
 // unknownWait is for any other client: common ones give up after 60 s.

@@ -78,7 +78,7 @@ func (h *Handler) initializeSession(w http.ResponseWriter, r *http.Request, p sh
 		x.Fail(msg.ID, err)
 		return
 	}
-	own := h.ownTasks(st.Version)
+	own := h.ownTasks(st)
 	if p.NoTasks {
 		own = nil
 	}

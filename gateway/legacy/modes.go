@@ -34,7 +34,7 @@ type ModesRequest struct {
 // inMode has Modes answer a request, if the handler has them.
 func inMode(serve serve) serve {
 	return func(q *request, ctx context.Context) (json.RawMessage, error) {
-		if q.h.Modes == nil || !q.h.offersTasks(q.state.Version) {
+		if q.h.Modes == nil || !q.h.offersTasks(q.state) {
 			return serve(q, ctx)
 		}
 		r := ModesRequest{

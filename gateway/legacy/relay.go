@@ -120,7 +120,7 @@ func (q *request) showReply(ctx context.Context, server upstream.Server, reply s
 	tasks, _ := jsonrpc.Get(q.state.Capabilities, "tasks")
 	view := translate.LegacyView{Modern: server.Era == mcp.Modern, Requires: jsonrpc.IsObject(tasks), Dropped: func(name string, reason error) { q.h.LogDropped(ctx, name, reason) }}
 	view.Wrapped = view.Modern && q.msg.Method == mcp.MethodToolsCall && q.showsWrapped(ctx, q.name, reply.Result)
-	if q.h.offersTasks(q.state.Version) && !q.principal.NoTasks {
+	if q.h.offersTasks(q.state) && !q.principal.NoTasks {
 		view.Tasks = q.h.MayBeTask
 		if q.msg.Method == mcp.MethodToolsList && q.h.takesPartials(q.state) {
 			view.Partials = q.h.showsPartials

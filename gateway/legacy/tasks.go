@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"taskgate/gateway/endpoint"
 	"taskgate/gateway/translate"
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
@@ -23,10 +24,10 @@ import (
 // errLeft says that a client has gone that can ask again for what it waited for.
 var errLeft = errors.New("the client has gone")
 
-// offersTasks reports whether sessions of this version can make tasks: only 2025-11-25 has them,
-// and only if a tool may become one (L1).
-func (h *Handler) offersTasks(version string) bool {
-	return version == mcp.Version20251125 && h.Convertible()
+// offersTasks reports whether a session can make tasks: only 2025-11-25 has them, and only if a tool may
+// become one (L1).
+func (h *Handler) offersTasks(st sessionState) bool {
+	return st.Version == mcp.Version20251125 && h.Convertible() && endpoint.ServesTasks(st.ClientInfo)
 }
 
 // serve answers a request in a session with a result or an error.
@@ -35,7 +36,7 @@ type serve func(q *request, ctx context.Context) (json.RawMessage, error)
 // withTasks makes a method exist only in sessions that can make tasks.
 func withTasks(serve serve) serve {
 	return func(q *request, ctx context.Context) (json.RawMessage, error) {
-		if !q.h.offersTasks(q.state.Version) {
+		if !q.h.offersTasks(q.state) {
 			return nil, wire.MethodNotFound(q.msg.Method)
 		}
 		return serve(q, ctx)
@@ -46,7 +47,7 @@ func withTasks(serve serve) serve {
 // kept. The member is ignored if no tasks are offered (L2). Other members of it are tolerated: the
 // TypeScript SDK 1.x also sends pollInterval.
 func (q *request) taskWish() (wish bool, ttl time.Duration, err error) {
-	if q.task == nil || !q.h.offersTasks(q.state.Version) || q.principal.NoTasks {
+	if q.task == nil || !q.h.offersTasks(q.state) || q.principal.NoTasks {
 		return false, 0, nil
 	}
 	if !jsonrpc.IsObject(q.task) {
