@@ -56,7 +56,7 @@ func TestOneOfTheQuestionsIsTakenBack(t *testing.T) {
 }
 
 // A client that resumes an answer of which it has all is told to stop: the TypeScript SDK 1.32.2 comes back
-// for more after each error on a stream with ids.
+// for more after each error on a stream with ids. A client without a GET stream gets that.
 func TestResumedThoughHeard(t *testing.T) {
 	s := fake.New(t, fake.Stateful)
 	s.Tool("t", func(x *fake.Exchange) {
@@ -76,8 +76,16 @@ func TestResumedThoughHeard(t *testing.T) {
 			c.post(`{"jsonrpc":"2.0","id":"` + m.ID + `","result":{"action":"decline"}}`)
 		}
 	}
+	get := c.takeStream()
 	if r := openSSE(t, c, http.MethodGet, "", last).resp; r.StatusCode != http.StatusNoContent {
 		t.Errorf("resumed after %q: %d", last, r.StatusCode)
+	}
+	get.close()
+	waitUntil(t, "the GET stream in its place", func() bool {
+		return openSSE(t, c, http.MethodGet, "", last).resp.StatusCode == http.StatusOK
+	})
+	if r := openSSE(t, c, http.MethodGet, "", "").resp; r.StatusCode != http.StatusConflict {
+		t.Errorf("a second GET stream: %d", r.StatusCode)
 	}
 	if r := openSSE(t, c, http.MethodGet, "", strings.TrimRight(last, "0123456789")+"0").resp; r.StatusCode != http.StatusOK {
 		t.Errorf("resumed from the beginning: %d", r.StatusCode)

@@ -168,7 +168,10 @@ func (h *Handler) forwardNotification(ctx context.Context, s *session, msg jsonr
 // SDKs try again for 2.5 s only.
 //
 // Events have ids once the stream has been open for resume_after. An id makes clients come back with
-// Last-Event-ID (X8, protocol.md C 7), to any replica, which then becomes the holder of the stream.
+// Last-Event-ID (X8, protocol.md C 7), to any replica, which then becomes the holder of the stream. Some clients name
+// the last event of any stream there (swift-sdk #281, Anubis, the Kotlin SDK). If they have the whole of an answer, they
+// get the GET stream. If the session has one, they are told by 204 to come no more (as an EventSource is). The TypeScript
+// SDK 1.32.2 comes, since an error is no answer to it, and takes an empty stream for a broken one.
 // docs/design/sessions.md has the cases.
 func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Principal) {
 	if !wire.AcceptsStream(r.Header) {
@@ -182,9 +185,12 @@ func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Princi
 	}
 	defer s.endUse()
 	stream, no, resumes := parseEventID(r.Header.Get(mcp.HeaderLastEventID))
+	heard := false
 	if resumes && stream != getStream {
-		h.serveResume(w, r, s, p, stream, no)
-		return
+		if heard = h.serveResume(w, r, s, p, stream, no); !heard {
+			return
+		}
+		no, resumes = 0, false
 	}
 	ctx, done, err := h.Streams.Open(r.Context(), p.Owner())
 	defer done()
@@ -194,14 +200,18 @@ func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Princi
 	}
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	hold := s.attachGET(ctx, end, resumes)
-	if hold == nil {
-		h.refuseRequest(w, jsonrpc.ID{}, wire.Refused(http.StatusConflict, errMoved.Error()))
-		return
+	hold, err := s.attachGET(ctx, end, resumes), errMoved
+	var g *writer
+	if hold != nil {
+		defer s.detachGET(hold)
+		g, err = s.claimGET(ctx, no, resumes, h.takesPartials(s.currentState()))
 	}
-	defer s.detachGET(hold)
-	g, err := s.claimGET(ctx, no, resumes, h.takesPartials(s.currentState()))
-	if err != nil {
+	switch {
+	case err == nil:
+	case heard:
+		w.WriteHeader(http.StatusNoContent)
+		return
+	default:
 		h.refuseRequest(w, jsonrpc.ID{}, wire.Refused(http.StatusConflict, err.Error()))
 		return
 	}

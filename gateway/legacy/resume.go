@@ -20,28 +20,28 @@ const askAgain = 30 * time.Second
 // serveResume goes on with the answer to a request whose stream broke (X8). It sends what the log has after the
 // client's last event, at any replica, and then what is added until the answer is complete. If the answer only
 // waits for a task, this replica answers from now on. A stream that is unknown here, or another session's, is
-// shown as empty, so a stranger learns nothing from its end.
-func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session, p shim.Principal, stream string, no int64) {
+// shown as empty, so a stranger learns nothing from its end. If the client has all of the stream, nothing is sent, and
+// heard is true.
+func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session, p shim.Principal, stream string, no int64) (heard bool) {
 	ctx, done, err := h.Streams.Open(r.Context(), p.Owner())
 	defer done()
 	if err != nil {
 		h.refuseRequest(w, jsonrpc.ID{}, err)
-		return
+		return false
 	}
 	q, state, note := h.waitOf(ctx, s, p, stream)
 	if q != nil {
 		done() // it is a request like others from here on
 		h.serveWait(w, r, q, stream, note, no)
-		return
+		return false
 	}
 	if state == "ended" && s.isHeard(ctx, stream, no) {
-		w.WriteHeader(http.StatusNoContent)
-		return
+		return true
 	}
 	out := eventstream.NewWriter(w, eventstream.Options{WriteTimeout: wire.WriteTimeout, KeepAlive: h.Global.KeepAlive})
 	defer out.Close()
 	if out.Comment("open") != nil {
-		return
+		return false
 	}
 	t := writer{s: s, name: stream, no: no, out: out, kept: true, replay: newReplay(h.Endpoint, s, p)}
 	var asked time.Time
@@ -59,11 +59,10 @@ func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session
 	if err != nil {
 		h.Log.DebugContext(ctx, "a stream was not resumed to its end", "err", err)
 	}
+	return false
 }
 
-// isHeard reports whether the client has all of a stream that has ended. Such a client is told by 204 to come
-// no more (as an EventSource is). The TypeScript SDK 1.32.2 comes, since an error is no answer to it, and takes
-// an empty stream for a broken one.
+// isHeard reports whether the client has all of a stream that has ended.
 func (s *session) isHeard(ctx context.Context, stream string, no int64) bool {
 	ctx, cancel := s.table.withPatience(ctx)
 	defer cancel()
