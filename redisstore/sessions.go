@@ -316,12 +316,15 @@ func (s *Store) fetchState(ctx context.Context, key string, ttl time.Duration) (
 	return got, cmp.Or(err, newer)
 }
 
+// restMost is how long a session that nobody uses is sure to be kept. After that it makes room for another.
+const restMost = time.Hour
+
 // enterSets adds a new session to the sets of sessions, or returns a *shim.BusyError for the bound that
 // refuses it.
 func (c *Sessions) enterSets(ctx context.Context, id, owner string, most int) error {
 	a := &argv{}
 	a.add(id)
-	a.addInt(int64(c.max), int64(most), c.life().Milliseconds())
+	a.addInt(int64(c.max), int64(most), min(restMost, c.life()).Milliseconds(), c.life().Milliseconds())
 	keys := []string{c.store.keys.sessions(), c.store.keys.sessionsOf(owner)}
 	return c.store.doRepeated(ctx, "session enter", func(ctx context.Context) error {
 		reply, err := sessionEnterScript.runOn(ctx, c.store.client, keys, a)
@@ -330,6 +333,14 @@ func (c *Sessions) enterSets(ctx context.Context, id, owner string, most int) er
 			return err
 		case reply[0] == codeOK:
 			return nil
+		case reply[0] == codeAgain:
+			if err := c.store.client.Del(ctx, c.store.keys.session(reply[1])).Err(); err != nil {
+				return err
+			}
+			if _, err := c.removeExpired(ctx, reply[1]); err != nil {
+				return err
+			}
+			return c.enterSets(ctx, id, owner, most)
 		case reply[1] != "":
 			return &shim.BusyError{Key: "max_sessions_per_owner", Limit: "sessions of this caller", RetryAfter: time.Second}
 		}

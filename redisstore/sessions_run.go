@@ -288,10 +288,7 @@ func (c *Sessions) sweepSets(ctx context.Context, ids, kept []string) []string {
 	}
 	kept = nil
 	for _, id := range found[1:] {
-		gone, state, err := c.removeExpired(ctx, id)
-		if gone {
-			c.onEnded()(id, state)
-		}
+		gone, err := c.removeExpired(ctx, id)
 		if err != nil {
 			return kept
 		}
@@ -302,11 +299,11 @@ func (c *Sessions) sweepSets(ctx context.Context, ids, kept []string) []string {
 	return kept
 }
 
-// removeExpired takes a session out of the set if its hash is gone. It reports whether its end is to be
-// reported here: this replica knew the session, or is the one that took it out. Taking it out comes last, so
-// that the next sweep repeats whatever fails before. The session is forgotten here first, so that the event
-// of its end is ignored here.
-func (c *Sessions) removeExpired(ctx context.Context, id string) (gone bool, state []byte, err error) {
+// removeExpired takes a session out of the set if its hash is gone, which it reports. It tells its end here if this
+// replica knew the session, or is the one that took it out. Taking it out comes last, so that the next sweep repeats
+// whatever fails before. The session is forgotten here first, so that the event of its end is ignored here.
+func (c *Sessions) removeExpired(ctx context.Context, id string) (gone bool, err error) {
+	var state []byte
 	err = c.store.doRepeated(ctx, "session expired", func(ctx context.Context) error {
 		n, err := c.store.client.Exists(ctx, c.store.keys.session(id)).Result()
 		if err != nil || n > 0 {
@@ -326,5 +323,8 @@ func (c *Sessions) removeExpired(ctx context.Context, id string) (gone bool, sta
 		gone = gone || removed > 0
 		return err
 	})
-	return gone, state, err
+	if gone {
+		c.onEnded()(id, state)
+	}
+	return gone, err
 }

@@ -225,7 +225,8 @@ type Fixed struct {
 	// MaxSessions bounds the client sessions of the 2025 protocol versions. A further one is refused with 503.
 	MaxSessions int
 
-	// SessionIdle is how long such a session is kept without any request or open stream.
+	// SessionIdle is how long such a session is kept without any request or open stream. Some clients never begin
+	// another one (python-sdk #1676).
 	SessionIdle time.Duration
 }
 
@@ -233,7 +234,7 @@ type Fixed struct {
 func DefaultFixed() Fixed {
 	return Fixed{
 		StoreTimeout: 3 * time.Second, MaxCalls: 10_000, MaxConnections: 50_000, MaxStreams: 20_000, MaxStreamsPerOwner: 5000,
-		ClientTimeout: 30 * time.Second, KeepAlive: 15 * time.Second, MaxSessions: 10_000, SessionIdle: time.Hour,
+		ClientTimeout: 30 * time.Second, KeepAlive: 15 * time.Second, MaxSessions: 10_000, SessionIdle: 24 * time.Hour,
 	}
 }
 

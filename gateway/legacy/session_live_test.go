@@ -376,6 +376,52 @@ func TestSessionStoreDown(t *testing.T) {
 	}
 }
 
+// Beyond a bound, the session that has been idle for longest makes room for a new one, if that is an hour. One that is in
+// use stays.
+func TestSessionMakesRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table, ended := newTable(wiretest.OpenSessions(t, 3, 24*time.Hour).PerOwner(2))
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- table.Run(ctx) }()
+		alices := sessionState{Owner: "alice"}
+		used := mustCreate(t, table, alices)
+		idle := mustCreate(t, table, alices)
+		idle.endUse()
+		begin := func(st sessionState) error {
+			s, err := table.createSession(t.Context(), st)
+			if err == nil {
+				s.endUse()
+			}
+			return err
+		}
+		<-time.After(50 * time.Minute)
+		if _, ok := errors.AsType[*shim.BusyError](begin(alices)); !ok || ended.String() != "[]" {
+			t.Errorf("ended %s within an hour", ended)
+		}
+		<-time.After(12 * time.Minute)
+		for _, st := range []sessionState{alices, {Owner: "bob"}} {
+			if err := begin(st); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, ok := errors.AsType[*shim.BusyError](begin(sessionState{Owner: "carol"})); !ok {
+			t.Error("a session beyond the bound of all was made")
+		}
+		<-time.After(12 * time.Hour)
+		if err := begin(sessionState{Owner: "carol"}); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if len(ended.ids) != 2 || ended.ids[0] != idle.id || used.ctx.Err() != nil {
+			t.Errorf("ended %s; idle was %s, in use is %s: %v", ended, idle.id, used.id, used.ctx.Err())
+		}
+		used.endUse()
+		stop()
+		<-done
+	})
+}
+
 // An idle session that expires is ended like one that its client ends.
 func TestSessionExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
