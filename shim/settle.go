@@ -129,7 +129,7 @@ func explainError(err error) *RPCError {
 	var busy *BusyError
 	switch {
 	case errors.As(err, &up):
-		out.Message, out.Data = up.Message, retryData(up.RetryAfterMs)
+		out.Message, out.Data = up.TellClient(), retryData(up.RetryAfterMs)
 	case errors.As(err, &busy):
 		out.Message, out.Data = busy.Error(), retryData(busy.RetryAfter.Milliseconds())
 	}

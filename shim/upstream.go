@@ -242,15 +242,16 @@ type Upstream interface {
 // ErrNotResumable is an error of Upstream.Resume.
 var ErrNotResumable = errors.New("the upstream call cannot be resumed")
 
-// UpstreamError says why an exchange with an upstream failed. Its Message is safe to show to a client:
-// it is free of addresses, headers and bodies of the upstream.
+// UpstreamError says why an exchange with an upstream failed. Its Message is free of addresses, headers and bodies
+// of the upstream.
 type UpstreamError struct {
 	// Kind is a low-cardinality label: one of the kinds below, or lost (with its replica), shutdown (of
 	// its replica), abandoned (a parked call whose caller stayed away).
 	Kind string
-	// Message is for the client; Err, which may name addresses, for the log.
-	Message string
-	Err     error
+	// Message is for the client and the log. Said is for the client alone: the server's own words, which may quote a
+	// request. Err, which may name addresses, is for the log alone.
+	Message, Said string
+	Err           error
 	// RetryAfterMs is when to come back, for Kind overloaded, and unreachable while the gateway pauses
 	// before a new start; 0 if unknown.
 	RetryAfterMs int64
@@ -276,6 +277,14 @@ func (e *UpstreamError) Error() string {
 		return e.Kind + ": " + e.Message
 	}
 	return e.Kind + ": " + e.Message + ": " + e.Err.Error()
+}
+
+// TellClient gives the text for the client.
+func (e *UpstreamError) TellClient() string {
+	if e.Said == "" {
+		return e.Message
+	}
+	return e.Message + ": " + e.Said
 }
 
 // Unwrap returns the cause.

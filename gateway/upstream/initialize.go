@@ -135,7 +135,17 @@ func notLegacy(err error) error {
 	if !ok || se.Status != http.StatusBadRequest && se.Status != http.StatusNotFound && se.Status != http.StatusMethodNotAllowed {
 		return handshakeError(err)
 	}
+	if se.Said != nil {
+		return refusedSession(se.Said, err)
+	}
 	return protocolError(fmt.Sprintf("there is no MCP endpoint at the configured address: initialize was answered with HTTP status %d", se.Status), err)
+}
+
+// refusedSession is the error of a handshake that the server refuses in words of its own.
+func refusedSession(rpc *jsonrpc.Error, err error) error {
+	ue := protocolError(fmt.Sprintf("the server refused to open a session (error %d)", rpc.Code), err)
+	ue.Said = rpc.Message
+	return ue
 }
 
 // handshakeError words the failure of a handshake for clients.
@@ -151,7 +161,7 @@ func handshakeError(err error) error {
 	busy, full := errors.AsType[*shim.BusyError](err)
 	switch {
 	case rpc != nil:
-		return protocolError(fmt.Sprintf("the server refused to open a session (error %d)", rpc.Code), err)
+		return refusedSession(rpc, err)
 	case status, errors.Is(err, errSlow):
 		return err
 	case full:

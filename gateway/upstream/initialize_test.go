@@ -54,6 +54,34 @@ func TestRefusedHandshakeIsWordedOnce(t *testing.T) {
 	})
 }
 
+// The client reads why the server refuses to open a session, whatever the status. Servers of the Python SDK give such
+// an error an id of its own.
+func TestRefusedHandshakeInTheServersWords(t *testing.T) {
+	const body = `{"jsonrpc":"2.0","id":"server-error","error":{"code":-32000,"message":"no seats left"}}`
+	for name, refuse := range map[string]fake.Behaviour{
+		"200":                 fake.RPCError(200, -32000, "no seats left", ""),
+		"400":                 fake.RPCError(400, -32000, "no seats left", ""),
+		"404":                 fake.RPCError(404, -32000, "no seats left", ""),
+		"400 of another id":   fake.Status(400, "application/json", body),
+		"405 of another id":   fake.Status(405, "application/json", body),
+		"403":                 fake.RPCError(403, -32000, "no seats left", ""),
+		"500":                 fake.RPCError(500, -32000, "no seats left", ""),
+		"503 of another id":   fake.Status(503, "application/json", body),
+		"402, as plain words": fake.Status(402, "text/plain", body),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, fake.Stateful, Config{Era: EraLegacy}, func(t *testing.T, s *fake.Server, h *HTTP) {
+				s.On(mcp.MethodInitialize, refuse)
+				_, err := h.Describe(t.Context(), clientOf(mcp.Legacy, 0).Session)
+				var ue *shim.UpstreamError
+				if !errors.As(err, &ue) || !strings.HasSuffix(ue.TellClient(), ": no seats left") || strings.Contains(ue.TellClient(), "no MCP endpoint") {
+					t.Errorf("%v", err)
+				}
+			})
+		})
+	}
+}
+
 // A server that refuses the latest version, in place of naming its own, is asked for one that it has.
 func TestRefusedVersion(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -120,7 +120,7 @@ func FailureOf(version string, err error) *Failure {
 		if f := refusal(upstream); f != nil {
 			return f
 		}
-		return &Failure{Code: mcp.CodeInternal, Message: upstream.Message, Data: RetryAfter(upstream.RetryAfterMs)}
+		return &Failure{Code: mcp.CodeInternal, Message: upstream.TellClient(), Data: RetryAfter(upstream.RetryAfterMs)}
 	case errors.As(err, &answer): // 2.7: it is an error, and may be given anew
 		return InvalidParams("params.inputResponses: %s", answer)
 	case errors.As(err, &busy):
@@ -138,7 +138,7 @@ func refusal(e *shim.UpstreamError) *Failure {
 	if !errors.As(e.Err, &refused) {
 		return nil
 	}
-	f := &Failure{Code: mcp.CodeInvalidRequest, Message: e.Message}
+	f := &Failure{Code: mcp.CodeInvalidRequest, Message: e.TellClient()}
 	f.Status, f.Challenges = refused.Refused()
 	return f
 }

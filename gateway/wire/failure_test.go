@@ -76,6 +76,9 @@ func TestFailureOf(t *testing.T) {
 			t.Errorf("%s: a reserved code with status %d", c.name, f.Status)
 		}
 	}
+	if f := FailureOf(later, &shim.UpstreamError{Message: "m", Said: "its own words"}); f.Message != "m: its own words" {
+		t.Errorf("the text is %q", f.Message)
+	}
 }
 
 // TestTurnAway: what a limit keeps out says by its status whose doing that is, and when to come

@@ -174,7 +174,7 @@ func (t *Transport) learn(speaks bool) { t.speaks.Store(speaks || t.cfg.Always) 
 // of its event stream (protocol.md 2.10). It may say 405 in JSON-RPC (fast-mcp #160).
 func isUnclear(err error) bool {
 	se, ok := err.(*transport.StatusError)
-	return ok && isUnclearStatus(se.Status) && (!se.Worded || se.Status == http.StatusMethodNotAllowed)
+	return ok && isUnclearStatus(se.Status) && (se.Said == nil || se.Status == http.StatusMethodNotAllowed)
 }
 
 func isUnclearStatus(status int) bool {

@@ -34,9 +34,11 @@ func ReadStatus(resp *http.Response, m *transport.Message) *transport.StatusErro
 		return e
 	}
 	said, err := jsonrpc.ParseLenient(jsonrpc.Readable(body))
-	e.Worded = err == nil && said.Kind == jsonrpc.ErrorResponse
-	if e.Worded && (said.ID.IsZero() || said.ID.Equal(m.ID)) {
-		e.RPC = said.Error
+	if err == nil {
+		e.Said = said.Error
+	}
+	if said.ID.IsZero() || said.ID.Equal(m.ID) {
+		e.RPC = e.Said
 	}
 	return e
 }

@@ -1,9 +1,14 @@
 package streamable
 
 import (
+	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
+
+	"taskgate/gateway/upstream/transport"
+	"taskgate/gateway/upstream/transporttest"
 )
 
 func TestHostPort(t *testing.T) {
@@ -21,6 +26,34 @@ func TestHostPort(t *testing.T) {
 		}
 		if got := HostPort(u); got != want {
 			t.Errorf("%s: %s, want %s", raw, got, want)
+		}
+	}
+}
+
+// A client reads the words of a JSON-RPC error that comes with a status, and the log does not have them. A 401 may quote
+// a credential.
+func TestWordsOfAStatus(t *testing.T) {
+	for status, want := range map[int]string{
+		400: "the server answered with HTTP status 400: over quota",
+		401: "the gateway's credentials were refused by the server",
+		403: "the gateway's credentials were refused by the server: over quota",
+		429: "the server is overloaded: over quota",
+		500: "the server answered with HTTP status 500: over quota",
+		502: "the server could not be reached: HTTP status 502: over quota",
+	} {
+		for _, id := range []string{"1", `"server-error"`, "null"} {
+			tr := transportTo(t, "", func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(status)
+				_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":`+id+`,"error":{"code":-32000,"message":"over quota"}}`)
+			})
+			_, err := transporttest.Send(t.Context(), tr, transporttest.Message("", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`))
+			se, ok := err.(*transport.StatusError)
+			if !ok {
+				t.Fatal(err)
+			}
+			if ue := se.UpstreamError(); ue.TellClient() != want || strings.Contains(ue.Error(), "quota") {
+				t.Errorf("id %s: %q; for the log: %v", id, ue.TellClient(), ue)
+			}
 		}
 	}
 }

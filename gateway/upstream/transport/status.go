@@ -18,10 +18,8 @@ import (
 // about the call.
 type StatusError struct {
 	Status int
-	// RPC is the JSON-RPC error of the body, if its id is that of the request, or absent.
-	RPC *jsonrpc.Error
-	// Worded says that the body is a JSON-RPC error of any id.
-	Worded     bool
+	// Said is the JSON-RPC error of the body; RPC is the same if its id is that of the request, or absent.
+	Said, RPC  *jsonrpc.Error
 	RetryAfter time.Duration
 	// Reason says why a 2xx is no answer.
 	Reason string
@@ -74,9 +72,13 @@ func (e *StatusError) Answer() *jsonrpc.Error {
 	return e.RPC
 }
 
-// UpstreamError words the status for a client.
+// UpstreamError words the status for a client, with the server's own words: they say which limit is used up, or what
+// is missing. Those of a 401 are left out, since they are about a credential, and may quote that of the gateway.
 func (e *StatusError) UpstreamError() *shim.UpstreamError {
 	ue := &shim.UpstreamError{Kind: shim.KindProtocol, Err: e}
+	if e.Said != nil && e.Status != http.StatusUnauthorized {
+		ue.Said = e.Said.Message
+	}
 	switch s := e.Status; {
 	case e.Token && (s == http.StatusUnauthorized || s == http.StatusForbidden):
 		ue.Kind, ue.Err = shim.KindRefused, &forward.Refusal{Status: s, Challenges: e.Challenges}
