@@ -39,11 +39,11 @@ var quoting = map[string]fake.Behaviour{
 	"two_names":  ends(`{"jsonrpc":"2.0","id":{id},"` + marker + `":1,"` + marker + `":2,"result":{}}`),
 	"cut":        func(x *fake.Exchange) { x.Cut() },
 	"undeclared": func(x *fake.Exchange) {
-		x.Ask(`"`+marker+string(x.ID[1:]), mcp.MethodCreateMessage, `{"messages":[],"maxTokens":1,"systemPrompt":"`+marker+`"}`)
+		x.Ask(`"`+marker+strings.Trim(string(x.ID), `"`)+`"`, mcp.MethodCreateMessage, `{"messages":[],"maxTokens":1,"systemPrompt":"`+marker+`"}`)
 		ends(`{"jsonrpc":"2.0","id":{id},"result":{"resultType":"complete","content":[]}}`)(x)
 	},
 	"too_large": func(x *fake.Exchange) {
-		x.Ask(`"large `+string(x.ID[1:]), mcp.MethodElicit, `{"message":"`+strings.Repeat(marker, 200)+`","requestedSchema":{"type":"object","properties":{}}}`)
+		x.Ask(`"large `+strings.Trim(string(x.ID), `"`)+`"`, mcp.MethodElicit, `{"message":"`+strings.Repeat(marker, 200)+`","requestedSchema":{"type":"object","properties":{}}}`)
 		ends(`{"jsonrpc":"2.0","id":{id},"result":{"resultType":"complete","content":[]}}`)(x)
 	},
 }

@@ -61,7 +61,12 @@ func TestMisbehaviour(t *testing.T) {
 		{"cut event", func(x *fake.Exchange) { x.Run(); x.Head("text/event-stream"); x.W.Write([]byte("data: {")) }, shim.KindClosed, 0, 1},
 		{"cut before head", func(x *fake.Exchange) { x.Run(); x.Cut() }, shim.KindClosed, 0, 1},
 		{"oversized event", fake.Stream(`{"jsonrpc":"2.0","method":"` + big + `"}`), shim.KindTooLarge, 0, 1},
-		{"garbage event", fake.Stream("hello"), shim.KindProtocol, 0, 1},
+		{"garbage event", fake.Stream("hello"), shim.KindClosed, 0, 1},
+		{"garbage before the answer", fake.Stream("hello", `{"jsonrpc":"2.0","method":"notifications/message","params":{"data":NaN}}`, result), "", 0, 1},
+		{"answer that is no JSON", fake.Stream(`{"jsonrpc":"2.0","id":{id},"result":{"value":NaN}}`, result), shim.KindProtocol, 0, 1},
+		{"answer without a result", fake.Stream(`{"jsonrpc":"2.0","id":{id}}`, result), shim.KindProtocol, 0, 1},
+		{"error that is no JSON", fake.Stream(`{"jsonrpc":"2.0","id":null,"error":{"code":NaN}}`, result), shim.KindProtocol, 0, 1},
+		{"notification with an id", fake.Stream(`{"jsonrpc":"2.0","id":null,"method":"notifications/x"}`, result), "", 0, 1},
 		{"foreign event", func(x *fake.Exchange) {
 			x.Run()
 			x.Head("text/event-stream")
@@ -83,7 +88,7 @@ func TestMisbehaviour(t *testing.T) {
 		}, shim.KindClosed, 0, 1},
 		{"two responses", fake.Stream(result, `{"jsonrpc":"2.0","id":{id},"error":{"code":1,"message":"second"}}`), "", 0, 1},
 		{"endless after answer", func(x *fake.Exchange) { x.Run(); x.Event(x.Fill(result)); x.Hang() }, "", 0, 1},
-		{"batch", fake.Stream(`[{"jsonrpc":"2.0","method":"notifications/x"},` + result + `]`), shim.KindProtocol, 0, 1},
+		{"batch", fake.Stream(`[{"jsonrpc":"2.0","method":"notifications/x"},` + result + `]`), shim.KindClosed, 0, 1},
 		{"error without id", fake.Stream(`{"jsonrpc":"2.0","error":{"code":-32000,"message":"no"}}`), "", -32000, 1},
 		{"RPC error", fake.RPCError(200, -32602, "bad", `{"x":1}`), "", -32602, 0},
 		{"RPC error in 400", fake.RPCError(400, -32602, "bad", ""), "", -32602, 0},

@@ -52,7 +52,7 @@ var imports = map[string][]string{
 	"gateway/upstream/stdio":         {"gateway/upstream/duplex", "gateway/upstream/transport", "shim", "internal/jsonrpc", "internal/procgroup"},
 	"gateway/upstream/streamable":    {"gateway/upstream/forward", "gateway/upstream/transport", "shim", "internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/work"},
 	"gateway/upstream/transport":     {"gateway/upstream/forward", "shim", "internal/budget", "internal/jsonrpc", "internal/mcp"},
-	"gateway/upstream/transporttest": {"gateway/upstream/transport", "shim", "internal/jsonrpc", "internal/mcp"},
+	"gateway/upstream/transporttest": {"gateway/upstream/transport", "internal/jsonrpc", "internal/mcp"},
 
 	"shim":                       {"internal/budget", "internal/jsonrpc", "internal/metrics", "internal/patience", "internal/semconv", "internal/work", "shim/content"},
 	"shim/content":               {"internal/jsonrpc"},

@@ -1,39 +1,19 @@
 package duplex
 
 import (
-	"bytes"
-	"regexp"
-
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
 
-// This file is about answers that are invalid JSON: Python writes NaN, for one. Each must fail its
-// own request, which would wait for ever, and spare the others.
-
-var (
-	// idMember finds the id of what may be an answer.
-	idMember = regexp.MustCompile(`"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?[0-9]+)`)
-	// kindMember finds the kind of message that it may be.
-	kindMember = regexp.MustCompile(`"(method|result|error)"\s*:`)
-)
-
-// isAnswer reports whether invalid JSON was meant as an answer; it may be text for people.
-func isAnswer(said []byte) bool {
-	return bytes.HasPrefix(said, []byte("{")) && bytes.Contains(said, []byte(`"jsonrpc"`)) && kindMember.Match(said)
-}
-
-// takeSpoilt fails the request of an unreadable answer. It reports false for anything else.
+// takeSpoilt fails the request of an unreadable answer, which would wait for ever, and spares the others. It reports
+// false for what is no answer.
 func (s *server) takeSpoilt(said []byte, why error) bool {
-	if kind := kindMember.FindSubmatch(said); kind != nil && string(kind[1]) == "method" {
-		return false // it may be a request of ours, which programs print
-	}
-	answer := isAnswer(bytes.TrimSpace(said))
+	answer, ids := jsonrpc.ReadSpoilt(said)
 	s.mu.Lock()
 	var st *stream
-	ids := idMember.FindAllSubmatch(said, -1)
-	for _, found := range ids {
-		if st = s.asked[keyOfOwn(found[1])]; st != nil {
+	for _, id := range ids {
+		if st = s.asked[id.Key()]; st != nil {
 			break
 		}
 	}

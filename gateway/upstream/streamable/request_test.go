@@ -187,6 +187,8 @@ func TestAnswersOfAnySuccess(t *testing.T) {
 		{200, "application/json", "[" + answer + "," + answer + "]", true},
 		{200, "application/json", "[]", true},
 		{200, "text/event-stream", "data: {\"type\":\"heartbeat\"}\n\ndata: " + answer + "\n\n", false},
+		{200, "text/event-stream", "data: Server started!\n\ndata: " + answer + "\n\n", false},
+		{200, "text/event-stream", "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"data\":NaN}}\n\ndata: " + answer + "\n\n", false},
 		{202, "application/json", answer, true},
 		{200, "text/html", answer, true},
 	} {

@@ -2,7 +2,6 @@ package streamable
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -155,13 +154,13 @@ func (s *stream) Next() *transport.Event {
 	return e
 }
 
-// readEvent reads an event. It ignores types other than messages, and JSON that has nothing of JSON-RPC, which are
-// foreign to MCP: some servers send pings of their own (python-sdk #1146). An empty event only carries its id (X9).
+// readEvent reads an event. It ignores types other than messages, which are foreign to MCP. An empty event only carries
+// its id (X9), and so does one that is no message: some servers send pings of their own (python-sdk #1146). One that may
+// be the answer ends the stream.
 func (s *stream) readEvent(e *transport.Event, ev *eventstream.Event) {
 	e.ID, e.HasID, e.Retry = ev.ID, ev.HasID, ev.Retry
 	switch data := ev.Data; {
 	case ev.Type != "" && ev.Type != "message", len(bytes.TrimSpace(data)) == 0:
-	case !bytes.Contains(data, []byte("jsonrpc")) && json.Valid(data):
 	case isFlat(data):
 		e.Message, e.Err = s.parseMessage(data)
 	default:
@@ -170,6 +169,15 @@ func (s *stream) readEvent(e *transport.Event, ev *eventstream.Event) {
 			return err
 		})
 	}
+	if e.Err != nil && !s.mayBeAnswer(ev.Data) {
+		e.Err = nil
+	}
+}
+
+// mayBeAnswer reports whether what is no message was meant as the answer.
+func (s *stream) mayBeAnswer(said []byte) bool {
+	answer, ids := jsonrpc.ReadSpoilt(said)
+	return answer || slices.ContainsFunc(ids, s.m.ID.Equal)
 }
 
 // isFlat reports whether JSON is nested so little that parsing it takes little stack: progress and log

@@ -3,7 +3,6 @@ package transporttest
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"sync/atomic"
@@ -12,7 +11,6 @@ import (
 
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
-	"taskgate/shim"
 )
 
 // limit bounds each request, and again for how long a server is waited for that has died.
@@ -126,33 +124,22 @@ func result(t *testing.T, m jsonrpc.Message) (a answered) {
 
 // inbound reads a stream. Notifications are kept, and requests of the server are answered.
 type inbound struct {
-	t       *testing.T
-	c       *client
-	id      string
-	stream  transport.Stream
-	reply   string // the result for the server
-	lenient bool   // what is no message is left out
-	heard   []jsonrpc.Message
+	t      *testing.T
+	c      *client
+	id     string
+	stream transport.Stream
+	reply  string // the result for the server
+	heard  []jsonrpc.Message
 }
 
 func (c *client) inbound(in transport.Stream, id string) *inbound {
 	return &inbound{t: c.t, c: c, id: id, stream: in}
 }
 
-// read reads the next message.
-func (in *inbound) read() (jsonrpc.Message, error) {
-	for {
-		m, err := Read(in.stream)
-		if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != shim.KindProtocol || !in.lenient {
-			return m, err
-		}
-	}
-}
-
 // next is read where there has to be a message.
 func (in *inbound) next() jsonrpc.Message {
 	in.t.Helper()
-	m, err := in.read()
+	m, err := Read(in.stream)
 	if err != nil {
 		in.t.Fatalf("reading the response: %v", err)
 	}
@@ -172,7 +159,7 @@ func (in *inbound) answer() jsonrpc.Message {
 			if m.ID.Key() != jsonrpc.StringID(in.id).Key() {
 				in.t.Errorf("the answer to %s has the id %s", in.id, m.ID)
 			}
-			if more, err := in.read(); err != io.EOF {
+			if more, err := Read(in.stream); err != io.EOF {
 				in.t.Errorf("after the answer: %+v, %v", more, err)
 			}
 			return m

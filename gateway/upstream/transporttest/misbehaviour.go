@@ -30,7 +30,7 @@ func untouched(c *client, in *inbound) {
 // An answer that is no JSON fails its request at once, and no other.
 func testNoJSON(t *testing.T, c *client) {
 	other := waiting(c)
-	if m, err := c.ask(t.Context(), "test/nan", "").read(); err == nil || errors.Is(err, context.DeadlineExceeded) {
+	if m, err := Read(c.ask(t.Context(), "test/nan", "").stream); err == nil || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the answer is %+v, %v", m, err)
 	}
 	c.must("test/echo", "")
@@ -40,7 +40,7 @@ func testNoJSON(t *testing.T, c *client) {
 // An error without an id ends the only request, and none if it may be for a notification.
 func testNameless(t *testing.T, c *client) {
 	c.must("test/echo", "") // no notification is left that it could be for
-	if m, err := c.ask(t.Context(), "test/nameless", "").read(); err != nil || m.Error == nil {
+	if m, err := Read(c.ask(t.Context(), "test/nameless", "").stream); err != nil || m.Error == nil {
 		t.Errorf("the answer is %+v, %v", m, err)
 	}
 	in := waiting(c)
