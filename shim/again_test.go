@@ -27,7 +27,7 @@ func beginsAnew() *scripted {
 			if _, err := after(ctx, time.Second); err != nil {
 				return shim.Reply{}, err
 			}
-			s.Progress(shim.Progress{Progress: float64(i + 1), Message: piece, Raw: fmt.Appendf(nil, `{"progress":%d}`, i+1)})
+			s.Progress(shim.Progress{Progress: float64(i + 1), Message: piece, Raw: fmt.Appendf(nil, `{"progress":%d,"message":%q}`, i+1, piece)})
 		}
 		if _, err := after(ctx, time.Second); err != nil || r.Retry != nil {
 			return shim.Reply{Result: json.RawMessage(`{"content":[{"type":"text","text":"abcd"}]}`)}, err
@@ -59,8 +59,8 @@ func TestNothingIsSaidTwiceInRounds(t *testing.T) {
 				done := make(chan error, 1)
 				go func() {
 					done <- b.Track(t.Context(), anyone, "up", []shim.Tracked{{ID: id}}, func(u shim.Update) error {
-						n, _ := jsonrpc.Get(u.Task.Progress.Params, "progress")
-						progress = append(progress, string(n))
+						text, _ := jsonrpc.GetString(u.Task.Progress.Params, "message")
+						progress = append(progress, text)
 						return nil
 					})
 				}()
@@ -71,10 +71,27 @@ func TestNothingIsSaidTwiceInRounds(t *testing.T) {
 				}
 				pass(30 * time.Second)
 				l.want(t, "working 2:c 3:d completed")
-				if err := <-done; err != nil || progress[0] != "2" || !slices.IsSorted(progress) {
+				if err := <-done; err != nil || progress[0] != "b" || !slices.IsSorted(progress) {
 					t.Errorf("progress %s, %v", progress, err)
 				}
 			})
 		})
 	}
+}
+
+// Nor is it said twice to a caller that waits.
+func TestNothingIsSaidTwiceToACaller(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s := w.gateway("a", beginsAnew(), policy(shim.Auto))
+		stream := &relayed{}
+		c := legacy(stream)
+		k := calls(t, s, c)
+		pass(5 * time.Second)
+		if err := s.Answer(t.Context(), c.Principal, "up", stream.id, "q1", shim.Answer{Result: json.RawMessage(`{}`)}); err != nil {
+			t.Fatal(err)
+		}
+		if <-k.done; k.err != nil || stream.progress != 4 {
+			t.Errorf("%d notifications, %v", stream.progress, k.err)
+		}
+	})
 }

@@ -251,9 +251,10 @@ func (r *run) takeProgress(p Progress) (heard int) {
 	if p.Checkpoint != nil {
 		r.checkpoint, r.unsaved = p.Checkpoint, true
 	}
-	r.caller.passProgress(p)
-	r.status.foldProgress(p)
-	if !r.rounds.repeatsProgress(p) {
+	repeats := r.rounds.repeatsProgress(p)
+	r.status.foldProgress(p, repeats)
+	if !repeats {
+		r.caller.passProgress(p)
 		r.pieces.gatherProgress(p)
 	}
 	return r.observed.countProgress()

@@ -41,14 +41,14 @@ func (w *statusWriter) setMessage(message string) {
 	w.scheduleMessage()
 }
 
-// foldProgress takes a progress notification. run.mu is held.
-func (w *statusWriter) foldProgress(p Progress) {
+// foldProgress takes a progress notification. One that repeats an earlier round only becomes the message. run.mu is held.
+func (w *statusWriter) foldProgress(p Progress, repeats bool) {
 	folds, token := w.run.policy.FoldProgress, w.run.call.ProgressToken != nil
 	if folds { // the server's message, else its numbers (protocol.md 6.4.2)
 		w.message = clipText(cmp.Or(p.Message, content.Numbers(p.Progress, p.Total)))
 	}
-	if token && Rises(p.Raw, w.params) {
-		w.params = p.Raw
+	if params := RaiseProgress(p.Raw, w.params); token && !repeats && params != nil {
+		w.params = params
 	}
 	if folds || token {
 		w.scheduleMessage()

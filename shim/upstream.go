@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -138,17 +139,36 @@ type Progress struct {
 	Checkpoint json.RawMessage
 }
 
-// Rises reports whether the params of a progress notification tell more than those of the one before,
-// as they have to under one token (protocol.md 2.9). Params without a number count as more.
-func Rises(params, before json.RawMessage) bool {
+// RaiseProgress returns the params of a progress notification for a client that was told others before; nil if they say
+// nothing new. Under one token the value has to rise (protocol.md 2.9). Some servers say a new text with the same value
+// (openchrome #954), or begin again at 0: the text goes out with a value a little above the last one. Params without a
+// number stay as they are.
+func RaiseProgress(params, before json.RawMessage) json.RawMessage {
 	number := func(params json.RawMessage) (float64, error) {
 		n, _ := jsonrpc.Get(params, "progress")
 		return strconv.ParseFloat(string(n), 64)
 	}
 	n, err := number(params)
 	last, none := number(before)
-	return err != nil || none != nil || n > last
+	if err != nil || none != nil || n > last {
+		return params
+	}
+	text, _ := jsonrpc.GetString(params, "message")
+	told, _ := jsonrpc.GetString(before, "message")
+	next := last + max(progressStep, math.Abs(last)*progressShare)
+	if text == "" || text == told || math.IsInf(next, 1) {
+		return nil
+	}
+	params, _ = jsonrpc.Set(params, strconv.AppendFloat(nil, next, 'g', 15, 64), "progress")
+	return params
 }
+
+// The least by which progress is raised, as a number and as a share of the last value. Both are far above the steps of
+// the gateway's own progress, which a client hears meanwhile.
+const (
+	progressStep  = 1e-4
+	progressShare = 1e-12
+)
 
 // Log is one log notification (notifications/message).
 type Log struct {

@@ -31,14 +31,17 @@ var (
 	_ shim.Notifier = Sink{}
 )
 
-// Progress relays progress under the client's own token. Only rising progress is relayed: a server
-// that is called again with answers begins from the start, and other servers are wrong.
+// Progress relays progress under the client's own token, with values that rise.
 func (s Sink) Progress(p shim.Progress) {
-	if s.Token == nil || !shim.Rises(p.Raw, *s.said) {
+	if s.Token == nil {
 		return
 	}
-	*s.said = p.Raw
-	if params, err := jsonrpc.Set(p.Raw, s.Token, mcp.MetaProgressToken); err == nil {
+	raised := shim.RaiseProgress(p.Raw, *s.said)
+	if raised == nil {
+		return
+	}
+	*s.said = raised
+	if params, err := jsonrpc.Set(raised, s.Token, mcp.MetaProgressToken); err == nil {
 		_ = s.Notify(mcp.NotifyProgress, translate.Unrelated(params))
 	}
 }

@@ -33,7 +33,7 @@ func (x *exchange) passNotification(m jsonrpc.Message) {
 
 // heardProgress hands on progress that carries the token of this call, and reports whether it does.
 // The progress of some servers does not rise: each message may be the text of a status or a piece of
-// a result. The values for clients rise (shim.Rises).
+// a result. The values for clients rise (shim.RaiseProgress).
 func (x *exchange) heardProgress(params []byte) bool {
 	if tokenOf(params) != x.rec.state.ID {
 		return false

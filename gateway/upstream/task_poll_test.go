@@ -147,7 +147,7 @@ func TestModernTaskTells(t *testing.T) {
 		var said []string
 		for _, p := range progress {
 			said = append(said, p.Message)
-			if !p.Status || last != nil && !shim.Rises(p.Raw, last) {
+			if !p.Status || string(shim.RaiseProgress(p.Raw, last)) != string(p.Raw) {
 				t.Errorf("told %+v after %s", p, last)
 			}
 			last = p.Raw
