@@ -51,6 +51,10 @@ func TestMisbehaviour(t *testing.T) {
 		{"no content type", fake.Body("", "{}"), shim.KindProtocol, 0, 1},
 		{"empty JSON", fake.Body("application/json", ""), shim.KindProtocol, 0, 1},
 		{"garbage JSON", fake.Body("application/json", "{]"), shim.KindProtocol, 0, 1},
+		{"answer among others", func(x *fake.Exchange) {
+			fake.Body("application/json", x.Fill(`[{"jsonrpc":"2.0","method":"notifications/x"},`+result+`]`))(x)
+		}, "", 0, 1},
+		{"array without an answer", fake.Body("application/json", `[{"jsonrpc":"2.0","method":"notifications/x"}]`), shim.KindProtocol, 0, 1},
 		{"truncated JSON", fake.Truncated(), shim.KindClosed, 0, 1},
 		{"oversized JSON", fake.Body("application/json", `"`+big+`"`), shim.KindTooLarge, 0, 1},
 		{"wrong id JSON", fake.Body("application/json", `{"jsonrpc":"2.0","id":"other","result":{}}`), shim.KindProtocol, 0, 1},

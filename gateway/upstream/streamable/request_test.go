@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"taskgate/gateway/upstream/transporttest"
+	"taskgate/internal/jsonrpc"
 )
 
 // transportTo returns a transport to a server at a path, which ends with the test.
@@ -174,7 +175,7 @@ func TestCookies(t *testing.T) {
 
 // An answer is read whatever success its status says, and whatever follows its content type.
 func TestAnswersOfAnySuccess(t *testing.T) {
-	const answer = `{"jsonrpc":"2.0","id":1,"result":{}}`
+	const answer, notice = `{"jsonrpc":"2.0","id":1,"result":{}}`, `{"jsonrpc":"2.0","method":"notifications/x"}`
 	for _, c := range []struct {
 		status     int
 		kind, body string
@@ -184,8 +185,12 @@ func TestAnswersOfAnySuccess(t *testing.T) {
 		{201, "application/json", answer, false},
 		{201, "text/event-stream", "data: " + answer + "\n\n", false},
 		{200, "application/json", " [" + answer + "]\n", false}, // as servers of Effect answer
-		{200, "application/json", "[" + answer + "," + answer + "]", true},
+		{200, "application/json", "[" + answer + "," + answer + "]", false},
+		{200, "application/json", "[ " + notice + " , " + answer + "]", false}, // as those of the PHP SDK
+		{200, "application/json", "[" + notice + ",7," + answer + "]", true},
+		{200, "application/json", "[" + notice + "]", true},
 		{200, "application/json", "[]", true},
+		{200, "application/json", "{}", true},
 		{200, "text/event-stream", "data: {\"type\":\"heartbeat\"}\n\ndata: " + answer + "\n\n", false},
 		{200, "text/event-stream", "data: Server started!\n\ndata: " + answer + "\n\n", false},
 		{200, "text/event-stream", "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"data\":NaN}}\n\ndata: " + answer + "\n\n", false},
@@ -197,16 +202,16 @@ func TestAnswersOfAnySuccess(t *testing.T) {
 			w.WriteHeader(c.status)
 			_, _ = io.WriteString(w, c.body)
 		})
+		var got jsonrpc.Message
 		in, err := transporttest.Send(t.Context(), tr, transporttest.Message("", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`))
-		if (err != nil) != c.fails {
-			t.Errorf("%d %s: %v", c.status, c.kind, err)
+		for err == nil && got.Kind != jsonrpc.Result {
+			got, err = transporttest.Read(in)
 		}
-		if err != nil {
-			continue
+		if in != nil {
+			in.Close()
 		}
-		if got, err := transporttest.Read(in); err != nil || string(got.Raw) != answer {
-			t.Errorf("%d %s: %s, %v", c.status, c.kind, got.Raw, err)
+		if (err != nil) != c.fails || err == nil && string(got.Raw) != answer {
+			t.Errorf("%d %s %s: %s, %v", c.status, c.kind, c.body, got.Raw, err)
 		}
-		in.Close()
 	}
 }

@@ -18,12 +18,12 @@ import (
 	"taskgate/shim"
 )
 
-// stream hands out the messages of a response one by one. A JSON body is one event and its end.
+// stream hands out the messages of a response one by one.
 type stream struct {
 	head   transport.Head
 	body   io.ReadCloser
 	events *eventstream.Reader // nil for a JSON body
-	whole  transport.Event     // the JSON body
+	whole  [][]byte            // the messages of a JSON body that are left
 	latest transport.Event
 	m      transport.Message // the request, without its Body
 }
@@ -107,21 +107,21 @@ func (t *Transport) readJSON(resp *http.Response, m *transport.Message) (transpo
 		return nil, err
 	}
 	s := beginStream(resp, m)
-	s.head.Single = true
-	if s.whole.Message, err = s.parseMessage(withoutArray(body)); err != nil {
-		return nil, err
-	}
+	s.head.Single, s.whole = true, messagesOf(body)
 	return s, nil
 }
 
-// withoutArray returns the element of an array of one, and any other text as it is. Servers of Effect answer with such
-// an array, and the TypeScript SDK takes it (effect #6274).
-func withoutArray(body []byte) []byte {
-	text := bytes.TrimSpace(body)
-	if len(text) < 2 || text[0] != '[' || text[len(text)-1] != ']' {
-		return body
+// messagesOf returns the messages of a JSON body: the elements of an array, else the body. Servers of Effect answer with
+// an array of one (effect #6274), and those of the PHP SDK with all that they had to say before the answer
+// (createJsonResponse of php-sdk). The TypeScript SDK takes both.
+func messagesOf(body []byte) (all [][]byte) {
+	for m := range jsonrpc.Elements(body) {
+		all = append(all, m)
 	}
-	return text[1 : len(text)-1]
+	if all == nil {
+		all = [][]byte{body}
+	}
+	return all
 }
 
 // parseMessage reads the message of a body or an event.
@@ -140,11 +140,16 @@ func (s *stream) Head() transport.Head { return s.head }
 // grown to, so another one parses deep messages.
 func (s *stream) Next() *transport.Event {
 	e := &s.latest
-	if s.events == nil {
-		*e, s.whole = s.whole, transport.Event{Err: io.EOF}
+	*e = transport.Event{} // the event before may be large
+	switch {
+	case len(s.whole) > 0:
+		e.Message, e.Err = s.parseMessage(s.whole[0])
+		s.whole = s.whole[1:]
+		return e
+	case s.events == nil:
+		e.Err = io.EOF
 		return e
 	}
-	*e = transport.Event{} // the event before may be large
 	ev, err := s.events.Next()
 	if err != nil {
 		e.Err = err
