@@ -95,6 +95,7 @@ func TestMisbehaviour(t *testing.T) {
 		{"batch", fake.Stream(`[{"jsonrpc":"2.0","method":"notifications/x"},` + result + `]`), shim.KindClosed, 0, 1},
 		{"error without id", fake.Stream(`{"jsonrpc":"2.0","error":{"code":-32000,"message":"no"}}`), "", -32000, 1},
 		{"RPC error", fake.RPCError(200, -32602, "bad", `{"x":1}`), "", -32602, 0},
+		{"RPC error behind a byte order mark in 400", fake.Status(400, "application/json", "\uFEFF"+`{"jsonrpc":"2.0","error":{"code":-32602.0,"message":"bad"}}`), "", -32602, 0},
 		{"RPC error in 400", fake.RPCError(400, -32602, "bad", ""), "", -32602, 0},
 		{"RPC error in 500", fake.RPCError(500, -32603, "bad", ""), "", -32603, 0},
 		{"RPC error in 404", fake.RPCError(404, -32601, "no method", ""), "", -32601, 0},

@@ -7,8 +7,10 @@ import (
 )
 
 // Readable returns a peer's text as valid UTF-8. Invalid bytes become U+FFFD, as in readers of an
-// event stream (HTML 9.2.6): a client would refuse the whole message for one byte.
+// event stream (HTML 9.2.6): a client would refuse the whole message for one byte. A byte order mark at
+// the begin is cut off (RFC 8259 8.1): programs of .NET and files of PHP write one.
 func Readable(b []byte) []byte {
+	b = bytes.TrimPrefix(b, []byte("\uFEFF"))
 	if utf8.Valid(b) {
 		return b
 	}

@@ -43,10 +43,16 @@ func ParseEchoed(raw []byte) (ID, error) {
 	if err == nil {
 		return TextID(id.String()), nil
 	}
-	if f, failed := strconv.ParseFloat(string(raw), 64); failed == nil && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
-		return IntID(int64(f)), nil
+	if n, ok := wholeNumber(raw); ok {
+		return IntID(n), nil
 	}
 	return ID{}, err
+}
+
+// wholeNumber reads a number without a fraction, in any spelling.
+func wholeNumber(raw []byte) (int64, bool) {
+	f, err := strconv.ParseFloat(string(raw), 64)
+	return int64(f), err == nil && f == math.Trunc(f) && math.Abs(f) < 1<<53
 }
 
 // maxID is far beyond the ids that clients make.

@@ -201,6 +201,9 @@ func readError(b []byte, strict bool) (*Error, *ParseError) {
 		}
 	}
 	n, err := strconv.ParseInt(string(code), 10, 64)
+	if whole, ok := wholeNumber(code); ok && !strict { // Lua and PHP may write -32602.0
+		n, err = whole, nil
+	}
 	if err != nil {
 		return nil, invalid("error code must be an integer")
 	}

@@ -110,6 +110,7 @@ func TestParseRefuses(t *testing.T) {
 		{"error null", head + `"error":null}`, CodeInvalidRequest, "5"},
 		{"error without code", head + `"error":{"message":"x"}}`, CodeInvalidRequest, "5"},
 		{"error code string", head + `"error":{"code":"1","message":"x"}}`, CodeInvalidRequest, "5"},
+		{"error code with a fraction", head + `"error":{"code":1.5,"message":"x"}}`, CodeInvalidRequest, "5"},
 		{"error code huge", head + `"error":{"code":9223372036854775808,"message":"x"}}`, CodeInvalidRequest, "5"},
 		{"error without message", head + `"error":{"code":1}}`, CodeInvalidRequest, "5"},
 		{"error message null", head + `"error":{"code":1,"message":null}}`, CodeInvalidRequest, "5"},
@@ -146,6 +147,7 @@ func TestParseLenient(t *testing.T) {
 		{"nesting", head + `"result":` + nested(1000) + `}`},
 		{"nesting and strings", head + `"result":["[{\"",` + nested(999) + `]}`},
 		{"null id", `{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":""}}`},
+		{"error code with a fraction of 0", head + `"error":{"code":-32602.0,"message":""}}`},
 		{"error null beside a result", head + `"result":{},"error":null}`},
 		{"result null beside an error", head + `"result":null,"error":{"code":1,"message":""}}`},
 	} {

@@ -107,7 +107,8 @@ func (t *Transport) readJSON(resp *http.Response, m *transport.Message) (transpo
 		return nil, err
 	}
 	s := beginStream(resp, m)
-	s.head.Single, s.whole = true, messagesOf(body)
+	s.head.Single = true
+	m.Hold.InTurn(len(body), func() { s.whole = messagesOf(jsonrpc.Readable(body)) })
 	return s, nil
 }
 
@@ -124,9 +125,9 @@ func messagesOf(body []byte) (all [][]byte) {
 	return all
 }
 
-// parseMessage reads the message of a body or an event.
+// parseMessage reads a message, which is readable.
 func (s *stream) parseMessage(b []byte) (msg jsonrpc.Message, err error) {
-	s.m.Hold.InTurn(len(b), func() { msg, err = jsonrpc.ParseLenient(jsonrpc.Readable(b)) })
+	s.m.Hold.InTurn(len(b), func() { msg, err = jsonrpc.ParseLenient(b) })
 	if err != nil {
 		return msg, &shim.UpstreamError{Kind: shim.KindProtocol, Message: "the server sent something that is no JSON-RPC message", Err: err}
 	}
@@ -164,7 +165,8 @@ func (s *stream) Next() *transport.Event {
 // be the answer ends the stream.
 func (s *stream) readEvent(e *transport.Event, ev *eventstream.Event) {
 	e.ID, e.HasID, e.Retry = ev.ID, ev.HasID, ev.Retry
-	switch data := ev.Data; {
+	data := jsonrpc.Readable(ev.Data)
+	switch {
 	case ev.Type != "" && ev.Type != "message", len(bytes.TrimSpace(data)) == 0:
 	case isFlat(data):
 		e.Message, e.Err = s.parseMessage(data)
@@ -174,7 +176,7 @@ func (s *stream) readEvent(e *transport.Event, ev *eventstream.Event) {
 			return err
 		})
 	}
-	if e.Err != nil && !s.mayBeAnswer(ev.Data) {
+	if e.Err != nil && !s.mayBeAnswer(data) {
 		e.Err = nil
 	}
 }
