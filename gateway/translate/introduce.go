@@ -9,13 +9,14 @@ import (
 )
 
 // SupportedVersions are the versions of server/discover and of -32022 (design.md 0.1): those that a
-// client may speak here, in either era, except 2024-11-05: a client that asks for versions has a newer one.
+// client may speak here, in either era, down to 2025-03-26: a client that asks for versions has no older one.
 var SupportedVersions = func() []string {
 	var names []string
 	for _, v := range mcp.Versions {
-		if v.Name != mcp.Version20241105 {
-			names = append(names, v.Name)
+		if v.Name == mcp.Version20241105 {
+			break
 		}
+		names = append(names, v.Name)
 	}
 	return names
 }()

@@ -165,7 +165,7 @@ func TestHandshakeFailures(t *testing.T) {
 
 // A session of an older version does not name it.
 func TestOlderVersions(t *testing.T) {
-	for version, header := range map[string]string{"2025-06-18": "2025-06-18", "2025-03-26": "", "2024-11-05": ""} {
+	for version, header := range map[string]string{"2025-06-18": "2025-06-18", "2025-03-26": "", "2024-11-05": "", "2024-10-07": ""} {
 		bubble(t, fake.Stateless, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 			s.On("initialize", fake.Result(strings.Replace(legacyInit, "2025-06-18", version, 1)))
 			s.Tool("t", fake.Text("ok"))

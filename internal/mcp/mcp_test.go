@@ -19,7 +19,7 @@ func TestHeadersAreCanonical(t *testing.T) {
 func TestVersions(t *testing.T) {
 	for name, want := range map[string]Era{
 		"2026-07-28": Modern, "2026-06-30": Modern, "2025-11-25": Legacy, "2025-06-18": Legacy,
-		"2025-03-26": Legacy, "2024-11-05": Legacy, "2024-10-07": NoEra, "2027-01-01": NoEra, "": NoEra,
+		"2025-03-26": Legacy, "2024-11-05": Legacy, "2024-10-07": Legacy, "2027-01-01": NoEra, "": NoEra,
 	} {
 		if got := EraOf(name); got != want {
 			t.Errorf("EraOf(%q) = %v, want %v", name, got, want)

@@ -8,6 +8,7 @@ const (
 	Version20250618 = "2025-06-18"
 	Version20250326 = "2025-03-26"
 	Version20241105 = "2024-11-05"
+	Version20241007 = "2024-10-07" // servers with SDKs from before the first release answer with it
 )
 
 // Era is how a version opens a conversation.
@@ -44,6 +45,7 @@ var Versions = [...]Version{
 	{Name: Version20250618, Era: Legacy, HeaderVersion: true},
 	{Name: Version20250326, Era: Legacy},
 	{Name: Version20241105, Era: Legacy},
+	{Name: Version20241007, Era: Legacy},
 }
 
 // LookupVersion returns the row of a version; the zero Version if it is unknown.
