@@ -2,6 +2,7 @@ package streamable
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"io"
 	"net/http"
@@ -108,7 +109,28 @@ func (t *Transport) Perform(req *http.Request) (*http.Response, error) {
 		resp, err = t.Base.RoundTrip(next)
 		forward.Answered(next, resp)
 	}
+	if err == nil && resp.Header.Get("Content-Encoding") == "gzip" {
+		resp.Body, resp.ContentLength = &gzipBody{ReadCloser: resp.Body}, -1
+		resp.Header.Del("Content-Encoding")
+	}
 	return resp, err
+}
+
+// gzipBody decodes the body of a server or proxy that compresses it unasked (ai-dial-core #1586). Whoever reads it bounds
+// what is decoded.
+type gzipBody struct {
+	io.ReadCloser
+	text *gzip.Reader // nil until the first read, which waits for bytes
+}
+
+// Read reads a piece of the decoded body.
+func (b *gzipBody) Read(p []byte) (n int, err error) {
+	if b.text == nil {
+		if b.text, err = gzip.NewReader(b.ReadCloser); err != nil {
+			return 0, err
+		}
+	}
+	return b.text.Read(p)
 }
 
 // toggleSlash returns the request again, for the path with or without a slash at its end, if the server redirects

@@ -1,7 +1,9 @@
 package streamable
 
 import (
+	"compress/gzip"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"taskgate/gateway/upstream/transporttest"
 	"taskgate/internal/jsonrpc"
@@ -128,6 +131,56 @@ func TestNothingIsCompressed(t *testing.T) {
 		if coding := resp.Header.Get("Content-Encoding"); coding != "" {
 			t.Errorf("the answer to %s is compressed: %s", method, coding)
 		}
+	}
+}
+
+// A body that is compressed with gzip all the same is read, piece by piece and within the limits. Other codings are named.
+func TestCompressedAnswers(t *testing.T) {
+	const answer = `{"jsonrpc":"2.0","id":1,"result":{"text":"%s"}}`
+	long := fmt.Sprintf(answer, strings.Repeat("x", 2<<20))
+	for name, c := range map[string]struct {
+		status             int
+		coding, kind, body string
+		fails              string
+	}{
+		"JSON":      {200, "gzip", "application/json", fmt.Sprintf(answer, "ok"), ""},
+		"stream":    {200, "gzip", "text/event-stream", "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}\n\n", ""},
+		"status":    {400, "gzip", "application/json", `{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"bad"}}`, "JSON-RPC error -32602"},
+		"too large": {200, "gzip", "application/json", long, "larger than"},
+		"not gzip":  {200, "gzip", "application/json", "", "invalid header"},
+		"br":        {200, "br", "application/json", "...", "the answer is compressed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hold := make(chan struct{})
+			tr := transportTo(t, "", func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", c.kind)
+				w.Header().Set("Content-Encoding", c.coding)
+				w.WriteHeader(c.status)
+				if c.coding != "gzip" || c.body == "" {
+					_, _ = io.WriteString(w, strings.Repeat("no gzip ", 9))
+					return
+				}
+				zip := gzip.NewWriter(w)
+				_, _ = io.WriteString(zip, c.body)
+				if c.kind == "text/event-stream" { // its first event comes before its end
+					_ = zip.Flush()
+					_ = http.NewResponseController(w).Flush()
+					<-hold
+				}
+				_ = zip.Close()
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			in, err := transporttest.Send(ctx, tr, transporttest.Message("", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`))
+			if err == nil {
+				defer in.Close()
+				_, err = transporttest.Read(in)
+			}
+			close(hold)
+			if (err == nil) != (c.fails == "") || err != nil && !strings.Contains(err.Error(), c.fails) {
+				t.Errorf("%v, want %q", err, c.fails)
+			}
+		})
 	}
 }
 

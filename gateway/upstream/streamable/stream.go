@@ -66,9 +66,11 @@ func (t *Transport) readAnswer(resp *http.Response, m *transport.Message) (trans
 		return nil, ReadStatus(resp, m)
 	}
 	se := &transport.StatusError{Status: resp.StatusCode, Protocol: versionOf(resp)}
-	switch kind := mediaType(resp.Header); {
+	switch kind, coding := mediaType(resp.Header), resp.Header.Get("Content-Encoding"); {
 	case resp.StatusCode == http.StatusAccepted || resp.StatusCode == http.StatusNoContent:
 		se.Reason = "it accepted a request without answering it"
+	case coding != "" && coding != "identity":
+		se.Reason = "the answer is compressed"
 	case kind == mcp.TypeSSE: // any other success will do: NestJS says 201 to a POST
 		return t.newStream(resp, m), nil
 	case kind == mcp.TypeJSON:
