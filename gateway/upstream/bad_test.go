@@ -101,7 +101,7 @@ func TestMisbehaviour(t *testing.T) {
 		{"RPC error in 404", fake.RPCError(404, -32601, "no method", ""), "", -32601, 0},
 		{"202", fake.Status(202, "", ""), shim.KindProtocol, 0, 0},
 		{"204", fake.Status(204, "", ""), shim.KindProtocol, 0, 0},
-		{"307", fake.Redirect("/elsewhere"), shim.KindProtocol, 0, 0},
+		{"307", fake.Redirect("http://elsewhere.invalid/"), shim.KindProtocol, 0, 0},
 		{"401", fake.Status(401, "text/plain", "secret-token is wrong"), shim.KindRefused, 0, 0},
 		{"403", fake.RPCError(403, -32000, "no", ""), shim.KindRefused, 0, 0},
 		{"405", fake.Status(405, "text/plain", "no"), shim.KindProtocol, 0, 0},

@@ -24,7 +24,7 @@ func TestRefusedPosts(t *testing.T) {
 	for _, code := range []int{400, 401, 404, 413, 429, 500, 503, 307} {
 		s.does(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "7")
-			w.Header().Set("Location", "/elsewhere")
+			w.Header().Set("Location", "http://elsewhere.invalid/")
 			w.WriteHeader(code)
 			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32099,"message":"why"}}`)
 		})

@@ -96,11 +96,11 @@ func (t *Transport) NewRequest(ctx context.Context, method string, m *transport.
 
 func setHeader(h http.Header, canonical, value string) { h[canonical] = []string{value} }
 
-// Perform performs a request. It follows no redirect to another place: a 307 would carry the body and the
-// credentials there, and run a tool.
+// Perform performs a request. It follows one redirect within the origin, and none to another: a 307 would carry the body
+// and the credentials there.
 func (t *Transport) Perform(req *http.Request) (*http.Response, error) {
 	resp, err := t.Base.RoundTrip(req)
-	if next := toggleSlash(req, resp); next != nil {
+	if next := redirected(req, resp); next != nil {
 		req = next
 		resp, err = t.Base.RoundTrip(req)
 	}
@@ -133,22 +133,22 @@ func (b *gzipBody) Read(p []byte) (n int, err error) {
 	return b.text.Read(p)
 }
 
-// toggleSlash returns the request again, for the path with or without a slash at its end, if the server redirects
-// there; nil otherwise. Starlette redirects so, and clients follow (python-sdk #732, fastmcp #1867). The server has
-// begun nothing.
-func toggleSlash(req *http.Request, resp *http.Response) *http.Request {
+// redirected returns the request again, for the path to which the server redirects it; nil if that is the same, or at
+// another host. Clients follow so: Starlette adds a slash (python-sdk #732, fastmcp #1867), and others have moved. The
+// server has begun nothing.
+func redirected(req *http.Request, resp *http.Response) *http.Request {
 	if resp == nil || resp.StatusCode != http.StatusTemporaryRedirect && resp.StatusCode != http.StatusPermanentRedirect {
 		return nil
 	}
 	to, err := resp.Location()
-	if err != nil || to.Host != req.URL.Host && to.Host != req.Host {
-		return nil
-	}
-	if from := req.URL.EscapedPath(); to.EscapedPath() != from+"/" && to.EscapedPath()+"/" != from {
+	if err != nil || to.Host != req.URL.Host && to.Host != req.Host || to.EscapedPath() == req.URL.EscapedPath() {
 		return nil
 	}
 	next := req.Clone(req.Context())
-	next.URL.Path, next.URL.RawPath = to.Path, to.RawPath // the host stays as configured
+	next.URL.Path, next.URL.RawPath = to.Path, to.RawPath // the scheme and the host stay as configured
+	if to.RawQuery != "" {
+		next.URL.RawQuery = to.RawQuery
+	}
 	if req.GetBody != nil {
 		if next.Body, err = req.GetBody(); err != nil {
 			return nil
