@@ -103,9 +103,9 @@ func (s *server) newLease(c *config.Config, u *config.Upstream, by *way) (l *lea
 		cfg.IsGone = func(ctx context.Context, replica string) (bool, error) {
 			return s.sessions.IsGone(ctx, shim.Replica(replica))
 		}
-		cfg.OthersRun = func(ctx context.Context) (bool, error) {
+		cfg.HasTasks = func(ctx context.Context) (bool, error) {
 			all, err := s.store.Overview().Replicas(ctx)
-			return slices.ContainsFunc(all, func(other shim.Standing) bool { return other.Replica != s.replica && other.Running > 0 }), err
+			return slices.ContainsFunc(all, func(one shim.Standing) bool { return one.Running > 0 }), err
 		}
 	}
 	l.HTTP, err = upstream.New(cfg)

@@ -68,6 +68,7 @@ func TestMisbehaviour(t *testing.T) {
 		{"garbage event", fake.Stream("hello"), shim.KindClosed, 0, 1},
 		{"garbage before the answer", fake.Stream("hello", `{"jsonrpc":"2.0","method":"notifications/message","params":{"data":NaN}}`, result), "", 0, 1},
 		{"answer that is no JSON", fake.Stream(`{"jsonrpc":"2.0","id":{id},"result":{"value":NaN}}`, result), shim.KindProtocol, 0, 1},
+		{"another answer that is no JSON", fake.Stream(`{"jsonrpc":"2.0","id":"other","result":{"value":NaN}}`, result), "", 0, 1},
 		{"answer without a result", fake.Stream(`{"jsonrpc":"2.0","id":{id}}`, result), shim.KindProtocol, 0, 1},
 		{"error that is no JSON", fake.Stream(`{"jsonrpc":"2.0","id":null,"error":{"code":NaN}}`, result), shim.KindProtocol, 0, 1},
 		{"notification with an id", fake.Stream(`{"jsonrpc":"2.0","id":null,"method":"notifications/x"}`, result), "", 0, 1},

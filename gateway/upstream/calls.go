@@ -112,8 +112,10 @@ func (c *sessionCalls) passProgress(params []byte) bool {
 	if x == nil || !x.progress {
 		return false
 	}
-	x.idle.noteHeard()
-	x.rec.tellAside(func() { x.sink.Progress(progressOf(params)) })
+	x.rec.tellAside(params, func() {
+		x.idle.noteHeard()
+		x.sink.Progress(progressOf(params))
+	})
 	return true
 }
 
@@ -178,7 +180,7 @@ func (c *sessionCalls) passCompleted(params []byte) bool {
 	for _, x := range c.newestFirst() {
 		to, ok := x.sink.(shim.Completer)
 		if v, _ := jsonrpc.Get(x.caller.Capabilities, "elicitation", "url"); ok && jsonrpc.IsObject(v) {
-			x.rec.tellAside(func() { to.Completed(params) })
+			x.rec.tellAside(params, func() { to.Completed(params) })
 			return true
 		}
 	}

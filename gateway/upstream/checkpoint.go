@@ -161,40 +161,84 @@ func (r *record) tellSink(what func()) {
 }
 
 // asides are what other streams than that of the call, and other replicas, have for its sink. A goroutine tells them, so
-// that a slow client holds up its own call alone. mu guards the queue.
+// that a slow client holds up its own call alone. mu guards them.
 type asides struct {
 	mu    sync.Mutex
-	queue []func()
-	work  work.Group
+	queue []asideNotice
+	size  int           // bytes in the queue
+	over  bool          // the sink is told nothing more
+	done  chan struct{} // closed once the goroutine has ended; nil while there is none
 }
 
-// maxAsides bounds the queue. What is beyond it is dropped.
-const maxAsides = 64
+// asideNotice is a waiting notification, with its bytes.
+type asideNotice struct {
+	tell func()
+	size int
+}
 
-// tellAside has the sink told something by a goroutine.
-func (r *record) tellAside(what func()) {
+const (
+	maxAsides  = 256 << 10   // bytes in the queue; beyond it the oldest go
+	noticeSize = 256         // bytes of a notification besides its params
+	asidesMost = time.Second // how long the end of a call waits for a slow client, before the queue is dropped
+)
+
+// tellAside has the sink told a notification by a goroutine.
+func (r *record) tellAside(params []byte, tell func()) {
 	a := &r.aside
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.queue) >= maxAsides {
+	if a.over {
 		return
 	}
-	if a.queue = append(a.queue, what); len(a.queue) == 1 && !a.work.Go(r.tellAsides) {
-		a.queue = nil // the call is over
+	n := asideNotice{tell, len(params) + noticeSize}
+	for len(a.queue) > 0 && a.size+n.size > maxAsides {
+		a.takeNotice()
+	}
+	a.queue, a.size = append(a.queue, n), a.size+n.size
+	if a.done == nil {
+		a.done = make(chan struct{})
+		go r.tellAsides(a.done)
 	}
 }
 
+// takeNotice takes the oldest notification. mu is held.
+func (a *asides) takeNotice() asideNotice {
+	n := a.queue[0]
+	a.queue, a.size = a.queue[1:], a.size-n.size
+	return n
+}
+
 // tellAsides tells the sink what is in the queue.
-func (r *record) tellAsides() {
-	for more := true; more; {
-		r.aside.mu.Lock()
-		what := r.aside.queue[0]
-		r.aside.mu.Unlock()
-		r.tellSink(what)
-		r.aside.mu.Lock()
-		r.aside.queue = r.aside.queue[1:]
-		more = len(r.aside.queue) > 0
-		r.aside.mu.Unlock()
+func (r *record) tellAsides(done chan struct{}) {
+	defer close(done)
+	for a := &r.aside; ; {
+		a.mu.Lock()
+		if len(a.queue) == 0 {
+			a.done = nil
+			a.mu.Unlock()
+			return
+		}
+		n := a.takeNotice()
+		a.mu.Unlock()
+		r.tellSink(n.tell)
+	}
+}
+
+// finishAsides waits until the sink has been told what is in the queue.
+func (r *record) finishAsides() {
+	a := &r.aside
+	a.mu.Lock()
+	a.over = true
+	done := a.done
+	a.mu.Unlock()
+	if done == nil {
+		return
+	}
+	if late := work.PauseUntil(done, asidesMost); late {
+		a.mu.Lock()
+		a.queue = nil
+		a.mu.Unlock()
+		<-done
 	}
 }
 

@@ -75,9 +75,9 @@ type Config struct {
 	Sessions Sessions
 	// IsGone reports whether another replica is gone. It is required with Sessions.
 	IsGone func(ctx context.Context, replica string) (bool, error)
-	// OthersRun reports whether another replica runs calls, or has left some to be adopted. Until then the session of a
-	// client that has ended is kept at the server. nil means that one may.
-	OthersRun func(ctx context.Context) (bool, error)
+	// HasTasks reports whether any replica has tasks to run, or has left some to be adopted. As long as that is so, the
+	// session of a client that has ended its own is kept at the server. nil means that there may be some.
+	HasTasks func(ctx context.Context) (bool, error)
 
 	// StartTimeout bounds each request that finds out the era or opens a session, with the start of a
 	// process; 60s if 0.

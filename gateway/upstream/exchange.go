@@ -156,11 +156,11 @@ func (x *exchange) beginExchange(ctx context.Context) func() {
 		}
 		if x.calls != nil && !x.listens {
 			x.calls.unfollowStream(x)
-			_ = x.rec.aside.work.Close(context.Background()) // the client reads, or its connection breaks
 		}
 		if early { // the request may have gone out all the same
 			x.cancelUpstream(ctx)
 		}
+		x.rec.finishAsides()
 		x.idle.stopWatch()
 		x.end(nil)
 		own.Release()

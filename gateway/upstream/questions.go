@@ -245,10 +245,13 @@ func (q *questions) postAnswers(asked []pending, gone map[string]bool, answers [
 func (q *questions) deliverAnswer(body []byte) error {
 	ctx := forward.For(q.ctx, forward.Brought)
 	if q.ctx.Err() == nil {
-		if err := forward.Ready(ctx); err != nil {
+		err := forward.Ready(ctx)
+		if err == nil {
+			return q.x.w.postAnswer(ctx, forward.For(q.x.life, forward.Brought), q.x.to, body)
+		}
+		if q.ctx.Err() == nil || isDetached(q.ctx) {
 			return err
 		}
-		return q.x.w.postAnswer(ctx, forward.For(q.x.life, forward.Brought), q.x.to, body)
 	}
 	ctx, cancel := outliveCaller(ctx, cancelTimeout)
 	defer cancel()

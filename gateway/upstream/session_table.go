@@ -167,7 +167,7 @@ func (t *sessionTable) endKey(key string) {
 }
 
 // Once its client has ended its own, a session that replicas share is kept without use for endedSoon. It is kept for
-// endedIdle while another replica runs calls: one may be a task in it.
+// endedIdle while there are tasks: one may go on in it, here or at another replica.
 const (
 	endedSoon = 100 * time.Millisecond
 	endedIdle = 10 * time.Minute
@@ -187,11 +187,11 @@ func (t *sessionTable) limitIdle(s *session, most time.Duration) {
 func (t *sessionTable) expireSession(s *session) {
 	t.work.Go(context.Background(), func(ctx context.Context) {
 		s.mu.Lock()
-		idle := s.idle
+		idle, kept := s.idle, s.kept
 		s.mu.Unlock()
 		unused := idle / 2 // at any replica
 		if idle == endedSoon {
-			if t.othersRun(ctx) {
+			if kept || t.hasTasks(ctx) {
 				t.limitIdle(s, endedIdle)
 				return
 			}
@@ -207,15 +207,15 @@ func (t *sessionTable) expireSession(s *session) {
 	})
 }
 
-// othersRun reports whether another replica may run calls.
-func (t *sessionTable) othersRun(ctx context.Context) bool {
-	if t.wire.cfg.OthersRun == nil {
+// hasTasks reports whether there may be tasks.
+func (t *sessionTable) hasTasks(ctx context.Context) bool {
+	if t.wire.cfg.HasTasks == nil {
 		return true
 	}
 	ctx, cancel := t.wire.slowContext(ctx)
 	defer cancel()
-	run, err := t.wire.cfg.OthersRun(ctx)
-	return run || err != nil
+	has, err := t.wire.cfg.HasTasks(ctx)
+	return has || err != nil
 }
 
 func (t *sessionTable) closeAll() {

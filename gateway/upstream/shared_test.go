@@ -228,13 +228,13 @@ func TestSharedIdlesOut(t *testing.T) {
 	}
 }
 
-// Once its client has ended its own, a session that replicas share is deleted at once, unless a task may run in it at
-// another replica: a browser, say, is free for the next client.
+// Once its client has ended its own, a session that replicas share is deleted at once, unless a task may go on in it: a
+// browser, say, is free for the next client.
 func TestSharedEndsSoon(t *testing.T) {
-	for run, idle := range map[bool]time.Duration{false: time.Second, true: endedIdle + time.Second} {
+	for has, idle := range map[bool]time.Duration{false: time.Second, true: endedIdle + time.Second} {
 		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 			h.wire.cfg.Sessions = newSharedMaps("a")[0]
-			h.wire.cfg.OthersRun = func(context.Context) (bool, error) { return run, nil }
+			h.wire.cfg.HasTasks = func(context.Context) (bool, error) { return has, nil }
 			s.Tool("t", fake.Text("ok"))
 			r := in("a", ``)
 			r.Session.Shared = true
@@ -246,6 +246,62 @@ func TestSharedEndsSoon(t *testing.T) {
 			wantSessions(t, s, 1, 1, 0)
 		})
 	}
+}
+
+// A session in which another replica goes on with a call is kept.
+func TestSharedEndsSoonButKept(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		h.wire.cfg.Sessions = newSharedMaps("a")[0]
+		h.wire.cfg.HasTasks = func(context.Context) (bool, error) { return false, nil }
+		s.Tool("t", func(x *fake.Exchange) { x.Hang() })
+		r := in("a", ``)
+		r.Session.Shared = true
+		ctx, detach := context.WithCancelCause(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			_, err := h.Call(ctx, r, nil)
+			done <- err
+		}()
+		synctest.Wait()
+		h.EndSession(t.Context(), "a")
+		detach(shim.ErrDetached)
+		<-done
+		pauseFor(t, endedIdle-time.Second)
+		wantSessions(t, s, 1, 0, 1)
+	})
+}
+
+// Of what waits for a slow client, the newest is told.
+func TestNewestAside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []string
+		sink := &shimtest.Sink{OnProgress: func(p shim.Progress) {
+			told = append(told, p.Message)
+			<-time.After(asidesMost / 4)
+		}}
+		r := &record{sink: sink}
+		tell := func(text string, size int) {
+			r.tellAside(make([]byte, size), func() { sink.Progress(shim.Progress{Message: text}) })
+			synctest.Wait()
+		}
+		tell("first", 0)
+		tell("second", maxAsides/2)
+		tell("third", maxAsides)
+		tell("fourth", 0)
+		r.finishAsides()
+		tell("too late", 0)
+		if got := fmt.Sprint(told); got != "[first fourth]" {
+			t.Errorf("told %s", got)
+		}
+		sink.OnProgress = func(p shim.Progress) { told = append(told, p.Message); <-time.After(2 * asidesMost) }
+		r = &record{sink: sink}
+		tell("fifth", 0)
+		tell("sixth", 0)
+		r.finishAsides()
+		if got := fmt.Sprint(told); got != "[first fourth fifth]" {
+			t.Errorf("told %s by a client that does not read", got)
+		}
+	})
 }
 
 // checkCall makes a call that has to succeed.

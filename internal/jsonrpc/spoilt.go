@@ -12,6 +12,9 @@ var (
 	kindMember = regexp.MustCompile(`"(method|result|error)"\s*:`)
 )
 
+// maxSpoiltIDs bounds the ids that are looked at in one text.
+const maxSpoiltIDs = 64
+
 // ReadSpoilt judges a text of a server that [ParseLenient] refuses. answer says that it was meant as an answer: Python
 // writes NaN in one, for example. ids are those that it may answer, as [ParseEchoed] reads them. A text for people has
 // neither, and nor has a spoilt request or notification: programs print the requests that they get.
@@ -21,7 +24,7 @@ func ReadSpoilt(b []byte) (answer bool, ids []ID) {
 	if kind == nil && !named || kind != nil && string(kind[1]) == "method" {
 		return false, nil
 	}
-	for _, found := range idMember.FindAllSubmatch(b, -1) {
+	for _, found := range idMember.FindAllSubmatch(b, maxSpoiltIDs) {
 		if id, err := ParseEchoed(found[1]); err == nil {
 			ids = append(ids, id)
 		}

@@ -243,6 +243,7 @@ func TestAnswersOfAnySuccess(t *testing.T) {
 		{200, "application/json", "[ " + notice + " , " + answer + "]", false}, // as those of the PHP SDK
 		{200, "application/json", "[" + notice + ",7," + answer + "]", true},
 		{200, "application/json", "[" + notice + "]", true},
+		{200, "application/json", "[" + strings.Repeat(notice+",", maxMessages) + answer + "]", true},
 		{200, "application/json", "\uFEFF" + answer, false}, // as files of PHP begin
 		{200, "application/json", "\uFEFF[" + notice + "," + answer + "]", false},
 		{200, "application/json", "[]", true},

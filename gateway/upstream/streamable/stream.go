@@ -114,14 +114,19 @@ func (t *Transport) readJSON(resp *http.Response, m *transport.Message) (transpo
 	return s, nil
 }
 
+// maxMessages bounds the messages of a JSON body.
+const maxMessages = 1000
+
 // messagesOf returns the messages of a JSON body: the elements of an array, else the body. Servers of Effect answer with
 // an array of one (effect #6274), and those of the PHP SDK with all that they had to say before the answer
 // (createJsonResponse of php-sdk). The TypeScript SDK takes both.
 func messagesOf(body []byte) (all [][]byte) {
 	for m := range jsonrpc.Elements(body) {
-		all = append(all, m)
+		if all = append(all, m); len(all) > maxMessages {
+			break
+		}
 	}
-	if all == nil {
+	if all == nil || len(all) > maxMessages {
 		all = [][]byte{body}
 	}
 	return all
@@ -186,7 +191,8 @@ func (s *stream) readEvent(e *transport.Event, ev *eventstream.Event) {
 // mayBeAnswer reports whether what is no message was meant as the answer.
 func (s *stream) mayBeAnswer(said []byte) bool {
 	answer, ids := jsonrpc.ReadSpoilt(said)
-	return answer || slices.ContainsFunc(ids, s.m.ID.Equal)
+	nameless := answer && len(ids) == 0 && s.m.Method != "" // on the stream of its request
+	return nameless || slices.ContainsFunc(ids, s.m.ID.Equal)
 }
 
 // isFlat reports whether JSON is nested so little that parsing it takes little stack: progress and log
