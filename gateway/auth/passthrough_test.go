@@ -653,7 +653,7 @@ func TestRefusedElsewhere(t *testing.T) {
 	refused := func(authorization string, want bool) {
 		t.Helper()
 		c := letIn(t, there, authorization)
-		c.request.own.standing.asked = time.Time{} // five seconds ago
+		c.request.own.standing.ask = time.Time{} // five seconds ago
 		if c = letIn(t, there, authorization); (c.Doubted() != nil) != want || c.Principal.NoTasks != want {
 			t.Errorf("%.20s: refused is %v, no tasks %v, want %v", authorization, c.Doubted(), c.Principal.NoTasks, want)
 		}

@@ -16,8 +16,9 @@ type Refusals interface {
 }
 
 const (
-	// refusalFresh is how long an answer of the other replicas about a token is believed.
-	refusalFresh = 5 * time.Second
+	// refusalFresh is how long an answer of the other replicas about a token is believed, and askAgain is the pause
+	// after a failure to get one.
+	refusalFresh, askAgain = 5 * time.Second, time.Second
 	// refusalKept is how long a refusal is kept if the token has no end.
 	refusalKept = 24 * time.Hour
 	// tellTime bounds telling the other replicas, and askTime asking them: the caller waits. After that the
@@ -31,8 +32,8 @@ type standing struct {
 	elsewhere atomic.Bool // at another replica
 	known     atomic.Bool // it is verified, or the server has taken it: only such tokens are in the store
 
-	mu    sync.Mutex // held while the other replicas are asked
-	asked time.Time
+	mu  sync.Mutex // held while the other replicas are asked
+	ask time.Time  // when to ask them again
 }
 
 func newStanding(known bool) *standing {
@@ -81,13 +82,14 @@ func (p *tokenCache) askReplicas(ctx context.Context, t *shown) {
 	s := t.standing
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.asked.IsZero() && time.Since(s.asked) < refusalFresh {
+	if time.Now().Before(s.ask) {
 		return
 	}
-	s.asked = time.Now()
+	s.ask = time.Now().Add(askAgain)
 	ctx, stop := context.WithTimeout(ctx, askTime)
 	defer stop()
 	if refused, err := p.refusals.IsRefused(ctx, p.upstream+":"+t.Hash); err == nil {
 		s.elsewhere.Store(refused)
+		s.ask = time.Now().Add(refusalFresh)
 	}
 }
