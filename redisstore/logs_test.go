@@ -102,6 +102,34 @@ func TestLogOfAnEndedStreamLeaves(t *testing.T) {
 	}
 }
 
+// So it does if the session is not used any more.
+func TestLogOfAnUnusedSessionIsCleared(t *testing.T) {
+	bubble(t, func(t *testing.T, s *Store) {
+		c := s.Sessions(10, 24*time.Hour)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			done <- c.Run(ctx, func(string) bool { return false }, func(string, []byte) {}, func(string, string, string, time.Time) {})
+		}()
+		_, err := c.Make(ctx, "s", "", nil)
+		must(t, err)
+		_, err = c.Open(ctx, "s", "call", nil)
+		must(t, err)
+		_, err = c.Append(ctx, "s", "call", []byte(strings.Repeat("l", 1<<20)))
+		must(t, err)
+		must(t, c.Finish(ctx, "s", "call", false))
+		pass(2 * logAfterEnd)
+		n, err := s.client.XLen(ctx, s.keys.log("s")[0]).Result()
+		must(t, err)
+		same(t, 0, int(n))
+		_, rev, err := c.Get(ctx, "s")
+		same(t, true, rev != 0)
+		must(t, err)
+		stop()
+		<-done
+	})
+}
+
 func endedStreamLeaves(t *testing.T, url string) {
 	c := openTest(t, url, testOptions()).Sessions(10, 8*time.Second).Keep(1000, 4<<20, 40*time.Millisecond)
 	ctx, stop := context.WithCancel(t.Context())

@@ -36,7 +36,10 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 			return nil
 		case <-t.C:
 		}
-		used := c.dueSessions()
+		used, left := c.dueSessions()
+		if len(left) > 0 {
+			c.lookAfter(ctx, left, false)
+		}
 		for ids := range slices.Chunk(used, 100) {
 			if !c.lookAfter(ctx, ids, true) {
 				break // the next tick tries again
@@ -172,8 +175,8 @@ func (c *Sessions) tellNew(id string, signals []string) {
 const signalsCheck = signalTime / 2
 
 // lookAfter checks whether sessions exist, and reads their signals: an event may be lost, and the read after
-// it may fail. For sessions in use it also renews the expiry, that of their logs included, and removes the
-// messages of ended streams from their logs. It reports false if the store fails.
+// it may fail. It removes the messages of ended streams from their logs. For sessions in use it also renews the expiry,
+// that of their logs included. It reports false if the store fails.
 func (c *Sessions) lookAfter(ctx context.Context, ids []string, used bool) bool {
 	there, signals := make([]*redis.IntCmd, len(ids)), make([]*redis.StringSliceCmd, len(ids))
 	ends := make([]*redis.SliceCmd, len(ids)) // when the first stream of each ended, if any did
@@ -183,10 +186,10 @@ func (c *Sessions) lookAfter(ctx context.Context, ids []string, used bool) bool 
 		for i, id := range ids {
 			there[i] = p.Exists(ctx, c.store.keys.session(id))
 			signals[i] = p.LRange(ctx, c.store.keys.signals(id), 0, -1)
+			ends[i] = p.HMGet(ctx, c.store.keys.log(id)[1], "due")
 			if !used {
 				continue
 			}
-			ends[i] = p.HMGet(ctx, c.store.keys.log(id)[1], "due")
 			for _, key := range c.store.keys.log(id) {
 				p.PExpire(ctx, key, c.logTTL)
 			}
@@ -206,19 +209,19 @@ func (c *Sessions) lookAfter(ctx context.Context, ids []string, used bool) bool 
 			continue
 		}
 		c.tellSignals(id, signals[i].Val(), time.Since(now.Val()))
+		// The first of its streams that has ended.
+		if ended := ends[i].Val(); len(ended) > 0 && ended[0] != nil && ended[0] != "" {
+			_, _ = c.changeLog(ctx, id, "", "clear", nil, "") // if it fails, the next look repeats it
+		}
 		if used {
-			c.noteKept(ctx, id, ends[i].Val())
+			c.noteKept(id)
 		}
 	}
 	return true
 }
 
-// noteKept notes that the expiry of a session in use was renewed. ended is when the first stream in its log
-// ended; nil if none did.
-func (c *Sessions) noteKept(ctx context.Context, id string, ended []any) {
-	if len(ended) > 0 && ended[0] != nil && ended[0] != "" {
-		_, _ = c.changeLog(ctx, id, "", "clear", nil, "") // if it fails, the next look repeats it
-	}
+// noteKept notes that the expiry of a session in use was renewed.
+func (c *Sessions) noteKept(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if k := c.known[id]; k != nil {
@@ -226,13 +229,12 @@ func (c *Sessions) noteKept(ctx context.Context, id string, ended []any) {
 	}
 }
 
-// dueSessions returns the sessions in use that need a look by now. It forgets those that have been unused for
-// long.
-func (c *Sessions) dueSessions() []string {
+// dueSessions returns the sessions in use that need a look by now, and up to 100 whose logs can be cleared since their
+// use. It forgets those that have been unused for long.
+func (c *Sessions) dueSessions() (ids, left []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	var ids []string
 	for id, k := range c.known {
 		if c.busy(id) {
 			k.used = now
@@ -242,9 +244,11 @@ func (c *Sessions) dueSessions() []string {
 			delete(c.known, id)
 		case k.awaits, k.used.After(k.kept) && now.Sub(k.kept) >= min(signalsCheck-c.tick, c.idle/8, c.afterEnd/4):
 			ids = append(ids, id)
+		case !k.tidied.Equal(k.used) && now.Sub(k.used) > c.afterEnd*3/2 && len(left) < 100:
+			left, k.tidied = append(left, id), k.used
 		}
 	}
-	return ids
+	return ids, left
 }
 
 // ownersOf returns the sessions that are known here, each with the number of the key of its owner's set.
