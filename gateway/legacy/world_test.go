@@ -357,6 +357,7 @@ func newLegacyServer(t testing.TB, script upstreamScript, change func(*config.Co
 	up := &scriptedUpstream{script: script}
 	c := newConfig(nil)
 	c.ProgressKeepAlive, c.StoreWait = 0, 0 // gateway/wire has a test of the former
+	c.SessionIdle = time.Hour               // a day takes long, in virtual time too
 	c.Upstreams[0].Defaults.Tasks = config.TasksNever
 	if change != nil {
 		change(c)
