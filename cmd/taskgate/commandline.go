@@ -27,8 +27,8 @@ Usage:
   taskgate stdio --upstream URL       serve one MCP server to the one client that has
                                       started this process, over stdin and stdout
   taskgate stdio -- COMMAND [ARG...]  the same, for a server that speaks over stdio
-  taskgate reload --config FILE       have the gateway at the file's admin address, or at
-                                      --admin HOST:PORT, read its configuration anew
+  taskgate reload                     have the gateway at --admin, or at the admin address
+                                      in --config FILE, read its configuration anew
   taskgate tasks [list]               list tasks, the newest first
   taskgate tasks show ID              show one task and what happened to it
   taskgate tasks events ID            show only what happened to it
@@ -71,7 +71,8 @@ Options of stdio:
 It ends when its standard input does, and tasks in memory with it. A command gets the
 whole environment of taskgate.
 
-Options of tasks, replicas and upstreams, which ask a running gateway:
+Options of tasks, replicas and upstreams, which ask a running gateway (reload has the
+first two):
 
   --admin HOST:PORT    its admin address, or that of the console as its log has it
                        (TASKGATE_ADMIN)

@@ -317,10 +317,14 @@ func askReload(ctx context.Context, args []string, stdout, stderr io.Writer) int
 	if code, done := parseFlags(flags, args, stdout, stderr); done {
 		return code
 	}
-	if flags.NArg() > 0 || (*file == "") == (*address == "") {
+	if flags.NArg() > 0 || *file != "" && *address != "" {
 		return reportMisuse(stderr, "reload: give either --config FILE or --admin HOST:PORT")
 	}
-	answer, err := reloadAt(ctx, *file, *address)
+	var answer outcome
+	g, err := gatewayAt(*file, *address, "")
+	if err == nil {
+		answer, err = reloadAt(ctx, g.Root)
+	}
 	for _, mistake := range answer.Mistakes {
 		fmt.Fprintln(stderr, mistake)
 	}
@@ -328,26 +332,16 @@ func askReload(ctx context.Context, args []string, stdout, stderr io.Writer) int
 		fmt.Fprintf(stderr, "taskgate: only a restart changes %s\n", key)
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "taskgate: %v\n", err)
-		return exitFailure
+		return reportFailure(stderr, err)
 	}
 	return writeOutput(stdout, stderr, answer.Config+"\n")
 }
 
-// reloadAt asks the gateway at an address, or at the admin address in its file.
-func reloadAt(ctx context.Context, file, address string) (answer outcome, err error) {
-	if file != "" {
-		c, err := config.Load(file)
-		if err != nil {
-			return answer, err
-		}
-		if address = c.Admin; address == "" {
-			return answer, errors.New("the configuration has no admin address to ask at: send SIGHUP to the process")
-		}
-	}
+// reloadAt asks the gateway whose admin address has this URL.
+func reloadAt(ctx context.Context, admin string) (answer outcome, err error) {
 	ctx, stop := context.WithTimeout(ctx, adminTimeout)
 	defer stop()
-	q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/reload", nil)
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, admin+"/reload", nil)
 	if err != nil {
 		return answer, err
 	}
@@ -357,7 +351,7 @@ func reloadAt(ctx context.Context, file, address string) (answer outcome, err er
 	}
 	defer resp.Body.Close()
 	if err = json.NewDecoder(resp.Body).Decode(&answer); err != nil {
-		return answer, fmt.Errorf("%s answers with %s", address, resp.Status)
+		return answer, fmt.Errorf("%s answers with %s", q.URL, resp.Status)
 	}
 	if resp.StatusCode != http.StatusOK {
 		return answer, fmt.Errorf("the gateway goes on with configuration %s", answer.Config)

@@ -400,11 +400,11 @@ func TestReloadOfOthers(t *testing.T) {
 func TestReloadIsMeasured(t *testing.T) {
 	url, _, _ := named(t, "one")
 	c := runChanging(t, time.Hour, upstreamsOf("{name: a, url: '"+url+"'}"))
-	for _, text := range []string{"rate: 10\n", "rate: 20\n"} {
+	for text, path := range map[string]string{"rate: 10\n": "", "rate: 20\n": "/console/#token=x"} {
 		c.write(t, text+upstreamsOf("{name: a, url: '"+url+"'}"))
 		var stdout, stderr strings.Builder
 		admin := c.s.admin.listener.Addr().String()
-		if code := askReload(t.Context(), []string{"--admin", admin}, &stdout, &stderr); code != exitOK || strings.TrimSpace(stdout.String()) != c.s.inUse() {
+		if code := askReload(t.Context(), []string{"--admin", admin + path}, &stdout, &stderr); code != exitOK || strings.TrimSpace(stdout.String()) != c.s.inUse() {
 			t.Errorf("exit code %d: %s%s", code, &stdout, &stderr)
 		}
 		resp, err := http.Get("http://" + admin + "/metrics")

@@ -26,7 +26,8 @@ const (
 
 // Gateway is the address of a gateway, with a key for it.
 type Gateway struct {
-	base string // with a slash at its end
+	// Root is the URL of its admin address, without a slash at the end.
+	Root string
 	key  string
 }
 
@@ -43,7 +44,7 @@ func NewGateway(address, key string) (*Gateway, error) {
 		key = token
 	}
 	path := strings.TrimSuffix(strings.TrimSuffix(u.Path, "/"), "/console")
-	return &Gateway{base: u.Scheme + "://" + u.Host + path + operator.Base + "/", key: key}, nil
+	return &Gateway{Root: u.Scheme + "://" + u.Host + path, key: key}, nil
 }
 
 // refusal is an answer with an error status.
@@ -67,7 +68,7 @@ func refused(err error, status int) bool {
 
 // do sends a request and returns a successful answer; a refusal is an error.
 func (g *Gateway) do(ctx context.Context, method, path string, query url.Values) (*http.Response, error) {
-	address := g.base + path
+	address := g.Root + operator.Base + "/" + path
 	if len(query) > 0 {
 		address += "?" + query.Encode()
 	}
@@ -89,7 +90,7 @@ func (g *Gateway) do(ctx context.Context, method, path string, query url.Values)
 	var said operator.Error
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxEvent))
 	if err != nil || json.Unmarshal(text, &said) != nil || said.Error == "" {
-		said.Error = fmt.Sprintf("%s answers with %s: is that the admin address of a gateway?", g.base, resp.Status)
+		said.Error = fmt.Sprintf("%s answers with %s: is that the admin address of a gateway?", g.Root, resp.Status)
 	}
 	return nil, &refusal{status: resp.StatusCode, message: said.Error}
 }
