@@ -35,7 +35,7 @@ var (
 	sessionSignalScript = newScript("session_signal")
 	sessionLogScript    = newScript("session_log")
 	sessionSinceScript  = newScript("session_since")
-	upstreamEndScript   = newScript("upstream_end")
+	endIdleScript       = newScript("end_idle")
 )
 
 // The codes that begin the reply of a script; see lua/common.lua.

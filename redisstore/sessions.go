@@ -11,6 +11,7 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/redis/go-redis/v9"
 
 	"taskgate/shim"
 )
@@ -335,10 +336,7 @@ func (c *Sessions) enterSets(ctx context.Context, id, owner string, most int) er
 		case reply[0] == codeOK:
 			return nil
 		case reply[0] == codeAgain:
-			if err := c.store.client.Del(ctx, c.store.keys.session(reply[1])).Err(); err != nil {
-				return err
-			}
-			if _, err := c.removeExpired(ctx, reply[1]); err != nil {
+			if err := c.makeRoom(ctx, reply[1], keys); err != nil {
 				return err
 			}
 			return c.enterSets(ctx, id, owner, most)
@@ -347,6 +345,34 @@ func (c *Sessions) enterSets(ctx context.Context, id, owner string, most int) er
 		}
 		return &shim.BusyError{Key: "max_sessions", Limit: "sessions", RetryAfter: time.Second}
 	})
+}
+
+// makeRoom ends a session that the sets say is idle. The session itself knows of a use that they have yet to
+// hear of: then it stays, and they hear of it.
+func (c *Sessions) makeRoom(ctx context.Context, id string, sets []string) error {
+	a := &argv{}
+	a.addInt(c.ttl().Milliseconds(), min(restMost, c.ttl()).Milliseconds())
+	if _, err := endIdleScript.runOn(ctx, c.store.client, []string{c.store.keys.session(id)}, a); err != nil {
+		return err
+	}
+	gone, err := c.removeExpired(ctx, id)
+	if err != nil {
+		return err
+	}
+	now, err := c.store.client.Time(ctx).Result()
+	if err != nil {
+		return err
+	}
+	p := c.store.client.Pipeline()
+	for _, key := range sets {
+		if gone {
+			p.ZRem(ctx, key, id)
+		} else {
+			p.ZAddXX(ctx, key, redis.Z{Score: float64(now.UnixMilli()), Member: id})
+		}
+	}
+	_, err = p.Exec(ctx)
+	return err
 }
 
 // life is how long without use a session lives according to the sets.

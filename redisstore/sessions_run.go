@@ -37,8 +37,8 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 		case <-t.C:
 		}
 		used, left := c.dueSessions()
-		if len(left) > 0 {
-			c.lookAfter(ctx, left, false)
+		if len(left) > 0 && !c.lookAfter(ctx, left, false) {
+			c.noteUntidy(left)
 		}
 		for ids := range slices.Chunk(used, 100) {
 			if !c.lookAfter(ctx, ids, true) {
@@ -203,6 +203,7 @@ func (c *Sessions) lookAfter(ctx context.Context, ids []string, used bool) bool 
 		c.store.log.DebugContext(ctx, "sessions were not looked at", "err", err)
 		return false
 	}
+	done := true
 	for i, id := range ids {
 		if there[i].Val() == 0 {
 			c.noteEnded(id)
@@ -211,13 +212,25 @@ func (c *Sessions) lookAfter(ctx context.Context, ids []string, used bool) bool 
 		c.tellSignals(id, signals[i].Val(), time.Since(now.Val()))
 		// The first of its streams that has ended.
 		if ended := ends[i].Val(); len(ended) > 0 && ended[0] != nil && ended[0] != "" {
-			_, _ = c.changeLog(ctx, id, "", "clear", nil, "") // if it fails, the next look repeats it
+			_, err := c.changeLog(ctx, id, "", "clear", nil, "") // if it fails, the next look repeats it
+			done = done && err == nil
 		}
 		if used {
 			c.noteKept(id)
 		}
 	}
-	return true
+	return done
+}
+
+// noteUntidy notes that the logs of unused sessions wait for another look.
+func (c *Sessions) noteUntidy(ids []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, id := range ids {
+		if k := c.known[id]; k != nil {
+			k.tidied = time.Time{}
+		}
+	}
 }
 
 // noteKept notes that the expiry of a session in use was renewed.

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -377,4 +378,38 @@ func TestStreamOutlivesOutage(t *testing.T) {
 	}
 	die()
 	eventually(t, "its replica is gone", func() bool { return state() == "lost" })
+}
+
+// TestUsedSessionMakesNoRoom: the sets hear of a use at the next tick. Until then the session knows of it.
+func TestUsedSessionMakesNoRoom(t *testing.T) {
+	bubble(t, func(t *testing.T, st *Store) {
+		s := st.Sessions(1, 24*time.Hour)
+		_, err := s.Make(t.Context(), "a", "", []byte("x"))
+		must(t, err)
+		pass(61 * time.Minute)
+		_, _, err = s.Get(t.Context(), "a") // a request of its client begins
+		must(t, err)
+		var busy *shim.BusyError
+		if _, err = s.Make(t.Context(), "b", "", []byte("y")); !errors.As(err, &busy) {
+			t.Errorf("another session: %v", err)
+		}
+		if _, rev, err := s.Get(t.Context(), "a"); rev == 0 || err != nil {
+			t.Errorf("the session in use: %d, %v", rev, err)
+		}
+	})
+}
+
+// TestOwnersSetForgets: clients that never delete their sessions leave no entries behind.
+func TestOwnersSetForgets(t *testing.T) {
+	bubble(t, func(t *testing.T, st *Store) {
+		s := st.Sessions(1000, 24*time.Hour)
+		for i := range 40 {
+			_, err := s.Make(t.Context(), fmt.Sprint("s", i), "o", []byte("x"))
+			must(t, err)
+			pass(12 * time.Hour)
+		}
+		if n, err := st.client.ZCard(t.Context(), st.keys.sessionsOf(digest("o"))).Result(); n > 4 || err != nil {
+			t.Errorf("%d entries, %v", n, err)
+		}
+	})
 }

@@ -45,7 +45,7 @@ func (u *UpstreamSessions) End(ctx context.Context, key string, idle time.Durati
 	a := &argv{}
 	a.add(millis(upstreamTTL), millis(idle))
 	err = u.store.doRepeated(ctx, "upstream session", func(ctx context.Context) error {
-		v, err := upstreamEndScript.runOn(ctx, u.store.client, []string{u.key(key)}, a)
+		v, err := endIdleScript.runOn(ctx, u.store.client, []string{u.key(key)}, a)
 		if err == nil && v[0] == codeOK {
 			state = []byte(v[1])
 		}

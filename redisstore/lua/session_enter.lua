@@ -12,9 +12,9 @@ local function refusal(i, limit, whose)
   if redis.call('ZCARD', KEYS[i]) < limit then return end
   local oldest = redis.call('ZRANGEBYSCORE', KEYS[i], '-inf', '(' .. int(at - rest), 'LIMIT', 0, 1)[1]
   if not oldest then return { 'full', whose } end
-  redis.call('ZREM', KEYS[2], oldest)
   return { 'again', oldest }
 end
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', int(at - life)) -- that of all is swept
 if not redis.call('ZSCORE', KEYS[1], id) then
   local refused = most > 0 and refusal(2, most, '1') or refusal(1, max, '')
   if refused then return refused end

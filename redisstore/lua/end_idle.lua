@@ -1,7 +1,7 @@
--- upstream_end removes an upstream session that has been unused for long. Each use renews its whole
--- time to live, so the rest of that tells when the last use was.
+-- end_idle removes a session, of a client or with a server, that has been unused for long. Each use
+-- renews its whole time to live, so the rest of that tells when the last use was.
 --
--- KEYS  1 upstream session
+-- KEYS  1 session
 -- ARGV  1 ms to live from a use on  2 ms without use
 -- reply ok and the state it had; none
 local ttl, idle = tonumber(next_arg()), tonumber(next_arg())
