@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"taskgate/gateway/upstream/transport"
+	"taskgate/shim"
 )
 
 // Link carries whole messages to one server and back. Its methods may be called concurrently; a
@@ -54,6 +55,20 @@ const (
 	shownLines = 4
 	shownBytes = 600
 )
+
+// toError is the error for requests to what has ended. The last output may be about other callers than theirs:
+// only if it is theirs, the message has it.
+func (e *Ending) toError(what string, theirs bool) *shim.UpstreamError {
+	ue := &shim.UpstreamError{Kind: e.Kind, Message: what + " " + e.How, Err: e.Err}
+	switch text := e.lastLines(); {
+	case text == "":
+	case theirs:
+		ue.Message += ": " + text
+	default:
+		ue.Err = errors.Join(e.Err, errors.New(text))
+	}
+	return ue
+}
 
 // lastLines returns the last lines of the server's output; "" if it is empty.
 func (e *Ending) lastLines() string {

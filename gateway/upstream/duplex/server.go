@@ -167,7 +167,7 @@ func (s *server) failStreams(e *Ending) {
 	s.closeServer()
 	asked, get := s.asked, s.get
 	s.asked, s.get = nil, nil
-	why := s.failureOf(e)
+	why := e.toError(s.t.cfg.What, s.isPrivate() || !s.served)
 	s.mu.Unlock()
 	s.t.removeServer(s)
 	if get != nil {
@@ -180,20 +180,6 @@ func (s *server) failStreams(e *Ending) {
 
 // isPrivate reports whether all output of the server is for one user. s.mu is held.
 func (s *server) isPrivate() bool { return s.session != "" || s.owner.Private }
-
-// failureOf is the error of a request in flight. The server's last output may be about other callers, so the
-// message has it only if there are none. s.mu is held.
-func (s *server) failureOf(e *Ending) *shim.UpstreamError {
-	ue := &shim.UpstreamError{Kind: e.Kind, Message: s.t.cfg.What + " " + e.How, Err: e.Err}
-	if text := e.lastLines(); text != "" {
-		if s.isPrivate() || !s.served {
-			ue.Message += ": " + text
-		} else {
-			ue.Err = errors.Join(e.Err, errors.New(text))
-		}
-	}
-	return ue
-}
 
 // sendRequest sends a request. The stream has the messages of the request, and ends with the answer. ErrOver
 // says that the request was not sent.

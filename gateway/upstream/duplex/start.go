@@ -18,6 +18,7 @@ type starts struct {
 	failures int       // in a row: servers that ended soon
 	again    time.Time // until then no server is opened
 	why      *Ending   // of the latest failure
+	served   bool      // that server had served
 }
 
 // shareOf returns the server that the modern requests of an owner share. The first request opens it, and the
@@ -188,10 +189,8 @@ func (t *Transport) pauseError(owner Owner) error {
 		return nil
 	}
 	wait := time.Until(p.again)
-	ue := &shim.UpstreamError{Kind: shim.KindUnreachable, Message: t.cfg.What + " " + p.why.How, Err: p.why.Err, Unsent: true, RetryAfterMs: wait.Milliseconds() + 1}
-	if text := p.why.lastLines(); text != "" {
-		ue.Message += ": " + text
-	}
+	ue := p.why.toError(t.cfg.What, owner.Private || !p.served)
+	ue.Kind, ue.Unsent, ue.RetryAfterMs = shim.KindUnreachable, true, wait.Milliseconds()+1
 	ue.Message += fmt.Sprintf(" (the next attempt can be made in %s)", wait.Round(100*time.Millisecond))
 	return ue
 }
@@ -233,7 +232,7 @@ func (t *Transport) countFailure(by Owner, why *Ending, served bool) {
 	if p.failures++; served {
 		pauses--
 	}
-	p.why, p.again = why, now
+	p.why, p.served, p.again = why, served, now
 	if pauses >= 0 {
 		p.again = now.Add(min(t.cfg.FirstPause<<min(pauses, 10), t.cfg.LastPause))
 	}

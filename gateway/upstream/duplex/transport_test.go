@@ -107,6 +107,24 @@ func TestPauses(t *testing.T) {
 	})
 }
 
+// The last words of a server that has served several callers may be about another one: they are for the log.
+func TestPauseKeepsWordsOfOthers(t *testing.T) {
+	tr := opens(t, Config{}, nil)
+	for name, private := range map[string]bool{"all": false, "alice": true} {
+		owner := Owner{Name: name, Private: private}
+		tr.mu.Lock()
+		for range 2 {
+			tr.countFailure(owner, &Ending{How: "has ended", Said: "a bad row in bob's file"}, true)
+		}
+		err := tr.pauseError(owner)
+		tr.mu.Unlock()
+		ue, ok := errors.AsType[*shim.UpstreamError](err)
+		if !ok || strings.Contains(ue.Message, "bob") != private || !private && !strings.Contains(fmt.Sprint(ue.Err), "bob") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // What a server refuses by HTTP is the error, of a message and of a session.
 func TestRefusal(t *testing.T) {
 	refusal := &transport.StatusError{Status: http.StatusTeapot}
