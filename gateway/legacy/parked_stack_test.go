@@ -303,7 +303,7 @@ func (a asked) park(t *testing.T, url, retry string) (state string, questions []
 
 // answering are the members of a retry, with name as the answer to each elicitation.
 func answering(state, name string, questions ...question) string {
-	b := []byte(`{}`)
+	b := json.RawMessage(`{}`)
 	for _, q := range questions {
 		answer := `{"action":"accept","content":{"name":"` + name + `"}}`
 		if mode, _ := jsonrpc.GetString(q.params, "mode"); mode == "url" {
@@ -315,7 +315,7 @@ func answering(state, name string, questions ...question) string {
 		case mcp.MethodRootsList:
 			answer = `{"roots":[{"uri":"file:///r"}]}`
 		}
-		b = jsonrpc.Extend(b, append(append(jsonrpc.AppendString(nil, q.key), ':'), answer...))
+		b = jsonrpc.With(b, []byte(answer), q.key)
 	}
 	return `,"inputResponses":` + string(b) + `,"requestState":` + string(jsonrpc.AppendString(nil, state))
 }

@@ -185,8 +185,7 @@ func (s *session) noteLevel(ctx context.Context, level string) {
 func (s *session) sendCommand(ctx context.Context, l *link, method, name, value string) bool {
 	ctx, cancel := s.t.wire.slowContext(ctx)
 	defer cancel()
-	params := append(jsonrpc.AppendString(nil, name), ':')
-	params = jsonrpc.Extend([]byte("{}"), jsonrpc.AppendString(params, value))
+	params := jsonrpc.With(json.RawMessage("{}"), jsonrpc.AppendString(nil, value), name)
 	m, err := s.newExchange(l.target, shim.Request{Method: method, Params: params}, nil).runRequest(ctx)
 	if err == nil && m.Error != nil {
 		err = m.Error

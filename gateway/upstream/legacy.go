@@ -110,12 +110,11 @@ func (c *call) asTask(ctx context.Context, x *exchange, l *link) {
 	x.params = params
 }
 
-// taskParams are the members of params.task. The requested ttl is the longest time that the
+// taskParams are params.task. The requested ttl is the longest time that the
 // call may take: with a shorter one the task could end while it runs (H9).
 func taskParams(within time.Duration) []byte {
-	p := []byte("{}")
-	if within > 0 {
-		p = jsonrpc.Extend(p, strconv.AppendInt([]byte(`"ttl":`), within.Milliseconds(), 10))
+	if within <= 0 {
+		return []byte("{}")
 	}
-	return p
+	return append(strconv.AppendInt([]byte(`{"ttl":`), within.Milliseconds(), 10), '}')
 }

@@ -94,14 +94,14 @@ func withAnswers(params json.RawMessage, retry *shim.Retry) json.RawMessage {
 		params = json.RawMessage("{}")
 	}
 	if retry.Answers != nil {
-		answers := []byte("{}")
+		answers := json.RawMessage("{}")
 		for _, name := range slices.Sorted(maps.Keys(retry.Answers)) {
-			answers = jsonrpc.Extend(answers, append(append(jsonrpc.AppendString(nil, name), ':'), retry.Answers[name]...))
+			answers = jsonrpc.With(answers, retry.Answers[name], name)
 		}
-		params = jsonrpc.Extend(params, append([]byte(`"inputResponses":`), answers...))
+		params = jsonrpc.With(params, answers, "inputResponses")
 	}
 	if retry.State != nil {
-		params = jsonrpc.Extend(params, append([]byte(`"requestState":`), retry.State...))
+		params = jsonrpc.With(params, retry.State, "requestState")
 	}
 	return params
 }

@@ -3,7 +3,7 @@
 //
 // A gateway must forward unknown members. So an envelope is parsed only as far as its own members
 // (jsonrpc, id, method, params, result, error); params and result stay the bytes that were
-// received, and [Set] and [Delete] copy all other bytes. Number spelling (1.0, 9007199254740993),
+// received, and [Set] and [Without] copy all other bytes. Number spelling (1.0, 9007199254740993),
 // escapes (\u003c), key order and spacing survive.
 //
 // There are two readers. [Parse] is for clients and is strict at every depth: a policy decision

@@ -77,20 +77,6 @@ func edit(out Spliced, obj []byte, f func(name []byte, value json.RawMessage) js
 	return append(out, obj[copied:]), changed, c.complete()
 }
 
-// Extend is [Extended] in one piece.
-func Extend(obj, members []byte) []byte { return Extended(obj, members).Text() }
-
-// lastMember returns where the last member of obj ends, or, if obj is empty, where its opening
-// bracket ends.
-func lastMember(obj []byte) (at int, empty, ok bool) {
-	end := bytes.LastIndexByte(obj, '}')
-	if end < 0 || !IsObject(obj) {
-		return 0, false, false
-	}
-	at = len(bytes.TrimRight(obj[:end], " \t\r\n"))
-	return at, obj[at-1] == '{', true
-}
-
 // OneLine replaces the line breaks in a JSON text by blanks, in place. A line break can only be
 // white space between the parts of the text.
 func OneLine(text []byte) {

@@ -38,7 +38,7 @@ func TestEdit(t *testing.T) {
 	}
 }
 
-// FuzzEdit: dropping by Edit is what Delete does, and what is read back is what f
+// FuzzEdit: dropping by Edit is what Without does, and what is read back is what f
 // returned.
 func FuzzEdit(f *testing.F) {
 	f.Add(`{"a":1,"b":{"a":2}, "c":[1.0]}`, "a")
@@ -53,9 +53,8 @@ func FuzzEdit(f *testing.F) {
 			}
 			return v
 		})
-		deleted, err := Delete([]byte(s), name)
-		if err == nil && string(deleted) != string(dropped) {
-			t.Fatalf("%s: %s, Delete says %s", s, dropped, deleted)
+		if without := Without([]byte(s), name); string(without) != string(dropped) {
+			t.Fatalf("%s: %s, Without says %s", s, dropped, without)
 		}
 		set := Edit([]byte(s), func(n string, v json.RawMessage) json.RawMessage {
 			if n == name {
@@ -74,7 +73,7 @@ func FuzzEdit(f *testing.F) {
 	})
 }
 
-func TestExtend(t *testing.T) {
+func TestExtended(t *testing.T) {
 	for in, want := range map[string]string{
 		`{}`:                  `{"x":1}`,
 		`{ }`:                 `{"x":1 }`,
@@ -83,11 +82,11 @@ func TestExtend(t *testing.T) {
 		`[]`:                  `[]`,
 		``:                    ``,
 	} {
-		if got := string(Extend([]byte(in), []byte(`"x":1`))); got != want {
-			t.Errorf("Extend(%s)\ngot  %s\nwant %s", in, got, want)
+		if got := string(Extended([]byte(in), []byte(`"x":1`)).Text()); got != want {
+			t.Errorf("Extended(%s)\ngot  %s\nwant %s", in, got, want)
 		}
 	}
-	if got := string(Extend([]byte(`{"a":1}`), nil)); got != `{"a":1}` {
-		t.Errorf("Extend by nothing: %s", got)
+	if got := string(Extended([]byte(`{"a":1}`), nil).Text()); got != `{"a":1}` {
+		t.Errorf("Extended by nothing: %s", got)
 	}
 }

@@ -2,7 +2,7 @@ package jsonrpc
 
 import "encoding/json"
 
-// With, WithDefault, Without and WithoutEmpty edit a peer's message. A text that is not an object
+// With, WithDefault and WithoutEmpty edit a peer's message. A text that is not an object
 // stays as it is.
 
 // With returns obj with a member at path.
@@ -19,18 +19,6 @@ func WithDefault(obj, value json.RawMessage, path ...string) json.RawMessage {
 		return obj
 	}
 	return With(obj, value, path...)
-}
-
-// Without returns obj without the member at path. In the usual case the member is absent, and the copy is
-// saved.
-func Without(obj json.RawMessage, path ...string) json.RawMessage {
-	if _, ok := Get(obj, path...); !ok {
-		return obj
-	}
-	if out, err := Delete(obj, path...); err == nil {
-		return out
-	}
-	return obj
 }
 
 // WithoutEmpty removes a member whose value is an empty object: the rest of an object that was

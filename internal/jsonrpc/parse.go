@@ -51,7 +51,6 @@ const (
 // read finds the members of the envelope.
 func (e *envelope) read(b []byte, strict bool) *ParseError {
 	w := newWalker(b, strict)
-	defer w.putBack()
 	if perr := w.openObject("message"); perr != nil {
 		return perr
 	}
@@ -177,7 +176,6 @@ func (e *envelope) errorMessage(strict bool) (Message, *ParseError) {
 // readError reads the error object, with code and message required.
 func readError(b []byte, strict bool) (*Error, *ParseError) {
 	w := newWalker(b, strict)
-	defer w.putBack()
 	if perr := w.openObject("error"); perr != nil {
 		return nil, perr
 	}

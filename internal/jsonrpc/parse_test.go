@@ -191,18 +191,3 @@ func TestDepthCountsStructureOnly(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// A walker that comes back from the pool remembers nothing of its last use.
-func TestWalkerForgets(t *testing.T) {
-	for range 3 {
-		if _, err := ParseLenient([]byte(`{"jsonrpc":"2.0","id":1,"result":{},"result":1}`)); err == nil {
-			t.Fatal("duplicate accepted")
-		}
-		if _, err := ParseLenient([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}`)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := Parse([]byte(`{"jsonrpc":"2.0","id":1,"method`)); err == nil {
-			t.Fatal("cut text accepted")
-		}
-	}
-}

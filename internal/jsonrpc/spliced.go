@@ -1,6 +1,9 @@
 package jsonrpc
 
-import "encoding/json"
+import (
+	"bytes"
+	"encoding/json"
+)
 
 // Spliced is a JSON text in pieces, which are to be written one after the other. So a large text is
 // edited and sent uncopied. The pieces alias the texts that they were taken from.
@@ -59,11 +62,12 @@ func decoded(f func(string, json.RawMessage) json.RawMessage) func([]byte, json.
 // the end of obj, so the caller ensures that obj lacks the new names. If obj is not an object, or
 // members is empty, it returns obj as it is.
 func Extended(obj, members []byte) Spliced {
-	at, empty, ok := lastMember(obj)
-	switch {
-	case !ok || len(members) == 0:
+	end := bytes.LastIndexByte(obj, '}')
+	if end < 0 || !IsObject(obj) || len(members) == 0 {
 		return Spliced{obj}
-	case empty:
+	}
+	at := len(bytes.TrimRight(obj[:end], " \t\r\n"))
+	if obj[at-1] == '{' {
 		return Spliced{obj[:at], members, obj[at:]}
 	}
 	return Spliced{obj[:at], comma, members, obj[at:]}

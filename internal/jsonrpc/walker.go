@@ -2,7 +2,6 @@ package jsonrpc
 
 import (
 	"encoding/json"
-	"sync"
 	"unicode/utf8"
 )
 
@@ -25,26 +24,8 @@ type walker struct {
 	reason string   // of the first fault
 }
 
-// mostSpare is the room for names that a walker keeps for its next text.
-const mostSpare = 256
-
-var walkers = sync.Pool{New: func() any { return new(walker) }}
-
 func newWalker(b []byte, strict bool) *walker {
-	w := walkers.Get().(*walker)
-	*w = walker{in: b, strict: strict, names: w.names[:0]}
-	return w
-}
-
-// putBack gives the walker back to the pool. It drops the input, which may be large.
-func (w *walker) putBack() {
-	names := w.names[:0]
-	if cap(names) > mostSpare {
-		names = nil
-	}
-	clear(names[:cap(names)])
-	*w = walker{names: names}
-	walkers.Put(w)
+	return &walker{in: b, strict: strict, names: make([][]byte, 0, fewNames)}
 }
 
 // openObject enters the object; what names it in errors.

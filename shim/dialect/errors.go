@@ -67,9 +67,7 @@ func errorFor(version string, e json.RawMessage) []byte {
 		message, _ := jsonrpc.GetString(e, "message")
 		return ErrorObject(spelt, message, Original(e))
 	case spelt != code:
-		if out, err := jsonrpc.Set(e, strconv.AppendInt(nil, spelt, 10), "code"); err == nil {
-			return out
-		}
+		return jsonrpc.With(e, strconv.AppendInt(nil, spelt, 10), "code")
 	}
 	return e
 }

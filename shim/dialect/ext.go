@@ -98,12 +98,7 @@ func asked(params json.RawMessage) json.RawMessage {
 	for _, path := range [][]string{
 		{"elicitationId"}, {"task"}, {"_meta", mcp.MetaProgressToken}, {"_meta", mcp.MetaRelatedTask},
 	} {
-		if _, ok := jsonrpc.Get(params, path...); !ok {
-			continue
-		}
-		if b, err := jsonrpc.Delete(params, path...); err == nil {
-			params = b
-		}
+		params = jsonrpc.Without(params, path...)
 	}
 	return params
 }
@@ -116,14 +111,10 @@ func inlined(result json.RawMessage) []byte {
 	jsonrpc.Pick(result, []string{"resultType", "_meta"}, have[:]) // in one pass: it may be large
 	out := result
 	if have[0] == nil {
-		if b, err := jsonrpc.Set(out, []byte(`"complete"`), "resultType"); err == nil {
-			out = b
-		}
+		out = jsonrpc.With(out, []byte(`"complete"`), "resultType")
 	}
 	if _, ok := jsonrpc.Get(have[1], mcp.MetaRelatedTask); ok {
-		if b, err := jsonrpc.Delete(out, "_meta", mcp.MetaRelatedTask); err == nil {
-			out = b
-		}
+		out = jsonrpc.Without(out, "_meta", mcp.MetaRelatedTask)
 	}
 	return out
 }

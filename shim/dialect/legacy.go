@@ -56,7 +56,7 @@ func (legacy) Result(t shim.Task) (json.RawMessage, *shim.RPCError) {
 	case t.Outcome.Error != nil:
 		return nil, legacyError(t.Outcome.Error)
 	}
-	return related(withoutResultType(t.Outcome.Result), t.ID), nil
+	return related(jsonrpc.Without(t.Outcome.Result, "resultType"), t.ID), nil
 }
 
 // fields returns a Task object.
@@ -75,23 +75,12 @@ func (legacy) status(t shim.Task) shim.Status {
 	return t.Status
 }
 
-// related marks a result as that of a task.
+// related marks a result as that of a task. If the result or its _meta is no object, that is the upstream's
+// own affair.
 func related(result json.RawMessage, id shim.ID) json.RawMessage {
 	value := newObject(64)
 	value.str("taskId", string(id))
-	out, err := jsonrpc.Set(result, value.done(), "_meta", mcp.MetaRelatedTask)
-	if err != nil {
-		return result // the upstream's own affair: the result or its _meta is not an object
-	}
-	return out
-}
-
-// withoutResultType removes the member that only modern results have.
-func withoutResultType(result json.RawMessage) json.RawMessage {
-	if out, err := jsonrpc.Delete(result, "resultType"); err == nil {
-		return out
-	}
-	return result
+	return jsonrpc.With(result, value.done(), "_meta", mcp.MetaRelatedTask)
 }
 
 // legacyError returns the stored error object as a legacy client may see it.
