@@ -52,7 +52,7 @@ func (w *response) WriteHeader(status int) {
 // take hands out messages until the stream ends, or each fails.
 func (w *response) take(r *io.PipeReader) {
 	defer close(w.read)
-	events := eventstream.NewReader(r, maxEvent, nil)
+	events := eventstream.NewReader(r, maxEvent)
 	for {
 		ev, err := events.Next()
 		if err == nil && len(bytes.TrimSpace(ev.Data)) > 0 { // an event may have an id only

@@ -171,7 +171,7 @@ func (l *legacy) listenOnce(ctx context.Context, addr string, last *string, n *c
 	if l.viewer != nil {
 		l.viewer.begin(*last == "")
 	}
-	events := eventstream.NewReader(resp.Body, 64<<20, nil)
+	events := eventstream.NewReader(resp.Body, 64<<20)
 	for {
 		e, err := events.Next()
 		if err != nil {

@@ -205,7 +205,7 @@ func (l *legacy) read(resp *http.Response, n *counter) (json.RawMessage, error) 
 		return result, err
 	}
 	last := ""
-	events := eventstream.NewReader(resp.Body, 64<<20, nil)
+	events := eventstream.NewReader(resp.Body, 64<<20)
 	for {
 		e, err := events.Next()
 		if errors.Is(err, io.EOF) {

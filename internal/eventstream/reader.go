@@ -19,9 +19,8 @@ var spare = sync.Pool{New: func() any { return new([startBuffer]byte) }}
 // peers avoid it, and to wait for the byte that may follow it would hold back the last event. So a stream
 // with lone CRs only has no event.
 type Reader struct {
-	r    io.Reader
-	max  int
-	seen func()
+	r   io.Reader
+	max int
 	// resize, if not nil, is told by how many bytes the buffer grows or has shrunk.
 	resize func(by int) error
 	grown  int // by how many bytes it is larger than the first one
@@ -38,18 +37,11 @@ type Reader struct {
 	cur   partial // the current event
 }
 
-// NewReader reads events from r, each of at most max bytes as sent. seen is called for every complete line,
-// including comments and blank lines, so that the caller can tell a silent peer from a quiet one; it may be
-// nil.
+// NewReader reads events from r, each of at most max bytes as sent.
 //
 // The reader gives its buffer back while it waits for the next event, so that thousands of idle streams stay
 // cheap.
-func NewReader(r io.Reader, max int, seen func()) *Reader {
-	if seen == nil {
-		seen = func() {}
-	}
-	return &Reader{r: r, max: max, seen: seen}
-}
+func NewReader(r io.Reader, max int) *Reader { return &Reader{r: r, max: max} }
 
 // Account has resize hear of the memory for large events: of the bytes by which the buffer is about
 // to grow beyond its first KiB, and, as a negative number, of freed bytes. The data of the last
@@ -92,7 +84,6 @@ func (r *Reader) complete() error {
 		if err != nil {
 			return err
 		}
-		r.seen()
 		switch {
 		case to > from:
 			r.cur.field(r.buf[r.start:], from-r.start, to-r.start)

@@ -68,7 +68,7 @@ func TestReader(t *testing.T) {
 				"bytes":    iotest.OneByteReader(strings.NewReader(tt.in)),
 				"data+err": iotest.DataErrReader(strings.NewReader(tt.in)),
 			} {
-				got, err := all(NewReader(src, 1000, nil))
+				got, err := all(NewReader(src, 1000))
 				if d := cmp.Diff(tt.want, got); d != "" || err != tt.err {
 					t.Errorf("%s: error %v, want %v; %s", name, err, tt.err, d)
 				}
@@ -94,7 +94,7 @@ func TestReaderLimit(t *testing.T) {
 		if tt.ok {
 			limit = len(ok) // the comment line itself has to fit
 		}
-		r := NewReader(strings.NewReader(tt.in), limit, nil)
+		r := NewReader(strings.NewReader(tt.in), limit)
 		_, err := all(r)
 		if errors.As(err, &tooLarge) == tt.ok {
 			t.Errorf("%q: %v", tt.in, err)
@@ -110,12 +110,12 @@ func TestReaderLimit(t *testing.T) {
 
 func TestReaderSourceErrors(t *testing.T) {
 	broken := errors.New("broken")
-	r := NewReader(io.MultiReader(strings.NewReader("data: x\n\ndata: y\n"), iotest.ErrReader(broken)), 100, nil)
+	r := NewReader(io.MultiReader(strings.NewReader("data: x\n\ndata: y\n"), iotest.ErrReader(broken)), 100)
 	evs, err := all(r)
 	if len(evs) != 1 || err != broken {
 		t.Errorf("%v, %v", evs, err)
 	}
-	if _, err := NewReader(idle{}, 100, nil).Next(); err != errNoProgress {
+	if _, err := NewReader(idle{}, 100).Next(); err != errNoProgress {
 		t.Errorf("source that does nothing: %v", err)
 	}
 }
@@ -124,19 +124,11 @@ type idle struct{}
 
 func (idle) Read([]byte) (int, error) { return 0, nil }
 
-func TestReaderSeen(t *testing.T) {
-	n := 0
-	r := NewReader(strings.NewReader(": a\n\n\ndata: x\nfoo\n\ndata: cut"), 100, func() { n++ })
-	if _, err := all(r); err != io.ErrUnexpectedEOF || n != 6 {
-		t.Errorf("%d lines, %v", n, err)
-	}
-}
-
 // A stream waits without a buffer, at first and after it has carried a large event.
 func TestReaderGivesBufferBack(t *testing.T) {
 	big := "data: " + strings.Repeat("x", 1<<20) + "\n\n"
 	src := &sizes{r: strings.NewReader(big + "data: y\n\n")}
-	r := NewReader(src, 2<<20, nil)
+	r := NewReader(src, 2<<20)
 	for range 2 {
 		if _, err := r.Next(); err != nil {
 			t.Fatal(err)
@@ -188,7 +180,7 @@ func TestReaderAgreesWithGoSSE(t *testing.T) {
 			}
 			b.WriteString(end)
 		}
-		got, err := all(NewReader(strings.NewReader(b.String()), 1<<20, nil))
+		got, err := all(NewReader(strings.NewReader(b.String()), 1<<20))
 		if err != io.EOF {
 			t.Fatal(err)
 		}
@@ -247,8 +239,8 @@ func FuzzReader(f *testing.F) {
 
 func checkChunks(t *testing.T, in, sizes []byte, limit int) {
 	t.Helper()
-	want, werr := all(NewReader(bytes.NewReader(in), limit, nil))
-	got, gerr := all(NewReader(&chunks{b: in, sizes: sizes}, limit, nil))
+	want, werr := all(NewReader(bytes.NewReader(in), limit))
+	got, gerr := all(NewReader(&chunks{b: in, sizes: sizes}, limit))
 	if d := cmp.Diff(want, got); d != "" || fmt.Sprint(werr) != fmt.Sprint(gerr) {
 		t.Errorf("errors %v and %v; %s", werr, gerr, d)
 	}
@@ -309,7 +301,7 @@ func TestReaderAccount(t *testing.T) {
 		return r
 	}
 	event := func(n int) string { return "data: " + strings.Repeat("x", n) + "\n\n" }
-	r := account(NewReader(strings.NewReader(event(500)+event(100_000)+event(10)), 1<<20, nil), 1<<20)
+	r := account(NewReader(strings.NewReader(event(500)+event(100_000)+event(10)), 1<<20), 1<<20)
 	if _, err := r.Next(); err != nil || held != 0 {
 		t.Errorf("a small event: %d held, %v", held, err)
 	}
@@ -325,11 +317,11 @@ func TestReaderAccount(t *testing.T) {
 	if most > 300_000 {
 		t.Errorf("%d were held for an event of 100000", most)
 	}
-	r = account(NewReader(strings.NewReader(event(100_000)), 1<<20, nil), 50_000)
+	r = account(NewReader(strings.NewReader(event(100_000)), 1<<20), 50_000)
 	if _, err := r.Next(); err != refuse || held != 0 {
 		t.Errorf("without room: %v, %d held", err, held)
 	}
-	r = account(NewReader(strings.NewReader(event(100_000)), 100_010, nil), 1<<20)
+	r = account(NewReader(strings.NewReader(event(100_000)), 100_010), 1<<20)
 	if _, err := r.Next(); err != nil || most > 100_010 {
 		t.Errorf("an event of the largest size: %v, %d held", err, most)
 	}

@@ -282,7 +282,7 @@ func TestWriterOutlivesItsDeadline(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if evs, err := all(NewReader(res.Body, 100, nil)); len(evs) != 3 || err != io.EOF {
+			if evs, err := all(NewReader(res.Body, 100)); len(evs) != 3 || err != io.EOF {
 				t.Errorf("%d events, %v", len(evs), err)
 			}
 		}
@@ -321,7 +321,7 @@ func TestWriterConcurrentSend(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	evs, err := all(NewReader(res.Body, 4000, nil))
+	evs, err := all(NewReader(res.Body, 4000))
 	if err != io.EOF || len(evs) != senders*events {
 		t.Fatalf("%d events, %v", len(evs), err)
 	}
@@ -345,7 +345,7 @@ func TestWriterReader(t *testing.T) {
 		if err := errors.Join(w.Comment("k"), w.Send(id, []byte(data))); err != nil {
 			t.Fatal(err)
 		}
-		evs, err := all(NewReader(rec.Body, 1<<20, nil))
+		evs, err := all(NewReader(rec.Body, 1<<20))
 		want := strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(data)
 		if err != io.EOF || len(evs) != 1 || string(evs[0].Data) != want || evs[0].ID != id || evs[0].HasID != (id != "") {
 			t.Fatalf("%q: %+v, %v", data, evs, err)

@@ -179,7 +179,7 @@ func (c *Client) answer(resp *http.Response) (json.RawMessage, error) {
 
 // events reads notifications until the answer comes.
 func (c *Client) events(resp *http.Response) (json.RawMessage, error) {
-	reader := eventstream.NewReader(resp.Body, maxMessage, nil)
+	reader := eventstream.NewReader(resp.Body, maxMessage)
 	for {
 		event, err := reader.Next()
 		if errors.Is(err, io.EOF) {

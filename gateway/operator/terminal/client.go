@@ -175,7 +175,7 @@ func (g *Gateway) follow(ctx context.Context, changed func()) error {
 		return err
 	}
 	defer resp.Body.Close()
-	events := eventstream.NewReader(resp.Body, maxEvent, func() {})
+	events := eventstream.NewReader(resp.Body, maxEvent)
 	for {
 		if _, err := events.Next(); err != nil {
 			return err

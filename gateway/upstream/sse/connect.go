@@ -73,7 +73,7 @@ func (c *conn) connect() error {
 		return streamable.ReadNoStream(resp, c.first)
 	}
 	c.body, c.cookie = resp.Body, streamable.CookieOf(resp)
-	c.events = eventstream.NewReader(resp.Body, int(c.t.cfg.MaxEvent), nil)
+	c.events = eventstream.NewReader(resp.Body, int(c.t.cfg.MaxEvent))
 	return c.greeted()
 }
 

@@ -87,7 +87,7 @@ func (t *Transport) readAnswer(resp *http.Response, m *transport.Message) (trans
 func (t *Transport) newStream(resp *http.Response, m *transport.Message) *stream {
 	s := beginStream(resp, m)
 	s.body = resp.Body
-	s.events = eventstream.NewReader(resp.Body, int(t.cfg.MaxResult), nil)
+	s.events = eventstream.NewReader(resp.Body, int(t.cfg.MaxResult))
 	s.events.Account(func(by int) error {
 		if by < 0 {
 			s.m.Hold.Give(int64(-by))
