@@ -41,7 +41,7 @@ var errTooLarge = errors.New("the message is too large")
 type child struct {
 	cfg     *Config
 	cmd     *exec.Cmd
-	in      input
+	in      io.WriteCloser
 	out     *os.File
 	lines   *bufio.Reader
 	errs    stderr
@@ -57,12 +57,6 @@ type child struct {
 
 	mu     sync.Mutex
 	reaped bool // its pid may belong to another process
-}
-
-// input is the end of a pipe that a process reads.
-type input interface {
-	io.WriteCloser
-	SetWriteDeadline(t time.Time) error
 }
 
 // find returns the path of the program, or says what is wrong with the command.
@@ -162,6 +156,7 @@ func (p *child) watch(errs *os.File) {
 	p.mu.Unlock()
 	procgroup.Reap(p.pid)
 	p.in.Close()
+	p.turn <- struct{}{} // for good: the line under way is over, and no other is written
 	// A process that has left the group may hold the other ends open.
 	soon := time.Now().Add(drainPatience)
 	_ = p.out.SetReadDeadline(soon)
@@ -192,17 +187,12 @@ func (p *child) Send(ctx context.Context, m *transport.Message, _ <-chan struct{
 	}
 	jsonrpc.OneLine(m.Body)
 	line := append(m.Body, '\n')
-	n, err := p.write(line, time.Now().Add(promptly))
-	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		<-p.turn
-		return p.written(m, err)
-	}
 	done := make(chan error, 1)
-	p.running.Go(func() {
-		_, err := p.write(line[n:], time.Time{})
+	go func() { // watch waits for it
+		_, err := p.in.Write(line)
 		<-p.turn
 		done <- err
-	})
+	}()
 	select {
 	case err := <-done:
 		return p.written(m, err)
@@ -210,17 +200,6 @@ func (p *child) Send(ctx context.Context, m *transport.Message, _ <-chan struct{
 		m.NoteReached()
 		return context.Cause(ctx)
 	}
-}
-
-// promptly is how long Send itself writes a line before a goroutine takes over.
-const promptly = 50 * time.Millisecond
-
-// write writes until a deadline; zero is no deadline. The end of the process ends it.
-func (p *child) write(b []byte, until time.Time) (int, error) {
-	if p.in.SetWriteDeadline(until) != nil {
-		return 0, os.ErrClosed // the pipe is closed, which this error does not say
-	}
-	return p.in.Write(b)
 }
 
 // written judges how a line was written. After an error a part of it may be there. A process whose input the

@@ -57,9 +57,8 @@ func (counter) TakeRoom(int64) error { return nil }
 func TestDeafServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const deaf = time.Hour
-		var running sync.WaitGroup
 		reader, in := net.Pipe()
-		p := &child{in: in, running: &running, turn: make(chan struct{}, 1), ended: make(chan struct{}), reaped: true}
+		p := &child{in: in, turn: make(chan struct{}, 1), ended: make(chan struct{}), reaped: true}
 		var reached atomic.Int64
 		var arrived []string
 		send := func(ctx context.Context, line string) error {
@@ -95,7 +94,6 @@ func TestDeafServer(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		running.Wait()
 		in.Close()
 		all.Wait()
 		if got := strings.Join(arrived, ", "); got != "begun, and left, waits, waits as well" {
