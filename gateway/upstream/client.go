@@ -11,7 +11,6 @@ import (
 
 	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/remember"
-	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
 	"taskgate/shim"
@@ -207,9 +206,9 @@ func (h *HTTP) Resumable(cp json.RawMessage) bool {
 }
 
 // taskReply is the reply of a call that has become a task of a modern server.
-func taskReply(r shim.Request, version string, m jsonrpc.Message) (shim.Reply, error) {
-	if m.Error != nil {
-		return modernFailure(mcp.CodeFrom(version, m.Error.Code), m.Error), nil
+func taskReply(r shim.Request, version string, a answer) (shim.Reply, error) {
+	if a.Error != nil {
+		return modernFailure(mcp.CodeFrom(version, a.Error.Code), a.Error), nil
 	}
-	return modernReply(r, m)
+	return modernReply(r, a)
 }

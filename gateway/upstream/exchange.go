@@ -66,7 +66,7 @@ type exchange struct {
 	head    transport.Head // of the latest stream
 	begun   time.Time
 	told    bool                  // the server has said something beside the answer
-	answer  jsonrpc.Message       // once it is there
+	answer  answer                // once it is there
 	beside  chan *transport.Event // the answer, or its loss, on the GET stream; nil outside of sessions
 	asking  questions             // what the server asks of the caller
 	task    *serverTask           // the task that the server makes of the call; nil if it answers at once
@@ -78,7 +78,7 @@ type exchange struct {
 // *transport.StatusError, *shim.UpstreamError, *shim.BusyError or the cause that ended ctx.
 func (x *exchange) runRequest(ctx context.Context) (jsonrpc.Message, error) {
 	err := x.runApart(ctx)
-	return x.answer, err
+	return x.answer.Message, err
 }
 
 // runApart is runRequest for a call that may wait long. There may be thousands of those, and a waiting
@@ -362,10 +362,10 @@ func (x *exchange) handleEvent(ctx context.Context, it *transport.Event) (done b
 		x.passNotification(*m)
 	case jsonrpc.Result, jsonrpc.ErrorResponse:
 		if x.isAnswer(*m) {
+			x.answer = readAnswer(*m)
 			if x.task != nil {
-				x.task.readAnswer(ctx, *m)
+				x.task.takeAnswer(ctx, x.answer)
 			}
-			x.answer = *m
 			return true, nil // the first counts (JSON-RPC 2.0 section 5)
 		}
 	}

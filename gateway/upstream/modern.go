@@ -29,7 +29,7 @@ func (c *call) attemptModern(ctx context.Context, v *verdict) (shim.Reply, error
 	}
 	m, err := x.runRequest(ctx)
 	if err == nil && x.rec.taskID() != "" {
-		return taskReply(c.r, v.version, m)
+		return taskReply(c.r, v.version, x.answer)
 	}
 	rpc, refused := m.Error, false
 	if se, ok := err.(*transport.StatusError); ok {
@@ -45,7 +45,7 @@ func (c *call) attemptModern(ctx context.Context, v *verdict) (shim.Reply, error
 	case err != nil:
 		return shim.Reply{}, err
 	}
-	return modernReply(c.r, m)
+	return modernReply(c.r, x.answer)
 }
 
 // modernError sorts the errors of a modern server (protocol.md 7.5). The gateway mends those about

@@ -23,60 +23,71 @@ func asInternalError(e *jsonrpc.Error, message string) shim.Reply {
 	return shim.Reply{Error: &shim.RPCError{Code: mcp.CodeInternal, Message: message, Data: data}}
 }
 
-// resultNames are the members of a result that say which kind it is.
-var resultNames = []string{"isError", "resultType", "_meta", "requestState"}
+// answer is an answer, with the members of its result that say which kind it is.
+type answer struct {
+	jsonrpc.Message
+	isError, resultType, meta, requestState, task json.RawMessage
+}
 
-// readResult reads an answer, a result or an error, and finds the members of resultNames. A single pass
-// finds all of them, as a result may be large.
-func readResult(method string, m jsonrpc.Message) (reply shim.Reply, found [4]json.RawMessage, err error) {
-	if m.Error != nil {
-		return shim.Reply{Error: rpcError(m.Error)}, found, nil
+var answerNames = []string{"isError", "resultType", "_meta", "requestState", "task"}
+
+// readAnswer finds the members of a result in a single pass, as it may be large.
+func readAnswer(m jsonrpc.Message) answer {
+	var found [5]json.RawMessage
+	jsonrpc.Pick(m.Result, answerNames, found[:])
+	return answer{m, found[0], found[1], found[2], found[3], found[4]}
+}
+
+// errorAnswer is an answer that is an error.
+func errorAnswer(e *jsonrpc.Error) answer {
+	return answer{Message: jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: e}}
+}
+
+// isToolError reports whether a tool ran and says that it failed.
+func (a answer) isToolError(method string) bool {
+	return method == mcp.MethodToolsCall && string(a.isError) == "true"
+}
+
+// readReply makes a reply of an answer, whatever its kind.
+func (a answer) readReply(method string) (reply shim.Reply, err error) {
+	if a.Error != nil {
+		return shim.Reply{Error: rpcError(a.Error)}, nil
 	}
-	if !jsonrpc.IsObject(m.Result) {
-		return reply, found, protocolError("the server answered with a result that is no object", nil)
+	if !jsonrpc.IsObject(a.Result) {
+		return reply, protocolError("the server answered with a result that is no object", nil)
 	}
-	m.PickResult(resultNames, found[:])
-	reply = shim.Reply{Result: m.Result, IsError: method == mcp.MethodToolsCall && string(found[0]) == "true"}
-	kind, typed := jsonrpc.String(found[1])
-	reply.Plain = found[2] == nil && found[3] == nil && (found[1] == nil || kind == mcp.ResultComplete)
+	reply = shim.Reply{Result: a.Result, IsError: a.isToolError(method)}
+	kind, typed := jsonrpc.String(a.resultType)
+	reply.Plain = a.meta == nil && a.requestState == nil && (a.resultType == nil || kind == mcp.ResultComplete)
 	reply.Typed = typed
-	return reply, found, nil
+	return reply, nil
 }
 
 // sessionReply reads the answer of a legacy server. It leaves out the members that would mislead a
 // client: a resultType that asks or promises something, and the task that the server made of the
 // call, whose id is secret (H14).
-func sessionReply(method string, m jsonrpc.Message) (shim.Reply, error) {
-	reply, found, err := readResult(method, m)
+func sessionReply(method string, a answer) (shim.Reply, error) {
+	reply, err := a.readReply(method)
 	if err != nil || reply.Error != nil {
 		return reply, err
 	}
-	if kind, _ := jsonrpc.String(found[1]); found[1] != nil && kind != mcp.ResultComplete {
+	if kind, _ := jsonrpc.String(a.resultType); a.resultType != nil && kind != mcp.ResultComplete {
 		reply.Result = jsonrpc.Without(reply.Result, "resultType")
 	}
-	if found[2] != nil {
+	if a.meta != nil {
 		reply.Result = withoutRelatedTask(reply.Result)
 	}
 	return reply, nil
 }
 
-// isToolError reports whether a tool ran and says that it failed.
-func isToolError(method string, result []byte) bool {
-	if method != mcp.MethodToolsCall {
-		return false
-	}
-	v, _ := jsonrpc.Get(result, "isError")
-	return string(v) == "true"
-}
-
 // modernReply reads a result by its resultType. If that is missing, the result counts as complete:
 // servers of the draft left it out, and S26 itself lets a client read it so.
-func modernReply(r shim.Request, m jsonrpc.Message) (shim.Reply, error) {
-	reply, found, err := readResult(r.Method, m)
-	if err != nil || reply.Error != nil || found[1] == nil {
+func modernReply(r shim.Request, a answer) (shim.Reply, error) {
+	reply, err := a.readReply(r.Method)
+	if err != nil || reply.Error != nil || a.resultType == nil {
 		return reply, err
 	}
-	switch word, _ := jsonrpc.String(found[1]); word {
+	switch word, _ := jsonrpc.String(a.resultType); word {
 	case mcp.ResultComplete:
 		return reply, nil
 	case mcp.ResultInputRequired:

@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"encoding/json"
 	"strconv"
 	"sync"
 	"time"
@@ -69,20 +68,18 @@ func (t *serverTask) noteNamed() {
 	}
 }
 
-// readAnswer reads what the answer to the call says of the task. At a modern server the result is the task
+// takeAnswer takes what the answer to the call says of the task. At a modern server the result is the task
 // itself (T14).
-func (t *serverTask) readAnswer(ctx context.Context, m jsonrpc.Message) {
-	if t.awaiting || m.Error != nil {
+func (t *serverTask) takeAnswer(ctx context.Context, a answer) {
+	if t.awaiting || a.Error != nil {
 		return
 	}
-	var found [2]json.RawMessage
-	m.PickResult([]string{"task", "resultType"}, found[:])
-	task := found[0]
+	task := a.task
 	if t.x.to.era != mcp.Legacy {
-		if kind, _ := jsonrpc.String(found[1]); kind != mcp.ResultTask {
+		if kind, _ := jsonrpc.String(a.resultType); kind != mcp.ResultTask {
 			return
 		}
-		task = m.Result
+		task = a.Result
 	}
 	id, _ := jsonrpc.GetString(task, "taskId")
 	if id == "" || t.x.rec.taskID() != "" {

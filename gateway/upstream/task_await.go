@@ -62,7 +62,7 @@ func (t *serverTask) awaitEnd(ctx context.Context) error {
 			return cause
 		}
 		if se, ok := err.(*transport.StatusError); ok && se.Answer() != nil && !se.IsSessionLost() {
-			x.answer, err = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: se.Answer()}, nil
+			x.answer, err = errorAnswer(se.Answer()), nil
 		}
 		if err != nil && !isPassing(err) {
 			t.abandonTask(ctx)
@@ -106,7 +106,7 @@ func (t *serverTask) judgeResult(err error, v taskView, lookErr error, tries int
 	}
 	switch {
 	case v.status == shim.Cancelled:
-		t.x.answer = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: v.cancelledOutcome()}
+		t.x.answer = errorAnswer(v.cancelledOutcome())
 		return true, 0, nil
 	case v.status.Final() && err == nil:
 		return true, 0, nil // the error is the outcome (L16)

@@ -79,7 +79,7 @@ func (t *serverTask) finishFollowing(ctx context.Context, failed error) error {
 	}
 	t.abandonTask(ctx)
 	if rpc, ok := failed.(*shim.RPCError); ok {
-		t.x.answer = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: &jsonrpc.Error{Code: rpc.Code, Message: rpc.Message, Data: rpc.Data}}
+		t.x.answer = errorAnswer(&jsonrpc.Error{Code: rpc.Code, Message: rpc.Message, Data: rpc.Data})
 		return nil
 	}
 	return t.x.judgeError(ctx, failed)
@@ -97,10 +97,10 @@ func (t *serverTask) takeState(v taskView) (over bool, failed error) {
 		if err != nil || m.Error == nil {
 			return false, protocolError("the server's task has failed, and the server does not say how", err)
 		}
-		t.x.answer = m
+		t.x.answer = errorAnswer(m.Error)
 		return true, nil
 	case shim.Cancelled:
-		t.x.answer = jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: v.cancelledOutcome()}
+		t.x.answer = errorAnswer(v.cancelledOutcome())
 		return true, nil
 	}
 	t.tellStatus(v.message)
@@ -116,7 +116,7 @@ func (t *serverTask) takeResult(result json.RawMessage) error {
 	if err := t.x.TakeRoom(int64(len(result))); err != nil {
 		return err
 	}
-	t.x.answer = jsonrpc.Message{Kind: jsonrpc.Result, Result: withoutRelatedTask(result)}
+	t.x.answer = readAnswer(jsonrpc.Message{Kind: jsonrpc.Result, Result: withoutRelatedTask(result)})
 	return nil
 }
 

@@ -108,42 +108,33 @@ type object struct {
 // checkMember checks the next member of an object. After the last one it goes behind the object, and the
 // member is zero. Unique names are also checked to be valid UTF-8.
 func (w *walker) checkMember(o *object, i int, unique bool) (m member, next int) {
-	m.name, i = w.checkName(o, i, unique)
-	if i < 0 || m.name.to == 0 {
-		return m, i
-	}
-	m.value.from = i
-	m.value.to = w.checkValue(i)
-	return m, m.value.to
-}
-
-// checkName is checkMember up to the value.
-func (w *walker) checkName(o *object, i int, unique bool) (name span, next int) {
 	i = skipSpace(w.in, i)
 	if w.hasByte(i, '}') {
 		w.depth--
 		w.names = w.names[:o.from]
-		return name, i + 1
+		return m, i + 1
 	}
 	if o.begun {
 		if !w.hasByte(i, ',') {
-			return name, w.failAt(i)
+			return m, w.failAt(i)
 		}
 		i = skipSpace(w.in, i+1)
 	}
 	o.begun = true
 	if !w.hasByte(i, '"') {
-		return name, w.failAt(i)
+		return m, w.failAt(i)
 	}
 	end := w.checkString(i)
 	if end < 0 || unique && !w.addName(o, w.in[i:end]) {
-		return name, -1
+		return m, -1
 	}
 	colon := skipSpace(w.in, end)
 	if !w.hasByte(colon, ':') {
-		return name, w.failAt(colon)
+		return m, w.failAt(colon)
 	}
-	return span{i, end}, skipSpace(w.in, colon+1)
+	m = member{name: span{i, end}, value: span{from: skipSpace(w.in, colon+1)}}
+	m.value.to = w.checkValue(m.value.from)
+	return m, m.value.to
 }
 
 // fewNames are compared one by one. More go into a map, so that a hostile text costs linear time.

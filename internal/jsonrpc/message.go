@@ -42,30 +42,8 @@ type Message struct {
 	Method string          // of a request or notification
 	Params json.RawMessage // an object or array; nil when absent or null
 	Result json.RawMessage // of a result; any JSON value
-	// Members are the members of a long result that is an object, if [ParseLenient] has noted them;
-	// nil if there are many. PickResult looks there first.
-	Members []Member
-	Error   *Error // of an error response
-	Raw     []byte // the whole input
-}
-
-// Member is a member of an object. Both are JSON, the name is quoted.
-type Member struct{ Name, Value json.RawMessage }
-
-// PickResult is [Pick] for the result.
-func (m *Message) PickResult(names []string, values []json.RawMessage) {
-	if m.Members == nil {
-		Pick(m.Result, names, values)
-		return
-	}
-	clear(values)
-	for _, member := range m.Members {
-		for i := range names {
-			if isName(member.Name, names[i]) {
-				values[i] = member.Value
-			}
-		}
-	}
+	Error  *Error          // of an error response
+	Raw    []byte          // the whole input
 }
 
 // Error is a JSON-RPC error object (JSON-RPC 2.0 section 5.1). It implements error, so that a client

@@ -38,15 +38,7 @@ func parse(b []byte, strict bool) (Message, error) {
 // envelope holds the members that were found; nil means absent.
 type envelope struct {
 	version, id, method, params, result, err json.RawMessage
-	members                                  []Member // of the result
 }
-
-// longText is the size in bytes from which a text is too long to search it again for the members of its
-// result; mostMembers is how many of them are noted.
-const (
-	longText    = 64 << 10
-	mostMembers = 16
-)
 
 // read finds the members of the envelope.
 func (e *envelope) read(b []byte, strict bool) *ParseError {
@@ -55,17 +47,8 @@ func (e *envelope) read(b []byte, strict bool) *ParseError {
 		return perr
 	}
 	for {
-		name, perr := w.nextName()
+		name, value, perr := w.nextMember()
 		if perr != nil || name == nil {
-			return perr
-		}
-		var value json.RawMessage
-		if !strict && len(b) >= longText && string(name) == "result" {
-			value, e.members, perr = w.nextNoted()
-		} else {
-			value, perr = w.nextValue()
-		}
-		if perr != nil {
 			return perr
 		}
 		if field := e.field(name); field != nil {
@@ -154,7 +137,7 @@ func (e *envelope) resultMessage(strict bool) (Message, *ParseError) {
 	if err != nil {
 		return Message{}, invalid("%v", err)
 	}
-	return Message{Kind: Result, ID: id, Result: e.result, Members: e.members}, nil
+	return Message{Kind: Result, ID: id, Result: e.result}, nil
 }
 
 // errorMessage reads an error response. Its id may be absent: MCP 2025-11-25 makes it optional if the

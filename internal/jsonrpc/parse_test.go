@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-var cmpMessage = cmp.Options{cmp.AllowUnexported(ID{}), cmpopts.IgnoreFields(Message{}, "Raw", "Members")}
+var cmpMessage = cmp.Options{cmp.AllowUnexported(ID{}), cmpopts.IgnoreFields(Message{}, "Raw")}
 
 func nested(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 

@@ -60,60 +60,16 @@ func (w *walker) notObject(what string) *ParseError {
 // nextMember returns the next member, or a nil name after the last one. The value aliases the
 // input.
 func (w *walker) nextMember() (name []byte, value json.RawMessage, perr *ParseError) {
-	if name, perr = w.nextName(); perr != nil || name == nil {
-		return nil, nil, perr
-	}
-	value, perr = w.nextValue()
-	return name, value, perr
-}
-
-// nextName returns the name of the next member, or nil after the last one.
-func (w *walker) nextName() (name []byte, perr *ParseError) {
-	var at span
-	at, w.at = w.checkName(&w.top, w.at, true)
+	var m member
+	m, w.at = w.checkMember(&w.top, w.at, true)
 	switch {
 	case w.at < 0:
-		return nil, w.parseError()
-	case at.to == 0:
-		return nil, w.checkEnd()
+		return nil, nil, w.parseError()
+	case m.name.to == 0:
+		return nil, nil, w.checkEnd()
 	}
-	name, _ = decodeString(w.in[at.from:at.to:at.to]) // checkName has refused names with an error
-	return name, nil
-}
-
-// nextValue returns the next value. It aliases the input.
-func (w *walker) nextValue() (json.RawMessage, *ParseError) {
-	from := w.at
-	if w.at = w.checkValue(from); w.at < 0 {
-		return nil, w.parseError()
-	}
-	return w.in[from:w.at:w.at], nil
-}
-
-// nextNoted is nextValue, with the members of the value if it is an object; nil if there are many.
-func (w *walker) nextNoted() (value json.RawMessage, members []Member, perr *ParseError) {
-	from := w.at
-	if !w.hasByte(from, '{') {
-		value, perr = w.nextValue()
-		return value, nil, perr
-	}
-	members = make([]Member, 0, mostMembers)
-	o := object{from: len(w.names)}
-	for i := w.enterNested(from); ; {
-		var m member
-		m, i = w.checkMember(&o, i, w.strict)
-		switch {
-		case i < 0:
-			return nil, nil, w.parseError()
-		case m.name.to == 0:
-			w.at = i
-			return w.in[from:i:i], members, nil
-		case len(members) == mostMembers:
-			members = nil
-		case members != nil:
-			members = append(members, Member{Name: w.in[m.name.from:m.name.to:m.name.to], Value: w.in[m.value.from:m.value.to:m.value.to]})
-		}
-	}
+	name, _ = decodeString(w.in[m.name.from:m.name.to:m.name.to]) // checkMember has refused names with an error
+	return name, w.in[m.value.from:m.value.to:m.value.to], nil
 }
 
 // checkEnd checks that only blanks follow.
