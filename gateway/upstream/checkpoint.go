@@ -19,8 +19,8 @@ import (
 type checkpoint struct {
 	Era     string `json:"era"`
 	Version string `json:"version"`
-	// Session is the upstream session's id, and Cookie what a balancer knows it by. Generation is how often this
-	// replica had opened it anew.
+	// Session is the upstream session's id, and Cookie what a balancer knows it by. Generation is that of a shared
+	// session.
 	Session    string `json:"session,omitempty"`
 	Cookie     string `json:"cookie,omitempty"`
 	Generation int64  `json:"generation,omitempty"`

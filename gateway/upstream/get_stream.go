@@ -102,10 +102,6 @@ func (st *getStream) wantStream(ctx context.Context) (*getHold, <-chan struct{})
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.users++
-	if st.rest != nil {
-		st.rest.Stop()
-		st.rest = nil
-	}
 	switch h := st.cur; {
 	case h == nil || h.ended:
 		st.holdStream(ctx)
@@ -137,7 +133,11 @@ func (st *getStream) unwantStream(after time.Duration) {
 		st.closeStream()
 		return
 	}
-	st.rest = time.AfterFunc(after, st.closeUnused)
+	if st.rest == nil {
+		st.rest = time.AfterFunc(after, st.closeUnused)
+	} else {
+		st.rest.Reset(after)
+	}
 }
 
 func (st *getStream) closeUnused() {
@@ -150,10 +150,6 @@ func (st *getStream) closeUnused() {
 
 // closeStream ends the stream. st.mu is held.
 func (st *getStream) closeStream() {
-	if st.rest != nil {
-		st.rest.Stop()
-		st.rest = nil
-	}
 	if st.cur != nil {
 		st.cur.stop()
 		st.cur = nil

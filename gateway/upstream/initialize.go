@@ -18,7 +18,7 @@ import (
 )
 
 // initializeServer opens a legacy session. introduceClient completes it.
-func (s *session) initializeServer(ctx context.Context, gen int64) (*link, error) {
+func (s *session) initializeServer(ctx context.Context) (*link, error) {
 	ctx, cancel := s.t.wire.slowContext(ctx)
 	defer cancel()
 	x, err := s.askToInitialize(ctx, mcp.Version20251125)
@@ -28,7 +28,7 @@ func (s *session) initializeServer(ctx context.Context, gen int64) (*link, error
 	if err != nil {
 		return nil, notLegacy(err)
 	}
-	l := &link{target: target{era: mcp.Legacy, session: x.head.Session, cookie: x.head.Cookie, gen: gen, opened: true}, born: x.begun}
+	l := &link{target: target{era: mcp.Legacy, session: x.head.Session, cookie: x.head.Cookie, opened: true}, born: x.begun}
 	if err := l.readAnswer(x.answer.Result); err != nil {
 		s.t.discardGeneration(ctx, l)
 		return nil, err
@@ -75,7 +75,7 @@ func (l *link) introduceClient(ctx context.Context, s *session) error {
 	if l.ready.Load() {
 		return nil
 	}
-	_, err := work.Once(ctx, s.t.work, &s.opening, fmt.Sprint("introduce ", l.gen), func(ctx context.Context) (struct{}, error) {
+	_, err := work.Once(ctx, s.t.work, &s.opening, fmt.Sprintf("introduce %p", l), func(ctx context.Context) (struct{}, error) {
 		common := s.shared.Load()
 		if l.ready.Load() || common && s.t.isIntroduced(ctx, s.key.key, l.gen) {
 			l.ready.Store(true)

@@ -35,14 +35,13 @@ type session struct {
 
 	mu    sync.Mutex
 	refs  int
-	ends  bool // it ends with its last release: it belongs to one call, or the client's session is over
-	kept  bool // a detached call may be resumed in it, so this client never deletes it
-	gen   int64
+	ends  bool          // it ends with its last release: it belongs to one call, or the client's session is over
+	kept  bool          // a detached call may be resumed in it, so this client never deletes it
 	cur   *link         // nil before the handshake
 	timer *time.Timer   // ends an idle session
 	idle  time.Duration // how long it may be idle
 	level string        // the log level that the client has set
-	lost  int64         // the latest generation that the server has lost
+	lost  int64         // the latest shared generation that the server has lost
 
 	readyAt atomic.Int64                  // when the server was told that its client is ready, in nanoseconds since 1970
 	carried atomic.Pointer[forward.Parts] // what the latest request in it carried; nil for nothing
@@ -217,10 +216,8 @@ func (s *session) shakeHands(ctx context.Context) (*link, error) {
 		s.mu.Unlock()
 		return nil, errOver
 	}
-	s.gen++
-	gen := s.gen
 	s.mu.Unlock()
-	l, err := s.openGeneration(ctx, gen)
+	l, err := s.openGeneration(ctx)
 	s.mu.Lock()
 	if err == nil {
 		s.cur, s.kept = l, false // a new generation has no call to resume
@@ -247,7 +244,7 @@ func (s *session) shakeHands(ctx context.Context) (*link, error) {
 }
 
 // openGeneration opens one generation, or joins the one that another replica has opened.
-func (s *session) openGeneration(ctx context.Context, gen int64) (*link, error) {
+func (s *session) openGeneration(ctx context.Context) (*link, error) {
 	if s.t.isShared(s.from) && !s.t.wire.isLocal() {
 		l, err := s.openShared(ctx)
 		if l != nil {
@@ -258,7 +255,7 @@ func (s *session) openGeneration(ctx context.Context, gen int64) (*link, error) 
 		}
 	}
 	s.shared.Store(false)
-	return s.initializeServer(ctx, gen)
+	return s.initializeServer(ctx)
 }
 
 // setEnds sets whether the session belongs to one call.

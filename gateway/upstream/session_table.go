@@ -97,7 +97,7 @@ func (t *sessionTable) adoptSession(ctx context.Context, s shim.Session, l *link
 	ses := newSession(t, k, s)
 	l.server = t.memory.knownServer(ctx, s) // a checkpoint leaves it out
 	l.ready.Store(true)                     // a call was sent in it
-	ses.cur, ses.gen = l, l.gen
+	ses.cur = l
 	ses.noteCarried(ctx)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -251,7 +251,7 @@ func (t *sessionTable) describeServer(ctx context.Context, s shim.Session) (Serv
 		}
 	}
 	s.Key = ""
-	l, err := newSession(t, keyOf(s), s).initializeServer(ctx, 1)
+	l, err := newSession(t, keyOf(s), s).initializeServer(ctx)
 	if err != nil {
 		return Server{}, err
 	}

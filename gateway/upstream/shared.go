@@ -232,7 +232,7 @@ func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link,
 	if rev == 0 || err != nil {
 		return nil, err
 	}
-	l, err := s.initializeServer(ctx, st.Generation)
+	l, err := s.initializeServer(ctx)
 	st.Opening = ""
 	local := err == nil && sse.Local(l.session) // the others need sessions of their own
 	if err != nil || local {
@@ -246,6 +246,7 @@ func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link,
 		}
 		return l, err
 	}
+	l.gen = st.Generation
 	st.Version, st.ID, st.Cookie, st.Server, st.Since = l.version, l.session, l.cookie, l.server.Raw, l.born.Unix()
 	switch next, err := s.t.swapShared(ctx, s.key.key, rev, st); {
 	case err != nil:

@@ -137,8 +137,8 @@ type target struct {
 	version string // "" before it is negotiated
 	session string // its id at a legacy server; "" for a server without sessions
 	cookie  string // what a balancer in front of the server knows the session by
-	gen     int64
-	opened  bool // by this client
+	gen     int64  // of a session that replicas share
+	opened  bool   // by this client
 }
 
 func (to target) newMessage(body []byte) transport.Message {
