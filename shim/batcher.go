@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"taskgate/internal/jsonrpc"
 	"taskgate/shim/content"
 )
 
@@ -110,7 +111,7 @@ func (b *batcher) closeOpen(checkpoint json.RawMessage) {
 		for _, p := range pieces {
 			e.size += int64(len(p))
 		}
-		e.Content = content.Array(pieces)
+		e.Content = jsonrpc.Array(pieces)
 		b.queue = append(b.queue, e)
 		b.made++
 	}

@@ -131,9 +131,9 @@ func (p *pieces) next(ctx context.Context, created json.RawMessage) (json.RawMes
 		response = json.RawMessage(`{}`)
 	}
 	if failed && p.sent == 0 && len(list) == 0 {
-		response = jsonrpc.With(response, content.Array([]json.RawMessage{content.Text(p.task.StatusMessage)}), "content")
+		response = jsonrpc.With(response, jsonrpc.Array([]json.RawMessage{content.Text(p.task.StatusMessage)}), "content")
 	} else {
-		response = jsonrpc.With(response, content.Array(list), "partial-content")
+		response = jsonrpc.With(response, jsonrpc.Array(list), "partial-content")
 	}
 	p.sent = max(p.sent, len(all))
 	response = jsonrpc.With(response, strconv.AppendBool(nil, p.ended()), "isComplete")

@@ -29,7 +29,7 @@ func EachTool(result json.RawMessage, f func(tool json.RawMessage) json.RawMessa
 	if !changed {
 		return result
 	}
-	return jsonrpc.With(result, jsonrpc.AppendArray(make([]byte, 0, len(tools)+2), append(kept, more...)), "tools")
+	return jsonrpc.With(result, jsonrpc.Array(append(kept, more...)), "tools")
 }
 
 // ModernTools is a tools/list result for a modern client (protocol.md 7.1). A modern upstream's tool with

@@ -62,10 +62,11 @@ func New(c Config) (*HTTP, error) {
 	}
 	h := &HTTP{wire: w, work: work.NewBackground(errClosed)}
 	h.memory = &memory{
-		era: w.cfg.Era, log: w.log, cur: &verdict{},
+		era: w.cfg.Era, log: w.log,
 		seen:  remember.New[sessionKey, Server](h.work, w.cfg.MaxSeen),
 		lists: remember.New[sessionKey, map[string]Tool](h.work, maxLists),
 	}
+	h.memory.cur.Store(&verdict{})
 	h.sessions = &sessionTable{wire: w, work: h.work, memory: h.memory, m: make(map[string]map[string]*session)}
 	return h, nil
 }

@@ -34,7 +34,7 @@ type getHold struct {
 	stop  context.CancelFunc
 	known chan struct{} // closed once it is clear whether the server has such a stream
 	open  bool          // the server has such a stream; valid once known is closed
-	live  bool          // the stream is open now
+	live  atomic.Bool   // the stream is open now
 	ready chan struct{} // closed once the present attempt to open the stream has succeeded or failed
 	wake  chan struct{} // a signal: the next attempt is wanted now
 	rests bool          // between two attempts
@@ -333,9 +333,9 @@ func (h *getHold) attemptOpen(ctx context.Context, l *link) error {
 		return err
 	}
 	defer in.Close()
-	h.setLive(true)
+	h.live.Store(true)
 	defer h.s.calls.loseAnswers()
-	defer h.setLive(false)
+	defer h.live.Store(false)
 	if inTime {
 		support.late.Store(false)
 	}
@@ -362,13 +362,7 @@ func (h *getHold) attemptOpen(ctx context.Context, l *link) error {
 func (st *getStream) isOpen() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return st.cur != nil && st.cur.live
-}
-
-func (h *getHold) setLive(live bool) {
-	h.s.get.mu.Lock()
-	defer h.s.get.mu.Unlock()
-	h.live = live
+	return st.cur != nil && st.cur.live.Load()
 }
 
 // handleEvent handles one event.

@@ -38,7 +38,7 @@ func (s *session) listenOpen(ctx context.Context, f shim.Filter, ready func(shim
 		// minute.
 		select {
 		case <-lis.news:
-			for _, n := range lis.takeQueued() {
+			for _, n := range s.listeners.takeQueued(lis) {
 				on(n)
 			}
 		case <-ctx.Done():
@@ -46,7 +46,7 @@ func (s *session) listenOpen(ctx context.Context, f shim.Filter, ready func(shim
 			if errors.Is(cause, ErrMoved) {
 				// The queue is this listener's alone. The next notification goes to the remaining listeners.
 				s.listeners.removeListener(lis)
-				for _, n := range lis.takeQueued() {
+				for _, n := range s.listeners.takeQueued(lis) {
 					on(n)
 				}
 			}

@@ -12,22 +12,20 @@ import (
 	"taskgate/shim"
 )
 
-// listeners are the listeners of one session, which owns the set.
+// listeners are the listeners of one session, which owns the set. mu also guards their queues.
 type listeners struct {
 	mu sync.Mutex
 	m  map[*listener]struct{}
 }
 
 // listener is one Listen. Its notifications wait in a queue, so that the reader of the session's
-// stream never waits for it. mu guards the queue.
+// stream never waits for it.
 type listener struct {
 	filter shim.Filter
 	here   func() bool   // reports whether its client is there; nil means always
 	all    bool          // it takes every notification: the session is its client's
 	news   chan struct{} // a signal: the queue has something
-
-	mu    sync.Mutex
-	queue []shim.Notification
+	queue  []shim.Notification
 }
 
 // maxUnheard bounds the queue. A listener whose queue is full is told to look again instead.
@@ -86,8 +84,6 @@ func (l *listener) queueNotification(n shim.Notification) bool {
 	if !l.all && !Wants(l.filter, n) {
 		return false
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if len(l.queue) >= maxUnheard {
 		l.queue = missedNotices(l.filter)
 	}
@@ -96,9 +92,9 @@ func (l *listener) queueNotification(n shim.Notification) bool {
 	return true
 }
 
-func (l *listener) takeQueued() []shim.Notification {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (e *listeners) takeQueued(l *listener) []shim.Notification {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	queue := l.queue
 	l.queue = nil
 	return queue

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,8 +28,7 @@ type memory struct {
 	// a handshake: nanoseconds since 1970.
 	alone atomic.Int64
 
-	mu  sync.Mutex // guards cur
-	cur *verdict   // of NoEra until the server is recognised
+	cur atomic.Pointer[verdict] // of NoEra until the server is recognised
 }
 
 // aloneFor is how long a server that has refused a handshake is spared another one.
@@ -57,36 +55,30 @@ func (m *memory) isUntried(v *verdict, s shim.Session) bool {
 }
 
 // knownVerdict is the present verdict; its era is NoEra if the server is unknown.
-func (m *memory) knownVerdict() *verdict {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.cur
-}
+func (m *memory) knownVerdict() *verdict { return m.cur.Load() }
 
 // learnVerdict takes a new verdict, and returns the one that holds from now on.
 func (m *memory) learnVerdict(v *verdict) *verdict {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if c := m.cur; c.era != v.era || c.version != v.version || c.mute != v.mute {
-		log := m.log.With("era", v.era.String())
-		if v.version != "" { // each handshake tells that of a legacy server
-			log = log.With("version", v.version)
+	for {
+		c := m.cur.Load()
+		if c.era == v.era && c.version == v.version && c.mute == v.mute {
+			return c
 		}
-		log.Info("upstream recognised")
 		v.shaken.Store(c.era == mcp.NoEra && c.shaken.Load())
-		m.cur = v
+		if m.cur.CompareAndSwap(c, v) {
+			break
+		}
 	}
-	return m.cur
+	log := m.log.With("era", v.era.String())
+	if v.version != "" { // each handshake tells that of a legacy server
+		log = log.With("version", v.version)
+	}
+	log.Info("upstream recognised")
+	return v
 }
 
 // forgetVerdict drops a verdict that an answer of the server contradicts.
-func (m *memory) forgetVerdict(v *verdict) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.cur == v {
-		m.cur = &verdict{}
-	}
-}
+func (m *memory) forgetVerdict(v *verdict) { m.cur.CompareAndSwap(v, &verdict{}) }
 
 // forgetServer asks for everything again, since the server has become another.
 func (m *memory) forgetServer(v *verdict) {

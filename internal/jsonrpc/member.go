@@ -49,9 +49,13 @@ func AppendStrings[S ~string](b []byte, list []S) []byte {
 	return append(b, ']')
 }
 
-// AppendArray appends a JSON array of values.
-func AppendArray[V ~[]byte](b []byte, values []V) []byte {
-	b = append(b, '[')
+// Array makes a JSON array of values.
+func Array(values []json.RawMessage) json.RawMessage {
+	size := 2 + len(values)
+	for _, v := range values {
+		size += len(v)
+	}
+	b := append(make([]byte, 0, size), '[')
 	for i, v := range values {
 		if i > 0 {
 			b = append(b, ',')

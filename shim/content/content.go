@@ -79,19 +79,3 @@ func Blocks(result json.RawMessage) []json.RawMessage {
 	}
 	return blocks
 }
-
-// Array makes a JSON array of values.
-func Array(values []json.RawMessage) json.RawMessage {
-	size := 2 + len(values)
-	for _, v := range values {
-		size += len(v)
-	}
-	b := append(make([]byte, 0, size), '[')
-	for i, v := range values {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, v...)
-	}
-	return append(b, ']')
-}

@@ -18,7 +18,7 @@ func Merge(result json.RawMessage, streamed []json.RawMessage) (merged json.RawM
 	if len(streamed) == 0 {
 		return result, added
 	}
-	out, err := jsonrpc.Set(result, Array(append(streamed[:len(streamed):len(streamed)], added...)), "content")
+	out, err := jsonrpc.Set(result, jsonrpc.Array(append(streamed[:len(streamed):len(streamed)], added...)), "content")
 	if err != nil {
 		return result, Blocks(result) // not an object, so nothing is merged
 	}

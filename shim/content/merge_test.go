@@ -3,6 +3,8 @@ package content
 import (
 	"encoding/json"
 	"testing"
+
+	"taskgate/internal/jsonrpc"
 )
 
 // What a result adds to what was streamed of it.
@@ -21,7 +23,7 @@ func TestMergeAddsTheRest(t *testing.T) {
 		{"other text", `["x"]`, `["a"]`, `["a"]`},
 	} {
 		_, added := Merge(json.RawMessage(`{"content":`+inBlocks(t, c.blocks, false)+`}`), split(inBlocks(t, c.streamed, true)))
-		if got, want := string(Array(added)), inBlocks(t, c.added, false); got != want {
+		if got, want := string(jsonrpc.Array(added)), inBlocks(t, c.added, false); got != want {
 			t.Errorf("%s: adds %s, want %s", c.name, got, want)
 		}
 	}
@@ -53,5 +55,5 @@ func inBlocks(t *testing.T, short string, turned bool) string {
 			}
 		}
 	}
-	return string(Array(blocks))
+	return string(jsonrpc.Array(blocks))
 }
