@@ -117,9 +117,4 @@ func mayAsk(s shim.Session, method string, params []byte) (code int64, ok bool) 
 }
 
 // copyRaw copies bytes that are valid only until the next read.
-func copyRaw(b []byte) json.RawMessage {
-	if b == nil {
-		return nil
-	}
-	return append(json.RawMessage(make([]byte, 0, len(b))), b...)
-}
+func copyRaw(b []byte) json.RawMessage { return bytes.Clone(b) }

@@ -13,27 +13,9 @@ func skipSpace(b []byte, i int) int {
 	return i
 }
 
-// shortString is how many bytes of a string are looked at one by one: most names and many values
-// end before a vectorised search has got going.
-const shortString = 16
-
 // skipString returns the index after the string that begins at i, or -1.
 func skipString(b []byte, i int) int {
-	from := i + 1
-	for k, c := range b[from:min(from+shortString, len(b))] {
-		if c == '"' {
-			return from + k + 1
-		}
-		if c == '\\' {
-			break
-		}
-	}
-	return skipLongString(b, from)
-}
-
-// skipLongString is skipString from the first character on.
-func skipLongString(b []byte, from int) int {
-	for {
+	for from := i + 1; ; {
 		n := bytes.IndexByte(b[from:], '"')
 		if n < 0 {
 			return -1
