@@ -107,9 +107,6 @@ func (x *exchange) runApart(ctx context.Context) (err error) {
 func (x *exchange) announceRequest(ctx context.Context) ([]byte, error) {
 	var body []byte
 	budget.From(ctx).InTurn(len(x.params), func() { body = x.encodeRequest() })
-	task := x.rec.state.Task
-	x.rec.state = x.to.beginCheckpoint(x.id)
-	x.rec.state.Task = task
 	if err := causeOf(ctx); err != nil {
 		return nil, err
 	}
