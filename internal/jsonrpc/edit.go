@@ -17,38 +17,29 @@ func Readable(b []byte) []byte {
 	return bytes.ToValidUTF8(b, []byte("\uFFFD"))
 }
 
-// Edit returns obj with each member's value replaced by the result of f; nil drops the member.
-// Names are decoded and values alias obj, as in [Members]. All other bytes stay as they are. If f
-// changes nothing, or obj is not an object, Edit returns obj itself. It takes one walk and at most
-// one copy, however many members change.
+// Edit is [Splice] without new members, in one piece. If f changes nothing, or obj is not an object, Edit returns
+// obj itself. It takes one walk and at most one copy, however many members change.
 func Edit(obj []byte, f func(name string, value json.RawMessage) json.RawMessage) []byte {
-	var room [8][]byte
-	out, changed, ok := edit(room[:0], obj, decoded(f), nil)
-	if !ok || !changed {
-		return obj
-	}
-	return out.Text()
+	return Splice(obj, f, nil).Text()
 }
 
-// edit appends the pieces of obj after f has decided about each member; the name that f gets is the
-// quoted text. A dropped member goes with the comma before it, or, if no earlier member remains,
-// the one after it. The result of more, which may be nil, comes after the last member. edit reports
-// whether anything changed, and whether obj is an object as far as brackets tell; if ok is false,
-// the appended pieces are useless.
-func edit(out Spliced, obj []byte, f func(name []byte, value json.RawMessage) json.RawMessage, more func() []byte) (_ Spliced, changed, ok bool) {
-	c, ok := newCursor(obj, '{')
-	if !ok {
-		return nil, false, false
-	}
+// Splice returns obj with each member's value replaced by the result of f; nil drops the member, with the comma
+// before it, or, if no earlier member remains, the one after it. Names are decoded and values alias obj, as in
+// [Members]. The result of more, members as text like "a":1,"b":2, comes after the last member; more may be nil. It
+// is called at the end, and must return only names that obj lacks. All other bytes stay as they are. If obj is not
+// an object, Splice returns it as it is. It takes one walk and copies nothing.
+func Splice(obj []byte, f func(name string, value json.RawMessage) json.RawMessage, more func() []byte) Spliced {
+	out := make(Spliced, 0, 8)
 	copied, kept := 0, false
-	for {
+	c, ok := newCursor(obj, '{')
+	for ok {
 		before := c.last
-		m, further := c.member()
-		if !further {
+		var m member
+		if m, ok = c.member(); !ok {
 			break
 		}
 		old := obj[m.value.from:m.value.to:m.value.to]
-		value := f(obj[m.name.from:m.name.to], old)
+		value := f(unquote(obj[m.name.from:m.name.to]), old)
 		if value == nil {
 			out = append(out, obj[copied:max(before, copied)])
 			copied = m.value.to
@@ -63,7 +54,9 @@ func edit(out Spliced, obj []byte, f func(name []byte, value json.RawMessage) js
 			copied = m.value.to
 		}
 	}
-	changed = copied > 0
+	if !c.complete() {
+		return Spliced{obj}
+	}
 	if more != nil {
 		if members := more(); len(members) > 0 {
 			out = append(out, obj[copied:c.last])
@@ -71,10 +64,10 @@ func edit(out Spliced, obj []byte, f func(name []byte, value json.RawMessage) js
 				out = append(out, comma)
 			}
 			out = append(out, members)
-			copied, changed = c.last, true
+			copied = c.last
 		}
 	}
-	return append(out, obj[copied:]), changed, c.complete()
+	return append(out, obj[copied:])
 }
 
 // OneLine replaces the line breaks in a JSON text by blanks, in place. A line break can only be

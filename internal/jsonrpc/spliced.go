@@ -41,23 +41,6 @@ func SpliceResult(id ID, result Spliced) Spliced {
 	return append(append(append(make(Spliced, 0, len(result)+2), head), result...), closing)
 }
 
-// Splice returns obj with each member's value replaced by the result of f, as in [Edit], and with
-// the result of more, members as text like "a":1,"b":2, after its last member. more is called at
-// the end, and must return only names that obj lacks. If obj is not an object, Splice returns it as
-// it is. It takes one walk and copies nothing.
-func Splice(obj []byte, f func(name string, value json.RawMessage) json.RawMessage, more func() []byte) Spliced {
-	out, _, ok := edit(make(Spliced, 0, 8), obj, decoded(f), more)
-	if !ok {
-		return Spliced{obj}
-	}
-	return out
-}
-
-// decoded adapts f to names that are still quoted.
-func decoded(f func(string, json.RawMessage) json.RawMessage) func([]byte, json.RawMessage) json.RawMessage {
-	return func(name []byte, value json.RawMessage) json.RawMessage { return f(unquote(name), value) }
-}
-
 // Extended returns obj with members, a text like "a":1,"b":2, after its last one. It looks only at
 // the end of obj, so the caller ensures that obj lacks the new names. If obj is not an object, or
 // members is empty, it returns obj as it is.
