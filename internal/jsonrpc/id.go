@@ -26,7 +26,7 @@ func ParseID(raw []byte) (ID, error) {
 	case len(raw) == 0:
 		return ID{}, errID
 	case raw[0] == '"':
-		if !validString(raw) {
+		if _, err := decodeString(raw); err != nil {
 			return ID{}, errID
 		}
 	case !isInteger(raw):
@@ -84,7 +84,7 @@ func (id ID) Raw() string { return id.raw }
 
 // String returns the id for people and logs: unquoted, so the number 1 and the string "1" look alike.
 func (id ID) String() string {
-	if !id.isString() {
+	if id.raw == "" || id.raw[0] != '"' {
 		return id.raw
 	}
 	return unquote([]byte(id.raw))
@@ -103,8 +103,6 @@ func (id ID) Key() string {
 	return string(AppendString(nil, id.String()))
 }
 
-func (id ID) isString() bool { return id.raw != "" && id.raw[0] == '"' }
-
 // isInteger reports whether b is a JSON number without fraction and exponent.
 func isInteger[T string | []byte](b T) bool {
 	if len(b) > 0 && b[0] == '-' {
@@ -121,12 +119,6 @@ func isInteger[T string | []byte](b T) bool {
 	return true
 }
 
-// validString reports whether b is one JSON string of valid UTF-8 without lone surrogates.
-func validString(b []byte) bool {
-	_, err := decodeString(b)
-	return err == nil
-}
-
 // unquote decodes a JSON string; invalid UTF-8 and lone surrogates become U+FFFD. For any other text
 // it returns what it could read.
 func unquote(raw []byte) string {
@@ -134,7 +126,7 @@ func unquote(raw []byte) string {
 	return string(s)
 }
 
-// decodeString is unquote, with an error where validString returns false.
+// decodeString is unquote, with an error for what is not one JSON string of valid UTF-8 without lone surrogates.
 func decodeString(raw []byte) ([]byte, error) {
 	if plain, ok := unescaped(raw); ok {
 		return plain, nil

@@ -84,8 +84,8 @@ func (e *envelope) message(strict bool) (Message, *ParseError) {
 	case e.err != nil && string(e.result) == "null":
 		e.result = nil
 	}
-	switch {
-	case e.version == nil || !validString(e.version) || unquote(e.version) != Version:
+	switch version, err := decodeString(e.version); {
+	case err != nil || string(version) != Version:
 		return Message{}, invalid(`member "jsonrpc" must be "2.0"`)
 	case e.method != nil && (e.result != nil || e.err != nil):
 		return Message{}, invalid("a message is a call or a response, not both")
@@ -103,10 +103,11 @@ func (e *envelope) message(strict bool) (Message, *ParseError) {
 
 func (e *envelope) callMessage() (Message, *ParseError) {
 	m := Message{Kind: Notification, Params: e.params}
-	if !validString(e.method) {
+	method, err := decodeString(e.method)
+	if err != nil {
 		return Message{}, invalid("method must be a string")
 	}
-	m.Method = unquote(e.method)
+	m.Method = string(method)
 	// Some clients write null as the id of a notification. Servers of the Python SDK take that (python-sdk #2057).
 	if e.id != nil && (string(e.id) != "null" || !strings.HasPrefix(m.Method, "notifications/")) {
 		id, err := ParseID(e.id)
@@ -188,9 +189,10 @@ func readError(b []byte, strict bool) (*Error, *ParseError) {
 	if err != nil {
 		return nil, invalid("error code must be an integer")
 	}
-	if !validString(message) {
+	text, err := decodeString(message)
+	if err != nil {
 		return nil, invalid("error message must be a string")
 	}
-	e.Code, e.Message = n, unquote(message)
+	e.Code, e.Message = n, string(text)
 	return &e, nil
 }

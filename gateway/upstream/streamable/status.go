@@ -72,9 +72,6 @@ func retryAfter(v string, now time.Time) time.Duration {
 // mediaType is the content type without its parameters.
 func mediaType(h http.Header) string {
 	v := h.Get("Content-Type")
-	if v == mcp.TypeJSON || v == mcp.TypeSSE {
-		return v
-	}
 	kind, _, _ := mime.ParseMediaType(v) // a parameter that cannot be read leaves the type readable
 	return cmp.Or(kind, v)
 }
