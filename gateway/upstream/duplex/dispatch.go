@@ -89,10 +89,11 @@ func (s *server) takeMessage(said []byte) bool {
 // takeCancellation takes the cancellation of a held question, or of a subscriptions/listen, whose stream
 // it ends. Only some servers answer that one as well (protocol.md 1.3).
 func (s *server) takeCancellation(m jsonrpc.Message) {
-	id, _ := jsonrpc.Get(m.Params, "requestId")
+	raw, _ := jsonrpc.Get(m.Params, "requestId")
+	id, _ := jsonrpc.ParseID(raw)
 	s.mu.Lock()
-	s.held = slices.DeleteFunc(s.held, func(q *jsonrpc.Message) bool { return q.ID.Key() == keyOf(id) })
-	st := s.asked[keyOfOwn(id)]
+	s.held = slices.DeleteFunc(s.held, func(q *jsonrpc.Message) bool { return q.ID.Equal(id) })
+	st := s.asked[keyOfOwn(raw)]
 	if s.session != "" || st == nil || st.m.Method != mcp.MethodListen {
 		s.mu.Unlock()
 		return
@@ -149,10 +150,9 @@ func (s *server) learnFromAnswer(st *stream, m jsonrpc.Message) {
 	case mcp.MethodTasksGet, mcp.MethodTasksUpdate, mcp.MethodTasksResult:
 		s.task = time.Now().Add(taskUse)
 	case mcp.MethodToolsCall:
-		var found [2][]byte
-		found[0], _ = jsonrpc.Get(m.Result, "task", "taskId")
-		found[1], _ = jsonrpc.Get(m.Result, "taskId")
-		if found[0] != nil || found[1] != nil {
+		_, legacy := jsonrpc.Get(m.Result, "task", "taskId")
+		_, modern := jsonrpc.Get(m.Result, "taskId")
+		if legacy || modern {
 			s.task = time.Now().Add(taskUse)
 		}
 	}
@@ -262,15 +262,6 @@ func nonNil(st *stream) []*stream {
 // keyOfOwn is the key of an id of ours that the server repeats.
 func keyOfOwn(raw []byte) string {
 	id, _ := jsonrpc.ParseEchoed(raw)
-	return id.Key()
-}
-
-// keyOf is the key of an id of the server in a parameter.
-func keyOf(raw []byte) string {
-	id, err := jsonrpc.ParseID(raw)
-	if err != nil {
-		return ""
-	}
 	return id.Key()
 }
 
