@@ -145,14 +145,11 @@ func (c *Config) Open() bool {
 // section 2.1): letters, digits and -._~+/ with any number of = at the end.
 func ValidKey(key string) bool {
 	body := strings.TrimRight(key, "=")
-	for i := range len(body) {
-		c := body[i]
-		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~+/", c) >= 0) {
-			return false
-		}
-	}
-	return body != ""
+	return body != "" && strings.Trim(body, unreserved+"+/") == ""
 }
+
+// unreserved are the characters that mean nothing but themselves in a URL (RFC 3986 section 2.3).
+const unreserved = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
 
 // HashKey returns the hash of a bearer key as [BearerKey] holds it.
 func HashKey(key string) string {

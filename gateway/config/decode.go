@@ -61,7 +61,7 @@ func (d *decoder) decodeMapping(n *yaml.Node, path string, v reflect.Value, pare
 	if s, ok := v.Addr().Interface().(seeder); ok {
 		s.seed(parent)
 	}
-	entries := d.readEntries(n, path)
+	entries := d.readEntries(n)
 	keys := keysOf(v.Type())
 	for _, k := range keys {
 		if e, ok := entries[k.name]; ok {
@@ -86,7 +86,7 @@ func (d *decoder) decodeMapping(n *yaml.Node, path string, v reflect.Value, pare
 
 // readEntries returns the keys of a mapping with those it merges in (<<), and reports keys that are
 // repeated or not plain text.
-func (d *decoder) readEntries(n *yaml.Node, path string) map[string]place {
+func (d *decoder) readEntries(n *yaml.Node) map[string]place {
 	found := map[string]place{}
 	var merged []*yaml.Node
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -145,7 +145,7 @@ func (d *decoder) decodeList(n *yaml.Node, path string, v reflect.Value, parent 
 	}
 	out := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
 	for i, entry := range n.Content {
-		at := path + "[" + itoa(i) + "]"
+		at := path + "[" + strconv.Itoa(i) + "]"
 		d.at[at] = place{value: entry}
 		if isNull(resolveAlias(entry)) && !isScalar(v.Type().Elem()) {
 			d.addAt(entry, at, "an entry of this list is empty")
@@ -162,7 +162,7 @@ func (d *decoder) decodeDictionary(n *yaml.Node, path string, v reflect.Value) {
 		return
 	}
 	out := reflect.MakeMap(v.Type())
-	for name, e := range d.readEntries(n, path) {
+	for name, e := range d.readEntries(n) {
 		at := joinKey(path, name)
 		d.at[at] = e
 		one := reflect.New(v.Type().Elem()).Elem()

@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -48,41 +49,20 @@ func cutExcerpt(line string, column int) (text, pad string) {
 	return string(cut), pad
 }
 
-// Errors is every mistake of a configuration, in the order of the file.
-type Errors struct {
-	List []*Error
-}
-
-// Error returns all mistakes, one after the other.
-func (e *Errors) Error() string {
-	all := make([]string, len(e.List))
-	for i, one := range e.List {
-		all[i] = one.Error()
-	}
-	return strings.Join(all, "\n")
-}
-
-// Unwrap gives errors.As and errors.Is the single mistakes.
-func (e *Errors) Unwrap() []error {
-	all := make([]error, len(e.List))
-	for i, one := range e.List {
-		all[i] = one
-	}
-	return all
-}
-
-// asError sorts the mistakes and drops repetitions, which an anchor used twice would cause. Without
-// mistakes it returns an untyped nil.
+// asError joins the mistakes in the order of the file, and drops repetitions, which an anchor used twice
+// would cause. Without mistakes it returns nil.
 func asError(list []*Error) error {
-	if len(list) == 0 {
-		return nil
-	}
 	slices.SortStableFunc(list, func(a, b *Error) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
-	return &Errors{List: slices.CompactFunc(list, func(a, b *Error) bool {
+	list = slices.CompactFunc(list, func(a, b *Error) bool {
 		return a.Line > 0 && a.Line == b.Line && a.Column == b.Column && a.Message == b.Message
-	})}
+	})
+	all := make([]error, len(list))
+	for i, one := range list {
+		all[i] = one
+	}
+	return errors.Join(all...)
 }
 
 // problem is a mistake in the meaning of a configuration, as opposed to its syntax. The first path

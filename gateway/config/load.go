@@ -10,8 +10,8 @@ import (
 )
 
 // Load reads the configuration in a file, with variables from the process's environment. For a file
-// with mistakes the error is an [*Errors] with all of them; for an unreadable file, the error of
-// the file system.
+// with mistakes the error joins an [*Error] for each of them; for an unreadable file, it is the error
+// of the file system.
 func Load(path string) (*Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -21,7 +21,8 @@ func Load(path string) (*Config, error) {
 }
 
 // Parse is [Load] for data that is already read. Messages use the filename, and relative paths
-// start at its directory; getenv looks variables up like [os.LookupEnv]. An error is an [*Errors].
+// start at its directory; getenv looks variables up like [os.LookupEnv]. An error joins an [*Error]
+// for each mistake.
 func Parse(filename string, data []byte, getenv func(string) (string, bool)) (*Config, error) {
 	s := newSource(filename, data)
 	root, whole := s.parseDocument(data)

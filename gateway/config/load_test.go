@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -192,7 +193,7 @@ func TestParseHostileAnchors(t *testing.T) {
 	var bomb strings.Builder
 	bomb.WriteString("a0: &a0 {x: 1}\n")
 	for i := 1; i < 60; i++ {
-		n, m := itoa(i), itoa(i-1)
+		n, m := strconv.Itoa(i), strconv.Itoa(i-1)
 		bomb.WriteString("a" + n + ": &a" + n + " {<<: [*a" + m + ", *a" + m + "]}\n")
 	}
 	for _, text := range []string{
@@ -230,11 +231,11 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		var all *Errors
-		if !errors.As(err, &all) || len(all.List) == 0 || c != nil {
+		all := eachMistake(t, err)
+		if len(all) == 0 || c != nil {
 			t.Fatalf("returned %v, %T", c, err)
 		}
-		for _, e := range all.List {
+		for _, e := range all {
 			if e.Line < 1 || e.Column < 1 || e.Message == "" {
 				t.Errorf("no place or message: %+v", e)
 			}

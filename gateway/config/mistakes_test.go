@@ -1,7 +1,6 @@
 package config
 
 import (
-	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -55,14 +54,28 @@ func mistakes(t *testing.T, archive *txtar.Archive) string {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	var all *Errors
-	if !errors.As(err, &all) {
-		t.Fatalf("error is a %T", err)
-	}
+	eachMistake(t, err)
 	if strings.Contains(err.Error(), secret) {
 		t.Error("the error shows what a variable or a file holds")
 	}
 	return strings.ReplaceAll(err.Error(), dir+string(filepath.Separator), "") + "\n"
+}
+
+// eachMistake returns the mistakes that an error joins.
+func eachMistake(t *testing.T, err error) (all []*Error) {
+	t.Helper()
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		t.Fatalf("error is a %T", err)
+	}
+	for _, one := range joined.Unwrap() {
+		e, ok := one.(*Error)
+		if !ok {
+			t.Fatalf("a mistake is a %T", one)
+		}
+		all = append(all, e)
+	}
+	return all
 }
 
 // section returns a file of an archive, added if need be.

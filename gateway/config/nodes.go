@@ -2,7 +2,6 @@ package config
 
 import (
 	"reflect"
-	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
@@ -71,5 +70,3 @@ func keysOf(t reflect.Type) []key {
 
 // joinKey appends a key to a path.
 func joinKey(path, name string) string { return strings.TrimPrefix(path+"."+name, ".") }
-
-func itoa(n int) string { return strconv.Itoa(n) }

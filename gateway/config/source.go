@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
@@ -187,7 +188,7 @@ func (s *source) syntaxMessage(e *yaml.LoadError) string {
 	case e.ContextMark.Line == e.Mark.Line:
 		message += " (" + e.ContextMsg + ")"
 	default:
-		message += " (" + e.ContextMsg + ", begun on line " + itoa(e.ContextMark.Line) + ")"
+		message += " (" + e.ContextMsg + ", begun on line " + strconv.Itoa(e.ContextMark.Line) + ")"
 	}
 	if line := s.lineAt(e.Mark.Line); strings.ContainsRune(line[:len(line)-len(strings.TrimLeft(line, " \t"))], '\t') {
 		message += "; indent with spaces, not with tabs"

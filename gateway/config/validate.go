@@ -12,8 +12,8 @@ import (
 )
 
 // Validate reports every mistake of a configuration that was made by hand or changed after loading, as
-// an [*Errors] whose entries name keys instead of lines. [Load] and [Parse] have validated what they
-// return.
+// an [*Error] for each, which names a key instead of a line. [Load] and [Parse] have validated what
+// they return.
 func (c *Config) Validate() error {
 	var list []*Error
 	for _, p := range c.problems() {

@@ -118,25 +118,10 @@ func isScope(s string) bool {
 
 // secureURL checks an address at which only its owner may answer.
 func (p *problems) secureURL(at, raw string) {
-	if raw == "" {
-		return // a required address is reported already
-	}
-	const begin = "must begin with https://, or with http:// and a loopback address"
-	u, err := url.Parse(raw)
-	switch {
-	case !strings.Contains(raw, "://"):
-		p.add(at, begin)
-	case err != nil:
-		p.add(at, "not a URL")
-	case u.Hostname() == "":
-		p.add(at, "the URL needs a host")
-	case u.Scheme != "https" && !(u.Scheme == "http" && IsLoopback(u.Hostname())):
-		p.add(at, begin)
-	case u.User != nil:
-		p.add(at, "credentials do not belong in this URL")
-	case strings.Contains(raw, "#"):
-		p.add(at, "the URL must not have a fragment (#)")
-	}
+	p.checkURL(at, raw, "must begin with https://, or with http:// and a loopback address", "credentials do not belong in this URL",
+		func(u *url.URL) bool {
+			return u.Hostname() == "" || u.Scheme == "https" || u.Scheme == "http" && IsLoopback(u.Hostname())
+		})
 }
 
 // IsLoopback reports whether a name or address can only mean this machine. An IPv6 address comes

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
@@ -35,12 +34,9 @@ func TestValidateByHand(t *testing.T) {
 	u.Tools = []Rule{{Match: "a", Tool: Tool{}}}
 	c.Upstreams = append(c.Upstreams, nil)
 
-	var all *Errors
-	if err := c.Validate(); !errors.As(err, &all) {
-		t.Fatalf("got %v", err)
-	}
+	all := eachMistake(t, c.Validate())
 	var got []string
-	for _, e := range all.List {
+	for _, e := range all {
 		got = append(got, e.Path)
 	}
 	want := []string{
@@ -56,8 +52,7 @@ func TestValidateByHand(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("paths (-want +got):\n%s", diff)
 	}
-	var first *Error
-	if !errors.As(error(all), &first) || first.Error() != "heartbeat: must be at least 100ms" {
+	if first := all[0]; first.Error() != "heartbeat: must be at least 100ms" {
 		t.Errorf("first mistake: %v", first)
 	}
 }

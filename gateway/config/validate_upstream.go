@@ -91,16 +91,9 @@ func (p *problems) servedPath(at string, u *Upstream) {
 		p.add(at, "must be plain: no //, no . or .. and no / at the end")
 	case strings.HasPrefix(u.Path+"/", "/.well-known/"):
 		p.add(at, "must not be under /.well-known/, where the gateway has metadata")
-	case strings.ContainsFunc(u.Path, notInPath):
+	case strings.Trim(u.Path, unreserved+"/") != "": // others are escaped in URLs, or mean something in route patterns
 		p.add(at, "may hold letters, digits, '/', '-', '_', '.' and '~' only")
 	}
-}
-
-// notInPath excludes the characters that URLs escape and that mean something in route patterns.
-func notInPath(r rune) bool { return r != '/' && !isUnreserved(r) }
-
-func isUnreserved(r rune) bool {
-	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("-_.~", r)
 }
 
 // checkWay checks that there is one way to the server, and that no key is for the other way.
@@ -174,22 +167,30 @@ func (p *problems) checkProgram(at string, u *Upstream) {
 	}
 }
 
-// checkTarget checks the URL of a server. The message of net/url is dropped: it repeats parts of
-// the URL, possibly a password.
+// checkTarget checks the URL of a server.
 func (p *problems) checkTarget(at, raw string) {
+	p.checkURL(at, raw, "must begin with http:// or https://", "credentials do not belong in the URL; use headers",
+		func(u *url.URL) bool { return u.Scheme == "http" || u.Scheme == "https" })
+}
+
+// checkURL checks a URL. begin is the mistake of one that is not allowed. The message of net/url is
+// dropped: it repeats parts of the URL, possibly a password.
+func (p *problems) checkURL(at, raw, begin, credentials string, allowed func(*url.URL) bool) {
 	if raw == "" {
-		return // checkWay reports a missing one
+		return // a missing one is reported elsewhere
 	}
 	u, err := url.Parse(raw)
 	switch {
-	case !strings.Contains(raw, "://") || err == nil && u.Scheme != "http" && u.Scheme != "https":
-		p.add(at, "must begin with http:// or https://")
+	case !strings.Contains(raw, "://"):
+		p.add(at, "%s", begin)
 	case err != nil:
 		p.add(at, "not a URL")
+	case !allowed(u):
+		p.add(at, "%s", begin)
 	case u.Hostname() == "":
 		p.add(at, "the URL needs a host")
 	case u.User != nil:
-		p.add(at, "credentials do not belong in the URL; use headers")
+		p.add(at, "%s", credentials)
 	case strings.Contains(raw, "#"):
 		p.add(at, "the URL must not have a fragment (#)")
 	}
