@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -93,22 +92,9 @@ func (u *route) mayCall(c auth.Caller, msg jsonrpc.Message) *auth.Refusal {
 // pages serves the public pages, and leaves all other requests to next. Their paths would conflict in the
 // route table with an upstream at /.
 func (t *table) pages(next http.Handler) http.Handler {
-	var pages []auth.Page
-	for _, u := range t.routes { // the path of a removed upstream may now be another one's
-		if page := t.methods.Page(u.endpoint.Name); page != nil {
-			pages = append(pages, *page)
-		}
-	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		at := slices.IndexFunc(pages, func(p auth.Page) bool { return p.Path == r.URL.Path })
-		if at < 0 && t.relayed(w, r) {
-			return
-		}
-		if at < 0 || r.Method != http.MethodGet && r.Method != http.MethodHead {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead || !t.servePage(w, r) {
 			next.ServeHTTP(w, r)
-			return
 		}
-		w.Header().Set("Content-Type", mcp.TypeJSON)
-		_, _ = w.Write(pages[at].JSON) // a client that has gone needs none
 	})
 }

@@ -98,11 +98,16 @@ func (u *route) ofOrigin(raw json.RawMessage) bool {
 	return u.endpoint.Config.ForwardHost == config.On && strings.TrimSuffix(resource, "/") == u.config.PublicURL && u.endpoint.Config.Path != "/"
 }
 
-// relayed serves what clients read before they sign in at a server: its metadata. It returns false for any
-// other request.
-func (t *table) relayed(w http.ResponseWriter, r *http.Request) bool {
+// servePage serves what clients read before they sign in, at the gateway or at a server: the metadata of
+// either. It returns false for any other path.
+func (t *table) servePage(w http.ResponseWriter, r *http.Request) bool {
 	for _, u := range t.routes {
-		if u.resource != nil && r.URL.Path == auth.MetadataPath(u.endpoint.Config) && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		switch {
+		case u.metadata != nil && r.URL.Path == u.metadata.Path:
+			w.Header().Set("Content-Type", mcp.TypeJSON)
+			_, _ = w.Write(u.metadata.JSON) // a client that has gone needs none
+			return true
+		case u.resource != nil && r.URL.Path == auth.MetadataPath(u.endpoint.Config):
 			u.serveResource(w, r)
 			return true
 		}

@@ -23,6 +23,7 @@ type route struct {
 	legacy   *legacy.Handler
 	scoped   bool // some of its tools need scopes
 
+	metadata *auth.Page     // that of the gateway in its place, if it takes tokens; else nil
 	resource *auth.Resource // the server, if it signs callers in itself; else nil
 	page     string         // where clients find the server's metadata, at the gateway
 

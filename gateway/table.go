@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 
+	"golang.org/x/time/rate"
+
 	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
 	"taskgate/gateway/endpoint"
@@ -77,6 +79,7 @@ func (g *Gateway) newTable(c *config.Config, methods *auth.Methods, upstreams ma
 		e := &endpoint.Endpoint{
 			Name: u.Name, Config: u, Global: c, Upstream: upstreams[u.Name], Shim: audited(g.options.Shim, g.audit),
 			Telemetry: g.tel, Log: g.options.Logger.With("upstream", u.Name), Calls: g.calls, Streams: g.streams, State: g.state,
+			Relist: rate.Sometimes{Interval: endpoint.RelistAge},
 		}
 		if old := before.find(u.Name); old != nil {
 			e.Before = old.Convertible()
@@ -116,7 +119,7 @@ func (t *table) add(e *endpoint.Endpoint) {
 		h.Modes = modes.New(e)
 	}
 	t.routes = append(t.routes, &route{table: t, endpoint: e, modern: modern.New(e), legacy: h, scoped: e.Config.Scoped(),
-		resource: t.methods.Resource(e.Name), page: t.config.PublicURL + auth.MetadataPath(e.Config)})
+		metadata: t.methods.Page(e.Name), resource: t.methods.Resource(e.Name), page: t.config.PublicURL + auth.MetadataPath(e.Config)})
 }
 
 // mux returns the routes. Every upstream has one path that both eras share (design.md 0.2). A modern

@@ -7,6 +7,9 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
 
 	"taskgate/gateway/config"
 	"taskgate/gateway/sealed"
@@ -24,6 +27,10 @@ const (
 	// MaxURI bounds the URI of a resource, in bytes: the longest path that servers take.
 	MaxURI = 8 << 10
 )
+
+// RelistAge is the age up to which a list of tools counts as the present one. A client that always
+// sends wrong headers has the tools listed once in that time.
+const RelistAge = time.Second
 
 // Endpoint is one upstream as clients see it, at its own path. The gateway makes one for each,
 // before the first request. Fields that may change later guard themselves; the others are only
@@ -48,8 +55,10 @@ type Endpoint struct {
 	// State seals the way back to a call that waits for input; nil if clients get no states.
 	State *sealed.Keyring
 
+	// Relist says when the tools may be listed because of a mismatch.
+	Relist rate.Sometimes
+
 	identity atomic.Pointer[json.RawMessage]
-	relist   relist
 	dropped  sync.Map // the names of tools that the log has said to be left out
 }
 

@@ -3,8 +3,6 @@ package endpoint
 import (
 	"context"
 	"errors"
-	"sync"
-	"time"
 
 	"taskgate/gateway/config"
 	"taskgate/gateway/upstream"
@@ -37,7 +35,11 @@ func (e *Endpoint) CheckTool(ctx context.Context, s shim.Session, server upstrea
 		return fits(tool)
 	}
 	err := check()
-	if f := (*wire.Failure)(nil); errors.As(err, &f) && e.relist.due(time.Now()) {
+	again := false
+	if f := (*wire.Failure)(nil); errors.As(err, &f) {
+		e.Relist.Do(func() { again = true })
+	}
+	if again {
 		e.Upstream.Forget(s)
 		err = check()
 	}
@@ -54,24 +56,4 @@ func (e *Endpoint) TaskFirst(tool string, takes bool, c Client) bool {
 		return takes || e.HandleAfter(c) > 0
 	}
 	return false
-}
-
-// relistAge is the age up to which a list counts as the present one. A client that always sends
-// wrong headers has the tools listed once in that time.
-const relistAge = time.Second
-
-// relist remembers when the tools were last listed because of a mismatch.
-type relist struct {
-	mu   sync.Mutex
-	last time.Time
-}
-
-func (l *relist) due(now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now.Sub(l.last) < relistAge {
-		return false
-	}
-	l.last = now
-	return true
 }
