@@ -164,14 +164,10 @@ func forgeState(t *testing.T, a asked, owner, call string, life time.Duration) s
 	}
 	name, _ := jsonrpc.GetString([]byte(a.params), mcp.NameParam(a.method))
 	arguments, _ := jsonrpc.Get([]byte(a.params), "arguments")
-	text, err := ring.Seal(sealed.Binding{
+	return ring.Seal(sealed.Binding{
 		Owner: owner, Endpoint: "up", Method: a.method,
 		Params: sealed.Digest(jsonrpc.AppendString(nil, name), arguments),
-	}, sealed.State{Call: call, Expires: time.Now().Add(life)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
+	}, call, time.Now().Add(life))
 }
 
 // TestParkedAnswers answers several questions in several goes, with keys nobody asked

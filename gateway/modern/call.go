@@ -57,7 +57,7 @@ func (q *request) converseOnCall(ctx context.Context, c shim.Call) (jsonrpc.Spli
 		}
 		return q.h.withServerInfo(dialect.Ext.Created(*answered.Task)), nil
 	case answered.Parked != nil:
-		return q.askForInput(*answered.Parked)
+		return q.askForInput(*answered.Parked), nil
 	}
 	return q.showReply(ctx, answered.Reply)
 }

@@ -23,16 +23,12 @@ import (
 // comeBack goes on with the call that a retry leads to. A retry for a modern server is a call like
 // any other.
 func (q *request) comeBack(ctx context.Context, c shim.Call) (shim.Answered, error) {
-	state, ours, err := q.openState()
+	id, ours, err := q.openState()
 	switch {
 	case err != nil:
 		return shim.Answered{}, err
 	case !ours:
 		return q.h.Shim.Call(ctx, c)
-	}
-	id, err := shim.ParseID(state.Call)
-	if err != nil {
-		return shim.Answered{}, errCallOver
 	}
 	answered, err := q.h.Shim.Reattach(ctx, c, id, q.readAnswers())
 	if errors.Is(err, shim.ErrNotFound) {
@@ -58,30 +54,32 @@ func (q *request) isReturning() bool {
 	return given && mcp.MayRequireInput(q.msg.Method) && (sealed.Ours(text) || q.server.Era != mcp.Modern)
 }
 
-// openState reads the state of a retry if it is the gateway's. Any other state is passed on to its
-// server.
-func (q *request) openState() (_ sealed.State, ours bool, _ error) {
+// openState returns the call that the state of a retry leads to, if it is the gateway's. Any other state
+// is passed on to its server.
+func (q *request) openState() (id shim.ID, ours bool, _ error) {
 	if !q.isReturning() {
-		return sealed.State{}, false, nil
+		return "", false, nil
 	}
 	if q.h.State == nil {
-		return sealed.State{}, true, sealed.ErrSealed
+		return "", true, sealed.ErrSealed
 	}
 	text, _ := jsonrpc.String(q.state)
-	state, err := q.h.State.Open(text, q.stateBinding(), time.Now())
-	return state, true, err
+	call, err := q.h.State.Open(text, q.stateBinding(), time.Now())
+	if err != nil {
+		return "", true, err
+	}
+	if id, err = shim.ParseID(call); err != nil {
+		err = errCallOver
+	}
+	return id, true, err
 }
 
 // askForInput makes the InputRequiredResult of a call that waits for its answers.
-func (q *request) askForInput(p shim.Parked) (jsonrpc.Spliced, error) {
-	state := sealed.State{Call: string(p.ID), Expires: p.Until}
-	text, err := q.h.State.Seal(q.stateBinding(), state)
-	if err != nil {
-		return nil, err
-	}
+func (q *request) askForInput(p shim.Parked) jsonrpc.Spliced {
+	text := q.h.State.Seal(q.stateBinding(), string(p.ID), p.Until)
 	b := append([]byte(`{"resultType":"`+mcp.ResultInputRequired+`","inputRequests":`), dialect.InputRequests(p.Questions)...)
 	b = append(b, `,"requestState":`...)
-	return q.h.withServerInfo(append(jsonrpc.AppendString(b, text), '}')), nil
+	return q.h.withServerInfo(append(jsonrpc.AppendString(b, text), '}'))
 }
 
 // stateBinding is what a state is good for: this caller, this endpoint, and the same request. Other

@@ -33,7 +33,7 @@ func (q *request) taskResult(ctx context.Context) (jsonrpc.Spliced, error) {
 	case err != nil:
 		return nil, err
 	case answer.Asks != nil:
-		return q.askForInput(*answer.Asks)
+		return q.askForInput(*answer.Asks), nil
 	case answer.IsError:
 		q.op.ToolError()
 	}
@@ -45,13 +45,9 @@ func (q *request) taskResult(ctx context.Context) (jsonrpc.Spliced, error) {
 // questions (protocol.md 2.7). The state only names the task. As with tasks/update, superfluous
 // answers are ignored (T36), and open questions are asked again.
 func (q *request) answerTask(ctx context.Context) error {
-	state, ours, err := q.openState()
+	id, ours, err := q.openState()
 	if err != nil || !ours {
 		return err
-	}
-	id, err := shim.ParseID(state.Call)
-	if err != nil {
-		return errCallOver
 	}
 	err = q.h.Shim.Update(ctx, q.principal, q.h.Name, id, q.readAnswers())
 	if errors.Is(err, shim.ErrNotFound) {

@@ -111,26 +111,17 @@ func (b Binding) bytes(key string) []byte {
 	return append(out, b.Params[:]...)
 }
 
-// State is what a client is to bring back, unread.
-type State struct {
-	Call string `json:"call"` // the parked call
-	// Expires is when the state becomes invalid, in whole milliseconds.
-	Expires time.Time `json:"-"`
+// state is what a client is to bring back, unread.
+type state struct {
+	Call    string `json:"call"` // the parked call
+	Expires int64  `json:"exp"`  // Unix time in milliseconds
 }
 
-// content is a State as it is sealed.
-type content struct {
-	State
-	Expires int64 `json:"exp"` // Unix time in milliseconds
-}
-
-// Seal makes the text of a state that only a request with the same binding opens.
-func (r *Keyring) Seal(b Binding, s State) (string, error) {
-	plain, err := json.Marshal(content{s, s.Expires.UnixMilli()})
-	if err != nil {
-		return "", err
-	}
-	return r.SealBytes(b, plain), nil
+// Seal makes the text of a state that leads to a call until it expires, and that only a request with
+// the same binding opens.
+func (r *Keyring) Seal(b Binding, call string, expires time.Time) string {
+	plain, _ := json.Marshal(state{call, expires.UnixMilli()}) // texts and numbers can always be written
+	return r.SealBytes(b, plain)
 }
 
 // SealBytes seals any other text for this binding.
@@ -146,25 +137,24 @@ var encoding = base64.RawURLEncoding.Strict()
 // Ours reports whether a state claims to be a gateway's. Any other belongs to the server behind.
 func Ours(text string) bool { return strings.HasPrefix(text, prefix) }
 
-// Open reads a state that came back with a request of this binding. It returns ErrSealed for a
-// state that cannot be opened, before anything is looked up for it, and ErrExpired.
-func (r *Keyring) Open(text string, b Binding, now time.Time) (State, error) {
+// Open returns the call of a state that came back with a request of this binding. It returns
+// ErrSealed for a state that cannot be opened, before anything is looked up for it, and ErrExpired.
+func (r *Keyring) Open(text string, b Binding, now time.Time) (call string, err error) {
 	if len(text) > maxState {
-		return State{}, ErrSealed
+		return "", ErrSealed
 	}
 	plain, err := r.OpenBytes(text, b)
 	if err != nil {
-		return State{}, err
+		return "", err
 	}
-	var c content
-	if err := json.Unmarshal(plain, &c); err != nil {
-		return State{}, ErrSealed
+	var s state
+	switch err := json.Unmarshal(plain, &s); {
+	case err != nil:
+		return "", ErrSealed
+	case !now.Before(time.UnixMilli(s.Expires)):
+		return "", ErrExpired
 	}
-	c.State.Expires = time.UnixMilli(c.Expires)
-	if !now.Before(c.State.Expires) {
-		return State{}, ErrExpired
-	}
-	return c.State, nil
+	return s.Call, nil
 }
 
 // OpenBytes reads what SealBytes has sealed for this binding. It returns ErrSealed for any other

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
@@ -22,10 +23,8 @@ type exchange struct {
 	cancel context.CancelFunc
 	land   func() // takes it from those in flight: a client may use an answered id again
 
-	answered bool // only its own goroutine uses it
-
-	mu   sync.Mutex
-	dead bool // the client has cancelled it
+	answered bool        // only its own goroutine uses it
+	dead     atomic.Bool // the client has cancelled it
 }
 
 // request has a request answered, and returns when the next message may be taken.
@@ -118,19 +117,11 @@ func (c *Conn) cancelled(m jsonrpc.Message) bool {
 	if x == nil {
 		return true // it has its answer
 	}
-	x.mu.Lock()
-	x.dead = true
-	x.mu.Unlock()
+	x.dead.Store(true)
 	if x.modern {
 		x.cancel()
 	}
 	return x.modern
-}
-
-func (x *exchange) over() bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.dead
 }
 
 // run has the gateway answer. If the session was lost, it opens another one, once: a request that
@@ -154,11 +145,11 @@ func (x *exchange) emit(message []byte) error {
 	if _, call := jsonrpc.Get(message, "method"); !call {
 		x.answered = true
 		x.land()
-		if x.listens() && !x.over() { // the gateway ends it: both, the result last (protocol.md 1.3)
+		if x.listens() && !x.dead.Load() { // the gateway ends it: both, the result last (protocol.md 1.3)
 			_ = x.c.out.send(mcp.AppendCancelled(nil, x.id, ""))
 		}
 	}
-	if x.modern && x.over() {
+	if x.modern && x.dead.Load() {
 		return errClosed // a cancelled request gets no more messages
 	}
 	return x.c.out.send(message)
@@ -173,7 +164,7 @@ func (x *exchange) finish(w *response, err error) {
 	case w.status >= http.StatusBadRequest:
 		_ = x.emit(x.refusal(w))
 	}
-	if !x.answered && !x.id.IsZero() && !x.over() && x.c.ctx.Err() == nil {
+	if !x.answered && !x.id.IsZero() && !x.dead.Load() && x.c.ctx.Err() == nil {
 		_ = x.emit(jsonrpc.AppendError(nil, x.id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: "internal error"}))
 	}
 }
