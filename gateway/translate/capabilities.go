@@ -81,22 +81,25 @@ func question(value json.RawMessage, asked bool, modes ...string) json.RawMessag
 
 // withoutOwn removes the gateway's own extensions; nil if only those were there.
 func withoutOwn(extensions json.RawMessage) json.RawMessage {
-	if !jsonrpc.IsObject(extensions) {
+	rest, removed, left := removeMembers(extensions, func(name string) bool { return slices.Contains(ownExtensions, name) })
+	if !jsonrpc.IsObject(extensions) || removed && !left {
 		return nil
 	}
-	dropped, left := false, false
-	extensions = jsonrpc.Edit(extensions, func(name string, value json.RawMessage) json.RawMessage {
-		if slices.Contains(ownExtensions, name) {
-			dropped = true
+	return rest
+}
+
+// removeMembers removes members of an object, and reports whether there were any, and whether others are
+// left.
+func removeMembers(obj json.RawMessage, which func(name string) bool) (rest json.RawMessage, removed, left bool) {
+	rest = jsonrpc.Edit(obj, func(name string, value json.RawMessage) json.RawMessage {
+		if which(name) {
+			removed = true
 			return nil
 		}
 		left = true
 		return value
 	})
-	if dropped && !left {
-		return nil
-	}
-	return extensions
+	return rest, removed, left
 }
 
 // Undeclared are the capabilities that a server misses in its client, as far as the gateway

@@ -63,18 +63,11 @@ func withoutModernMembers(result []byte) []byte {
 
 // withoutModernMeta does the same for _meta; nil if that empties it.
 func withoutModernMeta(meta json.RawMessage) json.RawMessage {
-	left := !jsonrpc.IsObject(meta)
-	meta = jsonrpc.Edit(meta, func(name string, value json.RawMessage) json.RawMessage {
-		if name == mcp.MetaServerInfo || name == mcp.MetaRelatedTask {
-			return nil
-		}
-		left = true
-		return value
-	})
-	if !left {
+	rest, _, left := removeMembers(meta, func(name string) bool { return name == mcp.MetaServerInfo || name == mcp.MetaRelatedTask })
+	if !left && jsonrpc.IsObject(meta) {
 		return nil
 	}
-	return meta
+	return rest
 }
 
 // legacyTool translates one entry of tools/list.

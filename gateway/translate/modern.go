@@ -120,18 +120,11 @@ func ours(key string) bool {
 
 // foreignMeta is _meta with the members that are not ours; nil if that leaves it empty.
 func foreignMeta(meta json.RawMessage) json.RawMessage {
-	left := false
-	meta = jsonrpc.Edit(meta, func(name string, value json.RawMessage) json.RawMessage {
-		if ours(name) {
-			return nil
-		}
-		left = true
-		return value
-	})
+	rest, _, left := removeMembers(meta, ours)
 	if !left {
 		return nil
 	}
-	return meta
+	return rest
 }
 
 // ModernParams are the params of a modern request for an upstream of this era. The members of a retry
