@@ -9,6 +9,8 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+
+	"taskgate/gateway/operator/terminal"
 )
 
 // Exit codes.
@@ -100,6 +102,15 @@ func reportMisuse(stderr io.Writer, format string, args ...any) int {
 	return exitUsage
 }
 
+// reportFailure reports why a verb has failed, and returns the exit code.
+func reportFailure(stderr io.Writer, err error) int {
+	if mistake, ok := errors.AsType[*terminal.UsageError](err); ok {
+		return reportMisuse(stderr, "%s", mistake.Text)
+	}
+	fmt.Fprintf(stderr, "taskgate: %v\n", err)
+	return exitFailure
+}
+
 // parseFlags parses the arguments of a verb. If the user asked for help or made a mistake, done is
 // true and code is the exit code.
 func parseFlags(flags *flag.FlagSet, args []string, stdout, stderr io.Writer) (code int, done bool) {
@@ -138,23 +149,22 @@ func usageOf(verb string) string {
 // optionsOf begins the options of a verb in the usage.
 const optionsOf = "\nOptions of "
 
-// noArguments parses the command line of a verb without arguments.
-func noArguments(verb string, args []string, stdout, stderr io.Writer) (code int, done bool) {
+// printText executes a verb without arguments, which prints a text.
+func printText(verb string, args []string, stdout, stderr io.Writer, text func() string) int {
 	flags := flag.NewFlagSet(verb, flag.ContinueOnError)
 	if code, done := parseFlags(flags, args, stdout, stderr); done {
-		return code, true
+		return code
 	}
 	if flags.NArg() > 0 {
-		return reportMisuse(stderr, "%s takes no arguments", verb), true
+		return reportMisuse(stderr, "%s takes no arguments", verb)
 	}
-	return exitOK, false
+	return writeOutput(stdout, stderr, text())
 }
 
 // writeOutput writes a command's output; a full disk or a closed pipe is a failure.
 func writeOutput(stdout, stderr io.Writer, text string) int {
 	if _, err := io.WriteString(stdout, text); err != nil {
-		fmt.Fprintf(stderr, "taskgate: %v\n", err)
-		return exitFailure
+		return reportFailure(stderr, err)
 	}
 	return exitOK
 }

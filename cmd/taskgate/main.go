@@ -10,6 +10,7 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +18,9 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+
+	"taskgate/gateway/config"
+	"taskgate/gateway/sealed"
 )
 
 func main() {
@@ -63,11 +67,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case "hash-key":
 		return hashKey(args, os.Stdin, stdout, stderr)
 	case "state-key":
-		return stateKey(args, stdout, stderr)
+		return printText(verb, args, stdout, stderr, func() string { return base64.StdEncoding.EncodeToString(sealed.NewSecret()) + "\n" })
 	case "schema":
-		return printSchema(args, stdout, stderr)
+		return printText(verb, args, stdout, stderr, func() string { return string(config.Schema()) })
 	case "version":
-		return printVersion(args, stdout, stderr)
+		return printText(verb, args, stdout, stderr, thisVersion)
 	case "help":
 		return writeOutput(stdout, stderr, usage)
 	}
@@ -91,16 +95,13 @@ func splitVerb(args []string) (verb string, rest []string) {
 	}
 }
 
-// printVersion prints the module's version and the commit it was built from.
-func printVersion(args []string, stdout, stderr io.Writer) int {
-	if code, done := noArguments("version", args, stdout, stderr); done {
-		return code
-	}
+// thisVersion is the module's version and the commit it was built from.
+func thisVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return writeOutput(stdout, stderr, "taskgate (built without module information)\n")
+		return "taskgate (built without module information)\n"
 	}
-	return writeOutput(stdout, stderr, versionText(info))
+	return versionText(info)
 }
 
 // versionText is "taskgate VERSION (REVISION, modified) GO".

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 
 	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
@@ -74,10 +73,4 @@ func (o *operators) sayConsole(address string, log, plain *slog.Logger) {
 	default:
 		log.Info("the console for operators is off: it needs admin_auth, or an admin address on loopback")
 	}
-}
-
-// hostName is the name of the machine, for people; "" if unknown.
-func hostName() string {
-	name, _ := os.Hostname()
-	return name
 }

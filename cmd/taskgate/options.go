@@ -10,36 +10,44 @@ import (
 
 // serveOptions are the flags of serve.
 type serveOptions struct {
-	flags               *flag.FlagSet
-	file, upstream      string
-	listen, admin       string
-	store               string
-	grace               time.Duration
-	logFormat, logLevel string
+	flags          *flag.FlagSet
+	file, upstream string
+	changes        []func(*config.Config) // what the other flags say
 }
 
 // newServeOptions declares the flags. The usage text describes them.
 func newServeOptions(flags *flag.FlagSet) *serveOptions {
 	o := &serveOptions{flags: flags}
-	flags.StringVar(&o.file, "config", "", "")
-	flags.StringVar(&o.upstream, "upstream", "", "")
-	flags.StringVar(&o.listen, "listen", "", "")
-	flags.StringVar(&o.admin, "admin", "", "")
-	flags.StringVar(&o.store, "store", "", "")
-	o.declareGrace()
-	flags.StringVar(&o.logFormat, "log-format", "", "")
-	flags.StringVar(&o.logLevel, "log-level", "", "")
+	o.declareShared()
+	o.declare("listen", func(c *config.Config, value string) { c.Listen = value })
+	o.declare("admin", func(c *config.Config, value string) { c.Admin = value })
+	o.declare("log-format", func(c *config.Config, value string) { c.Log.Format = config.LogFormat(value) })
 	return o
 }
 
-func (o *serveOptions) declareGrace() {
-	o.flags.Func("grace", "", func(text string) (err error) {
-		if o.grace = config.Auto; text == "auto" {
-			return nil
+// declareShared declares the flags that stdio has as well.
+func (o *serveOptions) declareShared() {
+	o.flags.StringVar(&o.file, "config", "", "")
+	o.flags.StringVar(&o.upstream, "upstream", "", "")
+	o.declare("store", func(c *config.Config, value string) { c.Store = value })
+	o.declare("log-level", func(c *config.Config, value string) { c.Log.Level = config.LogLevel(value) })
+	o.flags.Func("grace", "", func(text string) error {
+		grace, err := config.Auto, error(nil)
+		if text != "auto" {
+			grace, err = time.ParseDuration(text)
 		}
-		if o.grace, err = time.ParseDuration(text); err != nil {
+		if err != nil {
 			return errors.New("it is auto, or a number with a unit, such as 300ms, 5s or 1h30m")
 		}
+		o.changes = append(o.changes, func(c *config.Config) { c.Upstreams[0].Defaults.Grace = grace })
+		return nil
+	})
+}
+
+// declare declares a flag that changes the configuration.
+func (o *serveOptions) declare(name string, change func(c *config.Config, value string)) {
+	o.flags.Func(name, "", func(value string) error {
+		o.changes = append(o.changes, func(c *config.Config) { change(c, value) })
 		return nil
 	})
 }
@@ -75,27 +83,18 @@ func (o *serveOptions) loadConfig() (*config.Config, error) {
 func (o *serveOptions) overrideConfig(cfg *config.Config) error {
 	var wrong error
 	o.flags.Visit(func(f *flag.Flag) {
-		switch f.Name {
-		case "listen":
-			cfg.Listen = o.listen
-		case "admin":
-			cfg.Admin = o.admin
-		case "store":
-			cfg.Store = o.store
-		case "log-format":
-			cfg.Log.Format = config.LogFormat(o.logFormat)
-		case "log-level":
-			cfg.Log.Level = config.LogLevel(o.logLevel)
-		case "grace":
-			if o.file != "" {
-				wrong = usageError("--grace goes with --upstream; in a file it is set per upstream and tool")
-				return
-			}
-			cfg.Upstreams[0].Defaults.Grace = o.grace
+		if f.Name == "grace" && o.file != "" {
+			wrong = usageError("--grace goes with --upstream; in a file it is set per upstream and tool")
 		}
 	})
-	if wrong == nil && cfg.Validate() != nil {
-		wrong = usageError(cfg.Validate().Error())
+	if wrong != nil {
+		return wrong
 	}
-	return wrong
+	for _, change := range o.changes {
+		change(cfg)
+	}
+	if err := cfg.Validate(); err != nil {
+		return usageError(err.Error())
+	}
+	return nil
 }

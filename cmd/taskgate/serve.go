@@ -40,8 +40,7 @@ func serve(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = s.serveUntilEnd(ctx)
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "taskgate: %v\n", err)
-		return exitFailure
+		return reportFailure(stderr, err)
 	}
 	return exitOK
 }

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"reflect"
 	"sync/atomic"
 	"time"
@@ -247,7 +248,8 @@ func (s *server) showOperators() (err error) {
 	s.operators, err = newOperators(s.config, isLoopback(s.config.Admin), operator.DeploymentOptions{
 		Tasks: shim.NewOperator(s.shim, view), Store: view, Replica: s.replica, Metrics: s.tel.metrics, Logger: s.log, TraceAt: s.config.TraceAt,
 		Say: func() operator.Report {
-			r := operator.Report{Host: hostName(), Address: s.listener.Addr().String(), Version: moduleVersion(), Config: s.inUse(), Since: begun}
+			host, _ := os.Hostname() // "" if unknown
+			r := operator.Report{Host: host, Address: s.listener.Addr().String(), Version: moduleVersion(), Config: s.inUse(), Since: begun}
 			r.Upstreams = s.served.Load().reported(s.ready.askParts(reportAge, nil).Upstreams)
 			return r
 		},

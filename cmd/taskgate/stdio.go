@@ -50,8 +50,7 @@ func serveStdio(ctx context.Context, args []string, stdin io.Reader, stdout, std
 		err = s.runStdio(ctx, stdin, stdout)
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "taskgate: %v\n", err)
-		return exitFailure
+		return reportFailure(stderr, err)
 	}
 	return exitOK
 }
@@ -59,22 +58,16 @@ func serveStdio(ctx context.Context, args []string, stdin io.Reader, stdout, std
 // stdioOptions are the flags of stdio.
 type stdioOptions struct {
 	serveOptions
-	name         string
-	era          string
-	withoutTasks string
+	name string
 }
 
 // newStdioOptions declares the flags. Their description is the usage text.
 func newStdioOptions(flags *flag.FlagSet) *stdioOptions {
 	o := &stdioOptions{serveOptions: serveOptions{flags: flags}}
-	flags.StringVar(&o.file, "config", "", "")
+	o.declareShared()
 	flags.StringVar(&o.name, "name", "", "")
-	flags.StringVar(&o.upstream, "upstream", "", "")
-	o.declareGrace()
-	flags.StringVar(&o.era, "era", "", "")
-	flags.StringVar(&o.withoutTasks, "without-tasks", "", "")
-	flags.StringVar(&o.store, "store", "", "")
-	flags.StringVar(&o.logLevel, "log-level", "", "")
+	o.declare("era", func(c *config.Config, value string) { c.Upstreams[0].Era = config.Era(value) })
+	o.declare("without-tasks", func(c *config.Config, value string) { c.Upstreams[0].WithoutTasks = config.WithoutTasks(value) })
 	return o
 }
 
@@ -89,20 +82,12 @@ func (o *stdioOptions) loadConfig(command []string) (*config.Config, error) {
 	if cfg.Store == config.StoreFile { // the default would be shared: a client may start several of these
 		cfg.Store = config.StoreEmbedded
 	}
+	for _, change := range o.changes {
+		change(cfg)
+	}
 	o.flags.Visit(func(f *flag.Flag) {
-		switch f.Name {
-		case "log-level":
-			cfg.Log.Level = config.LogLevel(o.logLevel)
-		case "store":
-			if cfg.Store = o.store; o.store == config.StoreFile {
-				err = usageError("--store file:DIRECTORY names its folder here")
-			}
-		case "grace":
-			u.Defaults.Grace = o.grace
-		case "era":
-			u.Era = config.Era(o.era)
-		case "without-tasks":
-			u.WithoutTasks = config.WithoutTasks(o.withoutTasks)
+		if f.Name == "store" && cfg.Store == config.StoreFile {
+			err = usageError("--store file:DIRECTORY names its folder here")
 		}
 		if o.file != "" && (f.Name == "grace" || f.Name == "era" || f.Name == "without-tasks") {
 			err = usageError("--" + f.Name + " does not go with --config; set it in the file")

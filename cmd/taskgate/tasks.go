@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"os"
 
@@ -40,16 +39,6 @@ func runOperator(ctx context.Context, verb string, args []string, stdin *os.File
 		return reportFailure(stderr, err)
 	}
 	return exitOK
-}
-
-// reportFailure reports why a verb that asks a running gateway has failed, and returns the exit code.
-func reportFailure(stderr io.Writer, err error) int {
-	var mistake *terminal.UsageError
-	if errors.As(err, &mistake) {
-		return reportMisuse(stderr, "%s", mistake.Text)
-	}
-	fmt.Fprintf(stderr, "taskgate: %v\n", err)
-	return exitFailure
 }
 
 // gatewayAt returns the gateway at an address, at that in its file, or at that of the environment.

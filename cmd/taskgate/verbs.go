@@ -1,14 +1,13 @@
 package main
 
 import (
-	"encoding/base64"
 	"flag"
 	"fmt"
 	"io"
 	"strings"
 
 	"taskgate/gateway/config"
-	"taskgate/gateway/sealed"
+	"taskgate/gateway/operator/terminal"
 )
 
 // checkFiles loads each file as serve would and reports all mistakes of all files. It needs the
@@ -32,7 +31,7 @@ func checkFiles(args []string, stdout, stderr io.Writer) int {
 		for _, warning := range c.Warnings() {
 			fmt.Fprintf(stderr, "%s: warning: %s\n", file, warning)
 		}
-		found := countNoun(len(c.Upstreams), "upstream")
+		found := terminal.Count(len(c.Upstreams), "upstream")
 		if c.Store == config.StoreFile {
 			path, err := stateFolder(folderOfFile(file))
 			if err != nil {
@@ -43,22 +42,6 @@ func checkFiles(args []string, stdout, stderr io.Writer) int {
 		code = max(code, writeOutput(stdout, stderr, fmt.Sprintf("%s: ok (%s)\n", file, found)))
 	}
 	return code
-}
-
-// printSchema prints the JSON Schema of the configuration file.
-func printSchema(args []string, stdout, stderr io.Writer) int {
-	if code, done := noArguments("schema", args, stdout, stderr); done {
-		return code
-	}
-	return writeOutput(stdout, stderr, string(config.Schema()))
-}
-
-// countNoun writes a number and its noun.
-func countNoun(n int, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
 }
 
 const (
@@ -84,8 +67,7 @@ func hashKey(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	}
 	data, err := io.ReadAll(io.LimitReader(stdin, maxKey+1))
 	if err != nil {
-		fmt.Fprintf(stderr, "taskgate: hash-key: %v\n", err)
-		return exitFailure
+		return reportFailure(stderr, fmt.Errorf("hash-key: %w", err))
 	}
 	key := strings.TrimRight(string(data), "\r\n")
 	if len(key) > maxKey || !config.ValidKey(key) {
@@ -109,12 +91,4 @@ func isWeak(key string) bool {
 		different[c] = true
 	}
 	return len(key) < shortKey || len(different) < fewCharacters
-}
-
-// stateKey prints a new key for state_keys of the configuration.
-func stateKey(args []string, stdout, stderr io.Writer) int {
-	if code, done := noArguments("state-key", args, stdout, stderr); done {
-		return code
-	}
-	return writeOutput(stdout, stderr, base64.StdEncoding.EncodeToString(sealed.NewSecret())+"\n")
 }

@@ -248,7 +248,7 @@ func (c command) cancelMatching(ctx context.Context) error {
 		if err := writeTasks(c.Out, all.Tasks); err != nil {
 			return err
 		}
-		fmt.Fprintf(c.Out, "\nCancel %s? [y/N] ", count(len(all.Tasks), "task"))
+		fmt.Fprintf(c.Out, "\nCancel %s? [y/N] ", Count(len(all.Tasks), "task"))
 		line, _ := bufio.NewReader(c.In).ReadString('\n') // the end of the input is a no
 		if answer := strings.ToLower(strings.TrimSpace(line)); answer != "y" && answer != "yes" {
 			return errors.New("nothing is cancelled")
@@ -263,12 +263,12 @@ func (c command) cancelMatching(ctx context.Context) error {
 		case refused(err, http.StatusConflict), refused(err, http.StatusNotFound):
 			ended++
 		case ctx.Err() != nil:
-			return fmt.Errorf("%s cancelled, then: %w", count(cancelled, "task"), err)
+			return fmt.Errorf("%s cancelled, then: %w", Count(cancelled, "task"), err)
 		default:
 			failed = append(failed, fmt.Errorf("%s: %w", t.ID, err))
 		}
 	}
-	text := count(cancelled, "task") + " cancelled"
+	text := Count(cancelled, "task") + " cancelled"
 	if ended > 0 {
 		text += fmt.Sprintf(", %d had ended already", ended)
 	}
@@ -279,8 +279,8 @@ func (c command) cancelMatching(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// count writes a number and its noun.
-func count(n int, noun string) string {
+// Count writes a number and its noun.
+func Count(n int, noun string) string {
 	if n != 1 {
 		noun += "s"
 	}

@@ -132,7 +132,7 @@ func summary(all operator.Tasks, replicas []operator.Replica) string {
 	for _, t := range all.Tasks {
 		states[stateOf(t)]++
 	}
-	parts := []string{count(len(all.Tasks), "task")}
+	parts := []string{Count(len(all.Tasks), "task")}
 	if all.Next != "" {
 		parts[0] = "the first " + parts[0]
 	}
@@ -148,7 +148,7 @@ func summary(all operator.Tasks, replicas []operator.Replica) string {
 			}
 		}
 	})
-	parts = append(parts, count(len(alive), "replica"))
+	parts = append(parts, Count(len(alive), "replica"))
 	for _, r := range replicas {
 		if !r.Alive && !r.Draining && time.Since(r.SeenAt) < deathsShown {
 			parts = append(parts, fmt.Sprintf("%s is gone since %s", r.Name, short(time.Since(r.SeenAt))))
