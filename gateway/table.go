@@ -118,7 +118,7 @@ func (t *table) add(e *endpoint.Endpoint) {
 	if e.Config.ResponseModes == config.On && e.Convertible() {
 		h.Modes = modes.New(e)
 	}
-	t.routes = append(t.routes, &route{table: t, endpoint: e, modern: modern.New(e), legacy: h, scoped: e.Config.Scoped(),
+	t.routes = append(t.routes, &route{table: t, endpoint: e, modern: &modern.Handler{Endpoint: e}, legacy: h, scoped: e.Config.Scoped(),
 		metadata: t.methods.Page(e.Name), resource: t.methods.Resource(e.Name), page: t.config.PublicURL + auth.MetadataPath(e.Config)})
 }
 

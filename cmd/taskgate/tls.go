@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -75,15 +74,7 @@ func (f *tlsFiles) currentConfig() *tls.Config {
 // stampFiles changes with the files. The caller takes it before it reads them, so that a change
 // meanwhile leads to another read.
 func (f *tlsFiles) stampFiles() string {
-	var b strings.Builder
-	for _, name := range []string{f.config.CertFile, f.config.KeyFile, f.config.ClientCAFile} {
-		if info, err := os.Stat(name); err == nil {
-			fmt.Fprintln(&b, info.Size(), info.ModTime().UnixNano())
-		} else {
-			fmt.Fprintln(&b, "none")
-		}
-	}
-	return b.String()
+	return config.ClientTLS{CAFile: f.config.ClientCAFile, CertFile: f.config.CertFile, KeyFile: f.config.KeyFile}.Files()
 }
 
 func (f *tlsFiles) loadFiles() (*tls.Config, error) {

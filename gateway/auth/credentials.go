@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"taskgate/gateway/sealed"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -245,15 +246,10 @@ func (c *Credential) Ready(ctx context.Context, next func() (authorization strin
 		if _, good := next(); good {
 			return nil
 		}
-		again := time.NewTimer(lookAgain)
-		select { // the next request of the owner wakes it; a timer does if that is lost
-		case <-came:
-		case <-again.C:
-		case <-ctx.Done():
-			again.Stop()
-			return context.Cause(ctx)
+		// The next request of the owner wakes it, and the time does if that is lost.
+		if err := work.PauseFor(ctx, came, lookAgain); err != nil {
+			return err
 		}
-		again.Stop()
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"taskgate/gateway/endpoint"
 	"taskgate/gateway/translate"
 	"taskgate/gateway/upstream"
 	"taskgate/internal/jsonrpc"
@@ -44,7 +43,6 @@ type askLine struct {
 // asker asks the client of one stream the questions of tasks and of the server. The code that follows
 // those calls takeState; a goroutine that begins with the first question does the slow work.
 type asker struct {
-	e    *endpoint.Endpoint
 	s    *session
 	ctx  context.Context // of the stream
 	line askLine
@@ -66,12 +64,12 @@ type holding struct {
 }
 
 // newAsker makes an asker for a stream whose client has been asked these questions before.
-func newAsker(ctx context.Context, e *endpoint.Endpoint, s *session, asked map[string]bool, line askLine) *asker {
+func newAsker(ctx context.Context, s *session, asked map[string]bool, line askLine) *asker {
 	if asked == nil {
 		asked = make(map[string]bool)
 	}
 	return &asker{
-		e: e, s: s, ctx: ctx, line: line, tasks: make(map[shim.ID]shim.Task), asked: asked,
+		s: s, ctx: ctx, line: line, tasks: make(map[shim.ID]shim.Task), asked: asked,
 		held: make(map[string]*holding), seen: make(map[string]time.Time),
 	}
 }

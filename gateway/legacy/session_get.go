@@ -262,7 +262,9 @@ func (s *session) claimGET(ctx context.Context, no int64, resumes, counts bool) 
 		}
 	}
 	g.kept, g.asked = resumes, asked
-	g.count.noteFloor(last)
+	if counts {
+		g.count.last = last
+	}
 	return g, nil
 }
 

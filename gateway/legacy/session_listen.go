@@ -100,14 +100,8 @@ func (l *listener) startListening(ctx context.Context, up upstream.Client) (shim
 	})
 	l.mu.Unlock()
 
-	wait := time.NewTimer(listenReady)
-	defer wait.Stop()
 	// listenUntilEnd wakes it when the server agrees; after listenReady the caller goes on.
-	select {
-	case <-ready:
-	case <-wait.C:
-	case <-ctx.Done():
-	}
+	_ = work.PauseFor(ctx, ready, listenReady)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.hearing = no

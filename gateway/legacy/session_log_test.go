@@ -13,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskgate/gateway/endpoint"
 	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -50,7 +49,7 @@ func TestAskerWaitsForTheStore(t *testing.T) {
 		s := askingSession(t, wiretest.OpenSessions(t, 1, time.Hour))
 		ctx, end := context.WithCancel(t.Context())
 		sent, fails := 0, 3
-		a := newAsker(ctx, &endpoint.Endpoint{}, s, nil, askLine{ask: func(context.Context, string, string, []byte) (string, bool, error) {
+		a := newAsker(ctx, s, nil, askLine{ask: func(context.Context, string, string, []byte) (string, bool, error) {
 			if fails--; fails >= 0 {
 				return "", false, shim.ErrUnavailable
 			}
@@ -75,7 +74,7 @@ func TestAskerWaitsForTheStore(t *testing.T) {
 func TestAskerIsAnsweredMeanwhile(t *testing.T) {
 	s := askingSession(t, wiretest.OpenSessions(t, 1, time.Hour))
 	sent := 0
-	a := newAsker(t.Context(), &endpoint.Endpoint{}, s, nil, askLine{ask: func(context.Context, string, string, []byte) (string, bool, error) {
+	a := newAsker(t.Context(), s, nil, askLine{ask: func(context.Context, string, string, []byte) (string, bool, error) {
 		sent++
 		return "", false, nil
 	}})
@@ -117,7 +116,7 @@ func TestAskerFindsTheLatestQuestion(t *testing.T) {
 				asked := questionsOf(log)
 				ctx, end := context.WithCancel(t.Context())
 				sent := 0
-				a := newAsker(ctx, &endpoint.Endpoint{}, s, asked, askLine{ask: func(context.Context, string, string, []byte) (string, bool, error) {
+				a := newAsker(ctx, s, asked, askLine{ask: func(context.Context, string, string, []byte) (string, bool, error) {
 					sent++
 					return "", false, nil
 				}})
@@ -147,7 +146,7 @@ func TestQuestionsOfABrokenStreamAreGivenBack(t *testing.T) {
 			if _, err := store.Open(ctx, s.id, stream, nil); err != nil {
 				t.Fatal(err)
 			}
-			a := newAsker(ctx, &endpoint.Endpoint{}, s, nil, askLine{ // its messages only get into the log
+			a := newAsker(ctx, s, nil, askLine{ // its messages only get into the log
 				ask: func(ctx context.Context, name, void string, message []byte) (string, bool, error) {
 					_, holder, has, err := store.Ask(ctx, s.id, stream, stream, name, void, message)
 					return holder, has, err
@@ -317,7 +316,7 @@ func TestUnsentEndBeginsAnew(t *testing.T) {
 		{7, message(mcp.NotifyToolsListChanged, `{}`)},
 	}
 	c := newSeqFilter(log, 0, false, []shim.ID{"named"})
-	c.noteFloor(8)
+	c.last = 8
 	if !slices.Equal(c.unsent, []shim.ID{"forgotten"}) {
 		t.Errorf("followed besides: %s", c.unsent)
 	}

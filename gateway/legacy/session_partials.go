@@ -22,8 +22,8 @@ type seqFilter struct {
 	fresh map[shim.ID]bool  // tasks whose partial results begin anew after last, and are left out if they have ended
 	// unsent are the fresh tasks that only the log names, in their order there.
 	unsent []shim.ID
-	anew   bool // the client has begun with 0, now or since a mark in the log
-	last   int64
+	anew   bool  // the client has begun with 0, now or since a mark in the log
+	last   int64 // the last message that was in the log when the stream began
 }
 
 // anewMark in the log of a GET stream says that its client begins anew, and counts from 0 from
@@ -78,13 +78,6 @@ func (c *seqFilter) nextSeq(next, seq int64) int64 {
 		return next
 	}
 	return max(next, seq+1)
-}
-
-// noteFloor notes the last message that was in the log when the stream began.
-func (c *seqFilter) noteFloor(last int64) {
-	if c != nil {
-		c.last = last
-	}
 }
 
 // isDue reports whether a message of the log is to be sent.

@@ -108,7 +108,7 @@ func (t *taskNotifier) startFollowing(ctx context.Context) (stop func()) {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	t.asks = newAsker(ctx, t.e, t.s, t.w.asked, askLine{
+	t.asks = newAsker(ctx, t.s, t.w.asked, askLine{
 		ask:  t.w.askOnStream,
 		over: func(m []byte) { _ = t.w.sendMessages(ctx, true, m) },
 	})

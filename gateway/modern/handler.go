@@ -17,9 +17,6 @@ type Handler struct {
 	*endpoint.Endpoint
 }
 
-// New makes the handler of an endpoint.
-func New(e *endpoint.Endpoint) *Handler { return &Handler{e} }
-
 // method says how a method is served.
 type method struct {
 	// serve returns the result or an error.

@@ -153,9 +153,13 @@ func (c command) write(read any, table func(io.Writer) error) error {
 	if !c.o.JSON {
 		return table(c.Out)
 	}
-	e := json.NewEncoder(c.Out)
+	return writeJSON(c.Out, read)
+}
+
+func writeJSON(w io.Writer, answer any) error {
+	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
-	return e.Encode(read)
+	return e.Encode(answer)
 }
 
 // show reads and prints a whole answer.

@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -87,14 +85,7 @@ func (c command) awaitNews(ctx context.Context, news <-chan struct{}) error {
 	if err := work.Pause(ctx, watchPause); err != nil || c.Interactive {
 		return err
 	}
-	poll := time.NewTimer(watchPoll)
-	defer poll.Stop()
-	select {
-	case <-news:
-	case <-poll.C:
-	case <-ctx.Done():
-	}
-	return ctx.Err()
+	return work.PauseFor(ctx, news, watchPoll)
 }
 
 // frame reads and writes one picture.
@@ -111,9 +102,7 @@ func (c command) frame(ctx context.Context) (string, error) {
 	}
 	var text bytes.Buffer
 	if c.o.JSON {
-		e := json.NewEncoder(&text)
-		e.SetEscapeHTML(false)
-		err := e.Encode(all)
+		err := writeJSON(&text, all)
 		return text.String(), err
 	}
 	var replicas operator.Replicas
@@ -141,20 +130,16 @@ func summary(all operator.Tasks, replicas []operator.Replica) string {
 			parts = append(parts, fmt.Sprintf("%d %s", states[state], state))
 		}
 	}
-	alive := slices.Collect(func(yield func(string) bool) {
-		for _, r := range replicas {
-			if r.Alive && !yield(r.Name) {
-				return
-			}
-		}
-	})
-	parts = append(parts, Count(len(alive), "replica"))
+	alive, gone := 0, []string{}
 	for _, r := range replicas {
-		if !r.Alive && !r.Draining && time.Since(r.SeenAt) < deathsShown {
-			parts = append(parts, fmt.Sprintf("%s is gone since %s", r.Name, short(time.Since(r.SeenAt))))
+		switch {
+		case r.Alive:
+			alive++
+		case !r.Draining && time.Since(r.SeenAt) < deathsShown:
+			gone = append(gone, fmt.Sprintf("%s is gone since %s", r.Name, short(time.Since(r.SeenAt))))
 		}
 	}
-	return strings.Join(parts, " · ")
+	return strings.Join(append(append(parts, Count(alive, "replica")), gone...), " · ")
 }
 
 // draw shows a picture in place of the one before.
