@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"iter"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -46,15 +45,16 @@ func (a audit) tried(ctx context.Context, p shim.Principal, upstream string, id 
 	}
 }
 
-// answers reports whether one of these questions is open: other answers are ignored.
-func (a audit) answers(ctx context.Context, p shim.Principal, upstream string, id shim.ID, keys iter.Seq[string]) bool {
+// answering gives answers, and notes that if one of these questions is open: other answers are ignored.
+func (a audit) answering(ctx context.Context, p shim.Principal, upstream string, id shim.ID, keys []string, give func() error) error {
 	open, _ := a.Outstanding(ctx, p, upstream, id) // the answer meets the same error
-	for key := range keys {
-		if slices.ContainsFunc(open, func(q shim.Question) bool { return q.Key == key }) {
-			return true
-		}
+	asked := slices.ContainsFunc(open, func(q shim.Question) bool { return slices.Contains(keys, q.Key) })
+	err := give()
+	a.tried(ctx, p, upstream, id, err)
+	if err == nil && asked {
+		a.note(ctx, "question answered", p, upstream, id)
 	}
-	return false
+	return err
 }
 
 // Call notes a call that has become a task.
@@ -65,13 +65,11 @@ func (a audit) Call(ctx context.Context, c shim.Call) (shim.Answered, error) {
 }
 
 // Reattach notes the answers to a call that waits for them, and a call that has become a task.
-func (a audit) Reattach(ctx context.Context, c shim.Call, id shim.ID, answers map[string]json.RawMessage) (shim.Answered, error) {
-	answer := a.answers(ctx, c.Principal, c.Upstream, id, maps.Keys(answers))
-	answered, err := a.Shim.Reattach(ctx, c, id, answers)
-	a.tried(ctx, c.Principal, c.Upstream, id, err)
-	if err == nil && answer {
-		a.note(ctx, "question answered", c.Principal, c.Upstream, id)
-	}
+func (a audit) Reattach(ctx context.Context, c shim.Call, id shim.ID, answers map[string]json.RawMessage) (answered shim.Answered, err error) {
+	err = a.answering(ctx, c.Principal, c.Upstream, id, slices.Collect(maps.Keys(answers)), func() (err error) {
+		answered, err = a.Shim.Reattach(ctx, c, id, answers)
+		return err
+	})
 	a.created(ctx, c, answered, err)
 	return answered, err
 }
@@ -151,24 +149,16 @@ func (a audit) Cancel(ctx context.Context, p shim.Principal, upstream string, id
 
 // Update notes answers to the questions of a task.
 func (a audit) Update(ctx context.Context, p shim.Principal, upstream string, id shim.ID, results map[string]json.RawMessage) error {
-	answer := a.answers(ctx, p, upstream, id, maps.Keys(results))
-	err := a.Shim.Update(ctx, p, upstream, id, results)
-	a.tried(ctx, p, upstream, id, err)
-	if err == nil && answer {
-		a.note(ctx, "question answered", p, upstream, id)
-	}
-	return err
+	return a.answering(ctx, p, upstream, id, slices.Collect(maps.Keys(results)), func() error {
+		return a.Shim.Update(ctx, p, upstream, id, results)
+	})
 }
 
 // Answer notes the answer to one question.
 func (a audit) Answer(ctx context.Context, p shim.Principal, upstream string, id shim.ID, key string, answer shim.Answer) error {
-	open := a.answers(ctx, p, upstream, id, slices.Values([]string{key}))
-	err := a.Shim.Answer(ctx, p, upstream, id, key, answer)
-	a.tried(ctx, p, upstream, id, err)
-	if err == nil && open {
-		a.note(ctx, "question answered", p, upstream, id)
-	}
-	return err
+	return a.answering(ctx, p, upstream, id, []string{key}, func() error {
+		return a.Shim.Answer(ctx, p, upstream, id, key, answer)
+	})
 }
 
 // refused notes a request that was refused for its caller: the caller is unknown, or lacks a right.

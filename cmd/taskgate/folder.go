@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -73,8 +72,7 @@ var (
 // folderName is a title that people know, and a hash of the words that tell gateways apart.
 func folderName(title string, words ...string) string {
 	title = strings.Trim(unprintable.ReplaceAllString(scheme.ReplaceAllString(title, ""), "-"), "-.")
-	hash := sha256.Sum256([]byte(strings.Join(words, "\x00")))
-	return fmt.Sprintf("%.40s-%x", title, hash[:4])
+	return fmt.Sprintf("%.40s-%s", title, digest(words)[:8])
 }
 
 // storeKind says where tasks are, for people.

@@ -21,13 +21,6 @@ import (
 	"taskgate/internal/metrics"
 )
 
-// measurement has the metrics. The zero value measures nothing.
-type measurement struct {
-	metrics *metrics.Metrics // nil: no metrics
-	// gathered is the content of /metrics; nil if there is no such page.
-	gathered prometheus.Gatherer
-}
-
 // startMeasuring makes the metrics and their readers: an exporter if the environment asks for one, and
 // Prometheus if scraped is true, since there is an address for it.
 func (t *telemetry) startMeasuring(ctx context.Context, res *resource.Resource, scraped bool) error {

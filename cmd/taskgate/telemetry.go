@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/contrib/bridges/otelslog"
 	"go.opentelemetry.io/contrib/exporters/autoexport"
 	"go.opentelemetry.io/otel/attribute"
@@ -19,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
+	"taskgate/internal/metrics"
 	"taskgate/internal/semconv"
 	"taskgate/shim"
 )
@@ -27,10 +29,11 @@ import (
 // the exporters' own default, OTLP to localhost, would fill the log of every user who lacks a collector.
 // Metrics are also read at /metrics.
 type telemetry struct {
-	traces trace.TracerProvider
-	logs   *log.LoggerProvider // nil: logs go to stderr only
-	stop   []func(context.Context) error
-	measurement
+	traces   trace.TracerProvider
+	logs     *log.LoggerProvider // nil: logs go to stderr only
+	metrics  *metrics.Metrics    // nil: no metrics
+	gathered prometheus.Gatherer // the content of /metrics; nil if there is no such page
+	stop     []func(context.Context) error
 }
 
 // newTelemetry makes the providers that the environment asks for. autoexport reads from OTEL_* which exporter

@@ -59,7 +59,7 @@ func TestAlgorithms(t *testing.T) {
 			token := wiretest.SignedToken(t, algorithm, &jose.JSONWebKey{Key: k.Key, KeyID: "k"}, i.Claims("alice", nil))
 			source := issuerAt(i.URL, "")
 			source.keys.fetch = func(context.Context) (*keySet, error) { return keysIn(t, set), nil }
-			m, err := newTokens(wiretest.WithTokens(config.Default(), i), source, MaxTokens, "x", slog.New(slog.DiscardHandler))
+			m, err := newTokens(wiretest.WithTokens(config.Default(), i), source, "x", slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}

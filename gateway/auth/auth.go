@@ -209,7 +209,7 @@ func (m *Methods) makeMethod(one *made, before *Methods, c *config.Config, u *co
 		j.Audiences = one.of.audiences
 		page := describeResource(c.PublicURL, u, &j)
 		one.page = &page
-		one.Method, err = newTokens(&j, m.issuerFor(&j, before), MaxTokens, page.URL, m.log)
+		one.Method, err = newTokens(&j, m.issuerFor(&j, before), page.URL, m.log)
 	case a.Passthrough != nil:
 		one.Method, err = m.passthrough(c, u, one.tls)
 	case a.TrustedHeader != nil:

@@ -166,7 +166,10 @@ func (c *Credential) Describe() string {
 func (c *Credential) Own() (authorization string, good bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ofOwn()
+	if t := c.findToken(); t != nil {
+		return t.authorization, true
+	}
+	return "", false
 }
 
 // Later returns the header for a request that goes on with the call: the call's own token while that is good,
@@ -194,24 +197,16 @@ func (c *Credential) Brought() (authorization string, good bool) {
 	return c.brought.authorization, false
 }
 
-func (c *Credential) ofOwn() (authorization string, found bool) {
-	if t := c.findToken(); t != nil {
-		return t.authorization, true
-	}
-	return "", false
-}
-
 // laterLocked is Later. The caller holds c.mu.
 func (c *Credential) laterLocked() (authorization string, good bool) {
 	t := c.findToken()
 	if !c.isGood(t) && c.need.Hash != "" {
-		t = c.findStandIn(c.need)
+		t = cmp.Or(c.findStandIn(c.need), t) // without any the server would take the caller for anonymous
 	}
-	if t != nil {
-		return t.authorization, c.isGood(t)
+	if t == nil {
+		return "", false
 	}
-	authorization, _ = c.ofOwn() // else the server would take the caller for anonymous
-	return authorization, false
+	return t.authorization, c.isGood(t)
 }
 
 // findToken returns the token that the call came with; nil while this replica lacks it. An expired token may

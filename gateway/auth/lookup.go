@@ -138,7 +138,7 @@ func (p *passthrough) tokensOf(t *trust, issuer string) (*tokens, error) {
 	if of := t.tokens[issuer]; of != nil {
 		return of, nil
 	}
-	of, err := newTokens(&config.JWT{Issuer: issuer, Audiences: p.audiences(t)}, newIssuer(issuer, "", p.work, p.log), 0, p.page, p.log) // the verifications are remembered here
+	of, err := newTokens(&config.JWT{Issuer: issuer, Audiences: p.audiences(t)}, newIssuer(issuer, "", p.work, p.log), p.page, p.log) // the verifications are remembered here
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ type tokens struct {
 	metadata string // where clients find the metadata of the resource
 	log      *slog.Logger
 
-	// verified are the tokens that were let in, by their hashes; nil if they are not remembered.
+	// verified are the tokens that were let in, by their hashes.
 	verified *lru.Cache[[sha256.Size]byte, *grant]
 
 	none, broken, invalid, unknown *Refusal
@@ -54,9 +54,9 @@ const clockLeeway = 30 * time.Second
 // MaxTokens bounds the remembered tokens of each upstream: a few megabytes.
 const MaxTokens = 10_000
 
-// newTokens makes the method for tokens of an issuer. remember is how many are remembered, to save
-// verifying their signatures at each request.
-func newTokens(c *config.JWT, from *issuer, remember int, metadata string, log *slog.Logger) (*tokens, error) {
+// newTokens makes the method for tokens of an issuer. Tokens are remembered, to save verifying their
+// signatures at each request.
+func newTokens(c *config.JWT, from *issuer, metadata string, log *slog.Logger) (*tokens, error) {
 	t := &tokens{
 		from: from, leeway: clockLeeway, scopes: c.Scopes, log: log,
 		expected: jwt.Expected{Issuer: c.Issuer, AnyAudience: c.Audiences}, metadata: metadata,
@@ -64,9 +64,7 @@ func newTokens(c *config.JWT, from *issuer, remember int, metadata string, log *
 	if c.Issuer == "" || len(c.Audiences) == 0 {
 		return nil, errors.New("jwt needs issuer and audiences")
 	}
-	if remember > 0 {
-		t.verified, _ = lru.New[[sha256.Size]byte, *grant](remember) // fails only for size 0
-	}
+	t.verified, _ = lru.New[[sha256.Size]byte, *grant](MaxTokens) // fails only for size 0
 	const text = "a token is needed: Authorization: Bearer TOKEN"
 	t.none = challengeWith(http.StatusUnauthorized, metadata, "", text, t.scopes)
 	t.broken = challengeWith(http.StatusBadRequest, metadata, "invalid_request", "Authorization must be: Bearer TOKEN", nil)
@@ -111,7 +109,7 @@ func (t *tokens) Identify(r *http.Request) (Caller, *Refusal) {
 // Recall finds the owner of a token that was verified before.
 func (t *tokens) Recall(r *http.Request) string {
 	token, found := readBearer(r.Header)
-	if found != present || t.verified == nil {
+	if found != present {
 		return ""
 	}
 	if g, ok := t.verified.Peek(sha256.Sum256([]byte(token))); ok && time.Now().Before(g.until) {
@@ -123,9 +121,6 @@ func (t *tokens) Recall(r *http.Request) string {
 // grantOf returns what a token gives, from memory if it was verified before. A token is verified anew if
 // its issuer has withdrawn the key that signed it.
 func (t *tokens) grantOf(ctx context.Context, token string) (*grant, error) {
-	if t.verified == nil {
-		return t.verifyToken(ctx, token)
-	}
 	hash := sha256.Sum256([]byte(token))
 	if g, ok := t.verified.Get(hash); ok && g.isSigned(ctx) && time.Now().Before(g.until) {
 		return g, nil

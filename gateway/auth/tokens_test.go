@@ -248,7 +248,7 @@ func TestRememberedTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := quietIssuer(t, func(context.Context) (*keySet, error) { return keysIn(t, i.Keys()), nil })
 		source.name = i.URL
-		m, err := newTokens(j, source, MaxTokens, "x", slog.New(slog.DiscardHandler))
+		m, err := newTokens(j, source, "x", slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

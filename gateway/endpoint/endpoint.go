@@ -32,6 +32,18 @@ const (
 // sends wrong headers has the tools listed once in that time.
 const RelistAge = time.Second
 
+// CheckSubscription refuses a subscription to a resource whose URI is too long, or of a client that has as
+// many of them as it may have.
+func CheckSubscription(uri string, has int) error {
+	switch {
+	case len(uri) > MaxURI:
+		return &shim.BusyError{Key: "max_uri", Limit: "bytes in the URI of a subscription"}
+	case has >= MaxSubscriptions:
+		return &shim.BusyError{Key: "max_subscriptions", Limit: "subscriptions"}
+	}
+	return nil
+}
+
 // Endpoint is one upstream as clients see it, at its own path. The gateway makes one for each,
 // before the first request. Fields that may change later guard themselves; the others are only
 // read.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"taskgate/gateway/endpoint"
-	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
 	"taskgate/shim"
 )
@@ -182,13 +181,11 @@ func (st sessionState) checkSize() error {
 // addSubscription returns the state with one more subscription; a *shim.BusyError if there is no room.
 func (st sessionState) addSubscription(uri string) (sessionState, error) {
 	next := st.withSubscription(uri, true)
-	switch {
-	case len(next.Subscriptions) == len(st.Subscriptions): // it is there
+	if len(next.Subscriptions) == len(st.Subscriptions) { // it is there
 		return st, nil
-	case len(uri) > endpoint.MaxURI:
-		return st, wire.LongURI()
-	case len(next.Subscriptions) > endpoint.MaxSubscriptions:
-		return st, wire.ManySubscriptions()
+	}
+	if err := endpoint.CheckSubscription(uri, len(st.Subscriptions)); err != nil {
+		return st, err
 	}
 	return next, next.checkSize()
 }

@@ -135,13 +135,11 @@ func (s *subscription) readKinds(want json.RawMessage) error {
 	}
 	for u := range jsonrpc.Elements(uris) {
 		uri, ok := jsonrpc.GetString(u)
-		switch {
-		case !ok:
+		if !ok {
 			return wire.InvalidParams("params.notifications.resourceSubscriptions must be an array of strings")
-		case len(uri) > endpoint.MaxURI:
-			return wire.LongURI()
-		case len(s.filter.Resources) >= endpoint.MaxSubscriptions:
-			return wire.ManySubscriptions()
+		}
+		if err := endpoint.CheckSubscription(uri, len(s.filter.Resources)); err != nil {
+			return err
 		}
 		s.filter.Resources = append(s.filter.Resources, uri)
 	}

@@ -134,7 +134,7 @@ func (h *Handler) task(w http.ResponseWriter, r *http.Request) {
 func (h *Handler) cancel(w http.ResponseWriter, r *http.Request) {
 	t, err := h.o.Source.Cancel(r.Context(), r.PathValue("id"), callerOf(r).Principal.Owner())
 	if err == nil {
-		h.note(r, "task cancelled by an operator", "upstream", t.Upstream, "task", t.ID, "owner", t.Principal)
+		h.note(r, callerOf(r), "task cancelled by an operator", "upstream", t.Upstream, "task", t.ID, "owner", t.Principal)
 	}
 	reply(w, t, err)
 }

@@ -52,10 +52,7 @@ func own(origin, host string) bool {
 
 // refuse answers a caller who is not let in.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, c auth.Caller, f *auth.Refusal) {
-	if h.o.Audit != nil {
-		h.o.Audit.InfoContext(r.Context(), "operator refused", append([]any{
-			"principal", c.Principal.Owner(), "address", r.RemoteAddr, "status", f.Status, "reason", f.Message}, c.Names()...)...)
-	}
+	h.note(r, c, "operator refused", "address", r.RemoteAddr, "status", f.Status, "reason", f.Message)
 	if f.Challenge != "" {
 		w.Header().Set("WWW-Authenticate", f.Challenge)
 	}
@@ -67,11 +64,10 @@ func callerOf(r *http.Request) auth.Caller {
 	return c
 }
 
-// note writes a record of a change and its caller.
-func (h *Handler) note(r *http.Request, event string, more ...any) {
+// note writes a record of what a caller did, or was refused.
+func (h *Handler) note(r *http.Request, c auth.Caller, event string, more ...any) {
 	if h.o.Audit == nil {
 		return
 	}
-	c := callerOf(r)
 	h.o.Audit.InfoContext(r.Context(), event, append(append([]any{"principal", c.Principal.Owner()}, more...), c.Names()...)...)
 }

@@ -66,16 +66,14 @@ type ExchangeOptions struct {
 // NewExchange begins the answer to r. The handler must call Close before it returns.
 func NewExchange(w http.ResponseWriter, r *http.Request, o ExchangeOptions) *Exchange {
 	x := &Exchange{w: w, r: r, accept: acceptOf(r.Header), opts: o}
+	x.mu.Lock() // the timers must not see a half-made exchange
+	defer x.mu.Unlock()
 	if o.KeepAlive > 0 && x.accept.stream {
-		x.mu.Lock() // the timer must not see a half-made exchange
 		x.silence = time.AfterFunc(o.KeepAlive, x.speak)
-		x.mu.Unlock()
 	}
 	x.keepProgress(o.Progress)
 	if o.Outlives {
-		x.mu.Lock()
 		x.stay = context.AfterFunc(r.Context(), x.giveBack)
-		x.mu.Unlock()
 	}
 	return x
 }

@@ -91,16 +91,6 @@ func Unreadable(err error) *Failure {
 	return &Failure{ID: p.ID, Code: p.Code, Message: p.Reason, Status: http.StatusBadRequest}
 }
 
-// LongURI and ManySubscriptions refuse a subscription to a resource. Both eras have them.
-func LongURI() error {
-	return &shim.BusyError{Key: "max_uri", Limit: "bytes in the URI of a subscription"}
-}
-
-// ManySubscriptions says that the client has as many subscriptions as it may have.
-func ManySubscriptions() error {
-	return &shim.BusyError{Key: "max_subscriptions", Limit: "subscriptions"}
-}
-
 // FailureOf is the only map from errors to JSON-RPC codes and HTTP status. The version is the
 // client's: it decides how codes are spelt that only some versions know (protocol.md 7.5).
 func FailureOf(version string, err error) *Failure {

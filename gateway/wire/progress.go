@@ -27,13 +27,11 @@ type progressKeeper struct {
 	timer *time.Timer
 }
 
-// keepProgress begins to watch for silence.
+// keepProgress begins to watch for silence. The caller holds x.mu.
 func (x *Exchange) keepProgress(o KeptProgress) {
 	if len(o.Token) == 0 || o.Every <= 0 || !x.accept.stream {
 		return
 	}
-	x.mu.Lock() // the timer must not see a half-made exchange
-	defer x.mu.Unlock()
 	x.progress = &progressKeeper{KeptProgress: o, begun: time.Now()}
 	x.progress.timer = time.AfterFunc(o.Every, x.sendProgress)
 }
