@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Upstream is one MCP server behind the gateway.
+// Upstream is one MCP server behind the gateway. The tag needs names the way to it, url or command, without
+// which a key means nothing.
 type Upstream struct {
 	// Name identifies the upstream in logs, metrics and stored tasks. Renaming
 	// an upstream orphans its tasks.
@@ -23,7 +24,7 @@ type Upstream struct {
 
 	// Transport says how messages travel to the server at url: http is Streamable HTTP,
 	// sse is HTTP+SSE of 2024-11-05. auto finds out, at the first request, which it is.
-	Transport Transport `yaml:"transport"`
+	Transport Transport `yaml:"transport" needs:"url"`
 
 	// TLS says how to connect to the server by https, where the authorities of the system do
 	// not know its certificate, or it wants one.
@@ -34,38 +35,38 @@ type Upstream struct {
 	Command string `yaml:"command"`
 
 	// Args are the arguments of command.
-	Args []string `yaml:"args"`
+	Args []string `yaml:"args" needs:"command"`
 
 	// Env is the whole environment of command: it inherits nothing from the gateway.
 	// Most programs need PATH, and programs such as npx need HOME.
-	Env map[string]string `yaml:"env"`
+	Env map[string]string `yaml:"env" needs:"command"`
 
 	// Cwd is the directory that command runs in; without it, the gateway's own.
-	Cwd string `yaml:"cwd"`
+	Cwd string `yaml:"cwd" needs:"command"`
 
 	// MaxProcesses is how many processes of command there are at a time on each replica,
 	// those that are ending included; an authenticated caller may have half of them. One more
 	// takes the place of the one that has not been used for longest; if all are in use, the
 	// call is refused.
-	MaxProcesses int `yaml:"max_processes" min:"1"`
+	MaxProcesses int `yaml:"max_processes" needs:"command" min:"1"`
 
 	// Auth says who may call this upstream, in place of the auth of all.
 	Auth *UpstreamAuth `yaml:"auth"`
 
 	// Headers are sent with every request to the server. Headers that belong
 	// to the protocol or to the connection cannot be set.
-	Headers map[string]string `yaml:"headers"`
+	Headers map[string]string `yaml:"headers" needs:"url; use env"`
 
 	// ForwardHeaders are headers of a client's request that go to the server with it, and with
 	// every request that is made for it. Clients whose headers differ share no session with the
 	// server. The values are kept in memory only: if a replica is lost, so are the calls that
 	// ran on it with such headers.
-	ForwardHeaders []string `yaml:"forward_headers"`
+	ForwardHeaders []string `yaml:"forward_headers" needs:"url"`
 
 	// ForwardHost sends the host that the client has asked for in place of that of url, with
 	// X-Forwarded-Host, X-Forwarded-Proto and X-Forwarded-For, so that a server that lived
 	// under the name of the gateway goes on to know itself by it.
-	ForwardHost Switch `yaml:"forward_host"`
+	ForwardHost Switch `yaml:"forward_host" needs:"url"`
 
 	// Era is the protocol generation to speak to the server: legacy (with
 	// initialize and sessions), modern (2026, without), or auto, which is that of

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/url"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -107,23 +108,12 @@ func (p *problems) checkWay(at string, u *Upstream) {
 		p.addFor([]string{at + ".url", at + ".command"}, "url or command is required")
 		return
 	}
-	defaults := NewUpstream("", "")
-	for _, k := range []struct {
-		name  string
-		given bool // in a way that only the other way has
-		other string
-	}{
-		{"args", address && len(u.Args) > 0, "command"},
-		{"env", address && len(u.Env) > 0, "command"},
-		{"cwd", address && u.Cwd != "", "command"},
-		{"max_processes", address && u.MaxProcesses != defaults.MaxProcesses, "command"},
-		{"transport", program && u.Transport != defaults.Transport, "url"},
-		{"forward_headers", program && len(u.ForwardHeaders) > 0, "url"},
-		{"forward_host", program && u.ForwardHost == On, "url"},
-		{"headers", program && len(u.Headers) > 0, "url; use env"},
-	} {
-		if k.given {
-			p.addKey(at+"."+k.name, "means nothing without %s", k.other)
+	v, usual := reflect.ValueOf(u).Elem(), reflect.ValueOf(NewUpstream("", "")).Elem()
+	for _, k := range keysOf(v.Type()) {
+		needs, f := k.tag.Get("needs"), v.FieldByIndex(k.index)
+		other := needs == "command" && address || strings.HasPrefix(needs, "url") && program
+		if other && (isScalar(f.Type()) && !f.Equal(usual.FieldByIndex(k.index)) || !isScalar(f.Type()) && f.Len() > 0) {
+			p.addKey(joinKey(at, k.name), "means nothing without %s", needs)
 		}
 	}
 	if program {
