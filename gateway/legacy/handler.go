@@ -62,19 +62,19 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 	switch msg.Kind {
 	case jsonrpc.Request:
 		h.serveRequest(w, r, s, p, msg)
+		return
 	case jsonrpc.Notification:
-		if err := h.takeNotification(r.Context(), s, msg); err != nil && wire.FailureOf("", err).Refuses() {
-			h.refuseRequest(w, jsonrpc.ID{}, err)
-			return
+		if err = h.takeNotification(r.Context(), s, msg); err != nil && !wire.FailureOf("", err).Refuses() {
+			err = nil // it is logged
 		}
-		w.WriteHeader(http.StatusAccepted)
-	case jsonrpc.Result, jsonrpc.ErrorResponse:
-		if err := h.answerQuestion(r.Context(), s, p, msg); err != nil {
-			h.refuseRequest(w, jsonrpc.ID{}, err)
-			return
-		}
-		w.WriteHeader(http.StatusAccepted)
+	default:
+		err = h.answerQuestion(r.Context(), s, p, msg)
 	}
+	if err != nil {
+		h.refuseRequest(w, jsonrpc.ID{}, err)
+		return
+	}
+	w.WriteHeader(http.StatusAccepted)
 }
 
 // ServeDELETE ends a session at its client's wish (X6). It answers 200, as the official SDKs' servers do: the

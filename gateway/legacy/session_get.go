@@ -95,9 +95,8 @@ func (s *session) holderLives(ctx context.Context, before []byte) bool {
 	if s.table.store.Signal(ctx, s.id, streamSignal+rand.Text(), "") != nil {
 		return true
 	}
-	again, over := time.NewTicker(holderPatience/4), time.NewTimer(holderPatience)
-	defer again.Stop()
-	defer over.Stop()
+	within, end := context.WithTimeout(ctx, holderPatience)
+	defer end()
 	for {
 		state, note, err := s.table.store.State(ctx, s.id, getStream)
 		switch {
@@ -109,10 +108,7 @@ func (s *session) holderLives(ctx context.Context, before []byte) bool {
 			return true
 		}
 		// An event of the log wakes it, and it checks by itself four times. Then the stream is taken over.
-		select {
-		case <-wake:
-		case <-again.C:
-		case <-over.C:
+		if work.PauseFor(within, wake, holderPatience/4) != nil && ctx.Err() == nil {
 			return false
 		}
 	}

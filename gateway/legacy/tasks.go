@@ -100,15 +100,20 @@ func (q *request) taskID() (shim.ID, error) {
 
 // getTask answers tasks/get.
 func (q *request) getTask(ctx context.Context) (json.RawMessage, error) {
+	return q.showTask(ctx, q.h.Shim.Peek)
+}
+
+// showTask answers with the task that find returns.
+func (q *request) showTask(ctx context.Context, find func(context.Context, shim.Principal, string, shim.ID) (shim.Task, error)) (json.RawMessage, error) {
 	id, err := q.taskID()
 	if err != nil {
 		return nil, err
 	}
-	t, err := q.h.Shim.Peek(ctx, q.principal, q.h.Name, id)
+	t, err := find(ctx, q.principal, q.h.Name, id)
 	if err != nil {
 		return nil, err
 	}
-	q.op.Task(string(t.ID), t.Trace)
+	q.op.Task(string(id), t.Trace)
 	return dialect.Legacy.Got(t), nil
 }
 
@@ -131,16 +136,7 @@ func (q *request) listTasks(ctx context.Context) (json.RawMessage, error) {
 // cancelTask answers tasks/cancel with the task, which is cancelled by then (L25). A task that has
 // ended is an error (L24).
 func (q *request) cancelTask(ctx context.Context) (json.RawMessage, error) {
-	id, err := q.taskID()
-	if err != nil {
-		return nil, err
-	}
-	t, err := q.h.Shim.Cancel(ctx, q.principal, q.h.Name, id)
-	if err != nil {
-		return nil, err
-	}
-	q.op.Task(string(id), t.Trace)
-	return dialect.Legacy.Got(t), nil
+	return q.showTask(ctx, q.h.Shim.Cancel)
 }
 
 // awaitTask answers tasks/result once the task has ended, with the answer that the call itself
