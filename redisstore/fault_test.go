@@ -241,7 +241,7 @@ func operations(task shim.Task) map[string]func(*testing.T, *Store) error {
 		"get":    func(t *testing.T, s *Store) error { _, err := s.Get(t.Context(), task.ID, shim.Summary); return err },
 		"list":   func(t *testing.T, s *Store) error { _, _, err := s.List(t.Context(), task.ListKey, "", 1); return err },
 		"apply": func(t *testing.T, s *Store) error {
-			_, err := s.Apply(t.Context(), task.ID, nil, shim.Change{Forget: []string{"x"}})
+			_, err := s.Apply(t.Context(), task.ID, nil, shim.Change{Withdraw: []string{"x"}})
 			return err
 		},
 		"append": func(t *testing.T, s *Store) error { return s.Append(t.Context(), task.ID, held, 0, nil) },

@@ -198,7 +198,6 @@ func applyArgs(events, inbox string, slack int64, id shim.ID, runner shim.Lease,
 	}
 	addList(a, answers)
 	addList(a, c.Take)
-	addList(a, c.Forget)
 	addMoments(a, c.Moments)
 	addBatches(a, c.Tail)
 	return a

@@ -25,8 +25,6 @@ type mailbox struct {
 	// the creation of the record.
 	until time.Duration
 	made  int // how many keys were made here, so that each is made once (T39)
-	// taken are questions whose answers this run has: the record may forget those.
-	taken []string
 	// abandon ends a parked call whose caller stays away; nil while there is time.
 	abandon *time.Timer
 }
@@ -188,7 +186,6 @@ func (b *mailbox) storeQuestions(ctx context.Context, q []Question) error {
 	change, turn := b.questionChange(q, again)
 	t, err := r.record.applyChange(ctx, func() Change { return change })
 	if err == nil {
-		b.noteForgotten(change.Forget)
 		b.deliverQuestions(t, turn, q)
 	}
 	return err
@@ -204,7 +201,7 @@ func (b *mailbox) questionChange(q []Question, again bool) (Change, int64) {
 	if !again && !b.asksAgain(q) {
 		b.until = time.Since(r.record.born) + b.answerTimeout()
 	}
-	change := Change{Ask: withoutKeys(q, b.gone), Call: r.callRecord(true), Forget: b.taken}
+	change := Change{Ask: withoutKeys(q, b.gone), Call: r.callRecord(true)}
 	if !again && !b.asksAgain(q) {
 		change.Moments = []Moment{{Kind: KindAsked, Detail: methodsOf(q)}}
 	}
@@ -213,21 +210,6 @@ func (b *mailbox) questionChange(q []Question, again bool) (Change, int64) {
 		change.TTL = r.record.raised
 	}
 	return change, r.inbox.turn
-}
-
-// mayForget adds questions whose answers the record is to forget with its next change, and returns all
-// of them.
-func (b *mailbox) mayForget(keys ...string) []string {
-	b.run.mu.Lock()
-	defer b.run.mu.Unlock()
-	b.taken = slices.Concat(b.taken, keys)
-	return b.taken
-}
-
-func (b *mailbox) noteForgotten(keys []string) {
-	b.run.mu.Lock()
-	defer b.run.mu.Unlock()
-	b.taken = slices.DeleteFunc(slices.Clone(b.taken), func(key string) bool { return slices.Contains(keys, key) })
 }
 
 // asksInTask reports whether the caller is asked in a task: in the present one, or in one that its
@@ -326,11 +308,7 @@ func (b *mailbox) withdrawQuestions(keys []string) {
 	}
 	// An answer that has come all the same is dropped.
 	change := Change{Op: r.core.newOp(), Withdraw: keys, Take: keys}
-	r.core.life.work.Go(func() {
-		if r.record.persistChange(r.ctx, func() Change { return change }) == nil {
-			b.mayForget(keys...)
-		}
-	})
+	r.core.life.work.Go(func() { _ = r.record.persistChange(r.ctx, func() Change { return change }) })
 }
 
 // expireQuestions takes back the questions whose time ran out. An answer that was stored before
@@ -419,7 +397,6 @@ func (b *mailbox) collectAnswers(ctx context.Context, q []Question, late bool) (
 	if err != nil {
 		return nil, nil, err
 	}
-	b.mayForget(keys...)
 	b.run.token.awaitToken(t)
 	b.run.mu.Lock()
 	t.Questions = b.read.withGiven(t.Questions)

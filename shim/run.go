@@ -324,7 +324,6 @@ func (r *run) storeCheckpoint(ctx context.Context) error {
 			wrote, err = r.writeCheckpoint(ctx)
 		}
 		if err == nil {
-			r.box.noteForgotten(wrote.Forget)
 			r.observed.logSent()
 		}
 		r.mu.Lock()
@@ -340,7 +339,7 @@ func (r *run) writeCheckpoint(ctx context.Context) (wrote Change, err error) {
 	t, err := r.record.applyChange(ctx, func() Change {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		wrote = Change{Checkpoint: r.checkpoint, Forget: r.box.taken}
+		wrote = Change{Checkpoint: r.checkpoint}
 		wrote.Tail, wrote.At = r.pieces.unstoredBatches()
 		r.unsaved = false
 		if !r.trimmed {

@@ -85,13 +85,12 @@ type Change struct {
 	// Take marks answers as taken, under Op: a later Take of a key with another Op gets it as untaken
 	// (see Apply).
 	Take []string
-	// Forget drops answers that another Op has taken, and whose caller has them by now: their
-	// Question.Answer becomes Forgotten.
-	Forget []string
 
 	// Order numbers the changes of a runner; 0 for none. After a change with a higher Order under the
 	// same lease, a late one's StatusMessage, Progress, Call, Checkpoint and Ask are ignored; a change
-	// that ends the task still applies.
+	// that ends the task still applies. A runner makes one change after the other, so one that is in
+	// time also drops the answers that another Op has taken: the runner has them. Their Question.Answer
+	// becomes Forgotten.
 	Order int64
 	// Visible makes a hidden call a task.
 	Visible bool

@@ -10,7 +10,7 @@
 --       17 batches before the tail
 --       18 order of the runner's change, or ''  19 ' a token for the inbox', or ''
 --       then lists: fields (name, value), ask (key, method, params),
---       withdraw, answer (key, answer), take, forget, moments (kind, age in ms, detail),
+--       withdraw, answer (key, answer), take, moments (kind, age in ms, detail),
 --       contents
 -- reply ok | renew | again | final with the task, none, lost, gap, moved with the runner
 local id, runner, lease, op = next_arg(), next_arg(), next_arg(), next_arg()
@@ -21,7 +21,7 @@ local at_batch = tonumber(next_arg())
 local order, token = next_arg(), next_arg()
 local set = list()
 local ask, withdraw = list(), list()
-local answer, take, forget = list(), list(), list()
+local answer, take = list(), list()
 local moments = list()
 local contents = list()
 
@@ -59,10 +59,9 @@ local changed = #set > 0 or to ~= ''
 local function put(name, value)
   set[#set + 1], set[#set + 2], changed = name, value, true
 end
-local edits = #ask + #withdraw + #answer + #take + #forget > 0
-if edits or final == '1' and was[9] then
+if #ask + #withdraw + #answer + #take > 0 or was[9] and (order ~= '' or final == '1') then
   local questions = parse(was[9] or '')
-  local touched, asked, settled = edit(questions, ask, withdraw, answer, take, forget, op)
+  local touched, asked, settled = edit(questions, ask, withdraw, answer, take, order ~= '', op)
   if asked then status = waiting end
   if settled and status == waiting then status = working end
   if final == '1' then

@@ -2,8 +2,8 @@
 -- strings, each written as <length>:<bytes>, and questions.go reads and writes the same form:
 local KEY, METHOD, PARAMS, STATE, ANSWER, OP = 1, 2, 3, 5, 6, 7 -- 4 was a claim, of older versions
 -- STATE goes open -> answered -> taken, or open -> withdrawn; OP took the answer. A question that
--- has been closed has an empty METHOD and PARAMS. An ANSWER that was taken is kept until its taker
--- has it, and is NONE then.
+-- has been closed has an empty METHOD and PARAMS. An ANSWER that was taken is kept until the next
+-- change of the runner, which has it by then, and is NONE from then on.
 local NONE = '{}'
 
 local function parse(s)
@@ -38,9 +38,10 @@ local function close(q, state, answer)
   q[STATE], q[ANSWER], q[METHOD], q[PARAMS] = state, answer, '', ''
 end
 
--- edit makes the changes to the questions. It returns whether any changed, whether one was added,
--- and whether one was closed and all are closed now.
-local function edit(questions, ask, withdraw, answer, take, forget, op)
+-- edit makes the changes to the questions. has says that the runner has the answers that other
+-- operations took. It returns whether any changed, whether one was added, and whether one was closed
+-- and all are closed now.
+local function edit(questions, ask, withdraw, answer, take, has, op)
   local changed, asked, closed, open = false, false, false, false
   for i = 1, #ask, 3 do
     if not questions[ask[i]] then
@@ -69,13 +70,12 @@ local function edit(questions, ask, withdraw, answer, take, forget, op)
       q[STATE], q[OP], changed = 'taken', op, true
     end
   end
-  for _, key in ipairs(forget) do
-    local q = questions[key]
-    if q and q[STATE] == 'taken' and q[OP] ~= op and q[ANSWER] ~= NONE then
+  for _, q in ipairs(questions) do
+    open = open or q[STATE] == 'open'
+    if has and q[STATE] == 'taken' and q[OP] ~= op and q[ANSWER] ~= NONE then
       q[ANSWER], q[OP], changed = NONE, '', true
     end
   end
-  for _, q in ipairs(questions) do open = open or q[STATE] == 'open' end
   return changed, asked, closed and not open
 end
 

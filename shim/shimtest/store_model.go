@@ -318,7 +318,6 @@ func (m *modelTest) change(rt *rapid.T, k *modelTask) shim.Change {
 		"withdraw": func() { c.Withdraw = some() },
 		"answer":   func() { c.Answer = answer(some()...) },
 		"take":     func() { c.Take = some() },
-		"forget":   func() { c.Forget = some() },
 		"visible":  func() { c.Visible = true },
 		"ttl":      func() { c.TTL = time.Duration(rapid.IntRange(1, 10).Draw(rt, "ttl")) * time.Hour },
 		"retain":   func() { c.Retain = time.Duration(rapid.IntRange(1, 3).Draw(rt, "retain")) * time.Hour },

@@ -138,7 +138,7 @@ func (k *modelTask) apply(l *shim.Lease, c shim.Change) (shim.Task, error) {
 	if c.Op != "" {
 		k.lastOp = c.Op
 	}
-	changed = k.edit(c) || changed
+	changed = k.edit(c, c.Order > 0 && !late) || changed
 	changed = k.push(c.At, c.Tail) || changed
 	if c.To != "" {
 		k.Status, changed = c.To, true
@@ -196,8 +196,9 @@ func (k *modelTask) replace(c shim.Change) (changed bool) {
 	return changed
 }
 
-// edit changes the questions, and the status by them.
-func (k *modelTask) edit(c shim.Change) (changed bool) {
+// edit changes the questions, and the status by them. has says that the runner has what other
+// operations took.
+func (k *modelTask) edit(c shim.Change, has bool) (changed bool) {
 	before := slices.Clone(k.Questions)
 	asked, closed := false, false
 	for _, q := range c.Ask {
@@ -220,9 +221,9 @@ func (k *modelTask) edit(c shim.Change) (changed bool) {
 			q.Taken, k.takers[key] = true, c.Op
 		}
 	}
-	for _, key := range c.Forget {
-		if q := k.question(key); q != nil && q.Taken && k.takers[key] != c.Op {
-			q.Answer, k.takers[key] = json.RawMessage(shim.Forgotten), ""
+	for i := range k.Questions {
+		if q := &k.Questions[i]; has && q.Taken && k.takers[q.Key] != c.Op {
+			q.Answer, k.takers[q.Key] = json.RawMessage(shim.Forgotten), ""
 		}
 	}
 	if asked {
