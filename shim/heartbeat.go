@@ -30,9 +30,8 @@ type Heart struct {
 	beats sync.RWMutex
 	gone  bool
 
-	mu    sync.Mutex // guards all below
-	begun time.Time  // when the last successful beat began
-	// The recent history of Run, see IsSteady.
+	// The recent history, see IsSteady; mu guards it. Each time is when a successful beat began.
+	mu     sync.Mutex
 	since  time.Time // first beat of the present series
 	last   time.Time
 	missed bool // the latest beat failed
@@ -52,11 +51,9 @@ func (h *Heart) Run(ctx context.Context) {
 	ticker := time.NewTicker(h.expiry / beatsPerExpiry)
 	defer ticker.Stop()
 	for {
-		now := time.Now()
 		bounded, stop := context.WithTimeoutCause(ctx, h.expiry/beatsPerExpiry, ErrUnavailable)
 		err := h.sendBeat(bounded)
 		stop()
-		h.noteBeat(now, err == nil)
 		if ctx.Err() == nil && !errors.Is(err, ErrDraining) {
 			h.logBeat(err)
 		}
@@ -90,16 +87,11 @@ func (h *Heart) logBeat(err error) {
 func (h *Heart) sendBeat(ctx context.Context) error {
 	h.beats.RLock()
 	defer h.beats.RUnlock()
-	if h.gone {
-		return ErrDraining
+	begin, err := time.Now(), ErrDraining
+	if !h.gone {
+		err = h.store.Beat(ctx, h.replica, h.expiry)
 	}
-	begin := time.Now()
-	err := h.store.Beat(ctx, h.replica, h.expiry)
-	if err == nil {
-		h.mu.Lock()
-		h.begun = begin
-		h.mu.Unlock()
-	}
+	h.noteBeat(begin, err == nil)
 	return err
 }
 
@@ -121,7 +113,7 @@ func (h *Heart) sayGoodbye(ctx context.Context) error {
 // task. ErrUnavailable, and ErrDraining once it has said goodbye.
 func (h *Heart) Alive(ctx context.Context) error {
 	h.mu.Lock()
-	fresh := !h.begun.IsZero() && time.Since(h.begun) < h.expiry
+	fresh := !h.last.IsZero() && time.Since(h.last) < h.expiry
 	h.mu.Unlock()
 	if fresh {
 		return nil
