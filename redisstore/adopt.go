@@ -67,13 +67,7 @@ func (a *adoption) doUnlessFailed(ctx context.Context, f func() error) error {
 // loseShard leaves a shard out from now on.
 func (a *adoption) loseShard(tag string, err error) {
 	a.lost[tag] = true
-	a.noteFirstError(err)
-}
-
-func (a *adoption) noteFirstError(err error) {
-	if a.err == nil {
-		a.err = err
-	}
+	a.err = cmp.Or(a.err, err)
 }
 
 // searchReplicas goes through the replicas that are gone.
@@ -84,7 +78,7 @@ func (a *adoption) searchReplicas(ctx context.Context) {
 		return err
 	})
 	if err != nil {
-		a.noteFirstError(err)
+		a.err = cmp.Or(a.err, err)
 		return
 	}
 	for _, d := range gone {
@@ -132,7 +126,7 @@ func (a *adoption) forgetReplica(ctx context.Context, d dead) {
 		return err
 	})
 	if err != nil {
-		a.noteFirstError(err)
+		a.err = cmp.Or(a.err, err)
 	}
 }
 
@@ -258,7 +252,7 @@ func (a *adoption) stillGone(ctx context.Context, d dead) bool {
 		return err
 	})
 	if err != nil {
-		a.noteFirstError(err)
+		a.err = cmp.Or(a.err, err)
 		return false
 	}
 	return slices.ContainsFunc(gone, func(g dead) bool { return g.name == d.name && g.entry == d.entry })

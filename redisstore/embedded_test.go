@@ -213,12 +213,13 @@ func TestPruning(t *testing.T) {
 // claimed by an entry that lies, is not shown.
 func TestListIsAHint(t *testing.T) {
 	bubble(t, func(t *testing.T, s *Store) {
-		must(t, s.listTask(t.Context(), newTask()))
+		unstored := newTask()
+		must(t, s.listTask(t.Context(), unstored.ListKey, unstored))
 		foreign := newTask()
 		foreign.ListKey = "p:bob"
 		create(t, s, foreign)
 		foreign.ListKey = "p:alice"
-		must(t, s.listTask(t.Context(), foreign))
+		must(t, s.listTask(t.Context(), foreign.ListKey, foreign))
 		mine := create(t, s, newTask())
 		got, cursor, err := s.List(t.Context(), "p:alice", "", 1)
 		must(t, err)

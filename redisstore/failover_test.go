@@ -159,7 +159,7 @@ func TestClusterWithoutAMaster(t *testing.T) {
 			}
 			gone, there := create(t, s, unlisted(tags)), create(t, s, unlisted(others))
 			listed := ofShard(t, s, tags)
-			must(t, s.listTask(t.Context(), listed))
+			must(t, s.listTask(t.Context(), listed.ListKey, listed))
 			masters[0].Kill()
 			masters[1].WaitCluster(map[string]string{"yes": "cluster_state:fail", "no": "cluster_slots_fail:5461"}[coverage])
 			_, err := s.Get(t.Context(), gone.ID, shim.Summary)

@@ -69,11 +69,6 @@ func newHub(client redis.UniversalClient, log *slog.Logger, k keys, interval tim
 	}
 }
 
-// startServing begins to serve, at the first watch.
-func (h *hub) startServing() {
-	h.started.Do(func() { h.done.Go(h.keepSession) })
-}
-
 // endPatience is how long endWatches waits for the goroutines: one may wait for the greeting of a frozen
 // Redis, and go-redis continues that until its own timeout.
 const endPatience = time.Second

@@ -26,16 +26,11 @@ const (
 	sweepEvery, sweepSize = 64, 128
 )
 
-// listTask puts a task on its list.
-func (s *Store) listTask(ctx context.Context, t shim.Task) error {
-	if t.ListKey == "" {
+// listTask puts a task on a list, if it has one, and lets the list live longer than the task.
+func (s *Store) listTask(ctx context.Context, listKey string, t shim.Task) error {
+	if listKey == "" {
 		return nil
 	}
-	return s.enlistTask(ctx, t.ListKey, t)
-}
-
-// enlistTask puts a task on a list, and lets the list live longer than the task.
-func (s *Store) enlistTask(ctx context.Context, listKey string, t shim.Task) error {
 	a := &argv{}
 	created := ""
 	if !t.CreatedAt.IsZero() {

@@ -69,44 +69,27 @@ func stateOf(q shim.Question) string {
 	}
 }
 
-func (r *row) questions() []shim.Question {
-	return decodeQuestions(r.text(), &r.err)
-}
-
-func decodeQuestions(packed string, failed *error) []shim.Question {
-	list, err := unpack(packed)
-	if err == nil && len(list)%7 != 0 {
-		err = errPacked
-	}
-	if err != nil {
-		*failed = err
+// questions reads the questions of a record. Only those that the operation taker took are Taken; with "",
+// those that any took.
+func (r *row) questions(taker string) []shim.Question {
+	list, err := unpack(r.text())
+	if err != nil || len(list)%7 != 0 {
+		r.err = errPacked
 		return nil
 	}
 	var out []shim.Question
 	for v := range slices.Chunk(list, 7) {
-		q := shim.Question{Key: v[0], Method: v[1], Taken: v[4] == stateTaken, Withdraw: v[4] == stateWithdrawn}
+		q := shim.Question{Key: v[0], Method: v[1], Withdraw: v[4] == stateWithdrawn}
+		q.Taken = v[4] == stateTaken && (taker == "" || taker == v[6])
 		if v[2] != "" {
 			q.Params = json.RawMessage(v[2])
 		}
-		if q.Taken || v[4] == stateAnswered {
+		if v[4] == stateTaken || v[4] == stateAnswered {
 			q.Answer = json.RawMessage(v[5])
 		}
 		out = append(out, q)
 	}
 	return out
-}
-
-// takers lists the operations that took the answers of a summary's questions.
-func takers(values []string) []string {
-	list, err := unpack(values[len(summaryFields)-1])
-	if err != nil {
-		return nil
-	}
-	var ops []string
-	for v := range slices.Chunk(list, 7) {
-		ops = append(ops, v[len(v)-1])
-	}
-	return ops
 }
 
 // encodeTrace writes a trace context, which trace reads.

@@ -151,7 +151,7 @@ func decode(id shim.ID, part shim.Part, values []string) (shim.Task, error) {
 	t.ToolError = kind == outcomeToolError
 	t.OutcomeSize = r.number()
 	t.Unknown = r.text() == "1"
-	t.TokenAt, t.Questions = r.number(), r.questions()
+	t.TokenAt, t.Questions = r.number(), r.questions("")
 	switch part {
 	case shim.WithOutcome:
 		t.Outcome = r.outcome(kind)

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -87,14 +87,14 @@ func isOutage(err error) bool {
 
 // isRedis reports whether Redis itself answered with this error.
 func isRedis(err error) bool {
-	var answered redis.Error
-	return errors.As(err, &answered)
+	_, answered := errors.AsType[redis.Error](err)
+	return answered
 }
 
 // reasonOf is the first word of an error that Redis answered with; "" for any other error.
 func reasonOf(err error) string {
-	var answer redis.Error
-	if !errors.As(err, &answer) {
+	answer, ok := errors.AsType[redis.Error](err)
+	if !ok {
 		return ""
 	}
 	word, _, _ := strings.Cut(answer.Error(), " ")
@@ -103,16 +103,8 @@ func reasonOf(err error) string {
 
 // hasPrefix reports whether Redis answered with an error that begins like this.
 func hasPrefix(err error, prefixes ...string) bool {
-	var answered redis.Error
-	if !errors.As(err, &answered) {
-		return false
-	}
-	for _, p := range prefixes {
-		if strings.HasPrefix(answered.Error(), p) {
-			return true
-		}
-	}
-	return false
+	answer, ok := errors.AsType[redis.Error](err)
+	return ok && slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(answer.Error(), p) })
 }
 
 // isClusterState recognises the untyped errors of go-redis for a cluster or sentinels that it fails
@@ -121,13 +113,6 @@ func isClusterState(err error) bool {
 	text := err.Error()
 	return strings.HasPrefix(text, "redis: all sentinels") || strings.HasPrefix(text, "redis: cluster has no nodes") ||
 		strings.Contains(text, "cannot load cluster")
-}
-
-// logDebug logs a message of go-redis.
-func logDebug(ctx context.Context, format string, args ...any) {
-	if slog.Default().Enabled(ctx, slog.LevelDebug) {
-		slog.DebugContext(ctx, "redis client", "message", fmt.Sprintf(format, args...))
-	}
 }
 
 // reroute has a cluster client read anew which node has which slot. By itself the client does so

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"sync"
 	"time"
@@ -145,5 +146,7 @@ type debugLogger struct{}
 
 // Printf implements the logger of go-redis.
 func (debugLogger) Printf(ctx context.Context, format string, args ...any) {
-	logDebug(ctx, format, args...)
+	if slog.Default().Enabled(ctx, slog.LevelDebug) {
+		slog.DebugContext(ctx, "redis client", "message", fmt.Sprintf(format, args...))
+	}
 }

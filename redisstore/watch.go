@@ -97,7 +97,7 @@ func (h *hub) joinTopics(channels []string) *watcher {
 		w.noteSynced()
 	}
 	h.mu.Unlock()
-	h.startServing()
+	h.started.Do(func() { h.done.Go(h.keepSession) })
 	work.Signal(h.kick)
 	return w
 }

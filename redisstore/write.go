@@ -39,7 +39,7 @@ func (s *Store) Create(ctx context.Context, t shim.Task, begin ...shim.Batch) (s
 	var task shim.Task
 	err := s.doRepeated(ctx, "create", func(ctx context.Context) error {
 		// The list comes first: a task that no list shows is worse than an entry without a task.
-		if err := s.listTask(ctx, t); err != nil {
+		if err := s.listTask(ctx, t.ListKey, t); err != nil {
 			return err
 		}
 		v, err := s.runScript(ctx, createScript, s.keys.created(t.ID, t.Lease.Replica, s.keys.all(string(t.ID[:len(s.begins[0])]))), args, true)
@@ -155,20 +155,18 @@ func (s *Store) readApplied(ctx context.Context, id shim.ID, c shim.Change, v []
 		return shim.Task{}, err
 	}
 	if len(c.Take) > 0 {
-		for i, op := range takers(v[1:]) {
-			task.Questions[i].Taken = op == c.Op
-		}
+		task.Questions = (&row{values: v[len(summaryFields):]}).questions(c.Op)
 	}
 	if v[0] == codeFinal {
 		return task, shim.ErrFinal
 	}
 	if c.Outcome != nil && c.Outcome.Unknown {
-		if err := s.enlistTask(ctx, unknownList, task); err != nil {
+		if err := s.listTask(ctx, unknownList, task); err != nil {
 			return task, err
 		}
 	}
 	if v[0] == codeRenew || v[0] == codeAgain {
-		return task, s.listTask(ctx, task)
+		return task, s.listTask(ctx, task.ListKey, task)
 	}
 	return task, nil
 }
