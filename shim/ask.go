@@ -41,7 +41,7 @@ func (b *mailbox) askQuestions(ctx context.Context, q []Question) ([]Answer, err
 	err := work.Apart(func() error {
 		err := b.storeQuestions(ctx, q)
 		if err == nil {
-			settled = b.run.observed.noteAsked(q, b.asksOn(q))
+			settled = b.run.observed.noteAsked(q)
 		}
 		return err
 	})
@@ -217,13 +217,6 @@ func (b *mailbox) questionChange(q []Question, again bool) (Change, int64) {
 func (b *mailbox) asksInTask() bool {
 	call, policy := &b.run.call, &b.run.policy
 	return call.Demand || call.Handle && policy.Tasks != Never && policy.EarlyInput != EarlyMRTR
-}
-
-// asksOn locks run.mu for asksAgain.
-func (b *mailbox) asksOn(q []Question) bool {
-	b.run.mu.Lock()
-	defer b.run.mu.Unlock()
-	return b.asksAgain(q)
 }
 
 // asksAgain reports whether these are open questions of the previous runner: then their time goes on.

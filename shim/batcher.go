@@ -218,8 +218,6 @@ func (c *Change) refitTail(streamed []Batch, had Position) {
 	}
 }
 
-func (b Batch) size() int64 { return int64(len(b.Content)) }
-
 // appendBytes bounds one append, except for a single larger batch.
 const appendBytes = 256 << 10
 

@@ -2,7 +2,6 @@ package shim
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"math"
 	"time"
@@ -223,39 +222,9 @@ func (c *caller) releaseClient() {
 	c.stream = nil
 }
 
-func (c *caller) passProgress(p Progress) {
-	if c.stream != nil {
-		c.stream.Progress(p)
-	}
-}
-
-func (c *caller) passLog(l Log) {
-	if c.stream != nil {
-		c.stream.Log(l)
-	}
-}
-
-func (c *caller) passNotification(n Notification) {
-	if s, ok := c.stream.(Notifier); ok {
-		s.Notified(n)
-	}
-}
-
-func (c *caller) passCompleted(params json.RawMessage) {
-	if s, ok := c.stream.(Asker); ok {
-		s.Completed(params)
-	}
-}
-
-// findAsker returns the stream if the client is asked on it.
-func (c *caller) findAsker() (Asker, bool) {
-	s, ok := c.stream.(Asker)
-	return s, ok && c.run.call.Asking == AskStream
-}
-
 // askOnStream sends questions of the hidden record to a client that is asked on its stream.
 func (c *caller) askOnStream(q []Question) {
-	if s, ok := c.findAsker(); ok && c.run.record.hidden && len(q) > 0 {
+	if s, ok := c.stream.(Asker); ok && c.run.call.Asking == AskStream && c.run.record.hidden && len(q) > 0 {
 		s.Ask(c.run.record.id, q)
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -167,45 +165,6 @@ func (w *observation) noteQueue() (over func(error)) {
 		}
 	}
 }
-
-// finish is how an attempt ended.
-type finish struct {
-	status  Status // Working while the task goes on
-	outcome string
-	kind    string // error.type; "" for none
-}
-
-// describeEnd returns how the run ended, given the result of endChange.
-func (w *observation) describeEnd(c Change, ends bool) finish {
-	r := w.run
-	switch {
-	case !ends && errors.Is(r.err, errTaskCancelled):
-		return finish{Cancelled, semconv.OutcomeCancelled, semconv.OutcomeCancelled}
-	case !ends:
-		return finish{Working, semconv.OutcomeLeft, labelOf(r.err)}
-	case c.To == Cancelled:
-		return finish{c.To, semconv.OutcomeCancelled, semconv.OutcomeCancelled}
-	case c.To == Completed && r.reply.IsError:
-		return finish{c.To, semconv.OutcomeToolError, semconv.OutcomeToolError}
-	case c.To == Completed:
-		return finish{c.To, semconv.OutcomeCompleted, ""}
-	case r.err == nil && r.reply.Error != nil:
-		return finish{c.To, semconv.OutcomeFailed, strconv.FormatInt(r.reply.Error.Code, 10)}
-	case r.err == nil:
-		return finish{c.To, semconv.OutcomeFailed, strconv.Itoa(codeInternal)}
-	case errors.Is(r.err, errTimedOut):
-		return finish{c.To, semconv.OutcomeExpired, errTimedOut.Kind}
-	case errors.Is(r.err, ErrDraining), errors.Is(r.err, ErrDetached):
-		return finish{c.To, semconv.OutcomeUnknown, errShutDown.Kind}
-	}
-	if up, ok := errors.AsType[*UpstreamError](r.err); ok && !up.Unsent && slices.Contains(maybeDone, up.Kind) {
-		return finish{c.To, semconv.OutcomeUnknown, up.Kind}
-	}
-	return finish{c.To, semconv.OutcomeFailed, labelOf(r.err)}
-}
-
-// maybeDone are the kinds of an UpstreamError after which the server may have done the work.
-var maybeDone = []string{"lost", "shutdown", KindClosed, KindSession}
 
 // measureTask measures the end of the task, if the call is one.
 func (w *observation) measureTask(outcome string) {
@@ -388,9 +347,12 @@ func (w *observation) logEnd(f finish) {
 }
 
 // noteAsked reports questions that are open now, and settled how each ended, nil for withdrawn; contents
-// are left out. again says that another replica has reported them.
-func (w *observation) noteAsked(q []Question, again bool) (settled func(how []string)) {
+// are left out. Those that another replica has reported are left out of the log.
+func (w *observation) noteAsked(q []Question) (settled func(how []string)) {
 	r := w.run
+	r.mu.Lock()
+	again := r.box.asksAgain(q)
+	r.mu.Unlock()
 	ctx, attrs := w.contextOfRun(), attrsOf(r.record.constantPart())
 	spans := make([]trace.Span, len(q))
 	for i := range q {

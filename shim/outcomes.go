@@ -33,7 +33,7 @@ func (e ending) heldBytes() int64 {
 		n += int64(len(o.Result) + len(o.Error))
 	}
 	for _, b := range slices.Concat(e.streamed, e.end.Tail) {
-		n += b.size()
+		n += int64(len(b.Content))
 	}
 	return n
 }

@@ -254,7 +254,9 @@ func (r *run) takeProgress(p Progress) (heard int) {
 	repeats := r.rounds.repeatsProgress(p)
 	r.status.foldProgress(p, repeats)
 	if !repeats {
-		r.caller.passProgress(p)
+		if s := r.caller.stream; s != nil {
+			s.Progress(p)
+		}
 		r.pieces.gatherProgress(p)
 	}
 	return r.observed.countProgress()
@@ -265,7 +267,9 @@ func (r *run) takeProgress(p Progress) (heard int) {
 func (r *run) Log(l Log) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.caller.passLog(l)
+	if s := r.caller.stream; s != nil {
+		s.Log(l)
+	}
 }
 
 // Notified takes a notification of a method that the gateway does not know, for the caller before there
@@ -273,7 +277,9 @@ func (r *run) Log(l Log) {
 func (r *run) Notified(n Notification) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.caller.passNotification(n)
+	if s, ok := r.caller.stream.(Notifier); ok {
+		s.Notified(n)
+	}
 }
 
 // Completed takes the news that an elicitation is complete, for a caller that waits on a stream. A task
@@ -281,7 +287,9 @@ func (r *run) Notified(n Notification) {
 func (r *run) Completed(params json.RawMessage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.caller.passCompleted(params)
+	if s, ok := r.caller.stream.(Asker); ok {
+		s.Completed(params)
+	}
 }
 
 // Ask puts questions to the caller and waits for the answers.

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strconv"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/semconv"
@@ -18,16 +20,9 @@ func (r *run) settle() {
 	rec := r.record
 	defer rec.closeRecord()
 	r.pieces.haltWriting()
-	c, ok := r.endChange()
-	how := r.observed.describeEnd(c, ok)
-	if ok {
-		c.Moments = []Moment{{Kind: KindEnded, Detail: how.outcome}}
-		if c.Outcome != nil {
-			c.Outcome.Unknown = how.outcome == semconv.OutcomeUnknown
-		}
-	}
+	c, how := r.endChange()
 	defer func() { r.observed.noteEnd(how) }()
-	if !ok {
+	if c.To == "" {
 		switch {
 		case errors.Is(r.err, errTaskCancelled):
 			if !r.isHidden() {
@@ -38,21 +33,23 @@ func (r *run) settle() {
 		}
 		return
 	}
+	c.Moments = []Moment{{Kind: KindEnded, Detail: how.outcome}}
+	if c.Outcome != nil {
+		c.Outcome.Unknown = how.outcome == semconv.OutcomeUnknown
+	}
 	c.Op, c.Visible = r.core.newOp(), !r.isHidden()
 	r.pieces.addTail(&c)
 	err := r.persistLast(&c)
 	switch {
-	case err == nil:
+	case err == nil, errors.Is(err, ErrNotFound):
 		r.observed.measureTask(how.outcome)
-		r.core.outcomes.holdEnding(ending{made: rec.made, end: c, streamed: r.pieces.takeRecent()})
-	case errors.Is(err, ErrNotFound): // the store has forgotten that the task was made
-		r.observed.measureTask(how.outcome)
-		if r.core.outcomes.holdEnding(ending{made: rec.made, end: c, streamed: r.pieces.takeRecent()}) {
+		held := r.core.outcomes.holdEnding(ending{made: rec.made, end: c, streamed: r.pieces.takeRecent()})
+		if err != nil && held { // the store has forgotten that the task was made
 			r.core.outcomes.assureEnding(r.core.life.writes, rec.id)
 			return
 		}
 	case errors.Is(err, ErrFinal):
-		how = finish{Cancelled, semconv.OutcomeCancelled, semconv.OutcomeCancelled}
+		how = endedCancelled
 		r.holdCancellation()
 		return
 	case errors.Is(err, ErrLeaseLost), errors.Is(err, ErrDetached): // another replica goes on with it
@@ -79,41 +76,62 @@ func (r *run) persistLast(c *Change) error {
 	return write()
 }
 
-// endChange returns the change that ends the task, or false if this run must not end it: the task was
-// cancelled already, or another replica goes on with it.
-func (r *run) endChange() (Change, bool) {
-	if r.err != nil {
-		switch {
-		case errors.Is(r.err, errTaskCancelled), errors.Is(r.err, ErrLeaseLost):
-			return Change{}, false
-		case errors.Is(r.err, ErrDraining), errors.Is(r.err, ErrDetached):
-			if r.core.life.ctx.Err() != nil && !r.canHandOver() { // it became a task, or was sent, at the last moment
-				return failWith(explainError(errShutDown)), true
-			}
-			return Change{}, false
-		case r.ctx.Err() != nil && (errors.Is(r.err, ErrCancelled) || errors.Is(r.err, context.Canceled)):
-			message := leftMessage
-			return Change{To: Cancelled, StatusMessage: &message}, true
-		}
-		return failWith(explainError(r.err)), true
-	}
+// endChange returns the change that ends the task, and how the run ended. The change has no status if
+// this run must not end the task: it was cancelled already, or another replica goes on with it.
+func (r *run) endChange() (Change, finish) {
+	e, message := r.reply.Error, ""
+	left := finish{Working, semconv.OutcomeLeft, labelOf(r.err)}
+	up, ofServer := errors.AsType[*UpstreamError](r.err)
 	switch {
-	case r.reply.Error != nil:
-		return failWith(r.reply.Error), true
-	case r.reply.InputRequired:
-		return failWith(&RPCError{Code: codeInternal, Message: "the server asked for input after the call had become a task, and the client cannot be asked"}), true
+	case r.err == nil && e == nil && r.reply.InputRequired:
+		e = &RPCError{Code: codeInternal, Message: "the server asked for input after the call had become a task, and the client cannot be asked"}
+	case r.err == nil:
+	case errors.Is(r.err, errTaskCancelled):
+		return Change{}, endedCancelled
+	case errors.Is(r.err, ErrLeaseLost):
+		return Change{}, left
+	case errors.Is(r.err, ErrDraining), errors.Is(r.err, ErrDetached):
+		if r.core.life.ctx.Err() != nil && !r.canHandOver() { // it became a task, or was sent, at the last moment
+			return failWith(explainError(errShutDown)), finish{Failed, semconv.OutcomeUnknown, errShutDown.Kind}
+		}
+		return Change{}, left
+	case r.ctx.Err() != nil && (errors.Is(r.err, ErrCancelled) || errors.Is(r.err, context.Canceled)):
+		message = leftMessage
+		return Change{To: Cancelled, StatusMessage: &message}, endedCancelled
+	case errors.Is(r.err, errTimedOut):
+		return failWith(explainError(r.err)), finish{Failed, semconv.OutcomeExpired, errTimedOut.Kind}
+	case ofServer && !up.Unsent && slices.Contains(maybeDone, up.Kind):
+		return failWith(explainError(r.err)), finish{Failed, semconv.OutcomeUnknown, up.Kind}
+	default:
+		return failWith(explainError(r.err)), finish{Failed, semconv.OutcomeFailed, labelOf(r.err)}
 	}
-	message := ""
+	if e != nil {
+		return failWith(e), finish{Failed, semconv.OutcomeFailed, strconv.FormatInt(e.Code, 10)}
+	}
+	how := finish{Completed, semconv.OutcomeCompleted, ""}
 	if r.reply.IsError {
-		message = quoteError(r.reply.Result)
+		message, how = quoteError(r.reply.Result), finish{Completed, semconv.OutcomeToolError, semconv.OutcomeToolError}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return Change{
 		To: Completed, StatusMessage: &message, Progress: r.status.newestProgress(),
 		Outcome: &Outcome{Result: r.reply.Result, IsError: r.reply.IsError},
-	}, true
+	}, how
 }
+
+// maybeDone are the kinds of an UpstreamError after which the server may have done the work.
+var maybeDone = []string{"lost", "shutdown", KindClosed, KindSession}
+
+// finish is how an attempt ended.
+type finish struct {
+	status  Status // Working while the task goes on
+	outcome string
+	kind    string // error.type; "" for none
+}
+
+// endedCancelled is how the attempt at a cancelled task ended.
+var endedCancelled = finish{Cancelled, semconv.OutcomeCancelled, semconv.OutcomeCancelled}
 
 // failWith ends a task with a JSON-RPC error, which its status message repeats (T26).
 func failWith(e *RPCError) Change {
