@@ -1,8 +1,11 @@
 package budget
 
 import (
+	"context"
 	"runtime"
 	"sync"
+
+	"golang.org/x/sync/semaphore"
 )
 
 // Long is the size in bytes from which messages are processed in turns. To parse a MiB takes more
@@ -16,20 +19,20 @@ const Long = 256 << 10
 // A waiter can do without a timeout and a second way to wake up: a turn is processor time and never blocks,
 // and an owner has only as many waiting messages as it may hold bytes.
 type turns struct {
-	most int // of each owner
+	most int64 // of each owner
 
 	mu     sync.Mutex
 	owners map[string]*line
 }
 
-// line has the turns of one owner.
+// line has the turns of one owner, for as long as somebody uses it.
 type line struct {
-	taken int
-	begin []chan struct{} // of the waiters; closed when it is their turn
+	users int
+	turns *semaphore.Weighted
 }
 
 func newTurns() turns {
-	return turns{most: max(1, runtime.GOMAXPROCS(0)/2), owners: make(map[string]*line)}
+	return turns{most: max(1, int64(runtime.GOMAXPROCS(0)/2)), owners: make(map[string]*line)}
 }
 
 // InTurn calls f, which processes n bytes of a message, when the hold has its turn among those of its owner.
@@ -37,42 +40,28 @@ func newTurns() turns {
 // holds without an owner, are processed at once.
 func (h *Hold) InTurn(n int, f func()) {
 	if h != nil && h.owner != "" && n >= Long {
-		t := &h.budget.turns
-		t.take(h.owner)
-		defer t.give(h.owner)
+		defer h.budget.turns.take(h.owner)()
 	}
 	f()
 }
 
-func (t *turns) take(owner string) {
+// take waits for a turn of an owner. The caller ends it with give.
+func (t *turns) take(owner string) (give func()) {
 	t.mu.Lock()
 	l := t.owners[owner]
 	if l == nil {
-		l = &line{}
+		l = &line{turns: semaphore.NewWeighted(t.most)}
 		t.owners[owner] = l
 	}
-	if l.taken < t.most {
-		l.taken++
-		t.mu.Unlock()
-		return
-	}
-	begin := make(chan struct{})
-	l.begin = append(l.begin, begin)
+	l.users++
 	t.mu.Unlock()
-	<-begin
-}
-
-// give ends a turn of an owner, and hands it to the longest waiter.
-func (t *turns) give(owner string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	l := t.owners[owner]
-	if len(l.begin) > 0 {
-		close(l.begin[0])
-		l.begin = l.begin[1:]
-		return
-	}
-	if l.taken--; l.taken == 0 {
-		delete(t.owners, owner)
+	_ = l.turns.Acquire(context.Background(), 1) // it waits in order, and fails only at the end of its context
+	return func() {
+		l.turns.Release(1)
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if l.users--; l.users == 0 {
+			delete(t.owners, owner)
+		}
 	}
 }
