@@ -6,12 +6,7 @@ import (
 )
 
 // Pause waits for d. It returns why ctx ended, if that comes first.
-func Pause(ctx context.Context, d time.Duration) error {
-	if !PauseUntil(ctx.Done(), d) {
-		return context.Cause(ctx)
-	}
-	return nil
-}
+func Pause(ctx context.Context, d time.Duration) error { return PauseFor(ctx, nil, d) }
 
 // PauseUntil waits for d, or until end is closed. It reports whether it waited for all of d.
 func PauseUntil(end <-chan struct{}, d time.Duration) bool {
