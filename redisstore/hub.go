@@ -44,7 +44,6 @@ type hub struct {
 	confirmed chan struct{}       // gets a value when all have come
 	probe     string              // channel of the probes of the present connection
 	heard     bool                // the last probe came back
-	closed    bool
 }
 
 // topic is a channel. It is on when Redis has confirmed the subscription on the present connection. All
@@ -76,14 +75,13 @@ const endPatience = time.Second
 // endWatches ends all watches.
 func (h *hub) endWatches() {
 	h.mu.Lock()
-	h.closed = true
+	h.stop()
 	for _, t := range h.topics {
 		for _, w := range t.watchers {
 			work.Signal(w.wake)
 		}
 	}
 	h.mu.Unlock()
-	h.stop()
 	h.started.Do(func() {}) // from now on it cannot start
 	ended := make(chan struct{})
 	go func() {

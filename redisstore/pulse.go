@@ -33,8 +33,7 @@ type pulses struct {
 
 	mu     sync.Mutex
 	byAddr map[string]*pulse
-	closed bool
-	ctx    context.Context // of the probes
+	ctx    context.Context // of the probes; it ends when the store is closed
 	stop   context.CancelFunc
 	probes sync.WaitGroup
 }
@@ -74,9 +73,8 @@ func (p *pulses) hookClient(client *redis.Client) *pulse {
 
 func (p *pulses) endProbes() {
 	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
 	p.stop()
+	p.mu.Unlock()
 	p.probes.Wait()
 }
 
@@ -84,7 +82,7 @@ func (p *pulses) endProbes() {
 func (p *pulses) runProbe(f func(context.Context)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.closed {
+	if p.ctx.Err() == nil {
 		p.probes.Go(func() { f(p.ctx) })
 	}
 }

@@ -211,7 +211,7 @@ func (s *Store) skipUnreadable(ctx context.Context, err error) bool {
 }
 
 func (r *row) lease() shim.Lease {
-	l, err := parseLease(r.text())
+	l, err := shim.ParseLease(r.text())
 	if err != nil && r.err == nil {
 		r.err = err
 	}
@@ -323,14 +323,6 @@ func ms(d time.Duration) int64 {
 
 // millis spells a duration.
 func millis(d time.Duration) string { return strconv.FormatInt(ms(d), 10) }
-
-// parseLease is shim.ParseLease; a task without a runner has the zero lease.
-func parseLease(s string) (shim.Lease, error) {
-	if s == "" {
-		return shim.Lease{}, nil
-	}
-	return shim.ParseLease(s)
-}
 
 // hmget is an HMGET of a part of a task. The field names are boxed once, because every poll is this command.
 func (s *Store) hmget(ctx context.Context, id shim.ID, part shim.Part) *redis.StringSliceCmd {

@@ -77,9 +77,7 @@ func (s *Store) readBeats(ctx context.Context, r shim.Replica) (now time.Time, e
 	return parseBeat(v[1]).until, entries, nil
 }
 
-// Running implements shim.Store. A part is the sixteen shards whose hash tags begin with its digit. A single
-// Redis is asked for their union with one command, because this runs at every heartbeat; the shards of a
-// cluster are asked one by one.
+// Running implements shim.Store. A part is the sixteen shards whose hash tags begin with its digit.
 func (s *Store) Running(ctx context.Context, r shim.Replica, part int) ([]shim.Held, error) {
 	var out []shim.Held
 	err := s.doRepeated(ctx, "running", func(ctx context.Context) (err error) {
@@ -89,41 +87,23 @@ func (s *Store) Running(ctx context.Context, r shim.Replica, part int) ([]shim.H
 	return out, err
 }
 
-// readHeld makes one attempt at Running.
+// readHeld makes one attempt at Running. If some shards fail, it returns the tasks of the others with the
+// error.
 func (s *Store) readHeld(ctx context.Context, r shim.Replica, part int) (out []shim.Held, err error) {
 	const n = len(shards) / shim.Parts
-	keys := make([]string, n)
-	for i, tag := range shards[part*n : (part+1)*n] {
-		keys[i] = s.keys.run(tag, r)
+	p := s.client.Pipeline()
+	var cmds []*redis.ZSliceCmd
+	for _, tag := range shards[part*n : (part+1)*n] {
+		cmds = append(cmds, p.ZRangeWithScores(ctx, s.keys.run(tag, r), 0, -1))
 	}
-	lists := [][]redis.Z{nil}
-	if _, many := s.client.(*redis.ClusterClient); many {
-		lists, err = s.readRanges(ctx, keys)
-	} else {
-		lists[0], err = s.client.ZUnionWithScores(ctx, redis.ZStore{Keys: keys}).Result()
-	}
-	for _, list := range lists {
-		for _, z := range list {
+	_, err = p.Exec(ctx)
+	for _, cmd := range cmds {
+		for _, z := range cmd.Val() {
 			id, _ := z.Member.(string)
 			out = append(out, shim.Held{ID: shim.ID(id), Version: int64(z.Score)})
 		}
 	}
 	return out, err
-}
-
-// readRanges reads sorted sets of several slots. If some fail, it returns the others with the error.
-func (s *Store) readRanges(ctx context.Context, keys []string) ([][]redis.Z, error) {
-	p := s.client.Pipeline()
-	cmds := make([]*redis.ZSliceCmd, len(keys))
-	for i, key := range keys {
-		cmds[i] = p.ZRangeWithScores(ctx, key, 0, -1)
-	}
-	_, err := p.Exec(ctx)
-	lists := make([][]redis.Z, len(keys))
-	for i, cmd := range cmds {
-		lists[i] = cmd.Val()
-	}
-	return lists, err
 }
 
 // IsGone reports whether another replica is gone: it has no heartbeat, or its last beat or its goodbye is a

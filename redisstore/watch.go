@@ -122,7 +122,7 @@ func (h *hub) leaveTopics(w *watcher, channels []string) {
 func (h *hub) takeEvents(w *watcher) ([]shim.Event, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed {
+	if h.ctx.Err() != nil {
 		return nil, errClosed
 	}
 	var events []shim.Event

@@ -117,7 +117,7 @@ func (s *Store) applyOnce(ctx context.Context, id shim.ID, lease *shim.Lease, c 
 	if err != nil {
 		return nil, err
 	}
-	runner, err := parseLease(held)
+	runner, err := shim.ParseLease(held)
 	for err == nil {
 		inbox := ""
 		if runner.Replica != "" {
