@@ -189,10 +189,8 @@ func (s *Shim) adoptedRun(t Task) *run {
 	r.pieces.resumeAt(t.Position)
 	r.observed.adoptTrace(t)
 	ctx := trace.ContextWithRemoteSpanContext(s.life.ctx, r.observed.above)
-	if s.budget != nil {
-		r.hold = s.budget.Hold()
-		ctx = budget.With(ctx, r.hold)
-	}
+	r.hold = s.budget.Hold()
+	ctx = budget.With(ctx, r.hold)
 	if srv.Represent != nil {
 		ctx = srv.Represent(ctx, rec.Request.Session)
 	}

@@ -114,7 +114,7 @@ func (c *caller) awaitReply(ctx context.Context, grace time.Duration) (Answered,
 			r.core.log.WarnContext(ctx, "no task could be made of a slow call; it goes on blocking", "tool", r.call.Request.Name, "err", err)
 		}
 		attempt++
-		timer.Reset(createAgain(err))
+		timer.Reset(retryCreate)
 	}
 }
 
@@ -132,15 +132,6 @@ func (c *caller) errorForCaller(err error) error {
 		return errShutDown
 	}
 	return errLost // another replica has the call
-}
-
-// createAgain returns the pause before creating a task is tried again after an error.
-func createAgain(err error) time.Duration {
-	var busy *BusyError
-	if errors.As(err, &busy) {
-		return max(retryCreate, busy.RetryAfter)
-	}
-	return retryCreate
 }
 
 // handTask gives the task to the client. If the client has left in the meantime, the task has no

@@ -21,10 +21,8 @@ func NewID() ID { return ID(uuid.NewString()) }
 
 // Part is the part of Store.Running that a task is in.
 func (id ID) Part() int {
-	if c := id[0]; c >= 'a' {
-		return int(c-'a') + 10
-	}
-	return int(id[0] - '0')
+	n, _ := strconv.ParseUint(string(id[:1]), 16, 8)
+	return int(n)
 }
 
 // Status is where a task is in its life, in the spelling that both task dialects share.
