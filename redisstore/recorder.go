@@ -221,16 +221,13 @@ func encodeLine(line []string) []byte {
 // errEntry says that an entry is malformed.
 var errEntry = errors.New("not a command")
 
-// shortWord is the length, in bytes, up to which words share the memory of their line. A longer word would be
-// kept for as long as any of the others.
-const shortWord = 64
-
-// splitLine is the reverse. It appends the words to others; they share memory with the entry.
-func splitLine(words [][]byte, entry []byte) ([][]byte, error) {
+// splitLine is the reverse. The words share memory with the entry.
+func splitLine(entry []byte) ([][]byte, error) {
 	count, size := binary.Uvarint(entry)
 	if size <= 0 || count == 0 || count > uint64(len(entry)) {
 		return nil, errEntry
 	}
+	words := make([][]byte, 0, count)
 	for rest := entry[size:]; count > 0; count-- {
 		n, size := binary.Uvarint(rest)
 		if size <= 0 || n > uint64(len(rest)-size) {
@@ -241,21 +238,11 @@ func splitLine(words [][]byte, entry []byte) ([][]byte, error) {
 	return words, nil
 }
 
-// toLine makes a command of its words. All short words share one allocation.
+// toLine makes a command of its words.
 func toLine(words [][]byte) []string {
-	line, short := make([]string, len(words)), make([]byte, 0, 512)
+	line := make([]string, len(words))
 	for i, word := range words {
-		if len(word) > shortWord {
-			line[i] = string(word)
-		} else {
-			short = append(short, word...)
-		}
-	}
-	shared := string(short)
-	for i, word := range words {
-		if n := len(word); n <= shortWord {
-			line[i], shared = shared[:n], shared[n:]
-		}
+		line[i] = string(word)
 	}
 	return line
 }
@@ -408,7 +395,7 @@ func (r *recorder) wakeRecord(ctx any, key string) {
 		return
 	}
 	for _, entry := range s.entries {
-		words, _ := splitLine(nil, entry) // it was checked when it was loaded
+		words, _ := splitLine(entry) // it was checked when it was loaded
 		r.askEngine(ctx, toLine(words))
 	}
 	if s.expires != "" {

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +32,7 @@ func openRecorder(redis *miniredis.Miniredis, path string, o Options) (*recorder
 	redis.SetTime(start)
 	o.journal.Logger = o.Logger
 	r.asleep.records = make(map[string]*sleeper)
-	r.journal, err = journal.Open(path, o.journal, newLoader(r).loadEntry)
+	r.journal, err = journal.Open(path, o.journal, r.loadEntry)
 	if err != nil {
 		return nil, err
 	}
@@ -44,38 +43,23 @@ func openRecorder(redis *miniredis.Miniredis, path string, o Options) (*recorder
 	return r, nil
 }
 
-// loader runs commands of a journal.
-type loader struct {
-	recorder *recorder
-	peer     *server.Peer
-	reply    bytes.Buffer
-	words    [][]byte
-}
-
-func newLoader(r *recorder) *loader {
-	l := &loader{recorder: r}
-	l.peer = server.NewPeer(bufio.NewWriter(&l.reply))
-	return l
-}
-
 // loadEntry runs the command of an entry, or keeps the entry if it is about the record of a task.
-func (l *loader) loadEntry(entry []byte) (err error) {
-	if l.words, err = splitLine(l.words[:0], entry); err != nil {
+func (r *recorder) loadEntry(entry []byte) error {
+	words, err := splitLine(entry)
+	if err != nil {
 		return err
 	}
-	if _, known := recorded[string(l.words[0])]; !known {
-		return fmt.Errorf("unknown command %q", l.words[0])
+	if _, known := recorded[string(words[0])]; !known {
+		return fmt.Errorf("unknown command %q", words[0])
 	}
-	if len(l.words) > 1 && l.recorder.keys.isTask(string(l.words[1])) {
-		l.recorder.asleep.keepEntry(entry, l.words)
+	if len(words) > 1 && r.keys.isTask(string(words[1])) {
+		r.asleep.keepEntry(entry, words)
 		return nil
 	}
-	l.reply.Reset()
-	l.recorder.server.Dispatch(l.peer, toLine(l.words))
-	l.peer.Flush()
+	reply := r.askEngine(nil, toLine(words))
 	// A rewrite may have yet to reach the list whose entry is replaced. Its entries of that list follow.
-	if bytes.HasPrefix(l.reply.Bytes(), []byte("-")) && string(l.words[0]) != "LSET" {
-		return errors.New(strings.TrimSpace(l.reply.String()))
+	if strings.HasPrefix(reply, "-") && string(words[0]) != "LSET" {
+		return errors.New(strings.TrimSpace(reply))
 	}
 	return nil
 }
