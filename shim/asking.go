@@ -100,7 +100,7 @@ func Unanswered(q Question, why string) Answer {
 // encode returns the answer in the form of Question.Answer.
 func (a Answer) encode() json.RawMessage {
 	if a.Error != nil {
-		return append(append([]byte(`{"error":`), a.Error.object()...), '}')
+		return append(append([]byte(`{"error":`), a.Error.Object()...), '}')
 	}
 	return append(append([]byte(`{"result":`), a.Result...), '}')
 }

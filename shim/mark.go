@@ -124,7 +124,7 @@ func (m *marker) describeLost(ctx context.Context, id ID, owner, upstream string
 	since, known, _ := m.missing.PeekOrAdd(id, now)
 	if known && now.Sub(since) >= lostAfter {
 		t.Status, t.StatusMessage, t.UpdatedAt = Failed, errLostTask.Message, since.Add(lostAfter).UTC()
-		t.Outcome = &Outcome{Error: errLostTask.object()}
+		t.Outcome = &Outcome{Error: errLostTask.Object()}
 	}
 	return t.shownAt(now), nil
 }

@@ -136,7 +136,7 @@ var endedCancelled = finish{Cancelled, semconv.OutcomeCancelled, semconv.Outcome
 // failWith ends a task with a JSON-RPC error, which its status message repeats (T26).
 func failWith(e *RPCError) Change {
 	message := clipText(e.Message)
-	return Change{To: Failed, StatusMessage: &message, Outcome: &Outcome{Error: e.object()}}
+	return Change{To: Failed, StatusMessage: &message, Outcome: &Outcome{Error: e.Object()}}
 }
 
 // explainError tells the task's owner why its call failed. It quotes only texts made for clients;

@@ -314,8 +314,8 @@ func (e *UpstreamError) Unwrap() error { return e.Err }
 // (design.md 0.5).
 const codeInternal = -32603
 
-// object returns the error as JSON, its data untouched.
-func (e *RPCError) object() json.RawMessage {
+// Object returns the error as JSON, its data untouched.
+func (e *RPCError) Object() json.RawMessage {
 	b := append([]byte(`{"code":`), strconv.FormatInt(e.Code, 10)...)
 	b = append(b, `,"message":`...)
 	b = jsonrpc.AppendString(b, e.Message)

@@ -211,7 +211,7 @@ func answeredFailure(version string, e *shim.RPCError) *Failure {
 	code, wrap := dialect.ErrorCode(version, e.Code)
 	f := &Failure{Code: code, Message: e.Message, Data: e.Data}
 	if wrap {
-		f.Data = dialect.Original(dialect.ErrorObject(e.Code, e.Message, e.Data))
+		f.Data = dialect.Original(e.Object())
 	}
 	return f
 }

@@ -43,17 +43,6 @@ type disk struct {
 	lock *flock.Flock
 }
 
-// InUseError says that another process has the folder.
-type InUseError struct {
-	Path    string
-	Process string // its id; "" if that is unknown
-}
-
-// Error implements error.
-func (e *InUseError) Error() string {
-	return fmt.Sprintf("%s is in use by process %s: end that one, or give this one a folder of its own (store: file:DIRECTORY)", e.Path, cmp.Or(e.Process, "(unknown)"))
-}
-
 // openDisk makes the folder if need be, and locks it for this process. The lock ends with the
 // process in any case.
 func openDisk(path string) (*disk, error) {
@@ -66,7 +55,8 @@ func openDisk(path string) (*disk, error) {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	case !held:
 		holder, _ := os.ReadFile(filepath.Join(path, process)) // the error names the process
-		return nil, &InUseError{Path: path, Process: strings.TrimSpace(string(holder))}
+		return nil, fmt.Errorf("%s is in use by process %s: end that one, or give this one a folder of its own (store: file:DIRECTORY)",
+			path, cmp.Or(strings.TrimSpace(string(holder)), "(unknown)"))
 	}
 	// The file only serves that error. A failed write is ignored: a full disk can still be read.
 	_ = os.WriteFile(filepath.Join(path, process), []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600)

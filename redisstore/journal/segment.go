@@ -27,15 +27,11 @@ const prefix = "journal-"
 
 func (s *segment) name() string { return prefix + strconv.Itoa(s.number) }
 
-// DamagedError says that a file differs from what was written.
-type DamagedError struct {
-	Path string
-	Why  string
-}
+// errDamaged says that a file differs from what was written.
+var errDamaged = errors.New("damaged")
 
-// Error implements error.
-func (e *DamagedError) Error() string {
-	return fmt.Sprintf("%s is damaged: %s; restore the folder from a copy, or move it away to begin with an empty store", e.Path, e.Why)
+func damagedError(path, why string) error {
+	return fmt.Errorf("%s is %w: %s; restore the folder from a copy, or move it away to begin with an empty store", path, errDamaged, why)
 }
 
 // create makes a file with its header.
@@ -104,10 +100,10 @@ func (j *Journal) load(replay func(entry []byte) error) error {
 		case errors.Is(err, errNewer):
 			return fmt.Errorf("%s/%s is %w", j.path, s.name(), err)
 		case err != nil:
-			return &DamagedError{Path: j.path + "/" + s.name(), Why: err.Error()}
+			return damagedError(j.path+"/"+s.name(), err.Error())
 		}
 		if torn != "" && s.records() {
-			return &DamagedError{Path: j.path + "/" + torn, Why: "its end is missing"}
+			return damagedError(j.path+"/"+torn, "its end is missing")
 		}
 		if !whole {
 			torn = s.name()
@@ -149,7 +145,7 @@ func (j *Journal) tidy() error {
 	}
 	if len(j.segments) == 0 {
 		if last > 1 {
-			return &DamagedError{Path: j.path, Why: fmt.Sprintf("%s%d has nothing in it", prefix, last)}
+			return damagedError(j.path, fmt.Sprintf("%s%d has nothing in it", prefix, last))
 		}
 		s, err := j.create(1)
 		if err != nil {
@@ -171,7 +167,7 @@ func (j *Journal) tidy() error {
 	}
 	for _, s := range j.segments[first:] {
 		if s.number != want {
-			return &DamagedError{Path: j.path, Why: fmt.Sprintf("%s%d is missing", prefix, want)}
+			return damagedError(j.path, fmt.Sprintf("%s%d is missing", prefix, want))
 		}
 		want++
 	}

@@ -6,18 +6,8 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/shim"
 )
-
-// ErrorObject spells a JSON-RPC error object {code, message, data?}, with data as it is.
-func ErrorObject(code int64, message string, data json.RawMessage) json.RawMessage {
-	o := newObject(64 + len(message) + len(data))
-	o.num("code", code)
-	o.str("message", message)
-	if data != nil {
-		o.raw("data", data)
-	}
-	return o.done()
-}
 
 // ErrorCode returns the code that a client of this version sees for an upstream's own error code
 // (protocol.md 7.5). If wrap is true, the original error goes into data.original, because its code
@@ -65,7 +55,7 @@ func errorFor(version string, e json.RawMessage) []byte {
 	switch {
 	case wrap:
 		message, _ := jsonrpc.GetString(e, "message")
-		return ErrorObject(spelt, message, Original(e))
+		return (&shim.RPCError{Code: spelt, Message: message, Data: Original(e)}).Object()
 	case spelt != code:
 		return jsonrpc.With(e, strconv.AppendInt(nil, spelt, 10), "code")
 	}
