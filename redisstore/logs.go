@@ -151,7 +151,7 @@ func (c *sessionLogs) Bury(ctx context.Context, id, stream string, last func(not
 	messages := last([]byte(v[2]), had)
 	v, err = c.changeLog(ctx, id, stream, "bury", []byte(v[1]), v[2], func(a *argv) {
 		a.add(v[3])
-		addBytes(a, messages)
+		addList(a, messages)
 	})
 	return err == nil && v[0] == codeOK, err
 }

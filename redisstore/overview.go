@@ -25,15 +25,6 @@ var _ shim.Overview = Overview{}
 // Overview returns the shim.Overview of the Store.
 func (s *Store) Overview() Overview { return Overview{s} }
 
-// listBeating lists the replicas that have a heartbeat, including those that are gone.
-func (s Overview) listBeating(ctx context.Context) (all []shim.Replica, err error) {
-	names, err := s.client.HKeys(ctx, s.keys.replicas()).Result()
-	for _, n := range names {
-		all = append(all, shim.Replica(n))
-	}
-	return all, err
-}
-
 // Report implements shim.Overview. It uses the connections of heartbeats, which are not recorded in a folder.
 // In front of the report stands when it was made, and until when it counts, by the clock of the replica.
 func (s Overview) Report(ctx context.Context, r shim.Replica, about []byte, keep time.Duration) error {

@@ -144,16 +144,8 @@ func (a *argv) addFlag(b bool) {
 	}
 }
 
-// addList adds a list of strings, preceded by its length.
-func addList[S ~string](a *argv, values []S) {
-	a.list = append(a.list, len(values))
-	for _, v := range values {
-		a.list = append(a.list, string(v))
-	}
-}
-
-// addBytes adds a list of byte strings. They are not copied.
-func addBytes[B ~[]byte](a *argv, values []B) {
+// addList adds a list, preceded by its length. Byte strings are not copied.
+func addList[V ~string | ~[]byte](a *argv, values []V) {
 	a.list = append(a.list, len(values))
 	for _, v := range values {
 		a.list = append(a.list, []byte(v))

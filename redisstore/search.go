@@ -64,13 +64,13 @@ func (f *search) chooseSets(ctx context.Context) error {
 	running := len(f.q.Statuses) > 0 && !slices.ContainsFunc(f.q.Statuses, shim.Status.Final)
 	switch {
 	case f.q.Replica != "":
-		return f.readRunning(ctx, []shim.Replica{f.q.Replica})
+		return f.readRunning(ctx, string(f.q.Replica))
 	case running:
-		replicas, err := f.s.listBeating(ctx)
+		beating, err := f.s.client.HKeys(ctx, f.s.keys.replicas()).Result() // those that are gone included
 		if err != nil {
 			return err
 		}
-		return f.readRunning(ctx, replicas)
+		return f.readRunning(ctx, beating...)
 	case f.q.Unknown:
 		f.keys, f.unit = []string{f.s.keys.unknown()}, 1000
 	case len(f.q.Lists) > 0:
@@ -91,10 +91,10 @@ func (f *search) chooseSets(ctx context.Context) error {
 }
 
 // readRunning reads the tasks that replicas run, with their creation times.
-func (f *search) readRunning(ctx context.Context, replicas []shim.Replica) error {
+func (f *search) readRunning(ctx context.Context, replicas ...string) error {
 	for _, r := range replicas {
 		for part := range shim.Parts {
-			held, err := f.s.readHeld(ctx, r, part)
+			held, err := f.s.readHeld(ctx, shim.Replica(r), part)
 			if err != nil {
 				return err
 			}
@@ -195,17 +195,12 @@ func (f *search) fillPage(ctx context.Context, at entry) (page []shim.Task, next
 // nextEntries returns about n entries behind a place, in order, and whether there are more.
 func (f *search) nextEntries(ctx context.Context, at entry, n int) (found []entry, more bool, err error) {
 	if f.keys == nil {
-		least, most := f.scoreBounds()
-		for _, e := range f.held {
-			if f.compareEntries(e, at) <= 0 || e.created < least || e.created > most {
-				continue
-			}
-			if len(found) == n {
-				return found, true, nil
-			}
-			found = append(found, e)
+		i, _ := slices.BinarySearchFunc(f.held, at, f.compareEntries)
+		found = f.held[i:]
+		if len(found) > 0 && found[0] == at {
+			found = found[1:]
 		}
-		return found, false, nil
+		return found[:min(n, len(found))], len(found) > n, nil
 	}
 	parts := make([]part, len(f.keys))
 	for i, key := range f.keys {

@@ -66,17 +66,13 @@ func (c *Sessions) listenForChanges(ctx context.Context) {
 			}
 			continue
 		}
-		for _, id := range c.knownSessions() {
+		c.mu.Lock()
+		known := slices.Collect(maps.Keys(c.known))
+		c.mu.Unlock()
+		for _, id := range known {
 			c.lookAgain(ctx, id, false)
 		}
 	}
-}
-
-// knownSessions lists the sessions that this replica knows.
-func (c *Sessions) knownSessions() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Collect(maps.Keys(c.known))
 }
 
 // lookAgain reads a session that an event was about. For a signal it reads the signals only: clients cause

@@ -37,8 +37,14 @@ func parseURL(raw string) (target, error) {
 			return target{}, err
 		}
 	}
-	t.base, err = baseOptions(u.Scheme + "://" + u.User + t.addrs[0] + "/" + u.DB + "?" + u.Query)
-	return t, err
+	t.base, err = redis.ParseURL(u.Scheme + "://" + u.User + t.addrs[0] + "/" + u.DB + "?" + u.Query)
+	if _, bad := errors.AsType[*url.Error](err); bad {
+		return target{}, errors.New("store URL: cannot be parsed") // the text of the error has the password
+	}
+	if err != nil {
+		return target{}, fmt.Errorf("store URL: %w", err)
+	}
+	return t, nil
 }
 
 // sentinelQuery takes the credentials for the sentinels out of a query.
@@ -51,19 +57,6 @@ func sentinelQuery(query string) (rest string, creds [2]string, err error) {
 	q.Del("sentinel_username")
 	q.Del("sentinel_password")
 	return q.Encode(), creds, nil
-}
-
-// baseOptions has go-redis read the parts of a URL that it knows.
-func baseOptions(plain string) (*redis.Options, error) {
-	o, err := redis.ParseURL(plain)
-	var bad *url.Error
-	if errors.As(err, &bad) {
-		return nil, errors.New("store URL: cannot be parsed") // the text of the error has the password
-	}
-	if err != nil {
-		return nil, fmt.Errorf("store URL: %w", err)
-	}
-	return o, nil
 }
 
 var quietOnce sync.Once

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -20,13 +19,11 @@ var open = spellStatuses(shim.Open())
 
 // spellStatuses spells statuses so that a script finds one by its surrounding spaces.
 func spellStatuses(statuses []shim.Status) string {
-	var b strings.Builder
-	b.WriteByte(' ')
+	line := " "
 	for _, s := range statuses {
-		b.WriteString(string(s))
-		b.WriteByte(' ')
+		line += string(s) + " "
 	}
-	return b.String()
+	return line
 }
 
 // Create implements shim.Store.
@@ -75,7 +72,7 @@ func addBatches(a *argv, batches []shim.Batch) {
 	for _, b := range batches {
 		contents = append(contents, b.Content)
 	}
-	addBytes(a, contents)
+	addList(a, contents)
 }
 
 // Apply implements shim.Store.
@@ -143,12 +140,8 @@ func mustLast(c shim.Change) bool { return c.Durable || isEnd(c) }
 // readApplied reads the reply of apply.lua.
 func (s *Store) readApplied(ctx context.Context, id shim.ID, c shim.Change, v []string) (shim.Task, error) {
 	switch v[0] {
-	case codeNone:
-		return shim.Task{}, shim.ErrNotFound
-	case codeLost:
-		return shim.Task{}, shim.ErrLeaseLost
-	case codeGap:
-		return shim.Task{}, shim.ErrPosition
+	case codeNone, codeLost, codeGap:
+		return shim.Task{}, refusalErrors[v[0]]
 	}
 	task, err := decode(id, shim.Summary, v[1:])
 	if err != nil {
@@ -236,19 +229,19 @@ func (s *Store) Append(ctx context.Context, id shim.ID, lease shim.Lease, at shi
 	a := &argv{list: make([]any, 0, 12+len(b))}
 	a.add(string(id), lease.String(), s.keys.events(id), open)
 	a.addInt(int64(at))
-	addBytes(a, slices.DeleteFunc([]json.RawMessage{checkpoint}, func(c json.RawMessage) bool { return c == nil }))
+	addList(a, slices.DeleteFunc([]json.RawMessage{checkpoint}, func(c json.RawMessage) bool { return c == nil }))
 	addBatches(a, b)
 	return s.doRepeated(ctx, "append", func(ctx context.Context) error {
 		v, err := appendScript.runOn(ctx, s.writes, s.keys.record(id, "")[:2], a)
 		if err != nil {
 			return err
 		}
-		return appendErrors[v[0]]
+		return refusalErrors[v[0]]
 	})
 }
 
-// appendErrors has the refusals of append.lua.
-var appendErrors = map[string]error{
+// refusalErrors has the refusals of apply.lua and append.lua.
+var refusalErrors = map[string]error{
 	codeNone: shim.ErrNotFound, codeFinal: shim.ErrFinal, codeLost: shim.ErrLeaseLost, codeGap: shim.ErrPosition,
 }
 
@@ -283,14 +276,12 @@ func (s *Store) runScript(ctx context.Context, sc *script, keys []string, args *
 
 // takeConn takes a connection to the master of a key out of the pool.
 func (s *Store) takeConn(ctx context.Context, key string) (*redis.Conn, error) {
-	switch c := s.client.(type) {
-	case *redis.ClusterClient:
-		master, err := c.MasterForKey(ctx, key)
-		if err != nil {
+	master, one := s.client.(*redis.Client)
+	if !one {
+		var err error
+		if master, err = s.client.(*redis.ClusterClient).MasterForKey(ctx, key); err != nil {
 			return nil, err
 		}
-		return master.Conn(), nil
-	default:
-		return c.(*redis.Client).Conn(), nil
 	}
+	return master.Conn(), nil
 }

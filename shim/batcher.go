@@ -102,11 +102,11 @@ func (b *batcher) closeOpen(checkpoint json.RawMessage) {
 		return
 	}
 	b.last = time.Now()
-	groups := [][]json.RawMessage{b.open}
+	most := len(b.open)
 	if b.Interval <= 0 {
-		groups = slices.Collect(slices.Chunk(b.open, 1))
+		most = 1
 	}
-	for _, pieces := range groups {
+	for pieces := range slices.Chunk(b.open, most) {
 		var e entry
 		for _, p := range pieces {
 			e.size += int64(len(p))

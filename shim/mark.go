@@ -4,10 +4,10 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -102,7 +102,8 @@ func (m *marker) describeLost(ctx context.Context, id ID, owner, upstream string
 		return Task{}, ErrNotFound
 	}
 	said, code := mark[:markBytes-8], mark[markBytes-8:]
-	if !m.verifyCode(code, name, owner, upstream, said) {
+	made := func(key []byte) bool { return hmac.Equal(code, m.makeCode(key, name, owner, upstream, said)) }
+	if !slices.ContainsFunc(m.keys, made) {
 		return Task{}, ErrNotFound
 	}
 	created := time.Unix(int64(binary.BigEndian.Uint32(said)), 0).UTC()
@@ -127,16 +128,6 @@ func (m *marker) describeLost(ctx context.Context, id ID, owner, upstream string
 		t.Outcome = &Outcome{Error: errLostTask.Object()}
 	}
 	return t.shownAt(now), nil
-}
-
-// verifyCode reports whether one of the keys has made the code.
-func (m *marker) verifyCode(code []byte, name, owner, upstream string, said []byte) bool {
-	for _, key := range m.keys {
-		if subtle.ConstantTimeCompare(code, m.makeCode(key, name, owner, upstream, said)) == 1 {
-			return true
-		}
-	}
-	return false
 }
 
 // makeCode binds a mark to its id, to the owner of the task and to its upstream.

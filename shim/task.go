@@ -292,23 +292,21 @@ const longestPoll = 15 * time.Second
 // time since the task was made, or since its last change if the client has answered a question and
 // waits for the effect.
 func (t Task) shownAt(now time.Time) Task {
-	if t.PollInterval == 0 {
-		t.PollInterval = t.pollAfter(now)
+	if t.PollInterval != 0 {
+		return t
 	}
-	return t
-}
-
-func (t Task) pollAfter(now time.Time) time.Duration {
 	since := t.CreatedAt
 	if slices.ContainsFunc(t.Questions, func(q Question) bool { return q.Answer != nil }) {
 		since = t.UpdatedAt
 	}
+	t.PollInterval = longestPoll
 	for _, step := range pollSteps {
 		if now.Sub(since) < step.age {
-			return step.interval
+			t.PollInterval = step.interval
+			break
 		}
 	}
-	return longestPoll
+	return t
 }
 
 // messageQueued is the status message of a task that waits for its turn.
