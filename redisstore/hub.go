@@ -23,10 +23,10 @@ import (
 type hub struct {
 	client    redis.UniversalClient
 	log       *slog.Logger
-	interval  time.Duration         // between probes
-	patience  time.Duration         // how long a probe may take to come back; checked when the next is due
-	timeout   time.Duration         // for a confirmation
-	newProbe  func() string         // makes a channel for probes
+	interval  time.Duration // between probes
+	patience  time.Duration // how long a probe may take to come back; checked when the next is due
+	timeout   time.Duration // for a confirmation
+	keys      keys
 	goodbyes  string                // channel of the goodbyes
 	looks     func(context.Context) // is called when a connection works, and each lookEvery while it does
 	lookEvery time.Duration
@@ -62,7 +62,7 @@ func newHub(client redis.UniversalClient, log *slog.Logger, k keys, interval tim
 	ctx, stop := context.WithCancel(context.Background())
 	return &hub{
 		client: client, log: log, timeout: 10 * time.Second, interval: interval, patience: interval / 2,
-		newProbe: func() string { return k.probe(rand.Text()) }, goodbyes: k.goodbyes(),
+		keys: k, goodbyes: k.goodbyes(),
 		ctx: ctx, stop: stop, kick: make(chan struct{}, 1),
 		topics: map[string]*topic{}, dirty: map[string]struct{}{}, confirmed: make(chan struct{}, 1),
 	}
@@ -123,7 +123,7 @@ func (h *hub) keepSession() {
 // the node, and every node gets all messages. So each connection has a probe of its own, and the next
 // connection leads to another node if this one is gone.
 func (h *hub) serveConnection(up func()) error {
-	probe := h.newProbe()
+	probe := h.keys.probe(rand.Text())
 	h.mu.Lock()
 	h.probe = probe
 	h.mu.Unlock()

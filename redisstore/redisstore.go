@@ -91,9 +91,7 @@ func (o Options) withDefaults() Options {
 	o.ProbeInterval = cmp.Or(o.ProbeInterval, 5*time.Second)
 	o.tick = cmp.Or(o.tick, time.Second)
 	o.policyCheck = cmp.Or(o.policyCheck, 30*time.Second)
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	return o
 }
 

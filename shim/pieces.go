@@ -131,8 +131,8 @@ func (w *pieceWriter) writeQueue(done chan struct{}) {
 			w.goBack(at)
 			work.PauseUntil(w.halted, spreadPause(d))
 		case errors.Is(err, ErrUnavailable), errors.Is(err, ErrNotFound): // the end of the task writes them, if they are still left then
-			if errors.Is(err, ErrNotFound) {
-				w.restoreRecord()
+			if errors.Is(err, ErrNotFound) { // the position is too far once the record is there again
+				_, _ = withPatience(r.core.life.writes, r.core, r.record.restoreTask)
 			}
 			work.PauseUntil(w.halted, spreadPause(d))
 			d = min(2*d, retryMost)
@@ -151,11 +151,6 @@ func (w *pieceWriter) appendBatches(lease Lease, at Position, checkpoint json.Ra
 		return ErrUnavailable
 	}
 	return err
-}
-
-// restoreRecord writes a record again that the store has forgotten. The position is too far then.
-func (w *pieceWriter) restoreRecord() {
-	_, _ = withPatience(w.run.core.life.writes, w.run.core, w.run.record.restoreTask)
 }
 
 // giveUp stops writing for good: the task has ended, or has another runner.

@@ -89,6 +89,8 @@ func (m *memory) Sync() error {
 	return nil
 }
 
+func (m *memory) Close() error { return nil }
+
 type memoryFile struct {
 	m *memory
 	c *content

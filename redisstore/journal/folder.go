@@ -24,6 +24,8 @@ type folder interface {
 	Remove(name string) error
 	// Sync makes durable which files exist.
 	Sync() error
+	// Close gives the folder back.
+	Close() error
 }
 
 // file is an open file.
@@ -66,7 +68,8 @@ func openDisk(path string) (*disk, error) {
 // process is the file with the id of the process that has the lock.
 const process = "process"
 
-func (d *disk) close() error { return d.lock.Close() }
+// Close implements folder.
+func (d *disk) Close() error { return d.lock.Close() }
 
 // Names implements folder.
 func (d *disk) Names() ([]string, error) {

@@ -42,7 +42,6 @@ type Options struct {
 type Journal struct {
 	path string
 	dir  folder
-	disk *disk // dir, except in tests
 	opts Options
 	log  *slog.Logger
 
@@ -81,12 +80,7 @@ func Open(path string, o Options, replay func(entry []byte) error) (*Journal, er
 	if err != nil {
 		return nil, err
 	}
-	j, err := open(path, d, o, replay)
-	if err != nil {
-		return nil, errors.Join(err, d.close())
-	}
-	j.disk = d
-	return j, nil
+	return open(path, d, o, replay)
 }
 
 // open is Open over any folder.
@@ -95,15 +89,12 @@ func open(path string, dir folder, o Options, replay func(entry []byte) error) (
 	o.RetryAfter = cmp.Or(o.RetryAfter, time.Second)
 	o.SlowAfter = cmp.Or(o.SlowAfter, 2*time.Second)
 	j := &Journal{
-		path: path, dir: dir, opts: o, log: o.Logger,
+		path: path, dir: dir, opts: o, log: cmp.Or(o.Logger, slog.Default()),
 		due: make(chan struct{}, 1), failed: make(chan struct{}), wake: make(chan struct{}, 1),
-	}
-	if j.log == nil {
-		j.log = slog.Default()
 	}
 	if err := j.load(replay); err != nil {
 		j.closeFiles()
-		return nil, err
+		return nil, errors.Join(err, dir.Close())
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	j.stop = stop
@@ -271,10 +262,7 @@ func (j *Journal) Close() error {
 	err := j.Err()
 	j.fail(errClosed)
 	j.closeFiles()
-	if j.disk != nil {
-		err = errors.Join(err, j.disk.close())
-	}
-	return err
+	return errors.Join(err, j.dir.Close())
 }
 
 // closeFiles closes the files that are open.
