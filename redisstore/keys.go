@@ -112,10 +112,7 @@ func (k keys) created(id shim.ID, runner shim.Replica, all string) []string {
 
 // sessionTag is the hash tag of a client session. It is made from the hash of the id, because clients may
 // send any id.
-func sessionTag(id string) string {
-	sum := sha256.Sum256([]byte(id))
-	return hex.EncodeToString(sum[:1])
-}
+func sessionTag(id string) string { return digest(id)[:2] }
 
 // session is the hash with the state of a client session, signals the list of the signals to its replicas.
 func (k keys) session(id string) string { return k.in(sessionTag(id), "c", id) }

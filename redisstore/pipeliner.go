@@ -114,9 +114,7 @@ func (p *pipeliner) Process(ctx context.Context, cmd redis.Cmder) error {
 func (p *pipeliner) removePending(c *pending) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if i := slices.Index(p.pending, c); i >= 0 {
-		p.pending = slices.Delete(p.pending, i, i+1)
-	}
+	p.pending = slices.DeleteFunc(p.pending, func(o *pending) bool { return o == c })
 }
 
 // hasRoom reports whether one more pipeline may leave. p.mu is held.

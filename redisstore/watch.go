@@ -107,10 +107,8 @@ func (h *hub) leaveTopics(w *watcher, channels []string) {
 	h.mu.Lock()
 	for _, c := range channels {
 		t := h.topics[c]
-		i := slices.Index(t.watchers, w)
-		last := len(t.watchers) - 1
-		t.watchers[i], t.watchers[last] = t.watchers[last], nil
-		if t.watchers = t.watchers[:last]; last == 0 {
+		t.watchers = slices.DeleteFunc(t.watchers, func(o *watcher) bool { return o == w })
+		if len(t.watchers) == 0 {
 			h.dirty[c] = struct{}{}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 )
@@ -317,10 +318,9 @@ func (f *follower) readPieces(ctx context.Context, k *followed) (read bool, err 
 }
 
 func (f *follower) yieldPieces(k *followed, list []json.RawMessage) error {
-	for len(list) > 0 {
-		n := min(len(list), piecesAtOnce)
-		u := Update{ID: k.ID, Pieces: list[:n:n], First: k.next}
-		list, k.next = list[n:], u.First+int64(n)
+	for some := range slices.Chunk(list, piecesAtOnce) {
+		u := Update{ID: k.ID, Pieces: some, First: k.next}
+		k.next += int64(len(some))
 		if err := f.yield(u); err != nil {
 			return err
 		}

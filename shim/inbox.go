@@ -71,7 +71,7 @@ func (in *inbox) noteRead(version, epoch int64) {
 func (in *inbox) readUntilSeen() {
 	r := in.run
 	for d := retryFirst; ; {
-		version, ok := in.takeStale(r.record.isClosed())
+		version, ok := in.takeStale(work.IsClosed(r.record.over) || r.core.life.writes.Err() != nil)
 		if !ok {
 			return
 		}

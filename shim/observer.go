@@ -9,7 +9,6 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
-	"go.opentelemetry.io/otel/trace/noop"
 
 	"taskgate/internal/semconv"
 )
@@ -20,13 +19,6 @@ type observer struct {
 	life    *life
 	tracer  trace.Tracer
 	log     *slog.Logger
-}
-
-func newObserver(replica Replica, tracer trace.Tracer, life *life, log *slog.Logger) observer {
-	if tracer == nil {
-		tracer = noop.Tracer{}
-	}
-	return observer{replica: replica, life: life, tracer: tracer, log: log}
 }
 
 func (o *observer) startAttempt(above trace.SpanContext, t Task, kind string) trace.Span {

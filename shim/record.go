@@ -193,11 +193,6 @@ func (rec *record) raiseTTL(retain time.Duration) {
 	r.mu.Unlock()
 }
 
-// isClosed reports whether the run has made its last write to the record.
-func (rec *record) isClosed() bool {
-	return work.IsClosed(rec.over) || rec.run.core.life.writes.Err() != nil
-}
-
 // closeRecord forgets the record: the task has ended, or another replica has it.
 func (rec *record) closeRecord() {
 	r := rec.run

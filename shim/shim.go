@@ -14,6 +14,7 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"taskgate/internal/budget"
 	"taskgate/internal/metrics"
@@ -92,7 +93,7 @@ func New(o Options) (*Shim, error) {
 		heart:        NewHeart(o.Store, o.Replica, cmp.Or(o.Heartbeat, 5*time.Second), log),
 		storeTimeout: cmp.Or(o.StoreTimeout, 3*time.Second),
 		log:          log,
-		observer:     newObserver(o.Replica, o.Tracer, life, log),
+		observer:     observer{replica: o.Replica, life: life, tracer: cmp.Or[trace.Tracer](o.Tracer, noop.Tracer{}), log: log},
 		life:         life,
 		marks:        newMarker(o.Store, o.MarkKeys),
 		outcomes: outcomes{
