@@ -52,36 +52,22 @@ func (a *adoption) isOver(ctx context.Context) bool {
 	return a.over || len(a.tasks) >= a.n || ctx.Err() != nil
 }
 
-// doUnlessFailed is Store.doRepeated until something has failed. From then on it makes one attempt only:
-// Redis has had its time, and the next heartbeat must be on time.
+// doUnlessFailed is Store.doRepeated until something has failed, which it notes. From then on it makes one
+// attempt only: Redis has had its time, and the next heartbeat must be on time.
 func (a *adoption) doUnlessFailed(ctx context.Context, f func() error) error {
-	var err error
 	if a.err == nil {
-		err = a.s.doRepeated(ctx, "adopt", func(context.Context) error { return f() })
-	} else if err = f(); err != nil {
-		err = wrapError("adopt", err)
+		a.err = a.s.doRepeated(ctx, opAdopt, func(context.Context) error { return f() })
+		return a.err
 	}
-	return err
-}
-
-// loseShard leaves a shard out from now on.
-func (a *adoption) loseShard(tag string, err error) {
-	a.lost[tag] = true
-	a.err = cmp.Or(a.err, err)
+	if err := f(); err != nil {
+		return wrapError(opAdopt, err)
+	}
+	return nil
 }
 
 // searchReplicas goes through the replicas that are gone.
 func (a *adoption) searchReplicas(ctx context.Context) {
-	var gone []dead
-	err := a.doUnlessFailed(ctx, func() (err error) {
-		gone, err = a.s.listGone(ctx, a.replica)
-		return err
-	})
-	if err != nil {
-		a.err = cmp.Or(a.err, err)
-		return
-	}
-	for _, d := range gone {
+	for _, d := range a.listGone(ctx) {
 		if a.isOver(ctx) {
 			return
 		}
@@ -89,6 +75,15 @@ func (a *adoption) searchReplicas(ctx context.Context) {
 			a.adoptFrom(ctx, d)
 		}
 	}
+}
+
+// listGone lists the replicas that are gone; none if Redis does not say.
+func (a *adoption) listGone(ctx context.Context) (gone []dead) {
+	_ = a.doUnlessFailed(ctx, func() (err error) { // the error is noted
+		gone, err = a.s.listGone(ctx, a.replica)
+		return err
+	})
+	return gone
 }
 
 // adoptFrom adopts tasks of one replica, some shards at a time. It begins at a random shard, so that several
@@ -119,15 +114,12 @@ func (a *adoption) adoptFrom(ctx context.Context, d dead) {
 
 // forgetReplica forgets a replica without tasks.
 func (a *adoption) forgetReplica(ctx context.Context, d dead) {
-	err := a.doUnlessFailed(ctx, func() error {
+	_ = a.doUnlessFailed(ctx, func() error { // the error is noted
 		v := &argv{}
 		v.add(string(d.name), d.entry)
 		_, err := forgetScript.runOn(ctx, a.s.client, []string{a.s.keys.replicas()}, v)
 		return err
 	})
-	if err != nil {
-		a.err = cmp.Or(a.err, err)
-	}
 }
 
 // askShards runs a command in each of several shards at once. command makes the command of an index; if text
@@ -169,7 +161,7 @@ func askShards[C redis.Cmder](ctx context.Context, a *adoption, tags []string, c
 			return err == nil
 		})
 	}
-	err := a.doUnlessFailed(ctx, func() error {
+	_ = a.doUnlessFailed(ctx, func() error { // those that failed are pending
 		attempt(false)
 		if slices.ContainsFunc(pending, func(i int) bool { return isUnknownScript(errs[i]) }) {
 			attempt(true)
@@ -183,7 +175,7 @@ func askShards[C redis.Cmder](ctx context.Context, a *adoption, tags []string, c
 		if failed != nil {
 			failed(i, errs[i])
 		}
-		a.loseShard(tags[i], cmp.Or(err, errs[i]))
+		a.lost[tags[i]] = true
 	}
 }
 
@@ -246,16 +238,7 @@ func (a *adoption) adoptSome(ctx context.Context, d dead, tasks []found) bool {
 
 // stillGone reports whether a replica is still gone and has not beaten since it was found.
 func (a *adoption) stillGone(ctx context.Context, d dead) bool {
-	var gone []dead
-	err := a.doUnlessFailed(ctx, func() (err error) {
-		gone, err = a.s.listGone(ctx, a.replica)
-		return err
-	})
-	if err != nil {
-		a.err = cmp.Or(a.err, err)
-		return false
-	}
-	return slices.ContainsFunc(gone, func(g dead) bool { return g.name == d.name && g.entry == d.entry })
+	return slices.ContainsFunc(a.listGone(ctx), func(g dead) bool { return g.name == d.name && g.entry == d.entry })
 }
 
 // adoptBatch adopts tasks of a replica that is gone with one round trip. An attempt that failed is in doubt.
@@ -284,7 +267,7 @@ func (a *adoption) settleDoubtful(ctx context.Context, doubtful []orphan) {
 		if err := a.learnAttempt(ctx, o); err != nil {
 			a.s.orphans.putDoubtful(a.replica, doubtful[i+1:]...)
 			a.s.orphans.putDoubtful(a.replica, o)
-			a.loseShard(shard(o.id), err)
+			a.lost[shard(o.id)] = true
 			return
 		}
 	}
