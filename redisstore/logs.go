@@ -175,19 +175,14 @@ func (c *sessionLogs) changeLog(ctx context.Context, id, stream, what string, va
 	})
 	if err == nil && reply[0] == codeOK {
 		if no, err := strconv.ParseInt(reply[1], 10, 64); err == nil {
-			c.rememberTold(id, no)
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if was, _ := c.told.Peek(id); was < no {
+				c.told.Add(id, no)
+			}
 		}
 	}
 	return reply, err
-}
-
-// rememberTold remembers a number that the log has noted as known here.
-func (c *sessionLogs) rememberTold(id string, no int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if was, _ := c.told.Peek(id); was < no {
-		c.told.Add(id, no)
-	}
 }
 
 // maxTold is the number of sessions for which a replica remembers it.

@@ -15,16 +15,10 @@ import (
 // those of open questions are ignored (T36). If one is invalid, or too large, it returns an
 // *AnswerError and drops all of them. ErrNotFound, ErrUnavailable.
 func (s *Shim) Update(ctx context.Context, p Principal, upstream string, id ID, results map[string]json.RawMessage) error {
-	t, err := readAsked(ctx, s, p, upstream, id, resultsOf(results), func() (Task, error) { return s.Peek(ctx, p, upstream, id) })
-	if err != nil {
-		return err
+	t, wanted, err := s.readAsked(ctx, p, upstream, id, resultsOf(results), func() (Task, error) { return s.Peek(ctx, p, upstream, id) })
+	if err == nil {
+		_, err = s.storeAnswers(ctx, t, wanted)
 	}
-	linkTo(ctx, t)
-	wanted, err := s.checkAnswers(t, resultsOf(results))
-	if err != nil {
-		return err
-	}
-	_, err = s.storeAnswers(ctx, t, wanted)
 	return err
 }
 
@@ -42,17 +36,15 @@ func resultsOf(results map[string]json.RawMessage) map[string]Answer {
 // server gets an error that says so: a client that answers one by one could not learn that it should
 // repeat it, and the server would wait for that.
 func (s *Shim) Answer(ctx context.Context, p Principal, upstream string, id ID, key string, a Answer) error {
-	t, err := readAsked(ctx, s, p, upstream, id, map[string]Answer{key: a}, func() (Task, error) { return s.readOwnCall(ctx, p, upstream, id, Summary) })
-	if err != nil {
-		return err
-	}
-	linkTo(ctx, t)
-	wanted, err := s.checkAnswers(t, map[string]Answer{key: a})
+	read := func() (Task, error) { return s.readOwnCall(ctx, p, upstream, id, Summary) }
+	t, wanted, err := s.readAsked(ctx, p, upstream, id, map[string]Answer{key: a}, read)
 	if bad, ok := errors.AsType[*AnswerError](err); ok {
 		a = Answer{Error: &RPCError{Code: codeInternal, Message: "the client's answer " + bad.Reason}}
-		wanted = map[string]json.RawMessage{key: a.encode()}
+		wanted, err = map[string]json.RawMessage{key: a.encode()}, nil
 	}
-	_, err = s.storeAnswers(ctx, t, wanted)
+	if err == nil {
+		_, err = s.storeAnswers(ctx, t, wanted)
+	}
 	return err
 }
 
@@ -60,10 +52,11 @@ func (s *Shim) Answer(ctx context.Context, p Principal, upstream string, id ID, 
 // forgotten it, and the replica that runs the call asks it again once it is connected.
 const askedAgain = 3 * time.Second
 
-// readAsked reads a record of p's that should have one of the answered questions, open or closed.
-func readAsked(ctx context.Context, s *Shim, p Principal, upstream string, id ID, answers map[string]Answer, read func() (Task, error)) (Task, error) {
+// readAsked reads a record of p's that should have one of the answered questions, open or closed. It links
+// the request to the record, and returns the answers that the record waits for (checkAnswers).
+func (s *Shim) readAsked(ctx context.Context, p Principal, upstream string, id ID, answers map[string]Answer, read func() (Task, error)) (t Task, wanted map[string]json.RawMessage, err error) {
 	for until := time.Now().Add(askedAgain); ; {
-		t, err := read()
+		t, err = read()
 		forgotten := len(answers) > 0 && err == nil && !t.Status.Final() && !slices.ContainsFunc(t.Questions, func(q Question) bool {
 			_, ok := answers[q.Key]
 			return ok
@@ -73,9 +66,14 @@ func readAsked(ctx context.Context, s *Shim, p Principal, upstream string, id ID
 			forgotten = unknown == nil
 		}
 		if !forgotten || time.Now().After(until) || work.Pause(ctx, askedAgain/30) != nil {
-			return t, err
+			break
 		}
 	}
+	if err == nil {
+		linkTo(ctx, t)
+		wanted, err = s.checkAnswers(t, answers)
+	}
+	return t, wanted, err
 }
 
 // storeAnswers stores the answers that a record waits for, and returns the record.

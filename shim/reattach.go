@@ -36,12 +36,8 @@ func (s *Shim) Reattach(ctx context.Context, c Call, id ID, answers map[string]j
 	if c.Principal.NoTasks {
 		c.Handle, c.After = false, 0
 	}
-	t, err := readAsked(ctx, s, c.Principal, c.Upstream, id, resultsOf(answers), func() (Task, error) { return s.readOwnCall(ctx, c.Principal, c.Upstream, id, Summary) })
-	if err != nil {
-		return Answered{}, err
-	}
-	linkTo(ctx, t)
-	wanted, err := s.checkAnswers(t, resultsOf(answers))
+	read := func() (Task, error) { return s.readOwnCall(ctx, c.Principal, c.Upstream, id, Summary) }
+	t, wanted, err := s.readAsked(ctx, c.Principal, c.Upstream, id, resultsOf(answers), read)
 	if err == nil {
 		t, err = withPatience(ctx, s.core, func(ctx context.Context) (Task, error) {
 			return retry(ctx, func(ctx context.Context) (Task, error) { return s.storeAnswers(ctx, t, wanted) })
