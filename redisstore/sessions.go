@@ -319,7 +319,7 @@ func (s *Store) fetchState(ctx context.Context, key string, ttl time.Duration) (
 }
 
 // restMost is how long a session that nobody uses is sure to be kept. After that it makes room for another.
-const restMost = time.Hour
+const restMost = 10 * time.Minute
 
 // enterSets adds a new session to the sets of sessions, or returns a *shim.BusyError for the bound that
 // refuses it.

@@ -386,7 +386,7 @@ func TestUsedSessionMakesNoRoom(t *testing.T) {
 		s := st.Sessions(1, 24*time.Hour)
 		_, err := s.Make(t.Context(), "a", "", []byte("x"))
 		must(t, err)
-		pass(61 * time.Minute)
+		pass(11 * time.Minute)
 		_, _, err = s.Get(t.Context(), "a") // a request of its client begins
 		must(t, err)
 		var busy *shim.BusyError

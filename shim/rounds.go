@@ -193,7 +193,11 @@ func (rs *rounds) repeatsProgress(p Progress) bool {
 	if rs.heard == nil || p.Progress > *rs.heard {
 		rs.heard = &p.Progress
 	}
-	return rs.before != nil && p.Progress <= *rs.before
+	if rs.before == nil || p.Progress > *rs.before {
+		return false
+	}
+	_, numbered := jsonrpc.Get(p.Raw, "progress")
+	return numbered
 }
 
 // answerRound asks the questions of the open round and makes the retry of the answers. Questions that

@@ -268,8 +268,8 @@ type UpstreamError struct {
 	// Kind is a low-cardinality label: one of the kinds below, or lost (with its replica), shutdown (of
 	// its replica), abandoned (a parked call whose caller stayed away).
 	Kind string
-	// Message is for the client and the log. Said is for the client alone: the server's own words, which may quote a
-	// request. Err, which may name addresses, is for the log alone.
+	// Message is for the client and the log. Said is for the client, and those who may see its task: the server's
+	// own words, which may quote a request. Err, which may name addresses, is for the log alone.
 	Message, Said string
 	Err           error
 	// RetryAfterMs is when to come back, for Kind overloaded, and unreachable while the gateway pauses

@@ -28,6 +28,9 @@ func TestForeignTries(t *testing.T) {
 	tries, own := world.tries(), map[string]string{} // sessions of the strangers
 	for name, token := range strangers {
 		own[name] = h.caller(token).initialize().session
+		raw := newRawClient(t, h.url).as(token)
+		raw.session = own[name]
+		raw.takeStream() // so that it gets no other one in place of what it asks for
 	}
 	// What tells of the owner's tasks.
 	revealing := regexp.MustCompile(`"taskId":"(` + strings.Join([]string{world.done, world.running, world.asking}, "|") + `)|"content"|wait [{]`)

@@ -235,7 +235,7 @@ func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, g *writer
 	long := time.NewTimer(h.Global.ResumeAfter)
 	defer long.Stop()
 	g.long, g.replay = long.C, newReplay(h.Endpoint, s, p)
-	t := newTaskNotifier(h.Endpoint, g, p, h.offersTasks(s.currentState()), hold.end)
+	t := newTaskNotifier(h.Endpoint, g, p, h.readsTasks(s.currentState()), hold.end)
 	defer t.startFollowing(ctx)()
 	// A connection that broke silently shows at a keep-alive.
 	_ = g.writeUntilEnd(ctx, interval, func(state string, _ []byte) bool {

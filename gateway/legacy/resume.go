@@ -19,9 +19,9 @@ const askAgain = 30 * time.Second
 
 // serveResume goes on with the answer to a request whose stream broke (X8). It sends what the log has after the
 // client's last event, at any replica, and then what is added until the answer is complete. If the answer only
-// waits for a task, this replica answers from now on. A stream that is unknown here, or another session's, is
-// shown as empty, so a stranger learns nothing from its end. If the client has all of the stream, nothing is sent, and
-// heard is true.
+// waits for a task, this replica answers from now on. If there is nothing to go on with, nothing is sent, and heard is
+// true: the client has all of the stream, or the session has none of this name, or none any more. A stranger learns
+// nothing from that.
 func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session, p shim.Principal, stream string, no int64) (heard bool) {
 	ctx, done, err := h.Streams.Open(r.Context(), p.Owner())
 	defer done()
@@ -29,13 +29,13 @@ func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session
 		h.refuseRequest(w, jsonrpc.ID{}, err)
 		return false
 	}
-	q, state, note := h.waitOf(ctx, s, p, stream)
+	q, state, note, err := h.waitOf(ctx, s, p, stream)
 	if q != nil {
 		done() // it is a request like others from here on
 		h.serveWait(w, r, q, stream, note, no)
 		return false
 	}
-	if state == "ended" && s.isHeard(ctx, stream, no) {
+	if err == nil && (state == "" || state == "ended" && s.isHeard(ctx, stream, no)) {
 		return true
 	}
 	out := eventstream.NewWriter(w, eventstream.Options{WriteTimeout: wire.WriteTimeout, KeepAlive: h.Global.KeepAlive})
@@ -72,13 +72,13 @@ func (s *session) isHeard(ctx context.Context, stream string, no int64) bool {
 
 // waitOf returns the request that is answered on a stream if its answer only waits for a task, and the state
 // and the note of the stream. The request is nil also while the store is away.
-func (h *Handler) waitOf(ctx context.Context, s *session, p shim.Principal, stream string) (q *request, state string, note []byte) {
+func (h *Handler) waitOf(ctx context.Context, s *session, p shim.Principal, stream string) (q *request, state string, note []byte, err error) {
 	ctx, cancel := s.table.withPatience(ctx)
 	defer cancel()
-	state, note, err := s.table.store.State(ctx, s.id, stream)
+	state, note, err = s.table.store.State(ctx, s.id, stream)
 	about := readNote(note)
 	if err != nil || state == "ended" || len(about.requests) != 1 || len(about.waits) != 1 {
-		return nil, state, note
+		return nil, state, note, err
 	}
 	msg := jsonrpc.Message{Kind: jsonrpc.Request, ID: about.requests[0], Method: mcp.MethodTasksResult}
 	msg.Params = append(jsonrpc.AppendString([]byte(`{"taskId":`), string(about.waits[0].Task)), '}')
@@ -87,7 +87,7 @@ func (h *Handler) waitOf(ctx context.Context, s *session, p shim.Principal, stre
 		name := jsonrpc.AppendString([]byte(`{"name":`), endpoint.TaskResultTool)
 		msg.Params = append(append(append(name, `,"arguments":`...), msg.Params...), '}')
 	}
-	return newLegacyRequest(h, s, p, msg), state, note
+	return newLegacyRequest(h, s, p, msg), state, note, nil
 }
 
 // serveWait answers a request that waits for a task, on the stream that its client has resumed. The replica

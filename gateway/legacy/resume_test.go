@@ -157,9 +157,10 @@ func TestReplicasResume(t *testing.T) {
 	}
 	// To another session the stream is not there, like one that never was.
 	other := stack.begin(t, 1, "")
+	other.takeStream()
 	for _, last := range []string{primed, "unknown.1"} {
 		foreign := openSSE(t, other, http.MethodGet, "", last)
-		if _, data, ok := foreign.event(); ok || foreign.resp.StatusCode != http.StatusOK {
+		if _, data, ok := foreign.event(); ok || foreign.resp.StatusCode != http.StatusNoContent {
 			t.Errorf("%s: %d %s", last, foreign.resp.StatusCode, data)
 		}
 	}
@@ -608,6 +609,27 @@ func TestResumedHearsOfMissingProgress(t *testing.T) {
 			if !slices.Equal(heard, c.want) || last != c.last {
 				t.Errorf("heard %q up to %d, want %q up to %d", heard, last, c.want, c.last)
 			}
+		})
+	}
+}
+
+// TestResumeForgottenStream: a client that comes back with the last event of an answer that was cleared long ago
+// gets the GET stream that its session lacks, and then hears what the server says.
+func TestResumeForgottenStream(t *testing.T) {
+	_, a, b := newPair(t, resumeSoon, "")
+	for _, c := range []*rawClient{a, b} { // b is at the other replica
+		get := openSSE(t, c, http.MethodGet, "", "forgotten.7")
+		if get.resp.StatusCode != http.StatusOK {
+			t.Fatalf("status %d", get.resp.StatusCode)
+		}
+		if again := openSSE(t, c, http.MethodGet, "", ""); again.resp.StatusCode != http.StatusConflict {
+			t.Errorf("there is no stream: status %d", again.resp.StatusCode)
+		}
+		get.close()
+		waitUntil(t, "the stream is free", func() bool {
+			again := openSSE(t, c, http.MethodGet, "", "")
+			defer again.close()
+			return again.resp.StatusCode == http.StatusOK
 		})
 	}
 }

@@ -27,16 +27,22 @@ var errLeft = errors.New("the client has gone")
 // offersTasks reports whether a session can make tasks: only 2025-11-25 has them, and only if a tool may
 // become one (L1).
 func (h *Handler) offersTasks(st sessionState) bool {
-	return st.Version == mcp.Version20251125 && h.Convertible() && endpoint.ServesTasks(st.ClientInfo)
+	return h.readsTasks(st) && endpoint.ServesTasks(st.ClientInfo)
+}
+
+// readsTasks reports whether a session has the methods of tasks. A client that is offered none any more may
+// have some.
+func (h *Handler) readsTasks(st sessionState) bool {
+	return st.Version == mcp.Version20251125 && h.Convertible()
 }
 
 // serve answers a request in a session with a result or an error.
 type serve func(q *request, ctx context.Context) (json.RawMessage, error)
 
-// withTasks makes a method exist only in sessions that can make tasks.
+// withTasks makes a method exist only in sessions that have those of tasks.
 func withTasks(serve serve) serve {
 	return func(q *request, ctx context.Context) (json.RawMessage, error) {
-		if !q.h.offersTasks(q.state) {
+		if !q.h.readsTasks(q.state) {
 			return nil, wire.MethodNotFound(q.msg.Method)
 		}
 		return serve(q, ctx)

@@ -11,14 +11,16 @@ import (
 // could take such a text for two different calls. Member names are compared exactly, case included; unknown
 // members of the envelope are ignored. The error is a *[ParseError].
 //
+// A response is read with more tolerance, since a server waits for it. Its id is read by [ParseEchoed]. Null is
+// accepted as the id of an error response (JSON-RPC 2.0 section 5 demands it if the id was unreadable) and as the
+// error beside a result, or the result beside an error (JSON-RPC 1.0 wrote it so). An error without a message has an
+// empty one: the Java SDK answers an exception without a text so.
+//
 // The message aliases the input; only the id and the method are copied.
 func Parse(b []byte) (Message, error) { return parse(b, true) }
 
 // ParseLenient reads a message from a server. The rules of [Parse] hold for the envelope and the error
-// object; params, result, error.data and unknown members only have to be well-formed JSON. The id of a
-// response is read by [ParseEchoed]. Null is accepted as the id of an error response (JSON-RPC 2.0 section 5
-// demands it if the id was unreadable) and as the error beside a result, or the result beside an error
-// (JSON-RPC 1.0 wrote it so). The error is a *[ParseError].
+// object; params, result, error.data and unknown members only have to be well-formed JSON.
 func ParseLenient(b []byte) (Message, error) { return parse(b, false) }
 
 func parse(b []byte, strict bool) (Message, error) {
@@ -78,7 +80,6 @@ func (e *envelope) field(name []byte) *json.RawMessage {
 // message decides what kind of message the members make, after JSON-RPC 2.0 sections 4 and 5.
 func (e *envelope) message(strict bool) (Message, *ParseError) {
 	switch {
-	case strict:
 	case e.result != nil && string(e.err) == "null":
 		e.err = nil
 	case e.err != nil && string(e.result) == "null":
@@ -94,7 +95,7 @@ func (e *envelope) message(strict bool) (Message, *ParseError) {
 	case e.result != nil && e.err != nil:
 		return Message{}, invalid("a response has a result or an error, not both")
 	case e.result != nil:
-		return e.resultMessage(strict)
+		return e.resultMessage()
 	case e.err != nil:
 		return e.errorMessage(strict)
 	}
@@ -125,16 +126,8 @@ func (e *envelope) callMessage() (Message, *ParseError) {
 	return m, nil
 }
 
-// answerID is the id of a response.
-func (e *envelope) answerID(strict bool) (ID, error) {
-	if strict {
-		return ParseID(e.id)
-	}
-	return ParseEchoed(e.id)
-}
-
-func (e *envelope) resultMessage(strict bool) (Message, *ParseError) {
-	id, err := e.answerID(strict)
+func (e *envelope) resultMessage() (Message, *ParseError) {
+	id, err := ParseEchoed(e.id)
 	if err != nil {
 		return Message{}, invalid("%v", err)
 	}
@@ -145,8 +138,8 @@ func (e *envelope) resultMessage(strict bool) (Message, *ParseError) {
 // request's id was unreadable.
 func (e *envelope) errorMessage(strict bool) (Message, *ParseError) {
 	m := Message{Kind: ErrorResponse}
-	if e.id != nil && (strict || string(e.id) != "null") {
-		id, err := e.answerID(strict)
+	if e.id != nil && string(e.id) != "null" {
+		id, err := ParseEchoed(e.id)
 		if err != nil {
 			return Message{}, invalid("%v", err)
 		}
@@ -183,11 +176,14 @@ func readError(b []byte, strict bool) (*Error, *ParseError) {
 		}
 	}
 	n, err := strconv.ParseInt(string(code), 10, 64)
-	if whole, ok := wholeNumber(code); ok && !strict { // Lua and PHP may write -32602.0
+	if whole, ok := wholeNumber(code); ok { // Lua and PHP may write -32602.0
 		n, err = whole, nil
 	}
 	if err != nil {
 		return nil, invalid("error code must be an integer")
+	}
+	if message == nil || string(message) == "null" {
+		message = json.RawMessage(`""`)
 	}
 	text, err := decodeString(message)
 	if err != nil {

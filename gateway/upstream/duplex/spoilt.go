@@ -9,15 +9,10 @@ import (
 // takeSpoilt fails the request of an unreadable answer, which would wait for ever, and spares the others. It reports
 // false for what is no answer.
 func (s *server) takeSpoilt(said []byte, why error) bool {
-	answer, ids := jsonrpc.ReadSpoilt(said)
+	answer, id := jsonrpc.ReadSpoilt(said)
 	s.mu.Lock()
-	var st *stream
-	for _, id := range ids {
-		if st = s.asked[id.Key()]; st != nil {
-			break
-		}
-	}
-	if answer && len(ids) == 0 { // an answer with an id belongs to a request that has left
+	st := s.asked[id.Key()] // nil for an answer to a request that has left
+	if answer && id.IsZero() {
 		st = s.blamedRequest() // fast-mcp answers notifications, without an id (fast-mcp #36)
 	}
 	if st == nil {

@@ -190,9 +190,11 @@ func (s *stream) readEvent(e *transport.Event, ev *eventstream.Event) {
 
 // mayBeAnswer reports whether what is no message was meant as the answer.
 func (s *stream) mayBeAnswer(said []byte) bool {
-	answer, ids := jsonrpc.ReadSpoilt(said)
-	nameless := answer && len(ids) == 0 && s.m.Method != "" // on the stream of its request
-	return nameless || slices.ContainsFunc(ids, s.m.ID.Equal)
+	answer, id := jsonrpc.ReadSpoilt(said)
+	if id.IsZero() {
+		return answer && s.m.Method != "" // on the stream of its request
+	}
+	return id.Equal(s.m.ID)
 }
 
 // isFlat reports whether JSON is nested so little that parsing it takes little stack: progress and log
