@@ -264,6 +264,17 @@ func (s *server) warnOpen() {
 	}
 }
 
+// sweepEvery is the time between two sweeps of the store.
+const sweepEvery = 30 * time.Second
+
+// sweepStore takes expired tasks out of the sets of tasks until ctx ends. A failed sweep is done another time.
+func (s *server) sweepStore(ctx context.Context) error {
+	for work.Pause(ctx, sweepEvery) == nil {
+		_ = s.store.Overview().Sweep(ctx)
+	}
+	return nil
+}
+
 // serveUntilEnd serves until ctx ends, then drains and closes.
 func (s *server) serveUntilEnd(ctx context.Context) error {
 	if s.config.Store == config.StoreEmbedded {
@@ -290,6 +301,7 @@ func (s *server) serveUntilEnd(ctx context.Context) error {
 	if s.admin != nil || !s.config.OwnsStore() { // else the report has no readers
 		g.Go(func() error { return s.operators.reportReplica(loops) })
 	}
+	g.Go(func() error { return s.sweepStore(loops) })
 	g.Go(func() error { return s.notifyAlive(loops) })
 	reloaded := make(chan struct{})
 	g.Go(func() error {

@@ -22,8 +22,6 @@ const (
 	lastReport = 500 * time.Millisecond
 	// minutesKept is how long the counts of a minute are kept, which are shown for an hour.
 	minutesKept = 2 * time.Hour
-	// sweepEvery is the number of reports after which the store is told to sweep its index.
-	sweepEvery = 10
 	// maxTools bounds the tools of an upstream in a report: their names come from clients.
 	maxTools = 200
 )
@@ -73,12 +71,9 @@ func NewDeployment(o DeploymentOptions) *Deployment { return &Deployment{o: o} }
 func (d *Deployment) Run(ctx context.Context) error {
 	tick := time.NewTicker(reportEvery)
 	defer tick.Stop()
-	for n := 1; ; n++ {
+	for {
 		if err := d.report(ctx); err != nil && ctx.Err() == nil {
 			d.o.Logger.Debug("operators do not hear of this replica", "err", err)
-		}
-		if n%sweepEvery == 0 {
-			_ = d.o.Store.Sweep(ctx) // a failed sweep is done another time
 		}
 		select {
 		case <-tick.C:

@@ -39,6 +39,9 @@ const (
 	firstAnswer = time.Minute
 	// queue is how many lines are read ahead of the one that is being taken.
 	queue = 4
+	// maxBehind is how long a request waits for the notification before it, such as one of changed roots. Its
+	// server may read slowly.
+	maxBehind = time.Second
 	// maxNotes bounds the notifications and answers to questions that are passed on at a time.
 	maxNotes = 16
 )
@@ -57,6 +60,7 @@ type Conn struct {
 	running sync.WaitGroup // of everything
 	notes   chan struct{}  // places for the posts of note
 	session session
+	latest  chan struct{} // of the latest notification; closed once it is passed on. Only take uses it.
 
 	mu    sync.Mutex
 	asked map[string]*exchange // requests in flight, by the key of their id
@@ -70,9 +74,10 @@ func New(out io.Writer, o Options) *Conn {
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	c := &Conn{
 		o: o, out: newOutput(out), notes: make(chan struct{}, maxNotes),
-		session: session{turn: make(chan struct{}, 1)},
-		asked:   make(map[string]*exchange), ended: make(chan struct{}, 1),
+		session: session{turn: make(chan struct{}, 1)}, latest: make(chan struct{}),
+		asked: make(map[string]*exchange), ended: make(chan struct{}, 1),
 	}
+	close(c.latest)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	go c.out.run()
 	return c
@@ -180,15 +185,29 @@ func (c *Conn) take(ctx context.Context, l line) {
 }
 
 // note posts a message that may have to wait: a notification for the server, or an answer to a question for
-// the store.
+// the store. Notifications keep their order.
 func (c *Conn) note(ctx context.Context, m jsonrpc.Message, text []byte) {
 	select {
 	case c.notes <- struct{}{}:
 	case <-ctx.Done():
 		return
 	}
+	if m.Kind != jsonrpc.Notification {
+		c.running.Go(func() {
+			defer func() { <-c.notes }()
+			c.post(m, text)
+		})
+		return
+	}
+	before, posted := c.latest, make(chan struct{})
+	c.latest = posted
 	c.running.Go(func() {
 		defer func() { <-c.notes }()
+		defer close(posted)
+		select {
+		case <-before:
+		case <-c.ctx.Done():
+		}
 		c.post(m, text)
 	})
 }

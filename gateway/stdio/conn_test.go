@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -576,3 +577,36 @@ func TestOutputBreaks(t *testing.T) {
 type brokenWriter struct{ err error }
 
 func (b brokenWriter) Write([]byte) (int, error) { return 0, b.err }
+
+// TestOrder: notifications reach the server in the order in which the client wrote them, and before the request
+// behind them.
+func TestOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var came []string
+		c := newClient(t, func(w http.ResponseWriter, r *http.Request) {
+			m := messageOf(r)
+			<-time.After(10 * time.Millisecond)
+			mu.Lock()
+			came = append(came, m.Method)
+			mu.Unlock()
+			if m.Kind == jsonrpc.Notification {
+				w.WriteHeader(http.StatusAccepted)
+				return
+			}
+			answer(w, http.StatusOK, result(m, "{}"))
+		})
+		var want []string
+		for i := range 9 {
+			want = append(want, fmt.Sprint("notifications/", i))
+			c.say(`{"jsonrpc":"2.0","method":"` + want[i] + `"}`)
+		}
+		want = append(want, "tools/call")
+		c.say(modern("1", "tools/call"))
+		c.hear(`{"jsonrpc":"2.0","id":1,"result":{}}`)
+		if !slices.Equal(came, want) {
+			t.Errorf("they came as %q", came)
+		}
+		c.close()
+	})
+}

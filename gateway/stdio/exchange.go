@@ -40,10 +40,11 @@ func (c *Conn) request(ctx context.Context, m jsonrpc.Message, text []byte) {
 		begin()
 		c.out.begin() // its client is no script that has yet to open a session
 	}
-	first := m.Method == mcp.MethodInitialize && !x.modern
+	first, before := m.Method == mcp.MethodInitialize && !x.modern, c.latest
 	c.running.Go(func() {
 		defer begin()
 		defer x.end()
+		_ = work.PauseFor(x.ctx, before, maxBehind)
 		if first {
 			x.initialize(text, m.Params)
 			return
