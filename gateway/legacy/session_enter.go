@@ -64,7 +64,7 @@ func (h *Handler) passingSession(r *http.Request, p shim.Principal) (*session, e
 		return nil, wire.TurnAway(err)
 	}
 	defer h.Calls.Leave(st.Owner)
-	server, err := h.Upstream.Describe(ctx, shim.Session{Principal: st.Owner, Mark: forward.Mark(ctx), Token: forward.Of(ctx).Token, Legacy: true})
+	server, err := h.Upstream.Describe(ctx, shim.Session{Key: st.Owner, Principal: st.Owner, Mark: forward.Mark(ctx), Token: forward.Of(ctx).Token, Legacy: true})
 	if err != nil {
 		return nil, err
 	}

@@ -248,7 +248,7 @@ func (s *session) upstreamSession(ctx context.Context) shim.Session {
 		Key: s.id, Principal: st.Owner, Mark: forward.Mark(ctx), Token: forward.Of(ctx).Token, Shared: true, Legacy: st.Legacy, ClientInfo: st.ClientInfo, Capabilities: caps,
 	}
 	if s.passing {
-		of.Key, of.Shared = "", false // as a call of a modern client that nobody knows
+		of.Key, of.Shared = st.Owner, false // as a call of a modern client
 	}
 	return of
 }

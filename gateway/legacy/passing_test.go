@@ -1,0 +1,43 @@
+package legacy_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"taskgate/gateway/upstream"
+	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
+	"taskgate/shim/shimtest/fake"
+)
+
+// plainCall is a call of a client that may name no session.
+const plainCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`
+
+// TestPassingSessionsOfKeys: requests that name no session share one with the server if one caller makes them, and with
+// nobody else, as modern requests do.
+func TestPassingSessionsOfKeys(t *testing.T) {
+	server := fake.New(t, fake.Stateful)
+	server.Tool("t", fake.Text("ok"))
+	gate := startReplica(t, "a", newConfig(wiretest.WithKeys), parts{server: upstream.Config{URL: server.URL, Shared: true}})
+	of := map[string]string{} // the key, by the server's session
+	for range 2 {
+		for _, key := range []string{wiretest.AliceKey, wiretest.BobKey} {
+			if status, body := newRawClient(t, gate.url).as(key).post(plainCall); status != http.StatusOK || !strings.Contains(body, `"ok"`) {
+				t.Fatalf("call: %d %s", status, body)
+			}
+			asked{caps: `{}`, method: mcp.MethodToolsCall, params: `{"name":"t"}`, key: key}.send(t, gate.url, "")
+			seen := server.Seen(mcp.MethodToolsCall)
+			for _, call := range seen[len(seen)-2:] {
+				id := call.Header.Get(mcp.HeaderSession)
+				if was := of[id]; was != "" && was != key {
+					t.Errorf("%s and %s share a session with the server", was, key)
+				}
+				of[id] = key
+			}
+		}
+	}
+	if len(of) > 4 {
+		t.Errorf("two callers have %d sessions with the server", len(of))
+	}
+}
