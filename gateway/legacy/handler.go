@@ -56,9 +56,6 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 		return
 	}
 	defer s.endUse()
-	if s.passing {
-		defer h.endPassing(s)
-	}
 	switch msg.Kind {
 	case jsonrpc.Request:
 		h.serveRequest(w, r, s, p, msg)

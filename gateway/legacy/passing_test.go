@@ -4,7 +4,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"taskgate/gateway"
+	"taskgate/gateway/legacy"
 	"taskgate/gateway/upstream"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
@@ -40,4 +44,28 @@ func TestPassingSessionsOfKeys(t *testing.T) {
 	if len(of) > 4 {
 		t.Errorf("two callers have %d sessions with the server", len(of))
 	}
+}
+
+// TestPassingSessionsNeedNoStore: nobody learns the id of a session that is of one request only, so the store has nothing
+// of it, also where the answer takes long.
+func TestPassingSessionsNeedNoStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := legacy.NewBrokenSessions(t, true)
+		s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{"tools":{}}}`),
+			Replies: map[string]scriptReply{"tools/call": {After: "1m", Result: []byte(`{"content":[]}`)}}}, nil, func(o *gateway.Options) {
+			o.Sessions, o.Config.ResumeAfter = store, time.Second
+		})
+		c := &taskClient{t: t}
+		call := c.begin(s, plainCall, mcp.HeaderProtocolVersion, mcp.Version20251125)
+		wiretest.Wait(time.Minute)
+		if said := call.said(); len(said) != 1 || !strings.Contains(string(said[0]), `"content":[]`) || call.lastID() != "" {
+			t.Errorf("%d %s, to be resumed from %q", call.w.status, said, call.lastID())
+		}
+		if w := serve(t, s.Handler(), t.Context(), "POST", "", wiretest.InitializeBody); w.Code != http.StatusServiceUnavailable {
+			t.Errorf("a session that lasts, without the store: %d", w.Code)
+		}
+		if n := tableOf(s.Gateway).Count(); n != 0 {
+			t.Errorf("%d sessions are left", n)
+		}
+	})
 }

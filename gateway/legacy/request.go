@@ -215,9 +215,13 @@ func newLog(ctx context.Context, q *request, x *wire.Exchange, stream string) *e
 	}
 }
 
-// startLog makes the log of an answer, which begins to store messages after a time.
+// startLog makes the log of an answer, which begins to store messages after a time. The answer in a passing session
+// cannot be resumed, and is never stored.
 func startLog(ctx context.Context, q *request, x *wire.Exchange, after time.Duration) *eventLog {
 	l := newLog(ctx, q, x, rand.Text()[:16])
+	if q.s.passing {
+		return l
+	}
 	l.mu.Lock() // the timer must not see a half-made log
 	l.timer = time.AfterFunc(after, l.beginLog)
 	l.mu.Unlock()

@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"time"
+
+	"github.com/google/uuid"
 
 	"taskgate/gateway/upstream"
 	"taskgate/gateway/upstream/forward"
@@ -49,11 +50,11 @@ func (h *Handler) openSession(r *http.Request, p shim.Principal, asks bool) (*se
 
 // passingSession makes a session for one request of a client that names none. Servers that keep no sessions take
 // such a request, and clients rely on that: they send no initialize, or forget the session, as the AWS DevOps Agent
-// does (axiomhq/mcp #76; mcp-context-forge #5484). The session declares nothing, its id stays here, and it ends with
-// the request.
+// does (axiomhq/mcp #76; mcp-context-forge #5484). The session declares nothing, and ends with the request. Nobody
+// learns its id, so nobody comes back to it, and the store does not know it.
 func (h *Handler) passingSession(r *http.Request, p shim.Principal) (*session, error) {
 	ctx := r.Context()
-	st := sessionState{Upstream: h.Name, Owner: p.Owner(), Opaque: forward.Of(ctx).Opaque, Version: mcp.Version20250326, Since: time.Now().Unix(), Maker: h.Sessions.name}
+	st := sessionState{Owner: p.Owner(), Version: mcp.Version20250326, Legacy: true}
 	if version := wire.TrimOWS(r.Header.Get(mcp.HeaderProtocolVersion)); version != "" { // X7
 		st.Version = negotiateVersion(version)
 	}
@@ -64,24 +65,15 @@ func (h *Handler) passingSession(r *http.Request, p shim.Principal) (*session, e
 		return nil, wire.TurnAway(err)
 	}
 	defer h.Calls.Leave(st.Owner)
-	server, err := h.Upstream.Describe(ctx, shim.Session{Key: st.Owner, Principal: st.Owner, Mark: forward.Mark(ctx), Token: forward.Of(ctx).Token, Legacy: true})
+	s := h.Sessions.pinSession(uuid.NewString())
+	s.passing, s.state = true, st
+	server, err := h.Upstream.Describe(ctx, s.upstreamSession(ctx))
 	if err != nil {
+		s.endUse()
 		return nil, err
 	}
-	st.Legacy = server.Era != mcp.Modern
-	s, err := h.Sessions.createSession(ctx, st)
-	if err != nil {
-		return nil, sessionFailure(err)
-	}
-	s.passing = true
+	s.state.Legacy = server.Era != mcp.Modern
 	return s, nil
-}
-
-// endPassing ends a passing session, and what still runs in it.
-func (h *Handler) endPassing(s *session) {
-	ctx, cancel := h.Sessions.withPatience(context.Background())
-	defer cancel()
-	_ = h.Sessions.endSession(ctx, s.id, s.currentState()) // idle time ends it otherwise
 }
 
 // serverAdmits reports whether the server may let a caller into the session other than its known owner: the

@@ -21,7 +21,7 @@ import (
 type session struct {
 	id      string
 	table   *Table
-	passing bool // it is of one request only; set before anybody else knows it
+	passing bool // it is of one request only, and unknown to the store; set before anybody else knows it
 
 	// ctx ends with the session, with the cause shim.ErrCancelled, or once the live part is forgotten.
 	ctx    context.Context
@@ -116,8 +116,12 @@ func (s *session) currentState() sessionState {
 
 // updateState changes the stored state. If change fails, the state stays, and its error is returned. If another
 // replica changes the state at the same time, change is applied again to the new one. Changes here are made one
-// after the other, so that the state known here is the last one.
+// after the other, so that the state known here is the last one. That of a passing session stays: nobody reads it
+// again.
 func (s *session) updateState(ctx context.Context, change func(sessionState) (sessionState, error)) error {
+	if s.passing {
+		return nil
+	}
 	select {
 	case s.changes <- struct{}{}:
 		defer func() { <-s.changes }()
