@@ -56,6 +56,9 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 		return
 	}
 	defer s.endUse()
+	if s.passing { // its client cannot come back, or cancel otherwise
+		defer context.AfterFunc(r.Context(), func() { s.cancel(shim.ErrCancelled) })()
+	}
 	switch msg.Kind {
 	case jsonrpc.Request:
 		h.serveRequest(w, r, s, p, msg)

@@ -1,6 +1,7 @@
 package legacy_test
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"testing"
@@ -68,4 +69,25 @@ func TestPassingSessionsNeedNoStore(t *testing.T) {
 			t.Errorf("%d sessions are left", n)
 		}
 	})
+}
+
+// TestPassingClientLeaves: a client that names no session cancels its call by leaving, as a modern one does.
+func TestPassingClientLeaves(t *testing.T) {
+	stack := newLegacyStack(t, false, nil)
+	defer close(stack.session.proceed)
+	ctx, leave := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() {
+		resp, err := newRawClient(t, stack.url).do(ctx, http.MethodPost, strings.Replace(plainCall, `"t"`, `"wait"`, 1))
+		if err == nil {
+			resp.Body.Close()
+		}
+		gone <- err
+	}()
+	wiretest.Await(t, stack.session.started, "the tool")
+	leave()
+	if err := wiretest.Await(t, gone, "the client"); err == nil {
+		t.Error("the dropped call was answered")
+	}
+	wiretest.Await(t, stack.session.cancelled, "the cancellation upstream")
 }
