@@ -39,8 +39,8 @@ func (q *request) answerSubscribe(ctx context.Context) (json.RawMessage, error) 
 		return nil, err
 	}
 	server, result, err := q.askServer(ctx, "resources", "subscribe")
-	if err != nil {
-		return nil, err
+	if err != nil || q.s.passing {
+		return result, err
 	}
 	if err := q.s.subscribeTo(ctx, uri); err != nil {
 		return nil, err
@@ -66,8 +66,8 @@ func (q *request) answerUnsubscribe(ctx context.Context) (json.RawMessage, error
 		return nil, wire.InvalidParams("params.uri must be a string")
 	}
 	_, result, err := q.askServer(ctx, "resources", "subscribe")
-	if err != nil {
-		return nil, err
+	if err != nil || q.s.passing {
+		return result, err
 	}
 	if err := q.s.unsubscribeFrom(ctx, uri); err != nil {
 		return nil, err
@@ -79,13 +79,14 @@ func (q *request) answerUnsubscribe(ctx context.Context) (json.RawMessage, error
 }
 
 // askServer is the upstream's part of a request that changes the session: a legacy server is asked.
-// A modern server only needs the capability: its era lacks the method.
+// A modern server only needs the capability: its era lacks the method. So does a legacy server in a passing
+// session, since other callers may share its session.
 func (q *request) askServer(ctx context.Context, capability ...string) (upstream.Server, json.RawMessage, error) {
 	server, err := q.h.Upstream.Describe(ctx, q.s.upstreamSession(ctx))
 	if err != nil {
 		return server, nil, err
 	}
-	if server.Era != mcp.Modern {
+	if server.Era != mcp.Modern && !q.s.passing {
 		result, err := q.relayRequest(ctx)
 		return server, result, err
 	}
