@@ -39,7 +39,7 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 	}
 	var s *session
 	var err error
-	switch nameless := len(r.Header.Values(mcp.HeaderSession)) == 0; {
+	switch nameless := wire.TrimOWS(strings.Join(r.Header.Values(mcp.HeaderSession), "")) == ""; {
 	case nameless && msg.Kind == jsonrpc.Notification:
 		w.WriteHeader(http.StatusAccepted) // nothing keeps it: see passingSession
 		return

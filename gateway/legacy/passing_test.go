@@ -91,3 +91,14 @@ func TestPassingClientLeaves(t *testing.T) {
 	}
 	wiretest.Await(t, stack.session.cancelled, "the cancellation upstream")
 }
+
+// TestEmptySessionHeader: a header without a value names no session.
+func TestEmptySessionHeader(t *testing.T) {
+	resp, err := newRawClient(t, newLegacyStack(t, false, nil).url).do(t.Context(), http.MethodPost, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, mcp.HeaderSession, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.Body.Close(); resp.StatusCode != http.StatusOK {
+		t.Error(resp.Status)
+	}
+}
