@@ -39,6 +39,9 @@ type session struct {
 	turn  int64 // counts the states written here
 	state sessionState
 	calls map[string][]*inFlight // by callKey of their id
+	key   string                 // of the last request that began here
+	words uint64                 // likewise
+	same  bool                   // requests with different words have had one id
 	get   *getHold               // nil if no GET stream is here
 	left  time.Time              // when the last one ended
 }
@@ -160,15 +163,15 @@ func (s *session) unsubscribeFrom(ctx context.Context, uri string) error {
 // notifications/cancelled or with the session: a lost connection is no cancellation (X3). Several requests may have
 // one id, since each is answered on its own response: claude.ai gives all of them the id 1 (claude-ai-mcp #539). It
 // returns false for a call that is in flight with the same id and the same words: something between here and the
-// client has repeated it, and a tool must not run twice for that.
+// client has repeated it, and a tool must not run twice for that. This is not believed of a client that has been
+// seen here to give one id to different requests: it makes the same call twice itself.
 func (s *session) beginRequest(ctx context.Context, m jsonrpc.Message) (context.Context, func(), bool) {
-	key, words := callKey(m.ID), uint64(0)
-	if m.Method == mcp.MethodToolsCall {
-		words = maphash.Bytes(wordsSeed, m.Params)
-	}
+	key, words := callKey(m.ID), hashWords(m)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if words != 0 && slices.ContainsFunc(s.calls[key], func(other *inFlight) bool { return other.words == words }) {
+	s.same = s.same || s.key == key && s.words != words
+	s.key, s.words = key, words
+	if m.Method == mcp.MethodToolsCall && !s.same && slices.ContainsFunc(s.calls[key], func(other *inFlight) bool { return other.words == words }) {
 		return nil, nil, false
 	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -190,12 +193,20 @@ func (s *session) beginRequest(ctx context.Context, m jsonrpc.Message) (context.
 // wordsSeed is that of inFlight.words.
 var wordsSeed = maphash.MakeSeed()
 
+func hashWords(m jsonrpc.Message) uint64 {
+	var h maphash.Hash
+	h.SetSeed(wordsSeed)
+	_, _ = h.WriteString(m.Method) // it never fails
+	_, _ = h.Write(m.Params)
+	return h.Sum64()
+}
+
 // inFlight is a request of the session that runs here.
 type inFlight struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	since  time.Time
-	words  uint64 // a hash of the parameters of a call; 0 for other requests
+	words  uint64 // a hash of its method and parameters
 }
 
 // maxCallKey bounds the key of a request, in bytes: a client chooses its ids, and the key goes to every

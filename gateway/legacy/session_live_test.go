@@ -249,6 +249,11 @@ func TestSessionCalls(t *testing.T) {
 	if err := s.abortRequest(t.Context(), jsonrpc.IntID(1), ""); err != nil || ctx.Err() != nil || same.Err() != nil {
 		t.Errorf("a cancellation that may mean another request has ended one, %v", err)
 	}
+	if _, endTwin, ok := call(t.Context(), "b"); !ok {
+		t.Error("a client that gives its requests one id has made the same call twice, and is refused")
+	} else {
+		endTwin()
+	}
 	endSame()
 	leave()
 	if ctx.Err() != nil {
