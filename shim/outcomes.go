@@ -28,7 +28,7 @@ type ending struct {
 }
 
 func (e ending) heldBytes() int64 {
-	n := int64(len(e.made.Call))
+	n := int64(0)
 	if o := e.end.Outcome; o != nil {
 		n += int64(len(o.Result) + len(o.Error))
 	}
@@ -55,8 +55,10 @@ type outcomes struct {
 }
 
 // holdEnding keeps an ending until it has settled, and reports whether it does. If there is no room the
-// ending is dropped: bounded memory comes before a second chance.
+// ending is dropped: bounded memory comes before a second chance. The record that is written again lacks the
+// call, which its creation may call unsent: if the end then fails to follow, nobody sends the call.
 func (o *outcomes) holdEnding(e ending) bool {
+	e.made.Call, e.made.Checkpoint = nil, nil
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.settle <= 0 || o.bytes+e.heldBytes() > o.most {

@@ -40,6 +40,32 @@ func TestEndIsWrittenAgainAfterAFailover(t *testing.T) {
 	}
 }
 
+// endless is a store that takes no end of a task that it has.
+type endless struct{ shim.Store }
+
+func (s endless) Apply(ctx context.Context, id shim.ID, l *shim.Lease, c shim.Change) (shim.Task, error) {
+	if _, err := s.Get(ctx, id, shim.Summary); err == nil && c.To.Final() {
+		return shim.Task{}, shim.ErrUnavailable
+	}
+	return s.Store.Apply(ctx, id, l, c)
+}
+
+// A record that is written again before its end offers nobody the call: it has run.
+func TestForgottenTaskIsNotSentAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s := w.gateway("a", takes(10*time.Second), policy(shim.Required))
+		task := begin(t, s, call())
+		pass(5 * time.Second)
+		var other shim.Store = endless{openEmbedded(t)}
+		w.store.failover.Store(&other)
+		pass(20 * time.Second)
+		if got, err := other.Get(t.Context(), task.ID, shim.WithRun); err != nil || got.Status != shim.Working || got.Call != nil {
+			t.Errorf("%s, %v: an adopter would have %s", got.Status, err, got.Call)
+		}
+		w.store.failover.Store(nil)
+	})
+}
+
 // A task that the store forgets while it runs goes on all the same, and its record is
 // written again by the first write that finds none: here that of its raised ttl.
 func TestRunOutlivesItsRecord(t *testing.T) {
