@@ -40,6 +40,7 @@ type adoption struct {
 	n         int
 	tasks     []shim.Task
 
+	back int64           // the newest heartbeat from before Redis went back; 0 for none
 	lost map[string]bool // shards that are left out from now on
 	err  error           // the first reason
 	// over says that a shard was lost while tasks of it were adopted. More shards may be lost with it, and
@@ -67,7 +68,11 @@ func (a *adoption) doUnlessFailed(ctx context.Context, f func() error) error {
 
 // searchReplicas goes through the replicas that are gone.
 func (a *adoption) searchReplicas(ctx context.Context) {
-	for _, d := range a.listGone(ctx) {
+	gone := a.listGone(ctx)
+	if len(gone) > 0 && a.doUnlessFailed(ctx, func() error { return a.readBack(ctx) }) != nil {
+		return
+	}
+	for _, d := range gone {
 		if a.isOver(ctx) {
 			return
 		}
@@ -75,6 +80,16 @@ func (a *adoption) searchReplicas(ctx context.Context) {
 			a.adoptFrom(ctx, d)
 		}
 	}
+}
+
+// readBack reads whether Redis has gone back, as any replica has found.
+func (a *adoption) readBack(ctx context.Context) error {
+	back, err := a.s.client.Get(ctx, a.s.keys.back()).Int64()
+	if errors.Is(err, redis.Nil) {
+		err = nil
+	}
+	a.back = max(back, a.s.jumps.wentBack())
+	return err
 }
 
 // listGone lists the replicas that are gone; none if Redis does not say.
@@ -246,7 +261,7 @@ func (a *adoption) stillGone(ctx context.Context, d dead) bool {
 func (a *adoption) adoptBatch(ctx context.Context, d dead, tasks []found) {
 	tags, orphans := make([]string, len(tasks)), make([]orphan, len(tasks))
 	for i, t := range tasks {
-		tags[i], orphans[i] = shard(t.id), orphan{t.id, d.name, uuid.NewString()}
+		tags[i], orphans[i] = shard(t.id), orphan{t.id, d.name, uuid.NewString(), parseBeat(d.entry).written <= a.back}
 	}
 	askShards(ctx, a, tags, func(i int, text bool) *redis.StringSliceCmd {
 		keys, args := a.adoptArgs(orphans[i], &d, tasks[i].until)
@@ -320,7 +335,7 @@ func (a *adoption) takeReply(ctx context.Context, o orphan, got []string, err er
 	case err != nil:
 		return err
 	}
-	task.From = o.old
+	task.From, task.Doubted = o.old, o.doubted
 	a.tasks = append(a.tasks, task)
 	return nil
 }

@@ -25,6 +25,8 @@ type clockJumps struct {
 	seen    time.Duration // when the clock of Redis was last read, since base
 	ahead   time.Duration // the time of Redis at base, at most, as that read showed it
 	jumped  time.Time     // when it was last found to have jumped
+	// back is the newest heartbeat that this process knew of when it found that Redis had gone back.
+	back int64
 }
 
 const (
@@ -89,9 +91,16 @@ func (j *clockJumps) compareBeat(known int64, has string) bool {
 	defer j.mu.Unlock()
 	back := parseBeat(has).written < known
 	if back {
-		j.jumped = time.Now()
+		j.jumped, j.back = time.Now(), known
 	}
 	return back
+}
+
+// wentBack is the newest heartbeat that this process knew of when it found that Redis had gone back; 0 for never.
+func (j *clockJumps) wentBack() int64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.back
 }
 
 // isOver reports whether the last jump is at least d ago.
@@ -127,11 +136,12 @@ type dead struct {
 	past  bool   // gone for so long that it may be forgotten
 }
 
-// orphan is a task that a replica tries to adopt; op names the attempt.
+// orphan is a task that a replica tries to adopt; op names the attempt. doubted is that of shim.Task.
 type orphan struct {
-	id  shim.ID
-	old shim.Replica
-	op  string
+	id      shim.ID
+	old     shim.Replica
+	op      string
+	doubted bool
 }
 
 // orphanage keeps the adoptions whose reply was lost. Such a task may belong to its new replica, which is

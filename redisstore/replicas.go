@@ -23,10 +23,11 @@ func (s *Store) Beat(ctx context.Context, r shim.Replica, ttl time.Duration) err
 			return err
 		}
 		s.jumps.observeTime(v[1], begin)
-		if s.jumps.takeBeat(r, known, v[2], v[3]) {
-			s.hub.resyncAll()
+		if !s.jumps.takeBeat(r, known, v[2], v[3]) {
+			return nil
 		}
-		return nil
+		s.hub.resyncAll()
+		return s.beats.Set(ctx, s.keys.back(), known, backKept).Err() // for replicas that begin later
 	})
 }
 
@@ -42,6 +43,9 @@ func (s *Store) Epoch(ctx context.Context) (epoch string, err error) {
 	})
 	return epoch, err
 }
+
+// backKept is how long it is known that Redis went back.
+const backKept = 24 * time.Hour
 
 // forgetAfter is how long a replica without tasks is remembered after its heartbeat has expired. A replica
 // that failed to beat for a while and reaches Redis again may begin to create a task just before it counts as

@@ -170,7 +170,7 @@ func (s *Shim) adoptedRun(t Task) *run {
 		s.observer.logTask(t, slog.LevelError, "the stored call of a task cannot be read", "err", err)
 	}
 	r := &run{
-		core: s.core, runs: s.runs, srv: srv, begun: max(rec.Runs, 1), firm: rec.Firm,
+		core: s.core, runs: s.runs, srv: srv, begun: max(rec.Runs, 1), firm: rec.Firm && !t.Doubted,
 		call: Call{
 			Upstream: t.Upstream, Request: rec.Request, Origin: t.Origin, Handle: t.Visible || rec.Handle,
 			Partials: rec.Partials, Asking: rec.Asking,
@@ -184,7 +184,9 @@ func (s *Shim) adoptedRun(t Task) *run {
 	r.policy.Retry = rec.Retry
 	r.assembleParts()
 	r.box.until, r.box.made = rec.Until, rec.Keys
-	r.rounds.goOn(rec.Round)
+	if !t.Doubted {
+		r.rounds.goOn(rec.Round)
+	}
 	r.status.message, r.status.params = t.StatusMessage, t.Progress.Params
 	r.pieces.resumeAt(t.Position)
 	r.observed.adoptTrace(t)
@@ -256,11 +258,8 @@ func (rv *recovery) reclaimTask(ctx context.Context, id ID) {
 		return // the next audit finds it again, if it is still to be found
 	}
 	s.observer.logTask(t, slog.LevelWarn, "a task of this replica had no run")
-	r := s.adoptedRun(t)
 	// The record may be older than the state of the call: its word that the call is unsent, or that a
 	// round is open, may be outdated.
-	r.mu.Lock() // it is known from now on
-	r.firm, r.rounds.open = false, nil
-	r.mu.Unlock()
-	rv.startAdopted(r, t)
+	t.Doubted = true
+	rv.startAdopted(s.adoptedRun(t), t)
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"testing"
+	"testing/synctest"
 	"time"
 
 	"taskgate/shim"
@@ -179,4 +181,33 @@ func (w *faultWorld) wasAnsweredAtMost(s *server) {
 	if len(s.answers) > 1 {
 		w.Errorf("the server got the answers %q", s.answers)
 	}
+}
+
+// TestOldSnapshot: Redis comes back from a snapshot in which a call waits in the queue that has run since. Its
+// replica is gone, so the record's word that the call is unsent is all there is, and it is not believed.
+func TestOldSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runFaults(t, scenario{"snapshot", func(w *faultWorld) {
+			s := &server{takes: 10 * time.Second}
+			p := policy(shim.Always)
+			p.Concurrency = 1
+			a, b := w.pair(s, p)
+			w.task(a, call())
+			second := w.task(a, call())
+			pass(5 * time.Second)
+			old := w.memory.Snapshot()
+			pass(40 * time.Second)
+			w.dies(a)
+			pass(75 * time.Second)
+			if err := w.memory.Restore(old); err != nil {
+				w.Fatal(err)
+			}
+			pass(90 * time.Second)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if got, err := b.Get(w.ctx, anyone, "up", second); err != nil || got.Status != shim.Failed || s.runs != 2 {
+				w.Errorf("%s, %v: two calls ran %d times", got.Status, err, s.runs)
+			}
+		}, false}, &faults{}, 0)
+	})
 }

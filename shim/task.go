@@ -239,6 +239,9 @@ type Task struct {
 	Lease Lease
 	// From is the replica that ran the task before. Only Adopt fills it in.
 	From Replica
+	// Doubted says that the store has gone back to an older state since the task ran at From: the record may
+	// call a call unsent that has run. Only Adopt fills it in.
+	Doubted bool
 	// Method and Tool are the call: "tools/call" and the tool's name.
 	Method string
 	Tool   string
