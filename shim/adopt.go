@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -181,7 +182,7 @@ func (s *Shim) adoptedRun(t Task) *run {
 	if srv.Policy != nil {
 		r.policy = srv.policyFor(Request{Method: t.Method, Name: t.Tool})
 	}
-	r.policy.Retry = rec.Retry
+	r.policy.Retry, r.policy.Timeout = rec.Retry, cmp.Or(rec.Timeout, r.policy.Timeout)
 	r.assembleParts()
 	r.box.until, r.box.made = rec.Until, rec.Keys
 	if !t.Doubted {

@@ -20,6 +20,8 @@ type callRecord struct {
 	Runs int `json:"runs"`
 	// Retry says that the call may be run again, by the policy under which its task was made.
 	Retry bool `json:"retry,omitempty"`
+	// Timeout is that policy's; 0 in a record of an older version, or for none.
+	Timeout time.Duration `json:"timeout,omitempty"`
 	// Firm says that a record that lacks a checkpoint is of an unsent call. It is false if the call
 	// goes on blocking when creating seems to fail: a creation whose reply was lost leaves such a
 	// record behind, and the call goes out all the same.
@@ -41,7 +43,7 @@ type callRecord struct {
 // if its owner allows a second run (design.md 0.13). A call is sent again only with them.
 func (r *run) callRecord(sent bool) json.RawMessage {
 	rec := callRecord{
-		Request: r.call.Request, Runs: r.begun, Retry: r.policy.Retry, Firm: r.firm,
+		Request: r.call.Request, Runs: r.begun, Retry: r.policy.Retry, Timeout: r.policy.Timeout, Firm: r.firm,
 		Handle: r.call.Handle, Partials: r.call.Partials,
 		Asking: r.call.Asking, Until: r.box.until, Keys: r.box.made, Round: r.rounds.recordedRound(),
 	}

@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"taskgate/internal/redistest"
 	"taskgate/shim"
 )
 
@@ -207,6 +209,57 @@ func TestOldSnapshot(t *testing.T) {
 			defer s.mu.Unlock()
 			if got, err := b.Get(w.ctx, anyone, "up", second); err != nil || got.Status != shim.Failed || s.runs != 2 {
 				w.Errorf("%s, %v: two calls ran %d times", got.Status, err, s.runs)
+			}
+		}, false}, &faults{}, 0)
+	})
+}
+
+// TestForgottenReplica: a replica that writes a task again into an empty Redis is known there before the task is.
+func TestForgottenReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runFaults(t, scenario{"forgotten", func(w *faultWorld) {
+			s := &server{takes: time.Hour, resumable: true}
+			a, _ := w.pair(s, policy(shim.Always))
+			id := w.task(a, call())
+			pass(20 * time.Second)
+			if err := w.memory.Restore(redistest.Content{}); err != nil {
+				w.Fatal(err)
+			}
+			for range 10_000 {
+				pass(time.Millisecond)
+				known, written := false, false
+				for key, hash := range w.memory.Snapshot().Hashes {
+					known = known || strings.HasSuffix(key, ":replicas") && hash["a"] != ""
+					written = written || strings.HasSuffix(key, ":t:"+string(id))
+				}
+				if written && !known {
+					w.Errorf("nobody would miss the replica of the task")
+				}
+				if written {
+					return
+				}
+			}
+			w.Errorf("the task is not written again")
+		}, false}, &faults{}, 0)
+	})
+}
+
+// TestTimeoutOfATask: a task keeps the timeout under which it was made, also at a replica with another one.
+func TestTimeoutOfATask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runFaults(t, scenario{"timeout", func(w *faultWorld) {
+			s := &server{takes: 30 * time.Minute, resumable: true}
+			before, after := policy(shim.Always), policy(shim.Always)
+			before.Timeout, after.Timeout = time.Hour, 10*time.Minute
+			a, b := w.replica("a", s, before), w.replica("b", s, after)
+			w.server = s
+			w.begin()
+			id := w.task(a, call())
+			pass(20 * time.Minute)
+			w.dies(a)
+			pass(11 * time.Minute)
+			if got, err := b.Get(w.ctx, anyone, "up", id); err != nil || got.Status != shim.Completed {
+				w.Errorf("%s %s, %v", got.Status, got.StatusMessage, err)
 			}
 		}, false}, &faults{}, 0)
 	})

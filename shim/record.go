@@ -132,6 +132,10 @@ func (rec *record) restoreTask(ctx context.Context) (Task, error) {
 	t.Call, t.TTL = r.callRecord(r.checkpoint != nil), rec.raised
 	t.Progress.Params = r.status.params
 	r.mu.Unlock()
+	// The store may have forgotten this replica as well, and nobody would miss it.
+	if err := r.core.heart.sendBeat(ctx); err != nil && !errors.Is(err, ErrDraining) {
+		return Task{}, err
+	}
 	stored, err := r.core.store.Create(ctx, t)
 	if err == nil {
 		r.core.observer.logTask(t, slog.LevelWarn, "the store had forgotten a task that runs; it is written again")
