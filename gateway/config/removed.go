@@ -22,7 +22,7 @@ var removed = map[string]string{
 	"Config.session_log_bytes":     nowFixed("4MiB"),
 	"Config.session_log_messages":  nowFixed("1000"),
 	"Config.session_log_ttl":       nowFixed("10m"),
-	"Config.session_idle":          nowFixed("1h"),
+	"Config.session_idle":          nowFixed("24h"),
 	"Config.store_timeout":         nowFixed("3s"),
 	"Config.telemetry":             "write its list baggage at the top level; tasks are traced as OTEL_TRACES_SAMPLER says, and polls that fail",
 
@@ -37,7 +37,7 @@ var removed = map[string]string{
 	"Upstream.partials":                   "clients that ask for partial results always get them; delete the line",
 	"Upstream.probe_timeout":              "it is start_timeout now, and 60s without the line",
 	"Upstream.process":                    "each session with a server of 2025 has a process, and each authenticated caller one of a server of 2026; delete the line",
-	"Upstream.process_idle":               nowFixed("10m"),
+	"Upstream.process_idle":               nowFixed("1h"),
 	"Upstream.queue":                      nowFixed("1000"),
 	"Upstream.queue_wait":                 nowFixed("5s"),
 	"Upstream.upstream_sessions":          "anonymous calls share a session while the gateway listens on loopback; delete the line",
