@@ -83,8 +83,9 @@ func (k keys) goodbyes() string { return k.prefix + ":bye" }
 // epoch names this set of data: it goes when all data goes.
 func (k keys) epoch() string { return k.prefix + ":epoch" }
 
-// back is the newest heartbeat that was known when Redis was found to have gone back.
-func (k keys) back() string { return k.prefix + ":back" }
+// back is the newest heartbeat that was known when Redis was found to have gone back. It is in the slot of the
+// heartbeats, so that it is within reach where they are.
+func (k keys) back() string { return k.prefix + ":back{" + k.replicas() + "}" }
 
 // nothing is a key that never exists, nothingIn one in a shard.
 func (k keys) nothing() string               { return k.prefix + ":nothing" }
