@@ -137,6 +137,25 @@ func idOfTask(t *testing.T, answer string) string {
 	return id[1]
 }
 
+// dropCall makes a call, and breaks its connection once the tool runs.
+func (s *legacyStack) dropCall(c *rawClient, call string) {
+	c.t.Helper()
+	ctx, leave := context.WithCancel(c.t.Context())
+	gone := make(chan error, 1)
+	go func() {
+		resp, err := c.do(ctx, http.MethodPost, call)
+		if err == nil {
+			resp.Body.Close()
+		}
+		gone <- err
+	}()
+	wiretest.Await(c.t, s.session.started, "the tool")
+	leave()
+	if err := wiretest.Await(c.t, gone, "the client"); err == nil {
+		c.t.Error("the dropped call was answered")
+	}
+}
+
 // TestLegacyDropped: a connection that breaks in the middle of a call cancels
 // nothing (X3). The call runs to its end, or until it is cancelled in so many
 // words.
@@ -145,20 +164,7 @@ func TestLegacyDropped(t *testing.T) {
 	c := newRawClient(t, stack.url).initialize("")
 	drop := func(id string) {
 		t.Helper()
-		ctx, leave := context.WithCancel(t.Context())
-		gone := make(chan error, 1)
-		go func() {
-			resp, err := c.do(ctx, http.MethodPost, `{"jsonrpc":"2.0","id":`+id+`,"method":"tools/call","params":{"name":"wait"}}`)
-			if err == nil {
-				resp.Body.Close()
-			}
-			gone <- err
-		}()
-		wiretest.Await(t, stack.session.started, "the tool")
-		leave()
-		if err := wiretest.Await(t, gone, "the client"); err == nil {
-			t.Error("the dropped call was answered")
-		}
+		stack.dropCall(c, `{"jsonrpc":"2.0","id":`+id+`,"method":"tools/call","params":{"name":"wait"}}`)
 	}
 	drop("1")
 	if status, _ := c.post(`{"jsonrpc":"2.0","id":2,"method":"ping"}`); status != http.StatusOK {

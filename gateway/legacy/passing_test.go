@@ -1,7 +1,6 @@
 package legacy_test
 
 import (
-	"context"
 	"net/http"
 	"strings"
 	"testing"
@@ -75,20 +74,7 @@ func TestPassingSessionsNeedNoStore(t *testing.T) {
 func TestPassingClientLeaves(t *testing.T) {
 	stack := newLegacyStack(t, false, nil)
 	defer close(stack.session.proceed)
-	ctx, leave := context.WithCancel(t.Context())
-	gone := make(chan error, 1)
-	go func() {
-		resp, err := newRawClient(t, stack.url).do(ctx, http.MethodPost, strings.Replace(plainCall, `"t"`, `"wait"`, 1))
-		if err == nil {
-			resp.Body.Close()
-		}
-		gone <- err
-	}()
-	wiretest.Await(t, stack.session.started, "the tool")
-	leave()
-	if err := wiretest.Await(t, gone, "the client"); err == nil {
-		t.Error("the dropped call was answered")
-	}
+	stack.dropCall(newRawClient(t, stack.url), strings.Replace(plainCall, `"t"`, `"wait"`, 1))
 	wiretest.Await(t, stack.session.cancelled, "the cancellation upstream")
 }
 
