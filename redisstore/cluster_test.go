@@ -180,7 +180,7 @@ func TestMovingSlot(t *testing.T) {
 	done := make(chan error, 4)
 	go func() { done <- say(long) }()
 	go func() { _, err := s.Create(long, other); done <- err }()
-	go func() { done <- s.Append(long, task.ID, held, 0, nil, content("[0]")) }()
+	go func() { done <- appendBatches(long, s, task.ID, 0, content("[0]")) }()
 	go func() {
 		_, err := s.Apply(long, ended.ID, nil, shim.Change{Op: "ends", To: shim.Cancelled})
 		done <- err

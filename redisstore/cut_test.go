@@ -23,7 +23,7 @@ func TestCutAtAnyByte(t *testing.T) {
 			return s.Create(t.Context(), task, content("[0]"))
 		},
 		"append": func(t *testing.T, s *Store, task shim.Task) (shim.Task, error) {
-			return task, s.Append(t.Context(), task.ID, held, 0, []byte(`"MARK"`), content("[0]"))
+			return s.Apply(t.Context(), task.ID, &held, shim.Change{Tail: []shim.Batch{content("[0]")}, Checkpoint: []byte(`"MARK"`)})
 		},
 		"end": func(t *testing.T, s *Store, task shim.Task) (shim.Task, error) {
 			return s.Apply(t.Context(), task.ID, &held, shim.Change{Op: "MARK", To: shim.Completed, Tail: []shim.Batch{content("[0]")}})

@@ -69,7 +69,7 @@ func lost(t *testing.T, s *Store, id shim.ID) {
 	is(t, err, shim.ErrNotFound)
 	_, err = s.Apply(t.Context(), id, &held, shim.Change{Op: "late", To: shim.Completed})
 	is(t, err, shim.ErrNotFound)
-	is(t, s.Append(t.Context(), id, held, 0, nil, content("[9]")), shim.ErrNotFound)
+	is(t, appendBatches(t.Context(), s, id, 0, content("[9]")), shim.ErrNotFound)
 	left, err := s.client.Exists(t.Context(), s.keys.record(id, held.Replica)[:2]...).Result()
 	must(t, err)
 	same(t, int64(0), left)

@@ -74,9 +74,7 @@ var writes = []write{
 		func(t *testing.T, s *Store, task shim.Task) {
 			same(t, "CHECK", string(read(t, s, task.ID, shim.WithRun).Checkpoint))
 		}},
-	{"append", "PIECE", nothing, func(t *testing.T, s *Store, task shim.Task) error {
-		return s.Append(t.Context(), task.ID, held, 0, []byte("CHECK"), content("[PIECE]"), content("[2]"))
-	}, func(t *testing.T, s *Store, task shim.Task) {
+	{"append", "PIECE", nothing, apply(&held, shim.Change{Tail: []shim.Batch{content("[PIECE]"), content("[2]")}}), func(t *testing.T, s *Store, task shim.Task) {
 		same(t, []string{"[PIECE]", "[2]"}, batches(t, s, task.ID))
 	}},
 	{"create", ":t:", nothing, createOther, onlyOther},
@@ -131,7 +129,7 @@ func onlyOther(t *testing.T, s *Store, _ shim.Task) {
 func warm(t *testing.T, s *Store) {
 	t.Helper()
 	ctx, task := t.Context(), create(t, s, newTask())
-	must(t, s.Append(ctx, task.ID, held, 0, nil))
+	must(t, appendBatches(ctx, s, task.ID, 0))
 	goodbye(t, s, task)
 	got, err := s.Adopt(ctx, "warm", []string{"up"}, 1)
 	must(t, err)
@@ -184,7 +182,8 @@ func TestLateWrites(t *testing.T) {
 	task, ended := create(t, s, newTask()), create(t, s, newTask())
 	add := func(at int64, checkpoint, piece string) {
 		t.Helper()
-		must(t, s.Append(t.Context(), task.ID, held, shim.Position(at), json.RawMessage(checkpoint), content(piece)))
+		_, err := s.Apply(t.Context(), task.ID, &held, shim.Change{At: shim.Position(at), Tail: []shim.Batch{content(piece)}, Checkpoint: json.RawMessage(checkpoint)})
+		must(t, err)
 	}
 	proxy.Next(redistest.Hold, "FIRST")
 	add(0, `"FIRST"`, "[0]")
@@ -244,7 +243,6 @@ func operations(task shim.Task) map[string]func(*testing.T, *Store) error {
 			_, err := s.Apply(t.Context(), task.ID, nil, shim.Change{Withdraw: []string{"x"}})
 			return err
 		},
-		"append": func(t *testing.T, s *Store) error { return s.Append(t.Context(), task.ID, held, 0, nil) },
 		"batches": func(t *testing.T, s *Store) error {
 			_, err := s.Batches(t.Context(), task.ID, 0)
 			return err

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"iter"
@@ -168,6 +169,12 @@ func hears(t testing.TB, s *Store, next func() shim.Event, id shim.ID, version i
 
 // content is a batch of one content.
 func content(s string) shim.Batch { return shim.Batch{Content: json.RawMessage(s)} }
+
+// appendBatches writes batches as the runner.
+func appendBatches(ctx context.Context, s *Store, id shim.ID, at shim.Position, b ...shim.Batch) error {
+	_, err := s.Apply(ctx, id, &held, shim.Change{At: at, Tail: b})
+	return err
+}
 
 // batches reads the contents of a task.
 func batches(t testing.TB, s *Store, id shim.ID) []string {

@@ -29,7 +29,7 @@ func TestDeadConnections(t *testing.T) {
 			return err
 		}},
 		"writes": {"evalsha", func(s *Store) *pipeliner { return s.writes }, func(ctx context.Context, s *Store, task shim.Task) error {
-			return s.Append(ctx, task.ID, held, 0, nil, content("[1]"))
+			return appendBatches(ctx, s, task.ID, 0, content("[1]"))
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -31,7 +31,7 @@ func TestWritesGather(t *testing.T) {
 							_ = s.client.ScriptFlush(t.Context()).Err()
 						}
 						piece := shim.Batch{Content: json.RawMessage(fmt.Sprintf(`["%d %d"]`, i, n))}
-						if err := s.Append(t.Context(), id, held, shim.Position(n), nil, piece); err != nil {
+						if err := appendBatches(t.Context(), s, id, shim.Position(n), piece); err != nil {
 							t.Errorf("%d %d: %v", i, n, err)
 						}
 					}
@@ -68,7 +68,7 @@ func TestWritesFailAlone(t *testing.T) {
 			case 2:
 				id, want = shim.NewID(), shim.ErrNotFound
 			}
-			if err := s.Append(t.Context(), id, held, at, nil, piece); want == nil && err != nil || want != nil && err == nil {
+			if err := appendBatches(t.Context(), s, id, at, piece); want == nil && err != nil || want != nil && err == nil {
 				t.Errorf("%d: %v, want %v", i, err, want)
 			}
 		})

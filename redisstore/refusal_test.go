@@ -115,7 +115,7 @@ func TestFullRedisRefuses(t *testing.T) {
 		Op: "end", To: shim.Completed, Tail: []shim.Batch{content("[1]")}, At: 1,
 	})
 	is(t, err, shim.ErrUnavailable)
-	is(t, s.Append(t.Context(), task.ID, held, 1, nil, content("[1]")), shim.ErrUnavailable)
+	is(t, appendBatches(t.Context(), s, task.ID, 1, content("[1]")), shim.ErrUnavailable)
 	same(t, keys, len(redis.Keys("*")))
 	same(t, []string{"[0]"}, batches(t, s, task.ID))
 	redis.Do("config", "set", "maxmemory", "0")
@@ -351,7 +351,7 @@ func TestScriptsFlushed(t *testing.T) {
 			for range 50 {
 				task, err := s.Create(ctx, newTask(), content("[0]"))
 				if err == nil {
-					err = s.Append(ctx, task.ID, held, 1, nil, content("[1]"))
+					err = appendBatches(ctx, s, task.ID, 1, content("[1]"))
 				}
 				if err == nil {
 					task, err = s.Apply(ctx, task.ID, &held, shim.Change{Op: "end", To: shim.Completed})

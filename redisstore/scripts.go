@@ -18,7 +18,6 @@ var lua embed.FS
 var (
 	createScript  = newScript("create")
 	applyScript   = newScript("questions", "apply")
-	appendScript  = newScript("append")
 	touchScript   = newScript("touch")
 	adoptScript   = newScript("adopt")
 	beatScript    = newScript("beat")

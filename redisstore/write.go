@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 
 	"github.com/redis/go-redis/v9"
@@ -221,26 +220,7 @@ func optional(have bool, value string) string {
 	return ""
 }
 
-// Append implements shim.Store.
-func (s *Store) Append(ctx context.Context, id shim.ID, lease shim.Lease, at shim.Position, checkpoint json.RawMessage, b ...shim.Batch) error {
-	if _, err := shim.ParseID(string(id)); err != nil {
-		return err
-	}
-	a := &argv{list: make([]any, 0, 12+len(b))}
-	a.add(string(id), lease.String(), s.keys.events(id), open)
-	a.addInt(int64(at))
-	addList(a, slices.DeleteFunc([]json.RawMessage{checkpoint}, func(c json.RawMessage) bool { return c == nil }))
-	addBatches(a, b)
-	return s.doRepeated(ctx, "append", func(ctx context.Context) error {
-		v, err := appendScript.runOn(ctx, s.writes, s.keys.record(id, "")[:2], a)
-		if err != nil {
-			return err
-		}
-		return refusalErrors[v[0]]
-	})
-}
-
-// refusalErrors has the refusals of apply.lua and append.lua.
+// refusalErrors has the refusals of apply.lua.
 var refusalErrors = map[string]error{
 	codeNone: shim.ErrNotFound, codeFinal: shim.ErrFinal, codeLost: shim.ErrLeaseLost, codeGap: shim.ErrPosition,
 }

@@ -179,12 +179,8 @@ func (b *mailbox) storeQuestions(ctx context.Context, q []Question) error {
 	if err != nil {
 		return err
 	}
-	if r.rounds.open != nil {
-		// An adopter goes on after the round, so the pieces before it have to be stored now.
-		r.pieces.drainPieces(ctx)
-	}
 	change, turn := b.questionChange(q, again)
-	t, err := r.record.applyChange(ctx, func() Change { return change })
+	t, err := r.record.applyWithPieces(ctx, func() Change { return change })
 	if err == nil {
 		b.deliverQuestions(t, turn, q)
 	}

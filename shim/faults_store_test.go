@@ -403,19 +403,13 @@ func spellChange(c shim.Change) string {
 	var parts []string
 	for name, is := range map[string]bool{
 		"To " + string(c.To): c.To != "", "Ask": c.Ask != nil, "Answer": c.Answer != nil, "Take": c.Take != nil,
-		"Visible": c.Visible, "TTL": c.TTL > 0, "Checkpoint": c.Checkpoint != nil, "Message": c.StatusMessage != nil,
+		"Visible": c.Visible, "TTL": c.TTL > 0, "Checkpoint": c.Checkpoint != nil, "Message": c.StatusMessage != nil, "Tail": c.Tail != nil,
 	} {
 		if is {
 			parts = append(parts, name)
 		}
 	}
 	return strings.Join(parts, "+")
-}
-
-func (s *faultStore) Append(ctx context.Context, id shim.ID, l shim.Lease, at shim.Position, cp json.RawMessage, b ...shim.Batch) error {
-	return s.do(ctx, "Append", false, func(ctx context.Context) error {
-		return s.Store.Append(ctx, id, l, at, cp, b...)
-	})
 }
 
 func (s *faultStore) Batches(ctx context.Context, id shim.ID, skip int64) ([]json.RawMessage, error) {

@@ -2,7 +2,6 @@ package shim_test
 
 import (
 	"context"
-	"encoding/json"
 	"iter"
 	"slices"
 	"time"
@@ -17,7 +16,6 @@ type hooked struct {
 	create func(ctx context.Context, next func(context.Context) (shim.Task, error)) (shim.Task, error)
 	get    func(ctx context.Context, id shim.ID, next func(context.Context) (shim.Task, error)) (shim.Task, error)
 	apply  func(ctx context.Context, c shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error)
-	append func(ctx context.Context, next func(context.Context) error) error
 	adopt  func(ctx context.Context, next func(context.Context) ([]shim.Task, error)) ([]shim.Task, error)
 	beat   func()
 	drop   func(shim.Event) bool
@@ -45,14 +43,6 @@ func (h *hooked) Apply(ctx context.Context, id shim.ID, l *shim.Lease, c shim.Ch
 		return next(ctx)
 	}
 	return h.apply(ctx, c, next)
-}
-
-func (h *hooked) Append(ctx context.Context, id shim.ID, l shim.Lease, at shim.Position, cp json.RawMessage, b ...shim.Batch) error {
-	next := func(ctx context.Context) error { return h.Store.Append(ctx, id, l, at, cp, b...) }
-	if h.append == nil {
-		return next(ctx)
-	}
-	return h.append(ctx, next)
 }
 
 func (h *hooked) Adopt(ctx context.Context, r shim.Replica, upstreams []string, n int) ([]shim.Task, error) {

@@ -138,10 +138,12 @@ func TestPartialsComeWithTheEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
-				held, appends := make(chan struct{}), 0
-				h := &hooked{append: func(ctx context.Context, next func(context.Context) error) error {
-					if appends++; appends == c.holds {
-						<-held
+				held, appends, holds := make(chan struct{}), 0, c.holds
+				h := &hooked{apply: func(ctx context.Context, c shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+					if c.Tail != nil && c.To == "" {
+						if appends++; appends == holds {
+							<-held
+						}
 					}
 					return next(ctx)
 				}}

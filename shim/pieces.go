@@ -102,67 +102,53 @@ func (w *pieceWriter) closeBatch() {
 	w.closeOpen(checkpoint)
 }
 
-// writeQueue appends the closed batches, oldest first. While the store is unavailable the same append
-// is repeated, at the same position, and new pieces gather.
+// writeQueue writes the closed batches, oldest first, until the queue is empty or the writing is halted.
+// After an error the batches that are left are written again, and new pieces gather. An error that takes
+// the task from this runner also ends the run, which halts the writing.
 func (w *pieceWriter) writeQueue(done chan struct{}) {
 	defer close(done)
 	r := w.run
 	for d := retryFirst; ; {
 		r.mu.Lock()
-		n := w.nextPortion()
-		if n == 0 || w.stopped {
+		if len(w.queue) == 0 || w.stopped {
 			w.writing = nil
 			w.scheduleWrite()
 			r.mu.Unlock()
 			return
 		}
-		batches, checkpoint, at, lease := batchesOf(w.queue[:n]), w.lastCheckpoint(n), w.at, r.record.lease
 		r.mu.Unlock()
 
-		err := w.appendBatches(lease, at, checkpoint, batches)
-		switch {
-		case err == nil:
+		at, err := w.writePortion()
+		if err == nil {
 			d = retryFirst
-			at += Position(len(batches))
-			r.mu.Lock()
-			w.advanceTo(at) // a checkpoint may have taken them along
-			r.mu.Unlock()
-		case errors.Is(err, ErrPosition):
-			w.goBack(at)
-			work.PauseUntil(w.halted, spreadPause(d))
-		case errors.Is(err, ErrUnavailable), errors.Is(err, ErrNotFound): // the end of the task writes them, if they are still left then
-			if errors.Is(err, ErrNotFound) { // the position is too far once the record is there again
-				_, _ = withPatience(r.core.life.writes, r.core, r.record.restoreTask)
-			}
-			work.PauseUntil(w.halted, spreadPause(d))
-			d = min(2*d, retryMost)
-		default:
-			w.giveUp(err, lease)
+			continue
 		}
+		if errors.Is(err, ErrPosition) {
+			w.goBack(at)
+		}
+		work.PauseUntil(w.halted, spreadPause(d))
+		d = min(2*d, retryMost)
 	}
 }
 
-// appendBatches makes one attempt.
-func (w *pieceWriter) appendBatches(lease Lease, at Position, checkpoint json.RawMessage, batches []Batch) error {
-	ctx, stop := context.WithTimeoutCause(w.run.core.life.writes, opTimeout, ErrUnavailable)
-	defer stop()
-	err := w.run.core.store.Append(ctx, w.run.record.id, lease, at, checkpoint, batches...)
-	if err != nil && errors.Is(context.Cause(ctx), ErrUnavailable) {
-		return ErrUnavailable
-	}
-	return err
-}
-
-// giveUp stops writing for good: the task has ended, or has another runner.
-func (w *pieceWriter) giveUp(err error, under Lease) {
+// writePortion writes the oldest batches, and returns their position. It gives up after opTimeout.
+func (w *pieceWriter) writePortion() (at Position, err error) {
 	r := w.run
-	if errors.Is(err, ErrLeaseLost) && under != r.record.currentLease() {
-		return // the run has another lease by now
+	ctx, stop := context.WithTimeoutCause(r.core.life.writes, opTimeout, ErrUnavailable)
+	defer stop()
+	t, err := r.record.applyChange(ctx, func() Change {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		n := w.nextPortion()
+		at = w.at
+		return Change{Tail: batchesOf(w.queue[:n]), At: at, Checkpoint: w.lastCheckpoint(n)}
+	})
+	if err == nil {
+		r.mu.Lock()
+		w.advanceTo(t.Position)
+		r.mu.Unlock()
 	}
-	r.mu.Lock()
-	w.full, w.stopped, w.open, w.queue, w.bytes = true, true, nil, nil, 0
-	r.mu.Unlock()
-	r.record.obeyRefusal(err, under, Task{})
+	return at, err
 }
 
 // goBack reads how much the store still has of a stream whose end it has lost, and writes the rest
@@ -196,34 +182,6 @@ func (w *pieceWriter) noteStored(p Position) {
 	if w != nil {
 		w.advanceTo(p)
 		w.scheduleWrite()
-	}
-}
-
-// drainPieces waits until all gathered pieces are stored: a checkpoint must not be stored ahead of the
-// pieces before it, or a resumed stream would skip them.
-func (w *pieceWriter) drainPieces(ctx context.Context) {
-	if w == nil {
-		return
-	}
-	r := w.run
-	for {
-		r.mu.Lock()
-		if r.record == nil || w.stopped || !w.hasWaiting() {
-			r.mu.Unlock()
-			return
-		}
-		w.closeBatch() // whatever the interval: what is closed is written at once
-		w.scheduleWrite()
-		writing := w.writing
-		r.mu.Unlock()
-		if writing == nil {
-			return // the shim has been closed
-		}
-		select {
-		case <-writing:
-		case <-ctx.Done():
-			return
-		}
 	}
 }
 

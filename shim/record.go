@@ -93,6 +93,37 @@ func (rec *record) applyChange(ctx context.Context, change func() Change) (Task,
 	return t, err
 }
 
+// applyWithPieces is applyChange for a change that says how far the server is. The pieces that the server
+// said before go with it, since a runner that goes on from there does not hear them again. change is
+// called with run.mu held.
+func (rec *record) applyWithPieces(ctx context.Context, change func() Change) (Task, error) {
+	r := rec.run
+	for {
+		var at Position
+		t, err := rec.applyChange(ctx, func() Change {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			c := change()
+			c.Tail, c.At = r.pieces.unstoredBatches()
+			at = c.At
+			return c
+		})
+		switch {
+		case err == nil:
+			r.mu.Lock()
+			r.pieces.noteStored(t.Position)
+			r.mu.Unlock()
+			return t, nil
+		case !errors.Is(err, ErrPosition):
+			return t, err
+		}
+		r.pieces.goBack(at)
+		if work.Pause(ctx, spreadPause(retryFirst)) != nil {
+			return t, context.Cause(ctx)
+		}
+	}
+}
+
 // obeyRefusal ends the upstream call after a refused write under this lease said that this replica has
 // no right to run the task any more. If the run has had another lease since, the refusal is ignored. An
 // unknown record does not end the call: a running task never expires, so the store has forgotten it,

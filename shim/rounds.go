@@ -301,11 +301,11 @@ func (rs *rounds) persistRound() error {
 	if !r.hasRecord() {
 		return nil
 	}
-	r.pieces.drainPieces(r.ctx)
-	r.mu.Lock()
-	rs.noteOpen()
-	r.mu.Unlock()
-	return r.record.persistChange(r.ctx, func() Change { return Change{Call: r.callRecord(true), Durable: rs.open == nil} })
+	_, err := r.record.applyWithPieces(r.ctx, func() Change {
+		rs.noteOpen()
+		return Change{Call: r.callRecord(true), Durable: rs.open == nil}
+	})
+	return err
 }
 
 // noteOpen notes that the record is about to have the open round. run.mu is held.

@@ -326,11 +326,15 @@ func (r *run) storeCheckpoint(ctx context.Context) error {
 		return nil
 	}
 	return work.Apart(func() error {
-		wrote, err := r.writeCheckpoint(ctx)
-		if errors.Is(err, ErrPosition) {
-			r.pieces.goBack(wrote.At)
-			wrote, err = r.writeCheckpoint(ctx)
-		}
+		_, err := r.record.applyWithPieces(ctx, func() Change {
+			r.unsaved = false
+			if r.trimmed {
+				return Change{Checkpoint: r.checkpoint}
+			}
+			// If the record says that the call was not sent, an adopter sends it. A failover must not bring
+			// that back (design.md 0.20).
+			return Change{Checkpoint: r.checkpoint, Call: r.callRecord(true), Durable: r.firm}
+		})
 		if err == nil {
 			r.observed.logSent()
 		}
@@ -339,31 +343,6 @@ func (r *run) storeCheckpoint(ctx context.Context) error {
 		r.trimmed, r.unsaved = r.trimmed || err == nil, r.unsaved || err != nil
 		return err
 	})
-}
-
-// writeCheckpoint makes one attempt, and returns the change. The pieces that the server said before the
-// checkpoint go with it: a runner that resumes there does not hear them again.
-func (r *run) writeCheckpoint(ctx context.Context) (wrote Change, err error) {
-	t, err := r.record.applyChange(ctx, func() Change {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		wrote = Change{Checkpoint: r.checkpoint}
-		wrote.Tail, wrote.At = r.pieces.unstoredBatches()
-		r.unsaved = false
-		if !r.trimmed {
-			wrote.Call = r.callRecord(true)
-			// If the record says that the call was not sent, an adopter sends it. A failover must not
-			// bring that back (design.md 0.20).
-			wrote.Durable = r.firm
-		}
-		return wrote
-	})
-	if err == nil {
-		r.mu.Lock()
-		r.pieces.noteStored(t.Position)
-		r.mu.Unlock()
-	}
-	return wrote, err
 }
 
 // Causes that end the context of an upstream call, besides ErrDetached and the caller's own.

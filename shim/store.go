@@ -17,8 +17,8 @@ var (
 	ErrFinal = errors.New("task has ended")
 	// ErrLeaseLost: another replica runs the task now.
 	ErrLeaseLost = errors.New("task is run by another replica")
-	// ErrPosition: an append at a position beyond the end of the stored batches would leave a gap.
-	ErrPosition = errors.New("append leaves a gap")
+	// ErrPosition: batches at a position beyond the end of the stored ones would leave a gap.
+	ErrPosition = errors.New("batches leave a gap")
 	// ErrCursor: the cursor is not one that List returned.
 	ErrCursor = errors.New("bad cursor")
 	// ErrUnavailable: the store could not be reached or did not answer in time. A write may or may not
@@ -68,8 +68,8 @@ type Change struct {
 	// Outcome goes with To: Completed or Failed.
 	Outcome *Outcome
 	// Tail is appended at At in the same step: a reader that sees the end must see the last pieces
-	// (design.md 0.19). An At beyond the stored batches is ErrPosition also without a Tail: the store
-	// has lost some of the stream.
+	// (design.md 0.19). Batches that are already stored there are skipped. An At beyond the stored
+	// batches is ErrPosition also without a Tail: the store has lost some of the stream.
 	Tail []Batch
 	At   Position
 
@@ -119,7 +119,8 @@ type Event struct {
 	// Synced is sent first, and again whenever events may have been lost (a reconnect): all watched
 	// tasks must be read again. ID is empty then.
 	Synced bool
-	// ID is the task, Version the version that it had reached; an Append repeats the version.
+	// ID is the task, Version the version that it had reached. A change of nothing but the Tail and the
+	// Checkpoint repeats the version.
 	ID      ID
 	Version int64
 	// Token, in an Inbox alone, is the newest Change.Token of the task.
@@ -170,13 +171,7 @@ type Store interface {
 	// this Op took.
 	Apply(ctx context.Context, id ID, lease *Lease, c Change) (Task, error)
 
-	// Append adds batches at a position and, if not nil, replaces the checkpoint. Batches that are
-	// already stored there are skipped. An append whose batches are all stored is a repeat, or an old
-	// one that was held up, and its checkpoint is ignored. ErrPosition, ErrFinal, ErrLeaseLost,
-	// ErrNotFound.
-	Append(ctx context.Context, id ID, lease Lease, at Position, checkpoint json.RawMessage, b ...Batch) error
-
-	// Batches returns the contents of the appended batches, in order, after the first skip. ErrNotFound
+	// Batches returns the contents of the stored batches, in order, after the first skip. ErrNotFound
 	// once the task is gone.
 	Batches(ctx context.Context, id ID, skip int64) ([]json.RawMessage, error)
 

@@ -161,9 +161,9 @@ func TestForgottenStreamInAFullStore(t *testing.T) {
 		var full atomic.Bool
 		var tries atomic.Int64
 		h := &hooked{
-			append: func(ctx context.Context, next func(context.Context) error) error {
-				if full.Load() && tries.Add(1) < 1000 {
-					return shim.ErrNotFound
+			apply: func(ctx context.Context, c shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+				if c.Tail != nil && full.Load() && tries.Add(1) < 1000 {
+					return shim.Task{}, shim.ErrNotFound
 				}
 				return next(ctx)
 			},

@@ -224,7 +224,11 @@ func (f *faultyStore) Get(ctx context.Context, id shim.ID, part shim.Part) (shim
 }
 
 func (f *faultyStore) Apply(ctx context.Context, id shim.ID, l *shim.Lease, c shim.Change) (shim.Task, error) {
-	f.ops.Add(1)
+	if c.Tail != nil {
+		f.appends.Add(1)
+	} else {
+		f.ops.Add(1)
+	}
 	if f.down.Load() {
 		return shim.Task{}, errDown
 	}
@@ -233,18 +237,6 @@ func (f *faultyStore) Apply(ctx context.Context, id shim.ID, l *shim.Lease, c sh
 		return shim.Task{}, errDown
 	}
 	return out, err
-}
-
-func (f *faultyStore) Append(ctx context.Context, id shim.ID, l shim.Lease, at shim.Position, cp json.RawMessage, b ...shim.Batch) error {
-	f.appends.Add(1)
-	if f.down.Load() {
-		return errDown
-	}
-	err := f.current().Append(ctx, id, l, at, cp, b...)
-	if f.deaf.Load() {
-		return errDown
-	}
-	return err
 }
 
 func (f *faultyStore) Batches(ctx context.Context, id shim.ID, skip int64) ([]json.RawMessage, error) {

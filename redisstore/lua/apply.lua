@@ -47,15 +47,16 @@ if order ~= '' and tonumber(order) < tonumber(was[11] or '0') then
   order, ask = '', {}
   if to == '' then set = {} end
 end
-if tonumber(was[8]) > at_batch + #contents then
-  for i = #set - 1, 1, -2 do
-    if set[i] == 'checkpoint' then
-      table.remove(set, i + 1)
-      table.remove(set, i)
-    end
+local old = tonumber(was[8]) > at_batch + #contents
+local changed = to ~= ''
+for i = #set - 1, 1, -2 do
+  if set[i] ~= 'checkpoint' then
+    changed = true
+  elseif old then
+    table.remove(set, i + 1)
+    table.remove(set, i)
   end
 end
-local changed = #set > 0 or to ~= ''
 local function put(name, value)
   set[#set + 1], set[#set + 2], changed = name, value, true
 end
@@ -72,10 +73,6 @@ if #ask + #withdraw + #answer + #take > 0 or was[9] and (order ~= '' or final ==
 end
 if to ~= '' then status = to end
 if status ~= was[1] then put('status', status) end
-if #contents > 0 then
-  local batches = push(KEYS[2], contents, skip)
-  if batches > 0 then put('batches', int(was[8] + batches)) end
-end
 
 local time, keep = now(), kept
 local promised = created + life + kept
@@ -100,8 +97,10 @@ if changed then
   if token ~= '' then put('token', int(version)) end -- the token itself is not stored
   put('updated', int(time))
 end
+local pushed = push(KEYS[2], contents, skip)
+if pushed > 0 then set[#set + 1], set[#set + 2] = 'batches', int(was[8] + pushed) end
 if op ~= '' then put('lastop', op) end
-if order ~= '' and #set > 0 then put('order', order) end
+if order ~= '' and #set > 0 then set[#set + 1], set[#set + 2] = 'order', order end
 if #moments > 0 then
   set[#set + 1], set[#set + 2] = 'events', note(redis.call('HGET', KEYS[1], 'events') or '', moments, time)
 end
@@ -110,7 +109,7 @@ if final == '1' then
   redis.call('ZREM', KEYS[3], id)
   redis.call('HDEL', KEYS[1], 'call', 'checkpoint', 'order')
 end
-if changed then
+if changed or pushed > 0 then
   redis.call('PUBLISH', events, id .. ' ' .. int(version))
   if inbox ~= '' then
     redis.call('ZADD', KEYS[3], 'XX', int(version), id) -- skipped if this was its end

@@ -132,7 +132,8 @@ func (t *storeTest) end(task shim.Task) shim.Task {
 // append adds batches as the runner, and wants it done.
 func (t *storeTest) append(task shim.Task, at shim.Position, b ...shim.Batch) {
 	t.Helper()
-	t.ok(t.a.Append(t.ctx, task.ID, task.Lease, at, nil, b...))
+	_, err := t.a.Apply(t.ctx, task.ID, &task.Lease, shim.Change{At: at, Tail: b})
+	t.ok(err)
 }
 
 // same compares; nothing and empty are the same.

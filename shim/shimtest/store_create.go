@@ -128,7 +128,6 @@ var createCases = []storeCase{
 			t.is(err, shim.ErrNotFound)
 			_, err = t.a.Apply(t.ctx, id, &held, shim.Change{Checkpoint: json.RawMessage("1")})
 			t.is(err, shim.ErrNotFound)
-			t.is(t.a.Append(t.ctx, id, held, 0, nil, batch("[1]")), shim.ErrNotFound)
 			_, err = t.a.Batches(t.ctx, id, 0)
 			t.is(err, shim.ErrNotFound)
 		}

@@ -30,7 +30,7 @@ func testModel(t *testing.T, open OpenStore) {
 			m.ok(m.store().Beat(ctx, r, time.Hour))
 		}
 		rt.Repeat(map[string]func(*rapid.T){
-			"": m.check, "create": m.create, "apply": m.apply, "append": m.append, "again": m.again,
+			"": m.check, "create": m.create, "apply": m.apply, "again": m.again,
 			"goodbye": m.goodbye, "beat": m.beat, "adopt": m.adopt, "list": m.list,
 		})
 	})
@@ -172,23 +172,6 @@ func (m *modelTest) lease(rt *rapid.T, k *modelTask) *shim.Lease {
 		return nil
 	}
 	return &l
-}
-
-func (m *modelTest) append(rt *rapid.T) {
-	k := m.task(rt)
-	lease, at, b := k.Lease, m.near(rt, k.Position), m.batches(rt)
-	if l := m.lease(rt, k); l != nil {
-		lease = *l
-	}
-	var checkpoint json.RawMessage
-	if rapid.Bool().Draw(rt, "checkpoint") {
-		checkpoint = m.piece(rt)
-	}
-	m.last = func(s shim.Store) {
-		want := k.append(lease, at, checkpoint, b)
-		m.is(s.Append(m.ctx, k.ID, lease, at, checkpoint, b...), want)
-	}
-	m.last(m.store())
 }
 
 func (m *modelTest) apply(rt *rapid.T) {

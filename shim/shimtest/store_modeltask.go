@@ -93,23 +93,6 @@ func (k *modelTask) push(at shim.Position, batches []shim.Batch) bool {
 	return before != k.Position
 }
 
-func (k *modelTask) append(l shim.Lease, at shim.Position, checkpoint json.RawMessage, b []shim.Batch) error {
-	switch {
-	case k.Status.Final():
-		return shim.ErrFinal
-	case l != k.Lease:
-		return shim.ErrLeaseLost
-	case !k.fits(at):
-		return shim.ErrPosition
-	}
-	late := len(b) > 0 && at+shim.Position(len(b)) <= k.Position
-	k.push(at, b)
-	if checkpoint != nil && !late {
-		k.Checkpoint = checkpoint
-	}
-	return nil
-}
-
 // apply makes a change and returns the task as the caller is to see it.
 func (k *modelTask) apply(l *shim.Lease, c shim.Change) (shim.Task, error) {
 	switch {
@@ -139,14 +122,14 @@ func (k *modelTask) apply(l *shim.Lease, c shim.Change) (shim.Task, error) {
 		k.lastOp = c.Op
 	}
 	changed = k.edit(c, c.Order > 0 && !late) || changed
-	changed = k.push(c.At, c.Tail) || changed
+	pushed := k.push(c.At, c.Tail)
 	if c.To != "" {
 		k.Status, changed = c.To, true
 	}
 	if k.Status.Final() {
 		k.finish()
 	}
-	if c.Order > 0 && !late && (changed || c.Op != "") {
+	if c.Order > 0 && !late && (changed || pushed || c.Checkpoint != nil || c.Op != "") {
 		k.order = c.Order
 	}
 	if changed {
@@ -179,7 +162,7 @@ func (k *modelTask) replace(c shim.Change) (changed bool) {
 		k.OutcomeSize = int64(len(c.Outcome.Result) + len(c.Outcome.Error))
 	}
 	if c.Checkpoint != nil {
-		k.Checkpoint, changed = c.Checkpoint, true
+		k.Checkpoint = c.Checkpoint
 	}
 	if c.Call != nil {
 		k.Call, changed = c.Call, true

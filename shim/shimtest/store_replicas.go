@@ -76,7 +76,6 @@ var replicaCases = []storeCase{
 		adopted := t.adopt("heir", 1, upstream)[0]
 		_, err := t.a.Apply(t.ctx, task.ID, &task.Lease, shim.Change{Op: "x", To: shim.Completed})
 		t.is(err, shim.ErrLeaseLost)
-		t.is(t.a.Append(t.ctx, task.ID, task.Lease, 0, nil, batch("[0]")), shim.ErrLeaseLost)
 		t.append(adopted, 0, batch("[0]"))
 		t.beat("heir", time.Hour)
 		t.beat("heir", 0)

@@ -11,14 +11,14 @@ import (
 )
 
 var streamCases = []storeCase{
-	{"Append/in order", func(t *storeTest) {
+	{"Tail/in order", func(t *storeTest) {
 		task := t.create(nil)
 		t.append(task, 0, batch("[0]"), batch("[1]"))
 		t.append(task, 2, batch("[2]"))
 		t.stored(task.ID, "[0]", "[1]", "[2]")
 		t.same(task.Version, t.get(task.ID, shim.Summary).Version)
 	}},
-	{"Append/what is there is skipped", func(t *storeTest) {
+	{"Tail/what is there is skipped", func(t *storeTest) {
 		task := t.create(nil)
 		for range 2 {
 			t.append(task, 0, batch("[0]"), batch("[1]"))
@@ -26,56 +26,21 @@ var streamCases = []storeCase{
 		t.append(task, 1, batch("[1]"), batch("[2]"))
 		t.stored(task.ID, "[0]", "[1]", "[2]")
 	}},
-	{"Append/no gaps", func(t *storeTest) {
+	{"Tail/no gaps", func(t *storeTest) {
 		task := t.create(nil, batch("[0]"))
 		for _, at := range []shim.Position{2, 9} {
-			t.is(t.a.Append(t.ctx, task.ID, held, at, json.RawMessage("1"), batch("[1]")), shim.ErrPosition)
+			_, err := t.a.Apply(t.ctx, task.ID, &held, shim.Change{At: at, Tail: []shim.Batch{batch("[1]")}, Checkpoint: json.RawMessage("1")})
+			t.is(err, shim.ErrPosition)
 		}
 		t.stored(task.ID, "[0]")
 		t.same("", string(t.get(task.ID, shim.WithRun).Checkpoint))
 	}},
-	{"Append/only under the lease", func(t *storeTest) {
-		task := t.create(nil)
-		for _, l := range []shim.Lease{{Replica: "other"}, {Replica: runner, Adoption: 1}, {}} {
-			t.is(t.b.Append(t.ctx, task.ID, l, 0, json.RawMessage("1"), batch("[0]")), shim.ErrLeaseLost)
-		}
-		t.stored(task.ID)
-	}},
-	{"Append/not after the end", func(t *storeTest) {
-		task := t.create(nil, batch("[0]"))
-		t.end(task)
-		t.is(t.a.Append(t.ctx, task.ID, held, 1, nil, batch("[1]")), shim.ErrFinal)
-		t.stored(task.ID, "[0]")
-	}},
-	{"Append/with a checkpoint", func(t *storeTest) {
-		task := t.create(nil)
-		add := func(at int64, checkpoint string, b ...shim.Batch) {
-			t.Helper()
-			t.ok(t.a.Append(t.ctx, task.ID, held, shim.Position(at), json.RawMessage(checkpoint), b...))
-		}
-		is := func(want string) {
-			t.Helper()
-			t.same(want, string(t.get(task.ID, shim.WithRun).Checkpoint))
-		}
-		add(0, "1", batch("[0]"))
-		is("1")
-		t.append(task, 1, batch("[1]"))
-		is("1")
-		add(2, "2")
-		is("2")
-		add(2, "3", batch("[2]"), batch("[3]"))
-		add(4, "4")
-		add(2, "old", batch("[2]"), batch("[3]")) // a repeat that was held up on its way
-		is("4")
-		add(2, "old", batch("[2]"))
-		is("4")
-	}},
-	{"Append/nothing", func(t *storeTest) {
+	{"Tail/nothing", func(t *storeTest) {
 		task := t.create(nil)
 		t.append(task, 0)
 		t.same(task, t.get(task.ID, shim.Summary))
 	}},
-	{"Append/many", func(t *storeTest) {
+	{"Tail/many", func(t *storeTest) {
 		task := t.create(nil)
 		var batches []shim.Batch
 		var contents []string
