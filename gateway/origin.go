@@ -22,7 +22,7 @@ type originGuard struct {
 	origins  []string
 	hosts    []string // allowed_hosts, and that of public_url
 	log      *slog.Logger
-	logged   sync.Once // a Host was refused, and logged
+	logged   sync.Map // the headers for which a request was refused, and logged
 }
 
 func newOriginGuard(c *config.Config, log *slog.Logger) *originGuard {
@@ -49,7 +49,7 @@ func (g *originGuard) wrap(next http.Handler) http.Handler {
 			return
 		}
 		if len(origins) > 1 || !g.originAllowed(origins[0]) {
-			wire.WriteFailure(w, "", wire.Refused(http.StatusForbidden, "this Origin is not allowed"))
+			g.refuse(w, r, "Origin", origins[0], "allowed_origins lists the pages that may call")
 			return
 		}
 		if cors(w, r) {
@@ -59,14 +59,18 @@ func (g *originGuard) wrap(next http.Handler) http.Handler {
 	})
 }
 
-// refuseHost answers a request by an unknown name. The first one is logged: a proxy on the same
-// machine that keeps Host is refused with every request.
+// refuseHost answers a request by an unknown name.
 func (g *originGuard) refuseHost(w http.ResponseWriter, r *http.Request) {
-	g.logged.Do(func() {
-		g.log.WarnContext(r.Context(), "a request is refused because of its Host; allowed_hosts lists the names that are served, beside that of public_url",
-			"host", r.Host[:min(len(r.Host), 255)])
-	})
-	wire.WriteFailure(w, "", wire.Refused(http.StatusForbidden, "this Host is not served: allowed_hosts lists the names that are"))
+	g.refuse(w, r, "Host", r.Host, "allowed_hosts lists the names that are served, beside that of public_url")
+}
+
+// refuse answers a request because of one of its headers. The first one is logged: a proxy on the same
+// machine that keeps Host, or a page, is refused with every request.
+func (g *originGuard) refuse(w http.ResponseWriter, r *http.Request, header, value, allowed string) {
+	if _, again := g.logged.LoadOrStore(header, true); !again {
+		g.log.WarnContext(r.Context(), "a request is refused because of its "+header+"; "+allowed, strings.ToLower(header), value[:min(len(value), 255)])
+	}
+	wire.WriteFailure(w, "", wire.Refused(http.StatusForbidden, "this "+header+" is not allowed: "+allowed))
 }
 
 func (g *originGuard) hostAllowed(hostport string) bool {

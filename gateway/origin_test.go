@@ -45,8 +45,8 @@ func discoverAt(h http.Handler, host, path string) int {
 	return w.Code
 }
 
-// TestHosts: on a loopback address the names of the configuration are served, and a proxy that keeps
-// another one finds the reason in the log, once.
+// TestHosts: on a loopback address the names of the configuration are served. The operator of a proxy that
+// keeps another one, or of a page of another origin, finds the reason in the log, once.
 func TestHosts(t *testing.T) {
 	c := config.FromFlags("http://up.example/")
 	c.PublicURL, c.AllowedHosts = "https://gateway.example", []string{"inside.example"}
@@ -58,8 +58,19 @@ func TestHosts(t *testing.T) {
 			t.Errorf("%s: %d, want %d", host, got, want)
 		}
 	}
-	if n := strings.Count(log.String(), "allowed_hosts lists"); n != 1 {
-		t.Errorf("%d lines say why:\n%s", n, log)
+	for range 2 {
+		r := wiretest.ModernPost(mcp.MethodDiscover, `{"_meta":{$META}}`)
+		r.Host = "127.0.0.1:8080"
+		r.Header.Set("Origin", "https://page.example")
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, r); w.Code != http.StatusForbidden {
+			t.Errorf("a foreign page: %d", w.Code)
+		}
+	}
+	for _, key := range []string{"allowed_hosts lists", "allowed_origins lists"} {
+		if n := strings.Count(log.String(), key); n != 1 {
+			t.Errorf("%d lines with %s:\n%s", n, key, log)
+		}
 	}
 }
 
