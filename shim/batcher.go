@@ -196,26 +196,12 @@ func (b *batcher) rewindTo(p Position) bool {
 	return whole
 }
 
-func (b *batcher) queuedBatches() ([]Batch, Position) {
-	return batchesOf(b.queue), b.at
-}
-
 func batchesOf(entries []entry) []Batch {
 	out := make([]Batch, len(entries))
 	for i, e := range entries {
 		out[i] = e.Batch
 	}
 	return out
-}
-
-// refitTail makes the change that ends a task fit a store that has lost the stream after position had;
-// streamed are the batches before the tail. If they begin after had, the pieces are dropped.
-func (c *Change) refitTail(streamed []Batch, had Position) {
-	if at := c.At - Position(len(streamed)); at <= had {
-		c.Tail, c.At = slices.Concat(streamed, c.Tail), at
-	} else {
-		c.Tail, c.At = nil, 0
-	}
 }
 
 // appendBytes bounds one append, except for a single larger batch.

@@ -23,8 +23,6 @@ type ending struct {
 	end  Change
 	at   time.Time
 	drop *time.Timer
-	// streamed are the batches before the end's Tail, as far as they are still known.
-	streamed []Batch
 }
 
 func (e ending) heldBytes() int64 {
@@ -32,7 +30,7 @@ func (e ending) heldBytes() int64 {
 	if o := e.end.Outcome; o != nil {
 		n += int64(len(o.Result) + len(o.Error))
 	}
-	for _, b := range slices.Concat(e.streamed, e.end.Tail) {
+	for _, b := range e.end.Tail {
 		n += int64(len(b.Content))
 	}
 	return n
@@ -132,11 +130,8 @@ func (o *outcomes) endAgain(ctx context.Context, e ending) (Task, error) {
 	}
 	o.observer.logTask(e.made, slog.LevelWarn, "the store had forgotten the end of a task; it is written again")
 	t, err = o.store.Apply(ctx, e.made.ID, nil, e.end)
-	if errors.Is(err, ErrPosition) {
-		if t, err = o.store.Get(ctx, e.made.ID, Summary); err != nil {
-			return t, err
-		}
-		e.end.refitTail(e.streamed, t.Position)
+	if errors.Is(err, ErrPosition) { // it has also lost pieces that nobody has any more
+		e.end.Tail, e.end.At = nil, 0
 		t, err = o.store.Apply(ctx, e.made.ID, nil, e.end)
 	}
 	if errors.Is(err, ErrFinal) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"slices"
 
 	"taskgate/internal/work"
 	"taskgate/shim/content"
@@ -174,7 +175,7 @@ func (w *pieceWriter) unstoredBatches() ([]Batch, Position) {
 		return nil, 0
 	}
 	w.closeBatch()
-	return w.queuedBatches()
+	return batchesOf(w.queue), w.at
 }
 
 // noteStored notes that the record has the stream up to p, and goes on from there. run.mu is held.
@@ -204,24 +205,20 @@ func (w *pieceWriter) haltWriting() {
 	}
 }
 
-// addTail adds the unstored pieces to the change that ends the task: the tail and the final status are
-// one step (design.md 0.19, P3). A cancelled task shows only its earlier pieces (P13). haltWriting has
-// been called.
+// addTail adds the unstored pieces to the last change of the run: the tail and the final status are one
+// step (design.md 0.19, P3). A cancelled task shows only its earlier pieces (P13). haltWriting has been
+// called.
 func (w *pieceWriter) addTail(c *Change) {
 	if w != nil && c.To != Cancelled {
-		c.Tail, c.At = w.queuedBatches()
+		c.Tail, c.At = batchesOf(w.queue), w.at
 	}
 }
 
-// takeRecent hands over, once, the batches that were stored before the queue and are still kept here.
-// haltWriting has been called.
-func (w *pieceWriter) takeRecent() []Batch {
-	if w == nil {
-		return nil
+// withRecent returns the last change with the pieces before its tail as far as they are kept, for a store
+// that loses them. haltWriting has been called.
+func (w *pieceWriter) withRecent(c Change) Change {
+	if w != nil && c.To != Cancelled {
+		c.Tail, c.At = slices.Concat(batchesOf(w.kept), c.Tail), c.At-Position(len(w.kept))
 	}
-	w.run.mu.Lock()
-	defer w.run.mu.Unlock()
-	recent := batchesOf(w.kept)
-	w.kept, w.keeps = nil, 0
-	return recent
+	return c
 }

@@ -11,6 +11,7 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/semconv"
+	"taskgate/internal/work"
 	"taskgate/shim/content"
 )
 
@@ -38,12 +39,11 @@ func (r *run) settle() {
 		c.Outcome.Unknown = how.outcome == semconv.OutcomeUnknown
 	}
 	c.Op, c.Visible = r.core.newOp(), !r.isHidden()
-	r.pieces.addTail(&c)
 	err := r.persistLast(&c)
 	switch {
 	case err == nil, errors.Is(err, ErrNotFound):
 		r.observed.measureTask(how.outcome)
-		held := r.core.outcomes.holdEnding(ending{made: rec.made, end: c, streamed: r.pieces.takeRecent()})
+		held := r.core.outcomes.holdEnding(ending{made: rec.made, end: r.pieces.withRecent(c)})
 		if err != nil && held { // the store has forgotten that the task was made
 			r.core.outcomes.assureEnding(r.core.life.writes, rec.id)
 			return
@@ -61,19 +61,17 @@ func (r *run) settle() {
 	}
 }
 
-// persistLast makes the last change of the run. If the store has lost some of the stream, it changes c
-// to fit, because a held ending must equal what was written. Pieces that move into c are no longer
-// recent, or an older store still would get them twice.
+// persistLast makes the last change of the run, with the pieces that are left. It sets them in c, because a
+// held ending must equal what was written.
 func (r *run) persistLast(c *Change) error {
-	write := func() error { return r.record.persistChange(r.core.life.writes, func() Change { return *c }) }
-	err := write()
-	if !errors.Is(err, ErrPosition) {
-		return err
+	for {
+		r.pieces.addTail(c)
+		err := r.record.persistChange(r.core.life.writes, func() Change { return *c })
+		if !errors.Is(err, ErrPosition) || work.Pause(r.core.life.writes, spreadPause(retryFirst)) != nil {
+			return err
+		}
+		r.pieces.goBack(c.At)
 	}
-	if t, err := r.record.readStored(); err == nil {
-		c.refitTail(r.pieces.takeRecent(), t.Position)
-	}
-	return write()
 }
 
 // endChange returns the change that ends the task, and how the run ended. The change has no status if
@@ -228,7 +226,6 @@ func (r *run) canHandOver() bool {
 func (r *run) handOver() {
 	r.mu.Lock()
 	change, open := Change{Checkpoint: r.checkpoint}, r.rounds.recordedRound() != nil
-	change.Tail, change.At = r.pieces.unstoredBatches()
 	r.mu.Unlock()
 	switch {
 	case open:
