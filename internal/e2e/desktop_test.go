@@ -399,63 +399,6 @@ func TestDesktopWire(t *testing.T) {
 	}
 }
 
-// TestDesktopCancelsAtOnce: a cancellation that directly follows its request finds it.
-func TestDesktopCancelsAtOnce(t *testing.T) {
-	t.Parallel()
-	for _, version := range []string{mcp.Version20251125, mcp.Version20260728} {
-		t.Run(version, func(t *testing.T) {
-			t.Parallel()
-			server := stdioServer(t)
-			c := startWire(t, server.command(t))
-			meta := modernMeta
-			if version == mcp.Version20251125 {
-				c.greet(version)
-				meta = `"_meta":{}`
-			}
-			c.result("tools/list", "{"+meta+"}")
-			for i := range 50 {
-				c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":"c%d","method":"tools/call","params":{"name":"steps","arguments":{"n":1000,"text":"c%d"},%s}}
-{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c%d"}}`, i, i, meta, i))
-			}
-			c.result("tools/list", "{"+meta+"}")
-			eventually(t, "all calls are cancelled", func() error {
-				if begun, cancelled := len(noted(server.dir, "steps")), len(noted(server.dir, "cancelled")); begun != cancelled {
-					return fmt.Errorf("%d of %d", cancelled, begun)
-				}
-				return nil
-			})
-			if err := c.leave(); err != nil {
-				t.Errorf("it ended with %v", err)
-			}
-			for _, m := range c.got {
-				if strings.Contains(string(m), `"id":"c`) {
-					t.Errorf("of a cancelled call: %s", m)
-				}
-			}
-		})
-	}
-}
-
-// TestDesktopMirrorsHeaders: a client over stdio has no headers that mirror arguments. A modern
-// server over HTTP gets them all the same.
-func TestDesktopMirrorsHeaders(t *testing.T) {
-	t.Parallel()
-	server := desktopServers(t)["modern over HTTP"]
-	c := startWire(t, server.command(t))
-	r := c.result("tools/call", fmt.Sprintf(`{"name":"echo","arguments":{"text":"hällo"},%s}`, modernMeta))
-	if got := textOf(t, r); got != "hällo" {
-		t.Errorf("echo: %q", got)
-	}
-	if err := c.leave(); err != nil {
-		t.Errorf("it ended with %v", err)
-	}
-	server.mu.Lock()
-	defer server.mu.Unlock()
-	if !slices.Equal(server.echo, []string{"=?base64?aMOkbGxv?="}) {
-		t.Errorf("the headers were %q", server.echo)
-	}
-}
-
 // serverPID is the process of the server that a gateway over stdio has started last.
 func (s *desktopServer) serverPID(t *testing.T) int {
 	t.Helper()

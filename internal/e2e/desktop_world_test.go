@@ -75,8 +75,8 @@ func everyday(dir string) *sdk.Server {
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}
 	}
 	server := sdk.NewServer(&sdk.Implementation{Name: "everyday", Version: "1"}, nil)
-	add := func(name, schema string, run func(context.Context, *sdk.CallToolRequest, args) (*sdk.CallToolResult, error)) {
-		server.AddTool(&sdk.Tool{Name: name, InputSchema: json.RawMessage(schema)}, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	add := func(name string, run func(context.Context, *sdk.CallToolRequest, args) (*sdk.CallToolResult, error)) {
+		server.AddTool(&sdk.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)}, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			var a args
 			if err := json.Unmarshal(r.Params.Arguments, &a); err != nil {
 				return nil, err
@@ -84,21 +84,19 @@ func everyday(dir string) *sdk.Server {
 			return run(ctx, r, a)
 		})
 	}
-	const object = `{"type":"object"}`
-	add("echo", `{"type":"object","properties":{"text":{"type":"string","x-mcp-header":"Text"}}}`,
-		func(_ context.Context, r *sdk.CallToolRequest, a args) (*sdk.CallToolResult, error) {
-			noteIn(dir, "echo", calledIn(r).String())
-			return reply(a.Text), nil
-		})
-	add("large", object, func(_ context.Context, _ *sdk.CallToolRequest, a args) (*sdk.CallToolResult, error) {
+	add("echo", func(_ context.Context, r *sdk.CallToolRequest, a args) (*sdk.CallToolResult, error) {
+		noteIn(dir, "echo", calledIn(r).String())
+		return reply(a.Text), nil
+	})
+	add("large", func(_ context.Context, _ *sdk.CallToolRequest, a args) (*sdk.CallToolResult, error) {
 		return reply(strings.Repeat("x", a.N)), nil
 	})
-	add("fail", object, func(context.Context, *sdk.CallToolRequest, args) (*sdk.CallToolResult, error) {
+	add("fail", func(context.Context, *sdk.CallToolRequest, args) (*sdk.CallToolResult, error) {
 		r := reply("no")
 		r.IsError = true
 		return r, nil
 	})
-	add("steps", object, func(ctx context.Context, r *sdk.CallToolRequest, a args) (*sdk.CallToolResult, error) {
+	add("steps", func(ctx context.Context, r *sdk.CallToolRequest, a args) (*sdk.CallToolResult, error) {
 		stepping.Add(1)
 		defer stepping.Done()
 		noteIn(dir, "steps", a.Text)
@@ -115,7 +113,7 @@ func everyday(dir string) *sdk.Server {
 		}
 		return reply("done"), nil
 	})
-	add("ask", object, func(ctx context.Context, r *sdk.CallToolRequest, _ args) (*sdk.CallToolResult, error) {
+	add("ask", func(ctx context.Context, r *sdk.CallToolRequest, _ args) (*sdk.CallToolResult, error) {
 		form := &sdk.ElicitParams{Mode: "form", Message: "who?", RequestedSchema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}}}`)}
 		var answer any
 		if calledIn(r) == mcp.Modern {
@@ -132,12 +130,12 @@ func everyday(dir string) *sdk.Server {
 		text, _ := json.Marshal(answer)
 		return reply(string(text)), nil
 	})
-	add("environment", object, func(context.Context, *sdk.CallToolRequest, args) (*sdk.CallToolResult, error) {
+	add("environment", func(context.Context, *sdk.CallToolRequest, args) (*sdk.CallToolResult, error) {
 		cwd, _ := os.Getwd()
 		return reply(cwd + " " + os.Getenv("DESKTOP_SECRET")), nil
 	})
-	add("change", object, func(context.Context, *sdk.CallToolRequest, args) (*sdk.CallToolResult, error) {
-		server.AddTool(&sdk.Tool{Name: "new", InputSchema: json.RawMessage(object)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	add("change", func(context.Context, *sdk.CallToolRequest, args) (*sdk.CallToolResult, error) {
+		server.AddTool(&sdk.Tool{Name: "new", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return reply("new"), nil
 		})
 		return reply("changed"), nil
@@ -153,9 +151,6 @@ type desktopServer struct {
 	dir  string   // of its notes
 	args []string // of "taskgate stdio"
 	env  []string // of the gateway
-	echo []string // headers of calls of echo, over HTTP
-
-	mu sync.Mutex
 }
 
 // desktopServers are the servers, by name.
@@ -165,15 +160,8 @@ func desktopServers(t *testing.T) map[string]*desktopServer {
 	for name, stateless := range map[string]bool{"legacy over HTTP": false, "modern over HTTP": true} {
 		s := &desktopServer{dir: t.TempDir(), env: []string{promptly}}
 		server := everyday(s.dir)
-		handler := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: stateless, PropagateRequestCancellation: true})
-		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.Header.Get(mcp.HeaderName) == "echo" {
-				s.mu.Lock()
-				s.echo = append(s.echo, r.Header.Get(mcp.HeaderParamPrefix+"Text"))
-				s.mu.Unlock()
-			}
-			handler.ServeHTTP(w, r)
-		}))
+		web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server },
+			&sdk.StreamableHTTPOptions{Stateless: stateless, PropagateRequestCancellation: true}))
 		t.Cleanup(func() {
 			web.CloseClientConnections()
 			web.Close()

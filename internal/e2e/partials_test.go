@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"encoding/json"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -85,60 +84,5 @@ func (h *hearing) check(t *testing.T, first int64, text string) {
 	}
 	if h.text != text || h.late || h.end.Status != taskclient.Completed {
 		t.Errorf("read %q (after the end: %v) of %q; ended %s", h.text, h.late, text, h.end.Status)
-	}
-}
-
-// A client that opted in reads along at any replica, live and afterwards, from the
-// first piece or from where it was; one that did not hears nothing of it on any of
-// its streams.
-func TestPartialsOnEveryReplica(t *testing.T) {
-	t.Parallel()
-	a, b := twoReplicas(t)
-	caller := hear(a, true)
-	task := callTask(t, caller.Client, "write", map[string]any{"topic": "tea", "seconds": 2})
-	live, plain, here := hear(b, true), hear(b, false), hear(a, true)
-	var all sync.WaitGroup
-	for _, h := range []*hearing{live, plain, here} {
-		all.Go(func() { h.listen(t, task.ID) })
-	}
-	all.Wait()
-	text := textOf(t, live.end.Result)
-	if !strings.Contains(text, "tea is best") || len(live.seqs) < 5 {
-		t.Fatalf("%d partial results of %q", len(live.seqs), text)
-	}
-	live.check(t, 0, text)
-	here.check(t, 0, text)
-
-	again, rest := hear(b, true), hear(a, true)
-	again.listen(t, task.ID)
-	if len(again.seqs) > 0 || again.end.Status != taskclient.Completed { // it has ended (P2)
-		t.Errorf("after the end came %d partial results, and the end %v", len(again.seqs), again.end)
-	}
-	rest.listen(t, task.ID, 1)
-	if skipped := len(text) - len(rest.text); skipped <= 0 || len(rest.seqs) != len(live.seqs)-2 {
-		t.Errorf("after the second of %d partial results came %d", len(live.seqs), len(rest.seqs))
-	} else {
-		rest.check(t, 2, text[skipped:])
-	}
-
-	if _, err := plain.Get(t.Context(), task.ID); err != nil {
-		t.Error(err)
-	}
-	quiet := hear(a, false)
-	unasked := callTask(t, quiet.Client, "write", map[string]any{"topic": "milk", "seconds": 1})
-	quiet.listen(t, unasked.ID)
-	if _, err := quiet.Get(t.Context(), unasked.ID); err != nil {
-		t.Error(err)
-	}
-	for _, m := range append(plain.raw, quiet.raw...) {
-		if strings.Contains(m, "partial") || strings.Contains(m, `"seq"`) {
-			t.Errorf("a client that did not opt in got %s", m)
-		}
-	}
-	// Nothing was kept for it either: hints are, for who opted in with the call.
-	late := hear(b, true)
-	late.listen(t, unasked.ID, 0)
-	if len(late.seqs) != 0 {
-		t.Errorf("%d hints were kept of a call that did not opt in", len(late.seqs))
 	}
 }

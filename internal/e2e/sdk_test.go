@@ -3,11 +3,9 @@ package e2e
 import (
 	"context"
 	"encoding/json"
-	"slices"
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -17,11 +15,6 @@ type goSession struct {
 	*mcp.ClientSession
 	mu       sync.Mutex
 	progress []string
-}
-
-func connect(t *testing.T, url string) *goSession {
-	t.Helper()
-	return connectAs(t, url, "")
 }
 
 // connectAs is connect in a protocol version; "" is the SDK's own choice.
@@ -53,45 +46,6 @@ func (s *goSession) call(t *testing.T, tool string, args map[string]any) *mcp.Ca
 		t.Fatal(err)
 	}
 	return result
-}
-
-// The client of the official Go SDK sees through the gateway what it sees without
-// it: the same tools, the same results, the same progress. It does not declare
-// the tasks extension, so a call that is longer than the grace blocks.
-func TestGoSDKClient(t *testing.T) {
-	t.Parallel()
-	for name, args := range map[string][]string{"legacy server": nil, "modern server": {"--stateless"}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := startServer(t, "slowserver", args...)
-			g := startGateway(t, "--upstream", server, "--grace", "300ms")
-			direct, through := connect(t, server), connect(t, g.url)
-			if d := cmp.Diff(tools(t, direct), tools(t, through)); d != "" {
-				t.Errorf("the tools differ (-direct +through the gateway):\n%s", d)
-			}
-			for _, c := range []struct {
-				tool string
-				args map[string]any
-			}{
-				{"count_words", map[string]any{"text": "one two three"}},
-				{"research", research(1)},
-				{"forecast", map[string]any{"city": "Oslo", "seconds": 1}},
-				{"fail", map[string]any{"seconds": 0.5}},
-			} {
-				want, got := direct.call(t, c.tool, c.args), through.call(t, c.tool, c.args)
-				if d := cmp.Diff(plain(t, want), plain(t, got)); d != "" {
-					t.Errorf("%s differs (-direct +through the gateway):\n%s", c.tool, d)
-				}
-			}
-			direct.mu.Lock()
-			defer direct.mu.Unlock()
-			through.mu.Lock()
-			defer through.mu.Unlock()
-			if len(through.progress) == 0 || !slices.Equal(direct.progress, through.progress) {
-				t.Errorf("the progress differs: directly %q, through the gateway %q", direct.progress, through.progress)
-			}
-		})
-	}
 }
 
 func tools(t *testing.T, s *goSession) []any {

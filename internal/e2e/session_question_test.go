@@ -230,27 +230,3 @@ func TestSessionQuestionOfAKilledReplica(t *testing.T) {
 		t.Errorf("the server was answered %q", n)
 	}
 }
-
-// A call that was asked something on the GET stream of the server's session takes the
-// question along when its replica is killed: the one that goes on with the call asks it
-// under the same id, and the server gets one answer.
-func TestQuestionBesideACallOfAKilledReplica(t *testing.T) {
-	t.Parallel()
-	server, a, b, s, ids := newAsideWorld(t)
-	var created struct{ Task struct{ TaskID string } }
-	if err := json.Unmarshal(s.do(a, protocol.MethodToolsCall, `{"name":"colour","task":{}}`), &created); err != nil {
-		t.Fatal(err)
-	}
-	id := nextQuestion(t, ids)
-	a.Kill()
-	takenOver(t, b, 1)
-	for _, colour := range []string{"red", "green"} {
-		s.answers(b, id, colour)
-	}
-	if text := textOf(t, s.do(b, protocol.MethodTasksResult, `{"taskId":"`+created.Task.TaskID+`"}`)); text != "accept red" {
-		t.Errorf("the result is %s", text)
-	}
-	if n := server.answered(); len(n) != 1 {
-		t.Errorf("the server was answered %q", n)
-	}
-}

@@ -1,0 +1,95 @@
+package e2e
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/url"
+	"sync"
+	"testing"
+
+	"taskgate/internal/taskclient"
+)
+
+// recorded is a way to Redis that keeps what is said to it.
+type recorded struct {
+	addr string
+
+	mu   sync.Mutex
+	said bytes.Buffer
+}
+
+func record(t *testing.T, store string) *recorded {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return recordAt(t, l, store)
+}
+
+// recordAt is record for clients that come to this listener.
+func recordAt(t *testing.T, l net.Listener, store string) *recorded {
+	t.Helper()
+	to, err := url.Parse(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &recorded{addr: l.Addr().String()}
+	var work sync.WaitGroup
+	t.Cleanup(func() {
+		_ = l.Close()
+		work.Wait()
+	})
+	work.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", to.Host)
+			if err != nil {
+				_ = client.Close()
+				continue
+			}
+			pass := func(to, from net.Conn, also io.Writer) {
+				_, _ = io.Copy(io.MultiWriter(to, also), from)
+				_ = to.Close()
+				_ = from.Close()
+			}
+			work.Go(func() { pass(server, client, r) })
+			work.Go(func() { pass(client, server, io.Discard) })
+		}
+	})
+	return r
+}
+
+// Write implements io.Writer.
+func (r *recorded) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.said.Write(b)
+}
+
+// count is how often something was said to Redis.
+func (r *recorded) count(text string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return bytes.Count(r.said.Bytes(), []byte(text))
+}
+
+// callResumable makes a task of the tool "wait", and returns once the record says where its call can
+// be resumed. The event that says so is the only one of the call until the tool ends.
+func callResumable(t *testing.T, way *recorded, c *taskclient.Client, args map[string]any) *taskclient.Task {
+	t.Helper()
+	const checkpoint = `"last":"`
+	before := way.count(checkpoint)
+	task := callTask(t, c, "wait", args)
+	eventually(t, "the record says where the call can be resumed", func() error {
+		if way.count(checkpoint) == before {
+			return errNotYet
+		}
+		return nil
+	})
+	return task
+}
