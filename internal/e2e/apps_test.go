@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -41,14 +40,13 @@ func startAppsServer(t *testing.T, modern bool) (url string, began <-chan bool) 
 	schema := json.RawMessage(`{"type":"object"}`)
 	answer := func(text string) sdk.ToolHandler {
 		return func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-			said := text
 			if takesApps(r.ClientCapabilities()) {
-				said += " with a view"
+				return says(text + " with a view"), nil
 			}
-			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: said}}}, nil
+			return says(text), nil
 		}
 	}
-	server.AddTool(&sdk.Tool{Name: "forecast", InputSchema: schema}, answer("sun"))
+	addTool(server, "forecast", answer("sun"))
 	server.AddTool(&sdk.Tool{Name: "show_forecast", InputSchema: schema, Meta: sdk.Meta{"ui": map[string]any{"resourceUri": appsView}}}, answer("shown"))
 	var calls atomic.Int32
 	server.AddTool(&sdk.Tool{Name: "slow", InputSchema: schema, Meta: sdk.Meta{"ui": map[string]any{}}}, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
@@ -56,7 +54,7 @@ func startAppsServer(t *testing.T, modern bool) (url string, began <-chan bool) 
 		if calls.Add(1) == 1 {
 			<-ctx.Done()
 		}
-		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "at last"}}}, ctx.Err()
+		return says("at last"), ctx.Err()
 	})
 	server.AddResource(&sdk.Resource{URI: appsView, Name: "view", MIMEType: appsMIME},
 		func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
@@ -71,9 +69,7 @@ func startAppsServer(t *testing.T, modern bool) (url string, began <-chan bool) 
 			return result, err
 		}
 	})
-	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: modern}))
-	t.Cleanup(web.CloseClientConnections)
-	return web.URL, runs
+	return serve(t, streamable(server, &sdk.StreamableHTTPOptions{Stateless: modern})), runs
 }
 
 // takesApps reports whether a client can show user interfaces.
@@ -159,7 +155,7 @@ func checkApps(t *testing.T, s *sdk.ClientSession, apps bool) {
 		t.Errorf("with apps %t: tools %q, view %v", apps, names, view)
 	}
 	result, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: tool})
-	if err != nil || result.Content[0].(*sdk.TextContent).Text != text {
+	if err != nil || goText(t, result) != text {
 		t.Errorf("with apps %t: %+v, %v", apps, result, err)
 	}
 	if !apps {

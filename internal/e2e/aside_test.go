@@ -1,10 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
-	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -41,9 +37,10 @@ func TestAskedOnTheGETStream(t *testing.T) {
 			t.Parallel()
 			g := startGateway(t, "--upstream", startNodeServer(t, "ts1asks.mjs", env...))
 			for range 3 { // one right after the other
-				done := callAsker(t, g.url, callAsker(t, g.url, "").answer(t))
-				if done.Error != nil || len(done.Result.Content) != 1 || done.Result.Content[0].Text != "hello Ada" {
-					t.Errorf("a modern client got %+v", done)
+				c := &askedCall{Tool: "ask", Args: map[string]any{}, Answer: "accept", Kind: "form", Secret: "Ada"}
+				err := c.converse(requester(t.Context(), g.url, map[string]any{"elicitation": none}))
+				if err != nil || c.Text != "hello Ada" || len(c.Asked) != 1 || c.Task != "" {
+					t.Errorf("a modern client was asked %v, and told %q: %v", c.Asked, c.Text, err)
 				}
 			}
 			a := runNode(t, "ts1answers.mjs", "URL="+g.url, `CALL={"name":"all","arguments":{}}`)
@@ -55,64 +52,4 @@ func TestAskedOnTheGETStream(t *testing.T) {
 			}
 		})
 	}
-}
-
-// parkedAnswer is what a client without tasks gets to see of a call.
-type parkedAnswer struct {
-	Result struct {
-		ResultType    string                     `json:"resultType"`
-		InputRequests map[string]json.RawMessage `json:"inputRequests"`
-		RequestState  string                     `json:"requestState"`
-		Content       []struct{ Text string }    `json:"content"`
-	}
-	Error *struct {
-		Code    int
-		Message string
-	}
-}
-
-// callAsker calls the tool, with what a retry adds, as a client without tasks.
-func callAsker(t *testing.T, url, retry string) parkedAnswer {
-	t.Helper()
-	body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ask","arguments":{}` + retry + `,"_meta":{` +
-		`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}}}}`
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, value := range map[string]string{
-		"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
-		"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "ask",
-	} {
-		req.Header.Set(name, value)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if i := strings.LastIndex(string(text), "data: "); i >= 0 {
-		text = text[i+len("data: "):]
-	}
-	var a parkedAnswer
-	if err := json.Unmarshal(text, &a); err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
-	return a
-}
-
-// answer is what a retry adds to the request.
-func (a parkedAnswer) answer(t *testing.T) string {
-	t.Helper()
-	if a.Result.ResultType != "input_required" || len(a.Result.InputRequests) != 1 {
-		t.Fatalf("was not asked: %+v", a)
-	}
-	for key := range a.Result.InputRequests {
-		return fmt.Sprintf(`,"inputResponses":{%q:{"action":"accept","content":{"name":"Ada"}}},"requestState":%q`, key, a.Result.RequestState)
-	}
-	return ""
 }

@@ -1,16 +1,12 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
 )
-
-// errNotYet is for conditions that need no words.
-var errNotYet = errors.New("not yet")
 
 // childrenOf lists the processes that a process has started, zombies included.
 // It needs a /proc.

@@ -30,10 +30,7 @@ func startCutting(t *testing.T, h http.Handler) (url string) {
 	web := httptest.NewUnstartedServer(h)
 	web.Listener = cutting{web.Listener}
 	web.Start()
-	t.Cleanup(func() {
-		web.CloseClientConnections()
-		web.Close()
-	})
+	t.Cleanup(func() { _ = web.Config.Close() })
 	return web.URL
 }
 

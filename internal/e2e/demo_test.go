@@ -26,12 +26,7 @@ func TestDemo(t *testing.T) {
 func TestDemoInterrupted(t *testing.T) {
 	t.Parallel()
 	p := startProgram(t, "demo", "--bin", bin)
-	eventually(t, "the call is on its way", func() error {
-		if !strings.Contains(p.Output(), `"name": "research"`) {
-			return errNotYet
-		}
-		return nil
-	})
+	until(t, "the call is on its way", func() bool { return strings.Contains(p.Output(), `"name": "research"`) })
 	children := childrenOf(t, p.PID())
 	if len(children) != 2 {
 		t.Errorf("%d children, want 2", len(children))

@@ -17,36 +17,12 @@ import (
 	"testing"
 	"time"
 
-	mcpgoclient "github.com/mark3labs/mcp-go/client"
 	"github.com/mark3labs/mcp-go/client/transport"
 	mcpgo "github.com/mark3labs/mcp-go/mcp"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"taskgate/internal/mcp"
 )
-
-// connectCommand is a client of the Go SDK that starts its server, in a protocol version.
-func connectCommand(t *testing.T, cmd *exec.Cmd, version string) (s *goSession, changed chan struct{}) {
-	t.Helper()
-	s, changed = &goSession{}, make(chan struct{}, 10)
-	client := sdk.NewClient(&sdk.Implementation{Name: "e2e", Version: "1"}, &sdk.ClientOptions{
-		ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.progress = append(s.progress, r.Params.Message)
-		},
-		ElicitationHandler: func(context.Context, *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
-			return &sdk.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada"}}, nil
-		},
-		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { changed <- struct{}{} },
-	})
-	session, err := client.Connect(t.Context(), &sdk.CommandTransport{Command: cmd}, &sdk.ClientSessionOptions{ProtocolVersion: version})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.ClientSession = session
-	return s, changed
-}
 
 // TestDesktopGoSDK: a client of the Go SDK, in either era, has through the gateway what it has of each
 // server directly.
@@ -56,27 +32,17 @@ func TestDesktopGoSDK(t *testing.T) {
 		for _, version := range []string{mcp.Version20251125, mcp.Version20260728} {
 			t.Run(name+", "+version, func(t *testing.T) {
 				t.Parallel()
-				s, changed := connectCommand(t, server.command(t), version)
-				if got := s.InitializeResult().ProtocolVersion; got != version {
-					t.Errorf("version %s, want %s", got, version)
-				}
+				s := connectOver(t, &sdk.CommandTransport{Command: server.command(t)}, version)
 				if list := tools(t, s); len(list) < 7 {
 					t.Errorf("the tools are %v", list)
 				}
 				if got := goText(t, s.call(t, "echo", map[string]any{"text": "hällo\nthere"})); got != "hällo\nthere" {
 					t.Errorf("echo: %q", got)
 				}
-				if got := goText(t, s.call(t, "steps", map[string]any{"n": 3, "text": version})); got != "done" {
+				if got := goText(t, s.call(t, "steps", map[string]any{})); got != "walked" {
 					t.Errorf("steps: %q", got)
 				}
-				eventually(t, "all progress", func() error {
-					s.mu.Lock()
-					defer s.mu.Unlock()
-					if !slices.Equal(s.progress, []string{"step 1", "step 2", "step 3"}) {
-						return fmt.Errorf("progress %q", s.progress)
-					}
-					return nil
-				})
+				until(t, "all progress", func() bool { return slices.Equal(s.heard(), []string{"1 step 1", "2 step 2", "3 step 3"}) })
 				if got := goText(t, s.call(t, "ask", map[string]any{})); !strings.Contains(got, "Ada") {
 					t.Errorf("ask: %q", got)
 				}
@@ -86,14 +52,14 @@ func TestDesktopGoSDK(t *testing.T) {
 				if _, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "unknown", Arguments: map[string]any{}}); err == nil {
 					t.Error("an unknown tool could be called")
 				}
-				if got := goText(t, s.call(t, "large", map[string]any{"n": 4 << 20})); got != strings.Repeat("x", 4<<20) {
+				if got := goText(t, s.call(t, "large", map[string]any{})); got != strings.Repeat("x", largeSize) {
 					t.Errorf("large: %d bytes", len(got))
 				}
 				desktopCancels(t, s, server, version)
 				desktopManyCalls(t, s)
 				if version == mcp.Version20251125 { // the SDK's modern client listens to nothing by itself
 					s.call(t, "change", map[string]any{})
-					awaitSignal(t, "the change of the list", changed)
+					awaitSignal(t, "the change of the list", s.changed)
 				}
 				if err := s.Close(); err != nil {
 					t.Errorf("close: %v", err)
@@ -122,25 +88,15 @@ func desktopCancels(t *testing.T, s *goSession, server *desktopServer, version s
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.CallTool(ctx, &sdk.CallToolParams{Name: "steps", Arguments: map[string]any{"n": 1000, "text": name}})
+		_, err := s.CallTool(ctx, &sdk.CallToolParams{Name: "hang", Arguments: keyed(name)})
 		done <- err
 	}()
-	eventually(t, "the call is there", func() error {
-		if !slices.Contains(noted(server.dir, "steps"), name) {
-			return errNotYet
-		}
-		return nil
-	})
+	until(t, "the call is there", func() bool { return marked(server.dir, "ran", name) })
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("the cancelled call: %v", err)
 	}
-	eventually(t, "the server hears of the cancellation", func() error {
-		if !slices.Contains(noted(server.dir, "cancelled"), name) {
-			return errNotYet
-		}
-		return nil
-	})
+	until(t, "the server hears of the cancellation", func() bool { return marked(server.dir, "gone", name) })
 }
 
 // desktopManyCalls makes 200 calls at a time, and none gets the answer of another.
@@ -170,31 +126,13 @@ func TestDesktopMCPGo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cmd := server.command(t)
-			road := transport.NewStdio(cmd.Path, append(os.Environ(), server.env...), cmd.Args[1:]...)
-			c := mcpgoclient.NewClient(road, mcpgoclient.WithElicitationHandler(namer{}))
-			if err := c.Start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			init := mcpgo.InitializeRequest{}
-			init.Params.ProtocolVersion = mcp.Version20251125
-			init.Params.ClientInfo = mcpgo.Implementation{Name: "e2e", Version: "1"}
-			if _, err := c.Initialize(t.Context(), init); err != nil {
-				t.Fatal(err)
-			}
+			c, _ := connectMCPGo(t, transport.NewStdio(cmd.Path, append(os.Environ(), server.env...), cmd.Args[1:]...), mcp.Version20251125)
 			if list, err := c.ListTools(t.Context(), mcpgo.ListToolsRequest{}); err != nil || len(list.Tools) < 7 {
 				t.Errorf("tools: %+v, %v", list, err)
 			}
-			for tool, want := range map[string]string{"echo": "hallo", "ask": "Ada", "steps": "done"} {
-				call := mcpgo.CallToolRequest{}
-				call.Params.Name, call.Params.Arguments = tool, map[string]any{"text": "hallo", "n": 2}
-				r, err := c.CallTool(t.Context(), call)
-				if err != nil {
-					t.Errorf("%s: %v", tool, err)
-					continue
-				}
-				if text, _ := json.Marshal(r.Content); !strings.Contains(string(text), want) {
-					t.Errorf("%s: %s", tool, text)
+			for tool, want := range map[string]string{"echo": "hallo", "ask": "Ada", "steps": "walked"} {
+				if got := callMCPGo(t, c, tool, map[string]any{"text": "hallo"}); !strings.Contains(got, want) {
+					t.Errorf("%s: %s", tool, got)
 				}
 			}
 		})
@@ -226,8 +164,8 @@ func TestDesktopTypeScript(t *testing.T) {
 				}
 				runNodeInto(t, &a, "stdio.mjs", append([]string{"PEER=" + peer.name, "COMMAND=" + cmd.Path, "ARGS=" + string(args)}, server.env...)...)
 				if a.Version != peer.version || len(a.Tools) < 7 || !slices.Equal(a.Progress, []float64{1, 2, 3}) ||
-					a.Texts["echo"] != "hällo\nthere" || a.Texts["steps"] != "done" || !strings.Contains(a.Texts["ask"], "Ada") ||
-					a.Large != 4<<20 || !a.Cancelled || !a.Failed {
+					a.Texts["echo"] != "hällo\nthere" || a.Texts["steps"] != "walked" || !strings.Contains(a.Texts["ask"], "Ada") ||
+					a.Large != largeSize || !a.Cancelled || !a.Failed {
 					t.Errorf("%s: %+v", peer.name, a)
 				}
 				if a.Closed > 1900 { // else it was sent a signal
@@ -243,13 +181,11 @@ func TestDesktopEverything(t *testing.T) {
 	t.Parallel()
 	dir := nodeDir(t)
 	server := &desktopServer{dir: t.TempDir(), args: []string{"--", nodeBinary(dir), dir + "/node_modules/@modelcontextprotocol/server-everything/dist/index.js", "stdio"}}
-	s, _ := connectCommand(t, server.command(t, "--grace", "500ms"), mcp.Version20251125)
+	s := connectOver(t, &sdk.CommandTransport{Command: server.command(t, "--grace", "500ms")}, mcp.Version20251125)
 	if r := s.call(t, longRunning, map[string]any{"duration": 2, "steps": 4}); r.IsError {
 		t.Errorf("the result is %+v", r)
 	}
-	if r, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "trigger-elicitation-request", Arguments: map[string]any{}}); err != nil {
-		t.Error(err)
-	} else if text, _ := json.Marshal(r.Content); !strings.Contains(string(text), "Ada") {
+	if text, _ := json.Marshal(s.call(t, "trigger-elicitation-request", none).Content); !strings.Contains(string(text), "Ada") {
 		t.Errorf("the result is %s", text)
 	}
 	if err := s.Close(); err != nil {
@@ -310,8 +246,8 @@ func TestDesktopTasks(t *testing.T) {
 				flags = nil
 			}
 			c := startWire(t, server.command(t, flags...))
-			task := desktopTask(t, c, "steps", `{"n":5}`)
-			if got := textOf(t, desktopResult(t, c, task)); got != "done" {
+			task := desktopTask(t, c, "steps", `{}`)
+			if got := textOf(t, desktopResult(t, c, task)); got != "walked" {
 				t.Errorf("the result is %q", got)
 			}
 			listen := c.ask("subscriptions/listen", fmt.Sprintf(`{"notifications":{"toolsListChanged":true},%s}`, modernMeta))
@@ -319,25 +255,20 @@ func TestDesktopTasks(t *testing.T) {
 			c.result("tools/call", fmt.Sprintf(`{"name":"change","arguments":{},%s}`, modernMeta))
 			c.await("the change", func(m wireMessage) bool { return m.Method == mcp.NotifyToolsListChanged })
 			c.say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}`, listen))
-			task = desktopTask(t, c, "steps", `{"n":1000,"text":"`+listen+`"}`)
+			task = desktopTask(t, c, "hang", `{"key":"`+listen+`"}`)
 			c.result("tasks/cancel", fmt.Sprintf(`{"taskId":%q,%s}`, task, modernMeta))
-			eventually(t, "the server hears of the cancellation", func() error {
-				if !slices.Contains(noted(server.dir, "cancelled"), listen) {
-					return errNotYet
-				}
-				return nil
-			})
+			until(t, "the server hears of the cancellation", func() bool { return marked(server.dir, "gone", listen) })
 
 			c.greet(mcp.Version20251125)
 			var made struct{ Task struct{ TaskID string } }
-			r := c.result("tools/call", `{"name":"steps","arguments":{"n":4},"task":{"ttl":60000},"_meta":{"progressToken":"p"}}`)
+			r := c.result("tools/call", `{"name":"steps","arguments":{},"task":{"ttl":60000},"_meta":{"progressToken":"p"}}`)
 			if err := json.Unmarshal(r, &made); err != nil || made.Task.TaskID == "" {
 				t.Fatalf("no task: %s", r)
 			}
 			c.await("a status", func(m wireMessage) bool {
 				return m.Method == mcp.NotifyTaskStatus && strings.Contains(string(m.Params), made.Task.TaskID)
 			})
-			if got := textOf(t, c.result("tasks/result", fmt.Sprintf(`{"taskId":%q}`, made.Task.TaskID))); got != "done" {
+			if got := textOf(t, c.result("tasks/result", fmt.Sprintf(`{"taskId":%q}`, made.Task.TaskID))); got != "walked" {
 				t.Errorf("the result is %q", got)
 			}
 			if err := c.leave(); err != nil {
@@ -469,13 +400,8 @@ func TestDesktopEnds(t *testing.T) {
 					c.greet(version)
 					meta = `"_meta":{}`
 				}
-				c.ask("tools/call", fmt.Sprintf(`{"name":"steps","arguments":{"n":1000,"text":"long"},%s}`, meta))
-				eventually(t, "the call is there", func() error {
-					if len(noted(server.dir, "steps")) == 0 {
-						return errNotYet
-					}
-					return nil
-				})
+				c.ask("tools/call", fmt.Sprintf(`{"name":"hang","arguments":{"key":"long"},%s}`, meta))
+				until(t, "the call is there", func() bool { return marked(server.dir, "ran", "long") })
 				begin := time.Now()
 				if err := end(c); err != nil {
 					t.Errorf("it ended with %v", err)
@@ -490,7 +416,7 @@ func TestDesktopEnds(t *testing.T) {
 					}
 					return nil
 				})
-				if name != "SIGKILL" && len(noted(server.dir, "cancelled")) != 1 {
+				if name != "SIGKILL" && !marked(server.dir, "gone", "long") {
 					t.Error("the server has not heard that the call was cancelled")
 				}
 			})
@@ -534,11 +460,6 @@ func TestDesktopWithoutParent(t *testing.T) {
 	if err := parent.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "all have ended", func() error {
-		if runs(pid) || runs(child) {
-			return errNotYet
-		}
-		return nil
-	})
+	until(t, "all have ended", func() bool { return !runs(pid) && !runs(child) })
 	_ = parent.Wait()
 }

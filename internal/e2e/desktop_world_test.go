@@ -7,13 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -33,13 +30,10 @@ func isChild() bool {
 		return false
 	}
 	noteIn(dir, "begun", fmt.Sprint(os.Getpid()))
-	_ = everyday(dir).Run(context.Background(), &sdk.StdioTransport{})
-	stepping.Wait() // at the end of its input the SDK cancels them, and does not wait
+	_ = everyday(dir, false, nil).Run(context.Background(), &sdk.StdioTransport{})
+	hanging.Wait() // at the end of its input the SDK cancels them, and does not wait
 	return true
 }
-
-// stepping are the calls of the tool steps in this process, which note how they end.
-var stepping sync.WaitGroup
 
 // noteIn adds a line to a file.
 func noteIn(dir, what, line string) {
@@ -64,85 +58,6 @@ func calledIn(r *sdk.CallToolRequest) mcp.Era {
 	return mcp.Legacy
 }
 
-// everyday is a server of the Go SDK, in whichever era it is spoken to. What it does is noted in
-// a directory.
-func everyday(dir string) *sdk.Server {
-	type args struct {
-		Text string `json:"text"`
-		N    int    `json:"n"`
-	}
-	reply := func(text string) *sdk.CallToolResult {
-		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}
-	}
-	server := sdk.NewServer(&sdk.Implementation{Name: "everyday", Version: "1"}, nil)
-	add := func(name string, run func(context.Context, *sdk.CallToolRequest, args) (*sdk.CallToolResult, error)) {
-		server.AddTool(&sdk.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)}, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-			var a args
-			if err := json.Unmarshal(r.Params.Arguments, &a); err != nil {
-				return nil, err
-			}
-			return run(ctx, r, a)
-		})
-	}
-	add("echo", func(_ context.Context, r *sdk.CallToolRequest, a args) (*sdk.CallToolResult, error) {
-		noteIn(dir, "echo", calledIn(r).String())
-		return reply(a.Text), nil
-	})
-	add("large", func(_ context.Context, _ *sdk.CallToolRequest, a args) (*sdk.CallToolResult, error) {
-		return reply(strings.Repeat("x", a.N)), nil
-	})
-	add("fail", func(context.Context, *sdk.CallToolRequest, args) (*sdk.CallToolResult, error) {
-		r := reply("no")
-		r.IsError = true
-		return r, nil
-	})
-	add("steps", func(ctx context.Context, r *sdk.CallToolRequest, a args) (*sdk.CallToolResult, error) {
-		stepping.Add(1)
-		defer stepping.Done()
-		noteIn(dir, "steps", a.Text)
-		for i := range a.N {
-			if token := r.Params.GetProgressToken(); token != nil {
-				_ = r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: float64(i + 1), Message: fmt.Sprint("step ", i+1)})
-			}
-			select {
-			case <-time.After(200 * time.Millisecond):
-			case <-ctx.Done():
-				noteIn(dir, "cancelled", a.Text)
-				return nil, ctx.Err()
-			}
-		}
-		return reply("done"), nil
-	})
-	add("ask", func(ctx context.Context, r *sdk.CallToolRequest, _ args) (*sdk.CallToolResult, error) {
-		form := &sdk.ElicitParams{Mode: "form", Message: "who?", RequestedSchema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}}}`)}
-		var answer any
-		if calledIn(r) == mcp.Modern {
-			if r.Params.InputResponses == nil {
-				return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"who": form}}, nil
-			}
-			answer = r.Params.InputResponses["who"]
-		} else {
-			var err error
-			if answer, err = r.Session.Elicit(ctx, form); err != nil {
-				return nil, err
-			}
-		}
-		text, _ := json.Marshal(answer)
-		return reply(string(text)), nil
-	})
-	add("environment", func(context.Context, *sdk.CallToolRequest, args) (*sdk.CallToolResult, error) {
-		cwd, _ := os.Getwd()
-		return reply(cwd + " " + os.Getenv("DESKTOP_SECRET")), nil
-	})
-	add("change", func(context.Context, *sdk.CallToolRequest, args) (*sdk.CallToolResult, error) {
-		server.AddTool(&sdk.Tool{Name: "new", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-			return reply("new"), nil
-		})
-		return reply("changed"), nil
-	})
-	return server
-}
-
 // promptly has a program with the race detector end at once, and not a second later.
 const promptly = "GORACE=atexit_sleep_ms=0"
 
@@ -159,14 +74,9 @@ func desktopServers(t *testing.T) map[string]*desktopServer {
 	out := map[string]*desktopServer{}
 	for name, stateless := range map[string]bool{"legacy over HTTP": false, "modern over HTTP": true} {
 		s := &desktopServer{dir: t.TempDir(), env: []string{promptly}}
-		server := everyday(s.dir)
-		web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server },
-			&sdk.StreamableHTTPOptions{Stateless: stateless, PropagateRequestCancellation: true}))
-		t.Cleanup(func() {
-			web.CloseClientConnections()
-			web.Close()
-		})
-		s.args = []string{"--upstream", web.URL}
+		server := everyday(s.dir, false, nil)
+		url := serve(t, streamable(server, &sdk.StreamableHTTPOptions{Stateless: stateless, PropagateRequestCancellation: true}))
+		s.args = []string{"--upstream", url}
 		if stateless { // it speaks the other era, too, but cannot ask in it
 			s.args = append(configured(t, fmt.Sprintf(`
 listen: 0.0.0.0:1
@@ -174,7 +84,7 @@ auth: {keys: [somebody:%064d]}
 upstreams:
   - {name: other, url: "http://127.0.0.1:1/mcp"}
   - {name: this, url: %q, era: modern, defaults: {grace: 300ms}}
-`, 0, web.URL)), "--name", "this")
+`, 0, url)), "--name", "this")
 		}
 		out[name] = s
 	}
@@ -198,35 +108,16 @@ func (s *desktopServer) command(t *testing.T, flags ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(bin, "taskgate"), append(append([]string{"stdio"}, flags...), s.args...)...)
 	cmd.Env = append(os.Environ(), s.env...)
-	log := &logOf{t: t}
+	log := &output{}
 	cmd.Stderr = log
-	t.Cleanup(log.show)
+	t.Cleanup(func() {
+		if text := log.String(); strings.Contains(text, "DATA RACE") || strings.Contains(text, "panic") {
+			t.Errorf("standard error:\n%s", text)
+		} else if t.Failed() {
+			t.Logf("standard error:\n%s", text)
+		}
+	})
 	return cmd
-}
-
-// logOf keeps what a gateway over stdio says on its standard error.
-type logOf struct {
-	t    *testing.T
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-// Write takes everything.
-func (l *logOf) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *logOf) show() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	text := l.text.String()
-	if strings.Contains(text, "DATA RACE") || strings.Contains(text, "panic") {
-		l.t.Errorf("standard error:\n%s", text)
-	} else if l.t.Failed() {
-		l.t.Logf("standard error:\n%s", text)
-	}
 }
 
 // wire is a client that reads and writes lines.

@@ -65,20 +65,15 @@ func TestKilledAndStartedAgain(t *testing.T) {
 			server := startCounting(t, c.events)
 			g := serveUpstream(t, server.url)
 			client := g.client(true)
-			before := callTask(t, client, "work", map[string]any{"key": "before"})
+			before := callTask(t, client, "work", keyed("before"))
 			server.finish <- struct{}{}
 			ended := waitFor(t, client, before.ID, "completed")
 			answer := make(chan nodeAnswer, 1)
 			go func() {
 				defer close(answer)
-				answer <- runNode(t, "exttasks.mjs", "URL="+g.url, env(t, "work", map[string]any{"key": "slow"}))
+				answer <- runNode(t, "exttasks.mjs", "URL="+g.url, env(t, "work", keyed("slow")))
 			}()
-			eventually(t, "the client has a task", func() error {
-				if strings.Count(g.Output(), "a task was made") < 2 {
-					return errNotYet
-				}
-				return nil
-			})
+			until(t, "the client has a task", func() bool { return strings.Count(g.Output(), "a task was made") >= 2 })
 			g.again(t, g.Kill)
 			if d := cmp.Diff(ended, waitFor(t, client, before.ID, "completed")); d != "" {
 				t.Errorf("what had ended has changed:\n%s", d)
@@ -106,7 +101,7 @@ drain_timeout: 300ms
 upstreams: [{name: slow, path: /mcp, url: %s, defaults: {tasks: always, poll_interval: 50ms}}]
 `, server.url))...)}
 	g.Process = start(t, g.addr, g.line)
-	task := callTask(t, g.client(true), "work", map[string]any{"key": "slow"})
+	task := callTask(t, g.client(true), "work", keyed("slow"))
 	eventually(t, "the call runs", func() error {
 		if n, _ := server.times("slow"); n == 0 {
 			return errNotYet
@@ -139,7 +134,7 @@ upstreams: [{name: slow, path: /mcp, url: %s, without_tasks: handle, without_tas
 `, server.url))...)}
 	g.Process = start(t, g.addr, g.line)
 	s := connectAs(t, g.url, "2025-11-25")
-	id := toldID(t, goText(t, s.call(t, "work", map[string]any{"key": "slow"})))
+	id := toldID(t, goText(t, s.call(t, "work", keyed("slow"))))
 	g.again(t, g.Kill)
 	close(server.finish)
 	if r, _ := s.read(t, id); goText(t, r) != "did slow" {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -14,35 +13,19 @@ import (
 	"taskgate/internal/taskclient"
 )
 
-// withTenant adds a header to each request.
-type withTenant string
-
-func (v withTenant) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set("X-Tenant", string(v))
-	return http.DefaultTransport.RoundTrip(r)
-}
-
 // Headers that go on to a server with the calls of their client are in memory only: not in Redis and
 // not in a log. A task goes on with them when its client has gone, and fails when its replica is lost, in
 // words that say why. A task of a client without such headers is taken over as ever.
 func TestForwardedHeadersStayInMemory(t *testing.T) {
 	t.Parallel()
 	const secret = "a-tenant-that-nobody-else-should-know"
-	server := sdk.NewServer(&sdk.Implementation{Name: "tenants", Version: "1"}, nil)
-	proceed := make(chan struct{})
-	sdk.AddTool(server, &sdk.Tool{Name: "wait"}, func(ctx context.Context, r *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, any, error) {
+	server, proceed := newPeer("tenants"), make(chan struct{})
+	addWords(server, "wait", func(ctx context.Context, r *sdk.CallToolRequest) string {
 		select {
 		case <-proceed:
 		case <-ctx.Done():
 		}
-		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "tenant " + r.Extra.Header.Get("X-Tenant")}}}, nil, nil
-	})
-	handler := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{EventStore: sdk.NewMemoryEventStore(nil)})
-	web := httptest.NewServer(handler)
-	t.Cleanup(func() {
-		web.CloseClientConnections()
-		web.Close()
+		return "tenant " + r.Extra.Header.Get("X-Tenant")
 	})
 	way := record(t, redistest.Start(t).URL())
 	config := configured(t, fmt.Sprintf(`
@@ -55,10 +38,10 @@ upstreams:
     url: %q
     forward_headers: [X-Tenant]
     defaults: {tasks: always, poll_interval: 100ms}
-`, way.addr, web.URL))
+`, way.addr, serve(t, streamable(server, resumable()))))
 	lost, stays := startGateway(t, config...), startGateway(t, config...)
 	tenant := func(g *gateway) *taskclient.Client {
-		return &taskclient.Client{URL: g.url, Tasks: true, HTTP: &http.Client{Transport: withTenant(secret)}}
+		return &taskclient.Client{URL: g.url, Tasks: true, HTTP: &http.Client{Transport: sending{"X-Tenant": {secret}}}}
 	}
 	gone := callResumable(t, way, tenant(lost), map[string]any{})
 	plain := callResumable(t, way, lost.client(true), map[string]any{})

@@ -3,15 +3,12 @@ package e2e
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -44,44 +41,18 @@ upstreams:
   - {name: peer, path: /mcp, url: %s, defaults: {tasks: auto, grace: 300ms}}
 `
 
-// startPeer serves a legacy server with a tool that answers, one that waits until the test
-// ends, and one that asks.
+// startPeer serves a legacy server with subscriptions, logging and a resource.
 func startPeer(t *testing.T) (url string) {
 	t.Helper()
-	over := make(chan struct{})
-	server := sdk.NewServer(&sdk.Implementation{Name: "peer", Version: "1"}, &sdk.ServerOptions{
+	server := everyday(t.TempDir(), false, &sdk.ServerOptions{
 		SubscribeHandler:   func(context.Context, *sdk.SubscribeRequest) error { return nil },
 		UnsubscribeHandler: func(context.Context, *sdk.UnsubscribeRequest) error { return nil },
 		Capabilities:       &sdk.ServerCapabilities{Logging: &sdk.LoggingCapabilities{}},
 	})
-	tool := func(name string, run func(context.Context, *sdk.CallToolRequest) error) {
-		server.AddTool(&sdk.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)},
-			func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-				return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "done"}}}, run(ctx, r)
-			})
-	}
-	tool("echo", func(context.Context, *sdk.CallToolRequest) error { return nil })
-	tool("wait", func(ctx context.Context, _ *sdk.CallToolRequest) error {
-		select {
-		case <-ctx.Done():
-		case <-over:
-		}
-		return nil
-	})
-	tool("ask", func(ctx context.Context, r *sdk.CallToolRequest) error {
-		_, err := r.Session.Elicit(ctx, &sdk.ElicitParams{Mode: "form", Message: "who?",
-			RequestedSchema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}}}`)})
-		return err
-	})
 	server.AddResource(&sdk.Resource{URI: "test://a", Name: "a"}, func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: "test://a", Text: "body"}}}, nil
 	})
-	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
-	t.Cleanup(func() {
-		close(over)
-		web.CloseClientConnections()
-	})
-	return web.URL
+	return serve(t, streamable(server, nil))
 }
 
 // frozenWorld is a gateway over a Redis that can be frozen.
@@ -112,40 +83,26 @@ type frozenRequest struct {
 	asks   bool   // it is a call that asks, which waits for the store two times as long
 }
 
-// session begins a session of 2025-11-25, or another version, that has been in use.
-func (w *frozenWorld) session(version string) string {
+// session begins a session that has been in use.
+func (w *frozenWorld) session() *session {
 	w.t.Helper()
-	s := &session{t: w.t}
-	s.do(w.gateway, mcp.MethodInitialize, fmt.Sprintf(
-		`{"protocolVersion":%q,"capabilities":{"elicitation":{}},"clientInfo":{"name":"e2e","version":"1"}}`, version))
+	s := begin(w.t, w.gateway)
 	s.do(w.gateway, mcp.MethodToolsCall, `{"name":"echo","arguments":{}}`)
-	return s.id
-}
-
-// task makes a task in a session, which has not ended.
-func (w *frozenWorld) task(id string) string {
-	w.t.Helper()
-	var created struct{ Task struct{ TaskID string } }
-	s := &session{t: w.t, id: id}
-	s.serial.Store(100) // An id of a request is used once in a session.
-	if err := json.Unmarshal(s.do(w.gateway, mcp.MethodToolsCall, `{"name":"wait","arguments":{},"task":{}}`), &created); err != nil {
-		w.t.Fatal(err)
-	}
-	return created.Task.TaskID
+	return s
 }
 
 // legacy are requests of sessions. Each has a session of its own.
 func (w *frozenWorld) legacy() []frozenRequest {
 	with := func(q frozenRequest) frozenRequest {
-		id := w.session("2025-11-25")
+		s := w.session()
 		if strings.Contains(q.body, "TASK") {
-			q.body = strings.ReplaceAll(q.body, "TASK", w.task(id))
+			q.body = strings.ReplaceAll(q.body, "TASK", s.task(w.gateway, "hang", none))
 		}
 		q.name = "legacy " + q.name
 		if q.method == "" {
 			q.method = http.MethodPost
 		}
-		q.header = map[string]string{mcp.HeaderSession: id, "Accept": mcp.TypeAccept, "Content-Type": mcp.TypeJSON}
+		q.header = map[string]string{mcp.HeaderSession: s.id, "Accept": mcp.TypeAccept, "Content-Type": mcp.TypeJSON}
 		return q
 	}
 	request := func(name, method, params, want string) frozenRequest {
@@ -166,8 +123,8 @@ func (w *frozenWorld) legacy() []frozenRequest {
 			body:   `{"jsonrpc":"2.0","id":9,"method":"ping"}`},
 		request("ping", "ping", `{}`, `"result"`),
 		request("tools/list", "tools/list", `{}`, `"echo"`),
-		request("plain call", "tools/call", `{"name":"echo","arguments":{}}`, `"done"`),
-		request("call as a task", "tools/call", `{"name":"echo","arguments":{},"task":{}}`, away),
+		request("plain call", "tools/call", `{"name":"echo","arguments":{"text":"done"}}`, `"done"`),
+		request("call as a task", "tools/call", `{"name":"echo","arguments":{"text":"done"},"task":{}}`, away),
 		asks,
 		request("tasks/get", "tasks/get", `{"taskId":"TASK"}`, away),
 		request("tasks/result", "tasks/result", `{"taskId":"TASK"}`, away),
@@ -193,7 +150,7 @@ func (w *frozenWorld) legacy() []frozenRequest {
 func (w *frozenWorld) modern() []frozenRequest {
 	w.t.Helper()
 	client := w.client(true)
-	task := callTask(w.t, client, "wait", map[string]any{}).ID
+	task := callTask(w.t, client, "hang", map[string]any{}).ID
 	request := func(method, name, params, capabilities, want string) frozenRequest {
 		q := frozenRequest{name: "modern " + method + " " + name, method: http.MethodPost, want: want, body: fmt.Sprintf(
 			`{"jsonrpc":"2.0","id":9,"method":%q,"params":{%s"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`+
@@ -214,7 +171,7 @@ func (w *frozenWorld) modern() []frozenRequest {
 	return []frozenRequest{
 		request("server/discover", "", "", `{}`, `"result"`),
 		request("tools/list", "", "", `{}`, `"echo"`),
-		request("tools/call", "echo", `"name":"echo","arguments":{},`, tasks, `"done"`),
+		request("tools/call", "echo", `"name":"echo","arguments":{"text":"done"},`, tasks, `"done"`),
 		asks,
 		request("tasks/get", task, id, tasks, away),
 		request("tasks/cancel", task, id, tasks, away),
@@ -295,7 +252,7 @@ func TestFrozenRedis(t *testing.T) {
 	var refused *taskclient.Error
 	w.redis.Thaw()
 	eventually(t, "tasks again", func() error {
-		_, task, err := client.CallTool(t.Context(), "wait", map[string]any{})
+		_, task, err := client.CallTool(t.Context(), "hang", map[string]any{})
 		if err == nil && task == nil {
 			return errNotYet
 		}
@@ -311,13 +268,11 @@ func TestFrozenRedis(t *testing.T) {
 func TestStopWithFrozenRedis(t *testing.T) {
 	t.Parallel()
 	w := newFrozenWorld(t)
-	id := w.session("2025-11-25")
-	w.task(id)
-	stream := (&session{t: t, id: id}).request(t.Context(), w.gateway, http.MethodGet, "")
+	s := w.session()
+	s.task(w.gateway, "hang", none)
+	stream := s.request(t.Context(), w.gateway, http.MethodGet, "")
 	defer stream.Body.Close()
 	w.redis.Freeze()
-	if err := w.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	terminate(t, w.Process)
 	within(t, w.Process, 30*time.Second) // far below the read timeout
 }

@@ -1,37 +1,17 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
-	mcpgoclient "github.com/mark3labs/mcp-go/client"
 	"github.com/mark3labs/mcp-go/client/transport"
 	mcpgo "github.com/mark3labs/mcp-go/mcp"
 
 	"taskgate/internal/mcp"
 )
-
-// greetMCPGo starts a client of mcp-go, which is in the newest version that it is offered unless it
-// is to be in another one, and returns its version.
-func greetMCPGo(t *testing.T, road transport.Interface, version string) (*mcpgoclient.Client, string) {
-	t.Helper()
-	c := mcpgoclient.NewClient(road)
-	if err := c.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	init := mcpgo.InitializeRequest{}
-	init.Params.ProtocolVersion = version
-	init.Params.ClientInfo = mcpgo.Implementation{Name: "e2e", Version: "1"}
-	begun, err := c.Initialize(t.Context(), init)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c, begun.ProtocolVersion
-}
 
 // TestMCPGoOfferedOneEra: a client of mcp-go, which takes the newest era and has tasks in the older one
 // alone, has them where `eras` offers it nothing else.
@@ -42,11 +22,7 @@ func TestMCPGoOfferedOneEra(t *testing.T) {
 		t.Run(eras, func(t *testing.T) {
 			t.Parallel()
 			g := startGateway(t, configured(t, fmt.Sprintf("store: embedded\nupstreams: [{name: slow, path: /mcp, url: %q, eras: %s}]\n", url, eras))...)
-			road, err := transport.NewStreamableHTTP(g.url)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c, version := greetMCPGo(t, road, "")
+			c, version := connectMCPGo(t, roadOfMCPGo(t, g.url, ""), "")
 			if version != want {
 				t.Fatalf("version %s, want %s", version, want)
 			}
@@ -68,12 +44,9 @@ func TestMCPGoOfferedOneEra(t *testing.T) {
 			}
 			get := mcpgo.GetTaskRequest{}
 			get.Params.TaskId = list.Tasks[0].TaskId
-			eventually(t, "the end of the task", func() error {
+			until(t, "the end of the task", func() bool {
 				got, err := c.GetTask(t.Context(), get)
-				if err == nil && got.Status != mcpgo.TaskStatusCompleted {
-					err = errNotYet
-				}
-				return err
+				return err == nil && got.Status == mcpgo.TaskStatusCompleted
 			})
 			result := mcpgo.TaskResultRequest{}
 			result.Params.TaskId = get.Params.TaskId
@@ -98,15 +71,9 @@ func TestDesktopEra(t *testing.T) {
 				t.Parallel()
 				server := stdioServer(t)
 				cmd := server.command(t, "--era", era)
-				c, got := greetMCPGo(t, transport.NewStdio(cmd.Path, append(os.Environ(), server.env...), cmd.Args[1:]...), version)
-				if got != version {
-					t.Errorf("the client is in %s", got)
-				}
-				call := mcpgo.CallToolRequest{}
-				call.Params.Name, call.Params.Arguments = "echo", map[string]any{"text": "hallo"}
-				r, err := c.CallTool(t.Context(), call)
-				if text, _ := json.Marshal(r); err != nil || r.Content[0].(mcpgo.TextContent).Text != "hallo" {
-					t.Errorf("echo: %s, %v", text, err)
+				c, _ := connectMCPGo(t, transport.NewStdio(cmd.Path, append(os.Environ(), server.env...), cmd.Args[1:]...), version)
+				if got := callMCPGo(t, c, "echo", map[string]any{"text": "hallo"}); !strings.Contains(got, `"hallo"`) {
+					t.Errorf("echo: %s", got)
 				}
 				if got := noted(server.dir, "echo"); !slices.Equal(got, []string{want}) {
 					t.Errorf("the server was spoken to in %q, want %s", got, want)

@@ -7,10 +7,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	mcpgoclient "github.com/mark3labs/mcp-go/client"
 	"github.com/mark3labs/mcp-go/client/transport"
@@ -31,42 +30,19 @@ type mcpgoServer struct {
 
 func startMCPGo(t *testing.T) *mcpgoServer {
 	t.Helper()
-	s := server.NewMCPServer("mcp-go", "1", server.WithToolCapabilities(true), server.WithElicitation(), server.WithTaskCapabilities(true, true, true))
-	s.AddTool(mcpgo.NewTool("echo"), func(context.Context, mcpgo.CallToolRequest) (*mcpgo.CallToolResult, error) {
-		return mcpgo.NewToolResultText("echo"), nil
-	})
-	s.AddTool(mcpgo.NewTool("task", mcpgo.WithTaskSupport(mcpgo.TaskSupportRequired)),
-		func(context.Context, mcpgo.CallToolRequest) (*mcpgo.CallToolResult, error) {
-			<-time.After(200 * time.Millisecond) // it does not watch its context, which ends with the request (protocol.md C 9)
-			return mcpgo.NewToolResultText("done"), nil
-		})
-	stop := make(chan struct{})
+	s, stop := everydayMCPGo(t.TempDir()), make(chan struct{})
 	s.AddTool(mcpgo.NewTool("stuck", mcpgo.WithTaskSupport(mcpgo.TaskSupportRequired)),
 		func(context.Context, mcpgo.CallToolRequest) (*mcpgo.CallToolResult, error) {
 			<-stop
 			return mcpgo.NewToolResultText("late"), nil
 		})
-	s.AddTool(mcpgo.NewTool("elicit"), func(ctx context.Context, _ mcpgo.CallToolRequest) (*mcpgo.CallToolResult, error) {
-		answer, err := s.RequestElicitation(ctx, mcpgo.ElicitationRequest{Params: mcpgo.ElicitationParams{
-			Message: "who?", RequestedSchema: map[string]any{"type": "object", "properties": map[string]any{"name": map[string]any{"type": "string"}}},
-		}})
-		if err != nil {
-			return nil, err
-		}
-		return mcpgo.NewToolResultText(fmt.Sprint(answer.Action, answer.Content)), nil
-	})
+	t.Cleanup(func() { close(stop) })
 	m := &mcpgoServer{versions: map[string]int{}}
 	handler := server.NewStreamableHTTPServer(s)
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	m.gateway = &gateway{url: serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		m.note(r)
 		handler.ServeHTTP(w, r)
-	}))
-	t.Cleanup(func() {
-		close(stop)
-		web.CloseClientConnections()
-		web.Close()
-	})
-	m.gateway = &gateway{url: web.URL}
+	}))}
 	return m
 }
 
@@ -96,18 +72,15 @@ func (namer) Elicit(context.Context, mcpgo.ElicitationRequest) (*mcpgo.Elicitati
 	}}, nil
 }
 
-// connectMCPGo is a client of mcp-go that can be asked, in a version.
-func connectMCPGo(t *testing.T, url, version string) *mcpgoclient.Client {
+// connectMCPGo is a client of mcp-go that can be asked, in a version, or without one in the newest that it is
+// offered. It returns which that is.
+func connectMCPGo(t *testing.T, road transport.Interface, version string) (*mcpgoclient.Client, string) {
 	t.Helper()
-	var options []transport.StreamableHTTPCOption
-	if mcp.EraOf(version) == mcp.Legacy { // mcp-go asks there, and knows no GET stream in the other era
-		options = append(options, transport.WithContinuousListening())
+	options := []mcpgoclient.ClientOption{mcpgoclient.WithElicitationHandler(namer{})}
+	if version != "" {
+		options = append(options, mcpgoclient.WithProtocolVersion(version))
 	}
-	road, err := transport.NewStreamableHTTP(url, options...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := mcpgoclient.NewClient(road, mcpgoclient.WithElicitationHandler(namer{}), mcpgoclient.WithProtocolVersion(version))
+	c := mcpgoclient.NewClient(road, options...)
 	if err := c.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -115,16 +88,31 @@ func connectMCPGo(t *testing.T, url, version string) *mcpgoclient.Client {
 	init := mcpgo.InitializeRequest{}
 	init.Params.ProtocolVersion = version
 	init.Params.ClientInfo = mcpgo.Implementation{Name: "e2e", Version: "1"}
-	if begun, err := c.Initialize(t.Context(), init); err != nil || begun.ProtocolVersion != version {
+	begun, err := c.Initialize(t.Context(), init)
+	if err != nil || version != "" && begun.ProtocolVersion != version {
 		t.Fatalf("initialize: %+v, %v", begun, err)
 	}
-	return c
+	return c, begun.ProtocolVersion
 }
 
-func callMCPGo(t *testing.T, c *mcpgoclient.Client, tool string) string {
+// roadOfMCPGo is the way of such a client to an endpoint.
+func roadOfMCPGo(t *testing.T, url, version string) transport.Interface {
+	t.Helper()
+	var options []transport.StreamableHTTPCOption
+	if version == mcp.Version20251125 { // mcp-go asks there, and knows no GET stream in the other era
+		options = append(options, transport.WithContinuousListening())
+	}
+	road, err := transport.NewStreamableHTTP(url, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return road
+}
+
+func callMCPGo(t *testing.T, c *mcpgoclient.Client, tool string, args map[string]any) string {
 	t.Helper()
 	call := mcpgo.CallToolRequest{}
-	call.Params.Name = tool
+	call.Params.Name, call.Params.Arguments = tool, args
 	result, err := c.CallTool(t.Context(), call)
 	if err != nil {
 		t.Fatal(err)
@@ -134,26 +122,6 @@ func callMCPGo(t *testing.T, c *mcpgoclient.Client, tool string) string {
 		t.Fatal(err)
 	}
 	return string(text)
-}
-
-// task makes a task of a call.
-func (s *session) task(g *gateway, tool string) string {
-	s.t.Helper()
-	var created struct{ Task struct{ TaskID string } }
-	if err := json.Unmarshal(s.do(g, mcp.MethodToolsCall, fmt.Sprintf(`{"name":%q,"arguments":{},"task":{"ttl":60000}}`, tool)), &created); err != nil || created.Task.TaskID == "" {
-		s.t.Fatalf("no task was made: %v", err)
-	}
-	return created.Task.TaskID
-}
-
-// status is that of a task.
-func (s *session) status(g *gateway, id string) string {
-	s.t.Helper()
-	var task struct{ Status string }
-	if err := json.Unmarshal(s.do(g, mcp.MethodTasksGet, fmt.Sprintf(`{"taskId":%q}`, id)), &task); err != nil {
-		s.t.Fatal(err)
-	}
-	return task.Status
 }
 
 // In front of a server that speaks both eras, a client of 2025-11-25 has what it has
@@ -166,22 +134,18 @@ func TestServerOfBothEras(t *testing.T) {
 	for name, g := range map[string]*gateway{"directly": direct.gateway, "through the gateway": through} {
 		t.Run(name, func(t *testing.T) {
 			s := begin(t, g)
-			id := s.task(g, "task")
-			eventually(t, "the end of the task", func() error {
-				if s.status(g, id) != "completed" {
-					return errNotYet
-				}
-				return nil
-			})
-			if got := texts(t, s.do(g, mcp.MethodTasksResult, fmt.Sprintf(`{"taskId":%q}`, id))); got != "done" {
+			id := s.task(g, "slow", none)
+			until(t, "the end of the task", func() bool { return s.status(g, id) == "completed" })
+			if got := texts(t, s.do(g, mcp.MethodTasksResult, fmt.Sprintf(`{"taskId":%q}`, id))); got != "slept" {
 				t.Errorf("the task has the result %q", got)
 			}
-			id = s.task(g, "stuck")
+			id = s.task(g, "stuck", none)
 			s.do(g, mcp.MethodTasksCancel, fmt.Sprintf(`{"taskId":%q}`, id))
 			if got := s.status(g, id); got != "cancelled" {
 				t.Errorf("the task that was cancelled is %s", got)
 			}
-			if got := callMCPGo(t, connectMCPGo(t, g.url, mcp.Version20251125), "elicit"); got != `[{"type":"text","text":"acceptmap[name:Ada]"}]` {
+			client, _ := connectMCPGo(t, roadOfMCPGo(t, g.url, mcp.Version20251125), mcp.Version20251125)
+			if got := callMCPGo(t, client, "ask", none); !strings.Contains(got, "Ada") {
 				t.Errorf("who was asked hears %s", got)
 			}
 		})
@@ -192,7 +156,8 @@ func TestServerOfBothEras(t *testing.T) {
 	if n := direct.count("server/discover modern"); n != 0 {
 		t.Errorf("the server was probed %d times for legacy clients", n)
 	}
-	if got := callMCPGo(t, connectMCPGo(t, through.url, mcp.Version20260728), "echo"); got != `[{"type":"text","text":"echo"}]` {
+	client, _ := connectMCPGo(t, roadOfMCPGo(t, through.url, mcp.Version20260728), mcp.Version20260728)
+	if got := callMCPGo(t, client, "echo", map[string]any{"text": "echo"}); got != `[{"type":"text","text":"echo"}]` {
 		t.Errorf("a modern client hears %s", got)
 	}
 	if n := direct.count("tools/call modern"); n != 1 {

@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"encoding/json"
 	"errors"
-	"net/http"
 	"testing"
 
 	"taskgate/internal/jsonrpc"
@@ -68,21 +66,20 @@ func TestTasksBehindAGateway(t *testing.T) {
 	w := newStacked(t)
 	for _, tasks := range []bool{true, false} {
 		key := map[bool]string{true: "with", false: "without"}[tasks]
-		client := &taskclient.Client{URL: w.outer.url}
 		capabilities := map[string]any{"elicitation": map[string]any{}}
 		if tasks {
 			capabilities["extensions"] = map[string]any{mcp.ExtensionTasks: map[string]any{}}
 		}
 		c := &askedCall{Tool: "ask", Args: keyed(key), Answer: "accept", Kind: "form", Secret: "Ada"}
-		err := c.converse(func(method string, params map[string]any) (json.RawMessage, error) {
-			params["_meta"] = map[string]any{mcp.MetaClientCapabilities: capabilities}
-			return client.Do(t.Context(), method, params)
-		})
+		err := c.converse(requester(t.Context(), w.outer.url, capabilities))
 		if err != nil || c.Text != "hello Ada" || len(c.Asked) != 1 || tasks != (c.Task != "") {
 			t.Errorf("%s: asked %v, told %q, task %q: %v", key, c.Asked, c.Text, c.Task, err)
 		}
 	}
-	w.askLegacy("legacy")
+	s := begin(t, w.outer)
+	if _, answer := s.stay(w.outer, w.outer, mcp.MethodToolsCall, `{"name":"ask","arguments":{"key":"legacy"}}`, `{"name":"Ada"}`); texts(t, answer.Result) != "hello Ada" {
+		t.Errorf("a client of 2025-11-25 was told %s", answer.Result)
+	}
 	w.ran("with", "without", "legacy")
 
 	client := w.outer.client(true)
@@ -104,40 +101,10 @@ func TestTasksBehindAGateway(t *testing.T) {
 	}
 
 	cancelled := callTask(t, client, "hang", keyed("hang"))
-	eventually(t, "the call", func() error {
-		if w.server.Runs("hang") == 0 {
-			return errNotYet
-		}
-		return nil
-	})
+	until(t, "the call", func() bool { return w.server.Runs("hang") != 0 })
 	if err := client.Cancel(t.Context(), cancelled.ID); err != nil {
 		t.Fatal(err)
 	}
 	<-w.gone
 	w.ran("steps", "hang")
-}
-
-// askLegacy calls the tool that asks as a client of 2025-11-25 without tasks.
-func (w *stacked) askLegacy(key string) {
-	w.t.Helper()
-	s := &session{t: w.t}
-	s.do(w.outer, mcp.MethodInitialize, `{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"e2e","version":"1"}}`)
-	resp := s.request(w.t.Context(), w.outer, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"ask","arguments":{"key":"`+key+`"}}}`)
-	defer resp.Body.Close()
-	var result json.RawMessage
-	eachData(resp, func(data []byte) {
-		m, err := jsonrpc.ParseLenient(data)
-		switch {
-		case err != nil:
-			w.t.Error(err)
-		case m.Method == mcp.MethodElicit:
-			answer := s.request(w.t.Context(), w.outer, http.MethodPost, `{"jsonrpc":"2.0","id":`+m.ID.Raw()+`,"result":{"action":"accept","content":{"name":"Ada"}}}`)
-			_ = answer.Body.Close()
-		case m.Kind == jsonrpc.Result:
-			result = m.Result
-		}
-	})
-	if got := texts(w.t, result); got != "hello Ada" {
-		w.t.Errorf("a client of 2025-11-25 was told %q", got)
-	}
 }

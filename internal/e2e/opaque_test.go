@@ -235,7 +235,7 @@ func callWithGo(t *testing.T, provider *opaqueProvider, server *opaqueServer, ad
 	defer session.Close()
 	id := session.ID()
 	call := func(when string) {
-		if r, err := session.CallTool(t.Context(), &sdk.CallToolParams{Name: "who"}); err != nil || textOfSDK(r) != "somebody" {
+		if r, err := session.CallTool(t.Context(), &sdk.CallToolParams{Name: "who"}); err != nil || goText(t, r) != "somebody" {
 			t.Errorf("Go SDK, %s, %s: %+v, %v", version, when, r, err)
 		}
 	}
@@ -247,12 +247,4 @@ func callWithGo(t *testing.T, provider *opaqueProvider, server *opaqueServer, ad
 	if n := server.expect(); version < "2026" && (n != 1 || session.ID() != id) {
 		t.Errorf("Go SDK, %s: tools were called in %d sessions, from %q to %q", version, n, id, session.ID())
 	}
-}
-
-func textOfSDK(r *sdk.CallToolResult) string {
-	if r == nil || len(r.Content) == 0 {
-		return ""
-	}
-	text, _ := r.Content[0].(*sdk.TextContent)
-	return text.Text
 }

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -61,9 +60,7 @@ func TestProbes(t *testing.T) {
 	becomes("", 200, true)
 
 	call := startCall(t, g.client(false), research(2))
-	if err := g.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	terminate(t, g.Process)
 	eventually(t, "readyz says that it drains", func() error {
 		status, _, draining, err := readyz(admin, "")
 		if err == nil && (status != 503 || !draining) {
@@ -78,17 +75,6 @@ func TestProbes(t *testing.T) {
 	if code := within(t, g.Process, 10*time.Second); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-}
-
-// withKey shows a key with every request.
-type withKey string
-
-func (k withKey) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	if k != "" {
-		r.Header.Set("Authorization", "Bearer "+string(k))
-	}
-	return http.DefaultTransport.RoundTrip(r)
 }
 
 // hashOf runs taskgate hash-key.
@@ -120,18 +106,14 @@ upstreams:
   - {name: slow, path: /mcp, url: "%s", defaults: {tasks: always}}
 `, store.URL(), hashOf(t, alice), hashOf(t, next), hashOf(t, bob), startServer(t, "slowserver")))
 	here, there := startGateway(t, config...), startGateway(t, config...)
-	client := func(g *gateway, key string) *taskclient.Client {
-		return &taskclient.Client{URL: g.url, Tasks: true, HTTP: &http.Client{Transport: withKey(key)}}
-	}
-
-	task := callTask(t, client(here, alice), "research", research(1))
-	waitFor(t, client(there, next), task.ID, "completed")
+	task := callTask(t, here.as(alice), "research", research(1))
+	waitFor(t, there.as(next), task.ID, "completed")
 	var refused *taskclient.Error
-	if _, err := client(there, bob).Get(t.Context(), task.ID); !errors.As(err, &refused) || refused.Code != -32602 {
+	if _, err := there.as(bob).Get(t.Context(), task.ID); !errors.As(err, &refused) || refused.Code != -32602 {
 		t.Errorf("another's task: %v", err)
 	}
 	for _, key := range []string{"", "alice", alice + "0"} {
-		if _, err := client(here, key).Get(t.Context(), task.ID); !errors.As(err, &refused) || refused.Status != 401 {
+		if _, err := here.as(key).Get(t.Context(), task.ID); !errors.As(err, &refused) || refused.Status != 401 {
 			t.Errorf("with the key %q: %v", key, err)
 		}
 	}

@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"bufio"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -166,7 +164,13 @@ func (s npxServer) overHTTP(t *testing.T, command, env []string) (said npxSaid) 
 	began := time.Now()
 	c.do(g, mcp.MethodInitialize, npxClient)
 	said.first = time.Since(began)
-	asked := c.giveRoots(g)
+	asked := make(chan struct{}, 100)
+	c.listen(g, func(m wireMessage) {
+		if m.Method == mcp.MethodRootsList {
+			c.request(t.Context(), g, http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"roots":[]}}`, m.ID)).Body.Close()
+			asked <- struct{}{}
+		}
+	})
 	roots := func() {
 		said.roots = true
 		awaitSignal(t, "the question for roots", asked)
@@ -176,42 +180,10 @@ func (s npxServer) overHTTP(t *testing.T, command, env []string) (said npxSaid) 
 		roots()
 	}
 	said.tools = toolsIn(c.do(g, mcp.MethodToolsList, `{}`))
-	answer := c.raw(g, mcp.MethodToolsCall, s.call)
-	if i := strings.LastIndex(answer, "data: "); i >= 0 {
-		answer = answer[i+len("data: "):]
-	}
+	_, answer := c.stay(g, g, mcp.MethodToolsCall, s.call, "{}")
 	if s.roots == "call" {
 		roots()
 	}
-	var m wireMessage
-	if err := json.Unmarshal([]byte(answer), &m); err != nil {
-		t.Fatalf("%q: %v", answer, err)
-	}
-	said.answer = saidIn(m)
+	said.answer = saidIn(answer)
 	return said
-}
-
-// giveRoots answers questions for roots on the session's GET stream, and tells of each.
-func (s *session) giveRoots(g *gateway) <-chan struct{} {
-	s.t.Helper()
-	ctx, leave := context.WithCancel(s.t.Context())
-	resp := s.request(ctx, g, http.MethodGet, "")
-	asked, done := make(chan struct{}, 100), make(chan struct{})
-	go func() {
-		defer close(done)
-		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-			data, _ := strings.CutPrefix(lines.Text(), "data: ")
-			var m wireMessage
-			if json.Unmarshal([]byte(data), &m) == nil && m.Method == mcp.MethodRootsList {
-				s.request(ctx, g, http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"roots":[]}}`, m.ID)).Body.Close()
-				asked <- struct{}{}
-			}
-		}
-	}()
-	s.t.Cleanup(func() {
-		leave()
-		_ = resp.Body.Close()
-		<-done
-	})
-	return asked
 }

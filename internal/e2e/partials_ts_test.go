@@ -1,42 +1,13 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"testing"
-	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
-
-// startTeller serves a tool that says what it does by progress.
-func startTeller(t *testing.T, stateless bool) string {
-	t.Helper()
-	server := sdk.NewServer(&sdk.Implementation{Name: "teller", Version: "1"}, nil)
-	server.AddTool(&sdk.Tool{Name: "tell", InputSchema: json.RawMessage(`{"type":"object"}`)},
-		func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-			for i := range 5 {
-				<-time.After(100 * time.Millisecond)
-				if err := r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{
-					ProgressToken: r.Params.GetProgressToken(), Progress: float64(i + 1), Message: fmt.Sprint("step ", i),
-				}); err != nil {
-					return nil, err
-				}
-			}
-			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "told"}}}, nil
-		})
-	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server },
-		&sdk.StreamableHTTPOptions{Stateless: stateless}))
-	t.Cleanup(func() {
-		web.CloseClientConnections()
-		web.Close()
-	})
-	return web.URL
-}
 
 const tellingConfig = `
 upstreams:
@@ -54,10 +25,10 @@ func TestTypeScriptPartials(t *testing.T) {
 	for name, stateless := range map[string]bool{"legacy server": false, "modern server": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := startGateway(t, configured(t, fmt.Sprintf(tellingConfig, startTeller(t, stateless), eraOf(stateless)))...)
+			g := startGateway(t, configured(t, fmt.Sprintf(tellingConfig, serve(t, streamable(everyday(t.TempDir(), false, nil), &sdk.StreamableHTTPOptions{Stateless: stateless})), eraOf(stateless)))...)
 			var want []string
 			for i := range 5 {
-				want = append(want, fmt.Sprint("step ", i))
+				want = append(want, fmt.Sprint("step ", i+1))
 			}
 			told := runPartials(t, g.url, "PARTIAL=1")
 			if got := told.texts(t); !slices.Equal(got, want) || !told.StreamPartial {
@@ -88,7 +59,7 @@ func runPartials(t *testing.T, url string, env ...string) *partialsTold {
 	t.Helper()
 	var told partialsTold
 	runNodeInto(t, &told, "ts1partials.mjs", append(env, "URL="+url)...)
-	if got := textOf(t, told.Result); got != "told" {
+	if got := textOf(t, told.Result); got != "walked" {
 		t.Errorf("the result is %q", got)
 	}
 	return &told

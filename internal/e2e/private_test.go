@@ -9,10 +9,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -29,30 +27,21 @@ import (
 type watched struct {
 	*gateway
 	rec     *otlptest.Receiver
-	written *recorded
+	written *output
 }
 
 // startWatched runs "taskgate serve" with these arguments.
 func startWatched(t *testing.T, rec *otlptest.Receiver, args ...string) *watched {
 	t.Helper()
-	addr, written := freeAddr(t), &recorded{}
-	p := start(t, addr, proc.Command{
-		Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Env: rec.Env(), Stdout: written, Stderr: written,
-		Args: append(append([]string{"serve"}, args...), "--listen", addr),
-	})
-	return &watched{&gateway{Process: p, addr: addr, url: "http://" + addr + "/mcp"}, rec, written}
+	written := &output{}
+	return &watched{startAt(t, freeAddr(t), proc.Command{Env: rec.Env(), Stdout: written, Stderr: written}, args...), rec, written}
 }
 
 // tellsNothingOf stops the gateway, so that it exports what is left, and fails the test if one of the
 // secrets is in what it has exported or written.
 func (w *watched) tellsNothingOf(t *testing.T, secrets map[string]string) {
 	t.Helper()
-	if err := w.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if code := within(t, w.Process, 30*time.Second); code != 0 {
-		t.Errorf("exit code %d:\n%s", code, w.Output())
-	}
+	stops(t, w.Process, 30*time.Second)
 	exported := w.rec.Raw()
 	if len(w.rec.Spans()) == 0 || len(w.rec.Logs()) == 0 || len(w.rec.Metrics()) == 0 || w.written.count("level=DEBUG") == 0 {
 		t.Errorf("a signal is missing: %d spans, %d records, %d metrics", len(w.rec.Spans()), len(w.rec.Logs()), len(w.rec.Metrics()))
@@ -110,17 +99,6 @@ func startChoosy(t *testing.T, issuer string) *choosy {
 		s.Close()
 	})
 	return s
-}
-
-// sending adds headers to each request.
-type sending http.Header
-
-func (h sending) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	for name, values := range h {
-		r.Header[name] = values
-	}
-	return http.DefaultTransport.RoundTrip(r)
 }
 
 // everyWay has an upstream for each way to sign in, all with the same server.
@@ -187,10 +165,8 @@ func TestWhatSignsInIsInNoSignal(t *testing.T) {
 	g := startWatched(t, otlptest.Start(t), configured(t, fmt.Sprintf(everyWay, admin, server.URL, issuer.URL,
 		wiretest.IntrospectionSecret, wiretest.Audience, config.HashKey(wiretest.AliceKey)))...)
 	client := func(at string, values ...string) *taskclient.Client {
-		h := sending{"X-Tenant": {tenant}, "Cookie": {"c=" + cookie}, "Authorization": values}
-		if at == "trusted" {
-			h = sending{"X-Tenant": {tenant}, "Cookie": {"c=" + cookie}, "X-User": values}
-		}
+		shown := map[bool]string{true: "X-User", false: "Authorization"}[at == "trusted"]
+		h := sending{"X-Tenant": {tenant}, "Cookie": {"c=" + cookie}, shown: values}
 		return &taskclient.Client{URL: "http://" + g.addr + "/" + at, Tasks: true, HTTP: &http.Client{Transport: h}}
 	}
 	for at, values := range good {

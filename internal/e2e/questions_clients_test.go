@@ -169,21 +169,25 @@ func readSDK(ctx context.Context, session *sdk.ClientSession, c *askedCall) (str
 // askWire makes the calls as a client does that has no SDK: it takes what comes, a
 // result, a question or a task.
 func (g *askingGroup) askWire(ctx context.Context) error {
-	client := &taskclient.Client{URL: g.URL}
-	meta := map[string]any{mcp.MetaClientCapabilities: map[string]any{
-		"elicitation": map[string]any{"form": map[string]any{}, "url": map[string]any{}}, "sampling": map[string]any{}, "roots": map[string]any{},
-		"extensions": map[string]any{mcp.ExtensionTasks: map[string]any{}},
-	}}
-	do := func(method string, params map[string]any) (json.RawMessage, error) {
-		params["_meta"] = meta
-		return client.Do(ctx, method, params)
-	}
+	do := requester(ctx, g.URL, map[string]any{
+		"elicitation": map[string]any{"form": none, "url": none}, "sampling": none, "roots": none,
+		"extensions": map[string]any{mcp.ExtensionTasks: none},
+	})
 	for _, c := range g.Cells {
 		if err := c.converse(do); err != nil {
 			c.Error = err.Error()
 		}
 	}
 	return nil
+}
+
+// requester sends requests of a modern client that has no SDK, and has these capabilities.
+func requester(ctx context.Context, url string, capabilities map[string]any) func(string, map[string]any) (json.RawMessage, error) {
+	client := &taskclient.Client{URL: url}
+	return func(method string, params map[string]any) (json.RawMessage, error) {
+		params["_meta"] = map[string]any{mcp.MetaClientCapabilities: capabilities}
+		return client.Do(ctx, method, params)
+	}
 }
 
 // converse makes one call and answers what it is asked, in whichever way.

@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"net/http/httptest"
 	"net/http/httputil"
 	"strings"
 	"sync"
@@ -41,7 +40,7 @@ func TestRunnerGoneWhileAsked(t *testing.T) {
 	t.Parallel()
 	servers := map[string]*questioner{
 		"legacy":    startQuestioner(t, &sdk.StreamableHTTPOptions{}),
-		"resumable": startQuestioner(t, &sdk.StreamableHTTPOptions{EventStore: sdk.NewMemoryEventStore(nil)}),
+		"resumable": startQuestioner(t, resumable()),
 		"modern":    startQuestioner(t, &sdk.StreamableHTTPOptions{Stateless: true}),
 	}
 	yaml := fmt.Sprintf(orphaningConfig, redistest.Start(t).URL())
@@ -131,14 +130,10 @@ func untilGone(t *testing.T, first, then string) (url string, gone func()) {
 	t.Helper()
 	var to atomic.Value
 	to.Store(first)
-	web := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+	url = serve(t, &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
 		r.Out.URL.Scheme, r.Out.URL.Host = "http", to.Load().(string)
 	}})
-	t.Cleanup(func() {
-		web.CloseClientConnections()
-		web.Close()
-	})
-	return web.URL, func() { to.Store(then) }
+	return url, func() { to.Store(then) }
 }
 
 // run makes the call. A task of which the client was told is read until it has ended.

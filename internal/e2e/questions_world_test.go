@@ -7,13 +7,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/http/httputil"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -45,21 +42,18 @@ func startQuestioner(t *testing.T, options *sdk.StreamableHTTPOptions) *question
 	t.Helper()
 	legacy := !options.Stateless
 	q := &questioner{legacy: legacy, begun: map[string]int{}, heard: map[string][]string{}}
-	server := sdk.NewServer(&sdk.Implementation{Name: "questioner", Version: "1"}, nil)
+	server := newPeer("questioner")
 	for _, name := range []string{"form", "page", "sample", "roots"} {
 		for _, prefix := range []string{"", "brief_"} {
-			server.AddTool(&sdk.Tool{Name: prefix + name, InputSchema: json.RawMessage(`{"type":"object"}`)},
-				func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-					if legacy {
-						return q.request(ctx, r, name)
-					}
-					return q.round(r, name)
-				})
+			addTool(server, prefix+name, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				if legacy {
+					return q.request(ctx, r, name)
+				}
+				return q.round(r, name)
+			})
 		}
 	}
-	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, options))
-	t.Cleanup(web.CloseClientConnections) // a call whose gateway was killed waits for its answer for ever
-	q.url = web.URL
+	q.url = serve(t, streamable(server, options))
 	return q
 }
 
@@ -67,8 +61,7 @@ func startQuestioner(t *testing.T, options *sdk.StreamableHTTPOptions) *question
 func question(name, call string) sdk.InputRequest {
 	switch name {
 	case "form":
-		return &sdk.ElicitParams{Mode: "form", Message: askedSecret + call,
-			RequestedSchema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}`)}
+		return askName(askedSecret + call)
 	case "page":
 		return &sdk.ElicitParams{Mode: "url", Message: "open this", URL: pageOf(call), ElicitationID: call}
 	case "sample":
@@ -129,7 +122,9 @@ func (q *questioner) hears(call string, answer any, err error) (*sdk.CallToolRes
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.heard[call] = append(q.heard[call], string(text))
-	return &sdk.CallToolResult{IsError: err != nil, Content: []sdk.Content{&sdk.TextContent{Text: string(text)}}}, nil
+	result := says(string(text))
+	result.IsError = err != nil
+	return result, nil
 }
 
 // of is what is known of a call.
@@ -233,15 +228,10 @@ func (w *askingWorld) upstreams(everything string) string {
 // start runs a gateway that says all that it can, and returns its address.
 func (w *askingWorld) start(t *testing.T, yaml string) (addr string) {
 	t.Helper()
-	addr = freeAddr(t)
 	out := &output{}
 	w.outputs = append(w.outputs, out)
-	start(t, addr, proc.Command{
-		Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Env: []string{"OTEL_TRACES_EXPORTER=console"},
-		Args:   append([]string{"serve", "--listen", addr}, configured(t, yaml)...),
-		Stdout: out, Stderr: out,
-	})
-	return addr
+	c := proc.Command{Env: []string{"OTEL_TRACES_EXPORTER=console"}, Stdout: out, Stderr: out}
+	return startAt(t, freeAddr(t), c, configured(t, yaml)...).addr
 }
 
 // proxy is the URL of a proxy that brings answers to one address and calls to another.
@@ -260,12 +250,7 @@ func (w *askingWorld) proxy(t *testing.T, calls, answers string) string {
 			w.answered[group] += n
 		}
 	}}
-	web := httptest.NewServer(proxy)
-	t.Cleanup(func() {
-		web.CloseClientConnections()
-		web.Close()
-	})
-	return web.URL
+	return serve(t, proxy)
 }
 
 // answersOf is how many answers there were in the calls of a group.
@@ -303,26 +288,6 @@ func answersIn(body []byte) int {
 	return n
 }
 
-// output is all that a process writes.
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-// Write takes everything.
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(b)
-}
-
-// String is what there was so far.
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
-}
-
 // checkSilence looks through everything that the gateways wrote.
 func (w *askingWorld) checkSilence(t *testing.T) {
 	t.Helper()
@@ -345,18 +310,9 @@ func (w *askingWorld) checkSilence(t *testing.T) {
 func (q *questioner) settles(t *testing.T, call string) []string {
 	t.Helper()
 	var heard []string
-	deadline := time.NewTimer(15 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if _, heard = q.of(call); len(heard) > 0 {
-			return heard
-		}
-		select {
-		case <-deadline.C:
-			return nil
-		case <-tick.C:
-		}
-	}
+	until(t, "the server hears an answer", func() bool {
+		_, heard = q.of(call)
+		return len(heard) > 0
+	})
+	return heard
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"io"
 	"net"
 	"net/url"
@@ -14,9 +13,7 @@ import (
 // recorded is a way to Redis that keeps what is said to it.
 type recorded struct {
 	addr string
-
-	mu   sync.Mutex
-	said bytes.Buffer
+	output
 }
 
 func record(t *testing.T, store string) *recorded {
@@ -64,20 +61,6 @@ func recordAt(t *testing.T, l net.Listener, store string) *recorded {
 	return r
 }
 
-// Write implements io.Writer.
-func (r *recorded) Write(b []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.said.Write(b)
-}
-
-// count is how often something was said to Redis.
-func (r *recorded) count(text string) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return bytes.Count(r.said.Bytes(), []byte(text))
-}
-
 // callResumable makes a task of the tool "wait", and returns once the record says where its call can
 // be resumed. The event that says so is the only one of the call until the tool ends.
 func callResumable(t *testing.T, way *recorded, c *taskclient.Client, args map[string]any) *taskclient.Task {
@@ -85,11 +68,6 @@ func callResumable(t *testing.T, way *recorded, c *taskclient.Client, args map[s
 	const checkpoint = `"last":"`
 	before := way.count(checkpoint)
 	task := callTask(t, c, "wait", args)
-	eventually(t, "the record says where the call can be resumed", func() error {
-		if way.count(checkpoint) == before {
-			return errNotYet
-		}
-		return nil
-	})
+	until(t, "the record says where the call can be resumed", func() bool { return way.count(checkpoint) != before })
 	return task
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -42,20 +41,11 @@ const livingMetric = "go_memory_gc_goal_bytes"
 // gauge reads a metric of the gateway.
 func gauge(t *testing.T, admin, name string) float64 {
 	t.Helper()
-	resp, err := http.Get("http://" + admin + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	page, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := regexp.MustCompile(`(?m)^` + name + `(?:\{[^}]*\})? (\S+)$`).FindSubmatch(page)
+	m := regexp.MustCompile(`(?m)^` + name + `(?:\{[^}]*\})? (\S+)$`).FindStringSubmatch(metricsOf(t, admin))
 	if m == nil {
 		t.Fatalf("no %s", name)
 	}
-	value, err := strconv.ParseFloat(string(m[1]), 64)
+	value, err := strconv.ParseFloat(m[1], 64)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,12 +133,7 @@ func TestReloads(t *testing.T) {
 	for n := range times {
 		before := done.Load()
 		reload(n + 6)
-		eventually(t, "requests are made", func() error {
-			if done.Load() < before+5 {
-				return errNotYet
-			}
-			return nil
-		})
+		until(t, "requests are made", func() bool { return done.Load() >= before+5 })
 	}
 	if end, err := g.client(true).Wait(t.Context(), long.ID, nil); err != nil || end.Status != "completed" {
 		t.Errorf("the task that was there first ended as %q: %v", end.Status, err)
@@ -187,15 +172,10 @@ func TestHangup(t *testing.T) {
 		if err := g.Signal(syscall.SIGHUP); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, step.says, func() error {
-			if !strings.Contains(g.Output(), step.says) {
-				return errNotYet
-			}
-			return nil
-		})
+		until(t, step.says, func() bool { return strings.Contains(g.Output(), step.says) })
 		callPlain(t, g.client(true), "count_words", map[string]any{"text": "one"})
 	}
-	if n := bytes.Count([]byte(g.Output()), []byte("draining")); n > 0 {
+	if strings.Contains(g.Output(), "draining") {
 		t.Errorf("it drains: %s", g.Output())
 	}
 }

@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -71,14 +69,11 @@ func startRolling(t *testing.T, program string, replicas int, yaml func(admin st
 		all = append(all, func() (string, string) { return b.addr, b.admin })
 	}
 	w.balancer = balancer.New(all...)
-	web := httptest.NewServer(w.balancer)
-	w.url = web.URL
+	w.url = serve(t, w.balancer)
 	ctx, stop := context.WithCancel(context.Background())
 	var polling sync.WaitGroup
 	polling.Go(func() { w.balancer.Poll(ctx) })
 	t.Cleanup(func() {
-		web.CloseClientConnections()
-		web.Close()
 		stop()
 		polling.Wait()
 	})
@@ -91,12 +86,7 @@ func startRolling(t *testing.T, program string, replicas int, yaml func(admin st
 // becomes waits until the balancer sees a replica.
 func (w *rollingWorld) becomes(t *testing.T, i int) {
 	t.Helper()
-	eventually(t, "the balancer sees a replica", func() error {
-		if !w.balancer.Ready(i) {
-			return errNotYet
-		}
-		return nil
-	})
+	until(t, "the balancer sees a replica", func() bool { return w.balancer.Ready(i) })
 }
 
 // load has clients do all that loads has, over and over, until stop is called.
@@ -140,12 +130,7 @@ func (w *rollingWorld) restart(t *testing.T, program string) {
 func (w *rollingWorld) restartOne(t *testing.T, i int, limit time.Duration) {
 	t.Helper()
 	b := w.backends[i]
-	if err := b.process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if code := within(t, b.process, limit); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	stops(t, b.process, limit)
 	b.start(t)
 	w.becomes(t, i)
 }
@@ -153,16 +138,7 @@ func (w *rollingWorld) restartOne(t *testing.T, i int, limit time.Duration) {
 // legacyPost sends a message in a session of 2025-11-25 and returns the session's id. Any
 // answer but a result is an error.
 func legacyPost(ctx context.Context, to, session, message string) (string, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, strings.NewReader(message))
-	if err != nil {
-		return "", err
-	}
-	r.Header.Set("Accept", mcp.TypeAccept)
-	r.Header.Set("Content-Type", mcp.TypeJSON)
-	if session != "" {
-		r.Header.Set(mcp.HeaderSession, session)
-	}
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := legacyRequest(ctx, http.MethodPost, to, session, message)
 	if err != nil {
 		return "", err
 	}
@@ -172,26 +148,6 @@ func legacyPost(ctx context.Context, to, session, message string) (string, error
 		err = fmt.Errorf("%s: %s", resp.Status, body)
 	}
 	return resp.Header.Get(mcp.HeaderSession), err
-}
-
-// hearOnce keeps the GET stream of a session open until it ends.
-func hearOnce(ctx context.Context, to, session string) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, to, nil)
-	if err != nil {
-		return err
-	}
-	r.Header.Set("Accept", mcp.TypeSSE)
-	r.Header.Set(mcp.HeaderSession, session)
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return errors.New(resp.Status)
-	}
-	_, err = io.Copy(io.Discard, resp.Body)
-	return err
 }
 
 // loads are what clients do over and over while replicas are restarted.
@@ -229,7 +185,18 @@ func loads(t *testing.T, to string) map[string]func(context.Context) error {
 			_, err := legacyPost(ctx, to, session, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"count_words","arguments":{"text":"a b"}}}`, serial.Add(1)))
 			return err
 		},
-		"stream": func(ctx context.Context) error { return hearOnce(ctx, to, session) },
+		"stream": func(ctx context.Context) error {
+			resp, err := legacyRequest(ctx, http.MethodGet, to, session, "")
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				return errors.New(resp.Status)
+			}
+			_, err = io.Copy(io.Discard, resp.Body)
+			return err
+		},
 	}
 }
 

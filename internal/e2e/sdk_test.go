@@ -3,6 +3,8 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -13,28 +15,59 @@ import (
 // the progress that it was told of.
 type goSession struct {
 	*mcp.ClientSession
+	changed chan struct{} // gets one when the list of tools has changed
+
 	mu       sync.Mutex
 	progress []string
 }
 
-// connectAs is connect in a protocol version; "" is the SDK's own choice.
+// connectAs connects to an endpoint in a protocol version.
 func connectAs(t *testing.T, url, version string) *goSession {
 	t.Helper()
-	s := &goSession{}
+	return connectOver(t, &mcp.StreamableClientTransport{Endpoint: url}, version)
+}
+
+// connectOver connects a client that can be asked, over any transport.
+func connectOver(t *testing.T, road mcp.Transport, version string) *goSession {
+	t.Helper()
+	s := &goSession{changed: make(chan struct{}, 10)}
 	client := mcp.NewClient(&mcp.Implementation{Name: "e2e", Version: "1"}, &mcp.ClientOptions{
-		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
+		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.progress = append(s.progress, req.Params.Message)
+			s.progress = append(s.progress, fmt.Sprint(r.Params.Progress, " ", r.Params.Message))
+		},
+		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada"}}, nil
+		},
+		CreateMessageHandler: func(context.Context, *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
+			return &mcp.CreateMessageResult{Role: "assistant", Model: "m", Content: &mcp.TextContent{Text: "a poem"}}, nil
+		},
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) {
+			select {
+			case s.changed <- struct{}{}:
+			default:
+			}
 		},
 	})
-	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url}, &mcp.ClientSessionOptions{ProtocolVersion: version})
+	client.AddRoots(&mcp.Root{URI: "file:///tmp", Name: "root"})
+	session, err := client.Connect(t.Context(), road, &mcp.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = session.Close() })
 	s.ClientSession = session
+	if got := session.InitializeResult().ProtocolVersion; got != version {
+		t.Errorf("version %s, want %s", got, version)
+	}
 	return s
+}
+
+// heard is the progress so far.
+func (s *goSession) heard() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.progress)
 }
 
 func (s *goSession) call(t *testing.T, tool string, args map[string]any) *mcp.CallToolResult {

@@ -52,27 +52,19 @@ func TestAuditOnStdout(t *testing.T) {
 	good := issuer.Token("alice", map[string]any{"aud": server.URL + "/mcp"})
 	server.takes["Bearer "+good] = true
 	var out, log bytes.Buffer
-	addr := freeAddr(t)
-	g := start(t, addr, proc.Command{
-		Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Stdout: &out, Stderr: &log,
-		Args: append([]string{"serve"}, configured(t, fmt.Sprintf(`
-listen: %s
+	g := startAt(t, freeAddr(t), proc.Command{Stdout: &out, Stderr: &log}, configured(t, fmt.Sprintf(`
 public_url: https://gateway.example
 audit: stdout
 upstreams:
   - {name: up, path: /mcp, url: "%s/mcp", auth: {passthrough: {}}, tools: [{match: slow, tasks: always, poll_interval: 100ms}]}
-`, addr, server.URL))...),
-	})
-	client := func(token string) *taskclient.Client {
-		return &taskclient.Client{URL: "http://" + addr + "/mcp", Tasks: true, HTTP: &http.Client{Transport: withKey(token)}}
-	}
+`, server.URL))...)
 	refused := issuer.Token("bob", map[string]any{"aud": server.URL + "/mcp"})
 	var unauthorized *taskclient.Error
-	if _, _, err := client(refused).CallTool(t.Context(), "quick", map[string]any{}); !errors.As(err, &unauthorized) || unauthorized.Status != http.StatusUnauthorized {
+	if _, _, err := g.as(refused).CallTool(t.Context(), "quick", map[string]any{}); !errors.As(err, &unauthorized) || unauthorized.Status != http.StatusUnauthorized {
 		t.Errorf("bob, within the grace: %v", err)
 	}
-	task := callTask(t, client(good), "slow", map[string]any{})
-	waitFor(t, client(good), task.ID, taskclient.Completed)
+	task := callTask(t, g.as(good), "slow", map[string]any{})
+	waitFor(t, g.as(good), task.ID, taskclient.Completed)
 	g.Stop(patience)
 	var got []string
 	for line := range bytes.Lines(out.Bytes()) {

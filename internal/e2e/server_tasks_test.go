@@ -1,16 +1,13 @@
 package e2e
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
-	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/redistest"
 	"taskgate/shim/shimtest/fake"
@@ -101,16 +98,6 @@ func texts(t *testing.T, result json.RawMessage) (all string) {
 	return all
 }
 
-// eachData hands over the data of each event of a stream.
-func eachData(resp *http.Response, take func([]byte)) {
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() {
-		if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok && data != "" { // X9
-			take([]byte(data))
-		}
-	}
-}
-
 // A tool that needs a task is called by clients that know no such thing, and none of them
 // sees the server's task. Cancelling ends it, and a task of a killed replica is the other
 // one's.
@@ -128,8 +115,7 @@ func checkServerWithTasks(t *testing.T, w *ownTasksWorld) {
 	quiet, s := hear(w.a, false), begin(t, w.a)
 	task := callTask(t, quiet.Client, "must", keyed("taken"))
 	heard := s.hear(w.b)
-	created := s.do(w.a, mcp.MethodToolsCall, `{"name":"must","arguments":{"key":"demanded"},"task":{}}`)
-	demanded, _ := jsonrpc.GetString(created, "task", "taskId")
+	demanded := s.task(w.a, "must", keyed("demanded"))
 	answers := make(chan json.RawMessage, 4)
 	var calls sync.WaitGroup
 	calls.Go(func() {
@@ -166,12 +152,7 @@ func checkServerWithTasks(t *testing.T, w *ownTasksWorld) {
 	if err := w.b.client(true).Cancel(t.Context(), cancelled.ID); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the end of the server's task", func() error {
-		if j.Status() != "cancelled" {
-			return errNotYet
-		}
-		return nil
-	})
+	until(t, "the end of the server's task", func() bool { return j.Status() == "cancelled" })
 
 	survivor := callTask(t, w.a.client(true), "must", keyed("survivor"))
 	j = w.job("survivor")
@@ -205,33 +186,11 @@ func TestEverythingServerTask(t *testing.T) {
 func TestEverythingServerTaskAsks(t *testing.T) {
 	t.Parallel()
 	g := startGateway(t, "--upstream", startEverything(t))
-	s := &session{t: t}
-	s.do(g, mcp.MethodInitialize, `{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"e2e","version":"1"}}`)
-	resp := s.request(t.Context(), g, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"simulate-research-query","arguments":{"topic":"python","ambiguous":true}}}`)
-	defer resp.Body.Close()
-	var result json.RawMessage
-	eachData(resp, func(data []byte) {
-		var m struct {
-			ID     json.RawMessage
-			Method string
-			Params json.RawMessage
-			Result json.RawMessage
-		}
-		if err := json.Unmarshal(data, &m); err != nil {
-			t.Error(err)
-		}
-		switch {
-		case m.Method == mcp.MethodElicit:
-			if strings.Contains(string(m.Params), "related-task") {
-				t.Errorf("the server's task shows in %s", m.Params)
-			}
-			answer := s.request(t.Context(), g, http.MethodPost, `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"action":"accept","content":{"interpretation":"snake"}}}`)
-			_ = answer.Body.Close()
-		case m.Result != nil:
-			result = m.Result
-		}
-	})
-	if got := texts(t, result); !strings.Contains(got, "snake") {
+	asked, answer := begin(t, g).stay(g, g, mcp.MethodToolsCall, `{"name":"simulate-research-query","arguments":{"topic":"python","ambiguous":true}}`, `{"interpretation":"snake"}`)
+	if asked == "" || strings.Contains(asked, "related-task") {
+		t.Errorf("asked %s", asked)
+	}
+	if got := texts(t, answer.Result); !strings.Contains(got, "snake") {
 		t.Errorf("the result is %q", got)
 	}
 }

@@ -1,16 +1,14 @@
 package e2e
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -35,18 +33,9 @@ var colourForm = &mcp.ElicitParams{Message: "Which colour?", RequestedSchema: js
 
 // startAside serves until the test ends. Streams of calls can be resumed.
 func startAside(t *testing.T) *asideServer {
-	s := &asideServer{server: mcp.NewServer(&mcp.Implementation{Name: "aside", Version: "1"}, nil)}
-	s.server.AddTool(&mcp.Tool{Name: "colour", InputSchema: json.RawMessage(`{"type":"object"}`)},
-		func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-			// With a context of its own a question does not name the call.
-			beside, end := context.WithCancel(context.Background())
-			defer end()
-			defer context.AfterFunc(ctx, end)()
-			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: s.asks(beside, r.Session)}}}, nil
-		})
-	serve := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s.server },
-		&mcp.StreamableHTTPOptions{EventStore: mcp.NewMemoryEventStore(nil)})
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := &asideServer{server: newPeer("aside")}
+	h := streamable(s.server, resumable())
+	s.url = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			body, _ := io.ReadAll(r.Body)
 			r.Body = io.NopCloser(bytes.NewReader(body))
@@ -56,16 +45,8 @@ func startAside(t *testing.T) *asideServer {
 				s.mu.Unlock()
 			}
 		}
-		serve.ServeHTTP(w, r)
+		h.ServeHTTP(w, r)
 	}))
-	t.Cleanup(func() {
-		for session := range s.server.Sessions() {
-			_ = session.Close()
-		}
-		web.CloseClientConnections()
-		web.Close()
-	})
-	s.url = web.URL
 	return s
 }
 
@@ -95,50 +76,17 @@ upstreams:
     defaults: {poll_interval: 100ms}
 `
 
-// beginAsked initializes a session whose client answers forms.
-func beginAsked(t *testing.T, g *gateway) *session {
-	t.Helper()
-	s := &session{t: t}
-	s.do(g, protocol.MethodInitialize, `{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"e2e","version":"1"}}`)
-	return s
-}
-
-// asked are the ids of the questions on the session's GET stream at a replica, which is
-// opened as soon as that lets it. Other messages are told by their methods.
-func (s *session) asked(g *gateway) <-chan string {
+// questions are the ids of the questions on the session's GET stream at a replica. Other messages are told by
+// their methods.
+func (s *session) questions(g *gateway) <-chan string {
 	s.t.Helper()
-	var resp *http.Response
-	ctx, leave := context.WithCancel(s.t.Context())
-	eventually(s.t, "a GET stream", func() error {
-		resp = s.request(ctx, g, http.MethodGet, "")
-		if resp.StatusCode == http.StatusOK {
-			return nil
+	ids := make(chan string, 100)
+	s.listen(g, func(m wireMessage) {
+		if id, err := strconv.Unquote(string(m.ID)); err == nil && m.Method == protocol.MethodElicit {
+			ids <- id
+		} else {
+			ids <- m.Method
 		}
-		_ = resp.Body.Close()
-		return errors.New(resp.Status)
-	})
-	ids, done := make(chan string, 100), make(chan struct{})
-	go func() {
-		defer close(done)
-		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-			data, ok := strings.CutPrefix(lines.Text(), "data: ")
-			var m struct {
-				ID     string
-				Method string
-			}
-			switch {
-			case !ok || json.Unmarshal([]byte(data), &m) != nil:
-			case m.Method == protocol.MethodElicit:
-				ids <- m.ID
-			default:
-				ids <- m.Method
-			}
-		}
-	}()
-	s.t.Cleanup(func() {
-		leave()
-		_ = resp.Body.Close()
-		<-done
 	})
 	return ids
 }
@@ -162,17 +110,6 @@ func nextQuestion(t *testing.T, ids <-chan string) string {
 	return id
 }
 
-// answers posts a client's answer to a replica.
-func (s *session) answers(g *gateway, id, colour string) {
-	s.t.Helper()
-	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":{"action":"accept","content":{"colour":%q}}}`, id, colour)
-	resp := s.request(s.t.Context(), g, http.MethodPost, body)
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusAccepted {
-		s.t.Errorf("answer: %s", resp.Status)
-	}
-}
-
 // newAsideWorld is a session whose GET stream, and so the server's, is at the first of
 // two replicas.
 func newAsideWorld(t *testing.T) (server *asideServer, a, b *gateway, s *session, ids <-chan string) {
@@ -181,13 +118,10 @@ func newAsideWorld(t *testing.T) (server *asideServer, a, b *gateway, s *session
 	server = startAside(t)
 	yaml := fmt.Sprintf(asideReplica, store.URL(), server.url)
 	a, b = startGateway(t, configured(t, yaml)...), startGateway(t, configured(t, yaml)...)
-	s = beginAsked(t, a)
-	ids = s.asked(a)
+	s = begin(t, a)
+	ids = s.questions(a)
 	eventually(t, "the server's stream", func() error {
-		server.server.AddTool(&mcp.Tool{Name: fmt.Sprint("more", len(ids)), InputSchema: json.RawMessage(`{"type":"object"}`)},
-			func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-				return &mcp.CallToolResult{}, nil
-			})
+		addWords(server.server, fmt.Sprint("more", len(ids)), func(context.Context, *mcp.CallToolRequest) string { return "" })
 		if len(ids) == 0 {
 			return errNotYet
 		}
@@ -208,22 +142,13 @@ func TestSessionQuestionOfAKilledReplica(t *testing.T) {
 	}
 	id := nextQuestion(t, ids)
 	a.Kill()
-	if again := nextQuestion(t, s.asked(b)); again != id {
+	if again := nextQuestion(t, s.questions(b)); again != id {
 		t.Errorf("asked under another id: %s, %s", id, again)
 	}
 	for _, colour := range []string{"red", "green"} {
-		s.answers(b, id, colour)
+		s.answer(b, json.RawMessage(strconv.Quote(id)), fmt.Sprintf(`{"colour":%q}`, colour))
 	}
-	text := ""
-	eventually(t, "the answer", func() error {
-		select {
-		case text = <-got:
-			return nil
-		default:
-			return errNotYet
-		}
-	})
-	if text != "accept red" {
+	if text := <-got; text != "accept red" {
 		t.Errorf("the server got %s", text)
 	}
 	if n := server.answered(); len(n) != 1 {

@@ -3,7 +3,6 @@ package e2e
 import (
 	"net"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -13,12 +12,7 @@ func TestStopWhenIdle(t *testing.T) {
 	t.Parallel()
 	g := startGateway(t, "--upstream", startServer(t, "slowserver"))
 	callPlain(t, g.client(true), "count_words", map[string]any{"text": "one"})
-	if err := g.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if code := within(t, g.Process, 5*time.Second); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	stops(t, g.Process, 5*time.Second)
 	if conn, err := net.Dial("tcp", g.addr); err == nil {
 		conn.Close()
 		t.Error("it still listens")
@@ -30,9 +24,7 @@ func TestStopDuringACall(t *testing.T) {
 	t.Parallel()
 	g := startGateway(t, "--upstream", startServer(t, "slowserver"))
 	call := startCall(t, g.client(false), research(2))
-	if err := g.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	terminate(t, g.Process)
 	<-call.done
 	if call.err != nil {
 		t.Errorf("the call failed: %v", call.err)
@@ -48,18 +40,9 @@ func TestStopTwice(t *testing.T) {
 	g := startGateway(t, "--upstream", startServer(t, "slowserver"))
 	startCall(t, g.client(false), research(60))
 	begin := time.Now()
-	if err := g.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "it drains", func() error {
-		if !strings.Contains(g.Output(), "draining") {
-			return errNotYet
-		}
-		return nil
-	})
-	if err := g.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	terminate(t, g.Process)
+	until(t, "it drains", func() bool { return strings.Contains(g.Output(), "draining") })
+	terminate(t, g.Process)
 	if code := within(t, g.Process, 5*time.Second); code == 0 {
 		t.Error("exit code 0 for a drain that was cut short")
 	}

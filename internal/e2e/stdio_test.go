@@ -2,7 +2,7 @@ package e2e
 
 import (
 	"bytes"
-	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"taskgate/internal/redistest"
 )
@@ -62,42 +61,16 @@ func TestEverythingOverStdio(t *testing.T) {
 		t.Errorf("the result is %+v", r)
 	}
 	// The SDK may hand out the answer before the progress that came first.
-	eventually(t, "all progress", func() error {
-		through.mu.Lock()
-		defer through.mu.Unlock()
-		if n := len(through.progress); n != 4 {
-			return fmt.Errorf("%d progress notifications, want 4", n)
-		}
-		return nil
-	})
+	until(t, "all progress", func() bool { return len(through.heard()) == 4 })
 }
 
 // TestQuestionOverStdio: what the reference server asks over stdio reaches the client of the call.
 func TestQuestionOverStdio(t *testing.T) {
 	t.Parallel()
 	g := startGateway(t, configured(t, everythingOverStdio(t, ""))...)
-	client := mcp.NewClient(&mcp.Implementation{Name: "e2e", Version: "1"}, &mcp.ClientOptions{
-		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
-			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada"}}, nil
-		},
-	})
-	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: g.url}, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = session.Close() })
-	result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "trigger-elicitation-request", Arguments: map[string]any{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var text []string
-	for _, c := range result.Content {
-		if c, ok := c.(*mcp.TextContent); ok {
-			text = append(text, c.Text)
-		}
-	}
-	if got := strings.Join(text, "\n"); !strings.Contains(got, "Ada") {
-		t.Errorf("the result is %q", got)
+	result := connectAs(t, g.url, "2025-11-25").call(t, "trigger-elicitation-request", none)
+	if text, err := json.Marshal(result.Content); err != nil || !strings.Contains(string(text), "Ada") {
+		t.Errorf("the result is %s", text)
 	}
 }
 

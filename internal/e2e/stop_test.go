@@ -4,12 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
-	"syscall"
+	"taskgate/internal/jsonrpc"
 	"testing"
 	"time"
 
@@ -33,34 +30,22 @@ type countingServer struct {
 // startCounting serves until the test ends; only with an event store can the streams
 // of its calls be resumed.
 func startCounting(t *testing.T, events mcp.EventStore) *countingServer {
-	s := &countingServer{began: map[string]int{}, cancelled: map[string]int{}, finish: make(chan struct{})}
-	server := mcp.NewServer(&mcp.Implementation{Name: "counting", Version: "1"}, nil)
-	server.AddTool(&mcp.Tool{Name: "work", InputSchema: json.RawMessage(`{"type":"object"}`)}, s.work)
-	web := httptest.NewServer(mcp.NewStreamableHTTPHandler(
-		func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{EventStore: events}))
-	t.Cleanup(func() {
-		for session := range server.Sessions() {
-			_ = session.Close()
-		}
-		web.CloseClientConnections()
-		web.Close()
-	})
-	s.url = web.URL
+	s := &countingServer{began: map[string]int{}, cancelled: map[string]int{}, finish: make(chan struct{}, 10)}
+	server := newPeer("counting")
+	addWords(server, "work", s.work)
+	s.url = serve(t, streamable(server, &mcp.StreamableHTTPOptions{EventStore: events}))
 	return s
 }
 
-func (s *countingServer) work(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-	var args struct{ Key string }
-	if err := json.Unmarshal(r.Params.Arguments, &args); err != nil {
-		return nil, err
-	}
-	s.count(s.began, args.Key)
+func (s *countingServer) work(ctx context.Context, r *mcp.CallToolRequest) string {
+	key, _ := jsonrpc.GetString(r.Params.Arguments, "key")
+	s.count(s.began, key)
 	select {
 	case <-s.finish:
 	case <-ctx.Done():
-		s.count(s.cancelled, args.Key)
+		s.count(s.cancelled, key)
 	}
-	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "did " + args.Key}}}, nil
+	return "did " + key
 }
 
 func (s *countingServer) count(m map[string]int, key string) {
@@ -133,24 +118,7 @@ func listenTo(t *testing.T, c *taskclient.Client, id string) func() taskclient.T
 // takenOver waits until a gateway has taken over so many tasks.
 func takenOver(t *testing.T, g *gateway, n int) {
 	t.Helper()
-	eventually(t, "taking over", func() error {
-		if strings.Count(g.Output(), "took over a task") < n {
-			return errNotYet
-		}
-		return nil
-	})
-}
-
-// raw sends a request to a replica and returns all of the answer.
-func (s *session) raw(g *gateway, method, params string) string {
-	s.t.Helper()
-	resp := s.request(s.t.Context(), g, http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":%q,"params":%s}`, g.addr, method, params))
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		s.t.Errorf("%s: %v", method, err)
-	}
-	return string(body)
+	until(t, "taking over", func() bool { return strings.Count(g.Output(), "took over a task") >= n })
 }
 
 // A gateway is stopped while calls run. The task whose stream can be resumed goes on
@@ -163,7 +131,7 @@ func TestStopHandsOver(t *testing.T) {
 	resumable, plain := startCounting(t, mcp.NewMemoryEventStore(nil)), startCounting(t, nil)
 	yaml := fmt.Sprintf(stopConfig, store.URL(), resumable.url, plain.url)
 	b, lost := startGateway(t, configured(t, yaml)...), startGateway(t, configured(t, yaml)...)
-	callTask(t, lost.client(true), "work", map[string]any{"key": "lost"})
+	callTask(t, lost.client(true), "work", keyed("lost"))
 	lost.Kill()
 	takenOver(t, b, 1) // so it has beaten for long enough to adopt
 	a := startGateway(t, configured(t, yaml)...)
@@ -173,14 +141,10 @@ func TestStopHandsOver(t *testing.T) {
 		return &other
 	}
 	const one, two = "/mcp", "/plain/mcp"
-	goesOn := callTask(t, at(a, one).client(true), "work", map[string]any{"key": "goes on"})
-	fails := callTask(t, at(a, two).client(true), "work", map[string]any{"key": "fails"})
+	goesOn := callTask(t, at(a, one).client(true), "work", keyed("goes on"))
+	fails := callTask(t, at(a, two).client(true), "work", keyed("fails"))
 	s := begin(t, at(a, two))
-	var created struct{ Task struct{ TaskID string } }
-	if err := json.Unmarshal(s.do(at(a, two), protocol.MethodToolsCall, `{"name":"work","arguments":{"key":"legacy"},"task":{}}`), &created); err != nil {
-		t.Fatal(err)
-	}
-	legacy := created.Task.TaskID
+	legacy := s.task(at(a, two), "work", keyed("legacy"))
 	eventually(t, "the calls run", func() error {
 		x, _ := resumable.times("goes on")
 		y, _ := plain.times("fails")
@@ -195,18 +159,15 @@ func TestStopHandsOver(t *testing.T) {
 		fails.ID:  listenTo(t, at(b, two).client(true), fails.ID),
 	}
 	var waiting sync.WaitGroup
-	answers := make([]string, 2) // of tasks/result, at either replica
+	answers := make([]wireMessage, 2) // of tasks/result, at either replica
 	for i, g := range []*gateway{a, b} {
-		waiting.Go(func() { answers[i] = s.raw(at(g, two), protocol.MethodTasksResult, `{"taskId":"`+legacy+`"}`) })
+		waiting.Go(func() {
+			_, answers[i] = s.stay(at(g, two), a, protocol.MethodTasksResult, `{"taskId":"`+legacy+`"}`, "{}")
+		})
 	}
 
 	begun := time.Now()
-	if err := a.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if code := within(t, a.Process, 15*time.Second); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	stops(t, a.Process, 15*time.Second)
 	end := waitFor(t, at(b, two).client(true), fails.ID, "failed")
 	if end.Error == nil || end.Error.Code != -32603 || end.Error.Message != stopped || end.StatusMessage != stopped {
 		t.Errorf("the task that cannot go on ended as %+v", end)
@@ -226,8 +187,8 @@ func TestStopHandsOver(t *testing.T) {
 	}
 	waiting.Wait()
 	for i, answer := range answers {
-		if !strings.Contains(answer, stopped) {
-			t.Errorf("who waited at replica %d got %s", i, answer)
+		if answer.Error == nil || answer.Error.Message != stopped {
+			t.Errorf("who waited at replica %d got %+v", i, answer)
 		}
 	}
 	if n, _ := resumable.times("goes on"); n != 1 {

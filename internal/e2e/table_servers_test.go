@@ -2,10 +2,8 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,22 +12,11 @@ import (
 
 	mcpgo "github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"taskgate/internal/e2e/nativetasks"
 	"taskgate/internal/mcp"
 	"taskgate/internal/proc"
-)
-
-// The servers of TestTable have the same tools: echo, steps (which reports progress), slow, hang
-// (until it is cancelled, which it notes in a directory), ask, fail, broken and large. Those of
-// the TypeScript SDKs are in testdata/node.
-const (
-	stepLength = 250 * time.Millisecond
-	slowLength = 800 * time.Millisecond
-	largeSize  = 4 << 20
-	brokenCode = -32010
 )
 
 // childVar makes the test binary the server over stdio that it names, marksVar is its directory.
@@ -38,120 +25,18 @@ const (
 	marksVar = "MARKS"
 )
 
-// mark notes what happened to the call with this key.
-func mark(marks, what, key string) {
-	_ = os.WriteFile(filepath.Join(marks, what+"-"+key), nil, 0o600)
-}
-
-// seen waits until the client of a call has seen progress, if it ever does.
-func seen(ctx context.Context, marks, key string) {
-	for range 100 {
-		if _, err := os.Stat(filepath.Join(marks, "noted-"+key)); err == nil || ctx.Err() != nil {
-			return
-		}
-		pause(ctx, stepLength/5)
-	}
-}
-
-// pause is a pause that ends early with the call.
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
-}
-
-// tableSDK is a server of the Go SDK. It speaks both eras, or, if it is modern, refuses to be
-// initialized.
-func tableSDK(marks string, modern bool, options *sdk.ServerOptions) *sdk.Server {
-	s := sdk.NewServer(&sdk.Implementation{Name: "go-sdk", Version: "1"}, options)
-	if modern {
-		s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
-			return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
-				if method == mcp.MethodInitialize {
-					return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "this server speaks 2026-07-28 only"}
-				}
-				return next(ctx, method, req)
-			}
-		})
-	}
-	reply := func(s string) (*sdk.CallToolResult, error) {
-		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: s}}}, nil
-	}
-	tools := map[string]func(context.Context, *sdk.CallToolRequest, string) (*sdk.CallToolResult, error){
-		"echo": func(_ context.Context, _ *sdk.CallToolRequest, text string) (*sdk.CallToolResult, error) {
-			return reply(text)
-		},
-		"steps": func(ctx context.Context, r *sdk.CallToolRequest, key string) (*sdk.CallToolResult, error) {
-			for i := range 3 {
-				if token := r.Params.GetProgressToken(); token != nil {
-					p := &sdk.ProgressNotificationParams{ProgressToken: token, Message: fmt.Sprint("step ", i+1), Progress: float64(i + 1), Total: 3}
-					if err := r.Session.NotifyProgress(ctx, p); err != nil {
-						return nil, err
-					}
-				}
-				pause(ctx, stepLength)
-			}
-			seen(ctx, marks, key)
-			return reply("walked")
-		},
-		"slow": func(ctx context.Context, _ *sdk.CallToolRequest, _ string) (*sdk.CallToolResult, error) {
-			pause(ctx, slowLength)
-			return reply("slept")
-		},
-		"hang": func(ctx context.Context, _ *sdk.CallToolRequest, key string) (*sdk.CallToolResult, error) {
-			mark(marks, "ran", key)
-			<-ctx.Done()
-			mark(marks, "gone", key)
-			return reply("late")
-		},
-		// The SDK asks legacy clients by a request, and calls again.
-		"ask": func(_ context.Context, r *sdk.CallToolRequest, _ string) (*sdk.CallToolResult, error) {
-			answer, ok := r.Params.InputResponses["who"].(*sdk.ElicitResult)
-			if !ok {
-				return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"who": &sdk.ElicitParams{
-					Mode: "form", Message: "who?", RequestedSchema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}}}`),
-				}}}, nil
-			}
-			return reply(fmt.Sprint("hello ", answer.Content["name"]))
-		},
-		"fail": func(context.Context, *sdk.CallToolRequest, string) (*sdk.CallToolResult, error) {
-			return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: "failed on purpose"}}}, nil
-		},
-		"broken": func(context.Context, *sdk.CallToolRequest, string) (*sdk.CallToolResult, error) {
-			return nil, &jsonrpc.Error{Code: brokenCode, Message: "broken on purpose"}
-		},
-		"large": func(context.Context, *sdk.CallToolRequest, string) (*sdk.CallToolResult, error) {
-			return reply(strings.Repeat("x", largeSize))
-		},
-	}
-	for name, run := range tools {
-		s.AddTool(&sdk.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)},
-			func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-				var args struct{ Text, Key string }
-				if len(r.Params.Arguments) > 0 {
-					if err := json.Unmarshal(r.Params.Arguments, &args); err != nil {
-						return nil, err
-					}
-				}
-				return run(ctx, r, args.Text+args.Key)
-			})
-	}
-	return s
-}
-
 // tableTasks are the tools that a modern server with tasks runs as such.
 var tableTasks = map[string]nativetasks.Tool{"slow": {Required: true}, "hang": {}, "steps": {}, "ask": {}}
 
 // tableNative is a modern server with tasks.
 func tableNative(marks string) (*sdk.Server, *nativetasks.Server) {
-	s := tableSDK(marks, true, &sdk.ServerOptions{Capabilities: nativetasks.Capabilities()})
+	s := everyday(marks, true, &sdk.ServerOptions{Capabilities: nativetasks.Capabilities()})
 	return s, nativetasks.New(s, tableTasks)
 }
 
-// tableMCPGo is a server of mcp-go, which speaks both eras, and has tasks and questions in the
+// everydayMCPGo is a server of mcp-go, which speaks both eras, and has tasks and questions in the
 // legacy one.
-func tableMCPGo(marks string) *server.MCPServer {
+func everydayMCPGo(marks string) *server.MCPServer {
 	s := server.NewMCPServer("mcp-go", "1", server.WithToolCapabilities(true), server.WithElicitation(), server.WithTaskCapabilities(true, true, true))
 	add := func(name string, run func(context.Context, mcpgo.CallToolRequest) (string, error), options ...mcpgo.ToolOption) {
 		s.AddTool(mcpgo.NewTool(name, options...), func(ctx context.Context, r mcpgo.CallToolRequest) (*mcpgo.CallToolResult, error) {
@@ -217,9 +102,9 @@ func serveChild(kind string) int {
 		err = s.Run(ctx, own.Transport(&sdk.StdioTransport{}))
 		own.Close()
 	case "both":
-		err = tableSDK(marks, false, nil).Run(ctx, &sdk.StdioTransport{})
+		err = everyday(marks, false, nil).Run(ctx, &sdk.StdioTransport{})
 	case "mcp-go":
-		err = server.NewStdioServer(tableMCPGo(marks)).Listen(ctx, os.Stdin, os.Stdout)
+		err = server.NewStdioServer(everydayMCPGo(marks)).Listen(ctx, os.Stdin, os.Stdout)
 	default:
 		err = fmt.Errorf("no server is called %q", kind)
 	}
@@ -251,24 +136,19 @@ func goTarget(kind string) func(t *testing.T, over, marks string) target {
 			}
 			return target{Command: exe, Env: map[string]string{childVar: kind, marksVar: marks}}
 		}
-		handler := func(s *sdk.Server) http.Handler {
-			return sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, &sdk.StreamableHTTPOptions{Stateless: true})
-		}
+		stateless := &sdk.StreamableHTTPOptions{Stateless: true}
 		var h http.Handler
 		switch kind {
 		case "modern-tasks":
 			s, own := tableNative(marks)
 			t.Cleanup(own.Close)
-			h = own.HTTP(handler(s))
+			h = own.HTTP(streamable(s, stateless))
 		case "both":
-			h = handler(tableSDK(marks, false, nil))
+			h = streamable(everyday(marks, false, nil), stateless)
 		case "mcp-go":
-			h = server.NewStreamableHTTPServer(tableMCPGo(marks))
+			h = server.NewStreamableHTTPServer(everydayMCPGo(marks))
 		}
-		web := httptest.NewServer(h)
-		// It does not wait for tools that never heard that they were cancelled.
-		t.Cleanup(func() { _ = web.Config.Close() })
-		return target{URL: web.URL}
+		return target{URL: serve(t, h)}
 	}
 }
 

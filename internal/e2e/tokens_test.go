@@ -152,26 +152,23 @@ upstreams:
 	}
 	signedIn := config(fmt.Sprintf("auth: {jwt: {issuer: %q, audiences: [%q]}}", provider.Issuer(), provider.ClientID))
 	here, there, open := startGateway(t, signedIn...), startGateway(t, signedIn...), startGateway(t, config("")...)
-	client := func(g *gateway, token string) *taskclient.Client {
-		return &taskclient.Client{URL: g.url, Tasks: true, HTTP: &http.Client{Transport: withKey(token)}}
-	}
 	alice, bob := provider.signIn("alice"), provider.signIn("bob")
-	task := callTask(t, client(here, alice.Access), "research", research(1))
+	task := callTask(t, here.as(alice.Access), "research", research(1))
 	provider.FastForward(1e9) // a token of another second is another token
 	refreshed := provider.token(url.Values{"grant_type": {"refresh_token"}, "refresh_token": {alice.Refresh}})
 	if refreshed.Access == alice.Access {
 		t.Fatal("the token is the same")
 	}
-	waitFor(t, client(there, refreshed.Access), task.ID, "completed")
+	waitFor(t, there.as(refreshed.Access), task.ID, "completed")
 
 	var refused *taskclient.Error
-	for name, c := range map[string]*taskclient.Client{"bob": client(here, bob.Access), "anonymous": client(open, "")} {
+	for name, c := range map[string]*taskclient.Client{"bob": here.as(bob.Access), "anonymous": open.as("")} {
 		if _, err := c.Get(t.Context(), task.ID); !errors.As(err, &refused) || refused.Code != -32602 || !strings.HasPrefix(refused.Message, "unknown task") {
 			t.Errorf("the task of alice to %s: %v", name, err)
 		}
 	}
 	for name, token := range map[string]string{"none": "", "cut": alice.Access[:len(alice.Access)-8], "another provider's": startOIDC(t).signIn("alice").Access} {
-		if _, err := client(here, token).Get(t.Context(), task.ID); !errors.As(err, &refused) || refused.Status != 401 {
+		if _, err := here.as(token).Get(t.Context(), task.ID); !errors.As(err, &refused) || refused.Status != 401 {
 			t.Errorf("with the token %s: %v", name, err)
 		}
 	}
@@ -179,11 +176,11 @@ upstreams:
 	if err := provider.Shutdown(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client(there, alice.Access).Get(t.Context(), task.ID); err != nil {
+	if _, err := there.as(alice.Access).Get(t.Context(), task.ID); err != nil {
 		t.Errorf("while the provider is down: %v", err)
 	}
 	late := startGateway(t, signedIn...)
-	if _, err := client(late, alice.Access).Get(t.Context(), task.ID); !errors.As(err, &refused) || refused.Status != 503 {
+	if _, err := late.as(alice.Access).Get(t.Context(), task.ID); !errors.As(err, &refused) || refused.Status != 503 {
 		t.Errorf("at a replica without keys: %v", err)
 	}
 	for _, g := range []*gateway{here, there, late} {

@@ -3,11 +3,9 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -105,9 +103,7 @@ var tracedCases = []struct {
 		a, b := w.gateway(), w.gateway()
 		id := w.call(a, "resumable")
 		w.sees(id, "progress")
-		if err := a.Signal(syscall.SIGTERM); err != nil {
-			w.t.Fatal(err)
-		}
+		terminate(w.t, a.Process)
 		w.sees(id, "resumed")
 		return w.completes(b, id)
 	}},
@@ -151,20 +147,21 @@ var tracedCases = []struct {
 	}},
 	{"legacy client asked", true, fake.Modern, func(w *tracedWorld) []string {
 		a, b := w.gateway(), w.gateway()
-		s := &session{t: w.t}
-		s.do(a, mcp.MethodInitialize, `{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"e2e","version":"1"}}`)
-		id := s.task(a, "asks")
+		s := begin(w.t, a)
+		id := s.task(a, "asks", none)
 		w.sees(id, "asked")
-		s.awaits(a, b, id)
+		if _, answer := s.stay(a, b, mcp.MethodTasksResult, `{"taskId":"`+id+`"}`, `{"secret":"secret"}`); answer.Result == nil {
+			w.t.Errorf("the task had no result: %+v", answer.Error)
+		}
 		w.sees(id, "ended")
 		return []string{id}
 	}},
 	{"legacy client", true, fake.Modern, func(w *tracedWorld) []string {
 		a, b := w.gateway(), w.gateway()
 		s := begin(w.t, a)
-		id := s.task(a, "first")
+		id := s.task(a, "first", none)
 		w.sees(id, "sent")
-		cancelled := s.task(a, "first")
+		cancelled := s.task(a, "first", none)
 		w.sees(cancelled, "sent")
 		s.do(b, mcp.MethodTasksCancel, `{"taskId":"`+cancelled+`"}`)
 		w.sees(cancelled, "ended")
@@ -176,7 +173,7 @@ var tracedCases = []struct {
 		g := w.gateway()
 		s := begin(w.t, g)
 		for _, tool := range []string{"refuses", "fails", "late"} {
-			id := s.task(g, tool)
+			id := s.task(g, tool, none)
 			w.sees(id, "ended")
 			ids = append(ids, id)
 		}
@@ -186,7 +183,7 @@ var tracedCases = []struct {
 		a := w.gateway()
 		s := begin(w.t, a)
 		w.gateway()
-		id := s.task(a, "lost")
+		id := s.task(a, "lost", none)
 		w.kill(a, id, "sent")
 		w.sees(id, "ended")
 		return []string{id}
@@ -204,7 +201,7 @@ func (w *tracedWorld) goesOn(tool, after, how string) []string {
 	a := w.gateway()
 	s := begin(w.t, a)
 	b := w.gateway()
-	id := s.task(a, tool)
+	id := s.task(a, tool, none)
 	w.kill(a, id, after)
 	w.sees(id, how)
 	close(w.release)
@@ -240,35 +237,6 @@ func (w *tracedWorld) answer(g *gateway, id string) {
 	})
 	w.sees(id, "asked")
 	w.do(g, mcp.MethodTasksUpdate, map[string]any{"taskId": id, "inputResponses": answersTo(task.InputRequests)})
-}
-
-// awaits waits for the result of a task at one replica, and answers at another one what it is
-// asked meanwhile.
-func (s *session) awaits(waits, answers *gateway, id string) {
-	s.t.Helper()
-	resp := s.request(s.t.Context(), waits, http.MethodPost, `{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":"`+id+`"}}`)
-	defer resp.Body.Close()
-	ended := false
-	eachData(resp, func(data []byte) {
-		var m struct {
-			ID     json.RawMessage
-			Method string
-			Result json.RawMessage
-		}
-		if err := json.Unmarshal(data, &m); err != nil {
-			s.t.Fatalf("%s: %v", data, err)
-		}
-		if ended = ended || m.Result != nil; m.Method == mcp.MethodElicit {
-			taken := s.request(s.t.Context(), answers, http.MethodPost, `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"action":"accept","content":{"secret":"secret"}}}`)
-			defer taken.Body.Close()
-			if taken.StatusCode != http.StatusAccepted {
-				s.t.Errorf("the answer was met with %s", taken.Status)
-			}
-		}
-	})
-	if !ended {
-		s.t.Error("the task had no result")
-	}
 }
 
 func answersTo(questions map[string]any) map[string]any {

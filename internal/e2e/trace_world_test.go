@@ -123,12 +123,8 @@ func (w *tracedWorld) asks(mode fake.Mode) fake.Behaviour {
 // gateway starts one more replica, with more variables in its environment.
 func (w *tracedWorld) gateway(env ...string) *gateway {
 	w.t.Helper()
-	addr := freeAddr(w.t)
-	p := start(w.t, addr, proc.Command{
-		Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Env: append(append(w.rec.Env(), "OTEL_METRIC_EXPORT_INTERVAL=3600000"), env...), // metrics come at its end
-		Args: append(append([]string{"serve"}, configured(w.t, w.yaml)...), "--listen", addr),
-	})
-	g := &gateway{Process: p, addr: addr, url: "http://" + addr + "/mcp"}
+	c := proc.Command{Env: append(append(w.rec.Env(), "OTEL_METRIC_EXPORT_INTERVAL=3600000"), env...)} // metrics come at its end
+	g := startAt(w.t, freeAddr(w.t), c, configured(w.t, w.yaml)...)
 	w.running = append(w.running, g)
 	return g
 }

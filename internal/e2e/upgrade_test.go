@@ -2,13 +2,10 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -89,61 +86,13 @@ state_keys: ["MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="]
 type upgradeWorld struct {
 	*rollingWorld
 	servers map[string]*questioner
-	holds   *holder
-}
-
-// holder is a server whose call goes on until it is let go. A client whose connection breaks can read on.
-type holder struct {
-	url string
-
-	mu    sync.Mutex
-	begun map[string]int
-	free  map[string]chan struct{}
-}
-
-func startHolder(t *testing.T) *holder {
-	t.Helper()
-	h := &holder{begun: map[string]int{}, free: map[string]chan struct{}{}}
-	server := sdk.NewServer(&sdk.Implementation{Name: "holder", Version: "1"}, nil)
-	server.AddTool(&sdk.Tool{Name: "hold", InputSchema: json.RawMessage(`{"type":"object"}`)},
-		func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-			call := callName(r)
-			select {
-			case <-h.gate(call, 1):
-				return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "held " + call}}}, nil
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			}
-		})
-	options := &sdk.StreamableHTTPOptions{EventStore: sdk.NewMemoryEventStore(nil)}
-	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, options))
-	t.Cleanup(web.CloseClientConnections)
-	h.url = web.URL
-	return h
-}
-
-// gate is what a call waits for; begins is how often it begins by this.
-func (h *holder) gate(call string, begins int) chan struct{} {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.begun[call] += begins
-	if h.free[call] == nil {
-		h.free[call] = make(chan struct{})
-	}
-	return h.free[call]
-}
-
-// times is how often a call has begun.
-func (h *holder) times(call string) int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.begun[call]
+	holds   *countingServer
 }
 
 func newUpgradeWorld(t *testing.T, program string) *upgradeWorld {
 	t.Helper()
-	w := &upgradeWorld{holds: startHolder(t), servers: map[string]*questioner{
-		"resumable": startQuestioner(t, &sdk.StreamableHTTPOptions{EventStore: sdk.NewMemoryEventStore(nil)}),
+	w := &upgradeWorld{holds: startCounting(t, sdk.NewMemoryEventStore(nil)), servers: map[string]*questioner{
+		"resumable": startQuestioner(t, resumable()),
 		"modern":    startQuestioner(t, &sdk.StreamableHTTPOptions{Stateless: true}),
 	}}
 	store, slow := redistest.Start(t), startServer(t, "slowserver")
@@ -178,7 +127,7 @@ func (w *upgradeWorld) ask(t *testing.T, server string, tasks bool, name string,
 	if tasks {
 		capabilities["extensions"], policy = map[string]any{mcp.ExtensionTasks: map[string]any{}}, "always"
 	}
-	client := &taskclient.Client{URL: w.url + "/" + server + "-" + policy + "/mcp"}
+	do := requester(t.Context(), w.url+"/"+server+"-"+policy+"/mcp", capabilities)
 	asked := make(chan struct{})
 	first := sync.OnceFunc(func() { close(asked) })
 	go func() {
@@ -188,8 +137,7 @@ func (w *upgradeWorld) ask(t *testing.T, server string, tasks bool, name string,
 				first()
 				<-free
 			}
-			params["_meta"] = map[string]any{mcp.MetaClientCapabilities: capabilities}
-			return client.Do(t.Context(), method, params)
+			return do(method, params)
 		})
 	}()
 	select {
@@ -211,24 +159,22 @@ func (w *upgradeWorld) way(t *testing.T, program string) {
 		}
 	}
 	client := &taskclient.Client{URL: w.url + "/held/mcp", Tasks: true}
-	held := callTask(t, client, "hold", map[string]any{"call": name})
-	eventually(t, "the call has begun", func() error {
-		if w.holds.times(name) == 0 {
-			return errNotYet
-		}
-		return nil
+	held := callTask(t, client, "work", keyed(name))
+	until(t, "the call has begun", func() bool {
+		began, _ := w.holds.times(name)
+		return began > 0
 	})
 
 	w.restart(t, program)
 
 	close(free)
-	close(w.holds.gate(name, 0))
+	w.holds.finish <- struct{}{}
 	end, err := client.Wait(t.Context(), held.ID, nil)
-	if err != nil || end.Status != taskclient.Completed || textOf(t, end.Result) != "held "+name {
+	if err != nil || end.Status != taskclient.Completed || textOf(t, end.Result) != "did "+name {
 		t.Errorf("a running task ended as %+v, %v", end, err)
 	}
-	if n := w.holds.times(name); n != 1 {
-		t.Errorf("the call of a running task has begun %d times", n)
+	if n, cancelled := w.holds.times(name); n != 1 || cancelled != 0 {
+		t.Errorf("the call of a running task has begun %d times, and was cancelled %d times", n, cancelled)
 	}
 	for _, c := range asked {
 		<-c.done

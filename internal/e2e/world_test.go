@@ -1,12 +1,18 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -73,10 +79,32 @@ type gateway struct {
 // startGateway runs "taskgate serve" with these arguments.
 func startGateway(t *testing.T, args ...string) *gateway {
 	t.Helper()
-	addr := freeAddr(t)
-	args = append(append([]string{"serve"}, args...), "--listen", addr)
-	p := start(t, addr, proc.Command{Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Args: args})
-	return &gateway{Process: p, addr: addr, url: "http://" + addr + "/mcp"}
+	return startAt(t, freeAddr(t), proc.Command{}, args...)
+}
+
+// startAt is startGateway at an address, with what else a command may have.
+func startAt(t *testing.T, addr string, c proc.Command, args ...string) *gateway {
+	t.Helper()
+	c.Name, c.Path = "taskgate", filepath.Join(bin, "taskgate")
+	c.Args = append(append([]string{"serve"}, args...), "--listen", addr)
+	return &gateway{Process: start(t, addr, c), addr: addr, url: "http://" + addr + "/mcp"}
+}
+
+// terminate tells a process to stop.
+func terminate(t *testing.T, p *proc.Process) {
+	t.Helper()
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// stops tells a process to stop, and wants it to end well within the limit.
+func stops(t *testing.T, p *proc.Process, limit time.Duration) {
+	t.Helper()
+	terminate(t, p)
+	if code := within(t, p, limit); code != 0 {
+		t.Errorf("exit code %d:\n%s", code, p.Output())
+	}
 }
 
 // configured writes a configuration file and returns the arguments for it.
@@ -93,6 +121,52 @@ func configured(t *testing.T, yaml string) []string {
 func (g *gateway) client(tasks bool) *taskclient.Client {
 	return &taskclient.Client{URL: g.url, Tasks: tasks}
 }
+
+// as speaks to the gateway as whoever has a key or a token, with the tasks extension.
+func (g *gateway) as(bearer string) *taskclient.Client {
+	return &taskclient.Client{URL: g.url, Tasks: true, HTTP: &http.Client{Transport: withKey(bearer)}}
+}
+
+// sending adds headers to each request.
+type sending http.Header
+
+// RoundTrip sends a request.
+func (h sending) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	maps.Copy(r.Header, h)
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// withKey shows a key or a token with each request; "" is none.
+func withKey(bearer string) sending {
+	if bearer == "" {
+		return nil
+	}
+	return sending{"Authorization": {"Bearer " + bearer}}
+}
+
+// output is all that a process writes, or that goes over a connection.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+// Write takes everything.
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(b)
+}
+
+// String is what there was so far.
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}
+
+// count is how often something was in it so far.
+func (o *output) count(text string) int { return strings.Count(o.String(), text) }
 
 // untilDeadline bounds what makes many calls one after the other, each with a time limit of
 // its own: it ends half a minute before the test binary would be stopped, for the report.
@@ -189,6 +263,20 @@ func eventually(t *testing.T, what string, condition func() error) {
 		}
 	}
 }
+
+// until waits until the condition holds, which needs no words.
+func until(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	eventually(t, what, func() error {
+		if !condition() {
+			return errNotYet
+		}
+		return nil
+	})
+}
+
+// errNotYet is for conditions that need no words.
+var errNotYet = errors.New("not yet")
 
 // within waits for the end of a process.
 func within(t *testing.T, p *proc.Process, limit time.Duration) int {

@@ -24,13 +24,13 @@ const tools = (await client.listTools()).tools.map((tool) => tool.name);
 const progress = [];
 const texts = {
   echo: text(await call("echo", { text: "hällo\nthere" })),
-  steps: text(await call("steps", { n: 3 }, { onprogress: (p) => progress.push(p.progress) })),
+  steps: text(await call("steps", {}, { onprogress: (p) => progress.push(p.progress) })),
   ask: text(await call("ask")),
 };
-const large = text(await call("large", { n: 4 << 20 })).length;
+const large = text(await call("large")).length;
 const failed = (await call("fail")).isError === true;
 const leave = new AbortController();
-const long = call("steps", { n: 1000 }, { signal: leave.signal });
+const long = call("hang", { key: "left" }, { signal: leave.signal });
 setTimeout(() => leave.abort(), 300);
 const cancelled = await long.then(() => false, () => true);
 const begin = Date.now();

@@ -27,9 +27,9 @@ await client.connect(transport);
 // The SDK's own schema of a tool drops what it does not know.
 const list = z.looseObject({ tools: z.array(z.looseObject({ name: z.string() })) });
 const { tools } = await client.request({ method: "tools/list" }, list);
-seen.streamPartial = tools.find((t) => t.name === "tell").execution?.streamPartial ?? false;
+seen.streamPartial = tools.find((t) => t.name === "steps").execution?.streamPartial ?? false;
 
-const call = { name: "tell", arguments: {} };
+const call = { name: "steps", arguments: { n: 5 } };
 for await (const m of client.experimental.tasks.callToolStream(call, CallToolResultSchema, { task: { ttl: 60_000 } })) {
   if (m.type === "taskCreated") seen.task = m.task.taskId;
   if (m.type === "error") throw m.error;
