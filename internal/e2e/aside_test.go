@@ -4,10 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
-
-	"taskgate/internal/proc"
 )
 
 // startNodeServer runs one of the scripts in testdata/node as a server.
@@ -18,11 +15,7 @@ func startNodeServer(t *testing.T, script string, env ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, port, _ := strings.Cut(addr, ":")
-	start(t, addr, proc.Command{
-		Name: script, Path: nodeBinary(dir), Dir: dir, Env: append(env, "PORT="+port),
-		Args: []string{"--input-type=module", "--eval", string(text)},
-	})
+	startNode(t, addr, dir, env, "--input-type=module", "--eval", string(text))
 	return "http://" + addr + "/mcp"
 }
 

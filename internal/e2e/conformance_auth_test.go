@@ -216,27 +216,7 @@ const clientTime = 3 * time.Minute
 // authSuite runs scenarios with this client.
 func authSuite(t *testing.T, which []string, client string, env ...string) []verdict {
 	t.Helper()
-	dir, results := nodeDir(t), t.TempDir()
-	suite := filepath.Join("node_modules", "@modelcontextprotocol", "conformance", "dist", "index.js")
-	ctx, cancel := untilDeadline(t)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, nodeBinary(dir), append([]string{suite, "client", "--command", client, "-o", results, "--timeout", strconv.FormatInt(clientTime.Milliseconds(), 10)}, which...)...)
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
-	out, _ := cmd.CombinedOutput() // its exit code tells failures, which are read from the results
-	files, err := filepath.Glob(filepath.Join(results, "auth", "*", "checks.json"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no results: %v\n%s", err, out)
-	}
-	var verdicts []verdict
-	for _, file := range files {
-		found := readVerdicts(t, file)
-		verdicts = append(verdicts, found...)
-		if slices.ContainsFunc(found, func(v verdict) bool { return v.bad }) {
-			said, err := os.ReadFile(filepath.Join(filepath.Dir(file), "stderr.txt"))
-			t.Logf("%s: the client wrote (%v):\n%s", found[0].scenario, err, said)
-		}
-	}
-	return verdicts
+	return conformance(t, env, append([]string{"client", "--command", client, "--timeout", strconv.FormatInt(clientTime.Milliseconds(), 10)}, which...)...)
 }
 
 // outcomes say of each check of each scenario how it ended, sorted. Some are made at each request of a
@@ -252,14 +232,10 @@ func outcomes(all []verdict) []string {
 
 // scenarios are those of which there are verdicts, sorted.
 func scenarios(all []verdict) []string {
-	names := map[string]bool{}
+	var names []string
 	for _, v := range all {
-		names[v.scenario] = true
+		names = append(names, v.scenario)
 	}
-	var sorted []string
-	for name := range names {
-		sorted = append(sorted, name)
-	}
-	slices.Sort(sorted)
-	return sorted
+	slices.Sort(names)
+	return slices.Compact(names)
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"encoding/json"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -64,7 +65,7 @@ func TestConformance(t *testing.T) {
 			t.Parallel()
 			server := startServer(t, "conformserver", c.args...)
 			g := startGateway(t, configured(t, conformanceConfig(t, server))...)
-			verdicts := conformance(t, g.url, "--requirements", "2026-07-28")
+			verdicts := conformance(t, nil, "server", "--url", g.url, "--requirements", "2026-07-28")
 			if len(verdicts) < c.checks {
 				t.Errorf("only %d checks were made, of %d", len(verdicts), c.checks)
 			}
@@ -96,22 +97,31 @@ func compare(t *testing.T, verdicts []verdict, expected map[string]bool) {
 	t.Logf("%d of %d checks passed, %d are expected to fail", passed, len(verdicts), len(expected))
 }
 
-// conformance runs the official suite and returns what it found.
-func conformance(t *testing.T, url string, args ...string) []verdict {
+// conformance runs the official suite and returns what it found, with more in its environment.
+func conformance(t *testing.T, env []string, args ...string) []verdict {
 	t.Helper()
 	dir, results := nodeDir(t), t.TempDir()
 	suite := filepath.Join("node_modules", "@modelcontextprotocol", "conformance", "dist", "index.js")
-	cmd := exec.CommandContext(t.Context(), nodeBinary(dir), append([]string{suite, "server", "--url", url, "-o", results}, args...)...)
-	cmd.Dir = dir
-	// Its exit code tells failures, which are read from the results instead.
-	out, _ := cmd.CombinedOutput()
-	files, err := filepath.Glob(filepath.Join(results, "*", "checks.json"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no results: %v\n%s", err, out)
-	}
+	ctx, cancel := untilDeadline(t)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, nodeBinary(dir), append(append([]string{suite}, args...), "-o", results)...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+	out, _ := cmd.CombinedOutput() // its exit code tells failures, which are read from the results
 	var verdicts []verdict
-	for _, file := range files {
-		verdicts = append(verdicts, readVerdicts(t, file)...)
+	err := filepath.WalkDir(results, func(file string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Base(file) != "checks.json" {
+			return err
+		}
+		found := readVerdicts(t, file)
+		verdicts = append(verdicts, found...)
+		if slices.ContainsFunc(found, func(v verdict) bool { return v.bad }) {
+			said, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "stderr.txt")) // of a client
+			t.Logf("%s: %s", found[0].scenario, said)
+		}
+		return nil
+	})
+	if err != nil || len(verdicts) == 0 {
+		t.Fatalf("no results: %v\n%s", err, out)
 	}
 	slices.SortFunc(verdicts, func(a, b verdict) int {
 		return cmp.Or(cmp.Compare(a.scenario, b.scenario), cmp.Compare(a.check, b.check))

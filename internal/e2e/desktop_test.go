@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -180,7 +181,7 @@ func TestDesktopTypeScript(t *testing.T) {
 func TestDesktopEverything(t *testing.T) {
 	t.Parallel()
 	dir := nodeDir(t)
-	server := &desktopServer{dir: t.TempDir(), args: []string{"--", nodeBinary(dir), dir + "/node_modules/@modelcontextprotocol/server-everything/dist/index.js", "stdio"}}
+	server := &desktopServer{dir: t.TempDir(), args: []string{"--", nodeBinary(dir), filepath.Join(dir, everythingScript), "stdio"}}
 	s := connectOver(t, &sdk.CommandTransport{Command: server.command(t, "--grace", "500ms")}, mcp.Version20251125)
 	if r := s.call(t, longRunning, map[string]any{"duration": 2, "steps": 4}); r.IsError {
 		t.Errorf("the result is %+v", r)

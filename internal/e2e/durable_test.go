@@ -1,10 +1,8 @@
 package e2e
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -45,13 +43,14 @@ func TestRedisForgets(t *testing.T) {
 	}
 }
 
-// With a full Redis, calls that can be answered without a task are; those that cannot
+// With a full store, calls that can be answered without a task are; those that cannot
 // get an error; what runs is not lost, and ends once there is room.
-func TestFullRedis(t *testing.T) {
-	t.Parallel()
-	store := redistest.Start(t)
+func checkFull(t *testing.T, store string, fill func(g *gateway, full bool), ready func(readiness) bool) {
+	t.Helper()
+	admin := freeAddr(t)
 	g := startGateway(t, configured(t, fmt.Sprintf(`
 store: %s
+admin: %s
 upstreams:
   - name: slow
     path: /mcp
@@ -59,10 +58,10 @@ upstreams:
     defaults: {tasks: auto, grace: 300ms, poll_interval: 100ms}
     tools:
       - {match: count_words, tasks: required}
-`, store.URL(), startServer(t, "slowserver")))...)
+`, store, admin, startServer(t, "slowserver")))...)
 	client := g.client(true)
 	running := callTask(t, client, "research", research(1))
-	store.Do("config", "set", "maxmemory", "1")
+	fill(g, true)
 	var answer *taskclient.Error
 	_, task, err := client.CallTool(t.Context(), "count_words", map[string]any{"text": "one two"})
 	if task != nil || !errors.As(err, &answer) || answer.Code != -32603 {
@@ -75,10 +74,21 @@ upstreams:
 	if now, err := client.Get(t.Context(), running.ID); err != nil || now.Ended() {
 		t.Errorf("the task that runs: %+v %v", now, err)
 	}
-	store.Do("config", "set", "maxmemory", "0")
+	if r, err := readyz(admin, ""); err != nil || !ready(r) {
+		t.Errorf("ready: %+v %v", r, err)
+	}
+	fill(g, false)
 	if err := wantReport(textOf(t, waitFor(t, client, running.ID, "completed").Result)); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestFullRedis(t *testing.T) {
+	t.Parallel()
+	store := redistest.Start(t)
+	checkFull(t, store.URL(), func(_ *gateway, full bool) {
+		store.Do("config", "set", "maxmemory", map[bool]string{true: "1", false: "0"}[full])
+	}, func(readiness) bool { return true })
 }
 
 // A store that is a read-only replica makes a gateway that is not ready, and that
@@ -88,27 +98,16 @@ func TestReadOnlyStore(t *testing.T) {
 	replica := redistest.Replica(t, redistest.Start(t).Addr)
 	admin := freeAddr(t)
 	g := startGateway(t, "--upstream", startServer(t, "slowserver"), "--store", replica.URL(), "--admin", admin, "--grace", "300ms")
-	ready := func() (status int, reason string, err error) {
-		resp, err := http.Get("http://" + admin + "/readyz")
-		if err != nil {
-			return 0, "", err
-		}
-		defer resp.Body.Close()
-		var body struct{ Store struct{ Error string } }
-		err = json.NewDecoder(resp.Body).Decode(&body)
-		return resp.StatusCode, body.Store.Error, err
-	}
-	status, reason, err := ready()
-	if err != nil || status != 503 {
-		t.Errorf("ready: %d %q %v", status, reason, err)
+	if r, err := readyz(admin, ""); err != nil || r.status != 503 {
+		t.Errorf("ready: %+v %v", r, err)
 	}
 	if !strings.Contains(g.Output(), "redis is a read-only replica") {
 		t.Errorf("the log does not say why:\n%s", g.Output())
 	}
 	replica.Promote()
 	eventually(t, "ready", func() error {
-		if status, reason, err := ready(); err != nil || status != 200 {
-			return fmt.Errorf("%d %q %w", status, reason, err)
+		if r, err := readyz(admin, ""); err != nil || r.status != 200 {
+			return fmt.Errorf("%+v %w", r, err)
 		}
 		return nil
 	})

@@ -1,10 +1,7 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -15,25 +12,20 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"taskgate/internal/proc"
-	"taskgate/internal/taskclient"
 )
 
 // command is a command line of the gateway that is given again after each end of the process.
 type command struct {
-	gateway
+	*gateway
 	line proc.Command
+	args []string
 }
 
-// serveUpstream runs what the README has, with a grace for tests and a home of its own.
-func serveUpstream(t *testing.T, url string) *command {
+// serveAgain runs "taskgate serve" with these arguments and a home of its own.
+func serveAgain(t *testing.T, args ...string) *command {
 	t.Helper()
-	c := &command{gateway: gateway{addr: freeAddr(t)}}
-	c.url = "http://" + c.addr + "/mcp"
-	c.line = proc.Command{
-		Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Env: []string{"XDG_STATE_HOME=" + t.TempDir()},
-		Args: []string{"serve", "--upstream", url, "--listen", c.addr, "--grace", "300ms"},
-	}
-	c.Process = start(t, c.addr, c.line)
+	c := &command{line: proc.Command{Env: []string{"XDG_STATE_HOME=" + t.TempDir()}}, args: args}
+	c.gateway = startAt(t, freeAddr(t), c.line, args...)
 	return c
 }
 
@@ -42,7 +34,7 @@ func (c *command) again(t *testing.T, end func()) {
 	t.Helper()
 	end()
 	within(t, c.Process, patience)
-	c.Process = start(t, c.addr, c.line)
+	c.gateway = startAt(t, c.addr, c.line, c.args...)
 }
 
 // A client has a slow call under way, and the gateway is killed and started again by the same
@@ -63,7 +55,7 @@ func TestKilledAndStartedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := startCounting(t, c.events)
-			g := serveUpstream(t, server.url)
+			g := serveAgain(t, "--upstream", server.url, "--grace", "300ms")
 			client := g.client(true)
 			before := callTask(t, client, "work", keyed("before"))
 			server.finish <- struct{}{}
@@ -94,13 +86,10 @@ func TestKilledAndStartedAgain(t *testing.T) {
 func TestStoppedAndStartedAgain(t *testing.T) {
 	t.Parallel()
 	server := startCounting(t, mcp.NewMemoryEventStore(nil))
-	g := &command{gateway: gateway{addr: freeAddr(t)}}
-	g.url = "http://" + g.addr + "/mcp"
-	g.line = proc.Command{Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Args: append([]string{"serve", "--listen", g.addr}, configured(t, fmt.Sprintf(`
+	g := serveAgain(t, configured(t, fmt.Sprintf(`
 drain_timeout: 300ms
 upstreams: [{name: slow, path: /mcp, url: %s, defaults: {tasks: always, poll_interval: 50ms}}]
-`, server.url))...)}
-	g.Process = start(t, g.addr, g.line)
+`, server.url))...)
 	task := callTask(t, g.client(true), "work", keyed("slow"))
 	eventually(t, "the call runs", func() error {
 		if n, _ := server.times("slow"); n == 0 {
@@ -126,13 +115,10 @@ upstreams: [{name: slow, path: /mcp, url: %s, defaults: {tasks: always, poll_int
 func TestSessionOfAKilledGateway(t *testing.T) {
 	t.Parallel()
 	server := startCounting(t, mcp.NewMemoryEventStore(nil))
-	g := &command{gateway: gateway{addr: freeAddr(t)}}
-	g.url = "http://" + g.addr + "/mcp"
-	g.line = proc.Command{Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Args: append([]string{"serve", "--listen", g.addr}, configured(t, fmt.Sprintf(`
+	g := serveAgain(t, configured(t, fmt.Sprintf(`
 heartbeat: 1s
 upstreams: [{name: slow, path: /mcp, url: %s, without_tasks: handle, without_tasks_after: 400ms, defaults: {grace: 300ms}}]
-`, server.url))...)}
-	g.Process = start(t, g.addr, g.line)
+`, server.url))...)
 	s := connectAs(t, g.url, "2025-11-25")
 	id := toldID(t, goText(t, s.call(t, "work", keyed("slow"))))
 	g.again(t, g.Kill)
@@ -145,12 +131,9 @@ upstreams: [{name: slow, path: /mcp, url: %s, without_tasks: handle, without_tas
 // The same command line a second time is an error that names the process that has the folder.
 func TestStartedTwice(t *testing.T) {
 	t.Parallel()
-	g := serveUpstream(t, startServer(t, "slowserver"))
-	second, err := proc.Start(g.line)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(second.Kill)
+	args := []string{"--upstream", startServer(t, "slowserver"), "--store", "file:" + t.TempDir()}
+	g := startGateway(t, args...)
+	second := startProgram(t, "taskgate", append([]string{"serve", "--listen", freeAddr(t)}, args...)...)
 	if code := within(t, second, patience); code != 1 {
 		t.Errorf("exit code %d", code)
 	}
@@ -163,50 +146,18 @@ func TestStartedTwice(t *testing.T) {
 	}
 }
 
-// A disk that is full: nothing more fits into the files of the gateway. New tasks are refused, and
-// calls that need none are answered. The task that runs ends once there is room.
+// A disk that is full: nothing more fits into the files of the gateway.
 func TestFullFolder(t *testing.T) {
 	t.Parallel()
 	_, err := exec.LookPath("prlimit")
 	need(t, err == nil, "prlimit")
-	folder, admin := filepath.Join(t.TempDir(), "store"), freeAddr(t)
-	g := startGateway(t, configured(t, fmt.Sprintf(`
-store: file:%s
-admin: %s
-upstreams:
-  - name: slow
-    path: /mcp
-    url: %s
-    defaults: {tasks: auto, grace: 300ms, poll_interval: 100ms}
-    tools:
-      - {match: count_words, tasks: required}
-`, folder, admin, startServer(t, "slowserver")))...)
-	limit := func(size string) {
+	folder := filepath.Join(t.TempDir(), "store")
+	checkFull(t, "file:"+folder, func(g *gateway, full bool) {
+		size := map[bool]string{true: "100", false: "unlimited"}[full]
 		if out, err := exec.Command("prlimit", "--pid", fmt.Sprint(g.PID()), "--fsize="+size+":").CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-	}
-	client := g.client(true)
-	running := callTask(t, client, "research", research(1))
-	limit("100")
-	var answer *taskclient.Error
-	_, task, err := client.CallTool(t.Context(), "count_words", map[string]any{"text": "one two"})
-	if task != nil || !errors.As(err, &answer) || answer.Code != -32603 {
-		t.Errorf("a call that has to be a task: %v %v", task, err)
-	}
-	if err := wantReport(callPlain(t, client, "research", research(1.5))); err != nil {
-		t.Error(err)
-	}
-	resp, err := http.Get("http://" + admin + "/readyz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 503 || !strings.Contains(string(body), `"store":{"kind":"file `+folder) || !strings.Contains(string(body), "file too large") {
-		t.Errorf("ready: %d %s %v", resp.StatusCode, body, err)
-	}
-	limit("unlimited")
-	if err := wantReport(textOf(t, waitFor(t, client, running.ID, "completed").Result)); err != nil {
-		t.Error(err)
-	}
+	}, func(r readiness) bool {
+		return r.status == 503 && r.Store.Kind == "file "+folder && strings.Contains(r.Store.Error, "file too large")
+	})
 }

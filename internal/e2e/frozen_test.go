@@ -245,8 +245,8 @@ func TestFrozenRedis(t *testing.T) {
 			t.Errorf("%s was answered after %v, though Redis was known to be away", q.name, took)
 		}
 	}
-	if status, store, _, err := readyz(w.admin, ""); status != 503 || store {
-		t.Errorf("readyz: %d, the store is reachable: %t, %v", status, store, err)
+	if r, err := readyz(w.admin, ""); r.status != 503 || r.Store.Reachable {
+		t.Errorf("readyz: %+v, %v", r, err)
 	}
 	client := w.client(true)
 	var refused *taskclient.Error

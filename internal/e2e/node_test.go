@@ -77,16 +77,28 @@ func runNodeInto(t *testing.T, answer any, script string, env ...string) {
 	}
 }
 
-// startEverything runs the reference server "everything", which is legacy.
+// everythingScript is the reference server "everything", which is legacy.
+var everythingScript = filepath.Join("node_modules", "@modelcontextprotocol", "server-everything", "dist", "index.js")
+
+// startEverything runs it over HTTP.
 func startEverything(t *testing.T) string {
 	t.Helper()
-	dir, addr := nodeDir(t), freeAddr(t)
-	_, port, _ := strings.Cut(addr, ":")
-	start(t, addr, proc.Command{
-		Name: "server-everything", Path: nodeBinary(dir), Dir: dir, Env: []string{"PORT=" + port},
-		Args: []string{filepath.Join("node_modules", "@modelcontextprotocol", "server-everything", "dist", "index.js"), "streamableHttp"},
-	})
+	addr := freeAddr(t)
+	runEverything(t, "streamableHttp", addr)
 	return "http://" + addr + "/mcp"
+}
+
+// runEverything runs it in one of its modes, sse or streamableHttp.
+func runEverything(t *testing.T, mode, addr string) *proc.Process {
+	t.Helper()
+	return startNode(t, addr, nodeDir(t), nil, everythingScript, mode)
+}
+
+// startNode runs a server in Node that listens at PORT.
+func startNode(t *testing.T, addr, dir string, env []string, args ...string) *proc.Process {
+	t.Helper()
+	_, port, _ := strings.Cut(addr, ":")
+	return start(t, addr, proc.Command{Name: "node", Path: nodeBinary(nodeDir(t)), Dir: dir, Env: append(env, "PORT="+port), Args: args})
 }
 
 const longRunning = "trigger-long-running-operation"

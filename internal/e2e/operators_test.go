@@ -15,21 +15,26 @@ import (
 	"taskgate/internal/taskclient"
 )
 
-// readyz asks the admin listener, and returns the status and what it says of the
-// store.
-func readyz(addr, query string) (status int, store bool, draining bool, err error) {
+// readiness is what /readyz answers.
+type readiness struct {
+	status   int
+	Draining bool
+	Store    struct {
+		Reachable   bool
+		Kind, Error string
+	}
+}
+
+// readyz asks the admin listener.
+func readyz(addr, query string) (r readiness, err error) {
 	client := &http.Client{Timeout: 5 * time.Second}
 	resp, err := client.Get("http://" + addr + "/readyz" + query)
 	if err != nil {
-		return 0, false, false, err
+		return r, err
 	}
 	defer resp.Body.Close()
-	var body struct {
-		Draining bool
-		Store    struct{ Reachable bool }
-	}
-	err = json.NewDecoder(resp.Body).Decode(&body)
-	return resp.StatusCode, body.Store.Reachable, body.Draining, err
+	r.status = resp.StatusCode
+	return r, json.NewDecoder(resp.Body).Decode(&r)
 }
 
 // /readyz follows the store and the drain; /healthz only says that there is a
@@ -42,9 +47,9 @@ func TestProbes(t *testing.T) {
 	becomes := func(query string, status int, store bool) {
 		t.Helper()
 		eventually(t, fmt.Sprintf("readyz%s is %d", query, status), func() error {
-			got, reached, _, err := readyz(admin, query)
-			if err == nil && (got != status || reached != store) {
-				err = fmt.Errorf("%d, store %t", got, reached)
+			r, err := readyz(admin, query)
+			if err == nil && (r.status != status || r.Store.Reachable != store) {
+				err = fmt.Errorf("%+v", r)
 			}
 			return err
 		})
@@ -61,12 +66,9 @@ func TestProbes(t *testing.T) {
 
 	call := startCall(t, g.client(false), research(2))
 	terminate(t, g.Process)
-	eventually(t, "readyz says that it drains", func() error {
-		status, _, draining, err := readyz(admin, "")
-		if err == nil && (status != 503 || !draining) {
-			err = fmt.Errorf("%d, draining %t", status, draining)
-		}
-		return err
+	until(t, "readyz says that it drains", func() bool {
+		r, err := readyz(admin, "")
+		return err == nil && r.status == 503 && r.Draining
 	})
 	<-call.done
 	if call.err != nil {

@@ -68,7 +68,7 @@ func (h *hearing) listen(t *testing.T, id string, after ...int64) {
 		params["_meta"] = map[string]any{"dev.taskgate/partials": map[string]any{id: map[string]any{"after": after[0]}}}
 	}
 	if _, err := h.Do(ctx, "subscriptions/listen", params); err != nil {
-		t.Fatalf("the stream did not end well: %v", err)
+		t.Errorf("the stream did not end well: %v", err)
 	}
 }
 

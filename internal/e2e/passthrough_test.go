@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -20,9 +18,6 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
 	"github.com/oauth2-proxy/mockoidc"
-
-	"taskgate/internal/proc"
-	"taskgate/internal/taskclient"
 )
 
 // protected is a server of the Go SDK that wants tokens of a provider, by the SDK's own code, and notes
@@ -57,10 +52,8 @@ func (p *protected) refuses(w http.ResponseWriter, r *http.Request) bool {
 func startProtected(t *testing.T, provider oidc, stateless bool) *protected {
 	t.Helper()
 	p := &protected{paths: map[string]bool{}}
-	server := sdk.NewServer(&sdk.Implementation{Name: "protected", Version: "1"}, nil)
-	sdk.AddTool(server, &sdk.Tool{Name: "who"}, func(ctx context.Context, r *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, any, error) {
-		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: r.Extra.TokenInfo.UserID}}}, nil, nil
-	})
+	server := newPeer("protected")
+	addWords(server, "who", func(_ context.Context, r *sdk.CallToolRequest) string { return r.Extra.TokenInfo.UserID })
 	// The provider itself says whether a token is good.
 	verify := func(ctx context.Context, token string, _ *http.Request) (*auth.TokenInfo, error) {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, provider.UserinfoEndpoint(), nil)
@@ -85,7 +78,7 @@ func startProtected(t *testing.T, provider oidc, stateless bool) *protected {
 		return &auth.TokenInfo{UserID: claims.Subject, Expiration: time.Now().Add(time.Minute)}, nil
 	}
 	mux := http.NewServeMux()
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	base := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "" {
 			p.mu.Lock()
 			p.paths[r.URL.Path] = true
@@ -95,31 +88,24 @@ func startProtected(t *testing.T, provider oidc, stateless bool) *protected {
 			mux.ServeHTTP(w, r)
 		}
 	}))
-	t.Cleanup(func() {
-		web.CloseClientConnections()
-		web.Close()
-	})
 	const at = "/.well-known/oauth-protected-resource/mcp"
-	p.url = web.URL + "/mcp"
+	p.url = base + "/mcp"
 	mux.Handle(at, auth.ProtectedResourceMetadataHandler(&oauthex.ProtectedResourceMetadata{
 		Resource: p.url, AuthorizationServers: []string{provider.Issuer()}, ScopesSupported: []string{"openid"},
 	}))
-	mcp := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: stateless})
-	mux.Handle("/mcp", auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{ResourceMetadataURL: web.URL + at})(mcp))
+	guarded := auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{ResourceMetadataURL: base + at})
+	mux.Handle("/mcp", guarded(streamable(server, &sdk.StreamableHTTPOptions{Stateless: stateless})))
 	return p
 }
 
 // startPassing starts a gateway at addr in front of it, which knows callers by the tokens of the provider.
-func (p *protected) startPassing(t *testing.T, provider oidc, addr string) *proc.Process {
+func (p *protected) startPassing(t *testing.T, provider oidc, addr string) *gateway {
 	t.Helper()
-	config := configured(t, fmt.Sprintf(`
-listen: %s
-public_url: http://%s
+	return startPublic(t, addr, fmt.Sprintf(`
 log: {level: debug}
 upstreams:
   - {name: protected, path: /mcp, url: "%s", auth: {passthrough: {audiences: [%q]}}, defaults: {tasks: always}}
-`, addr, addr, p.url, provider.ClientID))
-	return start(t, addr, proc.Command{Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Args: append([]string{"serve"}, config...)})
+`, p.url, provider.ClientID))
 }
 
 // Clients that know nothing but the address of the gateway sign in at the authorization server of the
@@ -138,22 +124,15 @@ func TestSignInAtTheServer(t *testing.T) {
 			for _, version := range []string{"2026-07-28", "2025-11-25"} {
 				signInWithGo(t, provider, addr, version)
 			}
-			for name, c := range map[string]struct{ sdk, mode string }{
-				"1.x": {"1", ""}, "2.x, legacy": {"2", "legacy"}, "2.x": {"2", "auto"},
-			} {
-				var got struct {
-					Tools, Again, Asked []string
-					Refreshed           bool
-				}
-				runNodeInto(t, &got, "signin.mjs", "URL=http://"+addr+"/mcp", "SDK="+c.sdk, "MODE="+c.mode, "WAIT=4500",
-					"CLIENT_ID="+provider.ClientID, "CLIENT_SECRET="+provider.ClientSecret, "ISSUER="+provider.Issuer())
+			for name, c := range signInPeers {
+				got := c.signIn(t, addr, append(provider.client(), "WAIT=4500")...)
 				if !slices.Contains(got.Tools, "who") || !slices.Equal(got.Tools, got.Again) || !got.Refreshed || !slices.Contains(got.Asked, "http://"+addr+"/mcp") {
 					t.Errorf("TypeScript SDK %s: %+v", name, got)
 				}
 			}
 			provider.AccessTTL = time.Minute
 			token := provider.signIn("alice").Access
-			client := &taskclient.Client{URL: "http://" + addr + "/mcp", Tasks: true, HTTP: &http.Client{Transport: withKey(token)}}
+			client := gateway.as(token)
 			task := callTask(t, client, "who", map[string]any{})
 			client.HTTP.Transport = withKey(provider.signIn("alice").Access)
 			if got := textOf(t, waitFor(t, client, task.ID, "completed").Result); got != "alice" {
@@ -171,16 +150,16 @@ func TestSignInAtTheServer(t *testing.T) {
 	}
 }
 
-// signInWithGo has a client of the Go SDK list the tools, for longer than its first token lasts.
-func signInWithGo(t *testing.T, provider oidc, addr, version string) {
+// connectSigningIn is a client of the Go SDK that signs in by itself, for some scopes of those that it knows of, and how
+// often it does. It is nil if that fails.
+func connectSigningIn(t *testing.T, provider oidc, addr, version string, scopes func([]string) []string) (session *sdk.ClientSession, signedIn *int) {
 	t.Helper()
-	signedIn := 0
+	signedIn = new(int)
 	handler, err := auth.NewAuthorizationCodeHandler(&auth.AuthorizationCodeHandlerConfig{
 		PreregisteredClient: &oauthex.ClientCredentials{ClientID: provider.ClientID, ClientSecretAuth: &oauthex.ClientSecretAuth{ClientSecret: provider.ClientSecret}},
-		RedirectURL:         "http://127.0.0.1/callback",
-		ScopeFilter:         func([]string) []string { return []string{"openid"} },
+		RedirectURL:         "http://127.0.0.1/callback", ScopeFilter: scopes,
 		AuthorizationCodeFetcher: func(_ context.Context, args *auth.AuthorizationArgs) (*auth.AuthorizationResult, error) {
-			signedIn++
+			*signedIn++
 			provider.QueueUser(&mockoidc.MockUser{Subject: "alice"})
 			back := provider.visit(args.URL)
 			return &auth.AuthorizationResult{Code: back.Query().Get("code"), State: back.Query().Get("state")}, nil
@@ -190,20 +169,30 @@ func signInWithGo(t *testing.T, provider oidc, addr, version string) {
 		t.Fatal(err)
 	}
 	client := sdk.NewClient(&sdk.Implementation{Name: "host", Version: "1"}, nil)
-	session, err := client.Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: "http://" + addr + "/mcp", OAuthHandler: handler},
+	session, err = client.Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: "http://" + addr + "/mcp", OAuthHandler: handler},
 		&sdk.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
-		t.Errorf("%s: %v", version, err)
-		return
+		t.Errorf("Go SDK, %s: %v", version, err)
+		return nil, signedIn
 	}
-	defer session.Close()
+	t.Cleanup(func() { _ = session.Close() })
+	return session, signedIn
+}
+
+// signInWithGo has a client of the Go SDK list the tools, for longer than its first token lasts.
+func signInWithGo(t *testing.T, provider oidc, addr, version string) {
+	t.Helper()
+	session, signedIn := connectSigningIn(t, provider, addr, version, func([]string) []string { return []string{"openid"} })
 	for range 3 {
+		if session == nil {
+			return
+		}
 		if result, err := session.ListTools(t.Context(), nil); err != nil || len(result.Tools) == 0 {
 			t.Errorf("%s: %v", version, err)
 		}
 		<-time.After(2 * time.Second) // the token expires meanwhile
 	}
-	if signedIn == 0 {
+	if *signedIn == 0 {
 		t.Errorf("%s: nobody has signed in", version)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -59,7 +58,7 @@ func (w *watched) tellsNothingOf(t *testing.T, secrets map[string]string) {
 // choosy is a server that takes these tokens, and refuses any other in words of its own. The gateway's
 // own header lets a request in, too. It keeps what it was sent.
 type choosy struct {
-	*httptest.Server
+	url   string
 	takes map[string]bool // values of Authorization
 
 	mu   sync.Mutex
@@ -71,34 +70,41 @@ const wordsOfServer = "words-of-the-server-7411"
 func startChoosy(t *testing.T, issuer string) *choosy {
 	t.Helper()
 	s := &choosy{takes: map[string]bool{}}
-	server := sdk.NewServer(&sdk.Implementation{Name: "choosy", Version: "1"}, nil)
+	server := newPeer("choosy")
 	for _, tool := range []string{"quick", "slow"} {
-		sdk.AddTool(server, &sdk.Tool{Name: tool}, func(context.Context, *sdk.CallToolRequest, struct{}) (*sdk.CallToolResult, any, error) {
-			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "done"}}}, nil, nil
-		})
+		addWords(server, tool, func(context.Context, *sdk.CallToolRequest) string { return "done" })
 	}
-	mcp := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil)
-	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, "/.well-known/") {
-			_ = json.NewEncoder(w).Encode(map[string]any{"resource": s.URL + "/mcp", "authorization_servers": []string{issuer}})
-			return
-		}
+	s.url = guard(t, issuer, streamable(server, nil), func(r *http.Request) (int, string) {
 		s.mu.Lock()
 		_ = r.Header.Write(&s.seen)
 		s.mu.Unlock()
 		if !s.takes[r.Header.Get("Authorization")] && r.Header.Get("X-Own") == "" {
-			w.Header().Set("WWW-Authenticate", `Bearer error="invalid_token", error_description="`+wordsOfServer+`"`)
-			w.WriteHeader(http.StatusUnauthorized)
-			_, _ = io.WriteString(w, wordsOfServer)
-			return
+			return http.StatusUnauthorized, `, error="invalid_token", error_description="` + wordsOfServer + `"`
 		}
-		mcp.ServeHTTP(w, r)
-	}))
-	t.Cleanup(func() {
-		s.CloseClientConnections()
-		s.Close()
+		return http.StatusOK, ""
 	})
 	return s
+}
+
+// guard serves a server to requests for which judge returns 200. Others are refused with the status that it returns,
+// and with more to the challenge. The metadata of the server names the issuer of its tokens.
+func guard(t *testing.T, issuer string, server http.Handler, judge func(*http.Request) (status int, more string)) (url string) {
+	t.Helper()
+	const metadata = "/.well-known/oauth-protected-resource"
+	return serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		at := "http://" + r.Host
+		if strings.HasPrefix(r.URL.Path, metadata) {
+			_ = json.NewEncoder(w).Encode(map[string]any{"resource": at + "/mcp", "authorization_servers": []string{issuer}, "scopes_supported": []string{"openid"}})
+			return
+		}
+		status, more := judge(r)
+		if status != http.StatusOK {
+			w.Header().Set("WWW-Authenticate", `Bearer resource_metadata="`+at+metadata+`/mcp"`+more)
+			http.Error(w, more, status)
+			return
+		}
+		server.ServeHTTP(w, r)
+	})) + "/mcp"
 }
 
 // everyWay has an upstream for each way to sign in, all with the same server.
@@ -109,16 +115,16 @@ auth: {trusted_header: {name: X-User, from: [127.0.0.1]}}
 log: {level: debug}
 drain_delay: 0s
 upstreams:
-  - {name: passed, path: /passed, url: "%[2]s/mcp", auth: {passthrough: {}}, forward_headers: &forward [X-Tenant, Cookie], tools: &tools [{match: slow, tasks: always, poll_interval: 100ms}]}
+  - {name: passed, path: /passed, url: "%[2]s", auth: {passthrough: {}}, forward_headers: &forward [X-Tenant, Cookie], tools: &tools [{match: slow, tasks: always, poll_interval: 100ms}]}
   - name: asked
     path: /asked
-    url: "%[2]s/mcp"
+    url: "%[2]s"
     auth: {passthrough: {introspection: {url: "%[3]s/introspect", client_id: gateway, client_secret: %[4]s}}}
     forward_headers: *forward
     tools: *tools
-  - {name: tokens, path: /tokens, url: "%[2]s/mcp", headers: &own {X-Own: "1"}, auth: {jwt: {issuer: "%[3]s", audiences: [%[5]q]}}, forward_headers: *forward, tools: *tools}
-  - {name: keys, path: /keys, url: "%[2]s/mcp", headers: *own, auth: {keys: [holder:%[6]s]}, forward_headers: *forward, tools: *tools}
-  - {name: trusted, path: /trusted, url: "%[2]s/mcp", headers: *own, forward_headers: *forward, tools: *tools}
+  - {name: tokens, path: /tokens, url: "%[2]s", headers: &own {X-Own: "1"}, auth: {jwt: {issuer: "%[3]s", audiences: [%[5]q]}}, forward_headers: *forward, tools: *tools}
+  - {name: keys, path: /keys, url: "%[2]s", headers: *own, auth: {keys: [holder:%[6]s]}, forward_headers: *forward, tools: *tools}
+  - {name: trusted, path: /trusted, url: "%[2]s", headers: *own, forward_headers: *forward, tools: *tools}
 `
 
 // What a client signs in by, a header that goes on to a server, what an issuer says of a token, and what
@@ -129,7 +135,7 @@ func TestWhatSignsInIsInNoSignal(t *testing.T) {
 	const subject, tenant, cookie, user = "subject-7411", "tenant-7411", "cookie-7411", "user-7411"
 	issuer, admin := wiretest.NewIssuer(t, ""), freeAddr(t)
 	server := startChoosy(t, issuer.URL)
-	aud := []string{wiretest.Audience, server.URL + "/mcp"}
+	aud := []string{wiretest.Audience, server.url}
 	token := func(more string) string { return issuer.Token(subject, map[string]any{"aud": aud, "jti": more}) }
 	told := map[string]any{"aud": aud, "username": "known-to-introspection-7411"}
 	known, unasked := issuer.Opaque(subject, told), issuer.Opaque(subject, told)
@@ -144,7 +150,7 @@ func TestWhatSignsInIsInNoSignal(t *testing.T) {
 		"passed": {"Bearer " + token("passed")}, "asked": {"Bearer " + token("asked"), "Bearer " + known},
 		"tokens": {"Bearer " + token("tokens")}, "keys": {"Bearer " + wiretest.AliceKey}, "trusted": {user},
 	}
-	theirs := issuer.Token(subject, map[string]any{"aud": server.URL + "/mcp", "jti": "refused"}) // it is good, but not for them
+	theirs := issuer.Token(subject, map[string]any{"aud": server.url, "jti": "refused"}) // it is good, but not for them
 	refused := []string{"Bearer " + theirs, "Bearer " + old, "Bearer unknown-7411", "Basic YmFzaWMtNzQxMTpwdw==", "Bearer two-7411 three-7411", "broken-7411"}
 	for at, values := range good {
 		for _, value := range append(values, refused...) {
@@ -162,7 +168,7 @@ func TestWhatSignsInIsInNoSignal(t *testing.T) {
 	for _, value := range append(good["passed"], good["asked"]...) {
 		server.takes[value] = true
 	}
-	g := startWatched(t, otlptest.Start(t), configured(t, fmt.Sprintf(everyWay, admin, server.URL, issuer.URL,
+	g := startWatched(t, otlptest.Start(t), configured(t, fmt.Sprintf(everyWay, admin, server.url, issuer.URL,
 		wiretest.IntrospectionSecret, wiretest.Audience, config.HashKey(wiretest.AliceKey)))...)
 	client := func(at string, values ...string) *taskclient.Client {
 		shown := map[bool]string{true: "X-User", false: "Authorization"}[at == "trusted"]

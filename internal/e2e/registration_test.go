@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -19,23 +20,19 @@ import (
 // registry is what an OpenID provider of the tests does not have by itself: clients can register (RFC
 // 7591) and revoke their tokens (RFC 7009), and its metadata says where; and it knows the scopes of tokens.
 type registry struct {
-	oidc
-	web        *httptest.Server
+	scoped
+	url        string
 	registered atomic.Int64 // how many clients
-
-	mu      sync.Mutex
-	revoked map[string]bool
-	scopes  map[string]string // of tokens, and of the codes for them
+	revoked    map[string]bool
 }
 
 func startRegistry(t *testing.T) *registry {
 	t.Helper()
-	r := &registry{revoked: map[string]bool{}, scopes: map[string]string{}}
+	r := &registry{scoped: scoped{scopes: map[string]string{}}, revoked: map[string]bool{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /register", r.register)
 	mux.HandleFunc("POST /revoke", r.revoke)
-	r.web = httptest.NewServer(mux)
-	t.Cleanup(r.web.Close)
+	r.url = serve(t, mux)
 	r.oidc = startOIDC(t, r.around)
 	return r
 }
@@ -69,17 +66,34 @@ func (r *registry) lacks(token string) bool {
 	return !strings.Contains(r.scopes[token], "profile")
 }
 
-// grants notes the scope of a code, and of the token for it.
-func (r *registry) grants(req *http.Request, answer *httptest.ResponseRecorder) {
-	var token grant
-	at, err := answer.Result().Location()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err == nil {
-		r.scopes[at.Query().Get("code")] = req.FormValue("scope")
-	} else if json.Unmarshal(answer.Body.Bytes(), &token) == nil {
-		r.scopes[token.Access] = r.scopes[req.FormValue("code")]
+// scoped is a provider of whose tokens the scopes are known.
+type scoped struct {
+	oidc
+
+	mu     sync.Mutex
+	scopes map[string]string // of the codes and of the tokens
+}
+
+// answer has the provider answer, and notes the scope of a code, and of the token for it, which gets another name.
+func (p *scoped) answer(w http.ResponseWriter, r *http.Request, next http.Handler, rename func(string) string) {
+	answer := httptest.NewRecorder()
+	next.ServeHTTP(answer, r)
+	body := answer.Body.Bytes()
+	var token map[string]any
+	p.mu.Lock()
+	if at, err := answer.Result().Location(); err == nil {
+		p.scopes[at.Query().Get("code")] = r.FormValue("scope")
+	} else if json.Unmarshal(body, &token) == nil && token["access_token"] != nil {
+		name := rename(fmt.Sprint(token["access_token"]))
+		p.scopes[name] = p.scopes[r.FormValue("code")]
+		token["access_token"] = name
+		body, _ = json.Marshal(token)
 	}
+	p.mu.Unlock()
+	maps.Copy(w.Header(), answer.Header())
+	w.Header().Del("Content-Length")
+	w.WriteHeader(answer.Code)
+	_, _ = w.Write(body)
 }
 
 // around adds to the metadata of the provider, and keeps revoked tokens from it.
@@ -96,12 +110,7 @@ func (r *registry) around(next http.Handler) http.Handler {
 		case revoked:
 			w.WriteHeader(http.StatusUnauthorized)
 		case req.URL.Path == mockoidc.AuthorizationEndpoint, req.URL.Path == mockoidc.TokenEndpoint:
-			answer := httptest.NewRecorder()
-			next.ServeHTTP(answer, req)
-			r.grants(req, answer)
-			maps.Copy(w.Header(), answer.Header())
-			w.WriteHeader(answer.Code)
-			_, _ = w.Write(answer.Body.Bytes())
+			r.answer(w, req, next, func(name string) string { return name })
 		case req.URL.Path == mockoidc.DiscoveryEndpoint:
 			plain := httptest.NewRecorder()
 			next.ServeHTTP(plain, req)
@@ -109,7 +118,7 @@ func (r *registry) around(next http.Handler) http.Handler {
 			if err := json.Unmarshal(plain.Body.Bytes(), &all); err != nil {
 				r.t.Error(err)
 			}
-			all["registration_endpoint"], all["revocation_endpoint"] = r.web.URL+"/register", r.web.URL+"/revoke"
+			all["registration_endpoint"], all["revocation_endpoint"] = r.url+"/register", r.url+"/revoke"
 			w.Header().Set("Content-Type", "application/json")
 			_ = json.NewEncoder(w).Encode(all)
 		default:
@@ -130,17 +139,9 @@ func TestRegistrationAndRevocation(t *testing.T) {
 	server.lacks = provider.lacks
 	server.mu.Unlock()
 	server.startPassing(t, provider.oidc, addr)
-	for name, c := range map[string]struct{ sdk, mode string }{
-		"1.x": {"1", ""}, "2.x, legacy": {"2", "legacy"}, "2.x": {"2", "auto"},
-	} {
-		var got struct {
-			Tools, Again, Afterwards, Asked []string
-			Refreshed                       bool
-			Visits                          int
-			Client, Said                    string
-		}
+	for name, c := range signInPeers {
 		before := provider.registered.Load()
-		runNodeInto(t, &got, "signin.mjs", "URL=http://"+addr+"/mcp", "SDK="+c.sdk, "MODE="+c.mode, "WAIT=4500", "REVOKE="+provider.web.URL+"/revoke", "STEP_UP=1")
+		got := c.signIn(t, addr, "WAIT=4500", "REVOKE="+provider.url+"/revoke", "STEP_UP=1")
 		if !slices.Equal(got.Tools, []string{"who"}) || !slices.Equal(got.Tools, got.Again) || !slices.Equal(got.Tools, got.Afterwards) || !got.Refreshed {
 			t.Errorf("%s: %+v", name, got)
 		}

@@ -49,16 +49,16 @@ func TestAuditOnStdout(t *testing.T) {
 	t.Parallel()
 	issuer := wiretest.NewIssuer(t, "")
 	server := startChoosy(t, issuer.URL)
-	good := issuer.Token("alice", map[string]any{"aud": server.URL + "/mcp"})
+	good := issuer.Token("alice", map[string]any{"aud": server.url})
 	server.takes["Bearer "+good] = true
 	var out, log bytes.Buffer
 	g := startAt(t, freeAddr(t), proc.Command{Stdout: &out, Stderr: &log}, configured(t, fmt.Sprintf(`
 public_url: https://gateway.example
 audit: stdout
 upstreams:
-  - {name: up, path: /mcp, url: "%s/mcp", auth: {passthrough: {}}, tools: [{match: slow, tasks: always, poll_interval: 100ms}]}
-`, server.URL))...)
-	refused := issuer.Token("bob", map[string]any{"aud": server.URL + "/mcp"})
+  - {name: up, path: /mcp, url: "%s", auth: {passthrough: {}}, tools: [{match: slow, tasks: always, poll_interval: 100ms}]}
+`, server.url))...)
+	refused := issuer.Token("bob", map[string]any{"aud": server.url})
 	var unauthorized *taskclient.Error
 	if _, _, err := g.as(refused).CallTool(t.Context(), "quick", map[string]any{}); !errors.As(err, &unauthorized) || unauthorized.Status != http.StatusUnauthorized {
 		t.Errorf("bob, within the grace: %v", err)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -146,33 +145,24 @@ func newFollower(t *testing.T, protect func(*http.Request) bool) *follower {
 	t.Helper()
 	f := &follower{t: t, dir: t.TempDir(), addr: freeAddr(t)}
 	issuer := wiretest.NewIssuer(t, "")
-	server := sdk.NewServer(&sdk.Implementation{Name: "files", Version: "1"}, nil)
-	sdk.AddTool(server, &sdk.Tool{Name: "write_file"}, func(context.Context, *sdk.CallToolRequest, struct{}) (*sdk.CallToolResult, any, error) {
-		return &sdk.CallToolResult{}, nil, nil
+	server, good := newPeer("files"), map[string]bool{}
+	addWords(server, "write_file", func(context.Context, *sdk.CallToolRequest) string { return "" })
+	mcp := streamable(server, nil)
+	local := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Host = "127.0.0.1" // the SDK takes no other at this address
+		mcp.ServeHTTP(w, r)
 	})
-	mcp := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil)
-	good := map[string]bool{}
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "); {
-		case r.URL.Path != "/mcp":
-			_, _ = fmt.Fprintf(w, `{"resource":"http://%s/mcp","authorization_servers":[%q]}`, r.Host, issuer.URL)
-		case protect != nil && !(good[token] && protect(r)):
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			w.WriteHeader(http.StatusUnauthorized)
-		default:
-			r.Host = "127.0.0.1" // the SDK takes no other at this address
-			mcp.ServeHTTP(w, r)
+	url := guard(t, issuer.URL, local, func(r *http.Request) (int, string) {
+		if token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "); protect != nil && !(good[token] && protect(r)) {
+			return http.StatusUnauthorized, ""
 		}
-	}))
-	t.Cleanup(func() {
-		web.CloseClientConnections()
-		web.Close()
+		return http.StatusOK, ""
 	})
 	token := issuer.Token("alice", map[string]any{"aud": "http://" + f.addr + "/mcp", "scope": "mcp:use"})
-	opaque := issuer.Opaque("alice", map[string]any{"aud": web.URL + "/mcp"})
+	opaque := issuer.Opaque("alice", map[string]any{"aud": url})
 	good[token], good[opaque] = true, true
 	f.names = strings.NewReplacer(
-		"http://127.0.0.1:3001/mcp", web.URL+"/mcp", "127.0.0.1:8080", f.addr,
+		"http://127.0.0.1:3001/mcp", url, "127.0.0.1:8080", f.addr,
 		"https://gateway.example.com", "http://"+f.addr, "https://login.example.com", issuer.URL,
 	)
 	f.env = []string{"TOKEN=" + token, "OPAQUE=" + opaque, "SECRET=" + wiretest.IntrospectionSecret, "PATH=" + bin + ":" + os.Getenv("PATH")}

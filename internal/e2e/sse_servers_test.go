@@ -2,15 +2,11 @@ package e2e
 
 import (
 	"net/http"
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/mark3labs/mcp-go/server"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-
-	"taskgate/internal/proc"
 )
 
 // sseServer is a server of HTTP+SSE, and which of its tools do what. A tool without a name is
@@ -55,17 +51,6 @@ func startSDKOverSSE(t *testing.T) *sseServer {
 func startMCPGoOverSSE(t *testing.T) *sseServer {
 	t.Helper()
 	return ordinarySSE(t, server.NewSSEServer(everydayMCPGo(t.TempDir())))
-}
-
-// runEverything runs the reference server in one of its modes, sse or streamableHttp.
-func runEverything(t *testing.T, mode, addr string) *proc.Process {
-	t.Helper()
-	dir := nodeDir(t)
-	_, port, _ := strings.Cut(addr, ":")
-	return start(t, addr, proc.Command{
-		Name: "server-everything", Path: nodeBinary(dir), Dir: dir, Env: []string{"PORT=" + port},
-		Args: []string{filepath.Join("node_modules", "@modelcontextprotocol", "server-everything", "dist", "index.js"), mode},
-	})
 }
 
 // startEverythingOverSSE is the reference server.

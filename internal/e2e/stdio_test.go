@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -20,7 +19,6 @@ import (
 func everythingOverStdio(t *testing.T, more string) string {
 	t.Helper()
 	dir := nodeDir(t)
-	script := filepath.Join(dir, "node_modules", "@modelcontextprotocol", "server-everything", "dist", "index.js")
 	return fmt.Sprintf(`%s
 upstreams:
   - name: everything
@@ -31,7 +29,7 @@ upstreams:
     cwd: %q
     start_timeout: 30s
     defaults: {grace: 500ms}
-`, more, nodeBinary(dir), script, dir)
+`, more, nodeBinary(dir), everythingScript, dir)
 }
 
 // TestEverythingOverStdio: the reference server over stdio does through the gateway what it does

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
@@ -79,39 +78,21 @@ upstreams:
 `
 
 // listenTo listens to a task until its end.
-func listenTo(t *testing.T, c *taskclient.Client, id string) func() taskclient.Task {
+func listenTo(t *testing.T, g *gateway, id string) func() taskclient.Task {
 	t.Helper()
-	var mu sync.Mutex
-	var last taskclient.Task
-	heard, done := make(chan struct{}, 1), make(chan error, 1)
-	c.Trace = func(m taskclient.Message) {
-		var n struct {
-			Method string
-			Params taskclient.Task
-		}
-		if json.Unmarshal(m.Body, &n) != nil || m.Sent || n.Method != "notifications/tasks" {
-			return
-		}
-		mu.Lock()
-		last = n.Params
-		mu.Unlock()
-		select {
-		case heard <- struct{}{}:
-		default:
-		}
-	}
+	h, done := hear(g, false), make(chan struct{})
 	go func() {
-		_, err := c.Do(t.Context(), "subscriptions/listen", map[string]any{"notifications": map[string]any{"taskIds": []string{id}}})
-		done <- err
+		defer close(done)
+		h.listen(t, id)
 	}()
-	<-heard
+	until(t, "the task is heard of", func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.end.ID != ""
+	})
 	return func() taskclient.Task {
-		if err := <-done; err != nil {
-			t.Errorf("listening: %v", err)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		return last
+		<-done
+		return h.end
 	}
 }
 
@@ -155,8 +136,8 @@ func TestStopHandsOver(t *testing.T) {
 		return nil
 	})
 	ended := map[string]func() taskclient.Task{
-		goesOn.ID: listenTo(t, at(b, one).client(true), goesOn.ID),
-		fails.ID:  listenTo(t, at(b, two).client(true), fails.ID),
+		goesOn.ID: listenTo(t, at(b, one), goesOn.ID),
+		fails.ID:  listenTo(t, at(b, two), fails.ID),
 	}
 	var waiting sync.WaitGroup
 	answers := make([]wireMessage, 2) // of tasks/result, at either replica

@@ -16,7 +16,6 @@ import (
 
 	"taskgate/internal/e2e/nativetasks"
 	"taskgate/internal/mcp"
-	"taskgate/internal/proc"
 )
 
 // childVar makes the test binary the server over stdio that it names, marksVar is its directory.
@@ -179,12 +178,11 @@ func nodeTarget(t *testing.T, over, dir string, env map[string]string, stdio, li
 		return target{Command: nodeBinary(nodeDir(t)), Args: stdio, Env: env, Cwd: dir}
 	}
 	addr := freeAddr(t)
-	_, port, _ := strings.Cut(addr, ":")
-	vars := []string{"PORT=" + port}
+	var vars []string
 	for name, value := range env {
 		vars = append(vars, name+"="+value)
 	}
-	start(t, addr, proc.Command{Name: listen[0], Path: nodeBinary(nodeDir(t)), Dir: dir, Env: vars, Args: listen})
+	startNode(t, addr, dir, vars, listen...)
 	if over == "HTTP+SSE" {
 		return target{SSE: "http://" + addr + "/sse"}
 	}
@@ -194,30 +192,21 @@ func nodeTarget(t *testing.T, over, dir string, env map[string]string, stdio, li
 // tableTools are the tools of the servers of both TypeScript SDKs.
 const tableTools = "tabletools.mjs"
 
-// ts1Target is a server of the TypeScript SDK 1.x.
-func ts1Target(tasks bool) func(t *testing.T, over, marks string) target {
+// tsTarget is a server of a TypeScript SDK, whose script it is, with more in its environment.
+func tsTarget(script string, more ...string) func(t *testing.T, over, marks string) target {
 	return func(t *testing.T, over, marks string) target {
 		t.Helper()
 		env := map[string]string{marksVar: marks}
-		if tasks {
-			env["TASKS"] = "1"
+		for _, name := range more {
+			env[name] = "1"
 		}
-		const script = "ts1server.mjs"
 		return nodeTarget(t, over, scriptDir(t, script, tableTools), env, []string{script}, []string{script})
 	}
-}
-
-// ts2Target is a server of the TypeScript SDK 2.x.
-func ts2Target(t *testing.T, over, marks string) target {
-	t.Helper()
-	const script = "ts2server.mjs"
-	return nodeTarget(t, over, scriptDir(t, script, tableTools), map[string]string{marksVar: marks}, []string{script}, []string{script})
 }
 
 // everythingTarget is the reference server.
 func everythingTarget(t *testing.T, over, _ string) target {
 	t.Helper()
-	script := filepath.Join("node_modules", "@modelcontextprotocol", "server-everything", "dist", "index.js")
 	listen := map[string]string{"HTTP": "streamableHttp", "HTTP+SSE": "sse"}[over]
-	return nodeTarget(t, over, nodeDir(t), nil, []string{script, "stdio"}, []string{script, listen})
+	return nodeTarget(t, over, nodeDir(t), nil, []string{everythingScript, "stdio"}, []string{everythingScript, listen})
 }

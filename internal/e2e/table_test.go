@@ -89,10 +89,10 @@ var (
 func tableServers() []tableServer {
 	const goSDK = "Go SDK 1.8.0"
 	return []tableServer{
-		{"legacy", "legacy without tasks", "TypeScript SDK 1.32.2", legacyOver, tableSteps, ts1Target(false)},
-		{"legacy-tasks", "legacy with tasks", "TypeScript SDK 1.32.2", legacyOver, tableSteps, ts1Target(true)},
+		{"legacy", "legacy without tasks", "TypeScript SDK 1.32.2", legacyOver, tableSteps, tsTarget("ts1server.mjs")},
+		{"legacy-tasks", "legacy with tasks", "TypeScript SDK 1.32.2", legacyOver, tableSteps, tsTarget("ts1server.mjs", "TASKS")},
 		{"everything", "legacy with tasks", "server-everything 2026.8.31", legacyOver, everythingSteps, everythingTarget},
-		{"modern", "modern without tasks", "TypeScript SDK 2.4.0", modernOver, tableSteps, ts2Target},
+		{"modern", "modern without tasks", "TypeScript SDK 2.4.0", modernOver, tableSteps, tsTarget("ts2server.mjs")},
 		{"modern-tasks", "modern with tasks", goSDK + " with `internal/e2e/nativetasks`", modernOver, tableSteps, goTarget("modern-tasks")},
 		{"both", "both eras", goSDK, modernOver, tableSteps, goTarget("both")},
 		{"mcp-go", "both eras, tasks in the legacy one", "mcp-go 1.2.1", modernOver, tableSteps, goTarget("mcp-go")},

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -212,15 +211,8 @@ func TestTypeScriptSignIn(t *testing.T) {
 	provider, addr := startOIDC(t), freeAddr(t)
 	provider.AccessTTL = 2 * time.Second
 	startSignedIn(t, provider, addr)
-	for name, c := range map[string]struct{ sdk, mode string }{
-		"1.x": {"1", ""}, "2.x, legacy": {"2", "legacy"}, "2.x": {"2", "auto"},
-	} {
-		var got struct {
-			Tools, Again, Asked []string
-			Refreshed           bool
-		}
-		runNodeInto(t, &got, "signin.mjs", "URL=http://"+addr+"/mcp", "SDK="+c.sdk, "MODE="+c.mode, "WAIT=3500",
-			"CLIENT_ID="+provider.ClientID, "CLIENT_SECRET="+provider.ClientSecret, "ISSUER="+provider.Issuer())
+	for name, c := range signInPeers {
+		got := c.signIn(t, addr, append(provider.client(), "WAIT=3500")...)
 		if len(got.Tools) == 0 || !slices.Equal(got.Tools, got.Again) || !got.Refreshed || !slices.Contains(got.Asked, "http://"+addr+"/mcp") {
 			t.Errorf("%s: %+v", name, got)
 		}
@@ -231,12 +223,40 @@ func TestTypeScriptSignIn(t *testing.T) {
 func startSignedIn(t *testing.T, provider oidc, addr string) {
 	t.Helper()
 	provider.FastForward(-30 * time.Second) // the gateway allows for that: a token is good for AccessTTL by its clock, too
-	config := configured(t, fmt.Sprintf(`
-listen: %s
-public_url: http://%s
+	startPublic(t, addr, fmt.Sprintf(`
 auth: {jwt: {issuer: %q, audiences: [%q]}}
 upstreams:
   - {name: slow, path: /mcp, url: "%s"}
-`, addr, addr, provider.Issuer(), provider.ClientID, startServer(t, "slowserver")))
-	start(t, addr, proc.Command{Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Args: append([]string{"serve"}, config...)})
+`, provider.Issuer(), provider.ClientID, startServer(t, "slowserver")))
+}
+
+// startPublic starts a gateway whose clients know it by an address.
+func startPublic(t *testing.T, addr, yaml string) *gateway {
+	t.Helper()
+	return startAt(t, addr, proc.Command{}, configured(t, "public_url: http://"+addr+"\n"+yaml)...)
+}
+
+// signInPeer is a client of a TypeScript SDK that signs in by itself.
+type signInPeer struct{ sdk, mode string }
+
+var signInPeers = map[string]signInPeer{"1.32.2": {"1", ""}, "2.4.0, legacy": {"2", "legacy"}, "2.4.0": {"2", "auto"}}
+
+// signInAnswer is what signin.mjs prints.
+type signInAnswer struct {
+	Tools, Again, Afterwards, Asked, Calls, Sessions []string
+	Refreshed                                        bool
+	Visits                                           int
+	Client, Said                                     string
+}
+
+// signIn has it sign in at a gateway.
+func (p signInPeer) signIn(t *testing.T, addr string, env ...string) (got signInAnswer) {
+	t.Helper()
+	runNodeInto(t, &got, "signin.mjs", append(env, "URL=http://"+addr+"/mcp", "SDK="+p.sdk, "MODE="+p.mode)...)
+	return got
+}
+
+// client tells signin.mjs as which client it is registered.
+func (o oidc) client() []string {
+	return []string{"CLIENT_ID=" + o.ClientID, "CLIENT_SECRET=" + o.ClientSecret, "ISSUER=" + o.Issuer()}
 }
