@@ -31,14 +31,19 @@ func TestChaos(t *testing.T) {
 	c := newClients(t, w.fleet, j)
 	c.converse(t)
 
-	begin := time.Now()
-	injected := newTally()
-	ctx, stop := context.WithTimeout(t.Context(), runLimit)
+	c.live(t, u, runLimit, w.harm, c.upTo(*calls, *workers))
+}
+
+// live makes calls while things go wrong, for so long at most, and holds what came of it against the promises.
+func (c *clients) live(t *testing.T, u *upstream, limit time.Duration, harm func(context.Context, *tally), calls func(context.Context) int) {
+	t.Helper()
+	begin, injected := time.Now(), newTally()
+	ctx, stop := context.WithTimeout(t.Context(), limit)
 	defer stop()
-	calm := c.underWatch(ctx, func(ctx context.Context) { w.harm(ctx, *seed, injected) })
-	c.run(ctx, *seed, *calls, *workers)
+	calm := c.underWatch(ctx, func(ctx context.Context) { harm(ctx, injected) })
+	n := calls(ctx)
 	calm()
-	conclude(t, c, u, *calls, begin, injected)
+	conclude(t, c, u, n, begin, injected)
 }
 
 // newClients speak all dialects there are.

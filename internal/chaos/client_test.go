@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -40,22 +41,36 @@ type clients struct {
 	heard    map[int]json.RawMessage // and, of those that were asked, the result
 }
 
-// run makes all calls, some at a time.
-func (c *clients) run(ctx context.Context, seed uint64, n, workers int) {
+// run has clients make calls, each one after the other, until there are n of them or it is over, and says how many
+// there are.
+func (c *clients) run(ctx context.Context, workers, n int, over func() bool, one func(context.Context, *call)) int {
 	var next atomic.Int64
 	var all sync.WaitGroup
 	for range workers {
 		all.Go(func() {
-			for ctx.Err() == nil {
+			for ctx.Err() == nil && !over() {
 				i := int(next.Add(1)) - 1
 				if i >= n {
 					return
 				}
-				c.one(ctx, c.plan(seed, i))
+				one(ctx, c.plan(*seed, i))
 			}
 		})
 	}
 	all.Wait()
+	return min(n, int(next.Load()))
+}
+
+// upTo has clients make n calls.
+func (c *clients) upTo(n, workers int) func(context.Context) int {
+	return func(ctx context.Context) int {
+		return c.run(ctx, workers, n, func() bool { return false }, c.one)
+	}
+}
+
+// until has clients make calls until it is over.
+func (c *clients) until(over *atomic.Bool) func(context.Context) int {
+	return func(ctx context.Context) int { return c.run(ctx, *workers/2, math.MaxInt, over.Load, c.one) }
 }
 
 // plan is the n-th call. Without a talk, it asks nothing; and at the legacy upstream only
@@ -115,18 +130,27 @@ func (c *clients) one(ctx context.Context, p *call) {
 	case err != nil:
 		c.judge.count("call not answered (its gateway was gone)")
 		c.judge.disturbed(ctx, "%s (%s) is not answered: %v", p.id, d.name(), err)
-	case task == nil:
+	default:
+		if r := c.accept(p, d, result, task); r != nil {
+			c.attend(ctx, p, r)
+		}
+	}
+}
+
+// accept takes the answer to a call: a result, or a task, which it returns.
+func (c *clients) accept(p *call, d dialect, result json.RawMessage, task *state) *record {
+	if task == nil {
 		c.judge.count("call answered without a task (" + d.name() + ")")
 		c.mark(p, result)
 		if err := checkResult(p, result); err != nil {
 			c.judge.blame("%s: answered without a task: %v", p.id, err)
 		}
-	default:
-		c.judge.count("call made a task (" + d.name() + ")")
-		r := c.judge.acknowledged(p, d, *task)
-		c.followAll(p, r)
-		c.attend(ctx, p, r)
+		return nil
 	}
+	c.judge.count("call made a task (" + d.name() + ")")
+	r := c.judge.acknowledged(p, d, *task)
+	c.followAll(p, r)
+	return r
 }
 
 // mark says that somebody has the result of a call.

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -102,30 +101,9 @@ func TestRedisComesBack(t *testing.T) {
 	f := newFleet(t, j, u.url, s, only(store), store.URL(), store.URL(), store.URL())
 	c := newClients(t, f, j)
 	c.converse(t)
-	begin, injected := time.Now(), newTally()
-	ctx, stop := context.WithTimeout(t.Context(), time.Hour)
-	defer stop()
 	var over atomic.Bool
-	calm := c.underWatch(ctx, func(context.Context) {
+	c.live(t, u, time.Hour, func(ctx context.Context, injected *tally) {
 		returns{store, j}.harm(ctx, *backs, injected)
 		over.Store(true)
-	})
-	n := c.runUntil(ctx, &over)
-	calm()
-	conclude(t, c, u, n, begin, injected)
-}
-
-// runUntil makes calls until it is over, and says how many.
-func (c *clients) runUntil(ctx context.Context, over *atomic.Bool) int {
-	var next atomic.Int64
-	var all sync.WaitGroup
-	for range *workers / 2 {
-		all.Go(func() {
-			for !over.Load() && ctx.Err() == nil {
-				c.one(ctx, c.plan(*seed, int(next.Add(1))-1))
-			}
-		})
-	}
-	all.Wait()
-	return int(next.Load())
+	}, c.until(&over))
 }

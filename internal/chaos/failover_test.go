@@ -18,8 +18,8 @@ import (
 // misses the last moments of its master.
 type failover struct {
 	t     *testing.T
-	front *tcpSwitch // to the master
-	link  *tcpSwitch // from the replica to its master
+	front *redistest.Proxy // to the master
+	link  *redistest.Proxy // from the replica to its master
 	judge *judge
 	wait  bool // wait_replicas: 1
 
@@ -32,7 +32,7 @@ const longestLag = 1500 * time.Millisecond
 func newFailover(t *testing.T, j *judge, wait bool) *failover {
 	t.Helper()
 	f := &failover{t: t, judge: j, wait: wait, master: redistest.Start(t, "--repl-diskless-sync-delay", "0")}
-	f.front, f.link = newSwitch(t, f.master.Addr), newSwitch(t, f.master.Addr)
+	f.front, f.link = redistest.NewProxy(t, f.master.Addr), redistest.NewProxy(t, f.master.Addr)
 	f.follow()
 	return f
 }
@@ -40,7 +40,7 @@ func newFailover(t *testing.T, j *judge, wait bool) *failover {
 // follow starts a replica of the master and waits until it has what that has.
 func (f *failover) follow() {
 	f.t.Helper()
-	host, port, err := net.SplitHostPort(f.link.addr)
+	host, port, err := net.SplitHostPort(f.link.Addr)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func (f *failover) follow() {
 // its place.
 func (f *failover) over(ctx context.Context, lag time.Duration) {
 	cut := time.Now()
-	f.link.point("")
+	f.link.Point("")
 	wait(ctx, lag)
 	f.master.Kill()
 	f.replica.Do("replicaof", "no", "one")
@@ -66,8 +66,8 @@ func (f *failover) over(ctx context.Context, lag time.Duration) {
 		f.judge.forgive(cut.Add(-margin), time.Now().Add(margin))
 	}
 	f.master = f.replica
-	f.front.point(f.master.Addr)
-	f.link.point(f.master.Addr)
+	f.front.Point(f.master.Addr)
+	f.link.Point(f.master.Addr)
 	f.follow()
 }
 
@@ -96,17 +96,11 @@ func TestFailover(t *testing.T) {
 			j.forgetful, j.lossy = true, replicas == 0
 			f := newFailover(t, j, replicas > 0)
 			u := startUpstream(t)
-			store := "redis://" + f.front.addr
+			store := f.front.URL()
 			fleet := newFleet(t, j, u.url, settings{replicas: replicas, heartbeat: 5 * time.Second},
 				func() *redistest.Server { return f.master }, store, store, store)
 			c := newClients(t, fleet, j)
-			begin, injected := time.Now(), newTally()
-			ctx, stop := context.WithTimeout(t.Context(), runLimit)
-			defer stop()
-			calm := c.underWatch(ctx, func(ctx context.Context) { f.harm(ctx, injected) })
-			c.run(ctx, *seed, *calls/3, *workers/2)
-			calm()
-			conclude(t, c, u, *calls/3, begin, injected)
+			c.live(t, u, runLimit, f.harm, c.upTo(*calls/3, *workers/2))
 		})
 	}
 }

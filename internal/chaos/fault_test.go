@@ -143,8 +143,8 @@ func schedule(r *rand.Rand, nodes int) event {
 
 // harm lets things go wrong until ctx ends, and then sees to it that everything is
 // well again.
-func (w *world) harm(ctx context.Context, seed uint64, injected *tally) {
-	r := rand.New(rand.NewPCG(seed, 0))
+func (w *world) harm(ctx context.Context, injected *tally) {
+	r := rand.New(rand.NewPCG(*seed, 0))
 	var all sync.WaitGroup
 	for {
 		e := schedule(r, len(w.fleet.nodes))

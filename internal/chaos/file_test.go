@@ -36,15 +36,7 @@ func TestChaosFile(t *testing.T) {
 	w.fleet.folder = folder
 	c := newClients(t, w.fleet, j)
 	c.converse(t)
-
-	begin := time.Now()
-	injected := newTally()
-	ctx, stop := context.WithTimeout(t.Context(), runLimit)
-	defer stop()
-	calm := c.underWatch(ctx, func(ctx context.Context) { w.killAgain(ctx, injected) })
-	c.run(ctx, *seed, *calls, *workers)
-	calm()
-	conclude(t, c, u, *calls, begin, injected)
+	c.live(t, u, runLimit, w.killAgain, c.upTo(*calls, *workers))
 }
 
 // killAgain ends the only gateway and starts it again until ctx ends, seldom in good order.

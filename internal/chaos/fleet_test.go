@@ -203,14 +203,8 @@ func (n *node) startOnce() error {
 		command.Stderr = out
 	}
 	begin := time.Now()
-	p, err := proc.Start(command)
+	p, err := startProcess(command, addr)
 	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	if err := p.WaitListening(ctx, addr); err != nil {
-		p.Kill()
 		return err
 	}
 	took := int64(time.Since(begin))
@@ -222,6 +216,21 @@ func (n *node) startOnce() error {
 	defer n.mu.Unlock()
 	n.addr, n.admin, n.process = addr, admin, p
 	return nil
+}
+
+// startProcess starts a process, and waits until it listens.
+func startProcess(command proc.Command, addr string) (*proc.Process, error) {
+	p, err := proc.Start(command)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	if err := p.WaitListening(ctx, addr); err != nil {
+		p.Kill()
+		return nil, err
+	}
+	return p, nil
 }
 
 // config is the configuration of a process that serves at this address, and where it is

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -201,11 +200,7 @@ func TestFloodAndRestarts(t *testing.T) {
 	j.undisturbed = true
 	f := newFleet(t, j, u.url, settings{heartbeat: time.Second, floods: true}, only(store), store.URL(), store.URL(), store.URL())
 	b := balancer.New(f.replicas()...)
-	front := httptest.NewServer(b)
-	t.Cleanup(func() {
-		front.CloseClientConnections()
-		front.Close()
-	})
+	front := serve(t, b)
 	polling, stopPolling := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -216,15 +211,12 @@ func TestFloodAndRestarts(t *testing.T) {
 			t.Fatal("a gateway is not ready")
 		}
 	}
-	f.front = front.Listener.Addr().String()
+	f.front = front
 	c := newClients(t, f, j)
 
-	begin, injected := time.Now(), newTally()
 	hostile := newFlood(f.front)
-	ctx, stop := context.WithTimeout(t.Context(), runLimit)
-	defer stop()
 	var over atomic.Bool
-	calm := c.underWatch(ctx, func(context.Context) {
+	c.live(t, u, runLimit, func(ctx context.Context, injected *tally) {
 		flooding, stop := context.WithCancel(ctx)
 		var hostility sync.WaitGroup
 		hostility.Go(func() { hostile.run(flooding) })
@@ -234,10 +226,7 @@ func TestFloodAndRestarts(t *testing.T) {
 		stop()
 		hostility.Wait()
 		over.Store(true)
-	})
-	n := c.runUntil(ctx, &over)
-	calm()
-	conclude(t, c, u, n, begin, injected)
+	}, c.until(&over))
 	t.Logf("the flood:\n%s", hostile.done)
 	if !strings.Contains(hostile.done.String(), "refused with 429") {
 		t.Error("no bound was reached")

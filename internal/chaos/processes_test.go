@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -102,13 +101,9 @@ func overSSE(t *testing.T) markers {
 		}
 		return names[s]
 	})
-	web := httptest.NewServer(sdk.NewSSEHandler(func(*http.Request) *sdk.Server { return server }, nil))
-	t.Cleanup(func() {
-		web.CloseClientConnections()
-		web.Close()
-	})
+	addr := serve(t, sdk.NewSSEHandler(func(*http.Request) *sdk.Server { return server }, nil))
 	return markers{
-		config: fmt.Sprintf(`{name: it, path: /mcp, url: %q, transport: sse}`, web.URL),
+		config: fmt.Sprintf(`{name: it, path: /mcp, url: "http://%s", transport: sse}`, addr),
 		kill: func(name string) {
 			mu.Lock()
 			s := sessions[name]
@@ -146,16 +141,6 @@ func (c *marked) hears(text string) {
 // processKey is that of an owner.
 func processKey(owner int) string { return fmt.Sprintf("key-number-%d-of-the-processes", owner) }
 
-// keyed shows a key with each request.
-type keyed string
-
-// RoundTrip sends a request.
-func (k keyed) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set("Authorization", "Bearer "+string(k))
-	return http.DefaultTransport.RoundTrip(r)
-}
-
 func newMarked(t *testing.T, url string, owner, number int) *marked {
 	t.Helper()
 	c := &marked{t: t, name: fmt.Sprintf("client-%d-%d;", owner, number), owner: owner}
@@ -164,7 +149,7 @@ func newMarked(t *testing.T, url string, owner, number int) *marked {
 		LoggingMessageHandler:       func(_ context.Context, r *sdk.LoggingMessageRequest) { c.hears(fmt.Sprint(r.Params.Data)) },
 	})
 	var err error
-	c.session, err = client.Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: keyed(processKey(owner))}},
+	c.session, err = client.Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: &transport{token: processKey(owner)}}},
 		&sdk.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
 	if err != nil {
 		t.Fatal(err)
@@ -307,7 +292,7 @@ func startMarkers(t *testing.T, m markers) string {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p, err := proc.Start(proc.Command{Name: "taskgate", Path: bin, Args: []string{"serve", "--config", file}})
+	p, err := startProcess(proc.Command{Name: "taskgate", Path: bin, Args: []string{"serve", "--config", file}}, addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,10 +302,5 @@ func startMarkers(t *testing.T, m markers) string {
 			t.Errorf("output:\n%s", p.Output())
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
-	defer cancel()
-	if err := p.WaitListening(ctx, addr); err != nil {
-		t.Fatal(err)
-	}
 	return "http://" + addr + "/mcp"
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"sync"
@@ -75,22 +76,14 @@ func TestAnsweredAtOnce(t *testing.T) {
 // runPrompt makes n calls that are asked something, unless one hangs, and says how many
 // there are with those that are left out.
 func (c *clients) runPrompt(ctx context.Context, pace *pace, n, workers int) int {
-	var next, made atomic.Int64
-	var all sync.WaitGroup
-	for range workers {
-		all.Go(func() {
-			for int(made.Load()) < n && c.judge.content() {
-				p := c.plan(*seed, int(next.Add(1))-1)
-				if len(p.questions) == 0 {
-					continue
-				}
-				made.Add(1)
-				c.onePrompt(ctx, pace, p)
-			}
-		})
-	}
-	all.Wait()
-	return int(next.Load())
+	var made atomic.Int64
+	over := func() bool { return int(made.Load()) >= n || !c.judge.content() }
+	return c.run(ctx, workers, math.MaxInt, over, func(ctx context.Context, p *call) {
+		if len(p.questions) > 0 {
+			made.Add(1)
+			c.onePrompt(ctx, pace, p)
+		}
+	})
 }
 
 // pace is a clock that goes slower on a busy machine: it goes a step further with each request
@@ -147,17 +140,10 @@ func (c *clients) onePrompt(ctx context.Context, pace *pace, p *call) {
 		c.judge.count("call answered with the upstream's error")
 	case err != nil:
 		c.judge.blame("%s (%s, %s): no answer, although each question was answered at once: %v", p.id, p.tool.name, d.name(), err)
-	case task == nil:
-		c.judge.count("call answered without a task (" + d.name() + ")")
-		c.mark(p, result)
-		if err := checkResult(p, result); err != nil {
-			c.judge.blame("%s: answered without a task: %v", p.id, err)
-		}
 	default:
-		c.judge.count("call made a task (" + d.name() + ")")
-		r := c.judge.acknowledged(p, d, *task)
-		c.followAll(p, r)
-		c.attendPrompt(ctx, p, r)
+		if r := c.accept(p, d, result, task); r != nil {
+			c.attendPrompt(ctx, p, r)
+		}
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -47,12 +46,7 @@ type round struct {
 // startRounds serves until the test ends.
 func startRounds(t *testing.T) *rounds {
 	u := &rounds{runs: map[string]int{}, given: map[string]*round{}, asked: map[string]*asked{}}
-	server := httptest.NewServer(http.HandlerFunc(u.serve))
-	t.Cleanup(func() {
-		server.CloseClientConnections()
-		server.Close()
-	})
-	u.url = server.URL + "/mcp"
+	u.url = "http://" + serve(t, http.HandlerFunc(u.serve)) + "/mcp"
 	return u
 }
 

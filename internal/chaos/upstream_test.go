@@ -51,19 +51,26 @@ type upstreamSession struct {
 // startUpstream serves until the test ends.
 func startUpstream(t *testing.T) *upstream {
 	u := &upstream{sessions: map[string]*upstreamSession{}, runs: map[string]int{}, busy: map[string]int{}, asked: map[string]*asked{}}
-	server := httptest.NewUnstartedServer(http.HandlerFunc(u.serve))
-	server.Start()
+	u.url = "http://" + serve(t, http.HandlerFunc(u.serve)) + "/mcp"
 	t.Cleanup(func() {
 		u.mu.Lock()
+		defer u.mu.Unlock()
 		for _, s := range u.sessions {
 			s.end()
 		}
-		u.mu.Unlock()
+	})
+	return u
+}
+
+// serve serves a handler at an address until the test ends.
+func serve(t *testing.T, h http.Handler) (addr string) {
+	t.Helper()
+	server := httptest.NewServer(h)
+	t.Cleanup(func() {
 		server.CloseClientConnections()
 		server.Close()
 	})
-	u.url = server.URL + "/mcp"
-	return u
+	return server.Listener.Addr().String()
 }
 
 // executions is how often a call was begun, at the one or the other.

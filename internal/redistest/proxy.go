@@ -28,11 +28,11 @@ type Proxy struct {
 	// Addr is where to connect.
 	Addr string
 
-	target   string
 	listener net.Listener
 	done     sync.WaitGroup
 
 	mu      sync.Mutex
+	target  string
 	links   map[*link]bool
 	fault   Fault  // of the next command
 	match   []byte // that contains this
@@ -152,6 +152,14 @@ func (p *Proxy) Refuse(on bool) {
 	p.refuse = on
 }
 
+// Point leads to another address from now on, or nowhere if that is "", and cuts all connections.
+func (p *Proxy) Point(target string) {
+	p.mu.Lock()
+	p.target = target
+	p.mu.Unlock()
+	p.Cut()
+}
+
 // Cut cuts all connections.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
@@ -181,9 +189,12 @@ func (p *Proxy) accept() {
 		if err != nil {
 			return
 		}
-		s, err := net.Dial("tcp", p.target)
 		p.mu.Lock()
-		if err != nil || p.refuse {
+		target := p.target
+		p.mu.Unlock()
+		s, err := net.Dial("tcp", target)
+		p.mu.Lock()
+		if err != nil || p.refuse || target != p.target {
 			c.Close()
 			if s != nil {
 				s.Close()
