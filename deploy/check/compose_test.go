@@ -2,10 +2,10 @@ package check
 
 import (
 	"bytes"
-	"context"
 	"crypto/rand"
 	"encoding/base64"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -21,6 +21,7 @@ import (
 
 	"taskgate/gateway/config"
 	"taskgate/internal/proc"
+	"taskgate/internal/programtest"
 	"taskgate/internal/taskclient"
 )
 
@@ -156,22 +157,10 @@ func (d *deployment) start(name string) {
 		args[slices.Index(args, s.Volumes[0].Target)] = "taskgate.yaml"
 		c.Path, c.Args = binary, append(args, "--listen", ip+":8080", "--admin", ip+":9090")
 	}
-	p, err := proc.Start(c)
-	if err != nil {
+	if _, err := exec.LookPath(c.Path); err != nil {
 		absent(d.t, err.Error())
 	}
-	d.running[name] = p
-	d.t.Cleanup(func() {
-		p.Kill()
-		if d.t.Failed() {
-			d.t.Logf("output of %s:\n%s", name, p.Output())
-		}
-	})
-	ctx, cancel := context.WithTimeout(d.t.Context(), patience)
-	defer cancel()
-	if err := p.WaitListening(ctx, ip+port); err != nil {
-		d.t.Fatalf("%v\n%s", err, p.Output())
-	}
+	d.running[name] = programtest.Start(d.t, c, 0, ip+port)
 }
 
 // TestComposeRuns: through the balancer nobody notices when a replica is killed, one is stopped, or

@@ -18,6 +18,7 @@ import (
 
 	"taskgate/internal/otlptest"
 	"taskgate/internal/proc"
+	"taskgate/internal/programtest"
 	"taskgate/internal/taskclient"
 )
 
@@ -157,21 +158,16 @@ func newService(t *testing.T) *service {
 			s.settings[key] = value
 		}
 	}
-	var at [3]string
-	for i := range at {
-		if at[i], err = proc.FreeAddr(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.listen, s.admin = at[0], at[1]
-	startSlowServer(t, at[2])
+	slow := programtest.FreeAddr(t)
+	s.listen, s.admin = programtest.FreeAddr(t), programtest.FreeAddr(t)
+	startSlowServer(t, slow)
 	config, err := os.ReadFile(configFile)
 	if err != nil {
 		t.Fatal(err)
 	}
 	named := strings.Replace(string(config), "#  - {", "  - {defaults: {grace: 1s}, ", 1)
-	named = strings.Replace(named, "127.0.0.1:3001", at[2], 1)
-	if !strings.Contains(named, "\n  - {") || !strings.Contains(named, at[2]) {
+	named = strings.Replace(named, "127.0.0.1:3001", slow, 1)
+	if !strings.Contains(named, "\n  - {") || !strings.Contains(named, slow) {
 		t.Fatalf("%s shows no server:\n%s", configFile, config)
 	}
 	named += fmt.Sprintf("listen: %s\nadmin: %s\n", s.listen, s.admin)
@@ -188,19 +184,10 @@ func newService(t *testing.T) *service {
 func startSlowServer(t *testing.T, addr string) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "slowserver")
-	build := exec.Command("go", "build", "-o", program, "./examples/slowserver")
-	build.Dir = "../.."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	p, err := proc.Start(proc.Command{Name: "slowserver", Path: program, Args: []string{"--listen", addr}})
-	if err != nil {
+	if err := programtest.Build("-o", program, "./examples/slowserver"); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.Kill)
-	if err := p.WaitListening(t.Context(), addr); err != nil {
-		t.Fatal(err)
-	}
+	programtest.Start(t, proc.Command{Name: "slowserver", Path: program, Args: []string{"--listen", addr}}, 0, addr)
 }
 
 // start does what systemd does by the unit: a user and a folder for it alone, no capabilities, the

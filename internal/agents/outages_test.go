@@ -2,7 +2,6 @@ package agents
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -123,11 +122,6 @@ func (f fault) run(t *testing.T, round, count int) {
 	close(m.harmed)
 	f.harm(m.world, round)
 	clients.Wait()
-	if t.Failed() {
-		for _, g := range m.gateways {
-			t.Logf("%s said:\n%s", g.addr, g.Output())
-		}
-	}
 	t.Logf("%d tasks met the fault", total)
 }
 
@@ -175,9 +169,7 @@ func balance(t *testing.T, gateways []*gateway) (addr string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if addr, err = proc.FreeAddr(); err != nil {
-		t.Fatal(err)
-	}
+	addr = programtest.FreeAddr(t)
 	config := strings.Replace(ofReplicas.ReplaceAllString(string(shipped), ""), "bind :8080", "bind "+addr, 1)
 	for i, g := range gateways {
 		config += fmt.Sprintf("    server g%d %s\n", i, g.addr)
@@ -186,16 +178,7 @@ func balance(t *testing.T, gateways []*gateway) (addr string) {
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p, err := proc.Start(proc.Command{Name: "haproxy", Path: "haproxy", Args: []string{"-db", "-f", file}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Kill)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if err := p.WaitListening(ctx, addr); err != nil {
-		t.Fatal(err)
-	}
+	programtest.Start(t, proc.Command{Name: "haproxy", Path: "haproxy", Args: []string{"-db", "-f", file}}, 0, addr)
 	return addr
 }
 

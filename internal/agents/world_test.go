@@ -1,7 +1,6 @@
 package agents
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"taskgate/internal/proc"
+	"taskgate/internal/programtest"
 	"taskgate/internal/redistest"
 )
 
@@ -62,16 +62,11 @@ func newWorld(t *testing.T, r row) *world {
 		yaml += "store: " + url + "\nheartbeat: 1s\n"
 	}
 	for range max(r.replicas, 1) {
-		addr, err := proc.FreeAddr()
-		if err != nil {
-			t.Fatal(err)
-		}
-		g := &gateway{addr: addr, config: filepath.Join(t.TempDir(), "taskgate.yaml")}
+		g := &gateway{addr: programtest.FreeAddr(t), config: filepath.Join(t.TempDir(), "taskgate.yaml")}
 		if err := os.WriteFile(g.config, []byte(yaml), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		g.start(t)
-		t.Cleanup(func() { g.Kill() })
 		w.gateways = append(w.gateways, g)
 	}
 	w.wire.sendTo(w.gateways[0].addr)
@@ -80,16 +75,8 @@ func newWorld(t *testing.T, r row) *world {
 
 func (g *gateway) start(t *testing.T) {
 	t.Helper()
-	var err error
-	g.Process, err = proc.Start(proc.Command{Name: "taskgate", Path: taskgate, Args: []string{"serve", "--config", g.config, "--listen", g.addr}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if err := g.WaitListening(ctx, g.addr); err != nil {
-		t.Fatal(err)
-	}
+	c := proc.Command{Name: "taskgate", Path: taskgate, Args: []string{"serve", "--config", g.config, "--listen", g.addr}}
+	g.Process = programtest.Start(t, c, 0, g.addr)
 }
 
 // serve serves a handler until the test ends.

@@ -123,40 +123,14 @@ upstreams:
 func (w *world) startReplica() *replica {
 	t := w.t
 	t.Helper()
-	r := &replica{at: freeAddr(t), admin: freeAddr(t)}
+	r := &replica{at: programtest.FreeAddr(t), admin: programtest.FreeAddr(t)}
 	file := filepath.Join(t.TempDir(), "taskgate.yaml")
 	yaml := fmt.Sprintf(gatewayYAML, r.at, r.admin, config.HashKey(operatorKey), w.store, config.HashKey(adaKey), config.HashKey(bobKey), w.server)
 	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p, err := proc.Start(proc.Command{Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Args: []string{"serve", "--config", file}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		p.Kill()
-		if t.Failed() {
-			t.Logf("output of %s:\n%s", r.at, p.Output())
-		}
-	})
-	r.Process = p
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	for _, addr := range []string{r.at, r.admin} {
-		if err := p.WaitListening(ctx, addr); err != nil {
-			t.Fatal(err)
-		}
-	}
+	r.Process = programtest.Start(t, proc.Command{Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Args: []string{"serve", "--config", file}}, 0, r.at, r.admin)
 	return r
-}
-
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	addr, err := proc.FreeAddr()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return addr
 }
 
 // withKey sends requests with a key.

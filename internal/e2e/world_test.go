@@ -18,47 +18,23 @@ import (
 
 	"taskgate/internal/mcp"
 	"taskgate/internal/proc"
+	"taskgate/internal/programtest"
 	"taskgate/internal/taskclient"
 )
 
-// startTimeout is how long a program may take to listen, patience how long one
-// may take to end.
-const (
-	startTimeout = 20 * time.Second
-	patience     = 10 * time.Second
-)
+// patience is how long a program may take to end.
+const patience = 10 * time.Second
 
 // freeAddr is an address to listen on.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	addr, err := proc.FreeAddr()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return addr
+	return programtest.FreeAddr(t)
 }
 
 // start runs a program until the test ends, and waits until it listens.
 func start(t *testing.T, addr string, c proc.Command) *proc.Process {
 	t.Helper()
-	p, err := proc.Start(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		p.Stop(patience)
-		if out := p.Output(); strings.Contains(out, "DATA RACE") || strings.Contains(out, "panic:") {
-			t.Errorf("%s:\n%s", p.Name, out)
-		} else if t.Failed() {
-			t.Logf("output of %s:\n%s", p.Name, out)
-		}
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
-	defer cancel()
-	if err := p.WaitListening(ctx, addr); err != nil {
-		t.Fatal(err)
-	}
-	return p
+	return programtest.Start(t, c, patience, addr)
 }
 
 // startServer runs one of the MCP servers of this project and returns its URL.
@@ -338,12 +314,7 @@ func startCall(t *testing.T, c *taskclient.Client, args map[string]any) *openCal
 // startProgram runs one of the programs under test without waiting for it.
 func startProgram(t *testing.T, name string, args ...string) *proc.Process {
 	t.Helper()
-	p, err := proc.Start(proc.Command{Name: name, Path: filepath.Join(bin, name), Args: args})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Kill)
-	return p
+	return programtest.Start(t, proc.Command{Name: name, Path: filepath.Join(bin, name), Args: args}, 0)
 }
 
 // research is the call of the slow server's tool, for so long.

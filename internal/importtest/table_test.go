@@ -81,7 +81,7 @@ var imports = map[string][]string{
 	"internal/configschema":      {"gateway/config"},
 	"internal/proc":              {"internal/procgroup"},
 	"internal/procgroup":         {},
-	"internal/programtest":       {},
+	"internal/programtest":       {"internal/proc"},
 	"internal/taskclient":        {"internal/eventstream", "internal/mcp"},
 	"internal/balancer":          {},
 	"internal/bench":             {"internal/mcp", "internal/proc", "internal/taskclient"},

@@ -3,6 +3,7 @@
 package programtest
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"taskgate/internal/proc"
 )
 
 // root is the directory of the module, as the tests of a package in internal see it.
@@ -25,6 +29,45 @@ func Build(args ...string) error {
 		return fmt.Errorf("%s: %w\n%s", cmd, err, out)
 	}
 	return nil
+}
+
+// Start runs a program until the test ends, and waits until it listens at all of the addresses. In the end it has so
+// long to leave, before it is killed.
+func Start(t testing.TB, c proc.Command, leaves time.Duration, addrs ...string) *proc.Process {
+	t.Helper()
+	p, err := proc.Start(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.Stop(leaves)
+		if out := p.Output(); strings.Contains(out, "DATA RACE") || strings.Contains(out, "panic:") {
+			t.Errorf("%s:\n%s", p.Name, out)
+		} else if t.Failed() {
+			t.Logf("output of %s:\n%s", p.Name, out)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	for _, addr := range addrs {
+		if err := p.WaitListening(ctx, addr); err != nil {
+			t.Fatalf("%v\n%s", err, p.Output())
+		}
+	}
+	return p
+}
+
+// startTimeout is how long a program may take to listen on a machine that is busy.
+const startTimeout = time.Minute
+
+// FreeAddr is an address to listen on.
+func FreeAddr(t testing.TB) string {
+	t.Helper()
+	addr, err := proc.FreeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addr
 }
 
 // LookAtSources looks at all that the programs are made of. The go tool knows nothing of a program

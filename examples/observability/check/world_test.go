@@ -18,6 +18,7 @@ import (
 	"taskgate/internal/mcp"
 	"taskgate/internal/otlptest"
 	"taskgate/internal/proc"
+	"taskgate/internal/programtest"
 	"taskgate/internal/redistest"
 	"taskgate/internal/taskclient"
 )
@@ -82,34 +83,12 @@ func newWorld(t *testing.T) *world {
 // start starts a replica, and returns its admin address.
 func (w *world) start(program, config string) (*replica, string) {
 	w.t.Helper()
-	var at [2]string
-	for i := range at {
-		var err error
-		if at[i], err = proc.FreeAddr(); err != nil {
-			w.t.Fatal(err)
-		}
-	}
-	p, err := proc.Start(proc.Command{
+	at, admin := programtest.FreeAddr(w.t), programtest.FreeAddr(w.t)
+	p := programtest.Start(w.t, proc.Command{
 		Name: "taskgate", Path: program, Env: append(w.rec.Env(), "OTEL_METRICS_EXPORTER=none", "OTEL_BSP_SCHEDULE_DELAY=100", "OTEL_BLRP_SCHEDULE_DELAY=100"),
-		Args: []string{"serve", "--config", config, "--listen", at[0], "--admin", at[1]},
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() {
-		p.Stop(patience)
-		if w.t.Failed() {
-			w.t.Logf("output of a replica:\n%s", p.Output())
-		}
-	})
-	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
-	defer cancel()
-	for _, addr := range at {
-		if err := p.WaitListening(ctx, addr); err != nil {
-			w.t.Fatal(err)
-		}
-	}
-	return &replica{p, &taskclient.Client{URL: "http://" + at[0] + "/mcp"}}, at[1]
+		Args: []string{"serve", "--config", config, "--listen", at, "--admin", admin},
+	}, patience, at, admin)
+	return &replica{p, &taskclient.Client{URL: "http://" + at + "/mcp"}}, admin
 }
 
 // do sends a request of a client that takes tasks and can be asked.
