@@ -177,7 +177,7 @@ func TestComposeRuns(t *testing.T) {
 			t.Fatalf("call %d: %s, %v", calls, result, err)
 		}
 	}
-	d.until("the balancer has asked the replicas", func() bool {
+	programtest.Until(t, "the balancer has asked the replicas", 2*patience, func() bool {
 		_, _, err := client.CallTool(t.Context(), "count_words", map[string]any{"text": "one two"})
 		return err == nil
 	})
@@ -200,7 +200,7 @@ func TestComposeRuns(t *testing.T) {
 	if err := stopping.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	d.until("the replica has ended", func() bool {
+	programtest.Until(t, "the replica has ended", 2*patience, func() bool {
 		call()
 		select {
 		case <-stopping.Done():
@@ -224,7 +224,7 @@ func TestComposeRepeatsReads(t *testing.T) {
 	d.change("balancer", "haproxy.cfg", "fall 2", "fall 1000") // it notices nothing
 	client := &taskclient.Client{URL: "http://" + d.at["balancer"] + ":8080/mcp", Tasks: true}
 	var task *taskclient.Task
-	d.until("there is a task", func() bool {
+	programtest.Until(t, "there is a task", 2*patience, func() bool {
 		_, task, _ = client.CallTool(t.Context(), "research", map[string]any{"topic": "tea", "seconds": 60})
 		return task != nil
 	})
@@ -242,7 +242,7 @@ func TestComposeRepeatsReads(t *testing.T) {
 				}
 			})
 		}
-		d.until(what, func() bool { return answered.Load() == int64(len(gateways)-1) })
+		programtest.Until(t, what, 2*patience, func() bool { return answered.Load() == int64(len(gateways)-1) })
 		return answered, all.Wait
 	}
 	reads, waitReads := begin("two reads are answered", func() error {
@@ -274,19 +274,4 @@ func (d *deployment) change(name, file, from, to string) {
 		d.t.Fatal(err)
 	}
 	d.start(name)
-}
-
-// until polls until a condition holds.
-func (d *deployment) until(what string, condition func() bool) {
-	d.t.Helper()
-	deadline, tick := time.NewTimer(2*patience), time.NewTicker(20*time.Millisecond)
-	defer deadline.Stop()
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			d.t.Fatalf("%s: not within %v", what, 2*patience)
-		}
-	}
 }

@@ -2,9 +2,7 @@ package agents
 
 import (
 	"flag"
-	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"taskgate/internal/programtest"
@@ -18,31 +16,12 @@ var (
 	update = flag.Bool("update", false, "write the table of docs/compatibility.md")
 )
 
-// taskgate is the program under test.
-var taskgate string
+// bin is where the program under test is.
+var bin string
 
 func TestMain(m *testing.M) {
 	programtest.AtOnce(6) // they wait most of the time
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "taskgate-agents")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	if err := os.Setenv("XDG_STATE_HOME", filepath.Join(dir, "state")); err != nil { // of the gateways
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	taskgate = filepath.Join(dir, "taskgate")
-	if err := programtest.Build("-o", taskgate, "./cmd/taskgate"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
+	os.Exit(programtest.Run(m, &bin, []string{"./cmd/taskgate"}))
 }
 
 // The go tool does not know that these files are what is tested, unless a test looks at them.

@@ -75,7 +75,7 @@ func newWorld(t *testing.T, r row) *world {
 
 func (g *gateway) start(t *testing.T) {
 	t.Helper()
-	c := proc.Command{Name: "taskgate", Path: taskgate, Args: []string{"serve", "--config", g.config, "--listen", g.addr}}
+	c := proc.Command{Name: "taskgate", Path: filepath.Join(bin, "taskgate"), Args: []string{"serve", "--config", g.config, "--listen", g.addr}}
 	g.Process = programtest.Start(t, c, 0, g.addr)
 }
 

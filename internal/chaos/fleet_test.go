@@ -180,7 +180,7 @@ func (n *node) startOnce() error {
 	}
 	n.mu.Lock()
 	n.starts++
-	title, path := fmt.Sprintf("%s-%d", n.name, n.starts), bin
+	title, path := fmt.Sprintf("%s-%d", n.name, n.starts), gatewayProgram()
 	if *before != "" && (n.starts+int(n.name[len(n.name)-1]))%2 == 0 {
 		path = *before
 	}

@@ -1,8 +1,8 @@
 package chaos
 
 import (
+	"cmp"
 	"flag"
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -26,8 +26,11 @@ var (
 	before   = flag.String("before", "", "that of another version: each gateway is of either in turn, from start to start")
 )
 
-// bin is the gateway's program.
+// bin is where the gateway's program is.
 var bin string
+
+// gatewayProgram is the gateway's program.
+func gatewayProgram() string { return cmp.Or(*program, filepath.Join(bin, "taskgate")) }
 
 func TestMain(m *testing.M) {
 	if os.Getenv(serverVar) != "" {
@@ -35,23 +38,9 @@ func TestMain(m *testing.M) {
 		return
 	}
 	flag.Parse()
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) int {
-	if bin = *program; bin != "" || !programtest.RunsLong() {
-		return m.Run()
+	var builds [][]string
+	if *program == "" && programtest.RunsLong() {
+		builds = append(builds, append(raceFlags, "./cmd/taskgate"))
 	}
-	dir, err := os.MkdirTemp("", "taskgate-chaos")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	bin = filepath.Join(dir, "taskgate")
-	if err := programtest.Build(append(raceFlags, "-o", bin, "./cmd/taskgate")...); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
+	os.Exit(programtest.Run(m, &bin, builds...))
 }

@@ -292,7 +292,7 @@ func startMarkers(t *testing.T, m markers) string {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p, err := startProcess(proc.Command{Name: "taskgate", Path: bin, Args: []string{"serve", "--config", file}}, addr)
+	p, err := startProcess(proc.Command{Name: "taskgate", Path: gatewayProgram(), Args: []string{"serve", "--config", file}}, addr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -24,21 +23,7 @@ import (
 
 var bin string // where taskgate is
 
-func TestMain(m *testing.M) { os.Exit(runAll(m)) }
-
-func runAll(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "taskgate-console")
-	if err == nil {
-		defer os.RemoveAll(dir)
-		bin = dir
-		err = programtest.Build("-o", dir+string(filepath.Separator), "./cmd/taskgate")
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(programtest.Run(m, &bin, []string{"./cmd/taskgate"})) }
 
 func TestLooksAtTheSources(t *testing.T) { programtest.LookAtSources(t) }
 
@@ -168,20 +153,10 @@ func (r *replica) call(t *testing.T, key, tool string, args map[string]any) *tas
 // waitTask waits until a task has a status.
 func (r *replica) waitTask(t *testing.T, key, id, status string) {
 	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	programtest.Until(t, "the task is "+status, patience, func() bool {
 		task, err := r.client(key).Get(t.Context(), id)
-		if err == nil && task.Status == status {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("the task is %+v, %v", task, err)
-		}
-	}
+		return err == nil && task.Status == status
+	})
 }
 
 // axe is the source of axe-core, which "make node" installs.

@@ -27,9 +27,10 @@ func TestForwardedHeadersStayInMemory(t *testing.T) {
 		}
 		return "tenant " + r.Extra.Header.Get("X-Tenant")
 	})
-	way := record(t, redistest.Start(t).URL())
+	way := redistest.NewProxy(t, redistest.Start(t).Addr)
+	way.Record()
 	config := configured(t, fmt.Sprintf(`
-store: redis://%s/0
+store: %s
 heartbeat: 1s
 log: {level: debug}
 upstreams:
@@ -38,7 +39,7 @@ upstreams:
     url: %q
     forward_headers: [X-Tenant]
     defaults: {tasks: always, poll_interval: 100ms}
-`, way.addr, serve(t, streamable(server, resumable()))))
+`, way.URL(), serve(t, streamable(server, resumable()))))
 	lost, stays := startGateway(t, config...), startGateway(t, config...)
 	tenant := func(g *gateway) *taskclient.Client {
 		return &taskclient.Client{URL: g.url, Tasks: true, HTTP: &http.Client{Transport: sending{"X-Tenant": {secret}}}}
@@ -59,7 +60,7 @@ upstreams:
 	if got := textOf(t, waitFor(t, stays.client(true), plain.ID, "completed").Result); got != "tenant " {
 		t.Errorf("the task without such headers: %q", got)
 	}
-	if n := way.count(secret); n != 1 { // in the result: the server may say what it likes
+	if n := way.Said(secret); n != 1 { // in the result: the server may say what it likes
 		t.Errorf("the header was sent to Redis %d times", n)
 	}
 	for _, g := range []*gateway{lost, stays} {
@@ -67,4 +68,15 @@ upstreams:
 			t.Errorf("the header is in the log:\n%s", g.Output())
 		}
 	}
+}
+
+// callResumable makes a task of the tool "wait", and returns once the record says where its call can
+// be resumed. The event that says so is the only one of the call until the tool ends.
+func callResumable(t *testing.T, way *redistest.Proxy, c *taskclient.Client, args map[string]any) *taskclient.Task {
+	t.Helper()
+	const checkpoint = `"last":"`
+	before := way.Said(checkpoint)
+	task := callTask(t, c, "wait", args)
+	until(t, "the record says where the call can be resumed", func() bool { return way.Said(checkpoint) != before })
+	return task
 }

@@ -147,11 +147,7 @@ func checkHandleWithout(t *testing.T, g *gateway, maker, reader *goSession) {
 	if r, _ := reader.read(t, "00000000-0000-4000-8000-000000000000"); !r.IsError || !strings.HasPrefix(goText(t, r), unknownTask) {
 		t.Errorf("an unknown task: %+v", goText(t, r))
 	}
-	endless := toldID(t, goText(t, maker.call(t, "research", research(60))))
-	if err := g.client(true).Cancel(t.Context(), endless); err != nil {
-		t.Fatal(err)
-	}
-	if r, _ := reader.read(t, endless); !r.IsError || !strings.Contains(goText(t, r), cancelledTask) {
+	if r, _ := reader.read(t, cancelledAt(t, g)); !r.IsError || !strings.Contains(goText(t, r), cancelledTask) {
 		t.Errorf("a cancelled task: %+v", goText(t, r))
 	}
 	brief := toldID(t, goText(t, maker.call(t, "count_words", map[string]any{"text": "one two"})))

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"regexp"
 	"strings"
@@ -81,7 +82,7 @@ func (g *askingGroup) askSDK(ctx context.Context, version string) error {
 	up, cut := context.WithCancel(ctx)
 	defer cut()
 	session, err := clientSDK(&now, g.Cells[0].Root).Connect(ctx, &sdk.StreamableClientTransport{
-		Endpoint: g.URL, HTTPClient: &http.Client{Transport: line{up}}, MaxRetries: -1,
+		Endpoint: g.URL, HTTPClient: &http.Client{Transport: newLine(up)}, MaxRetries: -1,
 	}, &sdk.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
 		return err
@@ -100,6 +101,21 @@ func (g *askingGroup) askSDK(ctx context.Context, version string) error {
 		}
 	}
 	return nil
+}
+
+// newLine is a client's way to a gateway. It is cut when its context ends: then nothing comes or goes any more, of
+// requests on their way neither.
+func newLine(up context.Context) *http.Transport {
+	return &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if err := up.Err(); err != nil {
+			return nil, err
+		}
+		c, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err == nil {
+			context.AfterFunc(up, func() { _ = c.Close() })
+		}
+		return c, err
+	}}
 }
 
 // clientSDK is a client of the Go SDK that is asked in the call of the moment.

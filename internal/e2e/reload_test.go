@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -10,11 +11,9 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"taskgate/internal/programtest"
 )
@@ -84,34 +83,17 @@ func TestReloads(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	ctx, stop := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	defer all.Wait()
-	defer stop()
 	var done atomic.Int64
-	begin := func(where string, loads map[string]func(context.Context) error) {
-		for name, load := range loads {
-			all.Go(func() {
-				pause := time.NewTicker(20 * time.Millisecond)
-				defer pause.Stop()
-				for ctx.Err() == nil {
-					err := load(ctx)
-					if err == nil && name == "stream" {
-						err = io.ErrUnexpectedEOF
-					}
-					if err != nil && ctx.Err() == nil {
-						t.Errorf("%s, %s: %v", where, name, err)
-					}
-					done.Add(1)
-					<-pause.C
-				}
-			})
+	all := map[string]func(context.Context) error{"SDK": func(ctx context.Context) error { return session.Ping(ctx, nil) }}
+	for where, url := range map[string]string{"steady": g.url, "moving": moving} {
+		for name, load := range loads(t, url) {
+			all[where+", "+name] = load
+			if name == "stream" {
+				all[where+", "+name] = func(ctx context.Context) error { return cmp.Or(load(ctx), io.ErrUnexpectedEOF) }
+			}
 		}
 	}
-	steady := loads(t, g.url)
-	steady["SDK"] = func(ctx context.Context) error { return session.Ping(ctx, nil) }
-	begin("steady", steady)
-	begin("moving", loads(t, moving))
+	defer keepUp(t, &done, all)()
 
 	reload := func(n int) {
 		t.Helper()

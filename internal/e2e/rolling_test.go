@@ -92,9 +92,14 @@ func (w *rollingWorld) becomes(t *testing.T, i int) {
 // load has clients do all that loads has, over and over, until stop is called.
 func (w *rollingWorld) load(t *testing.T) (stop func()) {
 	t.Helper()
+	return keepUp(t, &w.done, loads(t, w.url+"/mcp"))
+}
+
+// keepUp does all of this over and over until stop is called, and counts it.
+func keepUp(t *testing.T, done *atomic.Int64, loads map[string]func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	for name, load := range loads(t, w.url+"/mcp") {
+	for name, load := range loads {
 		all.Go(func() {
 			pause := time.NewTicker(20 * time.Millisecond)
 			defer pause.Stop()
@@ -102,7 +107,7 @@ func (w *rollingWorld) load(t *testing.T) (stop func()) {
 				if err := load(ctx); err != nil && ctx.Err() == nil {
 					t.Errorf("%s: %v", name, err)
 				}
-				w.done.Add(1)
+				done.Add(1)
 				<-pause.C
 			}
 		})

@@ -28,7 +28,8 @@ func TestTLSToTheStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	way := recordAt(t, l, redistest.Start(t).URL())
+	way := redistest.NewProxyOn(t, l, redistest.Start(t).Addr)
+	way.Record()
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	a.Issue("gateway", cert, key)
 	g := startGateway(t, configured(t, fmt.Sprintf(`
@@ -36,9 +37,9 @@ store: rediss://%s/0
 store_tls: {ca_file: %q, cert_file: %q, key_file: %q}
 upstreams:
   - {name: slow, path: /mcp, url: %q, defaults: {tasks: always}}
-`, way.addr, a.File, cert, key, startServer(t, "slowserver")))...)
+`, way.Addr, a.File, cert, key, startServer(t, "slowserver")))...)
 	waitFor(t, g.client(true), callTask(t, g.client(true), "count_words", map[string]any{"text": "one two"}).ID, taskclient.Completed)
-	if way.count("count_words") == 0 {
+	if way.Said("count_words") == 0 {
 		t.Error("nothing of the task was said to Redis")
 	}
 }

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -70,6 +72,24 @@ func TestQuestionOverStdio(t *testing.T) {
 	if text, err := json.Marshal(result.Content); err != nil || !strings.Contains(string(text), "Ada") {
 		t.Errorf("the result is %s", text)
 	}
+}
+
+// childrenOf lists the processes that a process has started, zombies included. It needs a /proc.
+func childrenOf(t *testing.T, pid int) (children []int) {
+	t.Helper()
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // of each thread
+	need(t, err == nil && exists("/proc/self/stat"), "/proc")
+	for _, file := range lists {
+		list, _ := os.ReadFile(file) // the thread may have ended
+		for _, field := range strings.Fields(string(list)) {
+			child, err := strconv.Atoi(field)
+			if err != nil {
+				t.Fatal(err)
+			}
+			children = append(children, child)
+		}
+	}
+	return children
 }
 
 // runs reports whether a process runs. Whether one that has ended is a zombie is up to its parent.

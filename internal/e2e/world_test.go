@@ -243,12 +243,7 @@ func eventually(t *testing.T, what string, condition func() error) {
 // until waits until the condition holds, which needs no words.
 func until(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	eventually(t, what, func() error {
-		if !condition() {
-			return errNotYet
-		}
-		return nil
-	})
+	programtest.Until(t, what, 30*time.Second, condition)
 }
 
 // errNotYet is for conditions that need no words.

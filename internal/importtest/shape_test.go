@@ -150,6 +150,8 @@ func receiver(f *ast.FuncDecl) string {
 			e = x.X
 		case *ast.IndexExpr:
 			e = x.X
+		case *ast.IndexListExpr:
+			e = x.X
 		case *ast.Ident:
 			return x.Name
 		default:
@@ -217,26 +219,7 @@ func TestDocComments(t *testing.T) {
 
 // exportedReceiver reports whether a function is none of a type that nobody
 // outside can name.
-func exportedReceiver(f *ast.FuncDecl) bool {
-	if f.Recv == nil {
-		return true
-	}
-	t := f.Recv.List[0].Type
-	for {
-		switch x := t.(type) {
-		case *ast.StarExpr:
-			t = x.X
-		case *ast.IndexExpr:
-			t = x.X
-		case *ast.IndexListExpr:
-			t = x.X
-		case *ast.Ident:
-			return x.IsExported()
-		default:
-			return false
-		}
-	}
-}
+func exportedReceiver(f *ast.FuncDecl) bool { return f.Recv == nil || ast.IsExported(receiver(f)) }
 
 // undocumented lists the exported names of a declaration that neither have a
 // comment nor are in a group that has one.

@@ -31,6 +31,42 @@ func Build(args ...string) error {
 	return nil
 }
 
+// Run runs tests of programs, which are built into a folder for them: builds are the arguments of "go build" for each.
+// What gateways keep is in that folder, too.
+func Run(m *testing.M, bin *string, builds ...[]string) int {
+	dir, err := os.MkdirTemp("", "taskgate-programs")
+	if err == nil {
+		defer os.RemoveAll(dir)
+		*bin = dir
+		err = os.Setenv("XDG_STATE_HOME", filepath.Join(dir, "state"))
+	}
+	for _, args := range builds {
+		if err == nil {
+			err = Build(append([]string{"-o", dir + string(filepath.Separator)}, args...)...)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// Until waits until a condition holds.
+func Until(t testing.TB, what string, patience time.Duration, condition func() bool) {
+	t.Helper()
+	deadline, tick := time.NewTimer(patience), time.NewTicker(20*time.Millisecond)
+	defer deadline.Stop()
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("%s: not within %v", what, patience)
+		}
+	}
+}
+
 // Start runs a program until the test ends, and waits until it listens at all of the addresses. In the end it has so
 // long to leave, before it is killed.
 func Start(t testing.TB, c proc.Command, leaves time.Duration, addrs ...string) *proc.Process {

@@ -39,6 +39,7 @@ type Proxy struct {
 	after   int    // how many bytes go through before it
 	hit     int    // how many commands met their fault
 	refuse  bool
+	said    *bytes.Buffer // to Redis; nil where that is not recorded
 	latency time.Duration // of replies to commands
 	slow    []byte        // that contain this
 	release chan struct{} // closed to forward what is held
@@ -63,6 +64,12 @@ func NewProxy(t TB, target string) *Proxy {
 	if err != nil {
 		t.Fatalf("proxy: %v", err)
 	}
+	return NewProxyOn(t, l, target)
+}
+
+// NewProxyOn is NewProxy for those who come to this listener.
+func NewProxyOn(t TB, l net.Listener, target string) *Proxy {
+	t.Helper()
 	p := &Proxy{
 		Addr: l.Addr().String(), target: target, listener: l, links: map[*link]bool{}, release: make(chan struct{}),
 	}
@@ -112,6 +119,20 @@ func (p *Proxy) Latency(text string, d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.latency, p.slow = d, []byte(text)
+}
+
+// Record keeps all that is said to Redis from now on.
+func (p *Proxy) Record() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.said = &bytes.Buffer{}
+}
+
+// Said is how often a text was said to Redis since Record.
+func (p *Proxy) Said(text string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return bytes.Count(p.said.Bytes(), []byte(text))
 }
 
 // Hit says how many commands met their fault.
@@ -236,6 +257,9 @@ func (p *Proxy) meet(l *link, command []byte) (pass int, on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.thawed()
+	if p.said != nil {
+		p.said.Write(command)
+	}
 	l.subscriber = l.subscriber || bytes.Contains(lower, []byte("\r\nsubscribe\r\n"))
 	if l.late != nil {
 		l.late.prompt.Store(l.subscriber || !bytes.Contains(lower, p.slow))

@@ -118,7 +118,7 @@ func (w *world) call(r *replica, tool string, what work) (id string) {
 func (w *world) answer(r *replica, id string) {
 	w.t.Helper()
 	var task struct{ InputRequests map[string]any }
-	w.until("the question", func() bool {
+	programtest.Until(w.t, "the question", patience, func() bool {
 		if err := json.Unmarshal(w.do(r, mcp.MethodTasksGet, map[string]any{"taskId": id}), &task); err != nil {
 			w.t.Fatal(err)
 		}
@@ -143,25 +143,10 @@ func (w *world) told(id, event string) {
 	})
 }
 
-// until polls until a condition holds.
-func (w *world) until(what string, condition func() bool) {
-	w.t.Helper()
-	deadline, tick := time.NewTimer(patience), time.NewTicker(20*time.Millisecond)
-	defer deadline.Stop()
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			w.t.Fatalf("%s: not within %v", what, patience)
-		}
-	}
-}
-
 // lasts lets at least so much time pass since some moment.
 func (w *world) lasts(since time.Time, d time.Duration) {
 	w.t.Helper()
-	w.until(d.String(), func() bool { return time.Since(since) >= d })
+	programtest.Until(w.t, d.String(), patience, func() bool { return time.Since(since) >= d })
 }
 
 // scrapes has Prometheus read the replicas for so long, by its clock.
