@@ -175,21 +175,25 @@ func (b *bereaved) read(name string) []string {
 	return list
 }
 
-// note notes who runs what, once it is stored where each stream can be resumed: a call
-// whose gateway dies before that is lost.
-func (b *bereaved) note(ctx context.Context) {
-	ctx, stop := context.WithTimeout(ctx, askTimeout)
+// await waits until a field of all tasks is as it should be, and says of how many it is not.
+func (b *bereaved) await(ctx context.Context, within time.Duration, field string, holds func(*held, string) bool) (left int) {
+	ctx, stop := context.WithTimeout(ctx, within)
 	defer stop()
-	left := len(b.tasks)
-	for left > 0 && wait(ctx, pollEvery) {
+	for left = len(b.tasks); left > 0 && wait(ctx, pollEvery); {
 		left = 0
-		for i, checkpoint := range b.read("checkpoint") {
-			if b.tasks[i].call.tool.stream && checkpoint == "" {
+		for i, value := range b.read(field) {
+			if !holds(b.tasks[i], value) {
 				left++
 			}
 		}
 	}
-	if left > 0 {
+	return left
+}
+
+// note notes who runs what, once it is stored where each stream can be resumed: a call
+// whose gateway dies before that is lost.
+func (b *bereaved) note(ctx context.Context) {
+	if left := b.await(ctx, askTimeout, "checkpoint", func(h *held, checkpoint string) bool { return checkpoint != "" || !h.call.tool.stream }); left > 0 {
 		b.judge.blame("%d tasks have no checkpoint after %s", left, askTimeout)
 	}
 	for i, lease := range b.read("lease") {
@@ -234,18 +238,7 @@ func (b *bereaved) watchHearts(ctx context.Context, alive map[string]bool) {
 
 // awaitTaken waits until others have all tasks of the gateway that was lost.
 func (b *bereaved) awaitTaken(ctx context.Context, alive map[string]bool) {
-	ctx, stop := context.WithTimeout(ctx, takenWithin)
-	defer stop()
-	left := len(b.tasks)
-	for left > 0 && wait(ctx, pollEvery) {
-		left = 0
-		for i, lease := range b.read("lease") {
-			if b.tasks[i].on == 0 && !alive[replica(lease)] {
-				left++
-			}
-		}
-	}
-	if left > 0 {
+	if left := b.await(ctx, takenWithin, "lease", func(h *held, lease string) bool { return h.on != 0 || alive[replica(lease)] }); left > 0 {
 		b.judge.blame("%d tasks of the gateway that was lost were not taken over within %s", left, takenWithin)
 	}
 }

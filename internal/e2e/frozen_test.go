@@ -73,14 +73,15 @@ func newFrozenWorld(t *testing.T) *frozenWorld {
 
 // frozenRequest is a request of a client, and how its answer is told.
 type frozenRequest struct {
-	name   string
-	method string // of HTTP
-	header map[string]string
-	body   string
-	status int    // 0: any
-	want   string // is in the answer
-	head   bool   // the head is the answer: a stream follows
-	asks   bool   // it is a call that asks, which waits for the store two times as long
+	name    string
+	method  string // of HTTP
+	session string
+	more    []string // headers
+	body    string
+	status  int    // 0: any
+	want    string // is in the answer
+	head    bool   // the head is the answer: a stream follows
+	asks    bool   // it is a call that asks, which waits for the store two times as long
 }
 
 // session begins a session that has been in use.
@@ -102,7 +103,7 @@ func (w *frozenWorld) legacy() []frozenRequest {
 		if q.method == "" {
 			q.method = http.MethodPost
 		}
-		q.header = map[string]string{mcp.HeaderSession: s.id, "Accept": mcp.TypeAccept, "Content-Type": mcp.TypeJSON}
+		q.session = s.id
 		return q
 	}
 	request := func(name, method, params, want string) frozenRequest {
@@ -116,11 +117,9 @@ func (w *frozenWorld) legacy() []frozenRequest {
 	asks.asks = true
 	all := []frozenRequest{
 		{name: "legacy initialize", method: http.MethodPost, status: 503,
-			header: map[string]string{"Accept": mcp.TypeAccept, "Content-Type": mcp.TypeJSON},
-			body:   `{"jsonrpc":"2.0","id":9,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"e2e","version":"1"}}}`},
-		{name: "legacy session of nobody", method: http.MethodPost, status: 503,
-			header: map[string]string{"Accept": mcp.TypeAccept, "Content-Type": mcp.TypeJSON, mcp.HeaderSession: "11111111-2222-4333-8444-555555555555"},
-			body:   `{"jsonrpc":"2.0","id":9,"method":"ping"}`},
+			body: `{"jsonrpc":"2.0","id":9,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"e2e","version":"1"}}}`},
+		{name: "legacy session of nobody", method: http.MethodPost, status: 503, session: "11111111-2222-4333-8444-555555555555",
+			body: `{"jsonrpc":"2.0","id":9,"method":"ping"}`},
 		request("ping", "ping", `{}`, `"result"`),
 		request("tools/list", "tools/list", `{}`, `"echo"`),
 		request("plain call", "tools/call", `{"name":"echo","arguments":{"text":"done"}}`, `"done"`),
@@ -141,9 +140,8 @@ func (w *frozenWorld) legacy() []frozenRequest {
 		with(frozenRequest{name: "GET", method: http.MethodGet, status: 200, head: true}),
 		with(frozenRequest{name: "DELETE", method: http.MethodDelete, status: 503}),
 	}
-	resume := with(frozenRequest{name: "GET that resumes", method: http.MethodGet, head: true})
-	resume.header["Last-Event-ID"] = "abc.1"
-	return append(all, resume)
+	resumes := []string{mcp.HeaderLastEventID, "abc.1"}
+	return append(all, with(frozenRequest{name: "GET that resumes", method: http.MethodGet, head: true, more: resumes}))
 }
 
 // modern are requests without sessions.
@@ -156,9 +154,9 @@ func (w *frozenWorld) modern() []frozenRequest {
 			`{"jsonrpc":"2.0","id":9,"method":%q,"params":{%s"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`+
 				`"io.modelcontextprotocol/clientInfo":{"name":"e2e","version":"1"},"io.modelcontextprotocol/clientCapabilities":%s}}}`,
 			method, params, capabilities)}
-		q.header = map[string]string{"Accept": mcp.TypeAccept, "Content-Type": mcp.TypeJSON, mcp.HeaderProtocolVersion: mcp.Version20260728, mcp.HeaderMethod: method}
+		q.more = []string{mcp.HeaderProtocolVersion, mcp.Version20260728, mcp.HeaderMethod, method}
 		if name != "" {
-			q.header[mcp.HeaderName] = name
+			q.more = append(q.more, mcp.HeaderName, name)
 		}
 		return q
 	}
@@ -191,16 +189,8 @@ func (w *frozenWorld) ask(q frozenRequest) time.Duration {
 	}
 	ctx, cancel := context.WithTimeout(w.t.Context(), most)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, q.method, w.url, strings.NewReader(q.body))
-	if err != nil {
-		w.t.Error(err)
-		return 0
-	}
-	for name, value := range q.header {
-		r.Header.Set(name, value)
-	}
 	begin := time.Now()
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := legacyRequest(ctx, q.method, w.url, q.session, q.body, q.more...)
 	if err != nil {
 		w.t.Errorf("%s: %v", q.name, err)
 		return time.Since(begin)

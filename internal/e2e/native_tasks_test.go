@@ -49,16 +49,6 @@ upstreams:
 	return w
 }
 
-// ran wants each of these calls to have been run once.
-func (w *stacked) ran(keys ...string) {
-	w.t.Helper()
-	for _, key := range keys {
-		if n := w.server.Runs(key); n != 1 {
-			w.t.Errorf("%s ran %d times", key, n)
-		}
-	}
-}
-
 // A gateway in front of another one uses the tasks that the other makes: what the tool asks and
 // says, and that it is cancelled, passes through both, for every client.
 func TestTasksBehindAGateway(t *testing.T) {
@@ -80,7 +70,7 @@ func TestTasksBehindAGateway(t *testing.T) {
 	if _, answer := s.stay(w.outer, w.outer, mcp.MethodToolsCall, `{"name":"ask","arguments":{"key":"legacy"}}`, `{"name":"Ada"}`); texts(t, answer.Result) != "hello Ada" {
 		t.Errorf("a client of 2025-11-25 was told %s", answer.Result)
 	}
-	w.ran("with", "without", "legacy")
+	wantRuns(t, w.server, "with", "without", "legacy")
 
 	client := w.outer.client(true)
 	task := callTask(t, client, "steps", keyed("steps"))
@@ -106,5 +96,5 @@ func TestTasksBehindAGateway(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-w.gone
-	w.ran("steps", "hang")
+	wantRuns(t, w.server, "steps", "hang")
 }

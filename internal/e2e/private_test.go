@@ -180,7 +180,9 @@ func TestWhatSignsInIsInNoSignal(t *testing.T) {
 			c := client(at, value)
 			callPlain(t, c, "quick", map[string]any{})
 			waitFor(t, c, callTask(t, c, "slow", map[string]any{}).ID, taskclient.Completed)
-			g.callInASession(t, c)
+			inSession := connectOver(t, &sdk.StreamableClientTransport{Endpoint: c.URL, HTTPClient: c.HTTP}, "2025-11-25")
+			inSession.call(t, "quick", none)
+			_ = inSession.Close()
 		}
 	}
 	for at := range good {
@@ -215,20 +217,6 @@ func TestWhatSignsInIsInNoSignal(t *testing.T) {
 		}
 	}
 	g.tellsNothingOf(t, secrets)
-}
-
-// callInASession calls a tool as a client of 2025.
-func (w *watched) callInASession(t *testing.T, c *taskclient.Client) {
-	t.Helper()
-	session, err := sdk.NewClient(&sdk.Implementation{Name: "host", Version: "1"}, nil).Connect(t.Context(),
-		&sdk.StreamableClientTransport{Endpoint: c.URL, HTTPClient: c.HTTP}, &sdk.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer session.Close()
-	if _, err := session.CallTool(t.Context(), &sdk.CallToolParams{Name: "quick"}); err != nil {
-		t.Error(err)
-	}
 }
 
 // metricsOf is what Prometheus is shown.

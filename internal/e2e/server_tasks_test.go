@@ -55,12 +55,12 @@ func (w *ownTasksWorld) job(key string) (job *fake.Job) {
 	return job
 }
 
-// ran wants each of these calls to have been run once.
-func (w *ownTasksWorld) ran(keys ...string) {
-	w.t.Helper()
+// wantRuns wants each of these calls to have been run once.
+func wantRuns(t *testing.T, server *fake.Server, keys ...string) {
+	t.Helper()
 	for _, key := range keys {
-		if n := w.server.Runs(key); n != 1 {
-			w.t.Errorf("%s ran %d times", key, n)
+		if n := server.Runs(key); n != 1 {
+			t.Errorf("%s ran %d times", key, n)
 		}
 	}
 }
@@ -145,7 +145,7 @@ func checkServerWithTasks(t *testing.T, w *ownTasksWorld) {
 	if strings.Contains(strings.Join(heard(), ""), "job-") || slices.ContainsFunc(quiet.raw, func(m string) bool { return strings.Contains(m, "partial") || strings.Contains(m, "job-") }) {
 		t.Errorf("a client got %q and %q", heard(), quiet.raw)
 	}
-	w.ran("taken", "plain", "legacy", "hearing", "demanded")
+	wantRuns(t, w.server, "taken", "plain", "legacy", "hearing", "demanded")
 
 	cancelled := callTask(t, quiet.Client, "must", keyed("cancelled"))
 	j := w.job("cancelled")
@@ -162,7 +162,7 @@ func checkServerWithTasks(t *testing.T, w *ownTasksWorld) {
 	if got := texts(t, waitFor(t, w.b.client(true), survivor.ID, "completed").Result); got != "result of "+j.ID {
 		t.Errorf("the result is %q", got)
 	}
-	w.ran("survivor")
+	wantRuns(t, w.server, "survivor")
 }
 
 // The reference server's tool that it runs as a task only: it cannot be called plainly
