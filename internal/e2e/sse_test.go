@@ -110,7 +110,7 @@ func (s *sseServer) tasks(t *testing.T, g *gateway) {
 	}
 	waitFor(t, client, task.ID, "cancelled")
 	if s.cancelled != nil {
-		until(t, "the cancellation at the server", func() bool { return s.cancelled() })
+		until(t, "the cancellation at the server", s.cancelled)
 	}
 	if got := callPlain(t, g.client(false), s.echo.name, s.echo.args); !strings.Contains(got, "hallo") {
 		t.Errorf("echo says %q", got)

@@ -62,7 +62,7 @@ func newTracedWorld(t *testing.T, redis string, mode fake.Mode) *tracedWorld {
 	}
 	w.yaml = fmt.Sprintf(tracedReplica, redis, "port"+at.Port(), w.server.URL)
 	for _, tool := range []string{"slow", "first", "again", "late", "lost", "queued"} {
-		w.server.Tool(tool, w.waits(mode, fake.Text("done")))
+		w.server.Tool(tool, w.waits(fake.Text("done")))
 	}
 	w.server.Tool("quick", fake.Text("done"))
 	w.server.Tool("refuses", fake.RPCError(200, -32000, "secret", ""))
@@ -81,7 +81,7 @@ func newTracedWorld(t *testing.T, redis string, mode fake.Mode) *tracedWorld {
 }
 
 // waits answers when the test says so.
-func (w *tracedWorld) waits(_ fake.Mode, then fake.Behaviour) fake.Behaviour {
+func (w *tracedWorld) waits(then fake.Behaviour) fake.Behaviour {
 	return func(x *fake.Exchange) {
 		select {
 		case <-w.release:
