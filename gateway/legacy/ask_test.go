@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -243,22 +243,6 @@ func TestReplicasTaskAsksAgain(t *testing.T) {
 	second.wantEnd("r2", "accept red")
 }
 
-// TestReplicasAskResumed: a client whose connection broke while it was asked finds the
-// question at the other replica, and the answer to its call after it.
-func TestReplicasAskResumed(t *testing.T) {
-	_, a, b := newAskedPair(t, nil)
-	call := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"colour"}}`, "")
-	primed, _, _ := call.event()
-	id := call.question("")
-	call.close()
-	resumed := openSSE(t, b, http.MethodGet, "", primed)
-	if again := resumed.question(""); again != id {
-		t.Errorf("asked under another id: %s, %s", id, again)
-	}
-	b.answer(id, "red")
-	resumed.wantEnd("c", "accept red")
-}
-
 // TestReplicasAskForeign: another session, and another caller, answer nothing.
 func TestReplicasAskForeign(t *testing.T) {
 	stack := newLegacyReplicas(t, nil)
@@ -472,7 +456,7 @@ func TestReplicasTaskAsksAside(t *testing.T) {
 }
 
 // TestReplicasAskAsideSDK: an ordinary server asks an ordinary client for all that there
-// is, beside its calls, while each message of the client's comes to another replica than
+// is, beside its calls and outside of any, while each message of the client's comes to another replica than
 // the one before.
 func TestReplicasAskAsideSDK(t *testing.T) {
 	for _, version := range []string{mcp.Version20251125, mcp.Version20250618} {
@@ -486,82 +470,37 @@ func TestReplicasAskAsideSDK(t *testing.T) {
 					t.Errorf("tool: %v, %v", tool, err)
 				}
 			}
+			for ss := range stack.server.Sessions() {
+				if text, err := askForAll(t.Context(), ss); err != nil || text != "accept red m1 2" {
+					t.Errorf("outside of any call the server got %s, %v", text, err)
+				}
+			}
 		})
 	}
-}
-
-// withLateQuestions adds a tool that asks n questions at once when it is told to go on, some times one after the
-// other, and returns what it has heard from each.
-func withLateQuestions(stack *legacyReplicas, n, times int) (heard chan string) {
-	heard = make(chan string, n*times)
-	addTool(stack.server, "late", func(ctx context.Context, r *sdk.CallToolRequest) (string, error) {
-		stack.session.started <- "late"
-		<-stack.session.proceed
-		text := ""
-		for range times {
-			all := make(chan string, n)
-			for range n {
-				go func() { all <- elicit(ctx, r.Session) }() // ends with its answer
-			}
-			for range n {
-				one := <-all
-				heard <- one
-				text += one
-			}
-		}
-		return text, nil
-	})
-	return heard
-}
-
-const lateCall = `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"late"}}`
-
-// watched has the client of a replica talk to it by a front that says when a connection
-// breaks under a request.
-func (s *legacyReplicas) watched(t *testing.T, c *rawClient, replica int) (broken chan struct{}) {
-	t.Helper()
-	broken = make(chan struct{}, 16)
-	h := s.gates[replica].Handler()
-	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		stop := context.AfterFunc(r.Context(), func() { broken <- struct{}{} })
-		defer stop()
-		h.ServeHTTP(w, r)
-	}))
-	t.Cleanup(front.Close)
-	c.url = front.URL + "/up/mcp"
-	return broken
-}
-
-// TestReplicasAskedWhileAway: a client whose connection is broken just when a server
-// asks finds the question when it resumes the stream (X5).
-func TestReplicasAskedWhileAway(t *testing.T) {
-	stack := newLegacyReplicas(t, resumeSoon)
-	withLateQuestions(stack, 1, 1)
-	a, b := stack.beginBoth(t, canBeAsked)
-	broken := stack.watched(t, a, 0)
-	call := openSSE(t, a, http.MethodPost, lateCall, "")
-	primed, _, _ := call.event()
-	wiretest.Await(t, stack.session.started, "the tool")
-	call.close()
-	wiretest.Await(t, broken, "the connection's end")
-	stack.session.proceed <- struct{}{}
-	resumed := openSSE(t, b, http.MethodGet, "", primed)
-	id := resumed.question("")
-	b.answer(id, "red")
-	resumed.wantEnd("c", "accept red")
 }
 
 // TestReplicasAskedNobody: of a client that has gone for good, the server hears at once,
 // for each of its questions.
 func TestReplicasAskedNobody(t *testing.T) {
 	stack := newLegacyReplicas(t, nil)
-	heard := withLateQuestions(stack, 3, 2)
-	a := stack.begin(t, 0, canBeAsked)
-	broken := stack.watched(t, a, 0)
-	leave := a.beginPost(lateCall)
+	heard := make(chan string, 6)
+	addTool(stack.server, "late", func(ctx context.Context, r *sdk.CallToolRequest) (string, error) {
+		stack.session.started <- "late"
+		<-stack.session.proceed
+		for range 2 {
+			var three sync.WaitGroup
+			for range 3 {
+				three.Go(func() { heard <- elicit(ctx, r.Session) })
+			}
+			three.Wait()
+		}
+		return "", nil
+	})
+	front := newCounted(t, stack.gates[0].Handler())
+	leave := newRawClient(t, front.url).initialize(canBeAsked).beginPost(`{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"late"}}`)
 	wiretest.Await(t, stack.session.started, "the tool")
 	leave()
-	wiretest.Await(t, broken, "the connection's end")
+	waitUntil(t, "the connection's end", func() bool { return front.broken.Load() > 0 })
 	stack.session.proceed <- struct{}{}
 	for range 6 {
 		if got := wiretest.Await(t, heard, "an answer"); got != "cancel <nil>" {

@@ -321,6 +321,9 @@ func (r *partialReader) wantAll(id shim.ID, text string) {
 	}
 }
 
+// allPieces is what the tool "many" says, each second one of them.
+var allPieces = strings.Repeat("x", 80)
+
 // draftScript is a server whose tools say something on the way.
 func draftScript() upstreamScript {
 	progress := func(texts ...string) (list []json.RawMessage) {
@@ -341,7 +344,7 @@ func draftScript() upstreamScript {
 		"tools/call letters": {Every: "2s", Progress: progress("a", "b", "c", "d", "e"), After: "1s",
 			Result: json.RawMessage(`{"content":[{"type":"text","text":"abcde"}]}`)},
 		"tools/call forever": {Every: "10s", Progress: progress("a", "b"), Blocks: true},
-		"tools/call many": {Every: "1s", Progress: progress(strings.Split(strings.Repeat("x", 200), "")...), After: "1s",
+		"tools/call many": {Every: "1s", Progress: progress(strings.Split(allPieces, "")...), After: "1s",
 			Result: json.RawMessage(`{"content":[{"type":"text","text":"done"}]}`)},
 		"tools/list":       {Result: json.RawMessage(`{"tools":[{"name":"plain","inputSchema":{"type":"object"}},{"name":"never","inputSchema":{"type":"object"}}]}`)},
 		"logging/setLevel": {Result: json.RawMessage(`{}`)},

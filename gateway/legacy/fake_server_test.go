@@ -59,41 +59,6 @@ func TestBrokenServers(t *testing.T) {
 	}
 }
 
-// Progress that counts back reaches no client: what does not rise is left out.
-func TestProgressCountsBack(t *testing.T) {
-	progress := func(n string) string {
-		return `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":{token},"progress":` + n + `}}`
-	}
-	for name, mode := range map[string]fake.Mode{"modern": fake.Modern, "legacy": fake.Stateful} {
-		t.Run(name, func(t *testing.T) {
-			s := fake.New(t, mode)
-			answer := fake.Stream(progress("2"), progress("1"), progress("2"), progress("3"), `{"jsonrpc":"2.0","id":{id},"result":{"resultType":"complete","messages":[],"content":[]}}`)
-			s.Capabilities(`{"tools":{},"prompts":{}}`)
-			s.Tool("t", answer)
-			s.On("prompts/get", answer)
-			url := newBefore(t, s, nil)
-			client := newRawClient(t, url).initialize("")
-			check := func(who, got string) {
-				t.Helper()
-				var heard []string
-				for _, rest := range strings.Split(got, `"progress":`)[1:] {
-					heard = append(heard, rest[:1])
-				}
-				if strings.Join(heard, " ") != "2 3" {
-					t.Errorf("%s: %s", who, got)
-				}
-			}
-			for _, method := range []string{mcp.MethodToolsCall, mcp.MethodPromptsGet} {
-				_, got := client.post(`{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"name":"t","_meta":{"progressToken":"p"}}}`)
-				check("legacy "+method, got)
-				a := asked{method: method, params: `{"name":"t"}`, caps: `{},"progressToken":"p"`}
-				_, got = exchange(t, a, url)
-				check("modern "+method, got)
-			}
-		})
-	}
-}
-
 // What the gateway does not know goes through between clients and servers of both eras: a
 // client's request, and a server's notification on the stream of a call and outside of any.
 func TestForeignMethods(t *testing.T) {

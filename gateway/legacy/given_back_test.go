@@ -20,6 +20,7 @@ type counted struct {
 	url      string
 	conns    atomic.Int64 // descriptors
 	handlers atomic.Int64 // requests that are being served
+	broken   atomic.Int64 // requests whose connection has broken
 }
 
 // Accept counts a descriptor until it is closed.
@@ -50,6 +51,7 @@ func newCounted(t *testing.T, h http.Handler) *counted {
 	front := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.handlers.Add(1)
 		defer c.handlers.Add(-1)
+		defer context.AfterFunc(r.Context(), func() { c.broken.Add(1) })()
 		h.ServeHTTP(w, r)
 	}))
 	c.Listener, front.Listener = front.Listener, c
@@ -59,14 +61,14 @@ func newCounted(t *testing.T, h http.Handler) *counted {
 	return c
 }
 
-// beginPost sends a request of the session; leave breaks its connection.
-func (c *rawClient) beginPost(body string) (leave func()) {
+// beginPost sends a request of the session, with more headers; leave breaks its connection.
+func (c *rawClient) beginPost(body string, header ...string) (leave func()) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(c.t.Context())
 	done := make(chan struct{})
 	go func() { // ends with the request
 		defer close(done)
-		if resp, err := c.do(ctx, http.MethodPost, body); err == nil {
+		if resp, err := c.do(ctx, http.MethodPost, body, header...); err == nil {
 			defer resp.Body.Close()
 			<-ctx.Done()
 		}

@@ -137,54 +137,6 @@ func idOfTask(t *testing.T, answer string) string {
 	return id[1]
 }
 
-// dropCall makes a call, and breaks its connection once the tool runs.
-func (s *legacyStack) dropCall(c *rawClient, call string) {
-	c.t.Helper()
-	ctx, leave := context.WithCancel(c.t.Context())
-	gone := make(chan error, 1)
-	go func() {
-		resp, err := c.do(ctx, http.MethodPost, call)
-		if err == nil {
-			resp.Body.Close()
-		}
-		gone <- err
-	}()
-	wiretest.Await(c.t, s.session.started, "the tool")
-	leave()
-	if err := wiretest.Await(c.t, gone, "the client"); err == nil {
-		c.t.Error("the dropped call was answered")
-	}
-}
-
-// TestLegacyDropped: a connection that breaks in the middle of a call cancels
-// nothing (X3). The call runs to its end, or until it is cancelled in so many
-// words.
-func TestLegacyDropped(t *testing.T) {
-	stack := newLegacyStack(t, false, nil)
-	c := newRawClient(t, stack.url).initialize("")
-	drop := func(id string) {
-		t.Helper()
-		stack.dropCall(c, `{"jsonrpc":"2.0","id":`+id+`,"method":"tools/call","params":{"name":"wait"}}`)
-	}
-	drop("1")
-	if status, _ := c.post(`{"jsonrpc":"2.0","id":2,"method":"ping"}`); status != http.StatusOK {
-		t.Errorf("ping: %d", status)
-	}
-	select { // the tool takes it only if it was not cancelled
-	case stack.session.proceed <- struct{}{}:
-	case <-stack.session.cancelled:
-		t.Fatal("the call was cancelled by a broken connection")
-	case <-time.After(wiretest.Patience):
-		t.Fatal("timed out")
-	}
-	drop("3")
-	if status, _ := c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`); status != http.StatusAccepted {
-		t.Errorf("cancelled: %d", status)
-	}
-	wiretest.Await(t, stack.session.cancelled, "the cancellation upstream")
-	c.endSession()
-}
-
 // The reason that a client gives for a cancellation reaches its server.
 func TestCancelledForAReason(t *testing.T) {
 	s := fake.New(t, fake.Stateful)
@@ -200,32 +152,12 @@ func TestCancelledForAReason(t *testing.T) {
 	})
 	c := newRawClient(t, newBefore(t, s, nil))
 	c.initialize("")
-	ended := make(chan struct{})
-	go func() {
-		c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`)
-		close(ended)
-	}()
+	leave := c.beginPost(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`)
+	defer leave()
 	wiretest.Await(t, begun, "the tool")
 	c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"no \"more\""}}`)
 	if got := wiretest.Await(t, told, "the cancellation upstream"); got != `no "more"` {
 		t.Errorf("the server was told %q", got)
-	}
-	wiretest.Await(t, ended, "the call's end")
-}
-
-// TestLegacyStreamReopens: a client whose stream broke gets it again.
-func TestLegacyStreamReopens(t *testing.T) {
-	stack := newLegacyStack(t, false, func(c *config.Config) { c.KeepAlive = 100 * time.Millisecond })
-	c := newRawClient(t, stack.url).initialize("")
-	for range 3 {
-		stream := c.takeStream()
-		if line := wiretest.Await(t, stream.lines, "a line"); line != ": open" {
-			t.Errorf("%q", line)
-		}
-		if status, _ := c.post(`{"jsonrpc":"2.0","id":1,"method":"ping"}`); status != http.StatusOK {
-			t.Errorf("ping: %d", status)
-		}
-		stream.close()
 	}
 }
 
@@ -297,7 +229,8 @@ func TestLegacyClose(t *testing.T) {
 // looked up.
 func TestLegacyStoreDown(t *testing.T) {
 	store := legacy.NewBrokenSessions(t, false)
-	h := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{}`)}, nil, func(o *gateway.Options) { o.Sessions = store }).Handler()
+	s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{}`)}, nil, func(o *gateway.Options) { o.Sessions = store })
+	h := s.Handler()
 	id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
 	store.Down.Store(true)
 	for method, body := range map[string]string{"POST": `{"jsonrpc":"2.0","id":1,"method":"ping"}`, "GET": "", "DELETE": ""} {
@@ -307,6 +240,9 @@ func TestLegacyStoreDown(t *testing.T) {
 	}
 	if w := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody); w.Code != http.StatusServiceUnavailable {
 		t.Errorf("initialize: %d %s", w.Code, w.Body)
+	}
+	if tableOf(s.Gateway).Busy(id) {
+		t.Error("something of the session is left")
 	}
 }
 

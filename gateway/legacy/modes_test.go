@@ -241,7 +241,7 @@ var modeScenarios = []modeCase{
 		h = w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"letters","task":{"ttl":2000,"responseModes":["streaming"]}}`)
 		wiretest.Wait(3 * time.Second)
 		h.w.hold()
-		wiretest.Wait(5 * time.Minute)
+		wiretest.Wait(time.Minute)
 		h.w.letGo()
 		wiretest.Wait(time.Second)
 		all := h.said()

@@ -39,6 +39,9 @@ func TestParked(t *testing.T) {
 				if len(questions) != 1 || questions[0].method != mcp.MethodElicit {
 					t.Fatalf("asked %v", questions)
 				}
+				if i == 1 { // it declares nothing any more
+					a.caps = `{}`
+				}
 				wantText(t, a.send(t, at, answering(state, "Ada", questions...)), "accept Ada")
 				if n := p.runs.Load() - before; n != 1 {
 					t.Errorf("the server ran it %d times", n)
@@ -47,16 +50,6 @@ func TestParked(t *testing.T) {
 			})
 		}
 	}
-}
-
-// A client writes its request anew to make it again: what it means counts, and what
-// is besides may be another.
-func TestParkedArgumentsAreCompared(t *testing.T) {
-	p := newParking(t, nil)
-	first := asked{caps: canForm, method: mcp.MethodToolsCall, params: `{"name":"ask","arguments":{"a":"é","b":{"y":1,"x":[2]}}}`}
-	again := asked{caps: canForm, method: mcp.MethodToolsCall, params: `{"other":1,"arguments": {"b":{"x":[ 2],"y":1},"a":"\u00e9"}, "name":"\u0061sk"}`}
-	state, questions := first.park(t, p.at[0], "")
-	wantText(t, again.send(t, p.at[1], answering(state, "Ada", questions...)), "accept Ada")
 }
 
 // TestParkedStates tries to come back with what was not given out for the request.
@@ -70,6 +63,7 @@ func TestParkedStates(t *testing.T) {
 	})
 	alice := askTool
 	alice.key = keys["alice"]
+	alice.params = `{"name":"ask","arguments":{"a":"é","b":{"y":1,"x":[2]}}}`
 	state, questions := alice.park(t, p.at[0], "")
 
 	bob, other, prompt := alice, alice, askPrompt
@@ -100,7 +94,9 @@ func TestParkedStates(t *testing.T) {
 			})
 		}
 	}
-	wantText(t, alice.send(t, p.at[1], answering(state, "Ada", questions...)), "accept Ada")
+	anew := alice // what the request means counts, and what is besides may be another
+	anew.params = `{"other":1,"arguments": {"b":{"x":[ 2],"y":1},"a":"\u00e9"}, "name":"\u0061sk"}`
+	wantText(t, anew.send(t, p.at[1], answering(state, "Ada", questions...)), "accept Ada")
 	for _, at := range p.at {
 		for _, retry := range []string{answering(state, "Ada", questions...), answering(state, "Eve", questions...), answering(state, "")} {
 			wantText(t, alice.send(t, at, retry), "accept Ada") // the first answer counts
@@ -249,30 +245,6 @@ func TestParkedKinds(t *testing.T) {
 		t.Errorf("without sampling and elicitation: %s", m.Raw)
 	}
 	wiretest.Await(t, p.ended, "the end of the call at the server")
-}
-
-// TestParkedIsPrivate: what is asked and answered is in no log and no span.
-func TestParkedIsPrivate(t *testing.T) {
-	p := newParking(t, nil)
-	state, questions := askTool.park(t, p.at[0], "")
-	if !strings.Contains(string(questions[0].params), "secret-7411") {
-		t.Fatalf("asked %s", questions[0].params)
-	}
-	askTool.send(t, p.at[1], answering(state+"x", "secret-7412", questions...))
-	wantText(t, askTool.send(t, p.at[1], answering(state, "secret-7413", questions...)), "accept secret-7413")
-	wiretest.Await(t, p.ended, "the end of the call at the server")
-	told := p.log.String()
-	for _, span := range p.spans.GetSpans() {
-		told += fmt.Sprintln(span.Name, span.Attributes, span.Events, span.Status)
-	}
-	if len(p.spans.GetSpans()) < 3 {
-		t.Errorf("only %d spans", len(p.spans.GetSpans()))
-	}
-	for _, secret := range []string{"secret-741", state} {
-		if i := strings.Index(told, secret); i >= 0 {
-			t.Errorf("told of %s: %s", secret, told[max(0, i-200):i+50])
-		}
-	}
 }
 
 // TestNotParked: without keys that all replicas have, a client that takes no tasks is
@@ -436,18 +408,6 @@ func TestParkedByTaskBehind(t *testing.T) {
 	}
 	wantText(t, askTool.send(t, outer, answering(state, "Ada", questions...)), "accept Ada")
 	p.wantRuns(t, 1)
-}
-
-// A client that declares nothing any more when it comes back is still led to its call.
-func TestParkedDeclaringLess(t *testing.T) {
-	p := newParking(t, nil)
-	for _, a := range []asked{askTool, askPrompt, askResource} {
-		state, questions := a.park(t, p.at[0], "")
-		a.caps = `{}`
-		wantText(t, a.send(t, p.at[1], answering(state, "Ada", questions...)), "accept Ada")
-		wiretest.Await(t, p.ended, "the end of the call at the server")
-	}
-	p.wantRuns(t, 3)
 }
 
 // TestTaskResultAsks: a modern client without tasks, which was told of its task in words,

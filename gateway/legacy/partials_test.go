@@ -34,9 +34,9 @@ func TestLegacyPartials(t *testing.T) {
 		}
 		seen := len(live.said())
 		failed := w.c.call(w.a, "breaks")
-		wiretest.Wait(5 * time.Minute)
+		wiretest.Wait(90 * time.Second)
 		r.take(live.said()[seen:])
-		if !r.over[tokens] || !r.over[many] || r.text[tokens] != "Once upon a " || r.text[many] != strings.Repeat("x", 200) || r.text[failed] != "so far " {
+		if !r.over[tokens] || !r.over[many] || r.text[tokens] != "Once upon a " || r.text[many] != allPieces || r.text[failed] != "so far " {
 			t.Errorf("over: %v, read: %v", r.over, r.text)
 		}
 		cancelled := w.c.call(w.a, "forever")
@@ -53,36 +53,41 @@ func TestLegacyPartials(t *testing.T) {
 	})
 }
 
+// readPieces has a client read some of what the tool "many" says, and go.
+func readPieces(t *testing.T) (w *world, many shim.ID, first *hearing, r *partialReader) {
+	t.Helper()
+	w, r = newDraftWorld(t, takePartial), newPartialReader(t)
+	first = w.c.begin(w.a, "")
+	many = w.c.call(w.a, "many")
+	wiretest.Wait(20 * time.Second)
+	if r.take(first.quit()); r.next[many] < 15 || first.lastID() == "" {
+		t.Fatalf("read %d, last event %q", r.next[many], first.lastID())
+	}
+	return w, many, first, r
+}
+
 // A stream that is resumed goes on where the client was, at the other replica too; one
 // that is not begins each task anew.
 func TestLegacyPartialsResumed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newDraftWorld(t, takePartial)
-		r := newPartialReader(t)
-		first := w.c.begin(w.a, "")
-		many := w.c.call(w.a, "many")
-		wiretest.Wait(30 * time.Second)
-		r.take(first.quit())
-		if len(r.text[many]) < 25 || first.lastID() == "" {
-			t.Fatalf("read %q, last event %q", r.text[many], first.lastID())
-		}
-		wiretest.Wait(10 * time.Second)
+		w, many, first, r := readPieces(t)
+		wiretest.Wait(5 * time.Second)
 		for _, g := range []*legacyServer{w.b, w.b, w.a} {
-			next := w.c.begin(g, "", mcp.HeaderLastEventID, first.lastID())
-			wiretest.Wait(20 * time.Second)
+			next := w.resume(g, first)
+			wiretest.Wait(10 * time.Second)
 			r.take(next.quit())
 			first = next
-			wiretest.Wait(5 * time.Second)
+			wiretest.Wait(2 * time.Second)
 		}
-		last := w.c.begin(w.b, "", mcp.HeaderLastEventID, first.lastID())
+		last := w.resume(w.b, first)
 		anew := newPartialReader(t)
-		wiretest.Wait(20 * time.Second)
+		wiretest.Wait(8 * time.Second)
 		r.take(last.quit())
 		fresh := w.c.begin(w.a, "")
-		wiretest.Wait(5 * time.Minute)
+		wiretest.Wait(90 * time.Second)
 		anew.take(fresh.quit())
-		anew.wantAll(many, strings.Repeat("x", 200))
-		if n := len(r.text[many]); n < 120 {
+		anew.wantAll(many, allPieces)
+		if n := len(r.text[many]); n < 60 {
 			t.Errorf("resumed, it read %d pieces", n)
 		}
 	})
@@ -100,7 +105,7 @@ func TestLegacyPartialsToASlowClient(t *testing.T) {
 		}()
 		synctest.Wait() // the stream is there before the task
 		many := w.c.call(w.a, "many")
-		wiretest.Wait(4 * time.Minute)
+		wiretest.Wait(2 * time.Minute)
 		if n := len(slow.said()); n != 0 {
 			t.Fatalf("%d messages to a client that does not read", n)
 		}
@@ -112,7 +117,7 @@ func TestLegacyPartialsToASlowClient(t *testing.T) {
 		wiretest.Wait(time.Minute)
 		r := newPartialReader(t)
 		r.take(slow.said())
-		r.wantAll(many, strings.Repeat("x", 200))
+		r.wantAll(many, allPieces)
 		w.c.request(t.Context(), http.MethodDelete, "")
 		streamsOf(w.b.Gateway).Close(t.Context())
 		<-slow.done
@@ -183,26 +188,18 @@ func TestLegacyDraftsOfOthers(t *testing.T) {
 // has come. It ends before the next partial result, and repeats none (P4).
 func TestLegacyPartialsWithoutTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newDraftWorld(t, takePartial)
-		r := newPartialReader(t)
-		first := w.c.begin(w.a, "")
-		many := w.c.call(w.a, "many")
-		wiretest.Wait(30 * time.Second)
-		r.take(first.quit())
-		if r.next[many] < 25 {
-			t.Fatalf("read %d", r.next[many])
-		}
+		w, many, first, r := readPieces(t)
 		w.sessions.since.Store(true)
-		without := w.c.begin(w.b, "", mcp.HeaderLastEventID, first.lastID())
+		without := w.resume(w.b, first)
 		wiretest.Wait(20 * time.Second)
 		r.take(without.said())
 		if !without.ended() {
 			t.Error("a stream without its log goes on")
 		}
-		next := w.c.begin(w.b, "", mcp.HeaderLastEventID, first.lastID())
-		wiretest.Wait(5 * time.Minute)
+		next := w.resume(w.b, first)
+		wiretest.Wait(90 * time.Second)
 		r.take(next.quit())
-		r.wantAll(many, strings.Repeat("x", 200))
+		r.wantAll(many, allPieces)
 	})
 }
 
@@ -218,28 +215,24 @@ func TestStandingForgotten(t *testing.T) {
 		w.sessions.forgets.Store(true)
 		wiretest.Wait(30 * time.Second)
 		w.sessions.forgets.Store(false)
-		wiretest.Wait(5 * time.Minute)
+		wiretest.Wait(90 * time.Second)
 		r.take(stream.quit())
-		r.wantAll(many, strings.Repeat("x", 200))
+		r.wantAll(many, allPieces)
 	})
 }
 
 // A client that resumes its stream when the store has forgotten how far it had come hears so, and begins anew.
 func TestLegacyPartialsOlderStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newDraftWorld(t, takePartial)
-		first := w.c.begin(w.a, "")
-		many := w.c.call(w.a, "many")
-		wiretest.Wait(30 * time.Second)
-		first.quit()
+		w, many, first, _ := readPieces(t)
 		w.sessions.older.Store(5)
-		second := w.c.begin(w.b, "", mcp.HeaderLastEventID, first.lastID())
+		second := w.resume(w.b, first)
 		w.sessions.older.Store(0)
-		wiretest.Wait(5 * time.Minute)
+		wiretest.Wait(90 * time.Second)
 		said := second.quit()
 		r := newPartialReader(t)
 		r.take(said)
-		r.wantAll(many, strings.Repeat("x", 200))
+		r.wantAll(many, allPieces)
 		if len(said) == 0 || !strings.Contains(string(said[0]), "messages may be missing") {
 			t.Errorf("it says first: %.1s", said)
 		}
@@ -348,34 +341,20 @@ func TestStandingOpenedUnheard(t *testing.T) {
 // stream: it has nothing of what went out on the streams before, and gets all of it.
 func TestLegacyPartialsAnewAndResumed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newDraftWorld(t, takePartial)
-		first := w.c.begin(w.a, "")
-		many := w.c.call(w.a, "many")
-		wiretest.Wait(30 * time.Second)
-		before := newPartialReader(t)
-		before.take(first.quit())
-		if before.next[many] < 25 {
-			t.Fatalf("read %d", before.next[many])
-		}
-		anew := &breaking{tape: tape{header: http.Header{}}, room: make(chan struct{}), broken: make(chan struct{})}
-		left := make(chan struct{})
-		go func() {
-			defer close(left)
-			w.a.Handler().ServeHTTP(anew, w.c.request(t.Context(), http.MethodGet, ""))
-		}()
+		w, many, _, _ := readPieces(t)
+		anew := w.beginBreaking()
 		anew.until("id: get.")
-		wiretest.Wait(time.Minute)
-		close(anew.broken)
-		<-left
+		wiretest.Wait(20 * time.Second)
+		anew.breakOff()
 		id := (&hearing{t: t, w: &anew.tape}).lastID()
 		r := newPartialReader(t)
 		for _, g := range []*legacyServer{w.b, w.a, w.b} {
 			next := w.c.begin(g, "", mcp.HeaderLastEventID, id)
-			wiretest.Wait(time.Minute)
+			wiretest.Wait(30 * time.Second)
 			r.take(next.quit())
 			id = next.lastID()
 		}
-		r.wantAll(many, strings.Repeat("x", 200))
+		r.wantAll(many, allPieces)
 	})
 }
 
@@ -384,6 +363,23 @@ func TestLegacyPartialsAnewAndResumed(t *testing.T) {
 type breaking struct {
 	tape
 	room, broken chan struct{}
+	left         chan struct{} // closed when its request is over
+}
+
+// beginBreaking opens a GET stream at the first replica.
+func (w *world) beginBreaking() *breaking {
+	b := &breaking{tape: tape{header: http.Header{}}, room: make(chan struct{}), broken: make(chan struct{}), left: make(chan struct{})}
+	go func() {
+		defer close(b.left)
+		w.a.Handler().ServeHTTP(b, w.c.request(w.t.Context(), http.MethodGet, ""))
+	}()
+	return b
+}
+
+// breakOff breaks it, and waits until its replica has noticed.
+func (w *breaking) breakOff() {
+	close(w.broken)
+	<-w.left
 }
 
 func (w *breaking) Write(b []byte) (int, error) {
@@ -421,20 +417,14 @@ func TestLegacyPartialsLostOnTheWay(t *testing.T) {
 	} {
 		inBubble(t, fmt.Sprint(c.begun, c.noted), func(t *testing.T) {
 			w := newDraftWorld(t, takePartial)
-			slow := &breaking{tape: tape{header: http.Header{}}, room: make(chan struct{}), broken: make(chan struct{})}
-			left := make(chan struct{})
-			go func() {
-				defer close(left)
-				w.a.Handler().ServeHTTP(slow, w.c.request(t.Context(), http.MethodGet, ""))
-			}()
+			slow := w.beginBreaking()
 			slow.until("open")
 			tokens := w.c.call(w.a, "tokens")
-			wiretest.Wait(5 * time.Minute) // all that there is of it waits
+			wiretest.Wait(90 * time.Second) // all that there is of it waits
 			w.sessions.put.Store(!c.noted)
 			slow.until(c.begun)
 			wiretest.Wait(time.Minute)
-			close(slow.broken)
-			<-left
+			slow.breakOff()
 			w.sessions.put.Store(false)
 			anew := w.c.begin(w.a, "")
 			wiretest.Wait(time.Minute)
@@ -454,7 +444,7 @@ func TestLegacyPartialsResumedAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newDraftWorld(t, takePartial)
 		tokens := w.c.call(w.a, "tokens")
-		wiretest.Wait(5 * time.Minute)
+		wiretest.Wait(90 * time.Second)
 		w.sessions.put.Store(true)
 		anew := w.c.begin(w.a, "")
 		wiretest.Wait(time.Minute)
@@ -495,13 +485,13 @@ func TestLegacyPartialsBehind(t *testing.T) {
 		many := shim.ID(id)
 		wiretest.Wait(5 * time.Second)
 		slow.w.hold()
-		wiretest.Wait(4 * time.Minute)
+		wiretest.Wait(2 * time.Minute)
 		slow.w.letGo()
 		<-slow.done
 		r := newPartialReader(t)
 		r.take(slow.said())
-		if n := len(r.text[many]); n == 0 || n >= 200 || r.over[many] {
-			t.Errorf("read %d pieces of 200, over %t", n, r.over[many])
+		if n := len(r.text[many]); n == 0 || n >= len(allPieces) || r.over[many] {
+			t.Errorf("read %d pieces, over %t", n, r.over[many])
 		}
 		wantTexts(t, w.c.ask(w.a, mcp.MethodTasksGet, `{"taskId":"`+id+`"}`).one(), `"code":-32602`)
 

@@ -57,29 +57,40 @@ func TestQuestionOfALostStream(t *testing.T) {
 	})
 }
 
-// A client whose stream ended may be about to resume it: its questions are not asked on
-// another stream at once.
+// A client whose stream ended may be about to resume it: its questions are not asked on another stream at once. They
+// are if it does not come back, as soon as the store can be told that the stream is left.
 func TestQuestionOfABrokenGetStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newAskWorld(t, nil)
-		get := w.c.begin(w.a, "")
-		task := w.c.call(w.a, "ask")
-		wiretest.Wait(2 * time.Second)
-		get.wantAsked("the GET stream", nameQuestion(task, 0))
-		result := w.result(w.b, task)
-		wiretest.Wait(legacy.HolderCheck - time.Second)
-		get.quit()
-		wiretest.Wait(3 * time.Second) // a check falls in between
-		again := w.resume(w.b, get)
-		wiretest.Wait(time.Minute)
-		result.wantAsked("on the other stream")
-		again.wantAsked("again")
-		w.answer(w.a, nameQuestion(task, 0))
-		wiretest.Wait(time.Second)
-		if !result.ended() {
-			t.Error("no end")
+		for _, resumes := range []bool{true, false} {
+			get := w.c.begin(w.a, "")
+			task := w.c.call(w.a, "ask")
+			wiretest.Wait(2 * time.Second)
+			get.wantAsked("the GET stream", nameQuestion(task, 0))
+			result := w.result(w.b, task)
+			wiretest.Wait(legacy.HolderCheck - time.Second)
+			w.sessions.away.Store(!resumes)
+			get.quit()
+			wiretest.Wait(3 * time.Second) // a check falls in between
+			w.sessions.away.Store(false)
+			result.wantAsked("on the other stream")
+			if resumes {
+				again := w.resume(w.b, get)
+				wiretest.Wait(time.Minute)
+				result.wantAsked("on the other stream, later")
+				again.wantAsked("again")
+				again.quit()
+			} else {
+				wiretest.Wait(time.Minute)
+				result.wantAsked("on the other stream, later", nameQuestion(task, 0))
+			}
+			w.answer(w.a, nameQuestion(task, 0))
+			wiretest.Wait(time.Second)
+			if !result.ended() {
+				t.Error("no end")
+			}
+			w.closeAll(result)
 		}
-		w.closeAll(again, result)
 	})
 }
 
@@ -209,9 +220,13 @@ func TestQuestionOfACallThatWasForgotten(t *testing.T) {
 			w.sessions.unopened.Store(away)
 			call := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"ask"}`)
 			wiretest.Wait(10 * time.Second)
-			if asked := call.asked(); len(asked) != 1 {
-				t.Errorf("asked %v", asked)
+			asked := call.asked()
+			if len(asked) != 1 {
+				t.Fatalf("asked %v", asked)
 			}
+			w.answer(w.a, asked[0])
+			wiretest.Wait(time.Second)
+			call.wantAsked("in the end", asked...)
 			w.closeAll(call)
 		})
 	}
@@ -457,10 +472,10 @@ func TestDeadQuestionsAreNotAskedAgain(t *testing.T) {
 		"cancelled": {func(w *world, task shim.ID) {
 			w.c.do(w.b, mcp.MethodTasksCancel, `{"taskId":"`+string(task)+`"}`)
 		}, true},
-		"out of time": {func(*world, shim.ID) { wiretest.Wait(11 * time.Minute) }, true},
+		"out of time": {func(*world, shim.ID) { wiretest.Wait(2 * time.Minute) }, true},
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			w := newAskWorld(t, func(c *config.Config) { c.Upstreams[0].Defaults.InputTimeout = 10 * time.Minute })
+			w := newAskWorld(t, func(c *config.Config) { c.Upstreams[0].Defaults.InputTimeout = time.Minute })
 			get := w.c.begin(w.a, "")
 			task := w.c.call(w.a, "ask")
 			wiretest.Wait(2 * time.Second)
@@ -516,8 +531,8 @@ func TestDeadQuestionsOfTheOutbox(t *testing.T) {
 	})
 }
 
-// A call that has asked on its own stream asks nothing there any more that was answered
-// or withdrawn when its client comes back.
+// A client that comes back for a call finds on its stream what that asks, also what it has asked meanwhile, and
+// nothing any more that was answered or withdrawn.
 func TestDeadQuestionsOfACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newAskWorld(t, nil)
@@ -530,6 +545,9 @@ func TestDeadQuestionsOfACall(t *testing.T) {
 		primed := append(call.ids(), "")[0]
 		call.leave()
 		wiretest.Wait(time.Second)
+		open := w.c.begin(w.b, "", mcp.HeaderLastEventID, primed)
+		open.wantAsked("resumed while it is open", asked...)
+		open.quit()
 		w.answer(w.b, asked[0])
 		wiretest.Wait(time.Second)
 		again := w.c.begin(w.b, "", mcp.HeaderLastEventID, primed)

@@ -91,13 +91,9 @@ func TestReplicasSDK(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			stack := newLegacyReplicas(t, nil)
 			c := stack.connectListener(t, version)
-			checkInitialized(t, c, version)
-			for range 2 {
-				checkLists(t, c)
-				checkCalls(t, c, false)
-			}
-			checkSubscription(t, stack.legacyStack, c, false)
-			checkListChanged(t, stack.legacyStack, c)
+			checkLists(t, c)
+			checkCalls(t, c)
+			checkPeer(t, stack.legacyStack, c, version)
 			if err := c.Close(); err != nil {
 				t.Error(err)
 			}

@@ -42,33 +42,6 @@ func asksOf(keys ...string) shim.Task {
 	return task
 }
 
-// A question that could not be asked for want of the store is asked once that is back,
-// although its task does not change.
-func TestAskerWaitsForTheStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := askingSession(t, wiretest.OpenSessions(t, 1, time.Hour))
-		ctx, end := context.WithCancel(t.Context())
-		sent, fails := 0, 3
-		a := newAsker(ctx, s, nil, askLine{ask: func(context.Context, string, string, []byte) (string, bool, error) {
-			if fails--; fails >= 0 {
-				return "", false, shim.ErrUnavailable
-			}
-			sent++
-			return "", false, nil
-		}})
-		task := asksOf("q")
-		for range 2 {
-			a.takeState(task)
-			wiretest.Wait(10 * time.Second)
-			if sent != 1 {
-				t.Fatalf("asked %d times", sent)
-			}
-		}
-		end()
-		a.work.Wait()
-	})
-}
-
 // A client that answers while a round over the questions is under way is not asked again by that
 // round, though the round began before the answer.
 func TestAskerIsAnsweredMeanwhile(t *testing.T) {
@@ -90,97 +63,6 @@ func TestAskerIsAnsweredMeanwhile(t *testing.T) {
 	if sent != 1 {
 		t.Errorf("asked %d times", sent)
 	}
-}
-
-// The replica that goes on with a stream finds in its log what the one before it has asked to
-// the last, and does not ask it again.
-func TestAskerFindsTheLatestQuestion(t *testing.T) {
-	for name, late := range map[string]bool{"asked to the last": true, "not asked": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				logs := wiretest.OpenSessions(t, 1, time.Hour)
-				s := askingSession(t, logs)
-				task := asksOf("q")
-				_, err := logs.Open(t.Context(), s.id, "x", []byte("[]"))
-				if late {
-					message := questionRequest(task.ID, task.Questions[0], true)
-					_, _, _, err = logs.Ask(t.Context(), s.id, "x", "x", questionName(task.ID, "q"), "", message)
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				log, _, _, err := s.readLog(t.Context(), "x", 0)
-				if err != nil {
-					t.Fatal(err)
-				}
-				asked := questionsOf(log)
-				ctx, end := context.WithCancel(t.Context())
-				sent := 0
-				a := newAsker(ctx, s, asked, askLine{ask: func(context.Context, string, string, []byte) (string, bool, error) {
-					sent++
-					return "", false, nil
-				}})
-				a.takeState(task)
-				wiretest.Wait(time.Second)
-				if sent == 1 == late {
-					t.Errorf("asked %d times", sent)
-				}
-				end()
-				a.work.Wait()
-			})
-		})
-	}
-}
-
-// A question on a stream that its client has left is asked on another one, as soon as
-// the store can be told that it is left.
-func TestQuestionsOfABrokenStreamAreGivenBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := newBrokenSessions(t, false)
-		store.leaves.Store(2)
-		s := askingSession(t, store)
-		ctx, end := context.WithCancel(t.Context())
-		task := asksOf("a", "b")
-		var streams []*asker
-		for _, stream := range []string{getStream, "y"} {
-			if _, err := store.Open(ctx, s.id, stream, nil); err != nil {
-				t.Fatal(err)
-			}
-			a := newAsker(ctx, s, nil, askLine{ // its messages only get into the log
-				ask: func(ctx context.Context, name, void string, message []byte) (string, bool, error) {
-					_, holder, has, err := store.Ask(ctx, s.id, stream, stream, name, void, message)
-					return holder, has, err
-				},
-				over: func([]byte) {},
-			})
-			a.takeState(task)
-			wiretest.Wait(time.Second)
-			streams = append(streams, a)
-		}
-		open := func(a *asker) (keys []string) {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			for _, q := range task.Questions {
-				if a.asked[questionName(task.ID, q.Key)] {
-					keys = append(keys, q.Key)
-				}
-			}
-			return keys
-		}
-		both := []string{"a", "b"}
-		if got := open(streams[0]); !slices.Equal(got, both) || open(streams[1]) != nil {
-			t.Errorf("asked %v and %v", got, open(streams[1]))
-		}
-		(&writer{s: s, name: getStream}).leaveStream()
-		wiretest.Wait(4 * holderCheck)
-		if got := open(streams[1]); !slices.Equal(got, both) {
-			t.Errorf("then asked %v", got)
-		}
-		end()
-		for _, a := range streams {
-			a.work.Wait()
-		}
-	})
 }
 
 // tablesOfReplicas are two replicas over one store. What they hear of each other goes

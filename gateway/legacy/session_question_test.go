@@ -10,7 +10,6 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
 )
 
@@ -138,16 +137,4 @@ func TestReplicasSessionQuestionInVain(t *testing.T) {
 			t.Errorf("the server got %s", text)
 		}
 	})
-}
-
-// TestReplicasSessionQuestionSDK: an ordinary server asks for what there is, in the middle of
-// nothing, and an ordinary client answers.
-func TestReplicasSessionQuestionSDK(t *testing.T) {
-	stack := newLegacyReplicas(t, nil)
-	stack.connectStanding(t, mcp.Version20251125)
-	for ss := range stack.server.Sessions() {
-		if text, err := askForAll(t.Context(), ss); err != nil || text != "accept red m1 2" {
-			t.Errorf("the server got %s, %v", text, err)
-		}
-	}
 }
