@@ -20,7 +20,6 @@ import (
 	"taskgate/internal/mcp"
 	"taskgate/internal/schematest"
 	"taskgate/internal/wiretest"
-	"taskgate/shim"
 )
 
 // form is what the server of these tests asks for.
@@ -513,12 +512,9 @@ func TestReplicasAskedNobody(t *testing.T) {
 func TestStandingAmidAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newDraftWorld(t, "")
-		says := func(data string) {
-			w.a.up.say(shim.Notification{Method: mcp.NotifyMessage, Params: []byte(`{"level":"info","data":"` + data + `"}`)})
-			wiretest.Wait(5 * time.Second)
-		}
 		first := w.c.begin(w.a, "")
-		says("before")
+		w.says("before")
+		wiretest.Wait(4 * time.Second)
 		w.sessions.gone.Store(true)
 		heard := first.quit()
 		amid := w.c.begin(w.a, "")
@@ -527,7 +523,8 @@ func TestStandingAmidAnOutage(t *testing.T) {
 		w.sessions.gone.Store(false)
 		wiretest.Wait(5 * time.Second)
 		last := w.c.begin(w.a, "")
-		says("after")
+		w.says("after")
+		wiretest.Wait(4 * time.Second)
 		data := loggedIn(append(heard, last.quit()...))
 		if got := strings.Join(data, ", "); got != "before, after" {
 			t.Errorf("heard %s", got)

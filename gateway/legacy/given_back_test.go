@@ -2,6 +2,7 @@ package legacy_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -10,7 +11,6 @@ import (
 	"testing"
 
 	"taskgate/gateway/config"
-	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
 )
 
@@ -76,76 +76,64 @@ func (c *rawClient) beginPost(body string, header ...string) (leave func()) {
 	return func() { cancel(); <-done }
 }
 
-func makeNoTasks(c *config.Config) { c.Upstreams[0].Defaults.Tasks = config.TasksNever }
-
-// TestConnectionsOfCallsWhoseClientLeft: a call of a session goes on when its client has gone
-// (X3), and costs no connection from then on, however its answer was to go out. One whose stream
-// is in the log can be resumed.
-func TestConnectionsOfCallsWhoseClientLeft(t *testing.T) {
-	for name, change := range map[string]func(*config.Config){
-		"before its stream began": makeNoTasks,
-		"in the log":              func(c *config.Config) { makeNoTasks(c); resumeSoon(c) },
+// TestConnectionsOfClientsThatLeft: a call of a session goes on when its client has gone (X3), and costs no connection
+// from then on, however its answer was to go out; a tasks/result costs no handler either. A call whose stream is in
+// the log can be resumed.
+func TestConnectionsOfClientsThatLeft(t *testing.T) {
+	for name, c := range map[string]struct{ results, logged bool }{
+		"a call":              {},
+		"a call, in the log":  {logged: true},
+		"results":             {results: true},
+		"results, in the log": {results: true, logged: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			stack := newLegacyReplicas(t, change)
+			stack := newLegacyReplicas(t, func(of *config.Config) {
+				if !c.results {
+					of.Upstreams[0].Defaults.Tasks = config.TasksNever
+				}
+				if c.logged {
+					resumeSoon(of)
+				}
+			})
 			front := newCounted(t, stack.gates[0].Handler())
 			a := newRawClient(t, front.url).initialize("")
+			bodies := []string{waitCall}
+			if c.results {
+				id := a.task("wait")
+				bodies = nil
+				for i := range 5 {
+					bodies = append(bodies, fmt.Sprintf(`{"jsonrpc":"2.0","id":"r%d","method":"tasks/result","params":{"taskId":%q}}`, i, id))
+				}
+			}
 			var primed string
-			var leave func()
-			if name == "in the log" {
-				stream := openSSE(t, a, http.MethodPost, waitCall, "")
-				primed, _, _ = stream.event()
-				leave = stream.close
-			} else {
-				leave = a.beginPost(waitCall)
-			}
-			wiretest.Await(t, stack.session.started, "the tool")
-			leave()
-			a.http.CloseIdleConnections()
-			waitUntil(t, "connections while the call goes on", func() bool { return front.conns.Load() == 0 })
-			stack.session.proceed <- struct{}{} // the tool has not been cancelled
-			waitUntil(t, "requests served", func() bool { return front.handlers.Load() == 0 })
-			if primed == "" {
-				return
-			}
-			b := stack.on(t, 1, a)
-			if _, data, _ := openSSE(t, b, http.MethodGet, "", primed).event(); !strings.Contains(data, `"id":"w1"`) {
-				t.Errorf("resumed: %s", data)
-			}
-		})
-	}
-}
-
-// TestConnectionsOfAbandonedResults: a tasks/result whose client has gone costs neither a
-// connection nor a handler, before its stream is in the log and after.
-func TestConnectionsOfAbandonedResults(t *testing.T) {
-	for name, change := range map[string]func(*config.Config){"before its stream began": nil, "in the log": resumeSoon} {
-		t.Run(name, func(t *testing.T) {
-			stack := newLegacyReplicas(t, change)
-			front := newCounted(t, stack.gates[0].Handler())
-			a := newRawClient(t, front.url).initialize("")
-			id := a.task("wait")
-			wiretest.Await(t, stack.session.started, "the tool")
-			result := `{"jsonrpc":"2.0","id":"r","method":"` + mcp.MethodTasksResult + `","params":{"taskId":"` + id + `"}}`
 			var leave []func()
-			for i := range 20 {
-				one := strings.Replace(result, `"r"`, `"r`+string(rune('a'+i))+`"`, 1)
-				if change == nil {
-					leave = append(leave, a.beginPost(one))
+			for _, body := range bodies {
+				if !c.logged {
+					leave = append(leave, a.beginPost(body))
 					continue
 				}
-				stream := openSSE(t, a, http.MethodPost, one, "")
-				stream.event()
+				stream := openSSE(t, a, http.MethodPost, body, "")
+				primed, _, _ = stream.event()
 				leave = append(leave, stream.close)
 			}
-			waitUntil(t, "requests served", func() bool { return front.handlers.Load() == 20 })
+			wiretest.Await(t, stack.session.started, "the tool")
+			waitUntil(t, "requests served", func() bool { return front.handlers.Load() == int64(len(bodies)) })
 			for _, l := range leave {
 				l()
 			}
 			a.http.CloseIdleConnections()
-			waitUntil(t, "requests served after their clients have gone", func() bool { return front.handlers.Load() == 0 })
-			waitUntil(t, "connections", func() bool { return front.conns.Load() == 0 })
-			stack.session.proceed <- struct{}{}
+			waitUntil(t, "connections while the call goes on", func() bool { return front.conns.Load() == 0 })
+			if c.results {
+				waitUntil(t, "requests served after their clients have gone", func() bool { return front.handlers.Load() == 0 })
+			}
+			stack.session.proceed <- struct{}{} // the tool has not been cancelled
+			waitUntil(t, "requests served", func() bool { return front.handlers.Load() == 0 })
+			if c.results || !c.logged {
+				return
+			}
+			if _, data, _ := openSSE(t, stack.on(t, 1, a), http.MethodGet, "", primed).event(); !strings.Contains(data, `"id":"w1"`) {
+				t.Errorf("resumed: %s", data)
+			}
 		})
 	}
 }

@@ -470,13 +470,22 @@ func inputResponses(key, answer string) string {
 	return `,"inputResponses":{"nobody":{"action":7},` + string(jsonrpc.AppendString(nil, key)) + `:` + answer + `}`
 }
 
-// TestParkedBadAnswers: what is no answer is -32602 (protocol.md 2.7), of a state that is
-// still good, and the server hears nothing of it.
+// TestParkedBadAnswers: what is no answer is -32602 (protocol.md 2.7), of a state that is still good, and of a task, which
+// goes on waiting (T36, T37). The server hears nothing of it. A task acknowledges unknown keys, and an answer that
+// comes twice.
 func TestParkedBadAnswers(t *testing.T) {
 	p := newParking(t, nil, small)
 	state, questions := askTool.park(t, p.at[0], "")
-	for i, at := range p.at {
-		for bad, says := range badAnswers {
+	begin := askTool
+	begin.caps = canTasks
+	task, update := begin.makeTask(t, p.at[0], "")
+	requests, _ := jsonrpc.Get(task.awaitStatus(t, p.at[1], "input_required"), "inputRequests")
+	var key string // of the question of the task
+	for key = range jsonrpc.Members(requests) {
+		continue
+	}
+	for bad, says := range badAnswers {
+		for i, at := range p.at {
 			m := askTool.send(t, at, inputResponses(questions[0].key, bad)+`,"requestState":"`+state+`"`)
 			wantRefusal(t, m, mcp.CodeInvalidParams, says)
 			wantRefusal(t, m, mcp.CodeInvalidParams, questions[0].key)
@@ -484,35 +493,20 @@ func TestParkedBadAnswers(t *testing.T) {
 				t.Errorf("at %d: the refusal repeats the answer: %s", i, m.Raw)
 			}
 		}
+		wantRefusal(t, update.send(t, p.at[1], inputResponses(key, bad)), mcp.CodeInvalidParams, says)
+		task.awaitStatus(t, p.at[0], "input_required")
 	}
 	wantText(t, askTool.send(t, p.at[1], answering(state, "Ada", questions...)), "accept Ada")
 	wiretest.Await(t, p.ended, "the end of the call at the server")
-}
-
-// TestUpdateBadAnswers: the same in a task, which goes on waiting (T36, T37). Unknown keys
-// are acknowledged, and so is an answer that comes twice.
-func TestUpdateBadAnswers(t *testing.T) {
-	p := newParking(t, nil, small)
-	begin := askTool
-	begin.caps = canTasks
-	task, update := begin.makeTask(t, p.at[0], "")
-	got := task.awaitStatus(t, p.at[1], "input_required")
-	requests, _ := jsonrpc.Get(got, "inputRequests")
-	for key := range jsonrpc.Members(requests) {
-		for bad, says := range badAnswers {
-			wantRefusal(t, update.send(t, p.at[1], inputResponses(key, bad)), mcp.CodeInvalidParams, says)
-			task.awaitStatus(t, p.at[0], "input_required")
-		}
-		for range 2 {
-			if m := update.send(t, p.at[1], inputResponses(key, `{"action":"accept","content":{"name":"Ada"}}`)); m.Error != nil {
-				t.Errorf("the answer: %s", m.Raw)
-			}
+	for range 2 {
+		if m := update.send(t, p.at[1], inputResponses(key, `{"action":"accept","content":{"name":"Ada"}}`)); m.Error != nil {
+			t.Errorf("the answer: %s", m.Raw)
 		}
 	}
 	if got := task.awaitStatus(t, p.at[1], "completed"); !strings.Contains(string(got), "accept Ada") {
 		t.Errorf("the task is %s", got)
 	}
-	wiretest.Await(t, p.ended, "the end of the call at the server")
+	wiretest.Await(t, p.ended, "the end of the call of the task")
 	if m := update.send(t, p.at[1], inputResponses("late", `{}`)); m.Error != nil {
 		t.Errorf("after the end: %s", m.Raw)
 	}

@@ -129,9 +129,10 @@ func TestLegacyPartialsToASlowClient(t *testing.T) {
 // have made.
 func TestLegacyDraftsUnasked(t *testing.T) {
 	words := []string{"partial", "seqNr", `"seq"`, "isComplete", mcp.MetaFallbackMode, "streamPartial", "streaming"}
-	for _, capabilities := range []string{``, `"tasks":{}`, `"tasks":{"streaming":{},"responses":{}}`, `"tasks":{"streaming":{"partial":true},"responses":{"modes":"task"}}`} {
-		synctest.Test(t, func(t *testing.T) {
-			w := newDraftWorld(t, capabilities)
+	synctest.Test(t, func(t *testing.T) {
+		w := newDraftWorld(t, "")
+		for _, capabilities := range []string{``, `"tasks":{}`, `"tasks":{"streaming":{},"responses":{}}`, `"tasks":{"streaming":{"partial":true},"responses":{"modes":"task"}}`} {
+			w.c = newClient(t, w.a, capabilities)
 			live := w.c.begin(w.b, "")
 			var all [][]byte
 			ask := func(method, params string) []byte {
@@ -159,8 +160,8 @@ func TestLegacyDraftsUnasked(t *testing.T) {
 			if len(plain.said()) != 4 {
 				t.Errorf("a blocking call said %s", plain.said())
 			}
-		})
-	}
+		}
+	})
 }
 
 // Of a task that another session of nobody in particular has made, a client hears and
@@ -244,37 +245,25 @@ func TestLegacyPartialsOlderStore(t *testing.T) {
 func TestStandingHearsAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newDraftWorld(t, "")
-		no := 0
-		says := func(pause time.Duration) {
-			no++
-			w.a.up.say(shim.Notification{Method: mcp.NotifyMessage, Params: fmt.Appendf(nil, `{"level":"info","data":%d}`, no)})
-			wiretest.Wait(pause)
-		}
-		var heard []string
-		hear := func(messages [][]byte) {
-			for _, m := range messages {
-				if data, ok := jsonrpc.Get(m, "params", "data"); ok {
-					heard = append(heard, string(data))
-				}
-			}
-		}
 		stream := w.c.begin(w.a, "")
 		wiretest.Wait(time.Minute)
-		says(time.Second)
+		w.says("1")
 		w.sessions.forgets.Store(true)
-		says(0)
+		w.a.up.say(shim.Notification{Method: mcp.NotifyMessage, Params: []byte(`{"level":"info","data":"2"}`)})
+		synctest.Wait()
 		w.sessions.away.Store(true)
-		says(time.Second)
+		w.says("3")
 		w.sessions.forgets.Store(false)
 		w.sessions.away.Store(false)
-		says(time.Second)
-		hear(stream.quit())
+		w.says("4")
+		heard := stream.quit()
 		w.sessions.unheard.Store(2)
 		stream = w.c.begin(w.a, "")
-		says(2 * time.Second)
-		says(time.Second)
-		hear(stream.quit())
-		if got := strings.Join(heard, " "); got != "1 2 3 4 5 6" {
+		w.says("5")
+		wiretest.Wait(time.Second)
+		w.says("6")
+		heard = append(heard, stream.quit()...)
+		if got := strings.Join(loggedIn(heard), " "); got != "1 2 3 4 5 6" {
 			t.Errorf("heard %s", got)
 		}
 	})
@@ -284,20 +273,16 @@ func TestStandingHearsAll(t *testing.T) {
 func TestStandingResumedWithoutTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newDraftWorld(t, "")
-		says := func(data string) {
-			w.a.up.say(shim.Notification{Method: mcp.NotifyMessage, Params: []byte(`{"level":"info","data":"` + data + `"}`)})
-			wiretest.Wait(time.Second)
-		}
 		w.config.ResumeAfter = time.Second
 		stream := w.c.begin(w.a, "")
 		wiretest.Wait(time.Minute)
-		says("on the first")
+		w.says("on the first")
 		last := stream.lastID()
 		heard := stream.quit()
-		says("between")
+		w.says("between")
 		w.sessions.unheard.Store(2)
 		stream = w.c.begin(w.a, "", mcp.HeaderLastEventID, last)
-		says("away")
+		w.says("away")
 		wiretest.Wait(5 * time.Second)
 		if stream.ended() {
 			heard = append(heard, stream.said()...)
@@ -306,7 +291,7 @@ func TestStandingResumedWithoutTheLog(t *testing.T) {
 			}
 			stream = w.c.begin(w.a, "", mcp.HeaderLastEventID, last)
 		}
-		says("back")
+		w.says("back")
 		if stream.lastID() == "" {
 			t.Error("the stream cannot be resumed again")
 		}
@@ -420,7 +405,7 @@ func TestLegacyPartialsLostOnTheWay(t *testing.T) {
 			slow := w.beginBreaking()
 			slow.until("open")
 			tokens := w.c.call(w.a, "tokens")
-			wiretest.Wait(90 * time.Second) // all that there is of it waits
+			wiretest.Wait(time.Minute) // all that there is of it waits
 			w.sessions.put.Store(!c.noted)
 			slow.until(c.begun)
 			wiretest.Wait(time.Minute)

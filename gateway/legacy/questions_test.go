@@ -1,8 +1,11 @@
 package legacy_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -560,5 +563,66 @@ func TestDeadQuestionsOfACall(t *testing.T) {
 			t.Errorf("the end: %s", said)
 		}
 		w.closeAll(call, again)
+	})
+}
+
+// modern sends a request of a client of the extension that answers forms, and returns the result.
+func (w *world) modern(g *legacyServer, method, params string) json.RawMessage {
+	w.t.Helper()
+	meta := strings.Replace(wiretest.Macros.Replace("$TASKS"), `"extensions":`, `"elicitation":{},"extensions":`, 1)
+	r, word, msg := wiretest.ParseRequest(w.t, "POST /up/mcp\n\n"+`{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":{`+params+`,"_meta":{`+meta+`}}}`)
+	rec := httptest.NewRecorder()
+	g.Handler().ServeHTTP(rec, r)
+	wiretest.CheckSchemas(w.t, msg, word, rec)
+	result, ok := jsonrpc.Get(rec.Body.Bytes(), "result")
+	if !ok {
+		w.t.Fatalf("%s: %s", method, rec.Body)
+	}
+	return result
+}
+
+// A client of the extension finds in its task what the server wants to know: the call becomes a task at once (H16). It
+// answers one by one, in any order, twice, at any replica (T24, T34–T39).
+func TestQuestionsInATask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newAskWorld(t, nil)
+		var about string // the task, in requests
+		call := func(tool string) {
+			id, _ := jsonrpc.GetString(w.modern(w.a, mcp.MethodToolsCall, `"name":"`+tool+`"`), "taskId")
+			about = `"taskId":"` + id + `"`
+		}
+		want := func(g *legacyServer, status string, questions ...string) json.RawMessage {
+			t.Helper()
+			task := w.modern(g, mcp.MethodTasksGet, about)
+			requests, _ := jsonrpc.Get(task, "inputRequests")
+			var open []string
+			for key := range jsonrpc.Members(requests) {
+				open = append(open, key)
+			}
+			if got, _ := jsonrpc.GetString(task, "status"); got != status || !slices.Equal(open, questions) {
+				t.Errorf("the task is %s, want %s with %v", task, status, questions)
+			}
+			return task
+		}
+		update := func(g *legacyServer, key, colour string) {
+			t.Helper()
+			answer := `{"action":"accept","content":{"colour":"` + colour + `"}}`
+			ack := w.modern(g, mcp.MethodTasksUpdate, about+`,"inputResponses":{"unknown":{},"`+key+`":`+answer+`}`)
+			wantNoTexts(t, ack, "taskId", "status", "inputRequests") // T34
+			wiretest.Wait(time.Second)
+		}
+		call("both")
+		want(w.b, "input_required", "q0", "q1")
+		update(w.b, "q1", "blue")
+		want(w.a, "input_required", "q0") // T37, T24
+		update(w.a, "q1", "green")
+		update(w.b, "q0", "red")
+		wantTexts(t, want(w.a, "completed"), `{\"colour\":\"red\"}}{\"action\":\"accept\",\"content\":{\"colour\":\"blue\"}}`)
+		update(w.a, "q0", "late")
+		call("ask")
+		want(w.b, "input_required", "q0")
+		w.modern(w.b, mcp.MethodTasksCancel, about)
+		wiretest.Wait(time.Second)
+		want(w.a, "cancelled")
 	})
 }

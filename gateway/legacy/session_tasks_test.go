@@ -76,7 +76,7 @@ func TestTaskPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t).start(askScript(), newConfig(nil), "")
 		var made []string
-		for range 120 {
+		for range 101 {
 			made = append(made, string(w.c.call(w.a, "forever")))
 			wiretest.Wait(10 * time.Millisecond)
 		}
@@ -129,7 +129,7 @@ func TestNothingIsToldAfterTheEnd(t *testing.T) {
 				w := newDraftWorld(t, capabilities)
 				w.config.ResumeAfter = time.Second
 				stream := w.c.begin(w.a, "")
-				wiretest.Wait(time.Minute)
+				wiretest.Wait(5 * time.Second)
 				id := w.c.call(w.a, "letters")
 				wiretest.Wait(5 * time.Second)
 				task, err := w.store.Get(t.Context(), id, shim.Summary)
@@ -160,7 +160,7 @@ func TestNothingIsToldAfterTheEnd(t *testing.T) {
 				}
 				wiretest.Wait(time.Second)
 				w.store.was.Store(nil) // its runner has written the end again
-				wiretest.Wait(time.Minute)
+				wiretest.Wait(20 * time.Second)
 				if more := stream.quit()[len(said):]; len(more) > 0 {
 					t.Errorf("told after the end: %s", more)
 				}

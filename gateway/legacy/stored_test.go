@@ -43,7 +43,7 @@ func TestStoredIntroductions(t *testing.T) {
 			name + `","version":"2"}}}`
 	}
 	long := introduction(strings.Repeat("x", 3_900_000))
-	for i := range 10 {
+	for i := range 4 {
 		c := newRawClient(t, stack.at[i%2])
 		if status, body := c.post(long); c.session != "" || !strings.Contains(body, `"too many bytes in the state of this session"`) {
 			t.Fatalf("initialize %d: %d %.200s", i, status, body)
@@ -94,7 +94,7 @@ func TestStoredSubscriptions(t *testing.T) {
 	}
 
 	c := stack.begin(t, 0, "")
-	for i := range 10 {
+	for i := range 3 {
 		refused(c, uri(i, 500_000), "too many bytes in the URI of a subscription")
 	}
 	for i := range 7 {
@@ -128,7 +128,7 @@ func TestStoredSessions(t *testing.T) {
 	})
 	quiet := stack.on(t, 0, nil).as(wiretest.BobKey).initialize("")
 	made := 0
-	for i := range 200 {
+	for i := range 30 {
 		c := stack.on(t, i%2, nil).as(wiretest.AliceKey)
 		switch status, body := c.post(wiretest.InitializeBody); {
 		case c.session != "":

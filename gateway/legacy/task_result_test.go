@@ -144,39 +144,28 @@ func TestTaskResultOnAStoppingReplica(t *testing.T) {
 	})
 }
 
-// A caller who goes ends the wait, and not the task.
+// A caller who goes, or a legacy one who cancels its call of the tool, ends the wait, and not the task.
 func TestTaskResultCallerLeaves(t *testing.T) {
-	eachEra(t, func(t *testing.T, modern bool) {
-		p := newHandlePlay(t)
-		ctx, leave := context.WithCancel(t.Context())
-		done := p.waiting(ctx, modern)
-		leave()
-		start := time.Now()
-		<-done
-		if d := time.Since(start); d != 0 {
-			t.Errorf("waited on for %v", d)
-		}
-		if now, err := p.a.shim.Peek(t.Context(), shim.Principal{}, "up", p.task); err != nil || now.Status != shim.Working {
-			t.Errorf("the task: %+v, %v", now.Status, err)
-		}
-	})
-}
-
-// A legacy client that cancels its call of the tool hears nothing more of it, and the
-// task goes on.
-func TestTaskResultCancelled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newHandlePlay(t)
-		done := p.waiting(t.Context(), false)
-		start := time.Now()
-		serve(p.t, p.a.Handler(), t.Context(), "POST", p.c.session, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"r"}}`)
-		if rec := <-done; strings.Contains(rec.Body.String(), `"id"`) || time.Since(start) != 0 {
-			t.Errorf("after %v: %s", time.Since(start), rec.Body)
-		}
-		if now, err := p.a.shim.Peek(t.Context(), shim.Principal{}, "up", p.task); err != nil || now.Status != shim.Working {
-			t.Errorf("the task: %+v, %v", now.Status, err)
-		}
-	})
+	for name, c := range map[string]struct{ modern, cancels bool }{"legacy": {}, "modern": {modern: true}, "legacy, cancels": {cancels: true}} {
+		inBubble(t, name, func(t *testing.T) {
+			p := newHandlePlay(t)
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			done := p.waiting(ctx, c.modern)
+			start := time.Now()
+			if c.cancels {
+				serve(p.t, p.a.Handler(), t.Context(), "POST", p.c.session, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"r"}}`)
+			} else {
+				leave()
+			}
+			if rec := <-done; time.Since(start) != 0 || c.cancels && strings.Contains(rec.Body.String(), `"id"`) {
+				t.Errorf("after %v: %s", time.Since(start), rec.Body)
+			}
+			if now, err := p.a.shim.Peek(t.Context(), shim.Principal{}, "up", p.task); err != nil || now.Status != shim.Working {
+				t.Errorf("the task: %+v, %v", now.Status, err)
+			}
+		})
+	}
 }
 
 // While the store is away, the caller is told so in words, and that the work goes on: a model gives

@@ -49,31 +49,8 @@ func (g *gated) want(t *testing.T, refused, ran int32) {
 
 // A server that refuses to begin a call before a page is opened has its page opened by
 // a modern client that can, and is called again then, on whichever replica the client
-// comes back to: as often as it takes, and run once.
+// comes back to: as often as it takes, and run once. Of a client that declines it hears no more.
 func TestURLFirstParked(t *testing.T) {
-	p := newParking(t, nil)
-	g := addGated(p.server)
-	a := asked{caps: canAll, method: mcp.MethodToolsCall, params: `{"name":"gated"}`}
-	state, pages := a.park(t, p.at[0], "")
-	if params := string(pages[0].params); len(pages) != 1 || strings.Contains(params, "elicitationId") || !strings.Contains(params, pageURL) {
-		t.Errorf("asked %s", params)
-	}
-	again, same := a.park(t, p.at[1], answering(state, "", pages...)) // agreed, and not done
-	if same[0].key == pages[0].key {
-		t.Errorf("the key %s is used again", same[0].key)
-	}
-	g.want(t, 2, 0)
-	g.opened.Store(1)
-	wantText(t, a.send(t, p.at[0], answering(again, "", same...)), "connected")
-	g.want(t, 2, 1)
-	wantText(t, a.send(t, p.at[1], answering(again, "", same...)), "connected") // it waits for no more
-	g.want(t, 2, 1)
-	if strings.Contains(p.log.String(), "secret-page") {
-		t.Error("the address is in the log")
-	}
-}
-
-func TestURLFirstDeclined(t *testing.T) {
 	p := newParking(t, nil)
 	g := addGated(p.server)
 	a := asked{caps: canAll, method: mcp.MethodToolsCall, params: `{"name":"gated"}`}
@@ -81,6 +58,23 @@ func TestURLFirstDeclined(t *testing.T) {
 	declined := fmt.Sprintf(`,"inputResponses":{%q:{"action":"decline"}},"requestState":%q`, pages[0].key, state)
 	wantRefusal(t, a.send(t, p.at[1], declined), mcp.CodeInternal, "did not agree")
 	g.want(t, 1, 0)
+	state, pages = a.park(t, p.at[0], "")
+	if params := string(pages[0].params); len(pages) != 1 || strings.Contains(params, "elicitationId") || !strings.Contains(params, pageURL) {
+		t.Errorf("asked %s", params)
+	}
+	again, same := a.park(t, p.at[1], answering(state, "", pages...)) // agreed, and not done
+	if same[0].key == pages[0].key {
+		t.Errorf("the key %s is used again", same[0].key)
+	}
+	g.want(t, 3, 0)
+	g.opened.Store(1)
+	wantText(t, a.send(t, p.at[0], answering(again, "", same...)), "connected")
+	g.want(t, 3, 1)
+	wantText(t, a.send(t, p.at[1], answering(again, "", same...)), "connected") // it waits for no more
+	g.want(t, 3, 1)
+	if strings.Contains(p.log.String(), "secret-page") {
+		t.Error("the address is in the log")
+	}
 }
 
 // In a task it is a question of the task.

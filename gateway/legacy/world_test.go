@@ -69,6 +69,12 @@ func newWorld(t *testing.T) *world {
 	}}
 }
 
+// says has the server of the first replica log something, and lets a second pass.
+func (w *world) says(data string) {
+	w.a.up.say(shim.Notification{Method: mcp.NotifyMessage, Params: fmt.Appendf(nil, `{"level":"info","data":%q}`, data)})
+	wiretest.Wait(time.Second)
+}
+
 // start starts the replicas, and a session at the first one.
 func (w *world) start(script upstreamScript, c *config.Config, capabilities string, version ...string) *world {
 	w.t.Helper()
@@ -93,6 +99,7 @@ func newAskWorld(t *testing.T, change func(*config.Config)) *world {
 func askScript() upstreamScript {
 	return upstreamScript{Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}}}`), Replies: map[string]scriptReply{
 		"tools/call ask":     {Asks: []string{"who?"}},
+		"tools/call both":    {Asks: []string{"who?", "why?"}, Together: true},
 		"tools/call forever": {Blocks: true},
 		"tools/call late":    {Asks: []string{"who?"}, Progress: []json.RawMessage{[]byte(`{}`)}, Every: "60s"},
 		"tools/call slow":    {After: "60s", Result: json.RawMessage(`{"content":[]}`)},
@@ -168,7 +175,8 @@ type scriptReply struct {
 	Every         string            `json:"every"` // how long each progress takes
 	After         string            `json:"after"` // how long it takes then
 	Blocks        bool              `json:"blocks"`
-	Asks          []string          `json:"asks"` // forms with these messages, one after the other; the result has the answers
+	Asks          []string          `json:"asks"`     // forms with these messages, one after the other; the result has the answers
+	Together      bool              `json:"together"` // all of them at once
 }
 
 func (l *scriptedUpstream) note(format string, a ...any) {
@@ -228,13 +236,22 @@ func (l *scriptedUpstream) play(ctx context.Context, method string, reply script
 		level, _ := jsonrpc.GetString(m, "level")
 		s.Log(shim.Log{Level: level, Raw: m})
 	}
+	var questions []shim.Question
 	for i, message := range reply.Asks {
-		answers, err := s.Ask(ctx, shim.Question{Key: fmt.Sprint("q", i), Method: mcp.MethodElicit,
+		questions = append(questions, shim.Question{Key: fmt.Sprint("q", i), Method: mcp.MethodElicit,
 			Params: json.RawMessage(`{"message":"` + message + `","requestedSchema":{"type":"object","properties":{}}}`)})
+		if reply.Together && len(questions) < len(reply.Asks) {
+			continue
+		}
+		answers, err := s.Ask(ctx, questions...)
 		if err != nil {
 			return shim.Reply{}, err
 		}
-		reply.Result = fmt.Appendf(nil, `{"content":[{"type":"text","text":%q}]}`, string(answers[0].Result))
+		text := ""
+		for _, a := range answers {
+			text += string(a.Result)
+		}
+		reply.Result, questions = fmt.Appendf(nil, `{"content":[{"type":"text","text":%q}]}`, text), nil
 	}
 	after := make(<-chan time.Time)
 	if !reply.Blocks {

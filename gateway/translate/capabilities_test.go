@@ -73,3 +73,15 @@ func TestServerCapabilities(t *testing.T) {
 		}
 	}
 }
+
+func TestAnswerable(t *testing.T) {
+	for in, want := range map[string]string{
+		`{}`: "", `{"tasks":{},"extensions":{"x":{}},"experimental":{}}`: "",
+		`{"elicitation":{"url":{}},"x":1,"roots":{}}`: `{"elicitation":{"url":{}},"roots":{}}`,
+		`{"sampling":true,"elicitation":null}`:        "",
+	} {
+		if got := string(Answerable([]byte(in))); got != want {
+			t.Errorf("%s: %s, want %s", in, got, want)
+		}
+	}
+}
