@@ -136,7 +136,7 @@ func (a *hearing) said() [][]byte {
 	a.t.Helper()
 	a.w.mu.Lock()
 	defer a.w.mu.Unlock()
-	return messages(a.w.header.Get("Content-Type"), bytes.Clone(a.w.body.Bytes()))
+	return wiretest.MessagesOf(a.w.header.Get("Content-Type"), bytes.Clone(a.w.body.Bytes()))
 }
 
 // loggedIn is the data of log messages.

@@ -17,45 +17,23 @@ import (
 	"taskgate/shim/shimtest/fake"
 )
 
-// What a server does wrong with a result, every client gets in the same way, plainly and
-// from a task.
+// What a server does wrong with a result, clients get from a task as they do plainly (TestBrokenServersWire).
 func TestBrokenServers(t *testing.T) {
-	for name, c := range map[string]struct {
-		result string // after the content
-		want   string
-		lacks  []string
-	}{
-		"a stray resultType":      {`,"resultType":"task"`, `"text":"ok"`, []string{`"task"`}},
-		"a harmless one":          {`,"resultType":"complete"`, `"text":"ok"`, nil},
-		"a stray related-task":    {`,"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"theirs"},"a":1.0}`, `"a":1.0`, []string{"theirs"}},
-		"bytes that are no UTF-8": {",\"x\":\"\xff\"", "\"x\":\"\uFFFD\"", nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := fake.New(t, fake.Stateful)
-			s.Tool("t", fake.Stream(`{"jsonrpc":"2.0","id":{id},"result":{"content":[{"type":"text","text":"ok"}]`+c.result+`}}`))
-			url := newBefore(t, s, nil)
-			check := func(who, got string) {
-				t.Helper()
-				for _, text := range c.lacks {
-					if strings.Contains(got, text) {
-						t.Errorf("%s: %s", who, got)
-					}
-				}
-				if !strings.Contains(got, c.want) {
-					t.Errorf("%s: %s", who, got)
-				}
-			}
-			client := newRawClient(t, url).initialize("")
-			_, plain := client.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`)
-			check("a plain call", plain)
-			_, result := client.post(fmt.Sprintf(resultBody, client.task("t")))
-			check("from a task", result)
-			status, body := exchange(t, asked{caps: `{}`, method: mcp.MethodToolsCall, params: `{"name":"t"}`}, url)
-			if status != http.StatusOK || !strings.Contains(body, `"resultType":"complete"`) {
-				t.Errorf("a modern client: %d %s", status, body)
-			}
-			check("a modern client", body)
-		})
+	s := fake.New(t, fake.Stateful)
+	cases := map[string]struct{ result, want, lacks string }{ // result is what comes after the content
+		"stray_type":    {`,"resultType":"task"`, `"text":"ok"`, `"task"`},
+		"harmless_type": {`,"resultType":"complete"`, `"text":"ok"`, `no text`},
+		"stray_task":    {`,"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"theirs"},"a":1.0}`, `"a":1.0`, "theirs"},
+		"no_utf8":       {",\"x\":\"\xff\"", "\"x\":\"\uFFFD\"", `no text`},
+	}
+	for name, c := range cases {
+		s.Tool(name, fake.Stream(`{"jsonrpc":"2.0","id":{id},"result":{"content":[{"type":"text","text":"ok"}]`+c.result+`}}`))
+	}
+	client := newRawClient(t, newBefore(t, s, nil)).initialize("")
+	for name, c := range cases {
+		_, result := client.post(fmt.Sprintf(resultBody, client.task(name)))
+		wantTexts(t, []byte(result), c.want)
+		wantNoTexts(t, []byte(result), c.lacks)
 	}
 }
 

@@ -270,54 +270,49 @@ func resumedWorld(t *testing.T) (w *world, resume func() *hearing) {
 	return w, func() *hearing { return w.resume(w.b, call) }
 }
 
-// A client gets its answer also where the store, which was away when that came, is back without the stream.
-func TestResumeForgottenWhileStoreAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, resume := resumedWorld(t)
-		w.sessions.away.Store(true)
-		w.sessions.unknown.Store(true)
-		wiretest.Wait(70 * time.Second)
-		w.sessions.away.Store(false)
-		wiretest.Wait(2 * legacy.StoreAgain)
-		w.sessions.unknown.Store(false)
-		resumed := resume()
-		wiretest.Wait(legacy.ResumeCheck)
-		resumed.wantOnly(`"text":"one"`)
-	})
-}
-
-// A client that waits for the answer of a call, of which it does not hear before the store has forgotten it, hears that
-// it is lost.
-func TestResumeForgottenUnheard(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, resume := resumedWorld(t)
-		resumed := resume()
-		w.sessions.forgets.Store(true)
-		wiretest.Wait(70 * time.Second)
-		if resumed.ended() {
-			t.Fatalf("it has heard %s", resumed.said())
-		}
-		w.sessions.forgets.Store(false)
-		wiretest.Wait(legacy.AskAgain + legacy.ResumeCheck)
-		resumed.wantOnly("the answer to this call was lost")
-	})
-}
-
-// A client that resumes while the answer of its call waits for the store gets that, and no error.
-func TestResumeBeforeTheAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, resume := resumedWorld(t)
-		w.sessions.away.Store(true)
-		wiretest.Wait(70*time.Second + legacy.StoreAgain/2)
-		w.sessions.away.Store(false)
-		resumed := resume()
-		synctest.Wait()
-		if resumed.ended() {
-			t.Fatal("the answer did not wait for the store")
-		}
-		wiretest.Wait(legacy.StoreAgain + legacy.ResumeCheck)
-		resumed.wantOnly(`"result"`)
-	})
+// A client that comes back for an answer gets it, or hears that it is lost, whatever the store has forgotten, and once.
+func TestResumeForgotten(t *testing.T) {
+	for name, play := range map[string]func(t *testing.T, w *world, resume func() *hearing){
+		"the store was away when the answer came, and is back without the stream": func(t *testing.T, w *world, resume func() *hearing) {
+			w.sessions.away.Store(true)
+			w.sessions.unknown.Store(true)
+			wiretest.Wait(70 * time.Second)
+			w.sessions.away.Store(false)
+			wiretest.Wait(2 * legacy.StoreAgain)
+			w.sessions.unknown.Store(false)
+			resumed := resume()
+			wiretest.Wait(legacy.ResumeCheck)
+			resumed.wantOnly(`"text":"one"`)
+		},
+		"the store has forgotten the answer before it is heard": func(t *testing.T, w *world, resume func() *hearing) {
+			resumed := resume()
+			w.sessions.forgets.Store(true)
+			wiretest.Wait(70 * time.Second)
+			if resumed.ended() {
+				t.Fatalf("it has heard %s", resumed.said())
+			}
+			w.sessions.forgets.Store(false)
+			wiretest.Wait(legacy.AskAgain + legacy.ResumeCheck)
+			resumed.wantOnly("the answer to this call was lost")
+		},
+		"the answer waits for the store": func(t *testing.T, w *world, resume func() *hearing) {
+			w.sessions.away.Store(true)
+			wiretest.Wait(70*time.Second + legacy.StoreAgain/2)
+			w.sessions.away.Store(false)
+			resumed := resume()
+			synctest.Wait()
+			if resumed.ended() {
+				t.Fatal("the answer did not wait for the store")
+			}
+			wiretest.Wait(legacy.StoreAgain + legacy.ResumeCheck)
+			resumed.wantOnly(`"result"`)
+		},
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			w, resume := resumedWorld(t)
+			play(t, w, resume)
+		})
+	}
 }
 
 // A client that resumes an answer which waits hears that messages may be missing, unless it wants no warnings.

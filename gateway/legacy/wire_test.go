@@ -247,8 +247,10 @@ func (p *legacyPlay) dump(w *httptest.ResponseRecorder) string {
 	if id := resp.Header.Get(mcp.HeaderSession); id != "" {
 		fmt.Fprintf(&out, "\n%s: %s", mcp.HeaderSession, id)
 	}
-	for _, msg := range messages(resp.Header.Get("Content-Type"), body) {
-		p.check(msg)
+	if !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain") { // else it is answered by the mux
+		for _, msg := range wiretest.MessagesOf(resp.Header.Get("Content-Type"), body) {
+			p.check(msg)
+		}
 	}
 	if len(body) > 0 {
 		fmt.Fprintf(&out, "\n\n%s", strings.TrimRight(string(body), "\n"))
@@ -258,22 +260,6 @@ func (p *legacyPlay) dump(w *httptest.ResponseRecorder) string {
 		text = strings.ReplaceAll(text, id, fmt.Sprintf("${s%d}", i+1))
 	}
 	return p.hidden(text)
-}
-
-// messages takes a body apart: JSON, or events.
-func messages(typ string, body []byte) [][]byte {
-	var texts [][]byte
-	switch typ {
-	case mcp.TypeSSE:
-		for line := range strings.Lines(string(body)) {
-			if data, ok := strings.CutPrefix(line, "data: "); ok && strings.TrimSpace(data) != "" { // else there is only an id
-				texts = append(texts, []byte(strings.TrimSpace(data)))
-			}
-		}
-	case mcp.TypeJSON:
-		texts = append(texts, body)
-	}
-	return texts
 }
 
 // legacyResultDefinitions are the names of results in the schemas.

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
 )
 
 func exchangeFor(accept string, o ExchangeOptions) (*Exchange, *httptest.ResponseRecorder) {
@@ -40,7 +40,7 @@ func TestExchangeHasOneEnd(t *testing.T) {
 		}
 		wg.Wait()
 		x.Close()
-		messages := eventsOf(rec.Header().Get("Content-Type"), rec.Body.Bytes())
+		messages := wiretest.MessagesOf(rec.Header().Get("Content-Type"), rec.Body.Bytes())
 		for i, text := range messages {
 			m, err := jsonrpc.Parse(text)
 			if err != nil {
@@ -89,11 +89,6 @@ func sameEvents(a, b string) bool {
 	return fmt.Sprint(fields(a)) == fmt.Sprint(fields(b))
 }
 
-// failingWriter is a client that has gone away unnoticed.
-type failingWriter struct{ *httptest.ResponseRecorder }
-
-func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
-
 // TestExchangeBroken: the request of a client that does not read any more ends with the first write that fails.
 func TestExchangeBroken(t *testing.T) {
 	ended := make(chan struct{})
@@ -138,7 +133,7 @@ func TestExchangeGone(t *testing.T) {
 		r.Header.Set("Accept", c.accept)
 		var w http.ResponseWriter = httptest.NewRecorder()
 		if c.broken {
-			w = failingWriter{httptest.NewRecorder()}
+			w = &brokenWriter{ResponseRecorder: httptest.NewRecorder()}
 		}
 		x := NewExchange(w, r, ExchangeOptions{Version: mcp.Version20251125})
 		if c.before {
@@ -189,7 +184,7 @@ func TestAccept(t *testing.T) {
 	}
 }
 
-// brokenWriter counts the statuses of an answer whose body cannot be written.
+// brokenWriter is a client that has gone away unnoticed: it counts the statuses of an answer whose body cannot be written.
 type brokenWriter struct {
 	*httptest.ResponseRecorder
 	statuses int
@@ -223,18 +218,4 @@ func TestExchangeDrop(t *testing.T) {
 			t.Errorf("%s: %d statuses", accept, w.statuses)
 		}
 	}
-}
-
-// eventsOf takes a body apart into its messages.
-func eventsOf(contentType string, body []byte) [][]byte {
-	if contentType != mcp.TypeSSE {
-		return [][]byte{body}
-	}
-	var out [][]byte
-	for line := range bytes.SplitSeq(body, []byte("\n")) {
-		if data, ok := bytes.CutPrefix(line, []byte("data: ")); ok {
-			out = append(out, data)
-		}
-	}
-	return out
 }

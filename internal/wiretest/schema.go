@@ -60,7 +60,7 @@ func CheckSchemas(t testing.TB, request jsonrpc.Message, word string, rec *httpt
 	}
 }
 
-// MessagesOf takes a body apart.
+// MessagesOf takes a body apart. An event without data has no message.
 func MessagesOf(contentType string, body []byte) [][]byte {
 	if contentType != mcp.TypeSSE {
 		if len(body) == 0 {
@@ -70,7 +70,7 @@ func MessagesOf(contentType string, body []byte) [][]byte {
 	}
 	var out [][]byte
 	for line := range bytes.SplitSeq(body, []byte("\n")) {
-		if data, ok := bytes.CutPrefix(line, []byte("data: ")); ok {
+		if data, ok := bytes.CutPrefix(line, []byte("data: ")); ok && len(bytes.TrimSpace(data)) > 0 {
 			out = append(out, data)
 		}
 	}
