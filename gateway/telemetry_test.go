@@ -152,12 +152,13 @@ func TestPolls(t *testing.T) {
 	}
 }
 
-// TestMetric: one measurement for each request, with no attribute that has no
+// TestMetric: one measurement for each request, also where nothing is traced, with no attribute that has no
 // bounded set of values.
 func TestMetric(t *testing.T) {
 	o := newObserved(t)
-	o.span("tools/call", `{"name":"bad","_meta":{$META}}`, "")
-	o.span("resources/read", `{"uri":"file:///x","_meta":{$META}}`, "")
+	o.traces = nil
+	o.status(wiretest.ModernPost("tools/call", `{"name":"bad","_meta":{$META}}`))
+	o.status(wiretest.ModernPost("resources/read", `{"uri":"file:///x","_meta":{$META}}`))
 	m := o.measured()
 	h := m.Data.(metricdata.Histogram[float64])
 	if m.Name != "mcp.server.operation.duration" || m.Unit != "s" || len(h.DataPoints) != 2 || !slices.Equal(h.DataPoints[0].Bounds, semconv.DurationBounds) {

@@ -321,8 +321,8 @@ func (r *partialReader) wantAll(id shim.ID, text string) {
 	}
 }
 
-// allPieces is what the tool "many" says, each second one of them.
-var allPieces = strings.Repeat("x", 80)
+// allPieces is what the tool "many" says, each second one of them: more than is kept for a client that does not read.
+var allPieces = strings.Repeat("x", 110)
 
 // draftScript is a server whose tools say something on the way.
 func draftScript() upstreamScript {

@@ -14,7 +14,7 @@ import (
 	"taskgate/internal/wiretest"
 )
 
-// TestForeignTries makes 700 tries at two replicas with good tokens that are not the owner's: of another client, for
+// TestForeignTries makes 2,000 tries at two replicas with good tokens that are not the owner's: of another client, for
 // another audience, of another issuer, of another subject. Nothing is revealed, nothing is done, and each answer is
 // that for an id of nothing.
 func TestForeignTries(t *testing.T) {
@@ -35,7 +35,7 @@ func TestForeignTries(t *testing.T) {
 	// What tells of the owner's tasks.
 	revealing := regexp.MustCompile(`"taskId":"(` + strings.Join([]string{world.done, world.running, world.asking}, "|") + `)|"content"|wait [{]`)
 	n, tried := 0, map[[2]string]int{} // by stranger and try
-	for round := 0; n < 700; round++ {
+	for round := 0; n < 2000; round++ {
 		for name, token := range strangers {
 			for _, try := range tries {
 				for _, id := range try.of {
@@ -124,13 +124,7 @@ func newForeignWorld(t *testing.T, h *house, owner *caller) *foreignWorld {
 	if w.state == "" || w.stream == "" {
 		t.Fatalf("the state is %q, and the event %q", w.state, w.stream)
 	}
-	created, err := time.Parse(time.RFC3339, field(owner.modern(mcp.MethodTasksGet, `"taskId":"`+w.done+`",`), "createdAt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.cursor = func(id string) string {
-		return base64.RawURLEncoding.EncodeToString([]byte(fmt.Sprint(created.UnixMilli(), " ", id)))
-	}
+	w.cursor = owner.cursors(w.done)
 	return w
 }
 
@@ -156,53 +150,81 @@ type try struct {
 }
 
 func (w *foreignWorld) tries() []try {
-	tasks, sessions := []string{w.done, w.running, w.asking}, []string{w.client.session}
-	inSession := func(name string, do func(c *caller) reply) try {
-		return try{name: name, of: sessions, unknown: strange, do: func(c *caller, id string) reply { c.session = id; return do(c) }}
-	}
-	tries := []try{
-		inSession("request", func(c *caller) reply { return c.legacy(mcp.MethodToolsCall, `"name":"echo"`) }),
-		inSession("ping", func(c *caller) reply { return c.legacy("ping", "") }),
-		inSession("stream", func(c *caller) reply { return c.do("GET", "", nil) }),
-		inSession("stream from an event", func(c *caller) reply { return c.do("GET", "", http.Header{mcp.HeaderLastEventID: {"get.1"}}) }),
-		inSession("stream of a call", func(c *caller) reply { return c.do("GET", "", http.Header{mcp.HeaderLastEventID: {w.stream}}) }),
-		inSession("answer", func(c *caller) reply {
-			return c.do("POST", `{"jsonrpc":"2.0","id":"`+w.asking+"/"+w.key+`","result":{"action":"accept","content":{"colour":"red"}}}`, nil)
-		}),
-		inSession("cancellation", func(c *caller) reply {
-			return c.do("POST", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"w1"}}`, nil)
-		}),
-		inSession("end", func(c *caller) reply { return c.do("DELETE", "", nil) }),
-		inSession("tasks/list", func(c *caller) reply { return c.legacy(mcp.MethodTasksList, "") }),
-		{name: mcp.MethodListen, of: tasks, unknown: strange, do: func(c *caller, id string) reply {
-			c.session = ""
-			return c.modern(mcp.MethodListen, `"notifications":{"taskIds":["`+id+`"]},`)
-		}},
-		{name: "cursor", of: tasks, unknown: strange, do: func(c *caller, id string) reply {
-			return c.legacy(mcp.MethodTasksList, `"cursor":"`+w.cursor(id)+`"`)
-		}},
+	tries := sessionTries(w.stream, w.asking+"/"+w.key, w.client.session)
+	tries = append(tries, []try{
 		{name: "state", of: []string{w.state}, unknown: w.state[:len(w.state)-8] + "AAAAAAAA", do: func(c *caller, id string) reply {
 			return c.parks(id, w.stateKey)
 		}},
-		{name: "answer in its own session", of: tasks, unknown: strange, do: func(c *caller, id string) reply {
-			return c.do("POST", `{"jsonrpc":"2.0","id":"`+id+"/"+w.key+`","result":{"action":"accept","content":{"colour":"red"}}}`, nil)
+		{name: "answer in its own session", of: []string{w.done, w.running, w.asking}, unknown: strange, do: func(c *caller, id string) reply {
+			return c.do("POST", answerBody(id+"/"+w.key, "red"), nil)
 		}},
 		{name: "event in its own session", of: []string{w.stream}, unknown: strange + ".1", late: true, do: func(c *caller, id string) reply {
 			return c.do("GET", "", http.Header{mcp.HeaderLastEventID: {id}})
 		}},
-	}
-	for _, method := range []string{mcp.MethodTasksGet, mcp.MethodTasksCancel, mcp.MethodTasksUpdate} {
-		tries = append(tries, try{name: method, of: tasks, unknown: strange, do: func(c *caller, id string) reply {
-			c.session = ""
-			return c.modern(method, `"taskId":"`+id+`","inputResponses":{"`+w.key+`":{"action":"accept","content":{"colour":"red"}}},`)
+	}...)
+	return append(tries, taskTries(w.key, w.cursor, w.done, w.running, w.asking)...)
+}
+
+// sessionTries are what a stranger may do with the ids of sessions, of which this is an event, and a question.
+func sessionTries(event, question string, of ...string) (tries []try) {
+	add := func(name string, do func(c *caller) reply) {
+		tries = append(tries, try{name: name, of: of, unknown: strange, do: func(c *caller, id string) reply {
+			c.session = id
+			return do(c)
 		}})
+	}
+	stream := func(name string, header http.Header) {
+		add(name, func(c *caller) reply { return c.do("GET", "", header) })
+	}
+	post := func(name, body string) {
+		add(name, func(c *caller) reply { return c.do("POST", body, nil) })
+	}
+	add("request", func(c *caller) reply { return c.legacy(mcp.MethodToolsCall, `"name":"echo"`) })
+	add("ping", func(c *caller) reply { return c.legacy("ping", "") })
+	stream("stream", nil)
+	stream("stream from an event", http.Header{mcp.HeaderLastEventID: {"get.1"}})
+	stream("stream of a call", http.Header{mcp.HeaderLastEventID: {event}})
+	post("answer", answerBody(question, "red"))
+	post("cancellation", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"w1"}}`)
+	add("end", func(c *caller) reply { return c.do("DELETE", "", nil) })
+	add("tasks/list", func(c *caller) reply { return c.legacy(mcp.MethodTasksList, "") })
+	return tries
+}
+
+// taskTries are what a stranger with a session may do with the ids of tasks, which ask this.
+func taskTries(question string, cursor func(id string) string, of ...string) (tries []try) {
+	add := func(name string, do func(c *caller, id string) reply) {
+		tries = append(tries, try{name: name, of: of, unknown: strange, do: do})
+	}
+	modern := func(method string, params func(id string) string) {
+		add(method, func(c *caller, id string) reply {
+			c.session = ""
+			return c.modern(method, params(id))
+		})
+	}
+	modern(mcp.MethodListen, func(id string) string { return `"notifications":{"taskIds":["` + id + `"]},` })
+	add("cursor", func(c *caller, id string) reply { return c.legacy(mcp.MethodTasksList, `"cursor":"`+cursor(id)+`"`) })
+	for _, method := range []string{mcp.MethodTasksGet, mcp.MethodTasksCancel, mcp.MethodTasksUpdate} {
+		modern(method, func(id string) string {
+			return `"taskId":"` + id + `","inputResponses":{"` + question + `":{"action":"accept","content":{"colour":"red"}}},`
+		})
 	}
 	for _, method := range []string{mcp.MethodTasksGet, mcp.MethodTasksResult, mcp.MethodTasksCancel} {
-		tries = append(tries, try{name: "legacy " + method, of: tasks, unknown: strange, do: func(c *caller, id string) reply {
-			return c.legacy(method, `"taskId":"`+id+`"`)
-		}})
+		add("legacy "+method, func(c *caller, id string) reply { return c.legacy(method, `"taskId":"`+id+`"`) })
 	}
 	return tries
+}
+
+// cursors makes cursors of pages that begin after a task, as if that was made when one of the caller's was.
+func (c *caller) cursors(task string) func(id string) string {
+	c.h.t.Helper()
+	created, err := time.Parse(time.RFC3339, field(c.modern(mcp.MethodTasksGet, `"taskId":"`+task+`",`), "createdAt"))
+	if err != nil {
+		c.h.t.Fatal(err)
+	}
+	return func(id string) string {
+		return base64.RawURLEncoding.EncodeToString([]byte(fmt.Sprint(created.UnixMilli(), " ", id)))
+	}
 }
 
 // wantUnchanged fails unless everything is as the owner has left it.

@@ -249,15 +249,17 @@ func TestLegacyStoreDown(t *testing.T) {
 // TestSessionOutlastsAnOutage: a client whose session this replica has not seen waits for the
 // store, as it would for its task: some take one error for the end of their task.
 func TestSessionOutlastsAnOutage(t *testing.T) {
-	store := legacy.NewBrokenSessions(t, false)
-	wait := func(c *config.Config) { c.StoreWait = time.Minute }
-	h := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{}`)}, wait, func(o *gateway.Options) { o.Sessions = store }).Handler()
-	id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
-	store.Down.Store(true)
-	time.AfterFunc(300*time.Millisecond, func() { store.Down.Store(false) })
-	if w := serve(t, h, t.Context(), "POST", id, `{"jsonrpc":"2.0","id":1,"method":"ping"}`); w.Code != http.StatusOK {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		store := legacy.NewBrokenSessions(t, false)
+		wait := func(c *config.Config) { c.StoreWait = time.Minute }
+		h := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{}`)}, wait, func(o *gateway.Options) { o.Sessions = store }).Handler()
+		id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
+		store.Down.Store(true)
+		time.AfterFunc(30*time.Second, func() { store.Down.Store(false) })
+		if w := serve(t, h, t.Context(), "POST", id, `{"jsonrpc":"2.0","id":1,"method":"ping"}`); w.Code != http.StatusOK {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	})
 }
 
 // TestLegacyDraining: a replica that shuts down takes no new calls, and says when
@@ -318,50 +320,6 @@ func TestLegacyStreamBreaks(t *testing.T) {
 	})
 }
 
-// TestLegacySpans: every request has a span, and notifications have none.
-func TestLegacySpans(t *testing.T) {
-	spans := tracetest.NewInMemoryExporter()
-	s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`), Replies: map[string]scriptReply{
-		"tools/call":     {IsError: true, Result: []byte(`{"content":[],"isError":true}`)},
-		"resources/read": {Error: &shim.RPCError{Code: mcp.CodeResourceNotFound, Message: "none"}},
-	}}, nil, func(o *gateway.Options) { o.TracerProvider = sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)) })
-	h := s.Handler()
-	body := `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"c","version":"2"}}}`
-	id := serve(t, h, t.Context(), "POST", "", body).Header().Get(mcp.HeaderSession)
-	for _, body := range []string{
-		`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
-		`{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"greet"}}`,
-		`{"jsonrpc":"2.0","id":2,"method":"resources/read","params":{"uri":"a:b"}}`,
-	} {
-		if w := serve(t, h, t.Context(), "POST", id, body); w.Code >= http.StatusBadRequest {
-			t.Errorf("%d %s", w.Code, w.Body)
-		}
-	}
-	var got [][5]string
-	for _, span := range spans.GetSpans() {
-		attrs := make(map[string]string)
-		for _, kv := range span.Attributes {
-			attrs[string(kv.Key)] = kv.Value.Emit()
-		}
-		if attrs[string(semconv.MCPSessionID)] != id || attrs[string(semconv.MCPProtocolVersion)] != "2025-03-26" || span.SpanKind != semconv.KindClient {
-			t.Errorf("%s: %v", span.Name, attrs)
-		}
-		failed := ""
-		if span.Status.Code == codes.Error {
-			failed = "failed"
-		}
-		got = append(got, [5]string{span.Name, attrs[string(semconv.RequestID)], attrs[string(semconv.ErrorType)], attrs[string(semconv.RPCStatusCode)], failed})
-	}
-	want := [][5]string{
-		{"initialize", "0", "", "", ""},
-		{"tools/call greet", "a", "tool_error", "", "failed"},
-		{"resources/read", "2", "-32002", "-32002", "failed"},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
-}
-
 // TestLegacySpanCancelled: a cancelled call has a span that says so.
 func TestLegacySpanCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -392,8 +350,8 @@ func TestLegacySpanCancelled(t *testing.T) {
 	})
 }
 
-// TestLegacyMetrics: each request in a session is measured as it ended, and the session when its
-// client ends it.
+// TestLegacyMetrics: each request in a session has a span, and is measured as it ended, and the session is when its
+// client ends it. Notifications have neither.
 func TestLegacyMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const (
@@ -402,11 +360,14 @@ func TestLegacyMetrics(t *testing.T) {
 			up   = "taskgate.upstream=up"
 		)
 		m, r := metricstest.New(t)
+		spans := tracetest.NewInMemoryExporter()
 		m.Names.Learn("up", mcp.MethodToolsCall, "greet")
 		s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`), Replies: map[string]scriptReply{
 			"tools/call":     {IsError: true, Result: []byte(`{"content":[],"isError":true}`)},
 			"resources/read": {Error: &shim.RPCError{Code: mcp.CodeResourceNotFound, Message: "none"}},
-		}}, nil, func(o *gateway.Options) { o.Metrics = m })
+		}}, nil, func(o *gateway.Options) {
+			o.Metrics, o.TracerProvider = m, sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
+		})
 		h := s.Handler()
 		id := serve(t, h, t.Context(), http.MethodPost, "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
 		for _, body := range []string{
@@ -418,6 +379,30 @@ func TestLegacyMetrics(t *testing.T) {
 			if w := serve(t, h, t.Context(), http.MethodPost, id, body); w.Code >= http.StatusBadRequest {
 				t.Errorf("%d %s", w.Code, w.Body)
 			}
+		}
+		var got [][5]string
+		for _, span := range spans.GetSpans() {
+			attrs := make(map[string]string)
+			for _, kv := range span.Attributes {
+				attrs[string(kv.Key)] = kv.Value.Emit()
+			}
+			if attrs[string(semconv.MCPSessionID)] != id || attrs[string(semconv.MCPProtocolVersion)] != "2025-11-25" || span.SpanKind != semconv.KindClient {
+				t.Errorf("%s: %v", span.Name, attrs)
+			}
+			failed := ""
+			if span.Status.Code == codes.Error {
+				failed = "failed"
+			}
+			got = append(got, [5]string{span.Name, attrs[string(semconv.RequestID)], attrs[string(semconv.ErrorType)], attrs[string(semconv.RPCStatusCode)], failed})
+		}
+		want := [][5]string{
+			{"initialize", "0", "", "", ""},
+			{"tools/call greet", "a", "tool_error", "", "failed"},
+			{"tools/call made up", "b", "tool_error", "", "failed"},
+			{"resources/read", "2", "-32002", "-32002", "failed"},
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("-want +got\n%s", diff)
 		}
 		<-time.After(90 * time.Second)
 		if w := serve(t, h, t.Context(), http.MethodDelete, id, ""); w.Code != http.StatusOK {

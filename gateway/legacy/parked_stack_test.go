@@ -284,6 +284,16 @@ type question struct {
 	params      json.RawMessage
 }
 
+// awaitQuestion reads a task until it asks, and returns what, and the key of the one question.
+func (a asked) awaitQuestion(t *testing.T, url string) (key string, requests json.RawMessage) {
+	t.Helper()
+	requests, _ = jsonrpc.Get(a.awaitStatus(t, url, "input_required"), "inputRequests")
+	for key = range jsonrpc.Members(requests) {
+		continue
+	}
+	return key, requests
+}
+
 // park makes the request and expects to be asked.
 func (a asked) park(t *testing.T, url, retry string) (state string, questions []question) {
 	t.Helper()

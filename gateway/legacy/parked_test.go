@@ -263,12 +263,8 @@ func TestNotParked(t *testing.T) {
 	declared := askTool
 	declared.caps = canTasks
 	task, update := declared.makeTask(t, p.at[0], "")
-	got := task.awaitStatus(t, p.at[1], "input_required")
-	requests, _ := jsonrpc.Get(got, "inputRequests")
-	for key := range jsonrpc.Members(requests) {
-		answer := `,"inputResponses":{` + string(jsonrpc.AppendString(nil, key)) + `:{"action":"accept","content":{"name":"Ada"}}}`
-		update.send(t, p.at[1], answer)
-	}
+	key, _ := task.awaitQuestion(t, p.at[1])
+	update.send(t, p.at[1], inputResponses(key, `{"action":"accept","content":{"name":"Ada"}}`))
 	if got := task.awaitStatus(t, p.at[1], "completed"); !strings.Contains(string(got), "accept Ada") {
 		t.Errorf("the task is %s", got)
 	}
@@ -479,11 +475,7 @@ func TestParkedBadAnswers(t *testing.T) {
 	begin := askTool
 	begin.caps = canTasks
 	task, update := begin.makeTask(t, p.at[0], "")
-	requests, _ := jsonrpc.Get(task.awaitStatus(t, p.at[1], "input_required"), "inputRequests")
-	var key string // of the question of the task
-	for key = range jsonrpc.Members(requests) {
-		continue
-	}
+	key, _ := task.awaitQuestion(t, p.at[1])
 	for bad, says := range badAnswers {
 		for i, at := range p.at {
 			m := askTool.send(t, at, inputResponses(questions[0].key, bad)+`,"requestState":"`+state+`"`)

@@ -34,7 +34,7 @@ func TestLegacyPartials(t *testing.T) {
 		}
 		seen := len(live.said())
 		failed := w.c.call(w.a, "breaks")
-		wiretest.Wait(90 * time.Second)
+		wiretest.Wait(100 * time.Second)
 		r.take(live.said()[seen:])
 		if !r.over[tokens] || !r.over[many] || r.text[tokens] != "Once upon a " || r.text[many] != allPieces || r.text[failed] != "so far " {
 			t.Errorf("over: %v, read: %v", r.over, r.text)
@@ -84,7 +84,7 @@ func TestLegacyPartialsResumed(t *testing.T) {
 		wiretest.Wait(8 * time.Second)
 		r.take(last.quit())
 		fresh := w.c.begin(w.a, "")
-		wiretest.Wait(90 * time.Second)
+		wiretest.Wait(100 * time.Second)
 		anew.take(fresh.quit())
 		anew.wantAll(many, allPieces)
 		if n := len(r.text[many]); n < 60 {
@@ -198,7 +198,7 @@ func TestLegacyPartialsWithoutTheLog(t *testing.T) {
 			t.Error("a stream without its log goes on")
 		}
 		next := w.resume(w.b, first)
-		wiretest.Wait(90 * time.Second)
+		wiretest.Wait(100 * time.Second)
 		r.take(next.quit())
 		r.wantAll(many, allPieces)
 	})
@@ -216,7 +216,7 @@ func TestStandingForgotten(t *testing.T) {
 		w.sessions.forgets.Store(true)
 		wiretest.Wait(30 * time.Second)
 		w.sessions.forgets.Store(false)
-		wiretest.Wait(90 * time.Second)
+		wiretest.Wait(100 * time.Second)
 		r.take(stream.quit())
 		r.wantAll(many, allPieces)
 	})
@@ -229,7 +229,7 @@ func TestLegacyPartialsOlderStore(t *testing.T) {
 		w.sessions.older.Store(5)
 		second := w.resume(w.b, first)
 		w.sessions.older.Store(0)
-		wiretest.Wait(90 * time.Second)
+		wiretest.Wait(100 * time.Second)
 		said := second.quit()
 		r := newPartialReader(t)
 		r.take(said)
@@ -300,25 +300,6 @@ func TestStandingResumedWithoutTheLog(t *testing.T) {
 		if got := strings.Join(data, ", "); got != "on the first, between, away, back" {
 			t.Errorf("heard %s", got)
 		}
-	})
-}
-
-// A stream whose log was opened, though the replica that did it does not know, is over
-// when its client goes: another replica has the next one.
-func TestStandingOpenedUnheard(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newDraftWorld(t, takePartial)
-		w.sessions.unheard.Store(1)
-		first := w.c.begin(w.a, "")
-		if w.sessions.unheard.Load() > 0 {
-			t.Fatal("nothing was opened")
-		}
-		first.quit()
-		second := w.c.begin(w.b, "")
-		if second.ended() {
-			t.Errorf("refused with %d", second.w.status)
-		}
-		second.quit()
 	})
 }
 
@@ -429,7 +410,7 @@ func TestLegacyPartialsResumedAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newDraftWorld(t, takePartial)
 		tokens := w.c.call(w.a, "tokens")
-		wiretest.Wait(90 * time.Second)
+		wiretest.Wait(100 * time.Second)
 		w.sessions.put.Store(true)
 		anew := w.c.begin(w.a, "")
 		wiretest.Wait(time.Minute)
@@ -470,7 +451,7 @@ func TestLegacyPartialsBehind(t *testing.T) {
 		many := shim.ID(id)
 		wiretest.Wait(5 * time.Second)
 		slow.w.hold()
-		wiretest.Wait(2 * time.Minute)
+		wiretest.Wait(150 * time.Second)
 		slow.w.letGo()
 		<-slow.done
 		r := newPartialReader(t)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -430,54 +429,30 @@ func TestForeignTasks(t *testing.T) {
 		h.events.proceed <- struct{}{}
 		alice.awaitStatus(done, "completed")
 
-		for method, params := range map[string]string{
-			"tasks/get":    "",
-			"tasks/cancel": "",
-			"tasks/update": `"inputResponses":{"q":{"action":"accept"}},`,
-		} {
-			ask := func(id string) reply { return bob.modern(method, `"taskId":"`+id+`",`+params) }
-			foreign, unknown := ask(done), ask(strange)
-			wantAlike(t, method, foreign, unknown)
-			if foreign.ops == "" || !strings.Contains(foreign.body, "unknown task") {
-				t.Errorf("%s: %v", method, foreign)
-			}
-		}
-		listen := func(id string) reply {
-			return bob.modern("subscriptions/listen", `"notifications":{"taskIds":["`+id+`"]},`)
-		}
-		wantAlike(t, "listening", listen(done), listen(strange))
-
-		running := alice.task()
-		for method, params := range map[string]string{"tasks/get": "", "tasks/cancel": "", "tasks/update": `"inputResponses":{},`} {
-			if r := bob.modern(method, `"taskId":"`+running+`",`+params); !strings.Contains(r.body, "unknown task") {
-				t.Errorf("%s of a running task: %v", method, r)
-			}
-		}
+		running, his := alice.task(), bob.task()
+		cursor := alice.cursors(done)
 		guest := bob.initialize()
-		for _, method := range []string{"tasks/get", "tasks/result", "tasks/cancel"} {
-			ask := func(id string) reply { return guest.legacy(method, `"taskId":"`+id+`"`) }
+		for _, try := range taskTries("q", cursor) {
+			ask := func(id string) reply { return try.do(h.inSession(wiretest.BobKey, guest.session), id) }
 			foreign := ask(done)
-			wantAlike(t, "legacy "+method, foreign, ask(strange))
-			if !strings.Contains(foreign.ops, "get") || !strings.Contains(foreign.body, "unknown task") {
-				t.Errorf("legacy %s: %v", method, foreign)
+			wantAlike(t, try.name, foreign, ask(strange))
+			switch try.name {
+			case mcp.MethodListen:
+			case "cursor":
+				if !strings.Contains(foreign.body, his) || strings.Contains(foreign.body, running) {
+					t.Errorf("after her cursor: %v", foreign)
+				}
+			default:
+				if !strings.Contains(foreign.ops, "get") || !strings.Contains(foreign.body, "unknown task") {
+					t.Errorf("%s: %v", try.name, foreign)
+				}
+				if r := ask(running); !strings.Contains(r.body, "unknown task") {
+					t.Errorf("%s of a running task: %v", try.name, r)
+				}
 			}
 		}
 		if r := guest.legacy("tasks/list", ""); r.status != http.StatusOK || strings.Contains(r.body, done) || strings.Contains(r.body, running) {
 			t.Errorf("listed to another: %v", r)
-		}
-		created, err := time.Parse(time.RFC3339, field(alice.modern("tasks/get", `"taskId":"`+done+`",`), "createdAt"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		his := bob.task()
-		after := func(id string) reply { // a page of his tasks that follows this one
-			cursor := base64.RawURLEncoding.EncodeToString([]byte(fmt.Sprint(created.UnixMilli(), " ", id)))
-			return guest.legacy("tasks/list", `"cursor":"`+cursor+`"`)
-		}
-		foreign := after(done)
-		wantAlike(t, "a cursor", foreign, after(strange))
-		if !strings.Contains(foreign.body, his) || strings.Contains(foreign.body, running) {
-			t.Errorf("after her cursor: %v", foreign)
 		}
 
 		home := h.caller(wiretest.AliceNext).initialize() // the tasks of the principal, whatever session made them
@@ -501,23 +476,11 @@ func TestForeignTasks(t *testing.T) {
 func TestForeignSessions(t *testing.T) {
 	eachOwner(t, func(t *testing.T, h *house) {
 		alice := h.caller(wiretest.AliceKey).initialize()
-		foreign, unknown := h.caller(wiretest.BobKey), h.caller(wiretest.BobKey)
-		foreign.session, unknown.session = alice.session, strange
-		for name, ask := range map[string]func(c *caller) reply{
-			"request": func(c *caller) reply { return c.legacy("tools/call", `"name":"echo"`) },
-			"ping":    func(c *caller) reply { return c.legacy("ping", "") },
-			"notification": func(c *caller) reply {
-				return c.do("POST", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, nil)
-			},
-			"answer":     func(c *caller) reply { return c.do("POST", `{"jsonrpc":"2.0","id":1,"result":{}}`, nil) },
-			"stream":     func(c *caller) reply { return c.do("GET", "", nil) },
-			"resumption": func(c *caller) reply { return c.do("GET", "", http.Header{mcp.HeaderLastEventID: {"1"}}) },
-			"end":        func(c *caller) reply { return c.do("DELETE", "", nil) },
-		} {
-			r := ask(foreign)
-			wantAlike(t, name, r, ask(unknown))
+		for _, try := range sessionTries("1", strange+"/q") {
+			r := try.do(h.caller(wiretest.BobKey), alice.session)
+			wantAlike(t, try.name, r, try.do(h.caller(wiretest.BobKey), strange))
 			if r.status != http.StatusNotFound || r.ops != "session get" {
-				t.Errorf("%s: %v", name, r)
+				t.Errorf("%s: %v", try.name, r)
 			}
 		}
 		if r := alice.legacy("tools/call", `"name":"echo"`); r.status != http.StatusOK || !strings.Contains(r.body, "echo") {

@@ -205,12 +205,10 @@ func privateTasks(t *testing.T, p *private) {
 		p.refuse.Store(i == len(p.tools))
 		a := asked{caps: canTasks, method: mcp.MethodToolsCall, params: marked(tool), key: marker}
 		task, update := a.makeTask(t, p.at[0], "")
-		requests, _ := jsonrpc.Get(task.awaitStatus(t, p.at[0], "input_required"), "inputRequests")
-		for key := range jsonrpc.Members(requests) {
-			for _, c := range answers {
-				if m := update.send(t, p.at[0], inputResponses(key, c.answer)); (m.Error != nil) != c.bad {
-					t.Errorf("%s: %s", c.answer, m.Raw)
-				}
+		key, _ := task.awaitQuestion(t, p.at[0])
+		for _, c := range answers {
+			if m := update.send(t, p.at[0], inputResponses(key, c.answer)); (m.Error != nil) != c.bad {
+				t.Errorf("%s: %s", c.answer, m.Raw)
 			}
 		}
 		waitUntil(t, "the end of the task", func() bool {

@@ -538,7 +538,7 @@ func TestDeadQuestionsOfTheOutbox(t *testing.T) {
 // nothing any more that was answered or withdrawn.
 func TestDeadQuestionsOfACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newAskWorld(t, nil)
+		w := newAskWorld(t, func(c *config.Config) { c.Upstreams[0].Defaults.InputTimeout = time.Minute })
 		call := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"twice"}`)
 		wiretest.Wait(time.Second)
 		asked := call.asked()
@@ -563,6 +563,10 @@ func TestDeadQuestionsOfACall(t *testing.T) {
 			t.Errorf("the end: %s", said)
 		}
 		w.closeAll(call, again)
+		late := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"ask"}`)
+		asked = late.asked()
+		wiretest.Wait(2 * time.Minute)
+		late.wantAsked("out of time", append(asked, "-"+asked[0])...)
 	})
 }
 

@@ -339,23 +339,33 @@ func TestResumeMissing(t *testing.T) {
 	}
 }
 
-// A GET stream that ends while the store is away is not in the way of the next one at
-// another replica.
-func TestStandingEndedWhileStoreAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newDraftWorld(t, takePartial)
-		first := w.c.begin(w.a, "")
-		w.sessions.away.Store(true)
-		first.quit()
-		wiretest.Wait(time.Minute)
-		w.sessions.away.Store(false)
-		wiretest.Wait(legacy.StoreAgain)
-		next := w.c.begin(w.b, "")
-		if next.ended() {
-			t.Errorf("refused with %d", next.w.status)
-		}
-		next.quit()
-	})
+// A GET stream that ends is not in the way of the next one at another replica, though the store was away then, or has
+// opened its log and the replica does not know.
+func TestStandingEnds(t *testing.T) {
+	for name, away := range map[string]bool{"the store is away": true, "opened unheard": false} {
+		inBubble(t, name, func(t *testing.T) {
+			w := newDraftWorld(t, takePartial)
+			if !away {
+				w.sessions.unheard.Store(1)
+			}
+			first := w.c.begin(w.a, "")
+			if w.sessions.unheard.Load() > 0 {
+				t.Fatal("nothing was opened")
+			}
+			w.sessions.away.Store(away)
+			first.quit()
+			if away {
+				wiretest.Wait(time.Minute)
+				w.sessions.away.Store(false)
+				wiretest.Wait(legacy.StoreAgain)
+			}
+			next := w.c.begin(w.b, "")
+			if next.ended() {
+				t.Errorf("refused with %d", next.w.status)
+			}
+			next.quit()
+		})
+	}
 }
 
 // What a server says while the store is away reaches a GET stream that is open where it is
@@ -551,7 +561,7 @@ func TestResumedHearsOfMissingProgress(t *testing.T) {
 	}{
 		"warned":            {"info", 5 * time.Second, len(allPieces), []string{"note", "gap", "answer"}},
 		"wants no warnings": {"error", 5 * time.Second, len(allPieces), []string{"gap", "answer"}},
-		"until the end":     {"info", 90 * time.Second, 15, []string{"note", "answer"}},
+		"until the end":     {"info", 100 * time.Second, 15, []string{"note", "answer"}},
 	} {
 		inBubble(t, name, func(t *testing.T) {
 			w := newDraftWorld(t, "")
@@ -566,7 +576,7 @@ func TestResumedHearsOfMissingProgress(t *testing.T) {
 			w.sessions.away.Store(false)
 			wiretest.Wait(5 * time.Second)
 			resumed := w.c.begin(w.b, "", mcp.HeaderLastEventID, first.lastID())
-			wiretest.Wait(90 * time.Second)
+			wiretest.Wait(100 * time.Second)
 			var heard []string
 			last := 0
 			for _, m := range slices.Concat(first.said(), resumed.said()) {

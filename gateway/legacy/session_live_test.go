@@ -334,6 +334,18 @@ func (b *brokenSessions) Delete(ctx context.Context, id string) error {
 	return b.Sessions.Delete(ctx, id)
 }
 
+// A session that cannot be deleted for want of the store goes on.
+func TestSessionStoreDown(t *testing.T) {
+	store := newBrokenSessions(t, false)
+	table, ended := newTable(store)
+	s := mustCreate(t, table, sessionState{})
+	defer s.endUse()
+	store.Down.Store(true)
+	if err := table.endSession(t.Context(), s.id, s.currentState()); !errors.Is(err, errStore) || s.ctx.Err() != nil || ended.String() != "[]" {
+		t.Errorf("end: %v, ended %s", err, ended)
+	}
+}
+
 // Beyond a bound, the session that has been idle for longest makes room for a new one, if that is ten minutes. One that
 // is in use stays.
 func TestSessionMakesRoom(t *testing.T) {

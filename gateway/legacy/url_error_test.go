@@ -84,14 +84,12 @@ func TestURLFirstInATask(t *testing.T) {
 	a := asked{caps: `{"elicitation":{"url":{}},"extensions":{"io.modelcontextprotocol/tasks":{}}}`,
 		method: mcp.MethodToolsCall, params: `{"name":"gated"}`}
 	get, update := a.makeTask(t, p.at[0], "")
-	requests, _ := jsonrpc.Get(get.awaitStatus(t, p.at[1], "input_required"), "inputRequests")
+	key, requests := get.awaitQuestion(t, p.at[1])
 	if strings.Contains(string(requests), "elicitationId") || !strings.Contains(string(requests), pageURL) {
 		t.Errorf("asked %s", requests)
 	}
 	g.opened.Store(1)
-	for key := range jsonrpc.Members(requests) {
-		update.send(t, p.at[1], `,"inputResponses":{"`+key+`":{"action":"accept"}}`)
-	}
+	update.send(t, p.at[1], inputResponses(key, `{"action":"accept"}`))
 	if end := get.awaitStatus(t, p.at[0], "completed"); !strings.Contains(string(end), "connected") {
 		t.Errorf("ended as %s", end)
 	}
