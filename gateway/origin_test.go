@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"taskgate/gateway/config"
-	"taskgate/gateway/upstream"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
 )
@@ -22,19 +21,12 @@ func startLogged(t *testing.T, c *config.Config) (http.Handler, *bytes.Buffer) {
 		t.Fatal(err)
 	}
 	s := newStage(t)
-	s.up.Era, s.up.Raw = mcp.Modern, []byte(`{"capabilities":{"tools":{}}}`)
-	clients := map[string]upstream.Client{}
-	for _, u := range c.Upstreams {
-		clients[u.Name] = s.up
-	}
 	var log bytes.Buffer
-	g, err := New(Options{Config: c, Shim: s.shim, Upstreams: clients, Logger: slog.New(slog.NewTextHandler(&log, nil)),
-		Sessions: wiretest.OpenSessions(t, c.MaxSessions, c.SessionIdle)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = g.Close(context.Background()) })
-	return g.Handler(), &log
+	s.config, s.log = c, slog.New(slog.NewTextHandler(&log, nil))
+	s.up.Era, s.up.Raw = mcp.Modern, []byte(`{"capabilities":{"tools":{}}}`)
+	h := s.start()
+	t.Cleanup(func() { _ = s.gateway.Close(context.Background()) })
+	return h, &log
 }
 
 func discoverAt(h http.Handler, host, path string) int {

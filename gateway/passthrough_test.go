@@ -2,14 +2,12 @@ package gateway
 
 import (
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"taskgate/gateway/config"
-	"taskgate/gateway/upstream"
 	"taskgate/internal/wiretest"
 )
 
@@ -43,17 +41,13 @@ func passed(t *testing.T, server http.Handler, change ...func(*config.Config)) (
 	t.Cleanup(web.Close)
 	s := newStage(t)
 	c := config.Default()
+	s.config = c
 	c.PublicURL, c.Auth.Passthrough = wiretest.PublicURL, config.NewPassthrough()
 	c.Upstreams = []*config.Upstream{config.NewUpstream("up", web.URL+"/mcp")}
 	for _, change := range change {
 		change(c)
 	}
-	g, err := New(Options{Config: c, Shim: s.shim, Upstreams: map[string]upstream.Client{"up": s.up}, Logger: slog.New(slog.DiscardHandler),
-		Sessions: wiretest.OpenSessions(t, c.MaxSessions, c.SessionIdle)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := g.Handler()
+	h := s.start()
 	return func(method, path, body string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest(method, path, strings.NewReader(body))
 		r.Host = "127.0.0.1"
@@ -63,7 +57,7 @@ func passed(t *testing.T, server http.Handler, change ...func(*config.Config)) (
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		return w
-	}, web.URL, g
+	}, web.URL, s.gateway
 }
 
 // TestMetadataIsPassedOn: the metadata of a server is served with the gateway's address where it was the

@@ -14,7 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"taskgate/gateway/config"
-	"taskgate/gateway/upstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
@@ -40,7 +39,6 @@ func newSignIn(t *testing.T) *signIn {
 	keys := config.UpstreamAuth{Anonymous: config.Off, Keys: c.Auth.Keys}
 	wiretest.WithTokens(c, issuer) // the auth of all
 	c.Auth.JWT.Scopes = []string{"mcp:use"}
-	clients := map[string]upstream.Client{}
 	for name, own := range map[string]*config.UpstreamAuth{
 		"up": nil, "keys": &keys, "open": {Anonymous: config.On},
 		"header": {Anonymous: config.Off, TrustedHeader: &config.TrustedHeader{Name: "X-User", From: []string{"192.0.2.0/24"}}},
@@ -52,26 +50,22 @@ func newSignIn(t *testing.T) *signIn {
 			rule.Scopes = toolScopes
 			u.Tools = []config.Rule{rule}
 		}
-		c.Upstreams, clients[name] = append(c.Upstreams, u), s.up
+		c.Upstreams = append(c.Upstreams, u)
 	}
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	s.shim.policy = c.Upstreams[0].Tool
 	var audit bytes.Buffer
-	g, err := New(Options{Config: c, Shim: s.shim, Upstreams: clients, Logger: slog.New(slog.DiscardHandler),
-		Sessions: wiretest.OpenSessions(t, c.MaxSessions, c.SessionIdle), Audit: slog.New(slog.NewTextHandler(&audit, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s.config, s.audit = c, slog.New(slog.NewTextHandler(&audit, nil))
+	h := s.start()
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- g.Run(ctx) }()
+	go func() { ended <- s.gateway.Run(ctx) }()
 	t.Cleanup(func() {
 		stop()
 		<-ended
 	})
-	return &signIn{t, g.Handler(), issuer, &audit}
+	return &signIn{t, h, issuer, &audit}
 }
 
 // send posts to an upstream, from 192.0.2.1.

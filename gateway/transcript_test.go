@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	stdcmp "cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -72,6 +73,8 @@ type stage struct {
 	gateway *Gateway
 	last    string // the response to the last request
 
+	log     *slog.Logger         // nil: no log
+	audit   *slog.Logger         // nil: no records
 	traces  trace.TracerProvider // nil: no traces
 	metrics *metrics.Metrics     // nil: no metrics
 }
@@ -139,12 +142,16 @@ func (s *stage) compare(f *txtar.File, got string) {
 	}
 }
 
-// start makes the gateway, once everything is configured.
+// start makes the gateway, once everything is configured. All its upstreams are one server.
 func (s *stage) start() http.Handler {
 	if s.gateway == nil {
 		s.shim.policy = s.config.Upstreams[0].Tool
-		g, err := New(Options{Config: s.config, Shim: s.shim, Upstreams: map[string]upstream.Client{s.config.Upstreams[0].Name: s.up},
-			Sessions: wiretest.OpenSessions(s.t, s.config.MaxSessions, s.config.SessionIdle), Logger: slog.New(slog.DiscardHandler), Version: "1.0.0", TracerProvider: s.traces, Metrics: s.metrics})
+		clients := map[string]upstream.Client{}
+		for _, u := range s.config.Upstreams {
+			clients[u.Name] = s.up
+		}
+		g, err := New(Options{Config: s.config, Shim: s.shim, Upstreams: clients, Sessions: wiretest.OpenSessions(s.t, s.config.MaxSessions, s.config.SessionIdle),
+			Logger: stdcmp.Or(s.log, slog.New(slog.DiscardHandler)), Audit: s.audit, Version: "1.0.0", TracerProvider: s.traces, Metrics: s.metrics})
 		if err != nil {
 			s.t.Fatal(err)
 		}

@@ -180,12 +180,9 @@ func (a *hearing) lastID() string {
 }
 
 func (a *hearing) ids() (ids []string) {
-	a.t.Helper()
-	a.w.mu.Lock()
-	defer a.w.mu.Unlock()
-	for line := range strings.Lines(a.w.body.String()) {
-		if rest, ok := strings.CutPrefix(line, "id: "); ok {
-			ids = append(ids, strings.TrimSpace(rest))
+	for _, event := range a.events() {
+		if event.id != "" {
+			ids = append(ids, event.id)
 		}
 	}
 	return ids

@@ -246,7 +246,7 @@ var modeScenarios = []modeCase{
 		wiretest.Wait(time.Second)
 		all := h.said()
 		wantNoTexts(t, all[len(all)-1], "isComplete")
-		wantTexts(t, all[len(all)-1], `"id":5,"error":{"code":-32603`)
+		wantTexts(t, all[len(all)-1], `"id":5,"error":{"code":-32603,"message":"`+shim.ErrBehind.Error()+`"}`)
 		for _, msg := range all {
 			wantNoTexts(t, msg, `"isComplete":true`)
 		}

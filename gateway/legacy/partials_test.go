@@ -430,21 +430,15 @@ func TestLegacyPartialsResumedAfterTheEnd(t *testing.T) {
 	})
 }
 
-// newQuietWorld is a newDraftWorld whose gateways write nothing by themselves to a client
-// that does not read: who waits for a mutex does not let the clock of a bubble go on.
-func newQuietWorld(t *testing.T, capabilities string) *world {
-	c := draftConfig(t)
-	c.KeepAlive = 24 * time.Hour
-	return newWorld(t).start(draftScript(), c, capabilities)
-}
-
 // A client reads its GET stream so slowly that a task has expired before all of its
 // partial results could be read. The stream ends without the end of the task, so that
 // nobody takes what came for all there was. The client goes on by resuming it, at any
 // replica: with what the log has, and with its other tasks; this one is unknown to it.
 func TestLegacyPartialsBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newQuietWorld(t, takePartial)
+		c := draftConfig(t)
+		c.KeepAlive = 24 * time.Hour // who waits for a mutex, as one more writer would, does not let the clock go on
+		w := newWorld(t).start(draftScript(), c, takePartial)
 		slow := w.c.begin(w.b, "")
 		created := w.c.do(w.a, mcp.MethodToolsCall, `{"name":"many","task":{"ttl":10000}}`)
 		id, _ := jsonrpc.GetString(created, "task", "taskId")
@@ -468,28 +462,5 @@ func TestLegacyPartialsBehind(t *testing.T) {
 		if r.over[many] || !r.over[tokens] || r.text[tokens] != "Once upon a " {
 			t.Errorf("afterwards: over %v, read %v", r.over, r.text)
 		}
-	})
-}
-
-// In the same way several responses to one request end with an error, which is the last
-// of them; there is nothing left to ask for.
-func TestResponseModesBehind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newQuietWorld(t, allModes)
-		h := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"letters","task":{"ttl":10000,"responseModes":["streaming"]}}`)
-		wiretest.Wait(firstWait)
-		s := &segments{t: t}
-		s.take(h.said())
-		h.w.hold()
-		wiretest.Wait(time.Minute)
-		h.w.letGo()
-		<-h.done
-		msgs := h.said()
-		last := msgs[len(msgs)-1]
-		wantTexts(t, last, `"error":{"code":-32603,"message":"`+shim.ErrBehind.Error()+`"}`)
-		if s.over {
-			t.Errorf("it is said to be complete: %s", msgs)
-		}
-		wantTexts(t, w.pull(w.b, s.task, "1").one(), `"code":-32602`)
 	})
 }
