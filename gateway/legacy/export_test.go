@@ -19,7 +19,6 @@ const (
 
 var (
 	LastWords         = lastWords(replicaLost)
-	ParseEventID      = parseEventID
 	PartialOf         = partialOf
 	QuestionName      = questionName
 	ReadQuestion      = readQuestion

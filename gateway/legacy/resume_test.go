@@ -238,7 +238,7 @@ func TestReplicasResumeLost(t *testing.T) {
 func TestResumeEndedWhileStoreAway(t *testing.T) {
 	for name, room := range map[string]bool{"answered": true, "no room for the answer": false} {
 		inBubble(t, name, func(t *testing.T) {
-			w, resume := resumedWorld(t)
+			w, resume := resumedWorld(t, mcp.MethodToolsCall)
 			if !room {
 				tableOf(w.a.Gateway).FillLate()
 			}
@@ -260,14 +260,21 @@ func TestResumeEndedWhileStoreAway(t *testing.T) {
 	}
 }
 
-// resumedWorld has a client go that waits for a call. With resume it comes back for the answer, at the other replica.
-func resumedWorld(t *testing.T) (w *world, resume func() *hearing) {
+// resumedWorld has a client go that waits for a call, or for a task. With resume it comes back for the answer, at the
+// other replica.
+func resumedWorld(t *testing.T, method string) (w *world, resume func() *hearing) {
+	t.Helper()
 	w = newDraftWorld(t, "")
 	w.config.ResumeAfter = time.Second
-	call := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"plain"}`)
+	params := `{"name":"plain"}`
+	if method == mcp.MethodTasksResult {
+		params = `{"taskId":"` + string(w.c.call(w.a, "plain")) + `"}`
+	}
+	request := w.c.ask(w.a, method, params)
 	wiretest.Wait(2 * time.Second)
-	call.leave()
-	return w, func() *hearing { return w.resume(w.b, call) }
+	request.leave()
+	synctest.Wait()
+	return w, func() *hearing { return w.resume(w.b, request) }
 }
 
 // A client that comes back for an answer gets it, or hears that it is lost, whatever the store has forgotten, and once.
@@ -309,7 +316,7 @@ func TestResumeForgotten(t *testing.T) {
 		},
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			w, resume := resumedWorld(t)
+			w, resume := resumedWorld(t, mcp.MethodToolsCall)
 			play(t, w, resume)
 		})
 	}
@@ -319,16 +326,12 @@ func TestResumeForgotten(t *testing.T) {
 func TestResumeMissing(t *testing.T) {
 	for level, told := range map[string]bool{"warning": true, "error": false} {
 		inBubble(t, level, func(t *testing.T) {
-			w, _ := resumedWorld(t)
-			wiretest.Wait(time.Minute)
+			w, resume := resumedWorld(t, mcp.MethodTasksResult)
 			if said := w.c.ask(w.a, mcp.MethodSetLevel, `{"level":"`+level+`"}`).quit(); len(said) != 1 || !strings.Contains(string(said[0]), `"result"`) {
 				t.Fatalf("the level: %s", said)
 			}
-			first := w.c.ask(w.a, mcp.MethodTasksResult, `{"taskId":"`+string(w.c.call(w.a, "plain"))+`"}`)
-			wiretest.Wait(2 * time.Second)
-			first.leave()
 			w.sessions.missing.Store(true)
-			resumed := w.c.begin(w.b, "", mcp.HeaderLastEventID, first.lastID())
+			resumed := resume()
 			wiretest.Wait(time.Second)
 			said := bytes.Join(resumed.said(), nil)
 			if got := bytes.Contains(said, []byte("messages may be missing")); got != told {
@@ -465,26 +468,15 @@ func TestWaitingMessages(t *testing.T) {
 	})
 }
 
-// waitingWorld has a client go that waits for a task. With resume it comes back for the answer, at the other replica.
-func waitingWorld(t *testing.T) (sessions *faultySessions, resume func() *hearing) {
-	w := newDraftWorld(t, "")
-	w.config.ResumeAfter = time.Second
-	wait := w.c.ask(w.a, mcp.MethodTasksResult, `{"taskId":"`+string(w.c.call(w.a, "plain"))+`"}`)
-	wiretest.Wait(2 * time.Second)
-	wait.leave()
-	synctest.Wait()
-	return w.sessions, func() *hearing { return w.resume(w.b, wait) }
-}
-
 // A client that cannot resume an answer, since the store was away just when its log was read, resumes it later.
 func TestResumeUnread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sessions, resume := waitingWorld(t)
-		sessions.unread.Store(true)
+		w, resume := resumedWorld(t, mcp.MethodTasksResult)
+		w.sessions.unread.Store(true)
 		refused := resume()
 		wiretest.Wait(5 * time.Second)
 		refused.wantOnly("not available")
-		sessions.unread.Store(false)
+		w.sessions.unread.Store(false)
 		again := resume()
 		wiretest.Wait(70 * time.Second)
 		again.wantOnly(`"text":"one"`)
@@ -494,9 +486,9 @@ func TestResumeUnread(t *testing.T) {
 // A client that resumes an answer twice, since the store was slow the first time, gets it once.
 func TestResumeTwiceAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sessions, resume := waitingWorld(t)
+		w, resume := resumedWorld(t, mcp.MethodTasksResult)
 		slow := make(chan struct{})
-		sessions.held <- slow
+		w.sessions.held <- slow
 		resume()
 		again := resume()
 		close(slow)
