@@ -86,8 +86,9 @@ func (s *signIn) send(upstream, body string, headers http.Header) *httptest.Resp
 	return w
 }
 
-func (s *signIn) post(path string) *httptest.ResponseRecorder {
-	r := httptest.NewRequest("POST", path, nil)
+// do sends a request without a body.
+func (s *signIn) do(method, path string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, path, nil)
 	r.Host = "127.0.0.1"
 	w := httptest.NewRecorder()
 	s.http.ServeHTTP(w, r)
@@ -129,14 +130,7 @@ func TestProtectedResourceMetadata(t *testing.T) {
 	if want := `Bearer resource_metadata="` + wiretest.PublicURL + at + `", scope="mcp:use"`; w.Code != 401 || w.Header().Get("WWW-Authenticate") != want {
 		t.Errorf("%d %q", w.Code, w.Header().Get("WWW-Authenticate"))
 	}
-	get := func(path string) *httptest.ResponseRecorder {
-		r := httptest.NewRequest("GET", path, nil)
-		r.Host = "127.0.0.1"
-		w := httptest.NewRecorder()
-		s.http.ServeHTTP(w, r)
-		return w
-	}
-	w = get(at)
+	w = s.do("GET", at)
 	var got any
 	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != 200 || w.Header().Get("Content-Type") != mcp.TypeJSON {
 		t.Fatalf("%d %v %s: %v", w.Code, w.Header(), w.Body, err)
@@ -148,11 +142,11 @@ func TestProtectedResourceMetadata(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if w := s.post(at); w.Code != http.StatusNotFound {
+	if w := s.do("POST", at); w.Code != http.StatusNotFound {
 		t.Errorf("POST: %d", w.Code)
 	}
 	for _, path := range []string{"/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/keys/mcp"} {
-		if w := get(path); w.Code != http.StatusNotFound {
+		if w := s.do("GET", path); w.Code != http.StatusNotFound {
 			t.Errorf("%s: %d", path, w.Code)
 		}
 	}
