@@ -134,7 +134,7 @@ var modeScenarios = []modeCase{
 		if got := w.status(s.task); got != "working" { // until isComplete (A13)
 			t.Errorf("amid the stream it is %s", got)
 		}
-		wiretest.Wait(time.Minute)
+		wiretest.Wait(40 * time.Second)
 		all := h.said()
 		if s.take(all[1:]); len(all) != 5 || s.last != 5 {
 			t.Errorf("%d blocks in %s", s.last, all)
@@ -146,7 +146,7 @@ var modeScenarios = []modeCase{
 	}},
 	{"05 streaming, event stream", allModes, func(t *testing.T, w *world) {
 		h := w.call("letters", `["streaming"]`)
-		wiretest.Wait(time.Minute)
+		wiretest.Wait(40 * time.Second)
 		if kind := h.w.header.Get("Content-Type"); kind != mcp.TypeSSE || !h.ended() {
 			t.Fatalf("%s, ended %t", kind, h.ended())
 		}
@@ -219,7 +219,7 @@ var modeScenarios = []modeCase{
 		}
 		wantTexts(t, w.call("plain", `["immediate"]`).one(), `"task":{`, `"_meta":{"`+mcp.MetaFallbackMode+`":"task"}`)
 		h := w.call("tokens", `["task","streaming","immediate"]`)
-		wiretest.Wait(time.Minute)
+		wiretest.Wait(40 * time.Second)
 		s := &segments{t: t}
 		s.take(h.said())
 		s.wantMerged(w.c, w.b)
@@ -234,14 +234,14 @@ var modeScenarios = []modeCase{
 		}
 		wiretest.Wait(time.Second)
 		wantTexts(t, w.pull(w.b, s.task, "5").one(), `"partial-content":[],"isComplete":true`)
-		wiretest.Wait(time.Minute)
+		wiretest.Wait(40 * time.Second)
 		wantTexts(t, w.pull(w.b, s.task, "1").one(), `"error":{"code":-32602,"message":"unknown task: the id was never given out, the task is another caller's, or its ttl is over"}`)
 		// A client that does not read until it has expired hears of that, and never that
 		// this was all.
 		h = w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"letters","task":{"ttl":2000,"responseModes":["streaming"]}}`)
 		wiretest.Wait(3 * time.Second)
 		h.w.hold()
-		wiretest.Wait(time.Minute)
+		wiretest.Wait(40 * time.Second)
 		h.w.letGo()
 		wiretest.Wait(time.Second)
 		all := h.said()
@@ -265,13 +265,13 @@ var modeScenarios = []modeCase{
 		if !s.over || s.failed || !h.ended() || w.status(s.task) != "cancelled" {
 			t.Errorf("over %t failed %t, the stream ended %t, %s", s.over, s.failed, h.ended(), w.status(s.task))
 		}
-		wiretest.Wait(time.Minute)
+		wiretest.Wait(40 * time.Second)
 		wantTexts(t, w.pull(w.b, s.task, "1").one(), `"partial-content":[],"isComplete":true`) // nothing after it
 	}},
 	{"11 a failure amid the stream", allModes, func(t *testing.T, w *world) {
 		for tool, pieces := range map[string]int64{"breaks": 2, "fails": 3} {
 			h, s := w.stream(t, tool)
-			wiretest.Wait(time.Minute)
+			wiretest.Wait(40 * time.Second)
 			s.take(h.said()[1:])
 			if !s.over || !s.failed || s.last != pieces || !h.ended() || w.status(s.task) != "failed" {
 				t.Errorf("%s: over %t failed %t after %d blocks, %s", tool, s.over, s.failed, s.last, w.status(s.task))
@@ -279,7 +279,7 @@ var modeScenarios = []modeCase{
 			wantTexts(t, w.pull(w.b, s.task, "1").one(), `"far "`, `"isComplete":true,"isError":true`)
 		}
 		h, s := w.stream(t, "broken") // before there was anything
-		wiretest.Wait(time.Minute)
+		wiretest.Wait(40 * time.Second)
 		s.take(h.said()[1:])
 		if !s.over || !s.failed || s.last != 0 || s.reason != "no ink" || w.status(s.task) != "failed" {
 			t.Errorf("over %t failed %t after %d blocks: %q", s.over, s.failed, s.last, s.reason)
@@ -293,7 +293,7 @@ var modeScenarios = []modeCase{
 		g.take(w.pull(w.a, created(h), "1").one()) // what it fetches comes on the stream as well
 		wiretest.Wait(10 * time.Second)
 		g.take(w.pull(w.b, created(h), "1").one())
-		wiretest.Wait(time.Minute)
+		wiretest.Wait(40 * time.Second)
 		g.take(h.said()...)
 		if got := fmt.Sprint(g.repeats); got != "[2]" || !h.ended() {
 			t.Errorf("repeated %s, ended %t", got, h.ended())
@@ -331,7 +331,7 @@ var modeScenarios = []modeCase{
 				wiretest.Wait(7 * time.Second)
 				g.take(w.pull(w.a, g.task, fmt.Sprint(slices.Max(g.numbers()))).one())
 			}
-			wiretest.Wait(time.Minute)
+			wiretest.Wait(40 * time.Second)
 			if pull {
 				g.take(w.pull(w.a, g.task, fmt.Sprint(slices.Max(g.numbers()))).one())
 			}
@@ -395,7 +395,7 @@ var modeRules = []modeCase{
 		wiretest.Wait(11 * time.Second)
 		wantTexts(t, w.pull(w.b, s.task, "1").one(), `{"type":"text","text":"upon ","seqNr":2}],"isComplete":false`)
 		wantTexts(t, w.pull(w.b, s.task, "1e300").one(), `"partial-content":[],"isComplete":false`) // above the highest
-		wiretest.Wait(time.Minute)
+		wiretest.Wait(40 * time.Second)
 		wantTexts(t, w.pull(w.a, s.task, "4").one(), `{"type":"text","text":"end","seqNr":5}],"isComplete":true,"isError":false`)
 		wantTexts(t, w.pull(w.a, s.task, "5").one(), `"partial-content":[],"isComplete":true`)
 		wantTexts(t, w.pull(w.a, s.task, "99").one(), `"partial-content":[],"isComplete":true`)

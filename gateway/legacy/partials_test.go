@@ -386,14 +386,14 @@ func TestLegacyPartialsLostOnTheWay(t *testing.T) {
 			slow := w.beginBreaking()
 			slow.until("open")
 			tokens := w.c.call(w.a, "tokens")
-			wiretest.Wait(time.Minute) // all that there is of it waits
+			wiretest.Wait(40 * time.Second) // all that there is of it waits
 			w.sessions.put.Store(!c.noted)
 			slow.until(c.begun)
 			wiretest.Wait(time.Minute)
 			slow.breakOff()
 			w.sessions.put.Store(false)
 			anew := w.c.begin(w.a, "")
-			wiretest.Wait(time.Minute)
+			wiretest.Wait(10 * time.Second)
 			r := newPartialReader(t)
 			r.take(anew.quit())
 			if r.text[tokens] != "" || !r.over[tokens] {
@@ -410,10 +410,10 @@ func TestLegacyPartialsResumedAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newDraftWorld(t, takePartial)
 		tokens := w.c.call(w.a, "tokens")
-		wiretest.Wait(100 * time.Second)
+		wiretest.Wait(40 * time.Second)
 		w.sessions.put.Store(true)
 		anew := w.c.begin(w.a, "")
-		wiretest.Wait(time.Minute)
+		wiretest.Wait(10 * time.Second)
 		r := newPartialReader(t)
 		r.take(anew.quit())
 		if !r.over[tokens] || anew.lastID() == "" {
@@ -421,7 +421,7 @@ func TestLegacyPartialsResumedAfterTheEnd(t *testing.T) {
 		}
 		w.sessions.put.Store(false)
 		next := w.c.begin(w.b, "", mcp.HeaderLastEventID, anew.lastID())
-		wiretest.Wait(time.Minute)
+		wiretest.Wait(10 * time.Second)
 		for _, m := range next.quit() {
 			if bytes.Contains(m, []byte(mcp.NotifyTaskPartial)) {
 				t.Errorf("after the end: %s", m)
