@@ -27,7 +27,7 @@ func returning(t *testing.T, s *shim.Shim, c shim.Call, p shim.Parked) *calling 
 // A parked call whose questions ran out is not given up while its caller waits for it on
 // another replica, and with the store away for a while neither.
 func TestParkedCallIsAwaitedElsewhere(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		u := elicits(4*time.Minute, "a")
 		s, other := w.gateway("r1", u, policy(shim.Never)), w.gateway("r2", u, policy(shim.Never))
 		c := askable(shim.AskPark)
@@ -43,7 +43,7 @@ func TestParkedCallIsAwaitedElsewhere(t *testing.T) {
 
 // If the replica is lost that the caller waits on, nobody waits any more.
 func TestParkedCallWasAwaitedElsewhere(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		u := elicits(time.Hour, "a")
 		s := w.gateway("r1", u, policy(shim.Never))
 		other, err := shim.New(shim.Options{Replica: "r2", Store: w.store, Servers: map[string]shim.Server{
@@ -74,7 +74,7 @@ func TestParkedCallWasAwaitedElsewhere(t *testing.T) {
 
 // A caller who comes back at the replica that runs the call is known there.
 func TestParkedCallIsAwaitedHere(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		u := elicits(4*time.Minute, "a")
 		s := w.gateway("r1", u, policy(shim.Never))
 		c := askable(shim.AskPark)

@@ -36,7 +36,7 @@ func TestAfter(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, block := range []bool{false, true} { // what a legacy client is, too
-				bubble(t, func(t *testing.T, w *world) {
+				hours(t, func(t *testing.T, w *world) {
 					u := takes(c.takes)
 					s := w.gateway("a", u, policy(c.mode))
 					made := told()
@@ -159,7 +159,7 @@ func TestAfterWithoutAStore(t *testing.T) {
 // A caller that was asked and comes back is told of a task as well, once its call has
 // taken After from then on, be it on another replica.
 func TestAfterAQuestion(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		a := w.gateway("a", elicits(time.Minute, "a"), policy(shim.Auto))
 		b := w.gateway("b", takes(0), policy(shim.Auto))
 		for _, s := range []*shim.Shim{a, b} {

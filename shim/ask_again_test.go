@@ -34,7 +34,7 @@ func asksTwice(d time.Duration) *asks {
 // A caller who comes back after its first questions have run out, and is asked again,
 // has all of the time to answer that, and not what was left of a minute.
 func TestAskedAgainAfterTheDeadline(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		u := asksTwice(40 * time.Second)
 		s := w.gateway("r1", u, policy(shim.Never))
 		c := askable(shim.AskPark)
@@ -59,7 +59,7 @@ func TestAskedAgainAfterTheDeadline(t *testing.T) {
 // A caller who waits when the minute is over is not left to wait for ever by a second
 // question that nobody answers.
 func TestAbandonedAfterASecondQuestion(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		u := asksTwice(2 * time.Minute)
 		s := w.gateway("r1", u, policy(shim.Never))
 		c := askable(shim.AskPark)
@@ -151,7 +151,7 @@ func TestEarlierAnswersComeAlong(t *testing.T) {
 // A caller who comes back at another replica hears of the progress from then on: by the
 // record, in which the replica that runs the call has the newest at each poll interval.
 func TestProgressForACallerWhoComesBackElsewhere(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		u := elicits(time.Minute, "a")
 		ask := u.call
 		u.call = func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {

@@ -82,7 +82,7 @@ func TestAgreedFirst(t *testing.T) {
 func TestNotAgreedFirst(t *testing.T) {
 	for name, answer := range map[string]string{"declined": `{"action":"decline"}`, "nonsense": `{"action":7}`, "silence": ""} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			hours(t, func(t *testing.T, w *world) {
 				u := refuses(1)
 				s := w.gateway("r1", u, policy(shim.Always))
 				c := call()
@@ -103,7 +103,7 @@ func TestNotAgreedFirst(t *testing.T) {
 			})
 		})
 	}
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		u := refuses(1)
 		s := w.gateway("r1", u, policy(shim.Auto))
 		k := calls(t, s, legacy(&relayed{}))

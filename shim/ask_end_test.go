@@ -27,7 +27,7 @@ func asked(t *testing.T, s *shim.Shim, keys ...string) shim.Task {
 }
 
 func TestQuestionsOfATaskRunOut(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		u := elicits(time.Second, "a", "b", "s")
 		s := w.gateway("r1", u, policy(shim.Auto))
 		task := asked(t, s, "a", "b", "s")
@@ -54,7 +54,7 @@ func TestQuestionsOfATaskRunOut(t *testing.T) {
 // Without an input_timeout a question of a task is open for the task's ttl. When it is given up, the
 // status message names it by its text.
 func TestQuestionOfATaskIsOpenForItsTTL(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		p := policy(shim.Auto)
 		p.InputTimeout, p.TTL = 0, time.Hour
 		u := &asks{}
@@ -91,7 +91,7 @@ func TestParkedCallOutlivesItsDeadlineByAMinute(t *testing.T) {
 		"the gateway does":   {time.Hour, &shim.UpstreamError{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			hours(t, func(t *testing.T, w *world) {
 				u := elicits(c.more, "a")
 				s := w.gateway("r1", u, policy(shim.Never))
 				p := parked(t, s, askable(shim.AskPark), "a")
@@ -132,7 +132,7 @@ func TestCancelWhileAsked(t *testing.T) {
 }
 
 func TestTTLDoesNotRunOutWhileAsked(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		u := elicits(time.Second, "a")
 		s := w.gateway("r1", u, policy(shim.Auto))
 		c := call()

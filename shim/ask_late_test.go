@@ -29,7 +29,7 @@ func (c *crossing) Apply(ctx context.Context, id shim.ID, l *shim.Lease, change 
 // An answer that the runner still finds when the time is over counts, and its client is
 // not told that it came too late.
 func TestAnswerAtTheDeadline(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		w.store.Store = &crossing{w.store.Store, map[string]json.RawMessage{"a": json.RawMessage(`{"result":{"to":"a"}}`)}}
 		s := w.gateway("r1", elicits(time.Second, "a", "b"), policy(shim.Auto))
 		stream := &relayed{}

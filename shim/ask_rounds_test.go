@@ -136,7 +136,7 @@ func TestRoundsOnTheCallsStream(t *testing.T) {
 		"unanswered, sampling": {"s", shim.Answer{}, "the client did not answer what the server needs to know", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			hours(t, func(t *testing.T, w *world) {
 				u := asksInRounds(time.Second, c.asks)
 				s := w.gateway("r1", u, policy(shim.Auto))
 				stream := &relayed{}
@@ -166,7 +166,7 @@ func TestRoundsOnTheCallsStream(t *testing.T) {
 }
 
 func TestRoundsAreBounded(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		u := asksInRounds(0, strings.Split(strings.Repeat(",", 1000), ",")...)
 		s := w.gateway("r1", u, policy(shim.Auto))
 		k := calls(t, s, legacy(nil))
@@ -218,8 +218,7 @@ func TestRoundsWithoutQuestions(t *testing.T) {
 func TestEarlyInputByRounds(t *testing.T) {
 	for name, where := range map[string]int{"same replica": 0, "another replica": 1} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				w.heartbeat = time.Minute
+			hours(t, func(t *testing.T, w *world) {
 				u := &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
 					first, err := s.Ask(ctx, questions("a")...)
 					if err != nil {

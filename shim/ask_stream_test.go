@@ -65,7 +65,7 @@ func calls(t *testing.T, s *shim.Shim, c shim.Call) *calling {
 }
 
 func TestQuestionsOnTheCallsStream(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		u := elicits(time.Second, "a", "b", "s")
 		s, other := w.gateway("r1", u, policy(shim.Auto)), w.gateway("r2", u, policy(shim.Auto))
 		stream := &relayed{}
@@ -101,7 +101,7 @@ func TestQuestionsOnTheCallsStream(t *testing.T) {
 }
 
 func TestQuestionsOnAStreamRunOut(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		u := elicits(5*time.Minute, "a")
 		s := w.gateway("r1", u, policy(shim.Auto))
 		stream := &relayed{}
@@ -129,7 +129,7 @@ func TestAskedCallOutlastsAnOutage(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			hours(t, func(t *testing.T, w *world) {
 				s := w.gateway("r1", elicits(20*time.Minute, "a"), policy(shim.Auto))
 				stream := &relayed{}
 				k := calls(t, s, legacy(stream))

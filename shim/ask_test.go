@@ -135,7 +135,7 @@ func wantReply(t *testing.T, a shim.Answered, err error, want string) {
 }
 
 func TestParkedCall(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		u := elicits(time.Second, "a", "b")
 		s, other := w.gateway("r1", u, policy(shim.Auto)), w.gateway("r2", u, policy(shim.Auto))
 		c := askable(shim.AskPark)

@@ -64,7 +64,7 @@ func TestRecordKeepsOpenQuestionsOnly(t *testing.T) {
 		"modern": asksInRounds(0, slices.Repeat([]string{"s"}, n)...),
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			hours(t, func(t *testing.T, w *world) {
 				s := w.gateway("r1", u, policy(shim.Auto))
 				id := begin(t, s, taskCall()).ID
 				var asked []string
@@ -111,8 +111,7 @@ func TestRecordKeepsOpenQuestionsOnly(t *testing.T) {
 // A parked call whose answers are forgotten still knows that it had them: who brings them again is
 // asked what is open now.
 func TestForgottenAnswersAreIgnored(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		w.heartbeat = time.Minute
+	hours(t, func(t *testing.T, w *world) {
 		u := asksTwice(0)
 		s, other := w.gateway("r1", u, policy(shim.Never)), w.gateway("r2", u, policy(shim.Never))
 		p := parked(t, s, askable(shim.AskPark), "a")

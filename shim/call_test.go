@@ -21,6 +21,16 @@ func bubble(t *testing.T, f func(t *testing.T, w *world)) {
 	})
 }
 
+// hours is a bubble in which much time goes by and no replica is lost: its gateways beat rarely, as each
+// beat costs some scripts of the store.
+func hours(t *testing.T, f func(t *testing.T, w *world)) {
+	t.Helper()
+	bubble(t, func(t *testing.T, w *world) {
+		w.heartbeat = time.Minute
+		f(t, w)
+	})
+}
+
 // begin makes a call that is expected to become a task.
 func begin(t *testing.T, s *shim.Shim, c shim.Call) shim.Task {
 	t.Helper()
@@ -298,7 +308,7 @@ func TestOutcomes(t *testing.T) {
 }
 
 func TestTimeoutFailsTheTaskAndCancelsUpstream(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		u := takes(time.Hour)
 		p := policy(shim.Always)
 		p.Timeout = 10 * time.Minute

@@ -55,7 +55,7 @@ func TestWishedTTL(t *testing.T) {
 		1<<63 - 1:              time.Hour,
 		9999 * time.Nanosecond: 10 * time.Second,
 	} {
-		bubble(t, func(t *testing.T, w *world) {
+		hours(t, func(t *testing.T, w *world) {
 			p := policy(shim.Auto)
 			p.PollInterval = 5 * time.Second
 			s := w.gateway("a", takes(time.Minute), p)

@@ -63,8 +63,8 @@ func (k kind) lasts() (own, echo time.Duration) {
 	return 0, 0
 }
 
-// kinds are all of them.
-var kinds = []kind{readFails, readsFail, replyLost, late, later, frozen, unheard, eventLost, backOne, backFour, backLong, clientActs}
+// kinds are all of them. The first operation of the first one is never left out.
+var kinds = []kind{late, readFails, readsFail, replyLost, later, frozen, unheard, eventLost, backOne, backFour, backLong, clientActs}
 
 // hits reports whether this can happen to an operation.
 func (k kind) hits(p point) bool {

@@ -33,30 +33,30 @@ func TestFaults(t *testing.T) {
 			var sound *faultWorld
 			synctest.Test(t, func(t *testing.T) { sound = runFaults(t, s, &faults{}, 0) })
 			t.Logf("%d operations, %d events, %v", len(sound.ops), len(sound.events), sound.base)
+			hit := 0
 			for _, k := range kinds {
 				if k == clientActs && !s.acts {
 					continue
 				}
-				t.Run(string(k), func(t *testing.T) { everyPoint(t, s, k, sound) })
+				t.Run(string(k), func(t *testing.T) { everyPoint(t, s, k, sound, &hit) })
 			}
 		})
 	}
 }
 
 // everyPoint runs a scenario with a fault of one kind at each point at which that may
-// happen.
-func everyPoint(t *testing.T, s scenario, k kind, sound *faultWorld) {
+// happen, or at each step()-th. hit counts them over all kinds.
+func everyPoint(t *testing.T, s scenario, k kind, sound *faultWorld, hit *int) {
 	points := sound.ops
 	if k == eventLost {
 		points = sound.events
 	}
-	hit := 0
 	for n, p := range points {
 		from := keptFrom(points, n, k)
 		if !k.hits(p) || (k == backOne || k == backFour) && !slices.ContainsFunc(points[from:n], changes) {
 			continue
 		}
-		if hit++; (hit-1)%step() != 0 {
+		if *hit++; (*hit-1)%step() != 0 {
 			continue
 		}
 		f := faults{kind: k, n: n, from: from}

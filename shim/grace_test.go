@@ -13,7 +13,7 @@ import (
 // A tool is given as much time as its last calls make likely to be enough: 30 s at first, none
 // once most of its last five calls took longer, and 50 s if it has answered with an image.
 func TestLearnedGrace(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		var takes time.Duration
 		answer := shim.Reply{Result: json.RawMessage(result)}
 		u := &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
@@ -68,7 +68,7 @@ func TestLearnedGrace(t *testing.T) {
 
 // A client that comes back with answers is given the learned grace as well.
 func TestLearnedGraceOfWhoComesBack(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		takes := 10 * time.Second
 		u := &asks{}
 		u.call = func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
@@ -99,7 +99,7 @@ func TestLearnedGraceOfWhoComesBack(t *testing.T) {
 // A client is asked to poll less often the older a task is, unless the operator says how often.
 func TestPollIntervalGrows(t *testing.T) {
 	for _, configured := range []time.Duration{0, 3 * time.Second} {
-		bubble(t, func(t *testing.T, w *world) {
+		hours(t, func(t *testing.T, w *world) {
 			p := policy(shim.Always)
 			p.PollInterval = configured
 			s := w.gateway("a", takes(time.Hour), p)
@@ -136,7 +136,7 @@ func TestPollIntervalGrows(t *testing.T) {
 
 // A client that has answered a question polls as for a new task until something comes of that.
 func TestPollIntervalAfterAnAnswer(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		p := policy(shim.Auto)
 		p.PollInterval, p.InputTimeout = 0, time.Hour
 		s := w.gateway("a", elicits(time.Hour, "a"), p)

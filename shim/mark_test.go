@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"taskgate/shim"
@@ -14,19 +15,18 @@ import (
 // A task that the store has lost has failed, for its owner alone: an id that was never given out
 // is unknown, and so is one whose time is over.
 func TestLostTaskIsAVerdict(t *testing.T) {
-	ann, bob := shim.Principal{Subject: "ann"}, shim.Principal{Subject: "bob"}
+	bob := shim.Principal{Subject: "bob"}
+	keyed := func(name string, w *world, keys ...string) *shim.Shim {
+		srv := shim.Server{Upstream: takes(2 * time.Minute), Policy: func(string) shim.Policy { return policy(shim.Always) }}
+		return w.gatewayOf(name, srv, func(o *shim.Options) {
+			o.Heartbeat = time.Hour // nobody dies here
+			for _, key := range keys {
+				o.MarkKeys = append(o.MarkKeys, []byte(key))
+			}
+		})
+	}
+	var id shim.ID
 	bubble(t, func(t *testing.T, w *world) {
-		p := policy(shim.Always)
-		p.TTL = time.Hour
-		keyed := func(name string, w *world, keys ...string) *shim.Shim {
-			srv := shim.Server{Upstream: takes(2 * time.Minute), Policy: func(string) shim.Policy { return p }}
-			return w.gatewayOf(name, srv, func(o *shim.Options) {
-				o.Heartbeat = time.Hour // nobody dies here, and a day of beats takes a while
-				for _, key := range keys {
-					o.MarkKeys = append(o.MarkKeys, []byte(key))
-				}
-			})
-		}
 		s := keyed("before", w, "new", "old")
 		c := call()
 		c.Principal = ann
@@ -34,7 +34,7 @@ func TestLostTaskIsAVerdict(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		id := a.Task.ID
+		id = a.Task.ID
 		if _, err := shim.ParseID(string(id)); err != nil {
 			t.Fatal(err)
 		}
@@ -85,8 +85,12 @@ func TestLostTaskIsAVerdict(t *testing.T) {
 		if _, err := s.Get(t.Context(), ann, "up", id); !errors.Is(err, shim.ErrNotFound) {
 			t.Errorf("after its ttl, where it was made: %v", err)
 		}
-		pass(24 * time.Hour)
-		if _, err := after.Get(t.Context(), ann, "up", id); !errors.Is(err, shim.ErrNotFound) {
+	})
+	synctest.Test(t, func(t *testing.T) { // on a clock that begins where the other one did
+		pass(26 * time.Hour)
+		w := newWorld(t)
+		defer w.close()
+		if _, err := keyed("later", w, "new").Get(t.Context(), ann, "up", id); !errors.Is(err, shim.ErrNotFound) {
 			t.Errorf("long after its ttl: %v", err)
 		}
 	})
@@ -112,7 +116,9 @@ func TestIDsOfAStoreThatLostItsData(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		store := &renamed{Store: w.store.Store}
 		w.store.Store = store
-		s := w.gateway("r", takes(time.Minute), policy(shim.Always))
+		p := policy(shim.Always)
+		p.TTL = 5 * time.Minute
+		s := w.gateway("r", takes(time.Minute), p)
 		called := func() shim.ID {
 			a, err := s.Call(t.Context(), call())
 			if err != nil {
@@ -128,7 +134,7 @@ func TestIDsOfAStoreThatLostItsData(t *testing.T) {
 		if got, err := s.Get(t.Context(), anyone, "up", id); err != nil || got.Status != shim.Completed {
 			t.Fatalf("at its end: %+v, %v", got, err)
 		}
-		pass(time.Hour)
+		pass(p.TTL)
 		if got, err := s.Get(t.Context(), anyone, "up", id); !errors.Is(err, shim.ErrNotFound) {
 			t.Errorf("after its ttl: %+v, %v", got, err)
 		}

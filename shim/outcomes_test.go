@@ -69,8 +69,7 @@ func TestForgottenTaskIsNotSentAgain(t *testing.T) {
 // A task that the store forgets while it runs goes on all the same, and its record is
 // written again by the first write that finds none: here that of its raised ttl.
 func TestRunOutlivesItsRecord(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		w.heartbeat = time.Minute
+	hours(t, func(t *testing.T, w *world) {
 		s := w.gateway("a", takes(2*time.Hour), policy(shim.Always))
 		task := begin(t, s, call())
 		other := openEmbedded(t)

@@ -407,7 +407,7 @@ func TestPartialsOfOthers(t *testing.T) {
 
 // A reader that is so slow that the task has gone is told that it missed something.
 func TestTrackTellsWhatIsGone(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		p := streaming(true)
 		p.TTL = 10 * time.Second
 		s := w.gateway("a", says(result, words(time.Second, "a", "b", "c")...), p)

@@ -26,7 +26,7 @@ func needsStore(away *atomic.Bool) *scripted {
 // A task whose call cannot be sent for want of the store waits until it is back, for
 // as long as it may run; who blocks waits as for any answer of the store.
 func TestCallWaitsForTheStore(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		var away atomic.Bool
 		away.Store(true)
 		p := policy(shim.Always)

@@ -56,7 +56,7 @@ func TestProgressAfterTheHandle(t *testing.T) {
 // The last of many reports is told also where the tool says nothing more for long: it goes out after
 // the pause that follows the one before.
 func TestReportBeforeAPause(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		const pause = time.Hour
 		p := policy(shim.Auto)
 		s := w.gateway("a", &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {

@@ -264,7 +264,7 @@ func TestOutageOrphansNobody(t *testing.T) {
 // Nor does one that is shorter than an expiry, whoever beats first when it is over: a
 // heartbeat that expired meanwhile is none of a replica that is gone.
 func TestShortOutageOrphansNobody(t *testing.T) {
-	for outage := time.Second; outage < 7*time.Second; outage += 500 * time.Millisecond {
+	for outage := time.Second; outage < 7*time.Second; outage += time.Second {
 		t.Run(outage.String(), func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				ua, ub := takes(time.Hour), takes(time.Hour)

@@ -93,7 +93,7 @@ func TestPrincipalsWithoutTasks(t *testing.T) {
 			"demands one": func(c *shim.Call) { c.Handle, c.Demand = false, true },
 			"is told":     func(c *shim.Call) { c.Handle, c.After = false, time.Second },
 		} {
-			bubble(t, func(t *testing.T, w *world) {
+			hours(t, func(t *testing.T, w *world) {
 				s := w.gateway("a", takes(time.Minute), policy(mode))
 				c := call()
 				change(&c)

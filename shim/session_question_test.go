@@ -93,7 +93,7 @@ func TestPose(t *testing.T) {
 		}, `{"answers":[{"to":"late"}]}`, shim.Completed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			hours(t, func(t *testing.T, w *world) {
 				u := elicits(0, "a")
 				s, other := w.poses("a", u), w.poses("b", elicits(0, "a"))
 				ctx, over := context.WithCancelCause(t.Context())

@@ -97,7 +97,7 @@ func TestLostReplyOfCreate(t *testing.T) {
 
 // An outcome that cannot be written is kept and written later.
 func TestOutcomeSurvivesAnOutage(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		s := w.gateway("a", takes(10*time.Second), policy(shim.Always))
 		task := begin(t, s, call())
 		pass(time.Second)
@@ -139,8 +139,7 @@ func TestNotSentBeforeItIsRecorded(t *testing.T) {
 }
 
 func TestTimeToLive(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		w.heartbeat = time.Minute
+	hours(t, func(t *testing.T, w *world) {
 		s := w.gateway("a", takes(150*time.Minute), policy(shim.Always))
 		c := call()
 		c.TTL = 30 * time.Minute
@@ -196,8 +195,7 @@ func progress(n int) *scripted {
 }
 
 func TestProgressMovesTheStatusMessage(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		w.heartbeat = time.Minute
+	hours(t, func(t *testing.T, w *world) {
 		s := w.gateway("a", progress(100), policy(shim.Always))
 		task := begin(t, s, call())
 		before := w.store.ops.Load()
@@ -318,7 +316,7 @@ func TestStalledStore(t *testing.T) {
 
 // A task that is kept for a moment only is not written every other moment.
 func TestTinyTTL(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		p := policy(shim.Always)
 		p.TTL = time.Millisecond
 		s := w.gateway("a", takes(5*time.Minute), p)

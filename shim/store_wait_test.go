@@ -44,7 +44,7 @@ func TestPollOutlastsAnOutage(t *testing.T) {
 			},
 		} {
 			t.Run(name, func(t *testing.T) {
-				bubble(t, func(t *testing.T, w *world) {
+				hours(t, func(t *testing.T, w *world) {
 					s, away := w.patient(c.wait, takes(time.Hour))
 					id := begin(t, s, call()).ID
 					away.Store(true)
@@ -126,7 +126,7 @@ func TestResultOutlastsAnOutage(t *testing.T) {
 // A thousand requests wait for the store at a time: one more hears of the outage at once, and the
 // next may wait when they have gone.
 func TestWaitingRequestsAreBounded(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	hours(t, func(t *testing.T, w *world) {
 		s, away := w.patient(25*time.Second, takes(time.Hour))
 		id := begin(t, s, call()).ID
 		away.Store(true)

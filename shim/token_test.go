@@ -103,7 +103,7 @@ func TestTokenOfWhoBrings(t *testing.T) {
 	for name, bring := range ways {
 		for _, where := range []string{"here", "there", "there, late", "there, lost"} {
 			t.Run(name+" "+where, func(t *testing.T) {
-				bubble(t, func(t *testing.T, w *world) {
+				hours(t, func(t *testing.T, w *world) {
 					var here, there tokens
 					var heard [][]string // what the run had when the server heard
 					u := &asks{}
@@ -135,7 +135,7 @@ func TestTokenOfWhoBrings(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					pass(time.Minute)
+					pass(6 * time.Minute) // until the audit has found what was lost
 					want := []string{"new for " + string(id) + " to " + string(id)}
 					if where == "there, lost" {
 						want = nil

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 
 // world is one store with gateways over it, inside a synctest bubble.
 type world struct {
-	heartbeat time.Duration // of its gateways, 5 s by default: one that is rare saves a test of hours some seconds
+	heartbeat time.Duration // of its gateways, 5 s by default
 	t         *testing.T
 	store     *faultyStore
 	stops     []func()
