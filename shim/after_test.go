@@ -99,35 +99,33 @@ func (c *counter) Log(shim.Log)           {}
 // Who leaves before is treated as ever: its call is cancelled, unless it stays.
 func TestAfterCallerLeaves(t *testing.T) {
 	for name, stay := range map[string]bool{"modern": false, "legacy": true} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				u := takes(time.Minute)
-				s := w.gateway("a", u, policy(shim.Auto))
-				ctx, leave := context.WithCancel(t.Context())
-				defer leave()
-				c := told()
-				c.Stay = stay
-				done := make(chan error, 1)
-				var got shim.Answered
-				go func() {
-					var err error
-					got, err = s.Call(ctx, c)
-					done <- err
-				}()
-				pass(30 * time.Second)
-				leave()
-				err := <-done
-				synctest.Wait()
-				if stay {
-					if err != nil || got.Task == nil || u.ended() != nil {
-						t.Errorf("got %+v, %v; upstream %v", got, err, u.ended())
-					}
-					return
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			u := takes(time.Minute)
+			s := w.gateway("a", u, policy(shim.Auto))
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			c := told()
+			c.Stay = stay
+			done := make(chan error, 1)
+			var got shim.Answered
+			go func() {
+				var err error
+				got, err = s.Call(ctx, c)
+				done <- err
+			}()
+			pass(30 * time.Second)
+			leave()
+			err := <-done
+			synctest.Wait()
+			if stay {
+				if err != nil || got.Task == nil || u.ended() != nil {
+					t.Errorf("got %+v, %v; upstream %v", got, err, u.ended())
 				}
-				if !errors.Is(err, context.Canceled) || !errors.Is(u.ended(), context.Canceled) || w.store.creates.Load() != 0 {
-					t.Errorf("%v; upstream %v; %d tasks", err, u.ended(), w.store.creates.Load())
-				}
-			})
+				return
+			}
+			if !errors.Is(err, context.Canceled) || !errors.Is(u.ended(), context.Canceled) || w.store.creates.Load() != 0 {
+				t.Errorf("%v; upstream %v; %d tasks", err, u.ended(), w.store.creates.Load())
+			}
 		})
 	}
 }

@@ -15,10 +15,7 @@ import (
 // beginsAnew is a server that asks in its first round, and says in the second all that it
 // said before, as it has kept nothing.
 func beginsAnew() *scripted {
-	return &scripted{call: func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
-		if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
-			return shim.Reply{}, err
-		}
+	return &scripted{call: sending(func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
 		pieces := []string{"a", "b"}
 		if r.Retry != nil {
 			pieces = []string{"a", "b", "c", "d"}
@@ -33,48 +30,44 @@ func beginsAnew() *scripted {
 			return shim.Reply{Result: json.RawMessage(`{"content":[{"type":"text","text":"abcd"}]}`)}, err
 		}
 		return shim.Reply{Result: json.RawMessage(`{}`), InputRequired: true, Round: &shim.Round{Questions: questions("x")}}, nil
-	}}
+	})}
 }
 
 // A server that is called again after a question begins from the start. The progress of
 // its task goes on, and what streams of its result is not streamed twice.
 func TestNothingIsSaidTwiceInRounds(t *testing.T) {
 	for _, lost := range []bool{false, true} {
-		t.Run(fmt.Sprintf("lost=%t", lost), func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				p := streaming(true)
-				c := call()
-				c.Asking, c.ProgressToken, c.Request.Progress = shim.AskPark, json.RawMessage(`"t"`), true
-				b := w.gateway("b", beginsAnew(), p)
-				pass(6 * time.Second)
-				var id shim.ID
-				if lost {
-					id = w.lost(beginsAnew(), p, c, 5*time.Second).Task.ID
-				} else {
-					id = begin(t, b, c).ID
-				}
-				pass(5 * time.Second)
-				wantStatus(t, read(t, b, id), shim.InputRequired)
-				var progress []string
-				done := make(chan error, 1)
-				go func() {
-					done <- b.Track(t.Context(), anyone, "up", []shim.Tracked{{ID: id}}, func(u shim.Update) error {
-						text, _ := jsonrpc.GetString(u.Task.Progress.Params, "message")
-						progress = append(progress, text)
-						return nil
-					})
-				}()
-				l := track(t, b, shim.Tracked{ID: id, Pieces: true})
-				l.want(t, "0:a 1:b input_required")
-				if err := b.Update(t.Context(), anyone, "up", id, results("q1")); err != nil {
-					t.Fatal(err)
-				}
-				pass(30 * time.Second)
-				l.want(t, "working 2:c 3:d completed")
-				if err := <-done; err != nil || progress[0] != "b" || !slices.IsSorted(progress) {
-					t.Errorf("progress %s, %v", progress, err)
-				}
-			})
+		bubbleOf(t, fmt.Sprintf("lost=%t", lost), func(t *testing.T, w *world) {
+			p := streaming(true)
+			c := call()
+			c.Asking, c.ProgressToken, c.Request.Progress = shim.AskPark, json.RawMessage(`"t"`), true
+			b := w.gateway("b", beginsAnew(), p)
+			pass(6 * time.Second)
+			var id shim.ID
+			if lost {
+				id = w.lost(beginsAnew(), p, c, 5*time.Second).Task.ID
+			} else {
+				id = begin(t, b, c).ID
+			}
+			pass(5 * time.Second)
+			wantStatus(t, read(t, b, id), shim.InputRequired)
+			var progress []string
+			done := make(chan error, 1)
+			go func() {
+				done <- b.Track(t.Context(), anyone, "up", []shim.Tracked{{ID: id}}, func(u shim.Update) error {
+					text, _ := jsonrpc.GetString(u.Task.Progress.Params, "message")
+					progress = append(progress, text)
+					return nil
+				})
+			}()
+			l := track(t, b, shim.Tracked{ID: id, Pieces: true})
+			l.want(t, "0:a 1:b input_required")
+			updateTask(t, b, id, results("q1"))
+			pass(30 * time.Second)
+			l.want(t, "working 2:c 3:d completed")
+			if err := <-done; err != nil || progress[0] != "b" || !slices.IsSorted(progress) {
+				t.Errorf("progress %s, %v", progress, err)
+			}
 		})
 	}
 }

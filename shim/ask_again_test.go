@@ -19,15 +19,12 @@ import (
 // asksTwice asks a, and once it has heard, after d, b.
 func asksTwice(d time.Duration) *asks {
 	u := &asks{}
-	u.call = func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
-		if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
-			return shim.Reply{}, err
-		}
+	u.call = sending(func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
 		if r, err := u.ask(ctx, s, d, "a"); err != nil {
 			return r, err
 		}
 		return u.ask(ctx, s, time.Hour, "b")
-	}
+	})
 	return u
 }
 
@@ -92,38 +89,36 @@ func TestComesBackAfterItsAnswers(t *testing.T) {
 		},
 		"beside": func(*testing.T, *world) {},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				u := elicits(time.Minute, "a")
-				u.resume = func(ctx context.Context, _ shim.Request, _ json.RawMessage, _ shim.Sink) (shim.Reply, error) {
-					_, err := after(ctx, time.Minute)
-					return shim.Reply{Result: json.RawMessage(`{"answers":[{"to":"a"}]}`)}, err
-				}
-				b := w.gateway("b", u, policy(shim.Never))
-				a := w.gateway("a", u, policy(shim.Never))
-				pass(6 * time.Second)
-				c := askable(shim.AskPark)
-				p := parked(t, a, c, "a")
-				first := make(chan got, 1)
-				go func() {
-					got := got{}
-					got.a, got.err = a.Reattach(t.Context(), c, p.ID, results("a"))
-					first <- got
-				}()
-				pass(5 * time.Second)
-				then(t, w)
-				pass(5 * time.Second)
-				back, err := b.Reattach(t.Context(), c, p.ID, results("a"))
-				wantReply(t, back, err, `{"answers":[{"to":"a"}]}`)
-				if got := <-first; name != "stopped" {
-					wantReply(t, got.a, got.err, `{"answers":[{"to":"a"}]}`)
-				} else if !errors.Is(got.err, shim.ErrDraining) {
-					t.Errorf("%+v, %v", got.a, got.err)
-				}
-				if n := u.delivered(); n != 1 {
-					t.Errorf("%d deliveries", n)
-				}
-			})
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			u := elicits(time.Minute, "a")
+			u.resume = func(ctx context.Context, _ shim.Request, _ json.RawMessage, _ shim.Sink) (shim.Reply, error) {
+				_, err := after(ctx, time.Minute)
+				return shim.Reply{Result: json.RawMessage(`{"answers":[{"to":"a"}]}`)}, err
+			}
+			b := w.gateway("b", u, policy(shim.Never))
+			a := w.gateway("a", u, policy(shim.Never))
+			pass(6 * time.Second)
+			c := askable(shim.AskPark)
+			p := parked(t, a, c, "a")
+			first := make(chan got, 1)
+			go func() {
+				got := got{}
+				got.a, got.err = a.Reattach(t.Context(), c, p.ID, results("a"))
+				first <- got
+			}()
+			pass(5 * time.Second)
+			then(t, w)
+			pass(5 * time.Second)
+			back, err := b.Reattach(t.Context(), c, p.ID, results("a"))
+			wantReply(t, back, err, `{"answers":[{"to":"a"}]}`)
+			if got := <-first; name != "stopped" {
+				wantReply(t, got.a, got.err, `{"answers":[{"to":"a"}]}`)
+			} else if !errors.Is(got.err, shim.ErrDraining) {
+				t.Errorf("%+v, %v", got.a, got.err)
+			}
+			if n := u.delivered(); n != 1 {
+				t.Errorf("%d deliveries", n)
+			}
 		})
 	}
 }
@@ -204,9 +199,7 @@ func TestAnswerOutlivesAnOlderStore(t *testing.T) {
 				if knows {
 					before = memory.Snapshot()
 				}
-				if err := s.Update(t.Context(), anyone, "up", task.ID, results("a")); err != nil {
-					t.Fatal(err)
-				}
+				updateTask(t, s, task.ID, results("a"))
 				pass(time.Second)
 				if err := memory.Restore(before); err != nil {
 					t.Fatal(err)
@@ -219,9 +212,7 @@ func TestAnswerOutlivesAnOlderStore(t *testing.T) {
 				if !knows {
 					wantKeys(t, open, "b")
 				}
-				if err := s.Update(t.Context(), anyone, "up", task.ID, results("b")); err != nil {
-					t.Fatal(err)
-				}
+				updateTask(t, s, task.ID, results("b"))
 				pass(time.Minute)
 				got := read(t, s, task.ID)
 				wantStatus(t, got, shim.Completed)
@@ -280,32 +271,27 @@ func overMemory(t *testing.T, f func(*testing.T, *world, *redistest.Memory)) {
 // wherever it waits: the replica that runs the call writes it again.
 func TestAnsweredCallThatTheStoreForgot(t *testing.T) {
 	for _, at := range []string{"a", "b"} {
-		t.Run(at, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				u := &asks{}
-				u.call = func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
-					if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
-						return shim.Reply{}, err
-					}
-					if r, err := u.ask(ctx, s, 0, "a"); err != nil {
-						return r, err
-					}
-					return after(ctx, 40*time.Second)
+		bubbleOf(t, at, func(t *testing.T, w *world) {
+			u := &asks{}
+			u.call = sending(func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+				if r, err := u.ask(ctx, s, 0, "a"); err != nil {
+					return r, err
 				}
-				gates := map[string]*shim.Shim{}
-				for _, name := range []string{"a", "b"} {
-					gates[name] = w.gateway(name, u, policy(shim.Never))
-				}
-				c := askable(shim.AskPark)
-				p := parked(t, gates["a"], c, "a")
-				other := openEmbedded(t)
-				time.AfterFunc(29*time.Second, func() { w.store.failover.Store(&other) }) // it reads by itself at 30 s
-				time.AfterFunc(34*time.Second, func() { w.store.failover.Store(nil) })
-				got, err := gates[at].Reattach(t.Context(), c, p.ID, results("a"))
-				if err != nil || string(got.Reply.Result) != result {
-					t.Errorf("%+v, %v", got, err)
-				}
+				return after(ctx, 40*time.Second)
 			})
+			gates := map[string]*shim.Shim{}
+			for _, name := range []string{"a", "b"} {
+				gates[name] = w.gateway(name, u, policy(shim.Never))
+			}
+			c := askable(shim.AskPark)
+			p := parked(t, gates["a"], c, "a")
+			other := openEmbedded(t)
+			time.AfterFunc(29*time.Second, func() { w.store.failover.Store(&other) }) // it reads by itself at 30 s
+			time.AfterFunc(34*time.Second, func() { w.store.failover.Store(nil) })
+			got, err := gates[at].Reattach(t.Context(), c, p.ID, results("a"))
+			if err != nil || string(got.Reply.Result) != result {
+				t.Errorf("%+v, %v", got, err)
+			}
 		})
 	}
 }

@@ -15,10 +15,7 @@ import (
 // times.
 func refuses(times int) *rounds {
 	u := &rounds{}
-	u.call = func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
-		if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
-			return shim.Reply{}, err
-		}
+	u.call = sending(func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		u.sent = append(u.sent, came(r))
@@ -30,7 +27,7 @@ func refuses(times int) *rounds {
 			reply.Round = &shim.Round{Questions: questions("page"), Again: true}
 		}
 		return reply, nil
-	}
+	})
 	return u
 }
 
@@ -43,36 +40,32 @@ func accepted(key string) map[string]json.RawMessage {
 // A replica that is lost meanwhile changes nothing.
 func TestAgreedFirst(t *testing.T) {
 	for name, lost := range map[string]bool{"same replica": false, "adopted": true} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				u := refuses(2)
-				s := w.gateway("r1", u, policy(shim.Always))
-				c := call()
-				c.Asking = shim.AskPark
-				var id shim.ID
-				if lost {
-					pass(6 * time.Second)
-					id = w.lost(u, policy(shim.Always), c, time.Second).Task.ID
-					pass(time.Minute)
-				} else {
-					id = begin(t, s, c).ID
-				}
-				for i, key := range []string{"q1", "q2"} {
-					pass(time.Duration(i) * time.Second)
-					task := read(t, s, id)
-					wantStatus(t, task, shim.InputRequired)
-					wantKeys(t, task.Questions[i:], key)
-					if err := s.Update(t.Context(), anyone, "up", id, accepted(key)); err != nil {
-						t.Fatal(err)
-					}
-					pass(0)
-				}
-				end := read(t, s, id)
-				wantStatus(t, end, shim.Completed)
-				if want := params + strings.Repeat("\nnull  "+params, 2); u.requests() != want {
-					t.Errorf("the server got\n%s", u.requests())
-				}
-			})
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			u := refuses(2)
+			s := w.gateway("r1", u, policy(shim.Always))
+			c := call()
+			c.Asking = shim.AskPark
+			var id shim.ID
+			if lost {
+				pass(6 * time.Second)
+				id = w.lost(u, policy(shim.Always), c, time.Second).Task.ID
+				pass(time.Minute)
+			} else {
+				id = begin(t, s, c).ID
+			}
+			for i, key := range []string{"q1", "q2"} {
+				pass(time.Duration(i) * time.Second)
+				task := read(t, s, id)
+				wantStatus(t, task, shim.InputRequired)
+				wantKeys(t, task.Questions[i:], key)
+				updateTask(t, s, id, accepted(key))
+				pass(0)
+			}
+			end := read(t, s, id)
+			wantStatus(t, end, shim.Completed)
+			if want := params + strings.Repeat("\nnull  "+params, 2); u.requests() != want {
+				t.Errorf("the server got\n%s", u.requests())
+			}
 		})
 	}
 }
@@ -81,26 +74,22 @@ func TestAgreedFirst(t *testing.T) {
 // again; a caller with a stream of its own gets the server's, which it knows.
 func TestNotAgreedFirst(t *testing.T) {
 	for name, answer := range map[string]string{"declined": `{"action":"decline"}`, "nonsense": `{"action":7}`, "silence": ""} {
-		t.Run(name, func(t *testing.T) {
-			hours(t, func(t *testing.T, w *world) {
-				u := refuses(1)
-				s := w.gateway("r1", u, policy(shim.Always))
-				c := call()
-				c.Asking = shim.AskPark
-				id := begin(t, s, c).ID
-				pass(time.Second)
-				if answer != "" {
-					if err := s.Update(t.Context(), anyone, "up", id, map[string]json.RawMessage{"q1": json.RawMessage(answer)}); err != nil {
-						t.Fatal(err)
-					}
-				}
-				pass(11 * time.Minute)
-				end := read(t, s, id)
-				wantStatus(t, end, shim.Failed)
-				if !strings.Contains(string(end.Outcome.Error), "did not agree") || u.calls.Load() != 1 {
-					t.Errorf("%s after %d calls", end.Outcome.Error, u.calls.Load())
-				}
-			})
+		hoursOf(t, name, func(t *testing.T, w *world) {
+			u := refuses(1)
+			s := w.gateway("r1", u, policy(shim.Always))
+			c := call()
+			c.Asking = shim.AskPark
+			id := begin(t, s, c).ID
+			pass(time.Second)
+			if answer != "" {
+				updateTask(t, s, id, map[string]json.RawMessage{"q1": json.RawMessage(answer)})
+			}
+			pass(11 * time.Minute)
+			end := read(t, s, id)
+			wantStatus(t, end, shim.Failed)
+			if !strings.Contains(string(end.Outcome.Error), "did not agree") || u.calls.Load() != 1 {
+				t.Errorf("%s after %d calls", end.Outcome.Error, u.calls.Load())
+			}
 		})
 	}
 	hours(t, func(t *testing.T, w *world) {

@@ -32,9 +32,7 @@ func TestQuestionsOfATaskRunOut(t *testing.T) {
 		s := w.gateway("r1", u, policy(shim.Auto))
 		task := asked(t, s, "a", "b", "s")
 		pass(9 * time.Minute)
-		if err := s.Update(t.Context(), anyone, "up", task.ID, results("b")); err != nil {
-			t.Fatal(err)
-		}
+		updateTask(t, s, task.ID, results("b"))
 		pass(time.Minute - time.Second)
 		wantStatus(t, read(t, s, task.ID), shim.InputRequired)
 		pass(time.Second)
@@ -90,27 +88,25 @@ func TestParkedCallOutlivesItsDeadlineByAMinute(t *testing.T) {
 		"the server ends it": {30 * time.Second, nil},
 		"the gateway does":   {time.Hour, &shim.UpstreamError{}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			hours(t, func(t *testing.T, w *world) {
-				u := elicits(c.more, "a")
-				s := w.gateway("r1", u, policy(shim.Never))
-				p := parked(t, s, askable(shim.AskPark), "a")
-				pass(10 * time.Minute)
-				if got := spell(u.got); got != `{"answers":[{"action":"cancel"}]}` {
-					t.Errorf("the server got %s", got)
-				}
-				pass(time.Minute)
-				if cause := u.ended(); (cause == nil) != (c.stopped == nil) {
-					t.Errorf("the call ended with %v", cause)
-				}
-				if _, err := w.store.Get(t.Context(), p.ID, shim.Summary); err != nil {
-					t.Errorf("gone before its time: %v", err)
-				}
-				pass(62 * time.Second)
-				if _, err := w.store.Get(t.Context(), p.ID, shim.Summary); !errors.Is(err, shim.ErrNotFound) {
-					t.Errorf("the record is still there: %v", err)
-				}
-			})
+		hoursOf(t, name, func(t *testing.T, w *world) {
+			u := elicits(c.more, "a")
+			s := w.gateway("r1", u, policy(shim.Never))
+			p := parked(t, s, askable(shim.AskPark), "a")
+			pass(10 * time.Minute)
+			if got := spell(u.got); got != `{"answers":[{"action":"cancel"}]}` {
+				t.Errorf("the server got %s", got)
+			}
+			pass(time.Minute)
+			if cause := u.ended(); (cause == nil) != (c.stopped == nil) {
+				t.Errorf("the call ended with %v", cause)
+			}
+			if _, err := w.store.Get(t.Context(), p.ID, shim.Summary); err != nil {
+				t.Errorf("gone before its time: %v", err)
+			}
+			pass(62 * time.Second)
+			if _, err := w.store.Get(t.Context(), p.ID, shim.Summary); !errors.Is(err, shim.ErrNotFound) {
+				t.Errorf("the record is still there: %v", err)
+			}
 		})
 	}
 }
@@ -120,9 +116,7 @@ func TestCancelWhileAsked(t *testing.T) {
 		u := elicits(time.Second, "a")
 		s, other := w.gateway("r1", u, policy(shim.Auto)), w.gateway("r2", u, policy(shim.Auto))
 		task := asked(t, s, "a")
-		if _, err := other.Cancel(t.Context(), anyone, "up", task.ID); err != nil {
-			t.Fatal(err)
-		}
+		cancelTask(t, other, task.ID)
 		pass(time.Second)
 		wantStatus(t, read(t, s, task.ID), shim.Cancelled)
 		if u.ended() == nil || u.delivered() != 0 {
@@ -163,90 +157,78 @@ func TestWithdrawnQuestion(t *testing.T) {
 			return shim.Reply{Result: json.RawMessage(spell(answers))}, nil
 		}}
 	}
-	t.Run("of a task", func(t *testing.T) {
-		bubble(t, func(t *testing.T, w *world) {
-			s := w.gateway("r1", withdraws(), policy(shim.Auto))
-			task := asked(t, s, "a")
-			pass(time.Minute)
-			got := read(t, s, task.ID)
-			wantStatus(t, got, shim.InputRequired)
-			if got.Questions[0].Outstanding() || !got.Questions[1].Outstanding() {
-				t.Errorf("%+v", got.Questions)
-			}
-			if err := s.Update(t.Context(), anyone, "up", task.ID, results("a", "b")); err != nil {
-				t.Fatal(err)
-			}
-			pass(time.Second)
-			if got := read(t, s, task.ID); string(got.Outcome.Result) != `{"answers":[{"to":"b"}]}` {
-				t.Errorf("%s", got.Outcome.Result)
-			}
-		})
+	bubbleOf(t, "of a task", func(t *testing.T, w *world) {
+		s := w.gateway("r1", withdraws(), policy(shim.Auto))
+		task := asked(t, s, "a")
+		pass(time.Minute)
+		got := read(t, s, task.ID)
+		wantStatus(t, got, shim.InputRequired)
+		if got.Questions[0].Outstanding() || !got.Questions[1].Outstanding() {
+			t.Errorf("%+v", got.Questions)
+		}
+		updateTask(t, s, task.ID, results("a", "b"))
+		pass(time.Second)
+		if got := read(t, s, task.ID); string(got.Outcome.Result) != `{"answers":[{"to":"b"}]}` {
+			t.Errorf("%s", got.Outcome.Result)
+		}
 	})
-	t.Run("of a parked call", func(t *testing.T) {
-		bubble(t, func(t *testing.T, w *world) {
-			s := w.gateway("r1", withdraws(), policy(shim.Never))
-			c := askable(shim.AskPark)
-			p := parked(t, s, c, "a")
-			pass(2 * time.Minute)
-			a, err := s.Reattach(t.Context(), c, p.ID, results("a"))
-			if err != nil || a.Parked == nil {
-				t.Fatalf("%+v, %v", a, err)
-			}
-			wantKeys(t, a.Parked.Questions, "b")
-			a, err = s.Reattach(t.Context(), c, p.ID, results("b"))
-			wantReply(t, a, err, `{"answers":[{"to":"b"}]}`)
-		})
+	bubbleOf(t, "of a parked call", func(t *testing.T, w *world) {
+		s := w.gateway("r1", withdraws(), policy(shim.Never))
+		c := askable(shim.AskPark)
+		p := parked(t, s, c, "a")
+		pass(2 * time.Minute)
+		a, err := s.Reattach(t.Context(), c, p.ID, results("a"))
+		if err != nil || a.Parked == nil {
+			t.Fatalf("%+v, %v", a, err)
+		}
+		wantKeys(t, a.Parked.Questions, "b")
+		a, err = s.Reattach(t.Context(), c, p.ID, results("b"))
+		wantReply(t, a, err, `{"answers":[{"to":"b"}]}`)
 	})
 }
 
 func TestStoreAwayWhileAsked(t *testing.T) {
-	t.Run("before", func(t *testing.T) {
-		bubble(t, func(t *testing.T, w *world) {
-			u := elicits(time.Second, "a")
-			s := w.gateway("r1", u, policy(shim.Auto))
-			pass(time.Second)
-			w.store.down.Store(true)
-			time.AfterFunc(time.Second, func() { w.store.down.Store(false) })
-			c := call()
-			c.Asking = shim.AskPark
-			task := begin(t, s, c)
-			pass(10 * time.Second) // it is tried again now and then
-			wantStatus(t, read(t, s, task.ID), shim.InputRequired)
-		})
+	bubbleOf(t, "before", func(t *testing.T, w *world) {
+		u := elicits(time.Second, "a")
+		s := w.gateway("r1", u, policy(shim.Auto))
+		pass(time.Second)
+		w.store.down.Store(true)
+		time.AfterFunc(time.Second, func() { w.store.down.Store(false) })
+		c := call()
+		c.Asking = shim.AskPark
+		task := begin(t, s, c)
+		pass(10 * time.Second) // it is tried again now and then
+		wantStatus(t, read(t, s, task.ID), shim.InputRequired)
 	})
-	t.Run("whose replies are lost", func(t *testing.T) {
-		bubble(t, func(t *testing.T, w *world) {
-			u := elicits(time.Second, "a")
-			s := w.gateway("r1", u, policy(shim.Never))
-			pass(time.Second)
-			w.store.deaf.Store(true)
-			time.AfterFunc(time.Second, func() { w.store.deaf.Store(false) })
-			c := askable(shim.AskPark)
-			p := parked(t, s, c, "a")
-			w.store.deaf.Store(true)
-			time.AfterFunc(500*time.Millisecond, func() { w.store.deaf.Store(false) }) // shorter than the longest pauses leave of StoreTimeout
-			a, err := s.Reattach(t.Context(), c, p.ID, results("a"))
-			wantReply(t, a, err, `{"answers":[{"to":"a"}]}`)
-			if u.delivered() != 1 {
-				t.Errorf("%d deliveries", u.delivered())
-			}
-		})
+	bubbleOf(t, "whose replies are lost", func(t *testing.T, w *world) {
+		u := elicits(time.Second, "a")
+		s := w.gateway("r1", u, policy(shim.Never))
+		pass(time.Second)
+		w.store.deaf.Store(true)
+		time.AfterFunc(time.Second, func() { w.store.deaf.Store(false) })
+		c := askable(shim.AskPark)
+		p := parked(t, s, c, "a")
+		w.store.deaf.Store(true)
+		time.AfterFunc(500*time.Millisecond, func() { w.store.deaf.Store(false) }) // shorter than the longest pauses leave of StoreTimeout
+		a, err := s.Reattach(t.Context(), c, p.ID, results("a"))
+		wantReply(t, a, err, `{"answers":[{"to":"a"}]}`)
+		if u.delivered() != 1 {
+			t.Errorf("%d deliveries", u.delivered())
+		}
 	})
-	t.Run("all the time", func(t *testing.T) {
-		bubble(t, func(t *testing.T, w *world) {
-			u := elicits(time.Second, "a")
-			s := w.gateway("r1", u, policy(shim.Never))
-			pass(time.Second)
-			w.store.down.Store(true)
-			begin := time.Now()
-			a, err := s.Call(t.Context(), askable(shim.AskPark))
-			took := time.Since(begin)
-			w.store.down.Store(false)
-			wantReply(t, a, err, `{"answers":[{"action":"cancel"}]}`)
-			if took > time.Second+2*3*time.Second { // what the server takes, and two times the store timeout
-				t.Errorf("the caller waited for %v", took)
-			}
-		})
+	bubbleOf(t, "all the time", func(t *testing.T, w *world) {
+		u := elicits(time.Second, "a")
+		s := w.gateway("r1", u, policy(shim.Never))
+		pass(time.Second)
+		w.store.down.Store(true)
+		begin := time.Now()
+		a, err := s.Call(t.Context(), askable(shim.AskPark))
+		took := time.Since(begin)
+		w.store.down.Store(false)
+		wantReply(t, a, err, `{"answers":[{"action":"cancel"}]}`)
+		if took > time.Second+2*3*time.Second { // what the server takes, and two times the store timeout
+			t.Errorf("the caller waited for %v", took)
+		}
 	})
 }
 
@@ -327,37 +309,29 @@ func TestOneOfTheQuestionsIsWithdrawn(t *testing.T) {
 		}}
 	}
 	const want = `{"answers":[{"to":"a"},{"action":"cancel"}]}`
-	t.Run("of a task", func(t *testing.T) {
-		bubble(t, func(t *testing.T, w *world) {
-			s := w.gateway("r1", withdraws(time.Minute), policy(shim.Auto))
-			task := asked(t, s, "a", "b")
-			pass(time.Minute)
-			got := read(t, s, task.ID)
-			wantStatus(t, got, shim.InputRequired)
-			if !got.Questions[0].Outstanding() || got.Questions[1].Outstanding() {
-				t.Errorf("%+v", got.Questions)
-			}
-			if err := s.Update(t.Context(), anyone, "up", task.ID, results("a")); err != nil {
-				t.Fatal(err)
-			}
-			pass(time.Second)
-			if got := read(t, s, task.ID); got.Outcome == nil || string(got.Outcome.Result) != want {
-				t.Errorf("%+v", got)
-			}
-		})
+	bubbleOf(t, "of a task", func(t *testing.T, w *world) {
+		s := w.gateway("r1", withdraws(time.Minute), policy(shim.Auto))
+		task := asked(t, s, "a", "b")
+		pass(time.Minute)
+		got := read(t, s, task.ID)
+		wantStatus(t, got, shim.InputRequired)
+		if !got.Questions[0].Outstanding() || got.Questions[1].Outstanding() {
+			t.Errorf("%+v", got.Questions)
+		}
+		updateTask(t, s, task.ID, results("a"))
+		pass(time.Second)
+		if got := read(t, s, task.ID); got.Outcome == nil || string(got.Outcome.Result) != want {
+			t.Errorf("%+v", got)
+		}
 	})
-	t.Run("that is answered already", func(t *testing.T) {
-		bubble(t, func(t *testing.T, w *world) {
-			s := w.gateway("r1", withdraws(time.Minute), policy(shim.Auto))
-			task := asked(t, s, "a", "b")
-			if err := s.Update(t.Context(), anyone, "up", task.ID, results("a")); err != nil {
-				t.Fatal(err)
-			}
-			pass(time.Minute + time.Second)
-			if got := read(t, s, task.ID); got.Outcome == nil || string(got.Outcome.Result) != want {
-				t.Errorf("%+v", got)
-			}
-		})
+	bubbleOf(t, "that is answered already", func(t *testing.T, w *world) {
+		s := w.gateway("r1", withdraws(time.Minute), policy(shim.Auto))
+		task := asked(t, s, "a", "b")
+		updateTask(t, s, task.ID, results("a"))
+		pass(time.Minute + time.Second)
+		if got := read(t, s, task.ID); got.Outcome == nil || string(got.Outcome.Result) != want {
+			t.Errorf("%+v", got)
+		}
 	})
 	t.Run("on a stream", func(t *testing.T) {
 		for d, keys := range map[time.Duration]string{time.Minute: "[b]", 0: "[]"} {
@@ -383,27 +357,25 @@ func TestOneOfTheQuestionsIsWithdrawn(t *testing.T) {
 			})
 		}
 	})
-	t.Run("while it is stored", func(t *testing.T) {
-		bubble(t, func(t *testing.T, w *world) {
-			withdraw := func() {}
-			h := &hooked{apply: func(ctx context.Context, c shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
-				t, err := next(ctx)
-				if len(c.Ask) > 0 {
-					withdraw()
-				}
-				return t, err
-			}}
-			u := withdraws(time.Hour)
-			s := w.over("r1", h, &scripted{call: func(ctx context.Context, r shim.Request, sink shim.Sink) (shim.Reply, error) {
-				withdraw = func() { sink.Withdraw("b") }
-				return u.call(ctx, r, sink)
-			}}, policy(shim.Never))
-			stream := &relayed{}
-			calls(t, s, legacy(stream))
-			pass(time.Second)
-			if len(stream.asked) != 1 || len(stream.withdrawn) != 0 {
-				t.Errorf("%v is asked, and %v withdrawn", stream.asked, stream.withdrawn)
+	bubbleOf(t, "while it is stored", func(t *testing.T, w *world) {
+		withdraw := func() {}
+		h := &hooked{apply: func(ctx context.Context, c shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+			t, err := next(ctx)
+			if len(c.Ask) > 0 {
+				withdraw()
 			}
-		})
+			return t, err
+		}}
+		u := withdraws(time.Hour)
+		s := w.over("r1", h, &scripted{call: func(ctx context.Context, r shim.Request, sink shim.Sink) (shim.Reply, error) {
+			withdraw = func() { sink.Withdraw("b") }
+			return u.call(ctx, r, sink)
+		}}, policy(shim.Never))
+		stream := &relayed{}
+		calls(t, s, legacy(stream))
+		pass(time.Second)
+		if len(stream.asked) != 1 || len(stream.withdrawn) != 0 {
+			t.Errorf("%v is asked, and %v withdrawn", stream.asked, stream.withdrawn)
+		}
 	})
 }

@@ -56,17 +56,14 @@ func TestQuestionWithdrawnWhileItIsStored(t *testing.T) {
 			<-ctx.Done() // the reply is lost
 			return shim.Task{}, shim.ErrUnavailable
 		}
-		u := &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
-			if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
-				return shim.Reply{}, err
-			}
+		u := &scripted{call: sending(func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
 			asked, withdraw := context.WithTimeout(ctx, time.Second)
 			defer withdraw()
 			if _, err := s.Ask(asked, questions("a")...); err == nil {
 				t.Error("it was answered")
 			}
 			return after(ctx, time.Hour)
-		}}
+		})}
 		s := w.over("a", h, u, policy(shim.Always))
 		a, err := s.Call(t.Context(), taskCall())
 		if err != nil || a.Task == nil {

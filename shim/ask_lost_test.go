@@ -61,29 +61,25 @@ func TestQuestionOutlivesItsReplica(t *testing.T) {
 		"answered meanwhile": {true, `{"answers":[{"to":"a"}]}`, 10 * time.Second},
 		"not answered":       {false, `{"answers":[{"action":"cancel"}]}`, 10 * time.Minute},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				first, heir := elicits(0, "a"), elicits(0, "a")
-				b := w.gateway("b", heir, policy(shim.Auto))
-				pass(6 * time.Second)
-				began := time.Now()
-				id := w.lost(first, policy(shim.Auto), taskCall(), time.Second).Task.ID
-				if c.answered {
-					if err := b.Update(t.Context(), anyone, "up", id, results("a")); err != nil {
-						t.Fatal(err)
-					}
-				}
-				pass(c.after - time.Since(began) - 2*time.Second)
-				if !c.answered {
-					wantStatus(t, read(t, b, id), shim.InputRequired)
-				}
-				pass(3 * time.Second)
-				got := read(t, b, id)
-				wantStatus(t, got, shim.Completed)
-				if string(got.Outcome.Result) != c.result || heir.calls.Load() != 0 || len(got.Questions) != 1 {
-					t.Errorf("%s after %d calls, %+v", got.Outcome.Result, heir.calls.Load(), got.Questions)
-				}
-			})
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			first, heir := elicits(0, "a"), elicits(0, "a")
+			b := w.gateway("b", heir, policy(shim.Auto))
+			pass(6 * time.Second)
+			began := time.Now()
+			id := w.lost(first, policy(shim.Auto), taskCall(), time.Second).Task.ID
+			if c.answered {
+				updateTask(t, b, id, results("a"))
+			}
+			pass(c.after - time.Since(began) - 2*time.Second)
+			if !c.answered {
+				wantStatus(t, read(t, b, id), shim.InputRequired)
+			}
+			pass(3 * time.Second)
+			got := read(t, b, id)
+			wantStatus(t, got, shim.Completed)
+			if string(got.Outcome.Result) != c.result || heir.calls.Load() != 0 || len(got.Questions) != 1 {
+				t.Errorf("%s after %d calls, %+v", got.Outcome.Result, heir.calls.Load(), got.Questions)
+			}
 		})
 	}
 }
@@ -97,9 +93,7 @@ func TestAnswerIsDeliveredOnceAcrossReplicas(t *testing.T) {
 		pass(6 * time.Second)
 		id := w.lostAfter(first, policy(shim.Auto), taskCall(), func(a shim.Answered) {
 			pass(time.Second)
-			if err := b.Update(t.Context(), anyone, "up", a.Task.ID, results("a")); err != nil {
-				t.Fatal(err)
-			}
+			updateTask(t, b, a.Task.ID, results("a"))
 			pass(time.Second)
 			if first.delivered() != 1 {
 				t.Fatal("not delivered")
@@ -117,36 +111,34 @@ func TestAnswerIsDeliveredOnceAcrossReplicas(t *testing.T) {
 // A parked call of a lost replica is resumed, or it is lost: never run again.
 func TestParkedCallOfALostReplica(t *testing.T) {
 	for name, resumable := range map[string]bool{"resumed": true, "lost": false} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				retry := policy(shim.Never)
-				retry.Retry = true
-				heir := elicits(time.Second, "a")
-				if !resumable {
-					heir.resume = nil
-				}
-				b := w.gateway("b", heir, retry)
-				pass(6 * time.Second)
-				c := askable(shim.AskPark)
-				id := w.lost(elicits(0, "a"), retry, c, time.Second).Parked.ID
-				pass(10 * time.Second)
-				got, err := b.Reattach(t.Context(), c, id, results("a"))
-				if resumable {
-					wantReply(t, got, err, `{"answers":[{"to":"a"}]}`)
-				} else if err != nil || got.Reply.Error == nil || !strings.Contains(got.Reply.Error.Message, "was lost") {
-					t.Errorf("%+v, %v", got, err)
-				}
-				if heir.calls.Load() != 0 {
-					t.Error("it was run again")
-				}
-				if _, err := b.Get(t.Context(), anyone, "up", id); !errors.Is(err, shim.ErrNotFound) {
-					t.Errorf("it has become a task: %v", err)
-				}
-				pass(2 * time.Minute)
-				if _, err := w.store.Get(t.Context(), id, shim.Summary); !errors.Is(err, shim.ErrNotFound) {
-					t.Errorf("the record is still there: %v", err)
-				}
-			})
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			retry := policy(shim.Never)
+			retry.Retry = true
+			heir := elicits(time.Second, "a")
+			if !resumable {
+				heir.resume = nil
+			}
+			b := w.gateway("b", heir, retry)
+			pass(6 * time.Second)
+			c := askable(shim.AskPark)
+			id := w.lost(elicits(0, "a"), retry, c, time.Second).Parked.ID
+			pass(10 * time.Second)
+			got, err := b.Reattach(t.Context(), c, id, results("a"))
+			if resumable {
+				wantReply(t, got, err, `{"answers":[{"to":"a"}]}`)
+			} else if err != nil || got.Reply.Error == nil || !strings.Contains(got.Reply.Error.Message, "was lost") {
+				t.Errorf("%+v, %v", got, err)
+			}
+			if heir.calls.Load() != 0 {
+				t.Error("it was run again")
+			}
+			if _, err := b.Get(t.Context(), anyone, "up", id); !errors.Is(err, shim.ErrNotFound) {
+				t.Errorf("it has become a task: %v", err)
+			}
+			pass(2 * time.Minute)
+			if _, err := w.store.Get(t.Context(), id, shim.Summary); !errors.Is(err, shim.ErrNotFound) {
+				t.Errorf("the record is still there: %v", err)
+			}
 		})
 	}
 }
@@ -158,14 +150,10 @@ func TestRoundsOutliveTheirReplica(t *testing.T) {
 		b := w.gateway("b", heir, policy(shim.Always))
 		pass(6 * time.Second)
 		id := w.lost(asksInRounds(time.Second, "x y"), policy(shim.Always), taskCall(), 2*time.Second).Task.ID
-		if err := b.Update(t.Context(), anyone, "up", id, results("q2")); err != nil {
-			t.Fatal(err)
-		}
+		updateTask(t, b, id, results("q2"))
 		pass(10 * time.Second)
 		wantStatus(t, read(t, b, id), shim.InputRequired)
-		if err := b.Update(t.Context(), anyone, "up", id, results("q1")); err != nil {
-			t.Fatal(err)
-		}
+		updateTask(t, b, id, results("q1"))
 		pass(2 * time.Second)
 		wantStatus(t, read(t, b, id), shim.Completed)
 		if want := `{"x":{"to":"q1"},"y":{"to":"q2"}} "state 1" ` + params; heir.requests() != want {
@@ -192,9 +180,7 @@ func TestRoundOnItsWayIsLost(t *testing.T) {
 		}
 		id := w.lostAfter(first, policy(shim.Always), taskCall(), func(a shim.Answered) {
 			pass(2 * time.Second)
-			if err := b.Update(t.Context(), anyone, "up", a.Task.ID, results("q1")); err != nil {
-				t.Fatal(err)
-			}
+			updateTask(t, b, a.Task.ID, results("q1"))
 			pass(time.Second)
 		}).Task.ID
 		pass(10 * time.Second)
@@ -241,41 +227,37 @@ func TestPartialsOfAParkedCallOfALostReplica(t *testing.T) {
 // goes on after the round does not hear it again.
 func TestPartialsBeforeARoundOfALostReplica(t *testing.T) {
 	for name, questions := range map[string]string{"questions": "x", "none": ""} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				p := streaming(false)
-				p.Partials.Interval = time.Minute
-				heir := asksInRounds(time.Second)
-				b := w.gateway("b", heir, p)
-				pass(6 * time.Second)
-				first := asksInRounds(time.Second, questions)
-				ask := first.call
-				first.call = func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
-					reply, err := ask(ctx, r, s)
-					for _, text := range []string{"a", "b", "c"} {
-						s.Progress(shim.Progress{Message: text})
-					}
-					return reply, err
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			p := streaming(false)
+			p.Partials.Interval = time.Minute
+			heir := asksInRounds(time.Second)
+			b := w.gateway("b", heir, p)
+			pass(6 * time.Second)
+			first := asksInRounds(time.Second, questions)
+			ask := first.call
+			first.call = func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
+				reply, err := ask(ctx, r, s)
+				for _, text := range []string{"a", "b", "c"} {
+					s.Progress(shim.Progress{Message: text})
 				}
-				c := taskCall()
-				c.Partials = true
-				id := w.lost(first, p, c, 1500*time.Millisecond).Task.ID
-				if questions != "" {
-					if err := b.Update(t.Context(), anyone, "up", id, results("q1")); err != nil {
-						t.Fatal(err)
-					}
-				}
-				pass(10 * time.Second)
-				wantStatus(t, read(t, b, id), shim.Completed)
-				var all []string
-				batches, err := w.store.Batches(t.Context(), id, 0)
-				for _, batch := range batches {
-					all = append(all, texts(batch))
-				}
-				if got := strings.Join(all, "+"); err != nil || got != "a+b+c" {
-					t.Errorf("%q, %v", got, err)
-				}
-			})
+				return reply, err
+			}
+			c := taskCall()
+			c.Partials = true
+			id := w.lost(first, p, c, 1500*time.Millisecond).Task.ID
+			if questions != "" {
+				updateTask(t, b, id, results("q1"))
+			}
+			pass(10 * time.Second)
+			wantStatus(t, read(t, b, id), shim.Completed)
+			var all []string
+			batches, err := w.store.Batches(t.Context(), id, 0)
+			for _, batch := range batches {
+				all = append(all, texts(batch))
+			}
+			if got := strings.Join(all, "+"); err != nil || got != "a+b+c" {
+				t.Errorf("%q, %v", got, err)
+			}
 		})
 	}
 }

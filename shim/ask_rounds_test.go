@@ -23,10 +23,7 @@ type rounds struct {
 
 func asksInRounds(d time.Duration, script ...string) *rounds {
 	u := &rounds{}
-	u.call = func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
-		if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
-			return shim.Reply{}, err
-		}
+	u.call = sending(func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
 		u.mu.Lock()
 		n := len(u.sent)
 		u.sent = append(u.sent, came(r))
@@ -47,7 +44,7 @@ func asksInRounds(d time.Duration, script ...string) *rounds {
 			reply.Round = round
 		}
 		return reply, nil
-	}
+	})
 	return u
 }
 
@@ -81,9 +78,7 @@ func TestRoundsInATask(t *testing.T) {
 		wantKeys(t, got.Questions, "q1", "q2")
 		update := func(answers map[string]json.RawMessage) {
 			t.Helper()
-			if err := other.Update(t.Context(), anyone, "up", task.ID, answers); err != nil {
-				t.Fatal(err)
-			}
+			updateTask(t, other, task.ID, answers)
 		}
 		update(results("q2", "a"))
 		update(results("q1"))
@@ -135,32 +130,30 @@ func TestRoundsOnTheCallsStream(t *testing.T) {
 		"refused sampling":     {"s", decline, "the client did not answer what the server needs to know", ""},
 		"unanswered, sampling": {"s", shim.Answer{}, "the client did not answer what the server needs to know", ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			hours(t, func(t *testing.T, w *world) {
-				u := asksInRounds(time.Second, c.asks)
-				s := w.gateway("r1", u, policy(shim.Auto))
-				stream := &relayed{}
-				req := legacy(stream)
-				k := calls(t, s, req)
-				pass(2 * time.Second)
-				wantKeys(t, stream.asked, "q1")
-				if c.answer.Result != nil || c.answer.Error != nil {
-					if err := s.Answer(t.Context(), req.Principal, "up", stream.id, "q1", c.answer); err != nil {
-						t.Fatal(err)
-					}
+		hoursOf(t, name, func(t *testing.T, w *world) {
+			u := asksInRounds(time.Second, c.asks)
+			s := w.gateway("r1", u, policy(shim.Auto))
+			stream := &relayed{}
+			req := legacy(stream)
+			k := calls(t, s, req)
+			pass(2 * time.Second)
+			wantKeys(t, stream.asked, "q1")
+			if c.answer.Result != nil || c.answer.Error != nil {
+				if err := s.Answer(t.Context(), req.Principal, "up", stream.id, "q1", c.answer); err != nil {
+					t.Fatal(err)
 				}
-				<-k.done
-				got := string(k.a.Reply.Result)
-				if k.a.Reply.Error != nil {
-					got = k.a.Reply.Error.Message
-				}
-				if k.err != nil || got != c.reply {
-					t.Errorf("%s, %v", got, k.err)
-				}
-				if c.sent != "" && !strings.Contains(u.requests(), c.sent) || c.sent == "" && u.calls.Load() != 1 {
-					t.Errorf("the server got\n%s", u.requests())
-				}
-			})
+			}
+			<-k.done
+			got := string(k.a.Reply.Result)
+			if k.a.Reply.Error != nil {
+				got = k.a.Reply.Error.Message
+			}
+			if k.err != nil || got != c.reply {
+				t.Errorf("%s, %v", got, k.err)
+			}
+			if c.sent != "" && !strings.Contains(u.requests(), c.sent) || c.sent == "" && u.calls.Load() != 1 {
+				t.Errorf("the server got\n%s", u.requests())
+			}
 		})
 	}
 }
@@ -192,24 +185,22 @@ func TestRoundsForWhoCannotBeAsked(t *testing.T) {
 // client cannot be asked (protocol.md 2.7).
 func TestRoundsWithoutQuestions(t *testing.T) {
 	for _, mode := range []shim.Mode{shim.Always, shim.Never} {
-		t.Run(string(mode), func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				u := asksInRounds(time.Second, "", "")
-				s := w.gateway("r1", u, policy(mode))
-				k := calls(t, s, call())
-				<-k.done
-				pass(10 * time.Second)
-				got := string(k.a.Reply.Result)
-				if k.a.Task != nil {
-					got = string(read(t, s, k.a.Task.ID).Outcome.Result)
-				}
-				if k.err != nil || got != result {
-					t.Errorf("%s, %v", got, k.err)
-				}
-				if want := params + "\n" + `null "state 1" ` + params + "\n" + `null "state 2" ` + params; u.requests() != want {
-					t.Errorf("the server got\n%s", u.requests())
-				}
-			})
+		bubbleOf(t, string(mode), func(t *testing.T, w *world) {
+			u := asksInRounds(time.Second, "", "")
+			s := w.gateway("r1", u, policy(mode))
+			k := calls(t, s, call())
+			<-k.done
+			pass(10 * time.Second)
+			got := string(k.a.Reply.Result)
+			if k.a.Task != nil {
+				got = string(read(t, s, k.a.Task.ID).Outcome.Result)
+			}
+			if k.err != nil || got != result {
+				t.Errorf("%s, %v", got, k.err)
+			}
+			if want := params + "\n" + `null "state 1" ` + params + "\n" + `null "state 2" ` + params; u.requests() != want {
+				t.Errorf("the server got\n%s", u.requests())
+			}
 		})
 	}
 }
@@ -217,49 +208,45 @@ func TestRoundsWithoutQuestions(t *testing.T) {
 // MRTR rounds come first, then a task, then questions in the task (T21).
 func TestEarlyInputByRounds(t *testing.T) {
 	for name, where := range map[string]int{"same replica": 0, "another replica": 1} {
-		t.Run(name, func(t *testing.T) {
-			hours(t, func(t *testing.T, w *world) {
-				u := &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
-					first, err := s.Ask(ctx, questions("a")...)
-					if err != nil {
-						return shim.Reply{}, err
-					}
-					if _, err := after(ctx, 8*time.Second); err != nil {
-						return shim.Reply{}, err
-					}
-					more, err := s.Ask(ctx, questions("b")...)
-					return shim.Reply{Result: json.RawMessage(spell(append(first, more...)))}, err
-				}}
-				p := policy(shim.Auto)
-				p.EarlyInput = shim.EarlyMRTR
-				gateways := []*shim.Shim{w.gateway("r1", u, p), w.gateway("r2", u, p)}
-				c := call()
-				c.Asking = shim.AskPark
-				stored := parked(t, gateways[0], c, "a")
-				began := time.Now()
-				got, err := gateways[where].Reattach(t.Context(), c, stored.ID, results("a"))
-				if err != nil || got.Task == nil || got.Task.ID != stored.ID || time.Since(began) != p.Grace {
-					t.Fatalf("after %v: %+v, %v", time.Since(began), got, err)
+		hoursOf(t, name, func(t *testing.T, w *world) {
+			u := &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+				first, err := s.Ask(ctx, questions("a")...)
+				if err != nil {
+					return shim.Reply{}, err
 				}
-				synctest.Wait()
-				wantStatus(t, read(t, gateways[1], stored.ID), shim.Working)
-				pass(4 * time.Second)
-				task := read(t, gateways[1], stored.ID)
-				wantStatus(t, task, shim.InputRequired)
-				if task.Retain != time.Hour || task.TTL < time.Hour {
-					t.Errorf("kept for %v, promised %v", task.Retain, task.TTL)
+				if _, err := after(ctx, 8*time.Second); err != nil {
+					return shim.Reply{}, err
 				}
-				pass(5 * time.Minute)
-				if err := gateways[1].Update(t.Context(), anyone, "up", stored.ID, results("b")); err != nil {
-					t.Fatal(err)
-				}
-				pass(time.Second)
-				if got := read(t, gateways[0], stored.ID); string(got.Outcome.Result) != `{"answers":[{"to":"a"},{"to":"b"}]}` {
-					t.Errorf("%s", got.Outcome.Result)
-				}
-				pass(55 * time.Minute)
-				wantStatus(t, read(t, gateways[0], stored.ID), shim.Completed)
-			})
+				more, err := s.Ask(ctx, questions("b")...)
+				return shim.Reply{Result: json.RawMessage(spell(append(first, more...)))}, err
+			}}
+			p := policy(shim.Auto)
+			p.EarlyInput = shim.EarlyMRTR
+			gateways := []*shim.Shim{w.gateway("r1", u, p), w.gateway("r2", u, p)}
+			c := call()
+			c.Asking = shim.AskPark
+			stored := parked(t, gateways[0], c, "a")
+			began := time.Now()
+			got, err := gateways[where].Reattach(t.Context(), c, stored.ID, results("a"))
+			if err != nil || got.Task == nil || got.Task.ID != stored.ID || time.Since(began) != p.Grace {
+				t.Fatalf("after %v: %+v, %v", time.Since(began), got, err)
+			}
+			synctest.Wait()
+			wantStatus(t, read(t, gateways[1], stored.ID), shim.Working)
+			pass(4 * time.Second)
+			task := read(t, gateways[1], stored.ID)
+			wantStatus(t, task, shim.InputRequired)
+			if task.Retain != time.Hour || task.TTL < time.Hour {
+				t.Errorf("kept for %v, promised %v", task.Retain, task.TTL)
+			}
+			pass(5 * time.Minute)
+			updateTask(t, gateways[1], stored.ID, results("b"))
+			pass(time.Second)
+			if got := read(t, gateways[0], stored.ID); string(got.Outcome.Result) != `{"answers":[{"to":"a"},{"to":"b"}]}` {
+				t.Errorf("%s", got.Outcome.Result)
+			}
+			pass(55 * time.Minute)
+			wantStatus(t, read(t, gateways[0], stored.ID), shim.Completed)
 		})
 	}
 }

@@ -128,19 +128,17 @@ func TestAskedCallOutlastsAnOutage(t *testing.T) {
 			w.store.failover.Store(&other)
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			hours(t, func(t *testing.T, w *world) {
-				s := w.gateway("r1", elicits(20*time.Minute, "a"), policy(shim.Auto))
-				stream := &relayed{}
-				k := calls(t, s, legacy(stream))
-				if err := s.Answer(t.Context(), shim.Principal{Session: "1"}, "up", stream.id, "a", shim.Answer{Result: json.RawMessage(`{"to":"a"}`)}); err != nil {
-					t.Fatal(err)
-				}
-				pass(11 * time.Minute)
-				fault(t, w)
-				<-k.done
-				wantReply(t, k.a, k.err, `{"answers":[{"to":"a"}]}`)
-			})
+		hoursOf(t, name, func(t *testing.T, w *world) {
+			s := w.gateway("r1", elicits(20*time.Minute, "a"), policy(shim.Auto))
+			stream := &relayed{}
+			k := calls(t, s, legacy(stream))
+			if err := s.Answer(t.Context(), shim.Principal{Session: "1"}, "up", stream.id, "a", shim.Answer{Result: json.RawMessage(`{"to":"a"}`)}); err != nil {
+				t.Fatal(err)
+			}
+			pass(11 * time.Minute)
+			fault(t, w)
+			<-k.done
+			wantReply(t, k.a, k.err, `{"answers":[{"to":"a"}]}`)
 		})
 	}
 }

@@ -25,12 +25,9 @@ type asks struct {
 // takes d more.
 func elicits(d time.Duration, keys ...string) *asks {
 	u := &asks{}
-	u.call = func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
-		if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
-			return shim.Reply{}, err
-		}
+	u.call = sending(func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
 		return u.ask(ctx, s, d, keys...)
-	}
+	})
 	u.resume = func(ctx context.Context, _ shim.Request, _ json.RawMessage, s shim.Sink) (shim.Reply, error) {
 		return u.ask(ctx, s, d, keys...)
 	}
@@ -181,14 +178,10 @@ func TestQuestionMakesATask(t *testing.T) {
 		got := read(t, other, task.ID)
 		wantStatus(t, got, shim.InputRequired)
 		wantKeys(t, got.Questions, "a", "b")
-		if err := other.Update(t.Context(), anyone, "up", task.ID, results("b", "zz")); err != nil {
-			t.Fatal(err)
-		}
+		updateTask(t, other, task.ID, results("b", "zz"))
 		pass(time.Second)
 		wantStatus(t, read(t, s, task.ID), shim.InputRequired)
-		if err := other.Update(t.Context(), anyone, "up", task.ID, results("a", "b")); err != nil {
-			t.Fatal(err)
-		}
+		updateTask(t, other, task.ID, results("a", "b"))
 		pass(500 * time.Millisecond)
 		wantStatus(t, read(t, s, task.ID), shim.Working)
 		pass(time.Second)

@@ -39,9 +39,7 @@ func TestTaskWhoseAdoptionWasLost(t *testing.T) {
 		task := begin(t, s, call())
 		pass(time.Second)
 		adopted.Store(true)
-		if err := s.Update(t.Context(), anyone, "up", task.ID, nil); err != nil {
-			t.Fatal(err)
-		}
+		updateTask(t, s, task.ID, nil)
 		adopted.Store(true)
 		if _, err := w.store.Store.Apply(t.Context(), task.ID, nil, shim.Change{TTL: 48 * time.Hour}); err != nil {
 			t.Fatal(err)
@@ -109,48 +107,44 @@ func TestRunThatHasLetGoIsReplaced(t *testing.T) {
 // A creation or an adoption that the store makes when its caller has given up leaves no task that
 // nobody runs: the one finds its record ended, and the other is found, and ends.
 func TestTaskThatNobodyRuns(t *testing.T) {
-	t.Run("created late", func(t *testing.T) {
-		bubble(t, func(t *testing.T, w *world) {
-			u := takes(time.Hour)
-			var first atomic.Bool
-			h := &hooked{create: func(ctx context.Context, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
-				if first.Swap(true) {
-					return next(ctx)
-				}
-				<-ctx.Done()
-				time.AfterFunc(10*time.Second, func() { _, _ = next(context.WithoutCancel(ctx)) })
-				return shim.Task{}, ctx.Err()
-			}}
-			s := w.over("a", h, u, policy(shim.Always))
-			c := call()
-			c.Demand, c.Principal = true, shim.Principal{Subject: "ann"}
-			if _, err := s.Call(t.Context(), c); !errors.Is(err, shim.ErrUnavailable) {
-				t.Fatalf("a task that could not be created: %v", err)
+	bubbleOf(t, "created late", func(t *testing.T, w *world) {
+		u := takes(time.Hour)
+		var first atomic.Bool
+		h := &hooked{create: func(ctx context.Context, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+			if first.Swap(true) {
+				return next(ctx)
 			}
-			pass(10*time.Second + period)
-			tasks, _, err := s.List(t.Context(), c.Principal, "up", "")
-			if err != nil || len(tasks) != 0 {
-				t.Errorf("%+v, %v: want no task, as its caller was told", tasks, err)
-			}
-			if u.calls.Load() != 0 {
-				t.Error("the call was sent, though its caller was told that it was not")
-			}
-		})
+			<-ctx.Done()
+			time.AfterFunc(10*time.Second, func() { _, _ = next(context.WithoutCancel(ctx)) })
+			return shim.Task{}, ctx.Err()
+		}}
+		s := w.over("a", h, u, policy(shim.Always))
+		c := call()
+		c.Demand, c.Principal = true, shim.Principal{Subject: "ann"}
+		if _, err := s.Call(t.Context(), c); !errors.Is(err, shim.ErrUnavailable) {
+			t.Fatalf("a task that could not be created: %v", err)
+		}
+		pass(10*time.Second + period)
+		tasks, _, err := s.List(t.Context(), c.Principal, "up", "")
+		if err != nil || len(tasks) != 0 {
+			t.Errorf("%+v, %v: want no task, as its caller was told", tasks, err)
+		}
+		if u.calls.Load() != 0 {
+			t.Error("the call was sent, though its caller was told that it was not")
+		}
 	})
-	t.Run("adopted late", func(t *testing.T) {
-		bubble(t, func(t *testing.T, w *world) {
-			h := &hooked{adopt: func(context.Context, func(context.Context) ([]shim.Task, error)) ([]shim.Task, error) {
-				return nil, shim.ErrUnavailable
-			}}
-			b := w.over("b", h, resumable(time.Second), policy(shim.Always))
-			id := w.lostAfter(takes(time.Hour), policy(shim.Always), call(), func(shim.Answered) { pass(time.Second) }).Task.ID
-			pass(10 * time.Second)
-			if tasks, err := w.store.Store.Adopt(t.Context(), "b", []string{"up"}, 10); err != nil || len(tasks) != 1 {
-				t.Fatalf("%v, %v", tasks, err)
-			}
-			pass(period + 2*time.Second)
-			wantStatus(t, read(t, b, id), shim.Completed)
-		})
+	bubbleOf(t, "adopted late", func(t *testing.T, w *world) {
+		h := &hooked{adopt: func(context.Context, func(context.Context) ([]shim.Task, error)) ([]shim.Task, error) {
+			return nil, shim.ErrUnavailable
+		}}
+		b := w.over("b", h, resumable(time.Second), policy(shim.Always))
+		id := w.lostAfter(takes(time.Hour), policy(shim.Always), call(), func(shim.Answered) { pass(time.Second) }).Task.ID
+		pass(10 * time.Second)
+		if tasks, err := w.store.Store.Adopt(t.Context(), "b", []string{"up"}, 10); err != nil || len(tasks) != 1 {
+			t.Fatalf("%v, %v", tasks, err)
+		}
+		pass(period + 2*time.Second)
+		wantStatus(t, read(t, b, id), shim.Completed)
 	})
 }
 
@@ -197,9 +191,7 @@ func TestAcknowledgedCancellationIsWrittenAgain(t *testing.T) {
 			if _, err := before.Create(t.Context(), *a.Task); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := b.Cancel(t.Context(), anyone, "up", a.Task.ID); err != nil {
-				t.Fatal(err)
-			}
+			cancelTask(t, b, a.Task.ID)
 		})
 		w.store.failover.Store(&before)
 		pass(31 * time.Second) // settle

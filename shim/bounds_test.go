@@ -63,47 +63,43 @@ func TestRecordKeepsOpenQuestionsOnly(t *testing.T) {
 		"legacy": asksOneByOne(n),
 		"modern": asksInRounds(0, slices.Repeat([]string{"s"}, n)...),
 	} {
-		t.Run(name, func(t *testing.T) {
-			hours(t, func(t *testing.T, w *world) {
-				s := w.gateway("r1", u, policy(shim.Auto))
-				id := begin(t, s, taskCall()).ID
-				var asked []string
-				for i := range n {
-					pass(time.Second)
-					record, task := w.stored(id)
-					wantStatus(t, task, shim.InputRequired)
-					if len(task.Questions) != i+1 || len(record) > 600+40*i {
-						t.Fatalf("after %d questions the record has %d: %s", i+1, len(task.Questions), record)
-					}
-					if strings.Contains(record, fmt.Sprintf("answer%d\"", i-1)) || name == "legacy" && strings.Contains(record, fmt.Sprintf("m%d\"", i-1)) {
-						t.Errorf("what is over is still there: %s", record)
-					}
-					key := task.Questions[i].Key
-					if asked = append(asked, key); !task.Questions[i].Outstanding() {
-						t.Fatalf("%s is not open", key)
-					}
-					answers := map[string]json.RawMessage{"nobody": marked(99)}
-					for _, k := range asked { // those before are answered a second time
-						answers[k] = fmt.Appendf(nil, `{"a":"answer%d"}`, i)
-					}
-					if err := s.Update(t.Context(), anyone, "up", id, answers); err != nil {
-						t.Fatal(err)
-					}
-				}
+		hoursOf(t, name, func(t *testing.T, w *world) {
+			s := w.gateway("r1", u, policy(shim.Auto))
+			id := begin(t, s, taskCall()).ID
+			var asked []string
+			for i := range n {
 				pass(time.Second)
 				record, task := w.stored(id)
-				wantStatus(t, task, shim.Completed)
-				if strings.Contains(record, "answer") || strings.Contains(record, "sampling") {
-					t.Errorf("the record of the end has %s", record)
+				wantStatus(t, task, shim.InputRequired)
+				if len(task.Questions) != i+1 || len(record) > 600+40*i {
+					t.Fatalf("after %d questions the record has %d: %s", i+1, len(task.Questions), record)
 				}
-				if name == "legacy" {
-					for i := range n {
-						if want := fmt.Sprintf(`{"a":"answer%d"}`, i); !strings.Contains(string(read(t, s, id).Outcome.Result), want) {
-							t.Errorf("the server did not get %s", want)
-						}
+				if strings.Contains(record, fmt.Sprintf("answer%d\"", i-1)) || name == "legacy" && strings.Contains(record, fmt.Sprintf("m%d\"", i-1)) {
+					t.Errorf("what is over is still there: %s", record)
+				}
+				key := task.Questions[i].Key
+				if asked = append(asked, key); !task.Questions[i].Outstanding() {
+					t.Fatalf("%s is not open", key)
+				}
+				answers := map[string]json.RawMessage{"nobody": marked(99)}
+				for _, k := range asked { // those before are answered a second time
+					answers[k] = fmt.Appendf(nil, `{"a":"answer%d"}`, i)
+				}
+				updateTask(t, s, id, answers)
+			}
+			pass(time.Second)
+			record, task := w.stored(id)
+			wantStatus(t, task, shim.Completed)
+			if strings.Contains(record, "answer") || strings.Contains(record, "sampling") {
+				t.Errorf("the record of the end has %s", record)
+			}
+			if name == "legacy" {
+				for i := range n {
+					if want := fmt.Sprintf(`{"a":"answer%d"}`, i); !strings.Contains(string(read(t, s, id).Outcome.Result), want) {
+						t.Errorf("the server did not get %s", want)
 					}
 				}
-			})
+			}
 		})
 	}
 }
@@ -156,39 +152,35 @@ func TestRoundsThatAskTooMuch(t *testing.T) {
 		"too much": {[]string{"s1", "sssssssssssssssssssssssssssssssssssssssss"}, 1, "40 bytes together"},
 		"enough":   {[]string{"s1 s2", "s3"}, 2, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				u := asksInRounds(0, c.script...)
-				s := w.gateway("r1", u, asksLittle())
-				first := taskCall()
-				first.Demand = true
-				id := begin(t, s, first).ID
-				for range c.rounds {
-					pass(time.Second)
-					task := read(t, s, id)
-					wantStatus(t, task, shim.InputRequired)
-					answers := map[string]json.RawMessage{}
-					for _, q := range task.Questions {
-						answers[q.Key] = json.RawMessage(`{}`)
-					}
-					if err := s.Update(t.Context(), anyone, "up", id, answers); err != nil {
-						t.Fatal(err)
-					}
-				}
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			u := asksInRounds(0, c.script...)
+			s := w.gateway("r1", u, asksLittle())
+			first := taskCall()
+			first.Demand = true
+			id := begin(t, s, first).ID
+			for range c.rounds {
 				pass(time.Second)
 				task := read(t, s, id)
-				if c.says == "" {
-					wantStatus(t, task, shim.Completed)
-					return
+				wantStatus(t, task, shim.InputRequired)
+				answers := map[string]json.RawMessage{}
+				for _, q := range task.Questions {
+					answers[q.Key] = json.RawMessage(`{}`)
 				}
-				wantStatus(t, task, shim.Failed)
-				if text := string(task.Outcome.Error); !strings.Contains(text, c.says) || !strings.Contains(text, "-32603") {
-					t.Errorf("it failed with %s", text)
-				}
-				if n := int(u.calls.Load()); n != c.rounds+1 {
-					t.Errorf("the server was called %d times", n)
-				}
-			})
+				updateTask(t, s, id, answers)
+			}
+			pass(time.Second)
+			task := read(t, s, id)
+			if c.says == "" {
+				wantStatus(t, task, shim.Completed)
+				return
+			}
+			wantStatus(t, task, shim.Failed)
+			if text := string(task.Outcome.Error); !strings.Contains(text, c.says) || !strings.Contains(text, "-32603") {
+				t.Errorf("it failed with %s", text)
+			}
+			if n := int(u.calls.Load()); n != c.rounds+1 {
+				t.Errorf("the server was called %d times", n)
+			}
 		})
 	}
 }
@@ -245,20 +237,18 @@ func TestAnswersThatAreReplaced(t *testing.T) {
 		"large":       {shim.Answer{Result: fmt.Appendf(nil, `{"a":%q}`, large)}, "the client's answer is too large"},
 		"large error": {shim.Answer{Error: &shim.RPCError{Code: -1, Message: large}}, "the client's answer is too large"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				s := w.checking("r1", elicits(0, "a"), asksLittle())
-				id := begin(t, s, taskCall()).ID
-				if err := s.Answer(t.Context(), anyone, "up", id, "a", c.answer); err != nil {
-					t.Fatal(err)
-				}
-				pass(time.Second)
-				got := read(t, s, id)
-				wantStatus(t, got, shim.Completed)
-				if want := fmt.Sprintf(`{"answers":[%q]}`, c.want); string(got.Outcome.Result) != want {
-					t.Errorf("the server got %s, want %s", got.Outcome.Result, want)
-				}
-			})
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			s := w.checking("r1", elicits(0, "a"), asksLittle())
+			id := begin(t, s, taskCall()).ID
+			if err := s.Answer(t.Context(), anyone, "up", id, "a", c.answer); err != nil {
+				t.Fatal(err)
+			}
+			pass(time.Second)
+			got := read(t, s, id)
+			wantStatus(t, got, shim.Completed)
+			if want := fmt.Sprintf(`{"answers":[%q]}`, c.want); string(got.Outcome.Result) != want {
+				t.Errorf("the server got %s, want %s", got.Outcome.Result, want)
+			}
 		})
 	}
 }

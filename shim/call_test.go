@@ -31,6 +31,17 @@ func hours(t *testing.T, f func(t *testing.T, w *world)) {
 	})
 }
 
+// bubbleOf is a bubble with a name, and hoursOf one of hours.
+func bubbleOf(t *testing.T, name string, f func(t *testing.T, w *world)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { bubble(t, f) })
+}
+
+func hoursOf(t *testing.T, name string, f func(t *testing.T, w *world)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { hours(t, f) })
+}
+
 // begin makes a call that is expected to become a task.
 func begin(t *testing.T, s *shim.Shim, c shim.Call) shim.Task {
 	t.Helper()
@@ -51,6 +62,22 @@ func read(t *testing.T, s *shim.Shim, id shim.ID) shim.Task {
 		t.Fatalf("get: %v", err)
 	}
 	return got
+}
+
+// updateTask answers questions of anyone's task.
+func updateTask(t *testing.T, s *shim.Shim, id shim.ID, answers map[string]json.RawMessage) {
+	t.Helper()
+	if err := s.Update(t.Context(), anyone, "up", id, answers); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// cancelTask cancels anyone's task.
+func cancelTask(t *testing.T, s *shim.Shim, id shim.ID) {
+	t.Helper()
+	if _, err := s.Cancel(t.Context(), anyone, "up", id); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func wantStatus(t *testing.T, got shim.Task, want shim.Status) {
@@ -119,23 +146,21 @@ func TestModes(t *testing.T) {
 		"never, task demanded":            {mode: shim.Never, call: demand, err: shim.ErrForbidsTask},
 		"auto, task demanded":             {mode: shim.Auto, call: demand, task: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				u := takes(8 * time.Second)
-				s := w.gateway("a", u, policy(c.mode))
-				made := call()
-				if c.call != nil {
-					c.call(&made)
-				}
-				start := time.Now()
-				got, err := s.Call(t.Context(), made)
-				if !errors.Is(err, c.err) || (got.Task != nil) != c.task || time.Since(start) != c.after {
-					t.Fatalf("after %v: %+v, %v", time.Since(start), got, err)
-				}
-				if c.err != nil && u.calls.Load() != 0 {
-					t.Error("a refused call was sent")
-				}
-			})
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			u := takes(8 * time.Second)
+			s := w.gateway("a", u, policy(c.mode))
+			made := call()
+			if c.call != nil {
+				c.call(&made)
+			}
+			start := time.Now()
+			got, err := s.Call(t.Context(), made)
+			if !errors.Is(err, c.err) || (got.Task != nil) != c.task || time.Since(start) != c.after {
+				t.Fatalf("after %v: %+v, %v", time.Since(start), got, err)
+			}
+			if c.err != nil && u.calls.Load() != 0 {
+				t.Error("a refused call was sent")
+			}
 		})
 	}
 }
@@ -158,24 +183,22 @@ func TestPlainCalls(t *testing.T) {
 		"auto, task demanded":                    {shim.Auto, demand, false},
 		"auto, principal that may have no tasks": {shim.Auto, func(c *shim.Call) { c.Principal.NoTasks = true }, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				plain := make(chan bool, 1)
-				u := &scripted{call: func(ctx context.Context, r shim.Request, _ shim.Sink) (shim.Reply, error) {
-					plain <- r.NoTask
-					return shim.Reply{Result: json.RawMessage(result)}, nil
-				}}
-				made := call()
-				if c.call != nil {
-					c.call(&made)
-				}
-				if _, err := w.gateway("a", u, policy(c.mode)).Call(t.Context(), made); err != nil {
-					t.Fatal(err)
-				}
-				if got := <-plain; got != c.want {
-					t.Errorf("plain: %v", got)
-				}
-			})
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			plain := make(chan bool, 1)
+			u := &scripted{call: func(ctx context.Context, r shim.Request, _ shim.Sink) (shim.Reply, error) {
+				plain <- r.NoTask
+				return shim.Reply{Result: json.RawMessage(result)}, nil
+			}}
+			made := call()
+			if c.call != nil {
+				c.call(&made)
+			}
+			if _, err := w.gateway("a", u, policy(c.mode)).Call(t.Context(), made); err != nil {
+				t.Fatal(err)
+			}
+			if got := <-plain; got != c.want {
+				t.Errorf("plain: %v", got)
+			}
 		})
 	}
 }
@@ -207,42 +230,38 @@ func TestClientThatStaysIsOnlyCancelledInWords(t *testing.T) {
 		"disconnect": {context.Canceled, nil},
 		"cancelled":  {shim.ErrCancelled, shim.ErrCancelled},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				s := w.gateway("a", takes(8*time.Second), policy(shim.Never))
-				ctx, leave := context.WithCancelCause(t.Context())
-				time.AfterFunc(2*time.Second, func() { leave(c.cause) })
-				made := call()
-				made.Stay = true
-				if _, err := s.Call(ctx, made); !errors.Is(err, c.want) {
-					t.Fatalf("got %v, want %v", err, c.want)
-				}
-			})
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			s := w.gateway("a", takes(8*time.Second), policy(shim.Never))
+			ctx, leave := context.WithCancelCause(t.Context())
+			time.AfterFunc(2*time.Second, func() { leave(c.cause) })
+			made := call()
+			made.Stay = true
+			if _, err := s.Call(ctx, made); !errors.Is(err, c.want) {
+				t.Fatalf("got %v, want %v", err, c.want)
+			}
 		})
 	}
 }
 
 func TestCancelStopsTheCallWhereverItRuns(t *testing.T) {
 	for _, by := range []string{"a", "b"} {
-		t.Run("by "+by, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				u := takes(time.Hour)
-				gates := map[string]*shim.Shim{"a": w.gateway("a", u, policy(shim.Always)), "b": w.gateway("b", u, policy(shim.Always))}
-				task := begin(t, gates["a"], call())
-				got, err := gates[by].Cancel(t.Context(), anyone, "up", task.ID)
-				if err != nil {
-					t.Fatal(err)
-				}
-				wantStatus(t, got, shim.Cancelled)
-				synctest.Wait()
-				if err := u.ended(); err == nil || errors.Is(err, shim.ErrDetached) {
-					t.Errorf("the upstream call ended with %v, want to be cancelled", err)
-				}
-				if _, err := gates[by].Cancel(t.Context(), anyone, "up", task.ID); !errors.Is(err, shim.ErrFinal) {
-					t.Errorf("a second cancel: %v, want ErrFinal", err)
-				}
-				wantStatus(t, read(t, gates["b"], task.ID), shim.Cancelled)
-			})
+		bubbleOf(t, "by "+by, func(t *testing.T, w *world) {
+			u := takes(time.Hour)
+			gates := map[string]*shim.Shim{"a": w.gateway("a", u, policy(shim.Always)), "b": w.gateway("b", u, policy(shim.Always))}
+			task := begin(t, gates["a"], call())
+			got, err := gates[by].Cancel(t.Context(), anyone, "up", task.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantStatus(t, got, shim.Cancelled)
+			synctest.Wait()
+			if err := u.ended(); err == nil || errors.Is(err, shim.ErrDetached) {
+				t.Errorf("the upstream call ended with %v, want to be cancelled", err)
+			}
+			if _, err := gates[by].Cancel(t.Context(), anyone, "up", task.ID); !errors.Is(err, shim.ErrFinal) {
+				t.Errorf("a second cancel: %v, want ErrFinal", err)
+			}
+			wantStatus(t, read(t, gates["b"], task.ID), shim.Cancelled)
 		})
 	}
 }
@@ -256,9 +275,7 @@ func TestLateResultChangesNothing(t *testing.T) {
 		}}
 		s := w.gateway("a", u, policy(shim.Always))
 		task := begin(t, s, call())
-		if _, err := s.Cancel(t.Context(), anyone, "up", task.ID); err != nil {
-			t.Fatal(err)
-		}
+		cancelTask(t, s, task.ID)
 		pass(time.Minute)
 		got := read(t, s, task.ID)
 		wantStatus(t, got, shim.Cancelled)
@@ -291,18 +308,16 @@ func TestOutcomes(t *testing.T) {
 			status: shim.Failed, message: "the call failed inside the gateway", rpc: `{"code":-32603,"message":"the call failed inside the gateway"}`,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				u := &scripted{call: func(context.Context, shim.Request, shim.Sink) (shim.Reply, error) { return c.reply, c.err }}
-				s := w.gateway("a", u, policy(shim.Always))
-				task := begin(t, s, call())
-				synctest.Wait()
-				got := read(t, s, task.ID)
-				wantStatus(t, got, c.status)
-				if got.StatusMessage != c.message || string(got.Outcome.Error) != c.rpc || got.Outcome.IsError != c.reply.IsError {
-					t.Errorf("message %q, outcome %+v (%s)", got.StatusMessage, got.Outcome, got.Outcome.Error)
-				}
-			})
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			u := &scripted{call: func(context.Context, shim.Request, shim.Sink) (shim.Reply, error) { return c.reply, c.err }}
+			s := w.gateway("a", u, policy(shim.Always))
+			task := begin(t, s, call())
+			synctest.Wait()
+			got := read(t, s, task.ID)
+			wantStatus(t, got, c.status)
+			if got.StatusMessage != c.message || string(got.Outcome.Error) != c.rpc || got.Outcome.IsError != c.reply.IsError {
+				t.Errorf("message %q, outcome %+v (%s)", got.StatusMessage, got.Outcome, got.Outcome.Error)
+			}
 		})
 	}
 }

@@ -23,23 +23,21 @@ func TestDemandedTask(t *testing.T) {
 	for mode, want := range map[shim.Mode]error{
 		shim.Never: shim.ErrForbidsTask, shim.Auto: nil, shim.Always: nil, shim.Required: nil,
 	} {
-		t.Run(string(mode), func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				u := takes(time.Hour)
-				s := w.gateway("a", u, policy(mode))
-				start := time.Now()
-				got, err := s.Call(t.Context(), demanded(0))
-				if !errors.Is(err, want) || (got.Task == nil) != (want != nil) {
-					t.Fatalf("got %+v, %v", got, err)
-				}
-				if d := time.Since(start); d != 0 {
-					t.Errorf("the answer took %v", d)
-				}
-				synctest.Wait()
-				if want != nil && u.calls.Load() != 0 {
-					t.Error("a call that was refused was sent")
-				}
-			})
+		bubbleOf(t, string(mode), func(t *testing.T, w *world) {
+			u := takes(time.Hour)
+			s := w.gateway("a", u, policy(mode))
+			start := time.Now()
+			got, err := s.Call(t.Context(), demanded(0))
+			if !errors.Is(err, want) || (got.Task == nil) != (want != nil) {
+				t.Fatalf("got %+v, %v", got, err)
+			}
+			if d := time.Since(start); d != 0 {
+				t.Errorf("the answer took %v", d)
+			}
+			synctest.Wait()
+			if want != nil && u.calls.Load() != 0 {
+				t.Error("a call that was refused was sent")
+			}
 		})
 	}
 }

@@ -87,9 +87,7 @@ func TestFollowFromAnotherReplica(t *testing.T) {
 		unknown := shim.ID("00000000-0000-4000-8000-000000000001")
 		f := follow(t, b, anyone, one.ID, unknown, two.ID, one.ID)
 		f.want(t, shim.Working, shim.Working) // in order, each once, the unknown one passed over
-		if _, err := a.Cancel(t.Context(), anyone, "up", one.ID); err != nil {
-			t.Fatal(err)
-		}
+		cancelTask(t, a, one.ID)
 		pass(time.Second)
 		f.want(t, shim.Cancelled)
 		pass(10 * time.Second)

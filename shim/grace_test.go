@@ -149,9 +149,7 @@ func TestPollIntervalAfterAnAnswer(t *testing.T) {
 		}
 		pass(11 * time.Minute)
 		want(15 * time.Second)
-		if err := s.Update(t.Context(), anyone, "up", id, results("a")); err != nil {
-			t.Fatal(err)
-		}
+		updateTask(t, s, id, results("a"))
 		want(time.Second)
 		pass(19 * time.Second)
 		want(time.Second)

@@ -59,18 +59,16 @@ func TestMetricsOfTaskEnds(t *testing.T) {
 		"closed":      {ends(shim.Reply{}, failure("closed", false)), "unknown", 1},
 		"not sent":    {ends(shim.Reply{}, failure("closed", true)), "failed", 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				s, r := w.measured("a", c.up, policy(shim.Always))
-				begin(t, s, call())
-				synctest.Wait() // a run that holds its lock is counted as it was before
-				r.Want(map[string]float64{working: 1, "taskgate.tasks.oldest_age" + ofSlow: 0, answersOf + "task" + ofUp: 1})
-				pass(3 * time.Second)
-				r.Want(map[string]float64{
-					working: 0, waiting: 0, unknownOutcomes: c.unknown,
-					durationOf + c.outcome + ofUp:          1,
-					durationOf + c.outcome + ofUp + " sum": 1,
-				})
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			s, r := w.measured("a", c.up, policy(shim.Always))
+			begin(t, s, call())
+			synctest.Wait() // a run that holds its lock is counted as it was before
+			r.Want(map[string]float64{working: 1, "taskgate.tasks.oldest_age" + ofSlow: 0, answersOf + "task" + ofUp: 1})
+			pass(3 * time.Second)
+			r.Want(map[string]float64{
+				working: 0, waiting: 0, unknownOutcomes: c.unknown,
+				durationOf + c.outcome + ofUp:          1,
+				durationOf + c.outcome + ofUp + " sum": 1,
 			})
 		})
 	}
@@ -83,9 +81,7 @@ func TestMetricsOfCancelledTask(t *testing.T) {
 		other := w.gateway("b", takes(time.Hour), policy(shim.Always))
 		task := begin(t, s, call())
 		pass(2 * time.Second)
-		if _, err := other.Cancel(t.Context(), anyone, "up", task.ID); err != nil {
-			t.Fatal(err)
-		}
+		cancelTask(t, other, task.ID)
 		pass(time.Second)
 		r.Want(map[string]float64{working: 0, durationOf + "cancelled" + ofUp: 1})
 	})
@@ -141,9 +137,7 @@ func TestMetricsOfQuestions(t *testing.T) {
 		task := begin(t, s, c)
 		pass(10 * time.Second)
 		r.Want(map[string]float64{working: 0, waiting: 1, "taskgate.questions.open" + ofSlow: 2, "taskgate.questions.oldest_age" + ofSlow: 10})
-		if err := s.Update(t.Context(), anyone, "up", task.ID, results("e1")); err != nil {
-			t.Fatal(err)
-		}
+		updateTask(t, s, task.ID, results("e1"))
 		pass(time.Second)
 		r.Want(map[string]float64{waiting: 1, "taskgate.questions.open" + ofSlow: 1})
 		pass(time.Minute)
@@ -154,9 +148,7 @@ func TestMetricsOfQuestions(t *testing.T) {
 
 		task = begin(t, s, c)
 		pass(time.Second)
-		if _, err := s.Cancel(t.Context(), anyone, "up", task.ID); err != nil {
-			t.Fatal(err)
-		}
+		cancelTask(t, s, task.ID)
 		pass(time.Second)
 		r.Want(map[string]float64{waiting: 0, "taskgate.questions.open" + ofSlow: 0, of + "withdrawn" + ofUp: 2})
 	})
@@ -184,34 +176,32 @@ func TestMetricsOfRecovery(t *testing.T) {
 		"lost":    {takes(time.Hour), policy(shim.Always), takes(time.Second), "unknown", 1},
 		"retried": {takes(time.Hour), retry, takes(time.Second), "completed", 0},
 	} {
-		t.Run(how, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				_, r := w.measured("b", c.second, c.policy)
-				pass(6 * time.Second)
-				w.dies("a", c.first, c.policy)
-				pass(8500 * time.Millisecond)
-				if how == "resumed" {
-					if age := r.Points()["taskgate.tasks.oldest_age"+ofSlow]; age < 6 || age > 10 {
-						t.Errorf("the age of a task that was taken over is %v", age)
-					}
+		bubbleOf(t, how, func(t *testing.T, w *world) {
+			_, r := w.measured("b", c.second, c.policy)
+			pass(6 * time.Second)
+			w.dies("a", c.first, c.policy)
+			pass(8500 * time.Millisecond)
+			if how == "resumed" {
+				if age := r.Points()["taskgate.tasks.oldest_age"+ofSlow]; age < 6 || age > 10 {
+					t.Errorf("the age of a task that was taken over is %v", age)
 				}
-				pass(2 * time.Minute)
-				want := map[string]float64{
-					"taskgate.task.adoptions" + ofUp: 1, unknownOutcomes: c.unknown, working: 0,
-					durationOf + c.outcome + ofUp: 1,
-				}
-				for _, each := range []string{"resumed", "sent", "lost", "retried"} {
-					want["taskgate.task.recoveries taskgate.recovery="+each+ofUp] = 0
-				}
-				want["taskgate.task.recoveries taskgate.recovery="+how+ofUp] = 1
-				if c.policy.Retry { // it was asked to go on first
-					want["taskgate.task.recoveries taskgate.recovery=resumed"+ofUp] = 1
-				}
-				if how == "lost" {
-					want["taskgate.task.recoveries taskgate.recovery=resumed"+ofUp] = 1
-				}
-				r.Want(want)
-			})
+			}
+			pass(2 * time.Minute)
+			want := map[string]float64{
+				"taskgate.task.adoptions" + ofUp: 1, unknownOutcomes: c.unknown, working: 0,
+				durationOf + c.outcome + ofUp: 1,
+			}
+			for _, each := range []string{"resumed", "sent", "lost", "retried"} {
+				want["taskgate.task.recoveries taskgate.recovery="+each+ofUp] = 0
+			}
+			want["taskgate.task.recoveries taskgate.recovery="+how+ofUp] = 1
+			if c.policy.Retry { // it was asked to go on first
+				want["taskgate.task.recoveries taskgate.recovery=resumed"+ofUp] = 1
+			}
+			if how == "lost" {
+				want["taskgate.task.recoveries taskgate.recovery=resumed"+ofUp] = 1
+			}
+			r.Want(want)
 		})
 	}
 }

@@ -13,29 +13,27 @@ import (
 // of the task, is told again (design.md 0.20).
 func TestEndIsWrittenAgainAfterAFailover(t *testing.T) {
 	for name, heard := range map[string]bool{"task gone": false, "task still working": true} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				s := w.gateway("a", takes(10*time.Second), policy(shim.Always))
-				task := begin(t, s, call())
-				other := openEmbedded(t)
-				if heard {
-					replicated, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if _, err := other.Create(t.Context(), replicated); err != nil {
-						t.Fatal(err)
-					}
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			s := w.gateway("a", takes(10*time.Second), policy(shim.Always))
+			task := begin(t, s, call())
+			other := openEmbedded(t)
+			if heard {
+				replicated, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
+				if err != nil {
+					t.Fatal(err)
 				}
-				pass(15 * time.Second)
-				w.store.failover.Store(&other)
-				pass(30 * time.Second)
-				got := read(t, s, task.ID)
-				wantStatus(t, got, shim.Completed)
-				if string(got.Outcome.Result) != result {
-					t.Errorf("result %s", got.Outcome.Result)
+				if _, err := other.Create(t.Context(), replicated); err != nil {
+					t.Fatal(err)
 				}
-			})
+			}
+			pass(15 * time.Second)
+			w.store.failover.Store(&other)
+			pass(30 * time.Second)
+			got := read(t, s, task.ID)
+			wantStatus(t, got, shim.Completed)
+			if string(got.Outcome.Result) != result {
+				t.Errorf("result %s", got.Outcome.Result)
+			}
 		})
 	}
 }
@@ -90,30 +88,26 @@ func TestRunOutlivesItsRecord(t *testing.T) {
 // it, so there is nobody else to end the task.
 func TestCancellationIsWrittenAgainAfterAFailover(t *testing.T) {
 	for _, by := range []string{"a", "b"} {
-		t.Run("by "+by, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				gateways := map[string]*shim.Shim{}
-				for _, name := range []string{"a", "b"} {
-					gateways[name] = w.gateway(name, takes(time.Hour), policy(shim.Always))
-				}
-				task := begin(t, gateways["a"], call())
-				other := openEmbedded(t)
-				replicated, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if _, err := other.Create(t.Context(), replicated); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := gateways[by].Cancel(t.Context(), anyone, "up", task.ID); err != nil {
-					t.Fatal(err)
-				}
-				pass(time.Second)
-				w.store.failover.Store(&other)
-				wantStatus(t, read(t, gateways["b"], task.ID), shim.Working)
-				pass(30 * time.Second)
-				wantStatus(t, read(t, gateways["b"], task.ID), shim.Cancelled)
-			})
+		bubbleOf(t, "by "+by, func(t *testing.T, w *world) {
+			gateways := map[string]*shim.Shim{}
+			for _, name := range []string{"a", "b"} {
+				gateways[name] = w.gateway(name, takes(time.Hour), policy(shim.Always))
+			}
+			task := begin(t, gateways["a"], call())
+			other := openEmbedded(t)
+			replicated, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := other.Create(t.Context(), replicated); err != nil {
+				t.Fatal(err)
+			}
+			cancelTask(t, gateways[by], task.ID)
+			pass(time.Second)
+			w.store.failover.Store(&other)
+			wantStatus(t, read(t, gateways["b"], task.ID), shim.Working)
+			pass(30 * time.Second)
+			wantStatus(t, read(t, gateways["b"], task.ID), shim.Cancelled)
 		})
 	}
 }

@@ -69,35 +69,33 @@ func TestTasksOfAReplicaThatStops(t *testing.T) {
 		"cannot be gone on":   {takes(time.Hour), policy(shim.Always), takes(50 * time.Millisecond), shutDown, 0},
 		"became one by grace": {takes(time.Hour), policy(shim.Auto), takes(50 * time.Millisecond), shutDown, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				b := w.gateway("b", c.second, c.policy)
-				a := w.leaving(shim.Server{Upstream: c.first, Policy: func(string) shim.Policy { return c.policy }})
-				pass(7 * time.Second) // b beats without a miss
-				task := begin(t, a, call())
-				pass(time.Second)
-				w.closes(a)
-				if c.message == "" {
-					if err := c.first.ended(); !errors.Is(err, shim.ErrDetached) {
-						t.Errorf("the call ended with %v, want ErrDetached", err)
-					}
-					pass(100 * time.Millisecond) // far less than the pause between two beats
-					wantStatus(t, read(t, b, task.ID), shim.Completed)
-				} else {
-					got := read(t, b, task.ID)
-					wantStatus(t, got, shim.Failed)
-					if want := `{"code":-32603,"message":"` + c.message + `"}`; got.StatusMessage != c.message || string(got.Outcome.Error) != want {
-						t.Errorf("failed with %q, %s", got.StatusMessage, got.Outcome.Error)
-					}
-					if err := c.first.ended(); err == nil || errors.Is(err, shim.ErrDetached) {
-						t.Errorf("the call ended with %v, want it cancelled", err)
-					}
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			b := w.gateway("b", c.second, c.policy)
+			a := w.leaving(shim.Server{Upstream: c.first, Policy: func(string) shim.Policy { return c.policy }})
+			pass(7 * time.Second) // b beats without a miss
+			task := begin(t, a, call())
+			pass(time.Second)
+			w.closes(a)
+			if c.message == "" {
+				if err := c.first.ended(); !errors.Is(err, shim.ErrDetached) {
+					t.Errorf("the call ended with %v, want ErrDetached", err)
 				}
-				pass(time.Minute)
-				if n := c.second.calls.Load(); c.first.calls.Load() != 1 || n != c.calls {
-					t.Errorf("called %d times, and %d times by the other replica", c.first.calls.Load(), n)
+				pass(100 * time.Millisecond) // far less than the pause between two beats
+				wantStatus(t, read(t, b, task.ID), shim.Completed)
+			} else {
+				got := read(t, b, task.ID)
+				wantStatus(t, got, shim.Failed)
+				if want := `{"code":-32603,"message":"` + c.message + `"}`; got.StatusMessage != c.message || string(got.Outcome.Error) != want {
+					t.Errorf("failed with %q, %s", got.StatusMessage, got.Outcome.Error)
 				}
-			})
+				if err := c.first.ended(); err == nil || errors.Is(err, shim.ErrDetached) {
+					t.Errorf("the call ended with %v, want it cancelled", err)
+				}
+			}
+			pass(time.Minute)
+			if n := c.second.calls.Load(); c.first.calls.Load() != 1 || n != c.calls {
+				t.Errorf("called %d times, and %d times by the other replica", c.first.calls.Load(), n)
+			}
 		})
 	}
 }
@@ -194,39 +192,37 @@ func TestNextReplicaGoesOn(t *testing.T) {
 // and is sent elsewhere for one that goes on. Who blocks is told that it stops.
 func TestWaitersOfAReplicaThatStops(t *testing.T) {
 	for name, goesOn := range map[string]bool{"goes on": true, "ends": false} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				u := takes(time.Hour)
-				if goesOn {
-					u.resume = resumes
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			u := takes(time.Hour)
+			if goesOn {
+				u.resume = resumes
+			}
+			a := w.leaving(shim.Server{Upstream: u, Policy: func(tool string) shim.Policy {
+				if tool == "blocks" {
+					return policy(shim.Never)
 				}
-				a := w.leaving(shim.Server{Upstream: u, Policy: func(tool string) shim.Policy {
-					if tool == "blocks" {
-						return policy(shim.Never)
-					}
-					return policy(shim.Always)
-				}})
-				task := begin(t, a, call())
-				var end shim.Task
-				var waited, blocked error
-				var callers sync.WaitGroup
-				callers.Go(func() { end, waited = a.Wait(context.Background(), anyone, "up", task.ID, nil) })
-				callers.Go(func() {
-					c := call()
-					c.Request.Name = "blocks"
-					_, blocked = a.Call(context.Background(), c)
-				})
-				pass(time.Second)
-				w.closes(a)
-				callers.Wait()
-				wantMayBeDone(t, blocked, shutDown)
-				if goesOn && !errors.Is(waited, shim.ErrDraining) {
-					t.Errorf("a task that goes on: %+v, %v", end, waited)
-				}
-				if !goesOn && (waited != nil || end.StatusMessage != shutDown) {
-					t.Errorf("a task that ends: %+v, %v", end, waited)
-				}
+				return policy(shim.Always)
+			}})
+			task := begin(t, a, call())
+			var end shim.Task
+			var waited, blocked error
+			var callers sync.WaitGroup
+			callers.Go(func() { end, waited = a.Wait(context.Background(), anyone, "up", task.ID, nil) })
+			callers.Go(func() {
+				c := call()
+				c.Request.Name = "blocks"
+				_, blocked = a.Call(context.Background(), c)
 			})
+			pass(time.Second)
+			w.closes(a)
+			callers.Wait()
+			wantMayBeDone(t, blocked, shutDown)
+			if goesOn && !errors.Is(waited, shim.ErrDraining) {
+				t.Errorf("a task that goes on: %+v, %v", end, waited)
+			}
+			if !goesOn && (waited != nil || end.StatusMessage != shutDown) {
+				t.Errorf("a task that ends: %+v, %v", end, waited)
+			}
 		})
 	}
 }

@@ -19,34 +19,32 @@ func TestPartialsOutlastTheStore(t *testing.T) {
 		"down": func(f *faultyStore, on bool) { f.down.Store(on) },
 		"deaf": func(f *faultyStore, on bool) { f.deaf.Store(on) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				s := w.gateway("a", says(result, words(time.Second, strings.Fields("a b c d e f g h")...)...), streaming(false))
-				task := begin(t, s, partialsCall())
-				l := track(t, s, shim.Tracked{ID: task.ID, Pieces: true})
-				pass(1500 * time.Millisecond)
-				fault(w.store, true)
-				pass(2 * time.Second)
-				fault(w.store, false)
-				pass(time.Minute)
-				l.mu.Lock()
-				var got []string
-				for _, line := range l.lines {
-					if n, text, ok := strings.Cut(line, ":"); ok {
-						if n != fmt.Sprint(len(got)) {
-							t.Errorf("batch %s came as number %d", n, len(got))
-						}
-						got = append(got, text)
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			s := w.gateway("a", says(result, words(time.Second, strings.Fields("a b c d e f g h")...)...), streaming(false))
+			task := begin(t, s, partialsCall())
+			l := track(t, s, shim.Tracked{ID: task.ID, Pieces: true})
+			pass(1500 * time.Millisecond)
+			fault(w.store, true)
+			pass(2 * time.Second)
+			fault(w.store, false)
+			pass(time.Minute)
+			l.mu.Lock()
+			var got []string
+			for _, line := range l.lines {
+				if n, text, ok := strings.Cut(line, ":"); ok {
+					if n != fmt.Sprint(len(got)) {
+						t.Errorf("batch %s came as number %d", n, len(got))
 					}
+					got = append(got, text)
 				}
-				if all := strings.Join(got, "+"); all != "a+b+c+d+e+f+g+h" {
-					t.Errorf("got %q", l.lines)
-				}
-				l.mu.Unlock()
-				if err := l.ended(t); err != nil {
-					t.Error(err)
-				}
-			})
+			}
+			if all := strings.Join(got, "+"); all != "a+b+c+d+e+f+g+h" {
+				t.Errorf("got %q", l.lines)
+			}
+			l.mu.Unlock()
+			if err := l.ended(t); err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }
@@ -54,43 +52,41 @@ func TestPartialsOutlastTheStore(t *testing.T) {
 // A failover of the store that loses the newest batches is made good.
 func TestPartialsAreWrittenAgainAfterAFailover(t *testing.T) {
 	for name, end := range map[string]bool{"amid the stream": false, "at its end": true} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				messages := words(time.Second, "a", "b", "c")
-				if !end {
-					messages = append(messages, said{10 * time.Second, "d"})
-				}
-				s := w.gateway("a", says(`{"content":[{"type":"text","text":"abc"}]}`, messages...), streaming(true))
-				task := begin(t, s, call())
-				pass(1500 * time.Millisecond) // a is stored
-				other := openEmbedded(t)
-				replicated, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if _, err := other.Create(t.Context(), replicated, shim.Batch{Content: json.RawMessage(`[{"type":"text","text":"a"}]`)}); err != nil {
-					t.Fatal(err)
-				}
-				pass(1400 * time.Millisecond) // so is b
-				if end {
-					pass(5 * time.Second)
-				}
-				w.store.failover.Store(&other)
-				pass(time.Minute)
-				got := read(t, s, task.ID)
-				batches, err := other.Batches(t.Context(), task.ID, 0)
-				var all []string
-				for _, b := range batches {
-					all = append(all, texts(b))
-				}
-				want := "a b c"
-				if !end {
-					want = "a b c d"
-				}
-				if err != nil || got.Status != shim.Completed || strings.Join(all, " ") != want {
-					t.Errorf("%s %q, %v; want %q", got.Status, all, err, want)
-				}
-			})
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			messages := words(time.Second, "a", "b", "c")
+			if !end {
+				messages = append(messages, said{10 * time.Second, "d"})
+			}
+			s := w.gateway("a", says(`{"content":[{"type":"text","text":"abc"}]}`, messages...), streaming(true))
+			task := begin(t, s, call())
+			pass(1500 * time.Millisecond) // a is stored
+			other := openEmbedded(t)
+			replicated, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := other.Create(t.Context(), replicated, shim.Batch{Content: json.RawMessage(`[{"type":"text","text":"a"}]`)}); err != nil {
+				t.Fatal(err)
+			}
+			pass(1400 * time.Millisecond) // so is b
+			if end {
+				pass(5 * time.Second)
+			}
+			w.store.failover.Store(&other)
+			pass(time.Minute)
+			got := read(t, s, task.ID)
+			batches, err := other.Batches(t.Context(), task.ID, 0)
+			var all []string
+			for _, b := range batches {
+				all = append(all, texts(b))
+			}
+			want := "a b c"
+			if !end {
+				want = "a b c d"
+			}
+			if err != nil || got.Status != shim.Completed || strings.Join(all, " ") != want {
+				t.Errorf("%s %q, %v; want %q", got.Status, all, err, want)
+			}
 		})
 	}
 }
@@ -136,37 +132,35 @@ func TestPartialsComeWithTheEnd(t *testing.T) {
 		"an append under way": {3, time.Hour, 3500 * time.Millisecond},
 		"a short ttl":         {0, 30 * time.Second, 1500 * time.Millisecond},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				held, appends, holds := make(chan struct{}), 0, c.holds
-				h := &hooked{apply: func(ctx context.Context, c shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
-					if c.Tail != nil && c.To == "" {
-						if appends++; appends == holds {
-							<-held
-						}
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			held, appends, holds := make(chan struct{}), 0, c.holds
+			h := &hooked{apply: func(ctx context.Context, c shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+				if c.Tail != nil && c.To == "" {
+					if appends++; appends == holds {
+						<-held
 					}
-					return next(ctx)
-				}}
-				p := streaming(false)
-				p.TTL = c.ttl
-				s := w.over("a", h, says(result, words(time.Second, "a", "b", "c")...), p)
-				task := begin(t, s, partialsCall())
-				l := track(t, s, shim.Tracked{ID: task.ID, Pieces: true})
-				pass(c.back)
-				other := openEmbedded(t)
-				w.store.failover.Store(&other)
-				close(held)
-				pass(30 * time.Second) // readers look by themselves
-				var all []string
-				batches, err := other.Batches(t.Context(), task.ID, 0)
-				for _, b := range batches {
-					all = append(all, texts(b))
 				}
-				if got := strings.Join(all, "+"); err != nil || got != "a+b+c" {
-					t.Errorf("stored: %s (%v)", got, err)
-				}
-				l.want(t, "working 0:a 1:b 2:c completed")
-			})
+				return next(ctx)
+			}}
+			p := streaming(false)
+			p.TTL = c.ttl
+			s := w.over("a", h, says(result, words(time.Second, "a", "b", "c")...), p)
+			task := begin(t, s, partialsCall())
+			l := track(t, s, shim.Tracked{ID: task.ID, Pieces: true})
+			pass(c.back)
+			other := openEmbedded(t)
+			w.store.failover.Store(&other)
+			close(held)
+			pass(30 * time.Second) // readers look by themselves
+			var all []string
+			batches, err := other.Batches(t.Context(), task.ID, 0)
+			for _, b := range batches {
+				all = append(all, texts(b))
+			}
+			if got := strings.Join(all, "+"); err != nil || got != "a+b+c" {
+				t.Errorf("stored: %s (%v)", got, err)
+			}
+			l.want(t, "working 0:a 1:b 2:c completed")
 		})
 	}
 }
@@ -215,35 +209,33 @@ func TestPartialsComeOnceWithTheEnd(t *testing.T) {
 // Who adopts a task goes on with its stream where the record has come to.
 func TestAdoptedPartials(t *testing.T) {
 	for name, content := range map[string]bool{"hints": false, "content": true} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				resumed := &scripted{resume: func(ctx context.Context, _ shim.Request, cp json.RawMessage, s shim.Sink) (shim.Reply, error) {
-					if string(cp) != `{"at":1}` {
-						return shim.Reply{}, errors.New("resumed at " + string(cp))
-					}
-					_, err := after(ctx, time.Second)
-					s.Progress(shim.Progress{Progress: 2, Message: " you", Checkpoint: json.RawMessage(`{"at":2}`)})
-					return shim.Reply{Result: json.RawMessage(`{"content":[{"type":"text","text":"Hello you!"}]}`)}, err
-				}}
-				id := shim.NewID()
-				if err := w.store.Beat(t.Context(), "gone", time.Second); err != nil {
-					t.Fatal(err)
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			resumed := &scripted{resume: func(ctx context.Context, _ shim.Request, cp json.RawMessage, s shim.Sink) (shim.Reply, error) {
+				if string(cp) != `{"at":1}` {
+					return shim.Reply{}, errors.New("resumed at " + string(cp))
 				}
-				if _, err := w.store.Create(t.Context(), shim.Task{
-					ID: id, Op: "op", Upstream: "up", Visible: true, TTL: time.Hour, Retain: time.Hour,
-					Lease: shim.Lease{Replica: "gone"}, Method: "tools/call", Tool: "slow", Checkpoint: json.RawMessage(`{"at":1}`),
-					Call: json.RawMessage(`{"request":{"method":"tools/call","name":"slow","session":{}},"runs":1,"partials":true}`),
-				}, shim.Batch{Content: json.RawMessage(`[{"type":"text","text":"Hello"}]`)}); err != nil {
-					t.Fatal(err)
-				}
-				s := w.gateway("a", resumed, streaming(content))
-				l := track(t, s, shim.Tracked{ID: id, Pieces: true})
-				pass(time.Minute)
-				l.want(t, "0:Hello working 1: you completed")
-				if got := read(t, s, id); got.Outcome == nil || string(got.Outcome.Result) != `{"content":[{"type":"text","text":"Hello you!"}]}` {
-					t.Errorf("outcome %+v", got.Outcome)
-				}
-			})
+				_, err := after(ctx, time.Second)
+				s.Progress(shim.Progress{Progress: 2, Message: " you", Checkpoint: json.RawMessage(`{"at":2}`)})
+				return shim.Reply{Result: json.RawMessage(`{"content":[{"type":"text","text":"Hello you!"}]}`)}, err
+			}}
+			id := shim.NewID()
+			if err := w.store.Beat(t.Context(), "gone", time.Second); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.store.Create(t.Context(), shim.Task{
+				ID: id, Op: "op", Upstream: "up", Visible: true, TTL: time.Hour, Retain: time.Hour,
+				Lease: shim.Lease{Replica: "gone"}, Method: "tools/call", Tool: "slow", Checkpoint: json.RawMessage(`{"at":1}`),
+				Call: json.RawMessage(`{"request":{"method":"tools/call","name":"slow","session":{}},"runs":1,"partials":true}`),
+			}, shim.Batch{Content: json.RawMessage(`[{"type":"text","text":"Hello"}]`)}); err != nil {
+				t.Fatal(err)
+			}
+			s := w.gateway("a", resumed, streaming(content))
+			l := track(t, s, shim.Tracked{ID: id, Pieces: true})
+			pass(time.Minute)
+			l.want(t, "0:Hello working 1: you completed")
+			if got := read(t, s, id); got.Outcome == nil || string(got.Outcome.Result) != `{"content":[{"type":"text","text":"Hello you!"}]}` {
+				t.Errorf("outcome %+v", got.Outcome)
+			}
 		})
 	}
 }
@@ -284,15 +276,13 @@ func TestPartialsAreBounded(t *testing.T) {
 		"hints by size": {func(p *shim.Partials) { p.MostBytes = 60 },
 			"0:a 1:b 2:[further partial results are left out: the limit for this task is reached] completed"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				p := streaming(false)
-				c.bound(&p.Partials)
-				s := w.gateway("a", says(`{"content":[{"type":"text","text":"abcdef"}]}`, words(time.Second, texts...)...), p)
-				task := begin(t, s, partialsCall())
-				pass(time.Minute)
-				track(t, s, shim.Tracked{ID: task.ID, Pieces: true}).want(t, c.want)
-			})
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			p := streaming(false)
+			c.bound(&p.Partials)
+			s := w.gateway("a", says(`{"content":[{"type":"text","text":"abcdef"}]}`, words(time.Second, texts...)...), p)
+			task := begin(t, s, partialsCall())
+			pass(time.Minute)
+			track(t, s, shim.Tracked{ID: task.ID, Pieces: true}).want(t, c.want)
 		})
 	}
 }

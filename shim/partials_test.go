@@ -16,10 +16,7 @@ import (
 
 // says sends messages as progress, each after its pause, and then answers.
 func says(answer string, messages ...said) *scripted {
-	return &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
-		if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
-			return shim.Reply{}, err
-		}
+	return &scripted{call: sending(func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
 		for i, m := range messages {
 			if _, err := after(ctx, m.after); err != nil {
 				return shim.Reply{}, err
@@ -28,7 +25,7 @@ func says(answer string, messages ...said) *scripted {
 		}
 		_, err := after(ctx, time.Millisecond)
 		return shim.Reply{Result: json.RawMessage(answer)}, err
-	}}
+	})}
 }
 
 // said is a progress message and how long it is waited for.

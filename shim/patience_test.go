@@ -39,9 +39,7 @@ func TestCallWaitsForTheStore(t *testing.T) {
 		if n := u.calls.Load(); n < 100 || n > 400 {
 			t.Errorf("%d attempts in 5 minutes", n)
 		}
-		if _, err := s.Cancel(t.Context(), anyone, "up", never.ID); err != nil {
-			t.Fatal(err)
-		}
+		cancelTask(t, s, never.ID)
 		away.Store(false)
 		pass(10 * time.Second)
 		wantStatus(t, read(t, s, returns.ID), shim.Completed)
@@ -89,27 +87,25 @@ func (n *noted) Apply(ctx context.Context, id shim.ID, l *shim.Lease, c shim.Cha
 // no other checkpoint costs more than it has to.
 func TestSentIsDurable(t *testing.T) {
 	for _, mode := range []shim.Mode{shim.Required, shim.Always} {
-		t.Run(string(mode), func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				n := &noted{Store: w.store.Store}
-				w.store.Store = n
-				s := w.gateway("a", &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
-					for _, mark := range []string{`"sent"`, `"further"`} {
-						if err := s.Checkpoint(json.RawMessage(mark))(ctx); err != nil {
-							return shim.Reply{}, err
-						}
+		bubbleOf(t, string(mode), func(t *testing.T, w *world) {
+			n := &noted{Store: w.store.Store}
+			w.store.Store = n
+			s := w.gateway("a", &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+				for _, mark := range []string{`"sent"`, `"further"`} {
+					if err := s.Checkpoint(json.RawMessage(mark))(ctx); err != nil {
+						return shim.Reply{}, err
 					}
-					return after(ctx, time.Second)
-				}}, policy(mode))
-				task := begin(t, s, call())
-				pass(2 * time.Second)
-				wantStatus(t, read(t, s, task.ID), shim.Completed)
-				n.mu.Lock()
-				defer n.mu.Unlock()
-				if insists := mode == shim.Required; insists != (len(n.safe) == 1 && n.safe[0] == `"sent"`) || !insists && len(n.safe) > 0 {
-					t.Errorf("safe: %q", n.safe)
 				}
-			})
+				return after(ctx, time.Second)
+			}}, policy(mode))
+			task := begin(t, s, call())
+			pass(2 * time.Second)
+			wantStatus(t, read(t, s, task.ID), shim.Completed)
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			if insists := mode == shim.Required; insists != (len(n.safe) == 1 && n.safe[0] == `"sent"`) || !insists && len(n.safe) > 0 {
+				t.Errorf("safe: %q", n.safe)
+			}
 		})
 	}
 }

@@ -28,26 +28,24 @@ func steps() *scripted {
 func TestProgressAfterTheHandle(t *testing.T) {
 	for _, fold := range []bool{true, false} {
 		for _, token := range []string{"", `"mine"`} {
-			t.Run(fmt.Sprintf("fold=%t/token=%s", fold, token), func(t *testing.T) {
-				bubble(t, func(t *testing.T, w *world) {
-					p := policy(shim.Auto)
-					p.FoldProgress = fold
-					s := w.gateway("a", steps(), p)
-					c := demanded(0)
-					if token != "" {
-						c.ProgressToken = json.RawMessage(token)
-					}
-					task := begin(t, s, c)
-					if got := read(t, s, task.ID).Progress; string(got.Token) != token || got.Params != nil {
-						t.Errorf("before the first: %s %s", got.Token, got.Params)
-					}
-					pass(2*p.PollInterval + 2*time.Second)
-					synctest.Wait()
-					got := read(t, s, task.ID).Progress
-					if has := got.Params != nil; has != (token != "") || string(got.Token) != token {
-						t.Errorf("after some: %s %s", got.Token, got.Params)
-					}
-				})
+			bubbleOf(t, fmt.Sprintf("fold=%t/token=%s", fold, token), func(t *testing.T, w *world) {
+				p := policy(shim.Auto)
+				p.FoldProgress = fold
+				s := w.gateway("a", steps(), p)
+				c := demanded(0)
+				if token != "" {
+					c.ProgressToken = json.RawMessage(token)
+				}
+				task := begin(t, s, c)
+				if got := read(t, s, task.ID).Progress; string(got.Token) != token || got.Params != nil {
+					t.Errorf("before the first: %s %s", got.Token, got.Params)
+				}
+				pass(2*p.PollInterval + 2*time.Second)
+				synctest.Wait()
+				got := read(t, s, task.ID).Progress
+				if has := got.Params != nil; has != (token != "") || string(got.Token) != token {
+					t.Errorf("after some: %s %s", got.Token, got.Params)
+				}
 			})
 		}
 	}

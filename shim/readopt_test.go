@@ -2,7 +2,6 @@ package shim_test
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"strings"
 	"testing"
@@ -43,17 +42,12 @@ func TestTaskAdoptedBack(t *testing.T) {
 		cut.down.Store(true)
 
 		// The other one plays the round, and is lost while the server has the retry.
-		second := &scripted{call: func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
-			if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
-				return shim.Reply{}, err
-			}
+		second := &scripted{call: sending(func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
 			return after(ctx, time.Hour)
-		}}
+		})}
 		w.lostWhile("b", second, func(b *shim.Shim) {
 			pass(20 * time.Second)
-			if err := b.Update(t.Context(), anyone, "up", task.ID, results("q1")); err != nil {
-				t.Fatal(err)
-			}
+			updateTask(t, b, task.ID, results("q1"))
 			pass(time.Second)
 			if second.calls.Load() != 1 {
 				t.Fatalf("the other replica has sent %d retries", second.calls.Load())

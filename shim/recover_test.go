@@ -81,19 +81,17 @@ func TestTasksOfALostReplica(t *testing.T) {
 		"lost":          {takes(time.Hour), policy(shim.Always), takes(time.Second), shim.Failed, lost, 0},
 		"owner's retry": {takes(time.Hour), retry, takes(time.Second), shim.Completed, "", 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				b := w.gateway("b", c.second, c.policy)
-				pass(6 * time.Second) // beats without a miss
-				task := w.dies("a", c.first, c.policy)
-				pass(7500*time.Millisecond - time.Second) // takeover within 1.5 heartbeats
-				pass(2 * time.Second)
-				got := read(t, b, task.ID)
-				wantStatus(t, got, c.status)
-				if got.StatusMessage != c.message || c.second.calls.Load() != c.calls {
-					t.Errorf("message %q, %d calls", got.StatusMessage, c.second.calls.Load())
-				}
-			})
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			b := w.gateway("b", c.second, c.policy)
+			pass(6 * time.Second) // beats without a miss
+			task := w.dies("a", c.first, c.policy)
+			pass(7500*time.Millisecond - time.Second) // takeover within 1.5 heartbeats
+			pass(2 * time.Second)
+			got := read(t, b, task.ID)
+			wantStatus(t, got, c.status)
+			if got.StatusMessage != c.message || c.second.calls.Load() != c.calls {
+				t.Errorf("message %q, %d calls", got.StatusMessage, c.second.calls.Load())
+			}
 		})
 	}
 }
@@ -111,18 +109,16 @@ func TestPolicyThatATaskWasMadeUnder(t *testing.T) {
 		"made under fail":  {policy(shim.Always), retry, shim.Failed, 0},
 		"made under retry": {retry, policy(shim.Always), shim.Completed, 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				second := takes(time.Second)
-				b := w.gateway("b", second, c.adopted)
-				pass(6 * time.Second)
-				task := w.dies("a", takes(time.Hour), c.made)
-				pass(10 * time.Second)
-				wantStatus(t, read(t, b, task.ID), c.status)
-				if n := second.calls.Load(); n != c.calls {
-					t.Errorf("%d calls", n)
-				}
-			})
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			second := takes(time.Second)
+			b := w.gateway("b", second, c.adopted)
+			pass(6 * time.Second)
+			task := w.dies("a", takes(time.Hour), c.made)
+			pass(10 * time.Second)
+			wantStatus(t, read(t, b, task.ID), c.status)
+			if n := second.calls.Load(); n != c.calls {
+				t.Errorf("%d calls", n)
+			}
 		})
 	}
 }
@@ -157,28 +153,26 @@ func TestRetriedCallIsTheSame(t *testing.T) {
 // it waited for its turn or became one meanwhile.
 func TestTaskMadeInTheQueue(t *testing.T) {
 	for _, mode := range []shim.Mode{shim.Always, shim.Auto} {
-		t.Run(string(mode), func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				p := policy(mode)
-				first, second := takes(time.Hour), takes(time.Second)
-				b := w.gateway("b", second, p)
-				pass(6 * time.Second)
-				a, err := shim.New(shim.Options{Replica: "a", Store: w.store, Heartbeat: 5 * time.Second, Servers: map[string]shim.Server{
-					"up": {Upstream: first, Policy: func(string) shim.Policy { return p }, Concurrency: 1, Queue: 10, QueueWait: time.Minute},
-				}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				sent, queued := begin(t, a, call()), begin(t, a, call())
-				pass(time.Second)
-				w.mute(a)
-				pass(10 * time.Second)
-				wantStatus(t, read(t, b, sent.ID), shim.Failed)
-				wantStatus(t, read(t, b, queued.ID), shim.Completed)
-				if first.calls.Load() != 1 || second.calls.Load() != 1 {
-					t.Errorf("called %d times, and %d times by the other replica", first.calls.Load(), second.calls.Load())
-				}
-			})
+		bubbleOf(t, string(mode), func(t *testing.T, w *world) {
+			p := policy(mode)
+			first, second := takes(time.Hour), takes(time.Second)
+			b := w.gateway("b", second, p)
+			pass(6 * time.Second)
+			a, err := shim.New(shim.Options{Replica: "a", Store: w.store, Heartbeat: 5 * time.Second, Servers: map[string]shim.Server{
+				"up": {Upstream: first, Policy: func(string) shim.Policy { return p }, Concurrency: 1, Queue: 10, QueueWait: time.Minute},
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent, queued := begin(t, a, call()), begin(t, a, call())
+			pass(time.Second)
+			w.mute(a)
+			pass(10 * time.Second)
+			wantStatus(t, read(t, b, sent.ID), shim.Failed)
+			wantStatus(t, read(t, b, queued.ID), shim.Completed)
+			if first.calls.Load() != 1 || second.calls.Load() != 1 {
+				t.Errorf("called %d times, and %d times by the other replica", first.calls.Load(), second.calls.Load())
+			}
 		})
 	}
 }
@@ -265,25 +259,23 @@ func TestOutageOrphansNobody(t *testing.T) {
 // heartbeat that expired meanwhile is none of a replica that is gone.
 func TestShortOutageOrphansNobody(t *testing.T) {
 	for outage := time.Second; outage < 7*time.Second; outage += time.Second {
-		t.Run(outage.String(), func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				ua, ub := takes(time.Hour), takes(time.Hour)
-				a := w.gateway("a", ua, policy(shim.Always))
-				pass(800 * time.Millisecond)
-				b := w.gateway("b", ub, policy(shim.Always))
-				pass(10 * time.Second)
-				begin(t, a, call())
-				begin(t, b, call())
-				for range 8 { // at any moment between two beats
-					w.store.down.Store(true)
-					pass(outage)
-					w.store.down.Store(false)
-					pass(20*time.Second + 210*time.Millisecond)
-				}
-				if ua.ended() != nil || ub.ended() != nil {
-					t.Errorf("calls ended: %v, %v", ua.ended(), ub.ended())
-				}
-			})
+		bubbleOf(t, outage.String(), func(t *testing.T, w *world) {
+			ua, ub := takes(time.Hour), takes(time.Hour)
+			a := w.gateway("a", ua, policy(shim.Always))
+			pass(800 * time.Millisecond)
+			b := w.gateway("b", ub, policy(shim.Always))
+			pass(10 * time.Second)
+			begin(t, a, call())
+			begin(t, b, call())
+			for range 8 { // at any moment between two beats
+				w.store.down.Store(true)
+				pass(outage)
+				w.store.down.Store(false)
+				pass(20*time.Second + 210*time.Millisecond)
+			}
+			if ua.ended() != nil || ub.ended() != nil {
+				t.Errorf("calls ended: %v, %v", ua.ended(), ub.ended())
+			}
 		})
 	}
 }
@@ -448,22 +440,20 @@ func TestRefusedTaskThatIsStored(t *testing.T) {
 // even say that it is alive, no task was begun, and the client may simply call again.
 func TestRefusedTaskAtASilentStore(t *testing.T) {
 	for _, beats := range []bool{true, false} {
-		t.Run(fmt.Sprintf("beats=%t", beats), func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				w.store.down.Store(!beats)
-				a := w.gateway("a", takes(time.Second), policy(shim.Auto))
-				pass(time.Second)
-				c := call()
-				c.Demand = true
-				w.store.stalled.Store(true)
-				_, err := a.Call(t.Context(), c)
-				if !errors.Is(err, shim.ErrUnavailable) || errors.Is(err, shim.ErrUnconfirmed) != beats {
-					t.Errorf("the client got %v", err)
-				}
-				w.store.stalled.Store(false)
-				w.store.down.Store(false)
-				pass(time.Minute)
-			})
+		bubbleOf(t, fmt.Sprintf("beats=%t", beats), func(t *testing.T, w *world) {
+			w.store.down.Store(!beats)
+			a := w.gateway("a", takes(time.Second), policy(shim.Auto))
+			pass(time.Second)
+			c := call()
+			c.Demand = true
+			w.store.stalled.Store(true)
+			_, err := a.Call(t.Context(), c)
+			if !errors.Is(err, shim.ErrUnavailable) || errors.Is(err, shim.ErrUnconfirmed) != beats {
+				t.Errorf("the client got %v", err)
+			}
+			w.store.stalled.Store(false)
+			w.store.down.Store(false)
+			pass(time.Minute)
 		})
 	}
 }

@@ -51,35 +51,33 @@ func TestAdoptedTasksWaitForTheirOwner(t *testing.T) {
 		come   bool
 		status shim.Status
 	}{"who comes": {true, shim.Completed}, "who cancels elsewhere": {false, shim.Cancelled}} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				first := takes(time.Hour)
-				task := w.lose(shim.Server{Upstream: first, Policy: func(string) shim.Policy { return policy(shim.Always) }})
-				resumed, came := 0, make(chan struct{})
-				b := w.gatewayFor("b", shim.Server{Upstream: waitsFor(came, &resumed), Policy: func(string) shim.Policy { return policy(shim.Always) }})
-				pass(20 * time.Second)
-				got, err := b.Get(t.Context(), ann, "up", task.ID)
-				if err != nil {
-					t.Fatal(err)
-				}
-				wantStatus(t, got, shim.Working)
-				if !strings.HasPrefix(got.StatusMessage, "waits for its owner") || resumed != 0 {
-					t.Errorf("it says %q, and was resumed %d times", got.StatusMessage, resumed)
-				}
-				if c.come {
-					close(came)
-				} else if _, err := b.Cancel(t.Context(), ann, "up", task.ID); err != nil {
-					t.Fatal(err)
-				}
-				pass(5 * time.Second)
-				if got, err = b.Get(t.Context(), ann, "up", task.ID); err != nil {
-					t.Fatal(err)
-				}
-				wantStatus(t, got, c.status)
-				if strings.Contains(got.StatusMessage, "waits") || c.come != (resumed == 1) {
-					t.Errorf("it says %q, and was resumed %d times", got.StatusMessage, resumed)
-				}
-			})
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			first := takes(time.Hour)
+			task := w.lose(shim.Server{Upstream: first, Policy: func(string) shim.Policy { return policy(shim.Always) }})
+			resumed, came := 0, make(chan struct{})
+			b := w.gatewayFor("b", shim.Server{Upstream: waitsFor(came, &resumed), Policy: func(string) shim.Policy { return policy(shim.Always) }})
+			pass(20 * time.Second)
+			got, err := b.Get(t.Context(), ann, "up", task.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantStatus(t, got, shim.Working)
+			if !strings.HasPrefix(got.StatusMessage, "waits for its owner") || resumed != 0 {
+				t.Errorf("it says %q, and was resumed %d times", got.StatusMessage, resumed)
+			}
+			if c.come {
+				close(came)
+			} else if _, err := b.Cancel(t.Context(), ann, "up", task.ID); err != nil {
+				t.Fatal(err)
+			}
+			pass(5 * time.Second)
+			if got, err = b.Get(t.Context(), ann, "up", task.ID); err != nil {
+				t.Fatal(err)
+			}
+			wantStatus(t, got, c.status)
+			if strings.Contains(got.StatusMessage, "waits") || c.come != (resumed == 1) {
+				t.Errorf("it says %q, and was resumed %d times", got.StatusMessage, resumed)
+			}
 		})
 	}
 }

@@ -92,40 +92,38 @@ func TestPose(t *testing.T) {
 			answer(t, s, client, id, "late")
 		}, `{"answers":[{"to":"late"}]}`, shim.Completed},
 	} {
-		t.Run(name, func(t *testing.T) {
-			hours(t, func(t *testing.T, w *world) {
-				u := elicits(0, "a")
-				s, other := w.poses("a", u), w.poses("b", elicits(0, "a"))
-				ctx, over := context.WithCancelCause(t.Context())
-				done := make(chan bool, 1)
-				id, err := s.AskSession(ctx, sessionQuestion(), json.RawMessage(`{}`), func(_ shim.ID, over bool) { done <- over })
-				if err != nil {
-					t.Fatal(err)
-				}
-				last := heard(t, other, client, id)
-				pass(time.Second)
-				if _, err := s.Get(t.Context(), client, "up", id); !errors.Is(err, shim.ErrNotFound) {
-					t.Errorf("it looks like a task: %v", err)
-				}
-				if got := <-heard(t, s, shim.Principal{Session: "x"}, id); got.ID != "" {
-					t.Errorf("a stranger sees %+v", got)
-				}
-				c.do(t, other, id, over)
-				pass(time.Second)
-				if got := <-last; got.Status != c.to || len(got.Questions) != 1 || got.Questions[0].Key != "a" {
-					t.Errorf("in the end %+v", got)
-				}
-				if !<-done || u.calls.Load() != 0 {
-					t.Errorf("not over, after %d calls", u.calls.Load())
-				}
-				if got := spell(u.answers()); c.want != "" && got != c.want || c.want == "" && u.delivered() != 0 {
-					t.Errorf("the server got %s", got)
-				}
-				pass(3 * time.Minute)
-				if _, err := w.store.Get(t.Context(), id, shim.Summary); !errors.Is(err, shim.ErrNotFound) {
-					t.Errorf("the record is still there: %v", err)
-				}
-			})
+		hoursOf(t, name, func(t *testing.T, w *world) {
+			u := elicits(0, "a")
+			s, other := w.poses("a", u), w.poses("b", elicits(0, "a"))
+			ctx, over := context.WithCancelCause(t.Context())
+			done := make(chan bool, 1)
+			id, err := s.AskSession(ctx, sessionQuestion(), json.RawMessage(`{}`), func(_ shim.ID, over bool) { done <- over })
+			if err != nil {
+				t.Fatal(err)
+			}
+			last := heard(t, other, client, id)
+			pass(time.Second)
+			if _, err := s.Get(t.Context(), client, "up", id); !errors.Is(err, shim.ErrNotFound) {
+				t.Errorf("it looks like a task: %v", err)
+			}
+			if got := <-heard(t, s, shim.Principal{Session: "x"}, id); got.ID != "" {
+				t.Errorf("a stranger sees %+v", got)
+			}
+			c.do(t, other, id, over)
+			pass(time.Second)
+			if got := <-last; got.Status != c.to || len(got.Questions) != 1 || got.Questions[0].Key != "a" {
+				t.Errorf("in the end %+v", got)
+			}
+			if !<-done || u.calls.Load() != 0 {
+				t.Errorf("not over, after %d calls", u.calls.Load())
+			}
+			if got := spell(u.answers()); c.want != "" && got != c.want || c.want == "" && u.delivered() != 0 {
+				t.Errorf("the server got %s", got)
+			}
+			pass(3 * time.Minute)
+			if _, err := w.store.Get(t.Context(), id, shim.Summary); !errors.Is(err, shim.ErrNotFound) {
+				t.Errorf("the record is still there: %v", err)
+			}
 		})
 	}
 }
@@ -154,56 +152,54 @@ func TestPoseIsLogged(t *testing.T) {
 // is answered by the one that goes on with it.
 func TestPoseOutlivesItsReplica(t *testing.T) {
 	for name, stops := range map[string]bool{"stops": true, "is lost": false} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				first, heir := elicits(0, "a"), elicits(0, "a")
-				b := w.poses("b", heir)
-				pass(6 * time.Second)
-				s, err := shim.New(shim.Options{
-					Replica: "a", Store: w.store, Heartbeat: 5 * time.Second,
-					Servers: map[string]shim.Server{"up": {Upstream: first, Policy: func(string) shim.Policy { return policy(shim.Auto) }}},
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				ctx, stop := context.WithCancel(t.Context())
-				ended := make(chan struct{})
-				go func() { defer close(ended); _ = s.Run(ctx) }()
-				over := make(chan bool, 1)
-				id, err := s.AskSession(t.Context(), sessionQuestion(), json.RawMessage(`{}`), func(_ shim.ID, o bool) { over <- o })
-				if err != nil {
-					t.Fatal(err)
-				}
-				pass(time.Second)
-				if stops {
-					if err := s.Halt(t.Context()); err != nil {
-						t.Error(err)
-					}
-					if <-over {
-						t.Error("said to be over")
-					}
-					if _, err := s.AskSession(t.Context(), sessionQuestion(), json.RawMessage(`{}`), nil); !errors.Is(err, shim.ErrDraining) {
-						t.Errorf("asked while it stops: %v", err)
-					}
-				}
-				stop()
-				<-ended
-				if stops {
-					if err := s.Close(t.Context()); err != nil {
-						t.Error(err)
-					}
-				} else {
-					w.mute(s)
-				}
-				pass(20 * time.Second)
-				if err := b.Answer(t.Context(), client, "up", id, "a", shim.Answer{Result: json.RawMessage(`{"to":"a"}`)}); err != nil {
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			first, heir := elicits(0, "a"), elicits(0, "a")
+			b := w.poses("b", heir)
+			pass(6 * time.Second)
+			s, err := shim.New(shim.Options{
+				Replica: "a", Store: w.store, Heartbeat: 5 * time.Second,
+				Servers: map[string]shim.Server{"up": {Upstream: first, Policy: func(string) shim.Policy { return policy(shim.Auto) }}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() { defer close(ended); _ = s.Run(ctx) }()
+			over := make(chan bool, 1)
+			id, err := s.AskSession(t.Context(), sessionQuestion(), json.RawMessage(`{}`), func(_ shim.ID, o bool) { over <- o })
+			if err != nil {
+				t.Fatal(err)
+			}
+			pass(time.Second)
+			if stops {
+				if err := s.Halt(t.Context()); err != nil {
 					t.Error(err)
 				}
-				pass(time.Second)
-				if got := spell(heir.answers()); first.delivered() != 0 || got != `{"answers":[{"to":"a"}]}` {
-					t.Errorf("the first delivered %d, the heir %s", first.delivered(), got)
+				if <-over {
+					t.Error("said to be over")
 				}
-			})
+				if _, err := s.AskSession(t.Context(), sessionQuestion(), json.RawMessage(`{}`), nil); !errors.Is(err, shim.ErrDraining) {
+					t.Errorf("asked while it stops: %v", err)
+				}
+			}
+			stop()
+			<-ended
+			if stops {
+				if err := s.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+			} else {
+				w.mute(s)
+			}
+			pass(20 * time.Second)
+			if err := b.Answer(t.Context(), client, "up", id, "a", shim.Answer{Result: json.RawMessage(`{"to":"a"}`)}); err != nil {
+				t.Error(err)
+			}
+			pass(time.Second)
+			if got := spell(heir.answers()); first.delivered() != 0 || got != `{"answers":[{"to":"a"}]}` {
+				t.Errorf("the first delivered %d, the heir %s", first.delivered(), got)
+			}
 		})
 	}
 }

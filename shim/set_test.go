@@ -98,9 +98,7 @@ func TestSetTakesMoreTasksWhileItIsFollowed(t *testing.T) {
 			t.Errorf("%d watches of two sets of tasks", n)
 		}
 		for i, id := range []shim.ID{one, three, two} {
-			if _, err := a.Cancel(t.Context(), anyone, "up", id); err != nil {
-				t.Fatal(err)
-			}
+			cancelTask(t, a, id)
 			f.want(t, []string{"a:cancelled", "c:cancelled", "b:cancelled"}[i])
 			if n, want := over.n.Load(), int64(2-i); n != want {
 				t.Errorf("%d watches, want %d", n, want)
@@ -129,23 +127,21 @@ func TestSetIsFollowedUntilItIsEmpty(t *testing.T) {
 		"ended":   func(s *shim.Shim, _ *shim.Set, id shim.ID) { _, _ = s.Cancel(context.Background(), anyone, "up", id) },
 		"removed": func(_ *shim.Shim, set *shim.Set, id shim.ID) { set.Remove(id, unknown) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				s := w.gateway("a", takes(time.Hour), policy(shim.Always))
-				id := begin(t, s, call()).ID
-				pass(time.Second)
-				set := shim.NewSet(shim.Tracked{ID: unknown}, shim.Tracked{ID: id})
-				set.Close()
-				f := followSet(t, s, anyone, set, id, unknown)
-				f.want(t, "b:gone", "a:working")
-				if tasks := set.Tasks(); len(tasks) != 1 || tasks[0].ID != id {
-					t.Errorf("the set has %v", tasks)
-				}
-				leave(s, set, id)
-				if err := <-f.done; err != nil {
-					t.Error(err)
-				}
-			})
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			s := w.gateway("a", takes(time.Hour), policy(shim.Always))
+			id := begin(t, s, call()).ID
+			pass(time.Second)
+			set := shim.NewSet(shim.Tracked{ID: unknown}, shim.Tracked{ID: id})
+			set.Close()
+			f := followSet(t, s, anyone, set, id, unknown)
+			f.want(t, "b:gone", "a:working")
+			if tasks := set.Tasks(); len(tasks) != 1 || tasks[0].ID != id {
+				t.Errorf("the set has %v", tasks)
+			}
+			leave(s, set, id)
+			if err := <-f.done; err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }

@@ -49,39 +49,35 @@ func TestTasksQueue(t *testing.T) {
 // another replica has taken it over. It waits for a place before it takes the answers.
 func TestWaitingRoundHoldsNoPlace(t *testing.T) {
 	for _, lost := range []bool{false, true} {
-		t.Run(fmt.Sprintf("lost=%t", lost), func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				u := asksInRounds(time.Second, "a")
-				s := w.gatewayFor("b", limited(u, shim.Always, nil))
-				c := call()
-				c.Asking = shim.AskPark
-				pass(6 * time.Second)
-				var asked shim.ID
-				if lost {
-					asked = w.lost(u, policy(shim.Always), c, 2*time.Second).Task.ID
-					pass(20 * time.Second)
-				} else {
-					asked = begin(t, s, c).ID
-					pass(2 * time.Second)
-				}
-				wantStatus(t, read(t, s, asked), shim.InputRequired)
-				other := begin(t, s, call())
+		bubbleOf(t, fmt.Sprintf("lost=%t", lost), func(t *testing.T, w *world) {
+			u := asksInRounds(time.Second, "a")
+			s := w.gatewayFor("b", limited(u, shim.Always, nil))
+			c := call()
+			c.Asking = shim.AskPark
+			pass(6 * time.Second)
+			var asked shim.ID
+			if lost {
+				asked = w.lost(u, policy(shim.Always), c, 2*time.Second).Task.ID
+				pass(20 * time.Second)
+			} else {
+				asked = begin(t, s, c).ID
 				pass(2 * time.Second)
-				wantStatus(t, read(t, s, other.ID), shim.Completed)
-				begin(t, s, call())
-				if err := s.Update(t.Context(), anyone, "up", asked, results("q1")); err != nil {
-					t.Fatal(err)
-				}
-				pass(500 * time.Millisecond)
-				if n := u.calls.Load(); n != 3 {
-					t.Errorf("%d calls, want 3: there is no place yet", n)
-				}
-				pass(2 * time.Second)
-				wantStatus(t, read(t, s, asked), shim.Completed)
-				if n := u.calls.Load(); n != 4 {
-					t.Errorf("%d calls, want 4", n)
-				}
-			})
+			}
+			wantStatus(t, read(t, s, asked), shim.InputRequired)
+			other := begin(t, s, call())
+			pass(2 * time.Second)
+			wantStatus(t, read(t, s, other.ID), shim.Completed)
+			begin(t, s, call())
+			updateTask(t, s, asked, results("q1"))
+			pass(500 * time.Millisecond)
+			if n := u.calls.Load(); n != 3 {
+				t.Errorf("%d calls, want 3: there is no place yet", n)
+			}
+			pass(2 * time.Second)
+			wantStatus(t, read(t, s, asked), shim.Completed)
+			if n := u.calls.Load(); n != 4 {
+				t.Errorf("%d calls, want 4", n)
+			}
 		})
 	}
 }
@@ -93,9 +89,7 @@ func TestCancelWhileQueued(t *testing.T) {
 		s := w.gatewayFor("a", limited(u, shim.Always, nil))
 		begin(t, s, call())
 		queued := begin(t, s, call())
-		if _, err := s.Cancel(t.Context(), anyone, "up", queued.ID); err != nil {
-			t.Fatal(err)
-		}
+		cancelTask(t, s, queued.ID)
 		pass(0)
 		begin(t, s, call())
 		pass(time.Minute)
@@ -111,20 +105,18 @@ func TestBlockingCallsWaitForASlot(t *testing.T) {
 		first time.Duration
 		err   bool
 	}{"in time": {4 * time.Second, false}, "too long": {10 * time.Second, true}} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				u := takes(c.first)
-				s := w.gatewayFor("a", limited(u, shim.Always, nil))
-				begin(t, s, call())
-				blocking := call()
-				blocking.Handle = false
-				_, err := s.Call(t.Context(), blocking)
-				var busy *shim.BusyError
-				if errors.As(err, &busy) != c.err {
-					t.Errorf("got %v", err)
-				}
-				pass(time.Minute)
-			})
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			u := takes(c.first)
+			s := w.gatewayFor("a", limited(u, shim.Always, nil))
+			begin(t, s, call())
+			blocking := call()
+			blocking.Handle = false
+			_, err := s.Call(t.Context(), blocking)
+			var busy *shim.BusyError
+			if errors.As(err, &busy) != c.err {
+				t.Errorf("got %v", err)
+			}
+			pass(time.Minute)
 		})
 	}
 }

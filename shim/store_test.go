@@ -14,84 +14,74 @@ import (
 
 // A client with tasks goes on blocking while none can be made (design.md 0.13).
 func TestStoreDownAtCreation(t *testing.T) {
-	t.Run("answered meanwhile", func(t *testing.T) {
-		bubble(t, func(t *testing.T, w *world) {
-			for _, mode := range []shim.Mode{shim.Auto, shim.Always} {
-				u := takes(20 * time.Second)
-				s := w.gateway("a-"+string(mode), u, policy(mode))
-				w.store.down.Store(true)
-				got, err := s.Call(t.Context(), call())
-				w.store.down.Store(false)
-				if err != nil || string(got.Reply.Result) != result || u.calls.Load() != 1 {
-					t.Errorf("%s: %+v, %v, sent %d times", mode, got, err, u.calls.Load())
-				}
-			}
-		})
-	})
-	t.Run("back in time", func(t *testing.T) {
-		bubble(t, func(t *testing.T, w *world) {
-			s := w.gateway("a", takes(time.Minute), policy(shim.Auto))
+	bubbleOf(t, "answered meanwhile", func(t *testing.T, w *world) {
+		for _, mode := range []shim.Mode{shim.Auto, shim.Always} {
+			u := takes(20 * time.Second)
+			s := w.gateway("a-"+string(mode), u, policy(mode))
 			w.store.down.Store(true)
-			time.AfterFunc(9500*time.Millisecond, func() { w.store.down.Store(false) })
-			start := time.Now()
-			task := begin(t, s, call())
-			if d := time.Since(start); d < 9500*time.Millisecond || d > 12*time.Second {
-				t.Errorf("the handle came after %v", d)
+			got, err := s.Call(t.Context(), call())
+			w.store.down.Store(false)
+			if err != nil || string(got.Reply.Result) != result || u.calls.Load() != 1 {
+				t.Errorf("%s: %+v, %v, sent %d times", mode, got, err, u.calls.Load())
 			}
-			pass(time.Minute)
-			wantStatus(t, read(t, s, task.ID), shim.Completed)
-		})
+		}
 	})
-	t.Run("insisting", func(t *testing.T) {
-		bubble(t, func(t *testing.T, w *world) {
-			u := takes(time.Second)
-			s := w.gateway("a", u, policy(shim.Required))
-			w.store.down.Store(true)
-			defer w.store.down.Store(false)
-			if _, err := s.Call(t.Context(), call()); !errors.Is(err, shim.ErrUnavailable) || u.calls.Load() != 0 {
-				t.Errorf("%v, sent %d times", err, u.calls.Load())
-			}
-		})
+	bubbleOf(t, "back in time", func(t *testing.T, w *world) {
+		s := w.gateway("a", takes(time.Minute), policy(shim.Auto))
+		w.store.down.Store(true)
+		time.AfterFunc(9500*time.Millisecond, func() { w.store.down.Store(false) })
+		start := time.Now()
+		task := begin(t, s, call())
+		if d := time.Since(start); d < 9500*time.Millisecond || d > 12*time.Second {
+			t.Errorf("the handle came after %v", d)
+		}
+		pass(time.Minute)
+		wantStatus(t, read(t, s, task.ID), shim.Completed)
+	})
+	bubbleOf(t, "insisting", func(t *testing.T, w *world) {
+		u := takes(time.Second)
+		s := w.gateway("a", u, policy(shim.Required))
+		w.store.down.Store(true)
+		defer w.store.down.Store(false)
+		if _, err := s.Call(t.Context(), call()); !errors.Is(err, shim.ErrUnavailable) || u.calls.Load() != 0 {
+			t.Errorf("%v, sent %d times", err, u.calls.Load())
+		}
 	})
 }
 
 // A creation whose reply is lost leaves no second record, and none that nobody
 // was told of.
 func TestLostReplyOfCreate(t *testing.T) {
-	t.Run("tried again", func(t *testing.T) {
-		bubble(t, func(t *testing.T, w *world) {
-			s := w.gateway("a", takes(time.Minute), policy(shim.Auto))
-			w.store.deaf.Store(true)
-			time.AfterFunc(7500*time.Millisecond, func() { w.store.deaf.Store(false) })
-			c := call()
-			c.Principal = shim.Principal{Subject: "ann"}
-			begin(t, s, c)
-			tasks, _, err := s.List(t.Context(), c.Principal, "up", "")
-			if err != nil || len(tasks) != 1 || w.store.creates.Load() < 2 {
-				t.Errorf("%d tasks after %d attempts, %v", len(tasks), w.store.creates.Load(), err)
-			}
-		})
+	bubbleOf(t, "tried again", func(t *testing.T, w *world) {
+		s := w.gateway("a", takes(time.Minute), policy(shim.Auto))
+		w.store.deaf.Store(true)
+		time.AfterFunc(7500*time.Millisecond, func() { w.store.deaf.Store(false) })
+		c := call()
+		c.Principal = shim.Principal{Subject: "ann"}
+		begin(t, s, c)
+		tasks, _, err := s.List(t.Context(), c.Principal, "up", "")
+		if err != nil || len(tasks) != 1 || w.store.creates.Load() < 2 {
+			t.Errorf("%d tasks after %d attempts, %v", len(tasks), w.store.creates.Load(), err)
+		}
 	})
-	t.Run("given up", func(t *testing.T) {
-		bubble(t, func(t *testing.T, w *world) {
-			s := w.gateway("a", takes(7*time.Second), policy(shim.Auto))
-			w.store.deaf.Store(true)
-			c := call()
-			c.Principal = shim.Principal{Subject: "ann"}
-			if got, err := s.Call(t.Context(), c); err != nil || got.Task != nil {
-				t.Fatalf("%+v, %v", got, err)
-			}
-			w.store.deaf.Store(false)
-			pass(500 * time.Millisecond)
-			tasks, _, err := s.List(t.Context(), c.Principal, "up", "")
-			if err != nil || len(tasks) != 1 || tasks[0].StatusMessage != "the call has ended without a task" {
-				t.Errorf("%+v, %v: want one that says why it was cancelled", tasks, err) // its client has an answer
-			}
-			pass(time.Minute)
-			if tasks, _, err := s.List(t.Context(), c.Principal, "up", ""); err != nil || len(tasks) != 0 {
-				t.Errorf("%+v, %v: want no task left", tasks, err)
-			}
-		})
+	bubbleOf(t, "given up", func(t *testing.T, w *world) {
+		s := w.gateway("a", takes(7*time.Second), policy(shim.Auto))
+		w.store.deaf.Store(true)
+		c := call()
+		c.Principal = shim.Principal{Subject: "ann"}
+		if got, err := s.Call(t.Context(), c); err != nil || got.Task != nil {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		w.store.deaf.Store(false)
+		pass(500 * time.Millisecond)
+		tasks, _, err := s.List(t.Context(), c.Principal, "up", "")
+		if err != nil || len(tasks) != 1 || tasks[0].StatusMessage != "the call has ended without a task" {
+			t.Errorf("%+v, %v: want one that says why it was cancelled", tasks, err) // its client has an answer
+		}
+		pass(time.Minute)
+		if tasks, _, err := s.List(t.Context(), c.Principal, "up", ""); err != nil || len(tasks) != 0 {
+			t.Errorf("%+v, %v: want no task left", tasks, err)
+		}
 	})
 }
 

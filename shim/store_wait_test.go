@@ -2,7 +2,6 @@ package shim_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -43,21 +42,19 @@ func TestPollOutlastsAnOutage(t *testing.T) {
 				return err
 			},
 		} {
-			t.Run(name, func(t *testing.T) {
-				hours(t, func(t *testing.T, w *world) {
-					s, away := w.patient(c.wait, takes(time.Hour))
-					id := begin(t, s, call()).ID
-					away.Store(true)
-					time.AfterFunc(c.outage, func() { away.Store(false) })
-					start := time.Now()
-					err := ask(t.Context(), s, id)
-					if took := time.Since(start); took < c.answer || took > c.answer+2*time.Second {
-						t.Errorf("answered after %v", took)
-					}
-					if (err != nil) != c.fails || c.fails && !(errors.Is(err, shim.ErrRepeat) && errors.Is(err, shim.ErrUnavailable)) {
-						t.Errorf("got %v", err)
-					}
-				})
+			hoursOf(t, name, func(t *testing.T, w *world) {
+				s, away := w.patient(c.wait, takes(time.Hour))
+				id := begin(t, s, call()).ID
+				away.Store(true)
+				time.AfterFunc(c.outage, func() { away.Store(false) })
+				start := time.Now()
+				err := ask(t.Context(), s, id)
+				if took := time.Since(start); took < c.answer || took > c.answer+2*time.Second {
+					t.Errorf("answered after %v", took)
+				}
+				if (err != nil) != c.fails || c.fails && !(errors.Is(err, shim.ErrRepeat) && errors.Is(err, shim.ErrUnavailable)) {
+					t.Errorf("got %v", err)
+				}
 			})
 		}
 	}
@@ -174,14 +171,11 @@ func TestForgottenStreamInAFullStore(t *testing.T) {
 				return next(ctx)
 			},
 		}
-		u := &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
-			if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
-				return shim.Reply{}, err
-			}
+		u := &scripted{call: sending(func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
 			full.Store(true)
 			s.Progress(shim.Progress{Progress: 1, Message: "one"})
 			return after(ctx, time.Minute)
-		}}
+		})}
 		p := policy(shim.Always)
 		p.Partials = shim.NewPartials(true)
 		s := w.over("a", h, u, p)

@@ -102,48 +102,43 @@ func TestTokenOfWhoBrings(t *testing.T) {
 	}
 	for name, bring := range ways {
 		for _, where := range []string{"here", "there", "there, late", "there, lost"} {
-			t.Run(name+" "+where, func(t *testing.T) {
-				hours(t, func(t *testing.T, w *world) {
-					var here, there tokens
-					var heard [][]string // what the run had when the server heard
-					u := &asks{}
-					u.call = func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
-						if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
-							return shim.Reply{}, err
-						}
-						_, err := s.Ask(ctx, questions("a")...)
-						if ctx.Err() == nil && err == nil && name == "who comes back and leaves" {
-							<-ctx.Done()
-						}
-						heard = append(heard, here.all())
-						return shim.Reply{Result: json.RawMessage(result)}, context.Cause(ctx)
+			hoursOf(t, name+" "+where, func(t *testing.T, w *world) {
+				var here, there tokens
+				var heard [][]string // what the run had when the server heard
+				u := &asks{}
+				u.call = sending(func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+					_, err := s.Ask(ctx, questions("a")...)
+					if ctx.Err() == nil && err == nil && name == "who comes back and leaves" {
+						<-ctx.Done()
 					}
-					store := map[string]shim.Store{
-						"here": w.store, "there": w.store, "there, late": lateTokens{w.store}, "there, lost": &hooked{Store: w.store, drop: hint},
-					}
-					a := w.gatewayOf("a", here.server(u), func(o *shim.Options) { o.Store = store[where] })
-					at := w.gatewayFor("b", there.server(u))
-					if where == "here" {
-						at = a
-					}
-					pass(time.Second) // until it hears messages
-					c := askable(shim.AskPark)
-					kept := parked(t, a, c, "a").ID
-					c.Handle = true
-					task := begin(t, a, c).ID
-					id, err := bring(t, at, task, kept)
-					if err != nil {
-						t.Fatal(err)
-					}
-					pass(6 * time.Minute) // until the audit has found what was lost
-					want := []string{"new for " + string(id) + " to " + string(id)}
-					if where == "there, lost" {
-						want = nil
-					}
-					if len(heard) == 0 || !slices.Equal(heard[0], want) || !slices.Equal(here.all(), want) || there.all() != nil {
-						t.Errorf("the server has heard it with %q, brought were %q here and %q there", heard, here.all(), there.all())
-					}
+					heard = append(heard, here.all())
+					return shim.Reply{Result: json.RawMessage(result)}, context.Cause(ctx)
 				})
+				store := map[string]shim.Store{
+					"here": w.store, "there": w.store, "there, late": lateTokens{w.store}, "there, lost": &hooked{Store: w.store, drop: hint},
+				}
+				a := w.gatewayOf("a", here.server(u), func(o *shim.Options) { o.Store = store[where] })
+				at := w.gatewayFor("b", there.server(u))
+				if where == "here" {
+					at = a
+				}
+				pass(time.Second) // until it hears messages
+				c := askable(shim.AskPark)
+				kept := parked(t, a, c, "a").ID
+				c.Handle = true
+				task := begin(t, a, c).ID
+				id, err := bring(t, at, task, kept)
+				if err != nil {
+					t.Fatal(err)
+				}
+				pass(6 * time.Minute) // until the audit has found what was lost
+				want := []string{"new for " + string(id) + " to " + string(id)}
+				if where == "there, lost" {
+					want = nil
+				}
+				if len(heard) == 0 || !slices.Equal(heard[0], want) || !slices.Equal(here.all(), want) || there.all() != nil {
+					t.Errorf("the server has heard it with %q, brought were %q here and %q there", heard, here.all(), there.all())
+				}
 			})
 		}
 	}

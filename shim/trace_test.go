@@ -111,16 +111,13 @@ func TestProgressIsToldAtABoundedRate(t *testing.T) {
 		o := newObservedWorld(t)
 		defer o.close()
 		u := takes(0)
-		u.call = func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
-			if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
-				return shim.Reply{}, err
-			}
+		u.call = sending(func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
 			for i := range 350 {
 				s.Progress(shim.Progress{Progress: float64(i)})
 				<-time.After(100 * time.Millisecond)
 			}
 			return after(ctx, 0)
-		}
+		})
 		s := o.observed("a", u, policy(shim.Always))
 		pass(time.Minute)
 		if _, err := s.Call(context.Background(), call()); err != nil {
@@ -169,9 +166,7 @@ func TestTraceOfAnAdoption(t *testing.T) {
 		pass(6 * time.Second)
 		id := o.lost(elicits(0, "a"), policy(shim.Auto), taskCall(), time.Second).Task.ID
 		pass(20 * time.Second)
-		if err := s.Update(t.Context(), anyone, "up", id, results("a")); err != nil {
-			t.Fatal(err)
-		}
+		updateTask(t, s, id, results("a"))
 		pass(time.Second)
 		if got, want := o.events(), []string{"adopted", "resumed", "answered", "ended"}; !slices.Equal(got, want) {
 			t.Errorf("events %q, want %q", got, want)

@@ -52,9 +52,7 @@ func TestFailedReadIsRepeated(t *testing.T) {
 		task := begin(t, s, call())
 		pass(time.Second)
 		away.Store(true)
-		if _, err := b.Cancel(t.Context(), anyone, "up", task.ID); err != nil {
-			t.Fatal(err)
-		}
+		cancelTask(t, b, task.ID)
 		pass(4 * time.Second)
 		away.Store(false)
 		pass(8 * time.Second) // the longest pause is 5 s, and half of that by chance
@@ -71,29 +69,23 @@ func TestLostEvents(t *testing.T) {
 		want shim.Status
 	}{
 		"cancel": {func(t *testing.T, _ *world, b *shim.Shim, id shim.ID) {
-			if _, err := b.Cancel(t.Context(), anyone, "up", id); err != nil {
-				t.Fatal(err)
-			}
+			cancelTask(t, b, id)
 		}, shim.Cancelled},
 		"answer": {func(t *testing.T, _ *world, b *shim.Shim, id shim.ID) {
-			if err := b.Update(t.Context(), anyone, "up", id, results("a")); err != nil {
-				t.Fatal(err)
-			}
+			updateTask(t, b, id, results("a"))
 		}, shim.Completed},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				u := elicits(0, "a")
-				s, b := w.over("a", &hooked{drop: hint}, u, policy(shim.Always)), w.gateway("b", u, policy(shim.Always))
-				task := begin(t, s, taskCall())
-				pass(time.Second)
-				c.do(t, w, b, task.ID)
-				pass(period)
-				wantStatus(t, read(t, b, task.ID), c.want)
-				if c.want == shim.Cancelled && u.ended() == nil {
-					t.Error("the call of a cancelled task goes on")
-				}
-			})
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			u := elicits(0, "a")
+			s, b := w.over("a", &hooked{drop: hint}, u, policy(shim.Always)), w.gateway("b", u, policy(shim.Always))
+			task := begin(t, s, taskCall())
+			pass(time.Second)
+			c.do(t, w, b, task.ID)
+			pass(period)
+			wantStatus(t, read(t, b, task.ID), c.want)
+			if c.want == shim.Cancelled && u.ended() == nil {
+				t.Error("the call of a cancelled task goes on")
+			}
 		})
 	}
 }
@@ -115,9 +107,7 @@ func TestUnreadableTaskHoldsUpNoOther(t *testing.T) {
 		pass(time.Second)
 		frozen.Store(&first.ID)
 		for _, id := range []shim.ID{first.ID, second.ID} {
-			if _, err := b.Cancel(t.Context(), anyone, "up", id); err != nil {
-				t.Fatal(err)
-			}
+			cancelTask(t, b, id)
 		}
 		pass(100 * time.Millisecond)
 		if !errors.Is(u.ended(), shim.ErrDetached) && u.ended() == nil {

@@ -115,6 +115,19 @@ type scripted struct {
 	cause error
 }
 
+// exchange is what a scripted upstream does with a request.
+type exchange = func(context.Context, shim.Request, shim.Sink) (shim.Reply, error)
+
+// sending says that the call is sent, and then does what follows.
+func sending(then exchange) exchange {
+	return func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
+		if err := s.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
+			return shim.Reply{}, err
+		}
+		return then(ctx, r, s)
+	}
+}
+
 // takes answers with result after d, having said that the call was sent.
 func takes(d time.Duration) *scripted {
 	return &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
