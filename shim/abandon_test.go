@@ -46,12 +46,7 @@ func TestParkedCallWasAwaitedElsewhere(t *testing.T) {
 	hours(t, func(t *testing.T, w *world) {
 		u := elicits(time.Hour, "a")
 		s := w.gateway("r1", u, policy(shim.Never))
-		other, err := shim.New(shim.Options{Replica: "r2", Store: w.store, Servers: map[string]shim.Server{
-			"up": {Upstream: u, Policy: func(string) shim.Policy { return policy(shim.Never) }},
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		other := w.still("r2", serves(u, policy(shim.Never)), nil)
 		c := askable(shim.AskPark)
 		c.Stay = true // so that its end is not taken for the caller's
 		k := returning(t, other, c, parked(t, s, c, "a"))

@@ -58,7 +58,7 @@ func (p *parts) seen() ([]shim.Part, int) {
 func TestSameStepsForAStranger(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		store := &parts{Store: w.store}
-		srv := shim.Server{Upstream: takes(time.Second), Policy: func(string) shim.Policy { return policy(shim.Always) }}
+		srv := serves(takes(time.Second), policy(shim.Always))
 		g := w.gatewayOf("a", srv, func(o *shim.Options) { o.Store = store })
 		task := begin(t, g, call())
 		pass(3 * time.Second)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,23 +22,14 @@ func (w *world) lost(u shim.Upstream, p shim.Policy, c shim.Call, live time.Dura
 // lostAfter is lost once something has happened.
 func (w *world) lostAfter(u shim.Upstream, p shim.Policy, c shim.Call, do func(shim.Answered)) shim.Answered {
 	w.t.Helper()
-	s, err := shim.New(shim.Options{
-		Replica: "a", Store: w.store, Heartbeat: 5 * time.Second,
-		Servers: map[string]shim.Server{"up": {Upstream: u, Policy: func(string) shim.Policy { return p }}},
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(w.t.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); _ = s.Run(ctx) }()
+	s := w.still("a", serves(u, p), nil)
+	stop := run(s)
 	a, err := s.Call(w.t.Context(), c)
 	if err != nil || a.Task == nil && a.Parked == nil {
 		w.t.Fatalf("%+v, %v", a, err)
 	}
 	do(a)
 	stop()
-	<-ended
 	w.mute(s)
 	return a
 }
@@ -310,14 +300,7 @@ func TestRoundNotedWithItsQuestions(t *testing.T) {
 		b := w.gateway("b", heir, policy(shim.Auto))
 		pass(6 * time.Second)
 		store := &madeStore{Store: w.store, made: make(chan shim.ID, 1)}
-		s, err := shim.New(shim.Options{
-			Replica: "a", Store: store, Heartbeat: 5 * time.Second,
-			Servers: map[string]shim.Server{"up": {Upstream: asksInRounds(time.Second, "x"), Policy: func(string) shim.Policy { return policy(shim.Auto) }}},
-			Logger:  slog.New(slog.DiscardHandler),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := w.still("a", serves(asksInRounds(time.Second, "x"), policy(shim.Auto)), func(o *shim.Options) { o.Store = store })
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { _ = s.Run(ctx) })

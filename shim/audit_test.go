@@ -167,7 +167,7 @@ func (s *repeats) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.Tas
 func TestEndOfARepeatedVersionIsTold(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		store := &repeats{Store: w.store}
-		s := w.gatewayOf("a", shim.Server{Upstream: takes(time.Hour), Policy: func(string) shim.Policy { return policy(shim.Always) }},
+		s := w.gatewayOf("a", serves(takes(time.Hour), policy(shim.Always)),
 			func(o *shim.Options) { o.Store = store })
 		task := begin(t, s, call())
 		f := follow(t, s, anyone, task.ID)

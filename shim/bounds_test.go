@@ -255,7 +255,7 @@ func TestAnswersThatAreReplaced(t *testing.T) {
 
 // checking is gateway with a check of answers: those that say they are bad are.
 func (w *world) checking(name string, u shim.Upstream, p shim.Policy) *shim.Shim {
-	return w.gatewayOf(name, shim.Server{Upstream: u, Policy: func(string) shim.Policy { return p }}, func(o *shim.Options) {
+	return w.gatewayOf(name, serves(u, p), func(o *shim.Options) {
 		o.CheckAnswer = func(_ string, result json.RawMessage) string {
 			if strings.Contains(string(result), `"bad"`) {
 				return "it is bad"

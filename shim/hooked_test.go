@@ -89,6 +89,6 @@ func hint(e shim.Event) bool { return !e.Synced }
 func (w *world) over(name string, h *hooked, u shim.Upstream, p shim.Policy) *shim.Shim {
 	w.t.Helper()
 	h.Store = w.store
-	srv := shim.Server{Upstream: u, Policy: func(string) shim.Policy { return p }}
+	srv := serves(u, p)
 	return w.gatewayOf(name, srv, func(o *shim.Options) { o.Store = h })
 }

@@ -17,7 +17,7 @@ import (
 func TestLostTaskIsAVerdict(t *testing.T) {
 	bob := shim.Principal{Subject: "bob"}
 	keyed := func(name string, w *world, keys ...string) *shim.Shim {
-		srv := shim.Server{Upstream: takes(2 * time.Minute), Policy: func(string) shim.Policy { return policy(shim.Always) }}
+		srv := serves(takes(2*time.Minute), policy(shim.Always))
 		return w.gatewayOf(name, srv, func(o *shim.Options) {
 			o.Heartbeat = time.Hour // nobody dies here
 			for _, key := range keys {

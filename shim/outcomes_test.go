@@ -118,7 +118,7 @@ func TestCancelOfATaskThatTheStoreForgot(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		up := takes(time.Hour)
 		a := w.gateway("a", up, policy(shim.Always))
-		b := w.gatewayOf("b", shim.Server{Upstream: up, Policy: func(string) shim.Policy { return policy(shim.Always) }},
+		b := w.gatewayOf("b", serves(up, policy(shim.Always)),
 			func(o *shim.Options) { o.StoreWait = 25 * time.Second })
 		task := begin(t, a, call())
 		var other shim.Store = fullStore{openEmbedded(t)} // else the audit brings the record back at a time of its own

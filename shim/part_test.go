@@ -16,16 +16,8 @@ const shutDown = "the gateway was shut down while this call ran; the upstream ma
 // leaving is a gateway that a test closes itself. Its loops run until the test ends.
 func (w *world) leaving(srv shim.Server) *shim.Shim {
 	w.t.Helper()
-	a, err := shim.New(shim.Options{
-		Replica: "a", Store: w.store, Heartbeat: 5 * time.Second, Servers: map[string]shim.Server{"up": srv},
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	var loops sync.WaitGroup
-	loops.Go(func() { _ = a.Run(ctx) })
-	w.stops = append(w.stops, func() { stop(); loops.Wait() })
+	a := w.still("a", srv, nil)
+	w.stops = append(w.stops, run(a))
 	return a
 }
 
@@ -71,7 +63,7 @@ func TestTasksOfAReplicaThatStops(t *testing.T) {
 	} {
 		bubbleOf(t, name, func(t *testing.T, w *world) {
 			b := w.gateway("b", c.second, c.policy)
-			a := w.leaving(shim.Server{Upstream: c.first, Policy: func(string) shim.Policy { return c.policy }})
+			a := w.leaving(serves(c.first, c.policy))
 			pass(7 * time.Second) // b beats without a miss
 			task := begin(t, a, call())
 			pass(time.Second)
@@ -149,10 +141,7 @@ func TestNewestCheckpointIsHandedOver(t *testing.T) {
 				},
 			}
 		}
-		server := func(u shim.Upstream) shim.Server {
-			return shim.Server{Upstream: u, Policy: func(string) shim.Policy { return policy(shim.Always) }}
-		}
-		a := w.leaving(server(goesOn(`"a1"`, `"a2"`)))
+		a := w.leaving(serves(goesOn(`"a1"`, `"a2"`), policy(shim.Always)))
 		begin(t, a, call())
 		b := w.gateway("b", goesOn(`"b1"`), policy(shim.Always))
 		pass(7 * time.Second)
@@ -176,9 +165,16 @@ func TestNextReplicaGoesOn(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		first := takes(time.Hour)
 		first.resume = resumes
-		a := w.leaving(shim.Server{Upstream: first, Policy: func(string) shim.Policy { return policy(shim.Always) }})
+		a := w.leaving(serves(first, policy(shim.Always)))
 		task := begin(t, a, call())
-		pass(time.Second)
+		ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
+		defer stop()
+		if err := a.Drain(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("drain: %v", err)
+		}
+		if _, err := a.Call(t.Context(), call()); !errors.Is(err, shim.ErrDraining) {
+			t.Errorf("a call while draining: %v", err)
+		}
 		w.closes(a)
 		w.closes(a) // once more changes nothing
 		pass(time.Hour)

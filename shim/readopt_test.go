@@ -2,7 +2,6 @@ package shim_test
 
 import (
 	"context"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -18,24 +17,7 @@ func TestTaskAdoptedBack(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		cut := &faultyStore{Store: w.store.Store}
 		first := asksInRounds(time.Second, "x")
-		s, err := shim.New(shim.Options{
-			Replica: "cut", Store: cut, Heartbeat: 5 * time.Second,
-			Servers: map[string]shim.Server{"up": {Upstream: first, Policy: func(string) shim.Policy { return policy(shim.Always) }}},
-			Logger:  slog.New(slog.DiscardHandler),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(context.Background())
-		ended := make(chan struct{})
-		go func() { defer close(ended); _ = s.Run(ctx) }()
-		w.stops = append(w.stops, func() {
-			stop()
-			<-ended
-			if err := s.Close(context.Background()); err != nil {
-				t.Error(err)
-			}
-		})
+		s := w.gatewayOf("cut", serves(first, policy(shim.Always)), func(o *shim.Options) { o.Store = cut })
 		c := taskCall()
 		task := begin(t, s, c)
 		pass(2 * time.Second)
@@ -45,14 +27,16 @@ func TestTaskAdoptedBack(t *testing.T) {
 		second := &scripted{call: sending(func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
 			return after(ctx, time.Hour)
 		})}
-		w.lostWhile("b", second, func(b *shim.Shim) {
-			pass(20 * time.Second)
-			updateTask(t, b, task.ID, results("q1"))
-			pass(time.Second)
-			if second.calls.Load() != 1 {
-				t.Fatalf("the other replica has sent %d retries", second.calls.Load())
-			}
-		})
+		b := w.still("b", serves(second, policy(shim.Always)), nil)
+		stop := run(b)
+		pass(20 * time.Second)
+		updateTask(t, b, task.ID, results("q1"))
+		pass(time.Second)
+		if second.calls.Load() != 1 {
+			t.Fatalf("the other replica has sent %d retries", second.calls.Load())
+		}
+		stop()
+		w.mute(b)
 		cut.down.Store(false)
 		pass(time.Minute)
 		got := read(t, s, task.ID)
@@ -64,24 +48,4 @@ func TestTaskAdoptedBack(t *testing.T) {
 			t.Errorf("the replica that was cut off sent\n%s", first.requests())
 		}
 	})
-}
-
-// lostWhile runs a replica that does something and then is gone.
-func (w *world) lostWhile(name string, u shim.Upstream, do func(*shim.Shim)) {
-	w.t.Helper()
-	s, err := shim.New(shim.Options{
-		Replica: shim.Replica(name), Store: w.store, Heartbeat: 5 * time.Second,
-		Servers: map[string]shim.Server{"up": {Upstream: u, Policy: func(string) shim.Policy { return policy(shim.Always) }}},
-		Logger:  slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(w.t.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); _ = s.Run(ctx) }()
-	do(s)
-	stop()
-	<-ended
-	w.mute(s)
 }

@@ -27,14 +27,7 @@ func (w *world) dies(name string, u shim.Upstream, p shim.Policy) shim.Task {
 // diesWith is dies with n tasks.
 func (w *world) diesWith(name string, u shim.Upstream, p shim.Policy, n int) []shim.Task {
 	w.t.Helper()
-	s, err := shim.New(shim.Options{
-		Replica: shim.Replica(name), Store: w.store, Heartbeat: 5 * time.Second,
-		Servers: map[string]shim.Server{"up": {Upstream: u, Policy: func(string) shim.Policy { return p }}},
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	// Its loops never run: creating a task is what makes the store know it.
+	s := w.still(name, serves(u, p), nil)
 	var tasks []shim.Task
 	for range n {
 		tasks = append(tasks, begin(w.t, s, call()))
@@ -158,12 +151,7 @@ func TestTaskMadeInTheQueue(t *testing.T) {
 			first, second := takes(time.Hour), takes(time.Second)
 			b := w.gateway("b", second, p)
 			pass(6 * time.Second)
-			a, err := shim.New(shim.Options{Replica: "a", Store: w.store, Heartbeat: 5 * time.Second, Servers: map[string]shim.Server{
-				"up": {Upstream: first, Policy: func(string) shim.Policy { return p }, Concurrency: 1, Queue: 10, QueueWait: time.Minute},
-			}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := w.still("a", limited(first, mode, func(srv *shim.Server) { srv.QueueWait = time.Minute }), nil)
 			sent, queued := begin(t, a, call()), begin(t, a, call())
 			pass(time.Second)
 			w.mute(a)
@@ -184,22 +172,13 @@ func TestRetriesAreBounded(t *testing.T) {
 		task := w.dies("a", takes(time.Hour), retry)
 		for _, name := range []string{"b", "c"} {
 			u := takes(time.Hour)
-			s, err := shim.New(shim.Options{
-				Replica: shim.Replica(name), Store: w.store, Heartbeat: 5 * time.Second,
-				Servers: map[string]shim.Server{"up": {Upstream: u, Policy: func(string) shim.Policy { return retry }}},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, stop := context.WithCancel(t.Context())
-			ended := make(chan struct{})
-			go func() { defer close(ended); _ = s.Run(ctx) }()
+			s := w.still(name, serves(u, retry), nil)
+			stop := run(s)
 			pass(15 * time.Second)
 			if u.calls.Load() != 1 {
 				t.Fatalf("%s: %d calls", name, u.calls.Load())
 			}
 			stop()
-			<-ended
 			w.mute(s)
 		}
 		u := takes(time.Second)
@@ -313,24 +292,14 @@ func TestHinderedAdoptionIsLoggedOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		store := &estate{Store: w.store}
 		var log bytes.Buffer
-		s, err := shim.New(shim.Options{Replica: "a", Store: store, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() { defer close(ended); _ = s.Run(ctx) }()
+		w.gatewayOf("a", shim.Server{}, func(o *shim.Options) { o.Store, o.Logger = store, slog.New(slog.NewTextHandler(&log, nil)) })
 		for range 2 {
 			store.hindered.Store(true)
 			pass(time.Minute)
 			store.hindered.Store(false)
 			pass(time.Minute)
 		}
-		stop()
-		<-ended
-		if err := s.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
+		w.close()
 		for _, text := range []string{"could not be adopted", "can be adopted again"} {
 			if n := strings.Count(log.String(), text); n != 2 {
 				t.Errorf("%q is logged %d times:\n%s", text, n, log.String())
@@ -345,7 +314,7 @@ func TestAuditBesideAHinderedAdoption(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		store := &estate{Store: w.store}
 		u := takes(time.Hour)
-		a := w.gatewayOf("a", shim.Server{Upstream: u, Policy: func(string) shim.Policy { return policy(shim.Always) }},
+		a := w.gatewayOf("a", serves(u, policy(shim.Always)),
 			func(o *shim.Options) { o.Store = store })
 		pass(10 * time.Second)
 		task := begin(t, a, call())
@@ -361,42 +330,6 @@ func TestAuditBesideAHinderedAdoption(t *testing.T) {
 			t.Error("the call goes on")
 		}
 		store.stalled.Store(false)
-	})
-}
-
-func TestGoodbyeHandsOverAtOnce(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		u := &scripted{resume: func(context.Context, shim.Request, json.RawMessage, shim.Sink) (shim.Reply, error) {
-			return shim.Reply{Result: json.RawMessage(result)}, nil
-		}}
-		old := takes(time.Hour)
-		old.resume = u.resume
-		b := w.gateway("b", u, policy(shim.Always))
-		pass(6 * time.Second)
-		a, err := shim.New(shim.Options{
-			Replica: "a", Store: w.store, Heartbeat: 5 * time.Second,
-			Servers: map[string]shim.Server{"up": {Upstream: old, Policy: func(string) shim.Policy { return policy(shim.Always) }}},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		task := begin(t, a, call())
-		ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
-		defer stop()
-		if err := a.Drain(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("drain: %v", err)
-		}
-		if _, err := a.Call(t.Context(), call()); !errors.Is(err, shim.ErrDraining) {
-			t.Errorf("a call while draining: %v", err)
-		}
-		if err := a.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := old.ended(); !errors.Is(err, shim.ErrDetached) {
-			t.Errorf("the upstream call ended with %v", err)
-		}
-		pass(100 * time.Millisecond)
-		wantStatus(t, read(t, b, task.ID), shim.Completed)
 	})
 }
 
@@ -416,13 +349,7 @@ func TestRefusedTaskThatIsStored(t *testing.T) {
 		second := takes(time.Second)
 		w.gateway("b", second, policy(shim.Auto))
 		pass(6 * time.Second)
-		a, err := shim.New(shim.Options{
-			Replica: "a", Store: breaking{w.store}, Heartbeat: 5 * time.Second,
-			Servers: map[string]shim.Server{"up": {Upstream: takes(time.Hour), Policy: func(string) shim.Policy { return policy(shim.Auto) }}},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := w.still("a", serves(takes(time.Hour), policy(shim.Auto)), func(o *shim.Options) { o.Store = breaking{w.store} })
 		c := call()
 		c.Demand = true
 		if _, err := a.Call(t.Context(), c); !errors.Is(err, shim.ErrUnconfirmed) || !errors.Is(err, shim.ErrUnavailable) {
@@ -466,13 +393,7 @@ func TestRecordOfALostReplyIsNotSentAgain(t *testing.T) {
 		first, second := takes(time.Hour), takes(time.Second)
 		b := w.gateway("b", second, policy(shim.Always))
 		pass(6 * time.Second)
-		a, err := shim.New(shim.Options{
-			Replica: "a", Store: w.store, Heartbeat: 5 * time.Second,
-			Servers: map[string]shim.Server{"up": {Upstream: first, Policy: func(string) shim.Policy { return policy(shim.Always) }}},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := w.still("a", serves(first, policy(shim.Always)), nil)
 		c := call()
 		c.Principal = shim.Principal{Subject: "ann"}
 		w.store.deaf.Store(true)

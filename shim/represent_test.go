@@ -30,10 +30,7 @@ func waitsFor(came <-chan struct{}, resumed *int) *scripted {
 // lose has a task of ann run at a replica that is lost.
 func (w *world) lose(srv shim.Server) shim.Task {
 	w.t.Helper()
-	s, err := shim.New(shim.Options{Replica: "a", Store: w.store, Heartbeat: 5 * time.Second, Servers: map[string]shim.Server{"up": srv}})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	s := w.still("a", srv, nil)
 	c := call()
 	c.Principal = ann
 	task := begin(w.t, s, c)
@@ -53,9 +50,9 @@ func TestAdoptedTasksWaitForTheirOwner(t *testing.T) {
 	}{"who comes": {true, shim.Completed}, "who cancels elsewhere": {false, shim.Cancelled}} {
 		bubbleOf(t, name, func(t *testing.T, w *world) {
 			first := takes(time.Hour)
-			task := w.lose(shim.Server{Upstream: first, Policy: func(string) shim.Policy { return policy(shim.Always) }})
+			task := w.lose(serves(first, policy(shim.Always)))
 			resumed, came := 0, make(chan struct{})
-			b := w.gatewayFor("b", shim.Server{Upstream: waitsFor(came, &resumed), Policy: func(string) shim.Policy { return policy(shim.Always) }})
+			b := w.gatewayFor("b", serves(waitsFor(came, &resumed), policy(shim.Always)))
 			pass(20 * time.Second)
 			got, err := b.Get(t.Context(), ann, "up", task.ID)
 			if err != nil {

@@ -156,16 +156,8 @@ func TestPoseOutlivesItsReplica(t *testing.T) {
 			first, heir := elicits(0, "a"), elicits(0, "a")
 			b := w.poses("b", heir)
 			pass(6 * time.Second)
-			s, err := shim.New(shim.Options{
-				Replica: "a", Store: w.store, Heartbeat: 5 * time.Second,
-				Servers: map[string]shim.Server{"up": {Upstream: first, Policy: func(string) shim.Policy { return policy(shim.Auto) }}},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, stop := context.WithCancel(t.Context())
-			ended := make(chan struct{})
-			go func() { defer close(ended); _ = s.Run(ctx) }()
+			s := w.still("a", serves(first, policy(shim.Auto)), nil)
+			stop := run(s)
 			over := make(chan bool, 1)
 			id, err := s.AskSession(t.Context(), sessionQuestion(), json.RawMessage(`{}`), func(_ shim.ID, o bool) { over <- o })
 			if err != nil {
@@ -184,7 +176,6 @@ func TestPoseOutlivesItsReplica(t *testing.T) {
 				}
 			}
 			stop()
-			<-ended
 			if stops {
 				if err := s.Close(t.Context()); err != nil {
 					t.Error(err)

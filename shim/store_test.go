@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -260,18 +259,7 @@ func TestWaitReturnsTheOutcome(t *testing.T) {
 func TestOutcomeIsRecordedWhileHalting(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		b := w.gateway("b", takes(time.Hour), policy(shim.Always))
-		a, err := shim.New(shim.Options{
-			Replica: "a", Store: w.store,
-			Servers: map[string]shim.Server{"up": {Upstream: takes(10 * time.Second), Policy: func(string) shim.Policy { return policy(shim.Always) }}},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		life, end := context.WithCancel(t.Context())
-		var loops sync.WaitGroup
-		loops.Go(func() { _ = a.Run(life) })
-		defer loops.Wait()
-		defer end()
+		a := w.leaving(serves(takes(10*time.Second), policy(shim.Always)))
 		task := begin(t, a, call())
 		pass(9 * time.Second)
 		w.store.down.Store(true)

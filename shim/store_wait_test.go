@@ -76,7 +76,7 @@ func (w *world) patient(wait time.Duration, u shim.Upstream) (s *shim.Shim, away
 	store.get = func(ctx context.Context, _ shim.ID, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
 		return unless(ctx, next)
 	}
-	srv := shim.Server{Upstream: u, Policy: func(string) shim.Policy { return policy(shim.Always) }}
+	srv := serves(u, policy(shim.Always))
 	return w.gatewayOf("a", srv, func(o *shim.Options) { o.Store, o.StoreWait = store, wait }), away
 }
 
@@ -88,7 +88,7 @@ func TestPollOfASilentStore(t *testing.T) {
 			<-ctx.Done()
 			return shim.Task{}, shim.ErrUnavailable
 		}
-		srv := shim.Server{Upstream: takes(time.Hour), Policy: func(string) shim.Policy { return policy(shim.Always) }}
+		srv := serves(takes(time.Hour), policy(shim.Always))
 		s := w.gatewayOf("a", srv, func(o *shim.Options) { o.Store, o.StoreWait = silent, 25*time.Second })
 		id := begin(t, s, call()).ID
 		start := time.Now()

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"iter"
 	"log/slog"
 	"os"
@@ -46,33 +45,55 @@ func (w *world) gateway(name string, u shim.Upstream, p shim.Policy) *shim.Shim 
 
 func (w *world) gatewayFor(name string, srv shim.Server) *shim.Shim {
 	w.t.Helper()
-	return w.gatewayOf(name, srv, func(*shim.Options) {})
+	return w.gatewayOf(name, srv, nil)
 }
 
 func (w *world) gatewayOf(name string, srv shim.Server, change func(*shim.Options)) *shim.Shim {
 	w.t.Helper()
-	o := shim.Options{
-		Replica: shim.Replica(name), Store: w.store, Heartbeat: cmp.Or(w.heartbeat, 5*time.Second),
-		Servers: map[string]shim.Server{"up": srv},
-		Logger:  slog.New(slog.NewTextHandler(io.Discard, nil)),
-	}
-	change(&o)
-	s, err := shim.New(o)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	var loops sync.WaitGroup
-	loops.Go(func() { _ = s.Run(ctx) })
+	s := w.still(name, srv, change)
+	stop := run(s)
 	end := sync.OnceFunc(func() {
 		stop()
-		loops.Wait()
 		if err := s.Close(context.Background()); err != nil {
 			w.t.Errorf("close %s: %v", name, err)
 		}
 	})
 	w.stops = append(w.stops, end)
 	return s
+}
+
+// serves is a server with one policy for all of its tools.
+func serves(u shim.Upstream, p shim.Policy) shim.Server {
+	return shim.Server{Upstream: u, Policy: func(string) shim.Policy { return p }}
+}
+
+// still is a replica whose loops do not run, and which a test closes itself. Creating a task is what
+// makes the store know it.
+func (w *world) still(name string, srv shim.Server, change func(*shim.Options)) *shim.Shim {
+	w.t.Helper()
+	o := shim.Options{
+		Replica: shim.Replica(name), Store: w.store, Heartbeat: cmp.Or(w.heartbeat, 5*time.Second),
+		Servers: map[string]shim.Server{"up": srv}, Logger: slog.New(slog.DiscardHandler),
+	}
+	if change != nil {
+		change(&o)
+	}
+	s, err := shim.New(o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return s
+}
+
+// run runs the loops of a replica until it is stopped.
+func run(s *shim.Shim) (stop func()) {
+	ctx, end := context.WithCancel(context.Background())
+	var loops sync.WaitGroup
+	loops.Go(func() { _ = s.Run(ctx) })
+	return func() {
+		end()
+		loops.Wait()
+	}
 }
 
 // close ends all gateways; the bubble then fails on any goroutine left.
