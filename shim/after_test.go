@@ -130,30 +130,6 @@ func TestAfterCallerLeaves(t *testing.T) {
 	}
 }
 
-// Without a store the call goes on blocking, and where its owner wants a task of
-// every call it is not sent.
-func TestAfterWithoutAStore(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		u := takes(time.Minute)
-		s := w.gateway("a", u, policy(shim.Auto))
-		w.store.down.Store(true)
-		got, err := s.Call(t.Context(), told())
-		if err != nil || string(got.Reply.Result) != result {
-			t.Errorf("got %+v, %v", got, err)
-		}
-		w.store.down.Store(false)
-	})
-	bubble(t, func(t *testing.T, w *world) {
-		u := takes(time.Minute)
-		s := w.gateway("a", u, policy(shim.Required))
-		w.store.down.Store(true)
-		defer w.store.down.Store(false)
-		if _, err := s.Call(t.Context(), told()); !errors.Is(err, shim.ErrUnavailable) || u.calls.Load() != 0 {
-			t.Errorf("%v after %d calls", err, u.calls.Load())
-		}
-	})
-}
-
 // A caller that was asked and comes back is told of a task as well, once its call has
 // taken After from then on, be it on another replica.
 func TestAfterAQuestion(t *testing.T) {

@@ -122,6 +122,9 @@ func TestSlowCallBecomesATask(t *testing.T) {
 		if string(done.Outcome.Result) != result {
 			t.Errorf("result %s, want it byte for byte", done.Outcome.Result)
 		}
+		if peeked, err := s.Peek(t.Context(), anyone, "up", got.Task.ID); err != nil || peeked.Status != shim.Completed || peeked.Outcome != nil {
+			t.Errorf("peek: %+v, %v", peeked, err)
+		}
 		if u.calls.Load() != 1 {
 			t.Errorf("sent %d times", u.calls.Load())
 		}
@@ -145,6 +148,10 @@ func TestModes(t *testing.T) {
 		"required, client that may block": {mode: shim.Required, call: func(c *shim.Call) { c.Handle, c.Block = false, true }, after: 8 * time.Second},
 		"never, task demanded":            {mode: shim.Never, call: demand, err: shim.ErrForbidsTask},
 		"auto, task demanded":             {mode: shim.Auto, call: demand, task: true},
+		"never, of a legacy client":       {mode: shim.Never, call: demandsLegacy, err: shim.ErrForbidsTask}, // (L4, L6)
+		"auto, of a legacy client":        {mode: shim.Auto, call: demandsLegacy, task: true},
+		"always, of a legacy client":      {mode: shim.Always, call: demandsLegacy, task: true},
+		"required, of a legacy client":    {mode: shim.Required, call: demandsLegacy, task: true},
 	} {
 		bubbleOf(t, name, func(t *testing.T, w *world) {
 			u := takes(8 * time.Second)
@@ -205,6 +212,8 @@ func TestPlainCalls(t *testing.T) {
 
 func noHandle(c *shim.Call) { c.Handle = false }
 func demand(c *shim.Call)   { c.Demand = true }
+
+func demandsLegacy(c *shim.Call) { *c = demanded(0) }
 
 func TestClientThatLeavesBeforeTheHandleCancels(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
@@ -339,7 +348,8 @@ func TestTimeoutFailsTheTaskAndCancelsUpstream(t *testing.T) {
 	})
 }
 
-// Unknown, foreign and elsewhere are one and the same answer (design.md 0.7).
+// Unknown, foreign and elsewhere are one and the same answer (design.md 0.7), and so are the tasks of an
+// owner who gets none any more.
 func TestOnlyTheOwnerSeesATask(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		s := w.gateway("a", takes(time.Hour), policy(shim.Always))
@@ -354,10 +364,19 @@ func TestOnlyTheOwnerSeesATask(t *testing.T) {
 			"another owner":    {shim.Principal{Subject: "bob"}, "up", task.ID},
 			"nobody":           {anyone, "up", task.ID},
 			"another upstream": {c.Principal, "other", task.ID},
+			"without tasks":    {shim.Principal{Subject: "ann", NoTasks: true}, "up", task.ID},
 			"unknown":          {c.Principal, "up", "5b0d3d2e-8a37-4b1e-9a57-0d9a3a1c9f00"},
 		} {
 			if _, err := s.Get(t.Context(), who.p, who.up, who.id); !errors.Is(err, shim.ErrNotFound) {
 				t.Errorf("%s: get: %v", name, err)
+			}
+			if _, err := s.Peek(t.Context(), who.p, who.up, who.id); !errors.Is(err, shim.ErrNotFound) {
+				t.Errorf("%s: peek: %v", name, err)
+			}
+			if tasks, _, err := s.List(t.Context(), who.p, who.up, ""); who.p.Subject != "ann" || who.p.NoTasks {
+				if err != nil || len(tasks) > 0 {
+					t.Errorf("%s: list: %v, %v", name, tasks, err)
+				}
 			}
 			if _, err := s.Cancel(t.Context(), who.p, who.up, who.id); !errors.Is(err, shim.ErrNotFound) {
 				t.Errorf("%s: cancel: %v", name, err)

@@ -100,28 +100,15 @@ func TestFollowFromAnotherReplica(t *testing.T) {
 	})
 }
 
-func TestFollowOfWhatHasEnded(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		s := w.gateway("a", takes(0), policy(shim.Always))
-		done := begin(t, s, call())
-		pass(time.Second)
-		f := follow(t, s, anyone, done.ID)
-		f.want(t, shim.Completed)
-		if err := f.ended(t); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 // What belongs to somebody else looks like what does not exist, before and after
 // it changes.
 func TestFollowShowsOnlyTheOwners(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		s := w.gateway("a", takes(10*time.Second), policy(shim.Always))
-		c := call()
-		c.Principal = shim.Principal{Subject: "ann"}
+		s := w.gateway("a", says(result, words(time.Second, "a", "b")...), streaming(true))
+		c := partialsCall()
+		c.Principal = ann
 		task := begin(t, s, c)
-		synctest.Wait()
+		pass(1500 * time.Millisecond)
 		for _, p := range []shim.Principal{anyone, {Subject: "bob"}} {
 			f := follow(t, s, p, task.ID)
 			if err := f.ended(t); err != nil {
@@ -129,6 +116,11 @@ func TestFollowShowsOnlyTheOwners(t *testing.T) {
 			}
 			f.want(t)
 		}
+		pieces := track(t, s, shim.Tracked{ID: task.ID, Pieces: true})
+		if err := pieces.ended(t); err != nil {
+			t.Error(err)
+		}
+		pieces.want(t, "")
 	})
 }
 

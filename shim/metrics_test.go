@@ -154,58 +154,6 @@ func TestMetricsOfQuestions(t *testing.T) {
 	})
 }
 
-// The ladder of design.md 0.5, as the replica that takes over counts it.
-func TestMetricsOfRecovery(t *testing.T) {
-	retry := policy(shim.Always)
-	retry.Retry = true
-	resumes := func(ctx context.Context, _ shim.Request, _ json.RawMessage, _ shim.Sink) (shim.Reply, error) {
-		return after(ctx, time.Minute)
-	}
-	neverSent := &scripted{call: func(ctx context.Context, _ shim.Request, _ shim.Sink) (shim.Reply, error) {
-		return after(ctx, time.Hour)
-	}}
-	for how, c := range map[string]struct {
-		first   *scripted
-		policy  shim.Policy
-		second  *scripted
-		outcome string
-		unknown float64
-	}{
-		"resumed": {takes(time.Hour), policy(shim.Always), &scripted{resume: resumes}, "completed", 0},
-		"sent":    {neverSent, policy(shim.Required), takes(time.Second), "completed", 0},
-		"lost":    {takes(time.Hour), policy(shim.Always), takes(time.Second), "unknown", 1},
-		"retried": {takes(time.Hour), retry, takes(time.Second), "completed", 0},
-	} {
-		bubbleOf(t, how, func(t *testing.T, w *world) {
-			_, r := w.measured("b", c.second, c.policy)
-			pass(6 * time.Second)
-			w.dies("a", c.first, c.policy)
-			pass(8500 * time.Millisecond)
-			if how == "resumed" {
-				if age := r.Points()["taskgate.tasks.oldest_age"+ofSlow]; age < 6 || age > 10 {
-					t.Errorf("the age of a task that was taken over is %v", age)
-				}
-			}
-			pass(2 * time.Minute)
-			want := map[string]float64{
-				"taskgate.task.adoptions" + ofUp: 1, unknownOutcomes: c.unknown, working: 0,
-				durationOf + c.outcome + ofUp: 1,
-			}
-			for _, each := range []string{"resumed", "sent", "lost", "retried"} {
-				want["taskgate.task.recoveries taskgate.recovery="+each+ofUp] = 0
-			}
-			want["taskgate.task.recoveries taskgate.recovery="+how+ofUp] = 1
-			if c.policy.Retry { // it was asked to go on first
-				want["taskgate.task.recoveries taskgate.recovery=resumed"+ofUp] = 1
-			}
-			if how == "lost" {
-				want["taskgate.task.recoveries taskgate.recovery=resumed"+ofUp] = 1
-			}
-			r.Want(want)
-		})
-	}
-}
-
 // A task that is left to another replica has not ended here.
 func TestMetricsOfHandOver(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {

@@ -263,7 +263,7 @@ func TestCallThatAnotherReplicaHasEnded(t *testing.T) {
 func wantMayBeDone(t *testing.T, err error, message string) {
 	t.Helper()
 	var up *shim.UpstreamError
-	if !errors.As(err, &up) || up.Message != message || up.RetryAfterMs != 0 {
+	if !errors.As(err, &up) || up.Message != message || up.Error() != up.Kind+": "+message || up.RetryAfterMs != 0 {
 		t.Errorf("the caller got %v, want %q", err, message)
 	}
 }

@@ -287,48 +287,33 @@ func TestPartialsAreBounded(t *testing.T) {
 	}
 }
 
-// Pieces that cannot be stored for long take a bounded room, and are missed where
-// they would have been.
+// Pieces that cannot be stored for long take a bounded room, and are missed where they would have been:
+// the next piece says so, or the end of the task where there is none.
 func TestPartialsWaitInBoundedRoom(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		big := strings.Repeat("x", 300<<10)
-		messages := append(words(100*time.Millisecond, "a", big, big, big, big, big), said{30 * time.Second, "z"})
-		s := w.gateway("a", says(result, messages...), streaming(false))
-		task := begin(t, s, partialsCall())
-		pass(150 * time.Millisecond)
-		w.store.down.Store(true)
-		pass(2 * time.Second)
-		w.store.down.Store(false)
-		pass(time.Minute)
-		l := track(t, s, shim.Tracked{ID: task.ID, Pieces: true})
-		l.mu.Lock()
-		all := strings.ReplaceAll(strings.Join(l.lines, " "), big, "X")
-		l.mu.Unlock()
-		if want := "[2 partial results are left out: they came faster than they could be stored]+z completed"; !strings.HasSuffix(all, want) || strings.Count(all, "X") != 3 {
-			t.Errorf("got %s", all)
-		}
-	})
-}
-
-// Where no piece comes after the missing ones, the end of the task says that they are.
-func TestPartialsMissedAtTheEnd(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		big := strings.Repeat("x", 300<<10)
-		s := w.gateway("a", says(result, words(100*time.Millisecond, "a", big, big, big, big, big)...), streaming(false))
-		task := begin(t, s, partialsCall())
-		pass(150 * time.Millisecond)
-		w.store.down.Store(true)
-		pass(2 * time.Second)
-		w.store.down.Store(false)
-		pass(time.Minute)
-		l := track(t, s, shim.Tracked{ID: task.ID, Pieces: true})
-		l.mu.Lock()
-		all := strings.ReplaceAll(strings.Join(l.lines, " "), big, "X")
-		l.mu.Unlock()
-		if want := "[2 partial results are left out: they came faster than they could be stored] completed"; !strings.HasSuffix(all, want) || strings.Count(all, "X") != 3 {
-			t.Errorf("got %s", all)
-		}
-	})
+	const missed = "[2 partial results are left out: they came faster than they could be stored]"
+	for name, c := range map[string]struct {
+		more []said
+		want string
+	}{"amid the stream": {words(30*time.Second, "z"), missed + "+z completed"}, "at its end": {nil, missed + " completed"}} {
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			big := strings.Repeat("x", 300<<10)
+			messages := append(words(100*time.Millisecond, "a", big, big, big, big, big), c.more...)
+			s := w.gateway("a", says(result, messages...), streaming(false))
+			task := begin(t, s, partialsCall())
+			pass(150 * time.Millisecond)
+			w.store.down.Store(true)
+			pass(2 * time.Second)
+			w.store.down.Store(false)
+			pass(time.Minute)
+			l := track(t, s, shim.Tracked{ID: task.ID, Pieces: true})
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			all := strings.ReplaceAll(strings.Join(l.lines, " "), big, "X")
+			if !strings.HasSuffix(all, c.want) || strings.Count(all, "X") != 3 {
+				t.Errorf("got %s", all)
+			}
+		})
+	}
 }
 
 // What was shown of a run keeps it from being run again, whoever allowed it.
@@ -376,22 +361,6 @@ func TestWhatAPartialCosts(t *testing.T) {
 			t.Errorf("10 partials took %d operations on records, %d reads and %d appends", o, r, a)
 		}
 		l.leave()
-	})
-}
-
-// Partials belong to their task's owner.
-func TestPartialsOfOthers(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		s := w.gateway("a", says(result, words(time.Second, "a", "b")...), streaming(true))
-		c := partialsCall()
-		c.Principal = shim.Principal{Subject: "ann"}
-		task := begin(t, s, c)
-		pass(1500 * time.Millisecond)
-		l := track(t, s, shim.Tracked{ID: task.ID, Pieces: true})
-		if err := l.ended(t); err != nil {
-			t.Error(err)
-		}
-		l.want(t, "")
 	})
 }
 

@@ -48,70 +48,63 @@ func (w *world) mute(s *shim.Shim) {
 	w.store.down.Store(false)
 }
 
-// The ladder of design.md 0.5.
+// The ladder of design.md 0.5, and how the replica that takes over counts it. The policy that a task was
+// made under decides what may be done with it, and not that of the replica that takes it over: the record
+// of a task that may not run again has no arguments.
 func TestTasksOfALostReplica(t *testing.T) {
-	lost := "the replica that ran this call was lost; the upstream may have finished the work"
-	retry := policy(shim.Always)
+	const lost = "the replica that ran this call was lost; the upstream may have finished the work"
+	retry, always := policy(shim.Always), policy(shim.Always)
 	retry.Retry = true
-	resumes := func(context.Context, shim.Request, json.RawMessage, shim.Sink) (shim.Reply, error) {
-		return shim.Reply{Result: json.RawMessage(result)}, nil
+	resumes := func(ctx context.Context, _ shim.Request, _ json.RawMessage, _ shim.Sink) (shim.Reply, error) {
+		return after(ctx, 5*time.Second)
 	}
 	neverSent := &scripted{call: func(ctx context.Context, _ shim.Request, _ shim.Sink) (shim.Reply, error) {
 		return after(ctx, time.Hour) // waits before it has said that it sends
 	}}
-	insists := policy(shim.Required)
 	for name, c := range map[string]struct {
-		first   *scripted
-		policy  shim.Policy
-		second  *scripted
-		status  shim.Status
-		message string
-		calls   int64 // by the second replica
+		first         *scripted
+		made, adopted shim.Policy
+		second        *scripted
+		message       string // of the failure, "" for none
+		calls         int64  // by the second replica
+		counted       string // the recoveries
 	}{
-		"resumed":       {takes(time.Hour), policy(shim.Always), &scripted{resume: resumes}, shim.Completed, "", 0},
-		"never sent":    {neverSent, insists, takes(time.Second), shim.Completed, "", 1},
-		"perhaps sent":  {neverSent, policy(shim.Always), takes(time.Second), shim.Failed, lost, 0},
-		"lost":          {takes(time.Hour), policy(shim.Always), takes(time.Second), shim.Failed, lost, 0},
-		"owner's retry": {takes(time.Hour), retry, takes(time.Second), shim.Completed, "", 1},
+		"resumed":          {takes(time.Hour), always, always, &scripted{resume: resumes}, "", 0, "resumed"},
+		"never sent":       {neverSent, policy(shim.Required), always, takes(time.Second), "", 1, "sent"},
+		"perhaps sent":     {neverSent, always, always, takes(time.Second), lost, 0, "lost"},
+		"lost":             {takes(time.Hour), always, always, takes(time.Second), lost, 0, "resumed lost"},
+		"owner's retry":    {takes(time.Hour), retry, retry, takes(time.Second), "", 1, "resumed retried"},
+		"made under fail":  {takes(time.Hour), always, retry, takes(time.Second), lost, 0, "resumed lost"},
+		"made under retry": {takes(time.Hour), retry, always, takes(time.Second), "", 1, "resumed retried"},
 	} {
 		bubbleOf(t, name, func(t *testing.T, w *world) {
-			b := w.gateway("b", c.second, c.policy)
+			b, r := w.measured("b", c.second, c.adopted)
 			pass(6 * time.Second) // beats without a miss
-			task := w.dies("a", c.first, c.policy)
+			task := w.dies("a", c.first, c.made)
 			pass(7500*time.Millisecond - time.Second) // takeover within 1.5 heartbeats
 			pass(2 * time.Second)
+			if name == "resumed" {
+				if age := r.Points()["taskgate.tasks.oldest_age"+ofSlow]; age < 6 || age > 10 {
+					t.Errorf("the age of a task that was taken over is %v", age)
+				}
+				pass(4 * time.Second)
+			}
 			got := read(t, b, task.ID)
-			wantStatus(t, got, c.status)
+			want := map[string]float64{"taskgate.task.adoptions" + ofUp: 1, unknownOutcomes: 0, working: 0, durationOf + "completed" + ofUp: 1}
+			if c.message != "" {
+				wantStatus(t, got, shim.Failed)
+				want[unknownOutcomes], want[durationOf+"unknown"+ofUp] = 1, 1
+				delete(want, durationOf+"completed"+ofUp)
+			} else {
+				wantStatus(t, got, shim.Completed)
+			}
 			if got.StatusMessage != c.message || c.second.calls.Load() != c.calls {
 				t.Errorf("message %q, %d calls", got.StatusMessage, c.second.calls.Load())
 			}
-		})
-	}
-}
-
-// TestPolicyThatATaskWasMadeUnder decides what may be done with it, and not that of the replica that
-// takes it over: the record of a task that may not run again has no arguments.
-func TestPolicyThatATaskWasMadeUnder(t *testing.T) {
-	retry := policy(shim.Always)
-	retry.Retry = true
-	for name, c := range map[string]struct {
-		made, adopted shim.Policy
-		status        shim.Status
-		calls         int64
-	}{
-		"made under fail":  {policy(shim.Always), retry, shim.Failed, 0},
-		"made under retry": {retry, policy(shim.Always), shim.Completed, 1},
-	} {
-		bubbleOf(t, name, func(t *testing.T, w *world) {
-			second := takes(time.Second)
-			b := w.gateway("b", second, c.adopted)
-			pass(6 * time.Second)
-			task := w.dies("a", takes(time.Hour), c.made)
-			pass(10 * time.Second)
-			wantStatus(t, read(t, b, task.ID), c.status)
-			if n := second.calls.Load(); n != c.calls {
-				t.Errorf("%d calls", n)
+			for _, how := range []string{"resumed", "sent", "lost", "retried"} {
+				want["taskgate.task.recoveries taskgate.recovery="+how+ofUp] = float64(strings.Count(c.counted, how))
 			}
+			r.Want(want)
 		})
 	}
 }

@@ -135,27 +135,3 @@ func TestResultsThatAreReadTakeRoom(t *testing.T) {
 		}
 	})
 }
-
-// TestOwnersWithoutTasksReadNothing: whoever gets no tasks is shown none either, also where they were its
-// own before.
-func TestOwnersWithoutTasksReadNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		s := w.gateway("a", takes(time.Minute), policy(shim.Always))
-		c := call()
-		c.Principal = ann
-		task := begin(t, s, c)
-		none := shim.Principal{Subject: ann.Subject, NoTasks: true}
-		if _, err := s.Get(t.Context(), none, "up", task.ID); !errors.Is(err, shim.ErrNotFound) {
-			t.Errorf("Get: %v", err)
-		}
-		if _, err := s.Cancel(t.Context(), none, "up", task.ID); !errors.Is(err, shim.ErrNotFound) {
-			t.Errorf("Cancel: %v", err)
-		}
-		if tasks, _, err := s.List(t.Context(), none, "up", ""); err != nil || len(tasks) > 0 {
-			t.Errorf("List: %v, %v", tasks, err)
-		}
-		if _, err := s.Get(t.Context(), ann, "up", task.ID); err != nil {
-			t.Error(err)
-		}
-	})
-}

@@ -14,14 +14,17 @@ import (
 // A client with tasks goes on blocking while none can be made (design.md 0.13).
 func TestStoreDownAtCreation(t *testing.T) {
 	bubbleOf(t, "answered meanwhile", func(t *testing.T, w *world) {
-		for _, mode := range []shim.Mode{shim.Auto, shim.Always} {
-			u := takes(20 * time.Second)
-			s := w.gateway("a-"+string(mode), u, policy(mode))
+		for name, c := range map[string]struct {
+			mode shim.Mode
+			call shim.Call
+		}{"auto": {shim.Auto, call()}, "always": {shim.Always, call()}, "in words": {shim.Auto, told()}} {
+			u := takes(time.Minute)
+			s := w.gateway("a-"+name, u, policy(c.mode))
 			w.store.down.Store(true)
-			got, err := s.Call(t.Context(), call())
+			got, err := s.Call(t.Context(), c.call)
 			w.store.down.Store(false)
 			if err != nil || string(got.Reply.Result) != result || u.calls.Load() != 1 {
-				t.Errorf("%s: %+v, %v, sent %d times", mode, got, err, u.calls.Load())
+				t.Errorf("%s: %+v, %v, sent %d times", name, got, err, u.calls.Load())
 			}
 		}
 	})
@@ -38,13 +41,22 @@ func TestStoreDownAtCreation(t *testing.T) {
 		wantStatus(t, read(t, s, task.ID), shim.Completed)
 	})
 	bubbleOf(t, "insisting", func(t *testing.T, w *world) {
-		u := takes(time.Second)
-		s := w.gateway("a", u, policy(shim.Required))
 		w.store.down.Store(true)
-		defer w.store.down.Store(false)
-		if _, err := s.Call(t.Context(), call()); !errors.Is(err, shim.ErrUnavailable) || u.calls.Load() != 0 {
-			t.Errorf("%v, sent %d times", err, u.calls.Load())
+		for name, c := range map[string]struct {
+			mode shim.Mode
+			call shim.Call
+		}{"owner": {shim.Required, call()}, "owner, told in words": {shim.Required, told()}, "client": {shim.Auto, demanded(0)}} {
+			u := takes(time.Second)
+			s := w.gateway("a-"+name, u, policy(c.mode))
+			if _, err := s.Call(t.Context(), c.call); !errors.Is(err, shim.ErrUnavailable) {
+				t.Errorf("%s: %v", name, err)
+			}
+			pass(10 * time.Second)
+			if n := u.calls.Load(); n != 0 {
+				t.Errorf("%s: sent %d times", name, n)
+			}
 		}
+		w.store.down.Store(false)
 	})
 }
 
@@ -158,18 +170,6 @@ func TestTimeToLive(t *testing.T) {
 	})
 }
 
-func TestWishedTTLIsBounded(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		s := w.gateway("a", takes(time.Second), policy(shim.Always))
-		c := call()
-		c.TTL = 1000 * time.Hour
-		if task := begin(t, s, c); task.TTL != time.Hour {
-			t.Errorf("ttl %v, want the policy's", task.TTL)
-		}
-		pass(time.Minute)
-	})
-}
-
 // progress reports n steps, a tenth of a second apart, and ends.
 func progress(n int) *scripted {
 	return &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
@@ -240,20 +240,6 @@ func TestStreamEndsWithTheHandle(t *testing.T) {
 	})
 }
 
-func TestWaitReturnsTheOutcome(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		u := takes(10 * time.Second)
-		a, b := w.gateway("a", u, policy(shim.Always)), w.gateway("b", u, policy(shim.Always))
-		task := begin(t, a, call())
-		start := time.Now()
-		got, err := b.Wait(t.Context(), anyone, "up", task.ID, nil)
-		if err != nil || string(got.Outcome.Result) != result || time.Since(start) != 10*time.Second {
-			t.Errorf("after %v: %+v, %v", time.Since(start), got, err)
-		}
-		synctest.Wait()
-	})
-}
-
 // A result that is there when the process is told to stop is still recorded, if the
 // store comes back in the time that is given.
 func TestOutcomeIsRecordedWhileHalting(t *testing.T) {
@@ -283,10 +269,6 @@ func TestStalledStore(t *testing.T) {
 		got, err := s.Call(t.Context(), call())
 		if err != nil || string(got.Reply.Result) != result || time.Since(start) > 9*time.Second {
 			t.Errorf("after %v: %+v, %v", time.Since(start), got, err)
-		}
-		start = time.Now()
-		if _, err := s.Get(t.Context(), anyone, "up", "5b0d3d2e-8a37-4b1e-9a57-0d9a3a1c9f00"); !errors.Is(err, shim.ErrUnavailable) || time.Since(start) != 3*time.Second {
-			t.Errorf("get after %v: %v", time.Since(start), err)
 		}
 		w.store.stalled.Store(false)
 	})

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"iter"
 	"log/slog"
 	"os"
@@ -73,7 +74,7 @@ func (w *world) still(name string, srv shim.Server, change func(*shim.Options)) 
 	w.t.Helper()
 	o := shim.Options{
 		Replica: shim.Replica(name), Store: w.store, Heartbeat: cmp.Or(w.heartbeat, 5*time.Second),
-		Servers: map[string]shim.Server{"up": srv}, Logger: slog.New(slog.DiscardHandler),
+		Servers: map[string]shim.Server{"up": srv}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 	if change != nil {
 		change(&o)
