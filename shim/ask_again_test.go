@@ -28,49 +28,31 @@ func asksTwice(d time.Duration) *asks {
 	return u
 }
 
-// A caller who comes back after its first questions have run out, and is asked again,
-// has all of the time to answer that, and not what was left of a minute.
+// A caller who comes back after its first questions have run out, and is asked again, at once or when the minute for
+// which the call is kept is over, has all of the time to answer that, and is not left to wait for ever.
 func TestAskedAgainAfterTheDeadline(t *testing.T) {
-	hours(t, func(t *testing.T, w *world) {
-		u := asksTwice(40 * time.Second)
-		s := w.gateway("r1", u, policy(shim.Never))
-		c := askable(shim.AskPark)
-		p := parked(t, s, c, "a")
-		pass(10*time.Minute + 10*time.Second) // a has run out, and nobody is there
-		a, err := s.Reattach(t.Context(), c, p.ID, nil)
-		if err != nil || a.Parked == nil {
-			t.Fatalf("came back: %+v, %v", a, err)
-		}
-		wantKeys(t, a.Parked.Questions, "b")
-		pass(9 * time.Minute)
-		if cause := u.ended(); cause != nil {
-			t.Fatalf("the call ended while there was time to answer: %v", cause)
-		}
-		pass(2*time.Minute + time.Second) // b has run out a minute ago, and again nobody is there
-		if u.ended() == nil {
-			t.Error("the call outlives the deadline of its second question")
-		}
-	})
-}
-
-// A caller who waits when the minute is over is not left to wait for ever by a second
-// question that nobody answers.
-func TestAbandonedAfterASecondQuestion(t *testing.T) {
-	hours(t, func(t *testing.T, w *world) {
-		u := asksTwice(2 * time.Minute)
-		s := w.gateway("r1", u, policy(shim.Never))
-		c := askable(shim.AskPark)
-		p := parked(t, s, c, "a")
-		pass(10*time.Minute + 10*time.Second)
-		a, err := s.Reattach(t.Context(), c, p.ID, nil)
-		if err != nil || a.Parked == nil {
-			t.Fatalf("came back: %+v, %v", a, err)
-		}
-		pass(11*time.Minute + time.Second)
-		if u.ended() == nil {
-			t.Error("the call outlives the deadline of its second question")
-		}
-	})
+	for _, works := range []time.Duration{40 * time.Second, 2 * time.Minute} {
+		hoursOf(t, works.String(), func(t *testing.T, w *world) {
+			u := asksTwice(works)
+			s := w.gateway("r1", u, policy(shim.Never))
+			c := askable(shim.AskPark)
+			p := parked(t, s, c, "a")
+			pass(10*time.Minute + 10*time.Second) // a has run out, and nobody is there
+			a, err := s.Reattach(t.Context(), c, p.ID, nil)
+			if err != nil || a.Parked == nil {
+				t.Fatalf("came back: %+v, %v", a, err)
+			}
+			wantKeys(t, a.Parked.Questions, "b")
+			pass(9 * time.Minute)
+			if cause := u.ended(); cause != nil {
+				t.Fatalf("the call ended while there was time to answer: %v", cause)
+			}
+			pass(2*time.Minute + time.Second) // b has run out a minute ago, and again nobody is there
+			if u.ended() == nil {
+				t.Error("the call outlives the deadline of its second question")
+			}
+		})
+	}
 }
 
 // A caller who has answered and comes back waits for what becomes of the call: after a restart of

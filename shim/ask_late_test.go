@@ -9,30 +9,22 @@ import (
 	"taskgate/shim"
 )
 
-// crossing is a store that somebody else's answer reaches just before the runner closes
-// the questions.
-type crossing struct {
-	shim.Store
-	answer map[string]json.RawMessage // nil once it was given
-}
-
-func (c *crossing) Apply(ctx context.Context, id shim.ID, l *shim.Lease, change shim.Change) (shim.Task, error) {
-	if answer := c.answer; answer != nil && change.Take != nil {
-		c.answer = nil
-		if _, err := c.Store.Apply(ctx, id, nil, shim.Change{Op: "crossing", Answer: answer}); err != nil {
-			return shim.Task{}, err
-		}
-	}
-	return c.Store.Apply(ctx, id, l, change)
-}
-
 // An answer that the runner still finds when the time is over counts, and its client is
 // not told that it came too late.
 func TestAnswerAtTheDeadline(t *testing.T) {
 	hours(t, func(t *testing.T, w *world) {
-		w.store.Store = &crossing{w.store.Store, map[string]json.RawMessage{"a": json.RawMessage(`{"result":{"to":"a"}}`)}}
-		s := w.gateway("r1", elicits(time.Second, "a", "b"), policy(shim.Auto))
 		stream := &relayed{}
+		answer := map[string]json.RawMessage{"a": json.RawMessage(`{"result":{"to":"a"}}`)}
+		h := &hooked{apply: func(ctx context.Context, c shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+			if answer != nil && c.Take != nil { // just before the runner closes the questions
+				if _, err := w.store.Apply(ctx, stream.id, nil, shim.Change{Op: "crossing", Answer: answer}); err != nil {
+					return shim.Task{}, err
+				}
+				answer = nil
+			}
+			return next(ctx)
+		}}
+		s := w.over("r1", h, elicits(time.Second, "a", "b"), policy(shim.Auto))
 		k := calls(t, s, legacy(stream))
 		<-k.done
 		wantReply(t, k.a, k.err, `{"answers":[{"to":"a"},{"action":"cancel"}]}`)

@@ -240,14 +240,7 @@ func TestPartialsBeforeARoundOfALostReplica(t *testing.T) {
 			}
 			pass(10 * time.Second)
 			wantStatus(t, read(t, b, id), shim.Completed)
-			var all []string
-			batches, err := w.store.Batches(t.Context(), id, 0)
-			for _, batch := range batches {
-				all = append(all, texts(batch))
-			}
-			if got := strings.Join(all, "+"); err != nil || got != "a+b+c" {
-				t.Errorf("%q, %v", got, err)
-			}
+			wantStored(t, w.store, id, "a+b+c")
 		})
 	}
 }
@@ -299,13 +292,30 @@ func TestRoundNotedWithItsQuestions(t *testing.T) {
 		heir := asksInRounds(time.Second)
 		b := w.gateway("b", heir, policy(shim.Auto))
 		pass(6 * time.Second)
-		store := &madeStore{Store: w.store, made: make(chan shim.ID, 1)}
+		made := make(chan shim.ID, 1)
+		var lost atomic.Bool // once it has made a record
+		store := &hooked{
+			Store: w.store,
+			create: func(ctx context.Context, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+				out, err := next(ctx)
+				if err == nil && lost.CompareAndSwap(false, true) {
+					made <- out.ID
+				}
+				return out, err
+			},
+			apply: func(ctx context.Context, _ shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+				if lost.Load() {
+					return shim.Task{}, errDown
+				}
+				return next(ctx)
+			},
+		}
 		s := w.still("a", serves(asksInRounds(time.Second, "x"), policy(shim.Auto)), func(o *shim.Options) { o.Store = store })
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { _ = s.Run(ctx) })
 		running.Go(func() { _, _ = s.Call(ctx, taskCall()) })
-		id := <-store.made
+		id := <-made
 		stop()
 		running.Wait()
 		w.mute(s)
@@ -316,26 +326,4 @@ func TestRoundNotedWithItsQuestions(t *testing.T) {
 			t.Errorf("%+v, and sent %s", got.Questions, heir.requests())
 		}
 	})
-}
-
-// madeStore is lost once it has made a record.
-type madeStore struct {
-	shim.Store
-	made chan shim.ID
-	lost atomic.Bool
-}
-
-func (m *madeStore) Create(ctx context.Context, t shim.Task, b ...shim.Batch) (shim.Task, error) {
-	out, err := m.Store.Create(ctx, t, b...)
-	if err == nil && m.lost.CompareAndSwap(false, true) {
-		m.made <- out.ID
-	}
-	return out, err
-}
-
-func (m *madeStore) Apply(ctx context.Context, id shim.ID, l *shim.Lease, c shim.Change) (shim.Task, error) {
-	if m.lost.Load() {
-		return shim.Task{}, errDown
-	}
-	return m.Store.Apply(ctx, id, l, c)
 }

@@ -148,32 +148,23 @@ func TestTaskThatNobodyRuns(t *testing.T) {
 	})
 }
 
-// repeats is a Store whose Get tells of a task that it ended without a new version, as
-// after a failover that has lost a change.
-type repeats struct {
-	shim.Store
-	ended atomic.Bool
-}
-
-func (s *repeats) Get(ctx context.Context, id shim.ID, part shim.Part) (shim.Task, error) {
-	task, err := s.Store.Get(ctx, id, part)
-	if s.ended.Load() {
-		task.Status, task.UpdatedAt = shim.Failed, task.UpdatedAt.Add(time.Second)
-	}
-	return task, err
-}
-
 // The end of a task is told, also where its version is one that was seen before.
 func TestEndOfARepeatedVersionIsTold(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		store := &repeats{Store: w.store}
-		s := w.gatewayOf("a", serves(takes(time.Hour), policy(shim.Always)),
-			func(o *shim.Options) { o.Store = store })
+		var ended atomic.Bool // without a new version, as after a failover that has lost a change
+		h := &hooked{get: func(ctx context.Context, _ shim.ID, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+			task, err := next(ctx)
+			if ended.Load() {
+				task.Status, task.UpdatedAt = shim.Failed, task.UpdatedAt.Add(time.Second)
+			}
+			return task, err
+		}}
+		s := w.over("a", h, takes(time.Hour), policy(shim.Always))
 		task := begin(t, s, call())
 		f := follow(t, s, anyone, task.ID)
 		pass(time.Second)
 		f.statuses()
-		store.ended.Store(true)
+		ended.Store(true)
 		pass(31 * time.Second)
 		f.want(t, shim.Failed)
 	})

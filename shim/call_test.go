@@ -256,7 +256,8 @@ func TestCancelStopsTheCallWhereverItRuns(t *testing.T) {
 	for _, by := range []string{"a", "b"} {
 		bubbleOf(t, "by "+by, func(t *testing.T, w *world) {
 			u := takes(time.Hour)
-			gates := map[string]*shim.Shim{"a": w.gateway("a", u, policy(shim.Always)), "b": w.gateway("b", u, policy(shim.Always))}
+			a, r := w.measured("a", u, policy(shim.Always))
+			gates := map[string]*shim.Shim{"a": a, "b": w.gateway("b", u, policy(shim.Always))}
 			task := begin(t, gates["a"], call())
 			got, err := gates[by].Cancel(t.Context(), anyone, "up", task.ID)
 			if err != nil {
@@ -271,6 +272,8 @@ func TestCancelStopsTheCallWhereverItRuns(t *testing.T) {
 				t.Errorf("a second cancel: %v, want ErrFinal", err)
 			}
 			wantStatus(t, read(t, gates["b"], task.ID), shim.Cancelled)
+			pass(time.Second)
+			r.Want(map[string]float64{working: 0, durationOf + "cancelled" + ofUp: 1})
 		})
 	}
 }

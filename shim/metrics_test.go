@@ -74,19 +74,6 @@ func TestMetricsOfTaskEnds(t *testing.T) {
 	}
 }
 
-// A task that a client cancels, here or on another replica, has ended for the one that ran it.
-func TestMetricsOfCancelledTask(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		s, r := w.measured("a", takes(time.Hour), policy(shim.Always))
-		other := w.gateway("b", takes(time.Hour), policy(shim.Always))
-		task := begin(t, s, call())
-		pass(2 * time.Second)
-		cancelTask(t, other, task.ID)
-		pass(time.Second)
-		r.Want(map[string]float64{working: 0, durationOf + "cancelled" + ofUp: 1})
-	})
-}
-
 // What a call got is counted, and of a task that waits for a place how long.
 func TestMetricsOfCalls(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {

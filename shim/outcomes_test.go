@@ -9,6 +9,26 @@ import (
 	"taskgate/shim"
 )
 
+// replicate has another store hear of what the world's has of a task.
+func (w *world) replicate(id shim.ID, to shim.Store) {
+	w.t.Helper()
+	task, err := w.store.Get(w.t.Context(), id, shim.WithRun)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	pieces, err := w.store.Batches(w.t.Context(), id, 0)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var begin []shim.Batch
+	for _, piece := range pieces {
+		begin = append(begin, shim.Batch{Content: piece})
+	}
+	if _, err := to.Create(w.t.Context(), task, begin...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // A replica of the store that takes over without having heard of a task's end, or
 // of the task, is told again (design.md 0.20).
 func TestEndIsWrittenAgainAfterAFailover(t *testing.T) {
@@ -18,13 +38,7 @@ func TestEndIsWrittenAgainAfterAFailover(t *testing.T) {
 			task := begin(t, s, call())
 			other := openEmbedded(t)
 			if heard {
-				replicated, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if _, err := other.Create(t.Context(), replicated); err != nil {
-					t.Fatal(err)
-				}
+				w.replicate(task.ID, other)
 			}
 			pass(15 * time.Second)
 			w.store.failover.Store(&other)
@@ -38,23 +52,20 @@ func TestEndIsWrittenAgainAfterAFailover(t *testing.T) {
 	}
 }
 
-// endless is a store that takes no end of a task that it has.
-type endless struct{ shim.Store }
-
-func (s endless) Apply(ctx context.Context, id shim.ID, l *shim.Lease, c shim.Change) (shim.Task, error) {
-	if _, err := s.Get(ctx, id, shim.Summary); err == nil && c.To.Final() {
-		return shim.Task{}, shim.ErrUnavailable
-	}
-	return s.Store.Apply(ctx, id, l, c)
-}
-
 // A record that is written again before its end does not call the call unsent: it has run.
 func TestForgottenTaskIsNotSentAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		s := w.gateway("a", takes(10*time.Second), policy(shim.Required))
 		task := begin(t, s, call())
 		pass(5 * time.Second)
-		var other shim.Store = endless{openEmbedded(t)}
+		endless := &hooked{Store: openEmbedded(t)} // takes no end of a task that it has
+		endless.apply = func(ctx context.Context, c shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+			if _, err := endless.Get(ctx, task.ID, shim.Summary); err == nil && c.To.Final() {
+				return shim.Task{}, shim.ErrUnavailable
+			}
+			return next(ctx)
+		}
+		var other shim.Store = endless
 		w.store.failover.Store(&other)
 		pass(20 * time.Second)
 		if got, err := other.Get(t.Context(), task.ID, shim.WithRun); err != nil || got.Status != shim.Working || got.Call != nil && got.Checkpoint == nil {
@@ -95,13 +106,7 @@ func TestCancellationIsWrittenAgainAfterAFailover(t *testing.T) {
 			}
 			task := begin(t, gateways["a"], call())
 			other := openEmbedded(t)
-			replicated, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := other.Create(t.Context(), replicated); err != nil {
-				t.Fatal(err)
-			}
+			w.replicate(task.ID, other)
 			cancelTask(t, gateways[by], task.ID)
 			pass(time.Second)
 			w.store.failover.Store(&other)
@@ -121,7 +126,10 @@ func TestCancelOfATaskThatTheStoreForgot(t *testing.T) {
 		b := w.gatewayOf("b", serves(up, policy(shim.Always)),
 			func(o *shim.Options) { o.StoreWait = 25 * time.Second })
 		task := begin(t, a, call())
-		var other shim.Store = fullStore{openEmbedded(t)} // else the audit brings the record back at a time of its own
+		full := func(context.Context, func(context.Context) (shim.Task, error)) (shim.Task, error) {
+			return shim.Task{}, errDown
+		}
+		var other shim.Store = &hooked{Store: openEmbedded(t), create: full} // else the audit brings the record back at a time of its own
 		pass(time.Second)
 		w.store.failover.Store(&other)
 		pass(5 * time.Second)
@@ -144,13 +152,6 @@ func TestCancelOfATaskThatTheStoreForgot(t *testing.T) {
 		}
 		w.store.failover.Store(nil)
 	})
-}
-
-// fullStore takes no new records.
-type fullStore struct{ shim.Store }
-
-func (fullStore) Create(context.Context, shim.Task, ...shim.Batch) (shim.Task, error) {
-	return shim.Task{}, errDown
 }
 
 // A task that is gone because its time was over stays gone.

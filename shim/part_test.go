@@ -92,24 +92,35 @@ func TestTasksOfAReplicaThatStops(t *testing.T) {
 	}
 }
 
-// A call that waits for its turn is sent by another replica.
+// A call that waits for its turn at a replica that stops, or is lost, is sent by another one, whether it was a task
+// before it waited or became one meanwhile.
 func TestQueuedCallOfAReplicaThatStops(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		p := policy(shim.Always)
-		first, second := takes(time.Hour), takes(50*time.Millisecond)
-		b := w.gateway("b", second, p)
-		a := w.leaving(shim.Server{Upstream: first, Policy: func(string) shim.Policy { return p }, Concurrency: 1, Queue: 10})
-		pass(7 * time.Second)
-		sent, queued := begin(t, a, call()), begin(t, a, call())
-		pass(time.Second)
-		w.closes(a)
-		pass(100 * time.Millisecond)
-		wantStatus(t, read(t, b, sent.ID), shim.Failed)
-		wantStatus(t, read(t, b, queued.ID), shim.Completed)
-		if first.calls.Load() != 1 || second.calls.Load() != 1 {
-			t.Errorf("called %d times, and %d times by the other replica", first.calls.Load(), second.calls.Load())
-		}
-	})
+	for name, c := range map[string]struct {
+		mode shim.Mode
+		lost bool
+	}{"stops": {shim.Always, false}, "is lost": {shim.Always, true}, "is lost, made meanwhile": {shim.Auto, true}} {
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			first, second := takes(time.Hour), takes(50*time.Millisecond)
+			b := w.gateway("b", second, policy(c.mode))
+			a := w.still("a", limited(first, c.mode, func(srv *shim.Server) { srv.QueueWait = time.Minute }), nil)
+			pass(7 * time.Second)
+			sent, queued := begin(t, a, call()), begin(t, a, call())
+			pass(time.Second)
+			if c.lost {
+				w.mute(a)
+				pass(10 * time.Second)
+			} else {
+				w.stops = append(w.stops, run(a))
+				w.closes(a)
+			}
+			pass(100 * time.Millisecond)
+			wantStatus(t, read(t, b, sent.ID), shim.Failed)
+			wantStatus(t, read(t, b, queued.ID), shim.Completed)
+			if first.calls.Load() != 1 || second.calls.Load() != 1 {
+				t.Errorf("called %d times, and %d times by the other replica", first.calls.Load(), second.calls.Load())
+			}
+		})
+	}
 }
 
 // Who takes over resumes from the newest that was known, however little time there

@@ -61,32 +61,15 @@ func TestPartialsAreWrittenAgainAfterAFailover(t *testing.T) {
 			task := begin(t, s, call())
 			pass(1500 * time.Millisecond) // a is stored
 			other := openEmbedded(t)
-			replicated, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := other.Create(t.Context(), replicated, shim.Batch{Content: json.RawMessage(`[{"type":"text","text":"a"}]`)}); err != nil {
-				t.Fatal(err)
-			}
+			w.replicate(task.ID, other)
 			pass(1400 * time.Millisecond) // so is b
 			if end {
 				pass(5 * time.Second)
 			}
 			w.store.failover.Store(&other)
 			pass(time.Minute)
-			got := read(t, s, task.ID)
-			batches, err := other.Batches(t.Context(), task.ID, 0)
-			var all []string
-			for _, b := range batches {
-				all = append(all, texts(b))
-			}
-			want := "a b c"
-			if !end {
-				want = "a b c d"
-			}
-			if err != nil || got.Status != shim.Completed || strings.Join(all, " ") != want {
-				t.Errorf("%s %q, %v; want %q", got.Status, all, err, want)
-			}
+			wantStatus(t, read(t, s, task.ID), shim.Completed)
+			wantStored(t, other, task.ID, map[bool]string{true: "a+b+c", false: "a+b+c+d"}[end])
 		})
 	}
 }
@@ -103,20 +86,9 @@ func TestPartialsOfAForgottenRecord(t *testing.T) {
 		other := openEmbedded(t)
 		w.store.failover.Store(&other)
 		pass(10 * time.Second)
-		stored := func(want string) {
-			t.Helper()
-			batches, err := other.Batches(t.Context(), task.ID, 0)
-			var all []string
-			for _, b := range batches {
-				all = append(all, texts(b))
-			}
-			if err != nil || strings.Join(all, " ") != want {
-				t.Errorf("%q, %v; want %q", all, err, want)
-			}
-		}
-		stored("a b c")
+		wantStored(t, other, task.ID, "a+b+c")
 		pass(2 * time.Minute)
-		stored("a b c d")
+		wantStored(t, other, task.ID, "a+b+c+d")
 		wantStatus(t, read(t, s, task.ID), shim.Completed)
 	})
 }
@@ -152,14 +124,7 @@ func TestPartialsComeWithTheEnd(t *testing.T) {
 			w.store.failover.Store(&other)
 			close(held)
 			pass(30 * time.Second) // readers look by themselves
-			var all []string
-			batches, err := other.Batches(t.Context(), task.ID, 0)
-			for _, b := range batches {
-				all = append(all, texts(b))
-			}
-			if got := strings.Join(all, "+"); err != nil || got != "a+b+c" {
-				t.Errorf("stored: %s (%v)", got, err)
-			}
+			wantStored(t, other, task.ID, "a+b+c")
 			l.want(t, "working 0:a 1:b 2:c completed")
 		})
 	}
@@ -179,31 +144,31 @@ func TestPartialsComeOnceWithTheEnd(t *testing.T) {
 		s := w.over("a", h, says(result, words(20*time.Second, "a", "b", "c")...), streaming(false)) // a is not known any more when c comes
 		task := begin(t, s, partialsCall())
 		pass(25 * time.Second)
-		replicated, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := older.Create(t.Context(), replicated, shim.Batch{Content: json.RawMessage(`[{"type":"text","text":"a"}]`)}); err != nil {
-			t.Fatal(err)
-		}
+		w.replicate(task.ID, older)
 		pass(40 * time.Second)
 		w.store.failover.Store(&oldest)
 		pass(time.Minute)
-		for name, c := range map[string]struct {
-			store shim.Store
-			want  string
-		}{"the first": {older, "a+b+c"}, "the second": {oldest, ""}} {
-			batches, err := c.store.Batches(t.Context(), task.ID, 0)
-			var all []string
-			for _, b := range batches {
-				all = append(all, texts(b))
-			}
-			if got := strings.Join(all, "+"); err != nil || got != c.want {
-				t.Errorf("%s has %q (%v), want %q", name, got, err, c.want)
-			}
-		}
+		wantStored(t, older, task.ID, "a+b+c")
+		wantStored(t, oldest, task.ID, "")
 		wantStatus(t, read(t, s, task.ID), shim.Completed)
 	})
+}
+
+// begun is a task of a replica that is gone, which has said something.
+func (w *world) begun(said string) shim.ID {
+	w.t.Helper()
+	id := shim.NewID()
+	if err := w.store.Beat(w.t.Context(), "gone", time.Second); err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := w.store.Create(w.t.Context(), shim.Task{
+		ID: id, Op: "op", Upstream: "up", Visible: true, TTL: time.Hour, Retain: time.Hour,
+		Lease: shim.Lease{Replica: "gone"}, Method: "tools/call", Tool: "slow", Checkpoint: json.RawMessage(`{"at":1}`),
+		Call: json.RawMessage(`{"request":{"method":"tools/call","name":"slow","session":{}},"runs":1,"partials":true}`),
+	}, shim.Batch{Content: fmt.Appendf(nil, `[{"type":"text","text":%q}]`, said)}); err != nil {
+		w.t.Fatal(err)
+	}
+	return id
 }
 
 // Who adopts a task goes on with its stream where the record has come to.
@@ -218,17 +183,7 @@ func TestAdoptedPartials(t *testing.T) {
 				s.Progress(shim.Progress{Progress: 2, Message: " you", Checkpoint: json.RawMessage(`{"at":2}`)})
 				return shim.Reply{Result: json.RawMessage(`{"content":[{"type":"text","text":"Hello you!"}]}`)}, err
 			}}
-			id := shim.NewID()
-			if err := w.store.Beat(t.Context(), "gone", time.Second); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := w.store.Create(t.Context(), shim.Task{
-				ID: id, Op: "op", Upstream: "up", Visible: true, TTL: time.Hour, Retain: time.Hour,
-				Lease: shim.Lease{Replica: "gone"}, Method: "tools/call", Tool: "slow", Checkpoint: json.RawMessage(`{"at":1}`),
-				Call: json.RawMessage(`{"request":{"method":"tools/call","name":"slow","session":{}},"runs":1,"partials":true}`),
-			}, shim.Batch{Content: json.RawMessage(`[{"type":"text","text":"Hello"}]`)}); err != nil {
-				t.Fatal(err)
-			}
+			id := w.begun("Hello")
 			s := w.gateway("a", resumed, streaming(content))
 			l := track(t, s, shim.Tracked{ID: id, Pieces: true})
 			pass(time.Minute)
@@ -321,17 +276,7 @@ func TestNoSecondRunAfterPartials(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		p := streaming(false)
 		p.Retry = true
-		id := shim.NewID()
-		if err := w.store.Beat(t.Context(), "gone", time.Second); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.store.Create(t.Context(), shim.Task{
-			ID: id, Op: "op", Upstream: "up", Visible: true, TTL: time.Hour, Retain: time.Hour,
-			Lease: shim.Lease{Replica: "gone"}, Method: "tools/call", Tool: "slow", Checkpoint: json.RawMessage(`{"at":1}`),
-			Call: json.RawMessage(`{"request":{"method":"tools/call","name":"slow","session":{}},"runs":1,"partials":true}`),
-		}, shim.Batch{Content: json.RawMessage(`[{"type":"text","text":"a"}]`)}); err != nil {
-			t.Fatal(err)
-		}
+		id := w.begun("a")
 		u := takes(0)
 		s := w.gateway("a", u, p)
 		pass(time.Minute)
@@ -446,17 +391,7 @@ func TestCheckpointAfterAFailover(t *testing.T) {
 		task := begin(t, s, partialsCall())
 		pass(500 * time.Millisecond) // a is stored
 		other := openEmbedded(t)
-		replicated, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pieces, err := w.store.Batches(t.Context(), task.ID, 0)
-		if err != nil || len(pieces) != 1 {
-			t.Fatalf("%q %v", pieces, err)
-		}
-		if _, err := other.Create(t.Context(), replicated, shim.Batch{Content: pieces[0]}); err != nil {
-			t.Fatal(err)
-		}
+		w.replicate(task.ID, other)
 		pass(time.Second) // so is b
 		w.store.failover.Store(&other)
 		pass(3 * time.Second)

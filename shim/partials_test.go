@@ -95,6 +95,19 @@ func texts(piece json.RawMessage) string {
 	return strings.Join(all, "+")
 }
 
+// wantStored checks the texts that a store has of a task.
+func wantStored(t *testing.T, store shim.Store, id shim.ID, want string) {
+	t.Helper()
+	batches, err := store.Batches(t.Context(), id, 0)
+	var all []string
+	for _, b := range batches {
+		all = append(all, texts(b))
+	}
+	if got := strings.Join(all, "+"); err != nil || got != want {
+		t.Errorf("stored are %q, %v; want %q", got, err, want)
+	}
+}
+
 // want checks what was yielded since the last time, lines separated by spaces.
 func (l *listening) want(t *testing.T, want string) {
 	t.Helper()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -67,30 +66,19 @@ func TestCallWaitsForTheStore(t *testing.T) {
 	})
 }
 
-// noted is a store that notes the checkpoints that it is to keep as safe as an end.
-type noted struct {
-	shim.Store
-	mu   sync.Mutex
-	safe []string
-}
-
-func (n *noted) Apply(ctx context.Context, id shim.ID, l *shim.Lease, c shim.Change) (shim.Task, error) {
-	if c.Durable {
-		n.mu.Lock()
-		n.safe = append(n.safe, string(c.Checkpoint))
-		n.mu.Unlock()
-	}
-	return n.Store.Apply(ctx, id, l, c)
-}
-
 // Where the record says that the call was not sent, that it is sent must not be lost;
 // no other checkpoint costs more than it has to.
 func TestSentIsDurable(t *testing.T) {
 	for _, mode := range []shim.Mode{shim.Required, shim.Always} {
 		bubbleOf(t, string(mode), func(t *testing.T, w *world) {
-			n := &noted{Store: w.store.Store}
-			w.store.Store = n
-			s := w.gateway("a", &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+			var safe []string // the checkpoints that are to be kept as safe as an end
+			h := &hooked{apply: func(ctx context.Context, c shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+				if c.Durable {
+					safe = append(safe, string(c.Checkpoint))
+				}
+				return next(ctx)
+			}}
+			s := w.over("a", h, &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
 				for _, mark := range []string{`"sent"`, `"further"`} {
 					if err := s.Checkpoint(json.RawMessage(mark))(ctx); err != nil {
 						return shim.Reply{}, err
@@ -101,10 +89,8 @@ func TestSentIsDurable(t *testing.T) {
 			task := begin(t, s, call())
 			pass(2 * time.Second)
 			wantStatus(t, read(t, s, task.ID), shim.Completed)
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			if insists := mode == shim.Required; insists != (len(n.safe) == 1 && n.safe[0] == `"sent"`) || !insists && len(n.safe) > 0 {
-				t.Errorf("safe: %q", n.safe)
+			if insists := mode == shim.Required; insists != (len(safe) == 1 && safe[0] == `"sent"`) || !insists && len(safe) > 0 {
+				t.Errorf("safe: %q", safe)
 			}
 		})
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"reflect"
 	"strings"
@@ -135,29 +134,6 @@ func TestRetriedCallIsTheSame(t *testing.T) {
 	})
 }
 
-// TestTaskMadeInTheQueue of a replica that is lost is sent by the next one, whether it was a task before
-// it waited for its turn or became one meanwhile.
-func TestTaskMadeInTheQueue(t *testing.T) {
-	for _, mode := range []shim.Mode{shim.Always, shim.Auto} {
-		bubbleOf(t, string(mode), func(t *testing.T, w *world) {
-			p := policy(mode)
-			first, second := takes(time.Hour), takes(time.Second)
-			b := w.gateway("b", second, p)
-			pass(6 * time.Second)
-			a := w.still("a", limited(first, mode, func(srv *shim.Server) { srv.QueueWait = time.Minute }), nil)
-			sent, queued := begin(t, a, call()), begin(t, a, call())
-			pass(time.Second)
-			w.mute(a)
-			pass(10 * time.Second)
-			wantStatus(t, read(t, b, sent.ID), shim.Failed)
-			wantStatus(t, read(t, b, queued.ID), shim.Completed)
-			if first.calls.Load() != 1 || second.calls.Load() != 1 {
-				t.Errorf("called %d times, and %d times by the other replica", first.calls.Load(), second.calls.Load())
-			}
-		})
-	}
-}
-
 func TestRetriesAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		retry := policy(shim.Always)
@@ -252,44 +228,23 @@ func TestShortOutageOrphansNobody(t *testing.T) {
 	}
 }
 
-// estate is a store whose Adopt may be hindered, or get no answer, and that may tell nobody of changes.
-type estate struct {
-	shim.Store
-	hindered, stalled, silent atomic.Bool
-}
-
-func (e *estate) Inbox(ctx context.Context, r shim.Replica) iter.Seq2[shim.Event, error] {
-	return func(yield func(shim.Event, error) bool) {
-		for event, err := range e.Store.Inbox(ctx, r) {
-			if (err != nil || !e.silent.Load()) && !yield(event, err) {
-				return
-			}
-		}
-	}
-}
-
-func (e *estate) Adopt(ctx context.Context, r shim.Replica, upstreams []string, n int) ([]shim.Task, error) {
-	if e.hindered.Load() {
-		return nil, errDown
-	}
-	if e.stalled.Load() {
-		<-ctx.Done()
-		return nil, errors.Join(shim.ErrUnavailable, ctx.Err())
-	}
-	return e.Store.Adopt(ctx, r, upstreams, n)
-}
-
 // That tasks are out of reach is logged once, until they are not, and not with every
 // heartbeat.
 func TestHinderedAdoptionIsLoggedOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		store := &estate{Store: w.store}
+		var hindered atomic.Bool
+		store := &hooked{Store: w.store, adopt: func(ctx context.Context, next func(context.Context) ([]shim.Task, error)) ([]shim.Task, error) {
+			if hindered.Load() {
+				return nil, errDown
+			}
+			return next(ctx)
+		}}
 		var log bytes.Buffer
 		w.gatewayOf("a", shim.Server{}, func(o *shim.Options) { o.Store, o.Logger = store, slog.New(slog.NewTextHandler(&log, nil)) })
 		for range 2 {
-			store.hindered.Store(true)
+			hindered.Store(true)
 			pass(time.Minute)
-			store.hindered.Store(false)
+			hindered.Store(false)
 			pass(time.Minute)
 		}
 		w.close()
@@ -305,14 +260,20 @@ func TestHinderedAdoptionIsLoggedOnce(t *testing.T) {
 // also while each adoption waits in vain.
 func TestAuditBesideAHinderedAdoption(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		store := &estate{Store: w.store}
+		var away atomic.Bool // nothing is heard, and an adoption gets no answer
+		h := &hooked{drop: func(shim.Event) bool { return away.Load() }}
+		h.adopt = func(ctx context.Context, next func(context.Context) ([]shim.Task, error)) ([]shim.Task, error) {
+			if away.Load() {
+				<-ctx.Done()
+				return nil, shim.ErrUnavailable
+			}
+			return next(ctx)
+		}
 		u := takes(time.Hour)
-		a := w.gatewayOf("a", serves(u, policy(shim.Always)),
-			func(o *shim.Options) { o.Store = store })
+		a := w.over("a", h, u, policy(shim.Always))
 		pass(10 * time.Second)
 		task := begin(t, a, call())
-		store.stalled.Store(true)
-		store.silent.Store(true)
+		away.Store(true)
 		pass(10 * time.Second)
 		message := "cancelled"
 		if _, err := w.store.Apply(t.Context(), task.ID, nil, shim.Change{Op: "x", To: shim.Cancelled, StatusMessage: &message}); err != nil {
@@ -322,17 +283,8 @@ func TestAuditBesideAHinderedAdoption(t *testing.T) {
 		if u.ended() == nil {
 			t.Error("the call goes on")
 		}
-		store.stalled.Store(false)
+		away.Store(false)
 	})
-}
-
-// breaking is a store whose first creation gets through, and which breaks before it says so.
-type breaking struct{ *faultyStore }
-
-func (s breaking) Create(ctx context.Context, t shim.Task, b ...shim.Batch) (shim.Task, error) {
-	_, _ = s.faultyStore.Create(ctx, t, b...)
-	s.down.Store(true)
-	return shim.Task{}, errDown
 }
 
 // TestRefusedTaskThatIsStored: a client that insists on a task, whose creation got through without a
@@ -342,7 +294,13 @@ func TestRefusedTaskThatIsStored(t *testing.T) {
 		second := takes(time.Second)
 		w.gateway("b", second, policy(shim.Auto))
 		pass(6 * time.Second)
-		a := w.still("a", serves(takes(time.Hour), policy(shim.Auto)), func(o *shim.Options) { o.Store = breaking{w.store} })
+		a := w.still("a", serves(takes(time.Hour), policy(shim.Auto)), func(o *shim.Options) {
+			o.Store = &hooked{Store: w.store, create: func(ctx context.Context, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+				_, _ = next(ctx) // it gets through, and the store breaks before it says so
+				w.store.down.Store(true)
+				return shim.Task{}, errDown
+			}}
+		})
 		c := call()
 		c.Demand = true
 		if _, err := a.Call(t.Context(), c); !errors.Is(err, shim.ErrUnconfirmed) || !errors.Is(err, shim.ErrUnavailable) {
