@@ -98,32 +98,35 @@ func (c *counter) Log(shim.Log)           {}
 
 // Who leaves before is treated as ever: its call is cancelled, unless it stays.
 func TestAfterCallerLeaves(t *testing.T) {
-	for name, stay := range map[string]bool{"modern": false, "legacy": true} {
+	for name, c := range map[string]struct {
+		call shim.Call
+		stay bool
+		wait time.Duration
+	}{"modern": {told(), false, 30 * time.Second}, "legacy": {told(), true, 30 * time.Second}, "before its handle": {call(), false, 2 * time.Second}} {
 		bubbleOf(t, name, func(t *testing.T, w *world) {
 			u := takes(time.Minute)
 			s := w.gateway("a", u, policy(shim.Auto))
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
-			c := told()
-			c.Stay = stay
+			c.call.Stay = c.stay
 			done := make(chan error, 1)
 			var got shim.Answered
 			go func() {
 				var err error
-				got, err = s.Call(ctx, c)
+				got, err = s.Call(ctx, c.call)
 				done <- err
 			}()
-			pass(30 * time.Second)
+			pass(c.wait)
 			leave()
 			err := <-done
 			synctest.Wait()
-			if stay {
+			if c.stay {
 				if err != nil || got.Task == nil || u.ended() != nil {
 					t.Errorf("got %+v, %v; upstream %v", got, err, u.ended())
 				}
 				return
 			}
-			if !errors.Is(err, context.Canceled) || !errors.Is(u.ended(), context.Canceled) || w.store.creates.Load() != 0 {
+			if !errors.Is(err, context.Canceled) || !errors.Is(u.ended(), context.Canceled) || errors.Is(u.ended(), shim.ErrDetached) || w.store.creates.Load() != 0 {
 				t.Errorf("%v; upstream %v; %d tasks", err, u.ended(), w.store.creates.Load())
 			}
 		})

@@ -163,10 +163,10 @@ func TestEndOfARepeatedVersionIsTold(t *testing.T) {
 		task := begin(t, s, call())
 		f := follow(t, s, anyone, task.ID)
 		pass(time.Second)
-		f.statuses()
+		f.want(t, "working")
 		ended.Store(true)
 		pass(31 * time.Second)
-		f.want(t, shim.Failed)
+		f.want(t, "failed")
 	})
 }
 

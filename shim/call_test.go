@@ -87,19 +87,6 @@ func wantStatus(t *testing.T, got shim.Task, want shim.Status) {
 	}
 }
 
-func TestAnswerWithinGraceTouchesNoStore(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		s := w.gateway("a", takes(4*time.Second), policy(shim.Auto))
-		got, err := s.Call(t.Context(), call())
-		if err != nil || got.Task != nil || string(got.Reply.Result) != result {
-			t.Fatalf("got %+v, %v", got, err)
-		}
-		if n := w.store.ops.Load(); n != 0 {
-			t.Errorf("%d operations on the store, want none", n)
-		}
-	})
-}
-
 func TestSlowCallBecomesATask(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		u := takes(8 * time.Second)
@@ -140,6 +127,7 @@ func TestModes(t *testing.T) {
 		after time.Duration
 	}{
 		"never":                           {mode: shim.Never, after: 8 * time.Second},
+		"auto, in time":                   {mode: shim.Auto, call: quickly, after: 4 * time.Second},
 		"always":                          {mode: shim.Always, task: true},
 		"required":                        {mode: shim.Required, task: true},
 		"auto, client without tasks":      {mode: shim.Auto, call: noHandle, after: 8 * time.Second},
@@ -154,8 +142,13 @@ func TestModes(t *testing.T) {
 		"required, of a legacy client":    {mode: shim.Required, call: demandsLegacy, task: true},
 	} {
 		bubbleOf(t, name, func(t *testing.T, w *world) {
-			u := takes(8 * time.Second)
-			s := w.gateway("a", u, policy(c.mode))
+			u, quick := takes(8*time.Second), takes(4*time.Second)
+			s := w.gateway("a", &scripted{call: func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
+				if r.Name == "quick" {
+					return quick.Call(ctx, r, s)
+				}
+				return u.Call(ctx, r, s)
+			}}, policy(c.mode))
 			made := call()
 			if c.call != nil {
 				c.call(&made)
@@ -167,6 +160,12 @@ func TestModes(t *testing.T) {
 			}
 			if c.err != nil && u.calls.Load() != 0 {
 				t.Error("a refused call was sent")
+			}
+			if n := w.store.ops.Load(); !c.task && n != 0 {
+				t.Errorf("%d operations on the store, want none", n)
+			}
+			if !c.task && err == nil && string(got.Reply.Result) != result {
+				t.Errorf("answered %s", got.Reply.Result)
 			}
 		})
 	}
@@ -213,23 +212,10 @@ func TestPlainCalls(t *testing.T) {
 func noHandle(c *shim.Call) { c.Handle = false }
 func demand(c *shim.Call)   { c.Demand = true }
 
-func demandsLegacy(c *shim.Call) { *c = demanded(0) }
+// quickly has the server answer within the grace.
+func quickly(c *shim.Call) { c.Request.Name = "quick" }
 
-func TestClientThatLeavesBeforeTheHandleCancels(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		u := takes(time.Hour)
-		s := w.gateway("a", u, policy(shim.Auto))
-		ctx, leave := context.WithCancel(t.Context())
-		time.AfterFunc(2*time.Second, leave)
-		if got, err := s.Call(ctx, call()); !errors.Is(err, context.Canceled) {
-			t.Fatalf("got %+v, %v", got, err)
-		}
-		synctest.Wait()
-		if err := u.ended(); !errors.Is(err, context.Canceled) || errors.Is(err, shim.ErrDetached) {
-			t.Errorf("the upstream call ended with %v, want to be cancelled", err)
-		}
-	})
-}
+func demandsLegacy(c *shim.Call) { *c = demanded(0) }
 
 func TestClientThatStaysIsOnlyCancelledInWords(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -297,39 +283,60 @@ func TestLateResultChangesNothing(t *testing.T) {
 	})
 }
 
+// Each end of a task is measured once, with its own outcome.
 func TestOutcomes(t *testing.T) {
 	tool := shim.Reply{Result: json.RawMessage(`{"content":[{"type":"text","text":"no such file"}],"isError":true}`), IsError: true}
+	closed := func(unsent bool) error {
+		return &shim.UpstreamError{Kind: "closed", Message: "the server closed the stream", Unsent: unsent, Err: errors.New("read tcp 10.1.2.3: reset")}
+	}
 	for name, c := range map[string]struct {
 		reply   shim.Reply
 		err     error
 		status  shim.Status
 		message string
 		rpc     string
+		outcome string
+		unknown float64
 	}{
-		"tool's own error": {reply: tool, status: shim.Completed, message: "no such file"},
+		"completed":        {reply: shim.Reply{Result: json.RawMessage(`{}`)}, status: shim.Completed, outcome: "completed"},
+		"tool's own error": {reply: tool, status: shim.Completed, message: "no such file", outcome: "tool_error"},
 		"json-rpc error": {
 			reply:  shim.Reply{Error: &shim.RPCError{Code: -32602, Message: "bad <args>", Data: json.RawMessage(`{"n":1.0}`)}},
-			status: shim.Failed, message: "bad <args>", rpc: `{"code":-32602,"message":"bad <args>","data":{"n":1.0}}`,
+			status: shim.Failed, message: "bad <args>", rpc: `{"code":-32602,"message":"bad <args>","data":{"n":1.0}}`, outcome: "failed",
 		},
 		"server gone": {
-			err:    &shim.UpstreamError{Kind: "closed", Message: "the server closed the stream", Err: errors.New("read tcp 10.1.2.3: reset")},
-			status: shim.Failed, message: "the server closed the stream", rpc: `{"code":-32603,"message":"the server closed the stream"}`,
+			err: closed(false), status: shim.Failed, message: "the server closed the stream",
+			rpc: `{"code":-32603,"message":"the server closed the stream"}`, outcome: "unknown", unknown: 1,
+		},
+		"not sent": {
+			err: closed(true), status: shim.Failed, message: "the server closed the stream",
+			rpc: `{"code":-32603,"message":"the server closed the stream"}`, outcome: "failed",
+		},
+		"unreachable": {
+			err: &shim.UpstreamError{Kind: "unreachable", Message: "away", Unsent: true}, status: shim.Failed, message: "away",
+			rpc: `{"code":-32603,"message":"away"}`, outcome: "failed",
 		},
 		"anything else": {
-			err:    errors.New("dial tcp 10.1.2.3: secret"),
-			status: shim.Failed, message: "the call failed inside the gateway", rpc: `{"code":-32603,"message":"the call failed inside the gateway"}`,
+			err: errors.New("dial tcp 10.1.2.3: secret"), status: shim.Failed, message: "the call failed inside the gateway",
+			rpc: `{"code":-32603,"message":"the call failed inside the gateway"}`, outcome: "failed",
 		},
 	} {
 		bubbleOf(t, name, func(t *testing.T, w *world) {
-			u := &scripted{call: func(context.Context, shim.Request, shim.Sink) (shim.Reply, error) { return c.reply, c.err }}
-			s := w.gateway("a", u, policy(shim.Always))
+			s, r := w.measured("a", ends(c.reply, c.err), policy(shim.Always))
 			task := begin(t, s, call())
-			synctest.Wait()
+			synctest.Wait() // a run that holds its lock is counted as it was before
+			r.Want(map[string]float64{working: 1, "taskgate.tasks.oldest_age" + ofSlow: 0, answersOf + "task" + ofUp: 1})
+			pass(3 * time.Second)
 			got := read(t, s, task.ID)
 			wantStatus(t, got, c.status)
 			if got.StatusMessage != c.message || string(got.Outcome.Error) != c.rpc || got.Outcome.IsError != c.reply.IsError {
 				t.Errorf("message %q, outcome %+v (%s)", got.StatusMessage, got.Outcome, got.Outcome.Error)
 			}
+			r.Want(map[string]float64{
+				working: 0, waiting: 0, unknownOutcomes: c.unknown,
+				durationOf + c.outcome + ofUp:          1,
+				durationOf + c.outcome + ofUp + " sum": 1,
+			})
 		})
 	}
 }

@@ -3,23 +3,12 @@ package shim_test
 import (
 	"context"
 	"errors"
-	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"taskgate/shim"
 )
-
-// following is one Track under way, and what it has yielded so far.
-type following struct {
-	leave context.CancelFunc
-	done  chan error
-
-	mu  sync.Mutex
-	got []shim.Task
-}
 
 // states yields the states of these tasks, and no pieces.
 func states(ctx context.Context, s *shim.Shim, p shim.Principal, yield func(shim.Task) error, ids ...shim.ID) error {
@@ -30,52 +19,14 @@ func states(ctx context.Context, s *shim.Shim, p shim.Principal, yield func(shim
 	return s.Track(ctx, p, "up", tasks, func(u shim.Update) error { return yield(*u.Task) })
 }
 
-func follow(t *testing.T, s *shim.Shim, p shim.Principal, ids ...shim.ID) *following {
+// follow is a Track of the states of these tasks.
+func follow(t *testing.T, s *shim.Shim, p shim.Principal, ids ...shim.ID) *listening {
 	t.Helper()
-	ctx, leave := context.WithCancel(t.Context())
-	f := &following{leave: leave, done: make(chan error, 1)}
-	go func() {
-		f.done <- states(ctx, s, p, func(t shim.Task) error {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			f.got = append(f.got, t)
-			return nil
-		}, ids...)
-	}()
-	synctest.Wait()
-	return f
-}
-
-// statuses are those yielded since the last time.
-func (f *following) statuses() []shim.Status {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var out []shim.Status
-	for _, t := range f.got {
-		out = append(out, t.Status)
+	var tasks []shim.Tracked
+	for _, id := range ids {
+		tasks = append(tasks, shim.Tracked{ID: id})
 	}
-	f.got = nil
-	return out
-}
-
-func (f *following) want(t *testing.T, want ...shim.Status) {
-	t.Helper()
-	if got := f.statuses(); !slices.Equal(got, want) {
-		t.Errorf("yielded %v, want %v", got, want)
-	}
-}
-
-// ended waits for the end of the Track.
-func (f *following) ended(t *testing.T) error {
-	t.Helper()
-	synctest.Wait()
-	select {
-	case err := <-f.done:
-		return err
-	default:
-		t.Fatal("still following")
-		return nil
-	}
+	return trackAs(t, s, p, tasks...)
 }
 
 func TestFollowFromAnotherReplica(t *testing.T) {
@@ -86,14 +37,12 @@ func TestFollowFromAnotherReplica(t *testing.T) {
 		pass(time.Second) // both calls are on record as sent
 		unknown := shim.ID("00000000-0000-4000-8000-000000000001")
 		f := follow(t, b, anyone, one.ID, unknown, two.ID, one.ID)
-		f.want(t, shim.Working, shim.Working) // in order, each once, the unknown one passed over
+		f.want(t, "working working") // in order, each once, the unknown one passed over
 		cancelTask(t, a, one.ID)
 		pass(time.Second)
-		f.want(t, shim.Cancelled)
+		f.want(t, "cancelled")
 		pass(10 * time.Second)
-		if got := f.statuses(); len(got) != 1 || got[0] != shim.Completed {
-			t.Errorf("yielded %v, want the end of the second task once", got)
-		}
+		f.want(t, "completed") // the end of the second task, once
 		if err := f.ended(t); err != nil {
 			t.Errorf("all tasks have ended: %v", err)
 		}
@@ -110,17 +59,12 @@ func TestFollowShowsOnlyTheOwners(t *testing.T) {
 		task := begin(t, s, c)
 		pass(1500 * time.Millisecond)
 		for _, p := range []shim.Principal{anyone, {Subject: "bob"}} {
-			f := follow(t, s, p, task.ID)
+			f := trackAs(t, s, p, shim.Tracked{ID: task.ID, Pieces: true})
 			if err := f.ended(t); err != nil {
 				t.Error(err)
 			}
-			f.want(t)
+			f.want(t, "")
 		}
-		pieces := track(t, s, shim.Tracked{ID: task.ID, Pieces: true})
-		if err := pieces.ended(t); err != nil {
-			t.Error(err)
-		}
-		pieces.want(t, "")
 	})
 }
 
@@ -151,10 +95,10 @@ func TestFollowOutlastsTheStore(t *testing.T) {
 		w.store.down.Store(true)
 		f := follow(t, s, anyone, task.ID)
 		pass(10 * time.Second)
-		f.want(t)
+		f.want(t, "")
 		w.store.down.Store(false)
 		pass(rereadFailed)
-		f.want(t, shim.Working)
+		f.want(t, "working")
 		f.leave()
 		_ = f.ended(t)
 	})
@@ -171,11 +115,11 @@ func TestFollowDistrustsSilence(t *testing.T) {
 		task := begin(t, s, call())
 		synctest.Wait()
 		f := follow(t, s, anyone, task.ID)
-		f.want(t, shim.Working)
+		f.want(t, "working")
 		pass(25 * time.Second)
-		f.want(t)
+		f.want(t, "")
 		pass(6 * time.Second)
-		f.want(t, shim.Completed)
+		f.want(t, "completed")
 		if err := f.ended(t); err != nil {
 			t.Error(err)
 		}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"taskgate/internal/metrics/metricstest"
@@ -41,38 +40,6 @@ const (
 	waiting         = "taskgate.tasks.running gen_ai.tool.name=slow taskgate.task.status=input_required" + ofUp
 	unknownOutcomes = "taskgate.task.unknown_outcomes" + ofUp
 )
-
-// Each end of a task is measured once, with its own outcome.
-func TestMetricsOfTaskEnds(t *testing.T) {
-	failure := func(kind string, unsent bool) error {
-		return &shim.UpstreamError{Kind: kind, Message: "secret", Unsent: unsent}
-	}
-	for name, c := range map[string]struct {
-		up      *scripted
-		outcome string
-		unknown float64
-	}{
-		"completed":   {ends(shim.Reply{Result: json.RawMessage(`{}`)}, nil), "completed", 0},
-		"tool error":  {ends(shim.Reply{Result: json.RawMessage(`{"isError":true}`), IsError: true}, nil), "tool_error", 0},
-		"rpc error":   {ends(shim.Reply{Error: &shim.RPCError{Code: -32000, Message: "secret"}}, nil), "failed", 0},
-		"unreachable": {ends(shim.Reply{}, failure("unreachable", true)), "failed", 0},
-		"closed":      {ends(shim.Reply{}, failure("closed", false)), "unknown", 1},
-		"not sent":    {ends(shim.Reply{}, failure("closed", true)), "failed", 0},
-	} {
-		bubbleOf(t, name, func(t *testing.T, w *world) {
-			s, r := w.measured("a", c.up, policy(shim.Always))
-			begin(t, s, call())
-			synctest.Wait() // a run that holds its lock is counted as it was before
-			r.Want(map[string]float64{working: 1, "taskgate.tasks.oldest_age" + ofSlow: 0, answersOf + "task" + ofUp: 1})
-			pass(3 * time.Second)
-			r.Want(map[string]float64{
-				working: 0, waiting: 0, unknownOutcomes: c.unknown,
-				durationOf + c.outcome + ofUp:          1,
-				durationOf + c.outcome + ofUp + " sum": 1,
-			})
-		})
-	}
-}
 
 // What a call got is counted, and of a task that waits for a place how long.
 func TestMetricsOfCalls(t *testing.T) {

@@ -61,11 +61,16 @@ type listening struct {
 
 func track(t *testing.T, s *shim.Shim, tasks ...shim.Tracked) *listening {
 	t.Helper()
+	return trackAs(t, s, anyone, tasks...)
+}
+
+func trackAs(t *testing.T, s *shim.Shim, p shim.Principal, tasks ...shim.Tracked) *listening {
+	t.Helper()
 	ctx, leave := context.WithCancel(t.Context())
 	l := &listening{leave: leave, done: make(chan error, 1)}
 	status := map[shim.ID]shim.Status{} // a status message that changes is not of interest
 	go func() {
-		l.done <- s.Track(ctx, anyone, "up", tasks, func(u shim.Update) error {
+		l.done <- s.Track(ctx, p, "up", tasks, func(u shim.Update) error {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			if u.Task != nil && (u.Task.Status != status[u.ID] || u.Task.Status.Final()) {

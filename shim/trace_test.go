@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -27,8 +26,10 @@ type observedWorld struct {
 	out   bytes.Buffer
 }
 
-func newObservedWorld(t *testing.T) *observedWorld {
-	return &observedWorld{world: newWorld(t), spans: tracetest.NewInMemoryExporter()}
+// observe is a bubble with such a world.
+func observe(t *testing.T, f func(t *testing.T, o *observedWorld)) {
+	t.Helper()
+	bubble(t, func(t *testing.T, w *world) { f(t, &observedWorld{world: w, spans: tracetest.NewInMemoryExporter()}) })
 }
 
 func (o *observedWorld) Write(b []byte) (int, error) {
@@ -79,9 +80,7 @@ func (o *observedWorld) names() (names []string) {
 // TestTraceOfARepeatedCreation: a creation whose reply was lost is repeated in the trace that
 // the record has by then.
 func TestTraceOfARepeatedCreation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := newObservedWorld(t)
-		defer o.close()
+	observe(t, func(t *testing.T, o *observedWorld) {
 		s := o.observed("a", takes(20*time.Second), policy(shim.Auto))
 		pass(time.Minute)
 		o.store.deaf.Store(true)
@@ -107,9 +106,7 @@ func TestTraceOfARepeatedCreation(t *testing.T) {
 // TestProgressIsToldAtABoundedRate: the first progress of a task is told at once, and what
 // follows every ten seconds at most.
 func TestProgressIsToldAtABoundedRate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := newObservedWorld(t)
-		defer o.close()
+	observe(t, func(t *testing.T, o *observedWorld) {
 		u := takes(0)
 		u.call = sending(func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
 			for i := range 350 {
@@ -133,9 +130,7 @@ func TestProgressIsToldAtABoundedRate(t *testing.T) {
 // TestTraceOfACallThatQueues: a call that becomes a task while it waits for its place has that time
 // in the trace of the task, too.
 func TestTraceOfACallThatQueues(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := newObservedWorld(t)
-		defer o.close()
+	observe(t, func(t *testing.T, o *observedWorld) {
 		srv := shim.Server{Upstream: takes(20 * time.Second), Policy: func(string) shim.Policy { return policy(shim.Auto) }, Concurrency: 1, Queue: 10, QueueWait: time.Minute}
 		s := o.gatewayOf("a", srv, func(opts *shim.Options) {
 			opts.Tracer = sdktrace.NewTracerProvider(sdktrace.WithSyncer(o.spans)).Tracer("")
@@ -159,9 +154,7 @@ func TestTraceOfACallThatQueues(t *testing.T) {
 // TestTraceOfAnAdoption: it names the replica that is gone, and the questions that this has asked
 // are not told again.
 func TestTraceOfAnAdoption(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := newObservedWorld(t)
-		defer o.close()
+	observe(t, func(t *testing.T, o *observedWorld) {
 		s := o.observed("b", elicits(0, "a"), policy(shim.Auto))
 		pass(6 * time.Second)
 		id := o.lost(elicits(0, "a"), policy(shim.Auto), taskCall(), time.Second).Task.ID

@@ -147,10 +147,14 @@ func golden(t *testing.T, dir, name string, got json.RawMessage) {
 }
 
 // What belongs to the record alone never reaches a client.
-func TestExtShowsNothingInternal(t *testing.T) {
+func TestNothingInternalIsShown(t *testing.T) {
 	for _, s := range []shim.Status{shim.Working, shim.InputRequired, shim.Completed, shim.Failed, shim.Cancelled} {
-		for _, b := range []json.RawMessage{dialect.Ext.Created(base(s)), dialect.Ext.Got(mcp.Version20260728, base(s))} {
-			for _, secret := range []string{"ann", "research", "secret", "requestState"} {
+		task := base(s)
+		for _, b := range []json.RawMessage{
+			dialect.Ext.Created(task), dialect.Ext.Got(mcp.Version20260728, task),
+			dialect.Legacy.Created(task), dialect.Legacy.Got(task), dialect.Legacy.Listed([]shim.Task{task}, ""),
+		} {
+			for _, secret := range []string{"ann", "research", "secret", "requestState", "related-task"} {
 				if strings.Contains(string(b), secret) {
 					t.Errorf("%s: %s shows %q", s, b, secret)
 				}
