@@ -300,6 +300,10 @@ func TestOutcomes(t *testing.T) {
 	}{
 		"completed":        {reply: shim.Reply{Result: json.RawMessage(`{}`)}, status: shim.Completed, outcome: "completed"},
 		"tool's own error": {reply: tool, status: shim.Completed, message: "no such file", outcome: "tool_error"},
+		"without words": {
+			reply:  shim.Reply{Result: json.RawMessage(`{"isError":true}`), IsError: true},
+			status: shim.Completed, message: "the tool reported an error", outcome: "tool_error",
+		},
 		"json-rpc error": {
 			reply:  shim.Reply{Error: &shim.RPCError{Code: -32602, Message: "bad <args>", Data: json.RawMessage(`{"n":1.0}`)}},
 			status: shim.Failed, message: "bad <args>", rpc: `{"code":-32602,"message":"bad <args>","data":{"n":1.0}}`, outcome: "failed",

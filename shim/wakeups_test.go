@@ -176,6 +176,28 @@ func TestCancelDuringAdoption(t *testing.T) {
 	})
 }
 
+// Nor is one that comes between the creation of a task and its run.
+func TestCancelDuringCreation(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := takes(time.Hour)
+		h := &hooked{create: func(ctx context.Context, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+			task, err := next(ctx)
+			if _, err := w.store.Apply(ctx, task.ID, nil, shim.Change{Op: "x", To: shim.Cancelled}); err != nil {
+				t.Error(err)
+			}
+			pass(time.Second) // the event has been heard by then
+			return task, err
+		}}
+		s := w.over("a", h, u, policy(shim.Always))
+		task := begin(t, s, call())
+		pass(time.Second)
+		wantStatus(t, read(t, s, task.ID), shim.Cancelled)
+		if u.calls.Load() > 0 && u.ended() == nil {
+			t.Error("the call of a cancelled task goes on")
+		}
+	})
+}
+
 // A status message goes out in order, however slow the store is, and one whose write fails
 // goes out again. What arrives late does not replace what is newer.
 func TestNewestMessageIsStored(t *testing.T) {
