@@ -39,8 +39,8 @@ func TestNothingIsSaidTwiceInRounds(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		bubbleOf(t, fmt.Sprintf("lost=%t", lost), func(t *testing.T, w *world) {
 			p := streaming(true)
-			c := call()
-			c.Asking, c.ProgressToken, c.Request.Progress = shim.AskPark, json.RawMessage(`"t"`), true
+			c := taskCall()
+			c.ProgressToken, c.Request.Progress = json.RawMessage(`"t"`), true
 			b := w.gateway("b", beginsAnew(), p)
 			pass(6 * time.Second)
 			var id shim.ID
@@ -80,9 +80,7 @@ func TestNothingIsSaidTwiceToACaller(t *testing.T) {
 		c := legacy(stream)
 		k := calls(t, s, c)
 		pass(5 * time.Second)
-		if err := s.Answer(t.Context(), c.Principal, "up", stream.id, "q1", shim.Answer{Result: json.RawMessage(`{}`)}); err != nil {
-			t.Fatal(err)
-		}
+		answerTask(t, s, c.Principal, stream.id, "q1", `{}`)
 		if <-k.done; k.err != nil || stream.progress != 4 {
 			t.Errorf("%d notifications, %v", stream.progress, k.err)
 		}

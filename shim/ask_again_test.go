@@ -38,11 +38,7 @@ func TestAskedAgainAfterTheDeadline(t *testing.T) {
 			c := askable(shim.AskPark)
 			p := parked(t, s, c, "a")
 			pass(10*time.Minute + 10*time.Second) // a has run out, and nobody is there
-			a, err := s.Reattach(t.Context(), c, p.ID, nil)
-			if err != nil || a.Parked == nil {
-				t.Fatalf("came back: %+v, %v", a, err)
-			}
-			wantKeys(t, a.Parked.Questions, "b")
+			parkedAgain(t, s, c, p.ID, nil, "b")
 			pass(9 * time.Minute)
 			if cause := u.ended(); cause != nil {
 				t.Fatalf("the call ended while there was time to answer: %v", cause)
@@ -112,15 +108,11 @@ func TestEarlierAnswersComeAlong(t *testing.T) {
 		s := w.gateway("r1", u, policy(shim.Never))
 		c := askable(shim.AskPark)
 		p := parked(t, s, c, "a", "b")
-		a, err := s.Reattach(t.Context(), c, p.ID, results("a"))
-		if err != nil || a.Parked == nil {
-			t.Fatalf("one answer: %+v, %v", a, err)
-		}
-		wantKeys(t, a.Parked.Questions, "b")
+		parkedAgain(t, s, c, p.ID, results("a"), "b")
 		synctest.Wait()
 		again := results("b")
 		again["a"] = json.RawMessage(`{"to":"a again"}`)
-		a, err = s.Reattach(t.Context(), c, p.ID, again)
+		a, err := s.Reattach(t.Context(), c, p.ID, again)
 		wantReply(t, a, err, `{"answers":[{"to":"a"},{"to":"b"}]}`)
 	})
 }
@@ -196,11 +188,7 @@ func TestAnswerOutlivesAnOlderStore(t *testing.T) {
 				}
 				updateTask(t, s, task.ID, results("b"))
 				pass(time.Minute)
-				got := read(t, s, task.ID)
-				wantStatus(t, got, shim.Completed)
-				if want := `{"answers":[{"to":"a"},{"to":"b"}]}`; string(got.Outcome.Result) != want {
-					t.Errorf("%s", got.Outcome.Result)
-				}
+				wantResult(t, s, task.ID, `{"answers":[{"to":"a"},{"to":"b"}]}`)
 			})
 		})
 	}
@@ -221,11 +209,7 @@ func TestAnswerWaitsForItsQuestion(t *testing.T) {
 			t.Fatal(err)
 		}
 		pass(time.Minute)
-		got := read(t, b, task.ID)
-		wantStatus(t, got, shim.Completed)
-		if want := `{"answers":[{"to":"a"}]}`; string(got.Outcome.Result) != want {
-			t.Errorf("%s", got.Outcome.Result)
-		}
+		wantResult(t, b, task.ID, `{"answers":[{"to":"a"}]}`)
 	})
 }
 

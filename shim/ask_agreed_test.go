@@ -43,8 +43,7 @@ func TestAgreedFirst(t *testing.T) {
 		bubbleOf(t, name, func(t *testing.T, w *world) {
 			u := refuses(2)
 			s := w.gateway("r1", u, policy(shim.Always))
-			c := call()
-			c.Asking = shim.AskPark
+			c := taskCall()
 			var id shim.ID
 			if lost {
 				pass(6 * time.Second)
@@ -77,8 +76,7 @@ func TestNotAgreedFirst(t *testing.T) {
 		hoursOf(t, name, func(t *testing.T, w *world) {
 			u := refuses(1)
 			s := w.gateway("r1", u, policy(shim.Always))
-			c := call()
-			c.Asking = shim.AskPark
+			c := taskCall()
 			id := begin(t, s, c).ID
 			pass(time.Second)
 			if answer != "" {
@@ -127,9 +125,7 @@ func TestAskedBesideTheStream(t *testing.T) {
 		k := calls(t, s, req)
 		pass(10 * time.Second)
 		wantKeys(t, stream.asked, "a")
-		if err := s.Answer(t.Context(), req.Principal, "up", stream.id, "a", shim.Answer{Result: json.RawMessage(`{"x":1}`)}); err != nil {
-			t.Fatal(err)
-		}
+		answerTask(t, s, req.Principal, stream.id, "a", `{"x":1}`)
 		<-k.done
 		wantReply(t, k.a, k.err, `{"answers":[{"x":1}]}`)
 		if stream.progress != 20 {

@@ -16,8 +16,7 @@ import (
 // asked begins a task that waits for answers.
 func asked(t *testing.T, s *shim.Shim, keys ...string) shim.Task {
 	t.Helper()
-	c := call()
-	c.Asking = shim.AskPark
+	c := taskCall()
 	task := begin(t, s, c)
 	synctest.Wait()
 	got := read(t, s, task.ID)
@@ -104,9 +103,7 @@ func TestParkedCallOutlivesItsDeadlineByAMinute(t *testing.T) {
 				t.Errorf("gone before its time: %v", err)
 			}
 			pass(62 * time.Second)
-			if _, err := w.store.Get(t.Context(), p.ID, shim.Summary); !errors.Is(err, shim.ErrNotFound) {
-				t.Errorf("the record is still there: %v", err)
-			}
+			w.wantGone(p.ID)
 		})
 	}
 }
@@ -129,8 +126,8 @@ func TestTTLDoesNotRunOutWhileAsked(t *testing.T) {
 	hours(t, func(t *testing.T, w *world) {
 		u := elicits(time.Second, "a")
 		s := w.gateway("r1", u, policy(shim.Auto))
-		c := call()
-		c.Asking, c.TTL = shim.AskPark, 10*time.Second
+		c := taskCall()
+		c.TTL = 10 * time.Second
 		task := begin(t, s, c)
 		pass(9 * time.Minute)
 		got := read(t, s, task.ID)
@@ -168,21 +165,15 @@ func TestWithdrawnQuestion(t *testing.T) {
 		}
 		updateTask(t, s, task.ID, results("a", "b"))
 		pass(time.Second)
-		if got := read(t, s, task.ID); string(got.Outcome.Result) != `{"answers":[{"to":"b"}]}` {
-			t.Errorf("%s", got.Outcome.Result)
-		}
+		wantResult(t, s, task.ID, `{"answers":[{"to":"b"}]}`)
 	})
 	bubbleOf(t, "of a parked call", func(t *testing.T, w *world) {
 		s := w.gateway("r1", withdraws(), policy(shim.Never))
 		c := askable(shim.AskPark)
 		p := parked(t, s, c, "a")
 		pass(2 * time.Minute)
-		a, err := s.Reattach(t.Context(), c, p.ID, results("a"))
-		if err != nil || a.Parked == nil {
-			t.Fatalf("%+v, %v", a, err)
-		}
-		wantKeys(t, a.Parked.Questions, "b")
-		a, err = s.Reattach(t.Context(), c, p.ID, results("b"))
+		parkedAgain(t, s, c, p.ID, results("a"), "b")
+		a, err := s.Reattach(t.Context(), c, p.ID, results("b"))
 		wantReply(t, a, err, `{"answers":[{"to":"b"}]}`)
 	})
 }
@@ -194,8 +185,7 @@ func TestStoreAwayWhileAsked(t *testing.T) {
 		pass(time.Second)
 		w.store.down.Store(true)
 		time.AfterFunc(time.Second, func() { w.store.down.Store(false) })
-		c := call()
-		c.Asking = shim.AskPark
+		c := taskCall()
 		task := begin(t, s, c)
 		pass(10 * time.Second) // it is tried again now and then
 		wantStatus(t, read(t, s, task.ID), shim.InputRequired)
@@ -259,8 +249,8 @@ func TestWhoMayAnswer(t *testing.T) {
 		s := w.gateway("r1", u, policy(shim.Auto))
 		alice, mallory := shim.Principal{Subject: "alice"}, shim.Principal{Subject: "mallory"}
 		session := shim.Principal{Session: "1"}
-		task := call()
-		task.Asking, task.Principal = shim.AskPark, alice
+		task := taskCall()
+		task.Principal = alice
 		made := begin(t, s, task)
 		hidden := askable(shim.AskPark)
 		hidden.Principal = session
@@ -320,18 +310,14 @@ func TestOneOfTheQuestionsIsWithdrawn(t *testing.T) {
 		}
 		updateTask(t, s, task.ID, results("a"))
 		pass(time.Second)
-		if got := read(t, s, task.ID); got.Outcome == nil || string(got.Outcome.Result) != want {
-			t.Errorf("%+v", got)
-		}
+		wantResult(t, s, task.ID, want)
 	})
 	bubbleOf(t, "that is answered already", func(t *testing.T, w *world) {
 		s := w.gateway("r1", withdraws(time.Minute), policy(shim.Auto))
 		task := asked(t, s, "a", "b")
 		updateTask(t, s, task.ID, results("a"))
 		pass(time.Minute + time.Second)
-		if got := read(t, s, task.ID); got.Outcome == nil || string(got.Outcome.Result) != want {
-			t.Errorf("%+v", got)
-		}
+		wantResult(t, s, task.ID, want)
 	})
 	t.Run("on a stream", func(t *testing.T) {
 		for d, keys := range map[time.Duration]string{time.Minute: "[b]", 0: "[]"} {
@@ -344,9 +330,7 @@ func TestOneOfTheQuestionsIsWithdrawn(t *testing.T) {
 				if fmt.Sprint(stream.withdrawn) != keys || len(stream.asked) != len(stream.withdrawn)+1 {
 					t.Errorf("%v is asked, and %v withdrawn", stream.asked, stream.withdrawn)
 				}
-				if err := s.Answer(t.Context(), c.Principal, "up", stream.id, "a", shim.Answer{Result: json.RawMessage(`{"to":"a"}`)}); err != nil {
-					t.Fatal(err)
-				}
+				answerTask(t, s, c.Principal, stream.id, "a", `{"to":"a"}`)
 				pass(time.Second)
 				select {
 				case <-k.done:

@@ -57,11 +57,8 @@ func TestQuestionWithdrawnWhileItIsStored(t *testing.T) {
 			return after(ctx, time.Hour)
 		})}
 		s := w.over("a", h, u, policy(shim.Always))
-		a, err := s.Call(t.Context(), taskCall())
-		if err != nil || a.Task == nil {
-			t.Fatalf("%+v, %v", a, err)
-		}
+		task := begin(t, s, taskCall())
 		pass(time.Minute)
-		wantStatus(t, read(t, s, a.Task.ID), shim.Working)
+		wantStatus(t, read(t, s, task.ID), shim.Working)
 	})
 }

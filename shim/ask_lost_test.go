@@ -34,6 +34,7 @@ func (w *world) lostAfter(u shim.Upstream, p shim.Policy, c shim.Call, do func(s
 	return a
 }
 
+// taskCall is a call whose client takes a task and can be asked in it.
 func taskCall() shim.Call {
 	c := call()
 	c.Asking = shim.AskPark
@@ -90,11 +91,7 @@ func TestAnswerIsDeliveredOnceAcrossReplicas(t *testing.T) {
 			}
 		}).Task.ID
 		pass(10 * time.Second)
-		got := read(t, b, id)
-		wantStatus(t, got, shim.Completed)
-		if want := `{"answers":[{"action":"cancel"}]}`; string(got.Outcome.Result) != want {
-			t.Errorf("%s", got.Outcome.Result)
-		}
+		wantResult(t, b, id, `{"answers":[{"action":"cancel"}]}`)
 	})
 }
 
@@ -126,9 +123,7 @@ func TestParkedCallOfALostReplica(t *testing.T) {
 				t.Errorf("it has become a task: %v", err)
 			}
 			pass(2 * time.Minute)
-			if _, err := w.store.Get(t.Context(), id, shim.Summary); !errors.Is(err, shim.ErrNotFound) {
-				t.Errorf("the record is still there: %v", err)
-			}
+			w.wantGone(id)
 		})
 	}
 }

@@ -69,8 +69,8 @@ func TestRoundsInATask(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		u := asksInRounds(time.Second, "a b", "", "a")
 		s, other := w.gateway("r1", u, policy(shim.Always)), w.gateway("r2", u, policy(shim.Always))
-		c := call()
-		c.Asking, c.Request.Relay = shim.AskPark, true
+		c := taskCall()
+		c.Request.Relay = true
 		task := begin(t, s, c)
 		pass(2 * time.Second)
 		got := read(t, s, task.ID)
@@ -108,8 +108,8 @@ func TestRoundsAreRelayed(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		u := asksInRounds(time.Second, "a")
 		s := w.gateway("r1", u, policy(shim.Auto))
-		c := call()
-		c.Asking, c.Request.Relay = shim.AskPark, true
+		c := taskCall()
+		c.Request.Relay = true
 		got, err := s.Call(t.Context(), c)
 		if err != nil || !got.Reply.InputRequired || w.store.creates.Load() != 0 {
 			t.Fatalf("%+v, %v, %d records", got, err, w.store.creates.Load())
@@ -223,8 +223,7 @@ func TestEarlyInputByRounds(t *testing.T) {
 			p := policy(shim.Auto)
 			p.EarlyInput = shim.EarlyMRTR
 			gateways := []*shim.Shim{w.gateway("r1", u, p), w.gateway("r2", u, p)}
-			c := call()
-			c.Asking = shim.AskPark
+			c := taskCall()
 			stored := parked(t, gateways[0], c, "a")
 			began := time.Now()
 			got, err := gateways[where].Reattach(t.Context(), c, stored.ID, results("a"))
@@ -242,9 +241,7 @@ func TestEarlyInputByRounds(t *testing.T) {
 			pass(5 * time.Minute)
 			updateTask(t, gateways[1], stored.ID, results("b"))
 			pass(time.Second)
-			if got := read(t, gateways[0], stored.ID); string(got.Outcome.Result) != `{"answers":[{"to":"a"},{"to":"b"}]}` {
-				t.Errorf("%s", got.Outcome.Result)
-			}
+			wantResult(t, gateways[0], stored.ID, `{"answers":[{"to":"a"},{"to":"b"}]}`)
 			pass(55 * time.Minute)
 			wantStatus(t, read(t, gateways[0], stored.ID), shim.Completed)
 		})

@@ -113,6 +113,24 @@ func parked(t *testing.T, s *shim.Shim, c shim.Call, keys ...string) shim.Parked
 	return *a.Parked
 }
 
+// parkedAgain comes back to a parked call, which asks for more.
+func parkedAgain(t *testing.T, s *shim.Shim, c shim.Call, id shim.ID, answers map[string]json.RawMessage, keys ...string) {
+	t.Helper()
+	a, err := s.Reattach(t.Context(), c, id, answers)
+	if err != nil || a.Parked == nil {
+		t.Fatalf("came back: %+v, %v", a, err)
+	}
+	wantKeys(t, a.Parked.Questions, keys...)
+}
+
+// wantGone wants the record of a call to be gone.
+func (w *world) wantGone(id shim.ID) {
+	w.t.Helper()
+	if _, err := w.store.Get(w.t.Context(), id, shim.Summary); !errors.Is(err, shim.ErrNotFound) {
+		w.t.Errorf("the record is still there: %v", err)
+	}
+}
+
 func wantKeys(t *testing.T, q []shim.Question, keys ...string) {
 	t.Helper()
 	var got []string
@@ -141,12 +159,8 @@ func TestParkedCall(t *testing.T) {
 			t.Errorf("a parked call is seen as a task: %v", err)
 		}
 		pass(9 * time.Minute)
-		a, err := other.Reattach(t.Context(), c, p.ID, results("b", "x"))
-		if err != nil || a.Parked == nil {
-			t.Fatalf("with a part of the answers: %+v, %v", a, err)
-		}
-		wantKeys(t, a.Parked.Questions, "a")
-		a, err = other.Reattach(t.Context(), c, p.ID, results("a"))
+		parkedAgain(t, other, c, p.ID, results("b", "x"), "a")
+		a, err := other.Reattach(t.Context(), c, p.ID, results("a"))
 		wantReply(t, a, err, `{"answers":[{"to":"a"},{"to":"b"}]}`)
 		a, err = s.Reattach(t.Context(), c, p.ID, results("a"))
 		wantReply(t, a, err, `{"answers":[{"to":"a"},{"to":"b"}]}`)
@@ -164,8 +178,7 @@ func TestQuestionMakesATask(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		u := elicits(time.Second, "a", "b")
 		s, other := w.gateway("r1", u, policy(shim.Auto)), w.gateway("r2", u, policy(shim.Auto))
-		c := call()
-		c.Asking = shim.AskPark
+		c := taskCall()
 		began := time.Now()
 		task := begin(t, s, c)
 		if time.Since(began) != 0 {
@@ -185,11 +198,7 @@ func TestQuestionMakesATask(t *testing.T) {
 		pass(500 * time.Millisecond)
 		wantStatus(t, read(t, s, task.ID), shim.Working)
 		pass(time.Second)
-		done := read(t, other, task.ID)
-		wantStatus(t, done, shim.Completed)
-		if want := `{"answers":[{"to":"a"},{"to":"b"}]}`; string(done.Outcome.Result) != want {
-			t.Errorf("%s", done.Outcome.Result)
-		}
+		wantResult(t, other, task.ID, `{"answers":[{"to":"a"},{"to":"b"}]}`)
 		if err := s.Update(t.Context(), anyone, "up", task.ID, results("a")); err != nil {
 			t.Errorf("an answer after the end: %v", err)
 		}

@@ -228,11 +228,8 @@ func TestForgottenTaskWaitsForTheStore(t *testing.T) {
 			return after(ctx, time.Second)
 		}}
 		s := w.over("a", h, u, policy(shim.Always))
-		a, err := s.Call(t.Context(), call())
-		if err != nil || a.Task == nil {
-			t.Fatalf("%+v, %v", a, err)
-		}
+		task := begin(t, s, call())
 		pass(20 * time.Second)
-		wantStatus(t, read(t, s, a.Task.ID), shim.Completed)
+		wantStatus(t, read(t, s, task.ID), shim.Completed)
 	})
 }

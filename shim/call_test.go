@@ -72,11 +72,29 @@ func updateTask(t *testing.T, s *shim.Shim, id shim.ID, answers map[string]json.
 	}
 }
 
+// answerTask answers one question with a result.
+func answerTask(t *testing.T, s *shim.Shim, p shim.Principal, id shim.ID, key, result string) {
+	t.Helper()
+	if err := s.Answer(t.Context(), p, "up", id, key, shim.Answer{Result: json.RawMessage(result)}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // cancelTask cancels anyone's task.
 func cancelTask(t *testing.T, s *shim.Shim, id shim.ID) {
 	t.Helper()
 	if _, err := s.Cancel(t.Context(), anyone, "up", id); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// wantResult wants anyone's task to have completed with this result.
+func wantResult(t *testing.T, s *shim.Shim, id shim.ID, want string) {
+	t.Helper()
+	got := read(t, s, id)
+	wantStatus(t, got, shim.Completed)
+	if string(got.Outcome.Result) != want {
+		t.Errorf("result %s, want %s", got.Outcome.Result, want)
 	}
 }
 

@@ -86,8 +86,7 @@ func TestMetricsOfQuestions(t *testing.T) {
 		p := policy(shim.Always)
 		p.InputTimeout = time.Minute
 		s, r := w.measured("a", elicits(time.Second, "e1", "e2"), p)
-		c := call()
-		c.Asking = shim.AskPark
+		c := taskCall()
 		task := begin(t, s, c)
 		pass(10 * time.Second)
 		r.Want(map[string]float64{working: 0, waiting: 1, "taskgate.questions.open" + ofSlow: 2, "taskgate.questions.oldest_age" + ofSlow: 10})

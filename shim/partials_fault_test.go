@@ -188,9 +188,7 @@ func TestAdoptedPartials(t *testing.T) {
 			l := track(t, s, shim.Tracked{ID: id, Pieces: true})
 			pass(time.Minute)
 			l.want(t, "0:Hello working 1: you completed")
-			if got := read(t, s, id); got.Outcome == nil || string(got.Outcome.Result) != `{"content":[{"type":"text","text":"Hello you!"}]}` {
-				t.Errorf("outcome %+v", got.Outcome)
-			}
+			wantResult(t, s, id, `{"content":[{"type":"text","text":"Hello you!"}]}`)
 		})
 	}
 }

@@ -218,9 +218,7 @@ func TestSetOfAllKinds(t *testing.T) {
 		set.Close()
 		f := followSet(t, q, client, set, question, task)
 		f.want(t, "a:input_required", "b:working")
-		if err := q.Answer(t.Context(), client, "up", question, "q", shim.Answer{Result: json.RawMessage(`{}`)}); err != nil {
-			t.Fatal(err)
-		}
+		answerTask(t, q, client, question, "q", `{}`)
 		if err := <-f.done; err != nil {
 			t.Error(err)
 		}

@@ -52,8 +52,7 @@ func TestWaitingRoundHoldsNoPlace(t *testing.T) {
 		bubbleOf(t, fmt.Sprintf("lost=%t", lost), func(t *testing.T, w *world) {
 			u := asksInRounds(time.Second, "a")
 			s := w.gatewayFor("b", limited(u, shim.Always, nil))
-			c := call()
-			c.Asking = shim.AskPark
+			c := taskCall()
 			pass(6 * time.Second)
 			var asked shim.ID
 			if lost {
