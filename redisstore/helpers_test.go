@@ -50,6 +50,17 @@ func end(t testing.TB, s *Store, task shim.Task) shim.Task {
 	return got
 }
 
+// makeSession makes a session, and opens streams of it.
+func makeSession(t testing.TB, s *Sessions, id string, streams ...string) {
+	t.Helper()
+	_, err := s.Make(t.Context(), id, "", []byte("{}"))
+	must(t, err)
+	for _, stream := range streams {
+		_, err := s.Open(t.Context(), id, stream, nil)
+		must(t, err)
+	}
+}
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -17,10 +17,7 @@ import (
 func TestLogRepeats(t *testing.T) {
 	t.Parallel()
 	c := openTest(t, redistest.Start(t).URL(), testOptions()).Sessions(10, time.Hour)
-	_, err := c.Make(t.Context(), "s", "", nil)
-	must(t, err)
-	_, err = c.Open(t.Context(), "s", "x", nil)
-	must(t, err)
+	makeSession(t, c, "s", "x")
 	add := func(op string) string {
 		t.Helper()
 		v, err := c.changeLog(t.Context(), "s", "x", "add", []byte(op), op)
@@ -32,7 +29,7 @@ func TestLogRepeats(t *testing.T) {
 	same(t, other, add("other"))
 	third, fourth, fifth := add("third"), add("fourth"), add("fifth")
 	same(t, third, add("third"))
-	_, err = c.Post(t.Context(), "s", "y", []byte("third"))
+	_, err := c.Post(t.Context(), "s", "y", []byte("third"))
 	must(t, err)
 	same(t, third, add("third"))
 	var messages, numbers []string
@@ -57,10 +54,7 @@ func TestLogForgetsEndedStreams(t *testing.T) {
 		must(t, err)
 		return state + " " + said
 	}
-	_, err := c.Make(ctx, "s", "", nil)
-	must(t, err)
-	_, err = c.Open(ctx, "s", "open", nil)
-	must(t, err)
+	makeSession(t, c, "s", "open")
 	for i := range 100 {
 		stream := fmt.Sprint("x", i)
 		_, err := c.Open(ctx, "s", stream, []byte("[1]"))
@@ -83,7 +77,7 @@ func TestLogForgetsEndedStreams(t *testing.T) {
 	}
 	// A large answer stays until something comes after its end.
 	large := strings.Repeat("l", 2<<20)
-	_, err = c.Open(ctx, "s", "large", nil)
+	_, err := c.Open(ctx, "s", "large", nil)
 	must(t, err)
 	_, err = c.Append(ctx, "s", "large", []byte(large))
 	must(t, err)
@@ -111,11 +105,8 @@ func TestLogOfAnUnusedSessionIsCleared(t *testing.T) {
 		go func() {
 			done <- c.Run(ctx, func(string) bool { return false }, func(string, []byte) {}, func(string, string, string, time.Time) {})
 		}()
-		_, err := c.Make(ctx, "s", "", nil)
-		must(t, err)
-		_, err = c.Open(ctx, "s", "call", nil)
-		must(t, err)
-		_, err = c.Append(ctx, "s", "call", []byte(strings.Repeat("l", 1<<20)))
+		makeSession(t, c, "s", "call")
+		_, err := c.Append(ctx, "s", "call", []byte(strings.Repeat("l", 1<<20)))
 		must(t, err)
 		must(t, c.Finish(ctx, "s", "call", false))
 		pass(2 * logAfterEnd)
@@ -133,8 +124,7 @@ func TestLogOfAnUnusedSessionIsCleared(t *testing.T) {
 func endedStreamLeaves(t *testing.T, url string) {
 	c := openTest(t, url, testOptions()).Sessions(10, 8*time.Second).Keep(1000, 4<<20, 40*time.Millisecond)
 	ctx, stop := context.WithCancel(t.Context())
-	_, err := c.Make(ctx, "s", "", nil)
-	must(t, err)
+	makeSession(t, c, "s")
 	append := func(stream, message string) int64 {
 		t.Helper()
 		no, err := c.Append(ctx, "s", stream, []byte(message))
@@ -150,7 +140,7 @@ func endedStreamLeaves(t *testing.T, url string) {
 		return state + said
 	}
 	for _, stream := range []string{"early", "get", "late"} {
-		_, err = c.Open(ctx, "s", stream, nil)
+		_, err := c.Open(ctx, "s", stream, nil)
 		must(t, err)
 	}
 	large := strings.Repeat("l", 1<<20)
@@ -193,10 +183,7 @@ func TestLogOfOlderRedis(t *testing.T) {
 	redis, o := redistest.Start(t), testOptions()
 	store := openTest(t, redis.URL(), o)
 	c, reader := store.Sessions(10, time.Hour), openTest(t, redis.URL(), o).Sessions(10, time.Hour)
-	_, err := c.Make(t.Context(), "s", "", []byte("{}"))
-	must(t, err)
-	_, err = c.Open(t.Context(), "s", "get", nil)
-	must(t, err)
+	makeSession(t, c, "s", "get")
 	add := func(stream, message string) int64 {
 		t.Helper()
 		no, err := c.Append(t.Context(), "s", stream, []byte(message))
@@ -219,7 +206,7 @@ func TestLogOfOlderRedis(t *testing.T) {
 		older[key] = store.client.Dump(t.Context(), key).Val()
 	}
 	last := add("get", "two")
-	_, err = c.Open(t.Context(), "s", "call", nil)
+	_, err := c.Open(t.Context(), "s", "call", nil)
 	must(t, err)
 	for key, dump := range older {
 		must(t, store.client.RestoreReplace(t.Context(), key, 0, dump).Err())
@@ -246,11 +233,8 @@ func TestLogOfOlderRedisAtAnother(t *testing.T) {
 	redis, o := redistest.Start(t), testOptions()
 	store := openTest(t, redis.URL(), o)
 	c, other := store.Sessions(10, time.Hour), openTest(t, redis.URL(), o).Sessions(10, time.Hour)
-	_, err := c.Make(t.Context(), "s", "", []byte("{}"))
-	must(t, err)
-	_, err = c.Open(t.Context(), "s", "call", nil)
-	must(t, err)
-	_, err = other.Open(t.Context(), "s", "other", nil)
+	makeSession(t, c, "s", "call")
+	_, err := other.Open(t.Context(), "s", "other", nil)
 	must(t, err)
 	add := func(c *Sessions, stream, message string) int64 {
 		t.Helper()
@@ -296,10 +280,9 @@ func TestLogKeepsAStreamThatWasLeftAgain(t *testing.T) {
 	t.Parallel()
 	c := openTest(t, redistest.Start(t).URL(), testOptions()).Sessions(10, time.Hour).Keep(12, 1<<20, time.Hour)
 	ctx := t.Context()
-	_, err := c.Make(ctx, "s", "", nil)
-	must(t, err)
+	makeSession(t, c, "s")
 	for _, stream := range []string{"ended", "left"} {
-		_, err = c.Open(ctx, "s", stream, nil)
+		_, err := c.Open(ctx, "s", stream, nil)
 		must(t, err)
 		must(t, c.Leave(ctx, "s", stream, []byte("note")))
 		_, err = c.Open(ctx, "s", stream, nil)
@@ -332,8 +315,7 @@ func TestLogKeepsAStreamThatWasLeftAgain(t *testing.T) {
 func TestLogOfOlderRedisThatIsBehind(t *testing.T) {
 	t.Parallel()
 	c := openTest(t, "embedded", testOptions()).Sessions(10, time.Hour)
-	_, err := c.Make(t.Context(), "s", "", []byte("{}"))
-	must(t, err)
+	makeSession(t, c, "s")
 	add := func(message string) int64 {
 		t.Helper()
 		no, err := c.Append(t.Context(), "s", "get", []byte(message))
@@ -348,7 +330,7 @@ func TestLogOfOlderRedisThatIsBehind(t *testing.T) {
 	}
 	add("two")
 	got := ""
-	_, _, err = c.Since(t.Context(), "s", "get", last, func(_ int64, m []byte) { got += " " + string(m) })
+	_, _, err := c.Since(t.Context(), "s", "get", last, func(_ int64, m []byte) { got += " " + string(m) })
 	must(t, err)
 	same(t, " one two", got)
 }

@@ -224,12 +224,7 @@ func TestLogOfASessionInUse(t *testing.T) {
 	server := redistest.Start(t)
 	s := openTest(t, server.URL(), testOptions()).Sessions(10, 8*time.Second) // a tick each second
 	ctx, stop := context.WithCancel(t.Context())
-	if _, err := s.Make(ctx, "a", "", nil); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Open(ctx, "a", "x", nil); err != nil {
-		t.Fatal(err)
-	}
+	makeSession(t, s, "a", "x")
 	if _, err := s.Append(ctx, "a", "x", []byte("one")); err != nil {
 		t.Fatal(err)
 	}
@@ -279,9 +274,7 @@ func TestSignalsAreNotAged(t *testing.T) {
 		store.client.AddHook(slowPipelines{by: 300 * time.Millisecond})
 		s := store.Sessions(10, time.Hour)
 		ctx, stop := context.WithCancel(t.Context())
-		if _, err := s.Make(ctx, "a", "", nil); err != nil {
-			t.Fatal(err)
-		}
+		makeSession(t, s, "a")
 		signals, done := make(chan time.Time, 10), make(chan error, 1)
 		go func() {
 			done <- s.Run(ctx, func(string) bool { return true }, func(string, []byte) {}, func(_, _, _ string, at time.Time) { signals <- at })

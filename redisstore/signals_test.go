@@ -51,9 +51,8 @@ func TestManySignals(t *testing.T) {
 	server := redistest.Start(t)
 	o := testOptions()
 	here, there := openTest(t, server.URL(), o).Sessions(10, time.Hour), openTest(t, server.URL(), o).Sessions(10, time.Hour)
-	_, err := here.Make(t.Context(), "s", "", nil)
-	must(t, err)
-	_, _, err = there.Get(t.Context(), "s")
+	makeSession(t, here, "s")
+	_, _, err := there.Get(t.Context(), "s")
 	must(t, err)
 	const many = 400
 	send := func(text string) {
