@@ -94,20 +94,11 @@ func TestSameStepsForAStranger(t *testing.T) {
 	})
 }
 
-// silent is a store that does not say a word about tasks.
-type silent struct{ shim.Store }
-
-func (silent) Get(ctx context.Context, _ shim.ID, _ shim.Part) (shim.Task, error) {
-	<-ctx.Done()
-	return shim.Task{}, ctx.Err()
-}
-
 // What a client asks of a silent store is over when the patience of its request is: all that
 // it does together, and StoreTimeout where it has none.
 func TestReadsOfASilentStore(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		w.store.Store = silent{w.store.Store}
-		s := w.gateway("r1", elicits(time.Second, "a"), policy(shim.Auto))
+		s := w.over("r1", &hooked{get: saysNothing}, elicits(time.Second, "a"), policy(shim.Auto))
 		id := shim.NewID()
 		request := patience.With(t.Context(), time.Second)
 		for i, want := range []time.Duration{time.Second, 0} {

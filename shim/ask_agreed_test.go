@@ -31,10 +31,6 @@ func refuses(times int) *rounds {
 	return u
 }
 
-func accepted(key string) map[string]json.RawMessage {
-	return map[string]json.RawMessage{key: json.RawMessage(`{"action":"accept"}`)}
-}
-
 // What has to be agreed to before a call is begun is asked in its task. Then the call is
 // made again as it was, and not faster and faster for a client that agrees by itself.
 // A replica that is lost meanwhile changes nothing.
@@ -57,7 +53,7 @@ func TestAgreedFirst(t *testing.T) {
 				task := read(t, s, id)
 				wantStatus(t, task, shim.InputRequired)
 				wantKeys(t, task.Questions[i:], key)
-				updateTask(t, s, id, accepted(key))
+				updateTask(t, s, id, map[string]json.RawMessage{key: json.RawMessage(`{"action":"accept"}`)})
 				pass(0)
 			}
 			end := read(t, s, id)

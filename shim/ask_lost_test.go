@@ -147,33 +147,56 @@ func TestRoundsOutliveTheirReplica(t *testing.T) {
 	})
 }
 
-// Once the retry may have been sent it is not sent again.
+// Once the retry may have been sent it is not sent again, by nobody: also where the store was away while the round was to
+// be recorded, for longer than there is time to answer, and has the round all the same.
 func TestRoundOnItsWayIsLost(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		first, heir := asksInRounds(time.Second, "x"), asksInRounds(time.Second)
-		b := w.gateway("b", heir, policy(shim.Always))
-		pass(6 * time.Second)
-		call := first.call
-		first.call = func(ctx context.Context, r shim.Request, sink shim.Sink) (shim.Reply, error) {
-			if r.Retry == nil {
-				return call(ctx, r, sink)
-			}
-			if err := sink.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
-				return shim.Reply{}, err
-			}
-			return after(ctx, time.Hour)
-		}
-		id := w.lostAfter(first, policy(shim.Always), taskCall(), func(a shim.Answered) {
+	for name, c := range map[string]struct {
+		do   func(w *world, b *shim.Shim, id shim.ID)
+		sent string
+	}{
+		"answered": {func(w *world, b *shim.Shim, id shim.ID) {
 			pass(2 * time.Second)
-			updateTask(t, b, a.Task.ID, results("q1"))
+			updateTask(w.t, b, id, results("q1"))
 			pass(time.Second)
-		}).Task.ID
-		pass(10 * time.Second)
-		wantStatus(t, read(t, b, id), shim.Failed)
-		if heir.calls.Load() != 0 {
-			t.Error("it was sent again")
-		}
-	})
+		}, `{"x":{"to":"q1"}}`},
+		"noted unheard": {func(w *world, _ *shim.Shim, _ shim.ID) {
+			pass(500 * time.Millisecond)
+			w.store.deaf.Store(true)
+			pass(6 * time.Second)
+			w.store.deaf.Store(false)
+			pass(10 * time.Second)
+		}, `{"x":{"action":"cancel"}}`},
+	} {
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			p := policy(shim.Always)
+			p.InputTimeout = 5 * time.Second
+			first, heir := asksInRounds(time.Second, "x"), asksInRounds(time.Second)
+			b := w.gateway("b", heir, p)
+			pass(6 * time.Second)
+			ask, sent := first.call, make(chan string, 2)
+			retry := sending(func(ctx context.Context, r shim.Request, _ shim.Sink) (shim.Reply, error) {
+				sent <- came(r)
+				return after(ctx, time.Hour)
+			})
+			first.call = func(ctx context.Context, r shim.Request, sink shim.Sink) (shim.Reply, error) {
+				if r.Retry == nil {
+					return ask(ctx, r, sink)
+				}
+				return retry(ctx, r, sink)
+			}
+			id := w.lostAfter(first, p, taskCall(), func(a shim.Answered) {
+				c.do(w, b, a.Task.ID)
+				if got, want := <-sent, c.sent+` "state 1" `+params; got != want {
+					t.Errorf("the server got %s, want %s", got, want)
+				}
+			}).Task.ID
+			pass(10 * time.Second)
+			wantStatus(t, read(t, b, id), shim.Failed)
+			if heir.calls.Load() != 0 {
+				t.Errorf("it was sent again: %s", heir.requests())
+			}
+		})
+	}
 }
 
 // A parked call that is taken over, and becomes a task when it is answered, shows its
@@ -238,46 +261,6 @@ func TestPartialsBeforeARoundOfALostReplica(t *testing.T) {
 			wantStored(t, w.store, id, "a+b+c")
 		})
 	}
-}
-
-// The store is away while a round is to be recorded, for longer than there is time to
-// answer, and has the round all the same. Once the retry has been sent it is not sent
-// again, by nobody.
-func TestRoundNotedUnheard(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		p := policy(shim.Always)
-		p.InputTimeout = 5 * time.Second
-		heir := asksInRounds(time.Second)
-		b := w.gateway("b", heir, p)
-		pass(6 * time.Second)
-		first := asksInRounds(time.Second, "x")
-		ask, sent := first.call, make(chan string, 2)
-		first.call = func(ctx context.Context, r shim.Request, sink shim.Sink) (shim.Reply, error) {
-			if r.Retry == nil {
-				return ask(ctx, r, sink)
-			}
-			if err := sink.Checkpoint(json.RawMessage(`{"sent":true}`))(ctx); err != nil {
-				return shim.Reply{}, err
-			}
-			sent <- came(r)
-			return after(ctx, time.Hour)
-		}
-		id := w.lostAfter(first, p, taskCall(), func(shim.Answered) {
-			pass(500 * time.Millisecond)
-			w.store.deaf.Store(true)
-			pass(6 * time.Second)
-			w.store.deaf.Store(false)
-			pass(10 * time.Second)
-			if got := <-sent; got != `{"x":{"action":"cancel"}} "state 1" `+params {
-				t.Errorf("the server got %s", got)
-			}
-		}).Task.ID
-		pass(10 * time.Second)
-		wantStatus(t, read(t, b, id), shim.Failed)
-		if heir.calls.Load() != 0 {
-			t.Errorf("it was sent again: %s", heir.requests())
-		}
-	})
 }
 
 // A record that is made for a question of a round has the round only together with the

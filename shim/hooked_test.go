@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"taskgate/shim"
@@ -79,6 +80,22 @@ func (h *hooked) heard(events iter.Seq2[shim.Event, error]) iter.Seq2[shim.Event
 				return
 			}
 		}
+	}
+}
+
+// saysNothing is the get of a store that does not say a word about tasks.
+func saysNothing(ctx context.Context, _ shim.ID, _ func(context.Context) (shim.Task, error)) (shim.Task, error) {
+	<-ctx.Done()
+	return shim.Task{}, shim.ErrUnavailable
+}
+
+// unless is a hook of a store that is away now and then.
+func unless(away *atomic.Bool) func(context.Context, shim.ID, func(context.Context) (shim.Task, error)) (shim.Task, error) {
+	return func(ctx context.Context, _ shim.ID, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+		if away.Load() {
+			return shim.Task{}, errDown
+		}
+		return next(ctx)
 	}
 }
 

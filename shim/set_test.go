@@ -170,12 +170,7 @@ func TestSetTellsOutcomes(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		s := w.gateway("a", takes(10*time.Second), policy(shim.Always))
 		var away atomic.Bool
-		h := &hooked{get: func(ctx context.Context, _ shim.ID, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
-			if away.Load() {
-				return shim.Task{}, errDown
-			}
-			return next(ctx)
-		}}
+		h := &hooked{get: unless(&away)}
 		b := w.over("b", h, takes(0), policy(shim.Always))
 		one, two := begin(t, s, call()).ID, begin(t, s, call()).ID
 		pass(time.Second)

@@ -120,16 +120,19 @@ func TestBlockingCallsWaitForASlot(t *testing.T) {
 	}
 }
 
+// oneSlowCall allows one call of the tool "slow" at a time.
+func oneSlowCall(tool string) shim.Policy {
+	p := policy(shim.Always)
+	if tool == "slow" {
+		p.Concurrency = 1
+	}
+	return p
+}
+
 func TestToolsHaveLimitsOfTheirOwn(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		u := takes(10 * time.Second)
-		s := w.gatewayFor("a", shim.Server{Upstream: u, Queue: 5, Policy: func(tool string) shim.Policy {
-			p := policy(shim.Always)
-			if tool == "slow" {
-				p.Concurrency = 1
-			}
-			return p
-		}})
+		s := w.gatewayFor("a", shim.Server{Upstream: u, Queue: 5, Policy: oneSlowCall})
 		begin(t, s, call())
 		begin(t, s, call())
 		other := call()
@@ -174,13 +177,7 @@ func TestNumberOfTasksIsBounded(t *testing.T) {
 func TestQueueOfAToolLeavesTheServerFree(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		u := takes(10 * time.Second)
-		s := w.gatewayFor("a", shim.Server{Upstream: u, Concurrency: 2, Queue: 10, QueueWait: time.Second, Policy: func(tool string) shim.Policy {
-			p := policy(shim.Always)
-			if tool == "slow" {
-				p.Concurrency = 1
-			}
-			return p
-		}})
+		s := w.gatewayFor("a", shim.Server{Upstream: u, Concurrency: 2, Queue: 10, QueueWait: time.Second, Policy: oneSlowCall})
 		for range 4 {
 			begin(t, s, call())
 		}

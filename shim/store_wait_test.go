@@ -63,18 +63,9 @@ func TestPollOutlastsAnOutage(t *testing.T) {
 // patient is a gateway whose clients wait for the store for so long while that is away.
 func (w *world) patient(wait time.Duration, u shim.Upstream) (s *shim.Shim, away *atomic.Bool) {
 	away = &atomic.Bool{}
-	unless := func(ctx context.Context, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
-		if away.Load() {
-			return shim.Task{}, shim.ErrUnavailable
-		}
-		return next(ctx)
-	}
-	store := &hooked{Store: w.store}
+	store := &hooked{Store: w.store, get: unless(away)}
 	store.apply = func(ctx context.Context, _ shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
-		return unless(ctx, next)
-	}
-	store.get = func(ctx context.Context, _ shim.ID, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
-		return unless(ctx, next)
+		return store.get(ctx, "", next)
 	}
 	srv := serves(u, policy(shim.Always))
 	return w.gatewayOf("a", srv, func(o *shim.Options) { o.Store, o.StoreWait = store, wait }), away
@@ -83,13 +74,9 @@ func (w *world) patient(wait time.Duration, u shim.Upstream) (s *shim.Shim, away
 // The first attempt, which takes a while where the store is silent, is a part of StoreWait.
 func TestPollOfASilentStore(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		silent := &hooked{Store: w.store}
-		silent.get = func(ctx context.Context, _ shim.ID, _ func(context.Context) (shim.Task, error)) (shim.Task, error) {
-			<-ctx.Done()
-			return shim.Task{}, shim.ErrUnavailable
-		}
-		srv := serves(takes(time.Hour), policy(shim.Always))
-		s := w.gatewayOf("a", srv, func(o *shim.Options) { o.Store, o.StoreWait = silent, 25*time.Second })
+		s := w.gatewayOf("a", serves(takes(time.Hour), policy(shim.Always)), func(o *shim.Options) {
+			o.Store, o.StoreWait = &hooked{Store: w.store, get: saysNothing}, 25*time.Second
+		})
 		id := begin(t, s, call()).ID
 		start := time.Now()
 		if _, err := s.Get(t.Context(), anyone, "up", id); !errors.Is(err, shim.ErrRepeat) {

@@ -42,12 +42,7 @@ func TestFailedReadIsRepeated(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		u := takes(time.Hour)
 		var away atomic.Bool
-		h := &hooked{get: func(ctx context.Context, _ shim.ID, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
-			if away.Load() {
-				return shim.Task{}, errDown
-			}
-			return next(ctx)
-		}}
+		h := &hooked{get: unless(&away)}
 		s, b := w.over("a", h, u, policy(shim.Always)), w.gateway("b", u, policy(shim.Always))
 		task := begin(t, s, call())
 		pass(time.Second)
