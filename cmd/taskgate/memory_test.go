@@ -154,28 +154,26 @@ func answered(conn net.Conn, least int) error {
 	return err
 }
 
-// TestLargeCallsAtOnce: of 60 calls of 4 MiB at once as many are on their way as there is
+// TestLargeCallsAtOnce: of 20 calls of 1 MiB at once as many are on their way as there is
 // room for. The others wait, and are served in the end.
 func TestLargeCallsAtOnce(t *testing.T) {
 	up := newBulky(t, 0)
-	r := runServer(t, up.URL, bound(4*config.MiB, config.MiB, 8))
-	calls, enough := 60, make(chan struct{})
-	if raced {
-		calls = 20
-	}
+	r := runServer(t, up.URL, bound(config.MiB, config.MiB, 4))
+	const calls = 20
+	enough := make(chan struct{})
 	goOn := sync.OnceFunc(func() { close(enough) })
 	t.Cleanup(goOn)
 	up.seen = func() {
 		<-enough
 		r.within()
-		if room := int64(r.s.config.MaxBytesInFlight) / (4 << 20); up.calls.Load() > room {
+		if room := int64(r.s.config.MaxBytesInFlight) / (1 << 20); up.calls.Load() > room {
 			t.Errorf("%d calls are on their way, and there is room for %d", up.calls.Load(), room)
 		}
 	}
 	var all sync.WaitGroup
 	for range calls {
 		all.Go(func() {
-			conn, err := r.send(asFew, 4<<20-1024)
+			conn, err := r.send(asFew, 1<<20-1024)
 			if err == nil {
 				err = answered(conn, 1)
 			}
@@ -240,20 +238,16 @@ func TestLongWaitsForItsTurn(t *testing.T) {
 	}
 }
 
-// TestUnreadResults: 40 clients ask for 20 MB and do not read. As many results are held as
+// TestUnreadResults: 12 clients ask for 8 MiB and do not read. As many results are held as
 // there is room for. Who leaves gives its bytes back, and who reads is served.
 func TestUnreadResults(t *testing.T) {
-	const size = 20 << 20
+	const size = 8 << 20
 	up := newBulky(t, size)
-	tools := []string{asAnEvent, asJSON, asChunks}
-	if raced {
-		tools = tools[:1]
-	}
-	for _, tool := range tools {
-		r := runServer(t, up.URL, bound(config.MiB, 21*config.MiB, 3))
+	for _, tool := range []string{asAnEvent, asJSON, asChunks} {
+		r := runServer(t, up.URL, bound(config.MiB, 9*config.MiB, 3))
 		up.seen = r.within
 		var conns []net.Conn
-		for range 40 {
+		for range 12 {
 			conn, err := r.send(tool, 0)
 			if err != nil {
 				t.Fatal(err)
@@ -261,12 +255,12 @@ func TestUnreadResults(t *testing.T) {
 			conns = append(conns, conn)
 		}
 		// Each holds its request, which is not counted, and an answer, or waits for it.
-		r.until("full", func() bool { r.within(); return r.s.budget.Waiting() >= 36 })
-		for _, conn := range conns[5:] {
+		r.until("full", func() bool { r.within(); return r.s.budget.Waiting() >= 8 })
+		for _, conn := range conns[4:] {
 			conn.Close()
 		}
 		var all sync.WaitGroup
-		for _, conn := range conns[:5] {
+		for _, conn := range conns[:4] {
 			all.Go(func() {
 				if err := answered(conn, size-100); err != nil {
 					t.Errorf("%s: %v", tool, err)
@@ -284,9 +278,9 @@ func TestUnreadResults(t *testing.T) {
 // TestUnreadIsCut: a client that does not read is let go of after a while, and who
 // waited for its bytes gets them.
 func TestUnreadIsCut(t *testing.T) {
-	const size = 20 << 20
+	const size = 8 << 20
 	up := newBulky(t, size)
-	r := runServer(t, up.URL, bound(config.MiB, 21*config.MiB, 2), func(s *server) { s.config.ClientTimeout = 3 * time.Second })
+	r := runServer(t, up.URL, bound(config.MiB, 9*config.MiB, 2), func(s *server) { s.config.ClientTimeout = 3 * time.Second })
 	for range 2 {
 		conn, err := r.send(asJSON, 0)
 		if err != nil {
@@ -308,9 +302,9 @@ func TestUnreadIsCut(t *testing.T) {
 // TestNoRoomInTime: a call for which there is no room in time is refused, before or after it
 // was sent.
 func TestNoRoomInTime(t *testing.T) {
-	const size = 20 << 20
+	const size = 8 << 20
 	up := newBulky(t, size)
-	r := runServer(t, up.URL, bound(config.MiB, 21*config.MiB, 2), func(s *server) { s.bytesWait = 10 * time.Millisecond })
+	r := runServer(t, up.URL, bound(config.MiB, 9*config.MiB, 2), func(s *server) { s.bytesWait = 10 * time.Millisecond })
 	for range 2 {
 		conn, err := r.send(asJSON, 0)
 		if err != nil {
@@ -364,7 +358,7 @@ func (r *running) fill() {
 // TestLargeResultIsHeldOnce: what a result of 1 MiB costs of memory is its own size, and
 // little besides.
 func TestLargeResultIsHeldOnce(t *testing.T) {
-	const size, calls = 1 << 20, 50
+	const size, calls = 1 << 20, 20
 	r := runServer(t, newBulky(t, size).URL, bound(config.MiB, 2*config.MiB, 3))
 	call := func() {
 		conn, err := r.send(asJSON, 0)

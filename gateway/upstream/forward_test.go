@@ -248,7 +248,7 @@ func (g *gone) Ready(ctx context.Context, next func() (string, bool)) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-time.After(24 * time.Hour):
+	case <-time.After(10 * time.Minute):
 		return context.DeadlineExceeded
 	}
 }

@@ -399,18 +399,18 @@ func TestListenShortStreams(t *testing.T) {
 		says        []string
 		least, most int
 	}{
-		{fake.Stateful, "GET", nil, 12, 30},
-		{fake.Stateful, "GET", []string{changed}, 1000, 2400},
-		{fake.Modern, "subscriptions/listen", []string{ack}, 12, 30},
-		{fake.Modern, "subscriptions/listen", []string{ack, changed}, 1000, 2400},
+		{fake.Stateful, "GET", nil, 6, 15},
+		{fake.Stateful, "GET", []string{changed}, 200, 480},
+		{fake.Modern, "subscriptions/listen", []string{ack}, 6, 15},
+		{fake.Modern, "subscriptions/listen", []string{ack, changed}, 200, 480},
 	} {
 		bubble(t, c.mode, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 			s.On(c.method, fake.Stream(c.says...))
 			e := hear(t, h, "a", shim.Filter{ToolsListChanged: true})
-			pauseFor(t, 10*time.Minute)
+			pauseFor(t, 2*time.Minute)
 			e.end(t)
 			if n := len(s.Seen(c.method)); n < c.least || n > c.most || len(e.agreed) != 1 || len(e.heard) < n-1 {
-				t.Errorf("%s saying %q: %d streams in ten minutes, agreed to %v, heard %d notifications", c.method, c.says, n, e.agreed, len(e.heard))
+				t.Errorf("%s saying %q: %d streams in two minutes, agreed to %v, heard %d notifications", c.method, c.says, n, e.agreed, len(e.heard))
 			}
 		})
 	}

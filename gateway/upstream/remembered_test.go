@@ -357,7 +357,7 @@ func TestDescriptionByCapabilities(t *testing.T) {
 // What is remembered is bounded, whatever clients make up.
 func TestRememberedIsBounded(t *testing.T) {
 	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		for i := range 2 * maxSeen {
+		for i := range maxSeen + 20 {
 			says(t, h, shim.Session{Capabilities: json.RawMessage(fmt.Sprintf(`{"experimental":{"n":{"is":%d}}}`, i))})
 		}
 		n := 0

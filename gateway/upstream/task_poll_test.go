@@ -487,7 +487,7 @@ func TestModernTaskTakenUp(t *testing.T) {
 			if asks {
 				j.Await(j.Input("q", "elicitation/create", elicit))
 			}
-			<-time.After(time.Hour)
+			<-time.After(time.Minute)
 			complete(j)
 		}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
 			ctx, cancel := context.WithCancelCause(t.Context())

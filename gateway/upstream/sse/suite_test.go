@@ -10,17 +10,12 @@ import (
 // TestTransportSuite: connections of HTTP+SSE keep the contract of all transports, as does
 // Streamable HTTP where it is not known which of both a server speaks.
 func TestTransportSuite(t *testing.T) {
-	for name, c := range map[string]struct {
-		server func() *transporttest.Server
-		config Config
-	}{
-		"Always": {transporttest.NewSSE, Config{Always: true}},
-		"Auto":   {transporttest.NewSSE, Config{}},
-		"Newer":  {transporttest.NewHTTP, Config{}},
+	for name, begin := range map[string]func() *transporttest.Server{
+		"Older": transporttest.NewSSE, "Newer": transporttest.NewHTTP,
 	} {
 		t.Run(name, func(t *testing.T) {
 			transporttest.Suite(t, func(t *testing.T) *transporttest.Peer {
-				s := c.server()
+				s := begin()
 				web := httptest.NewServer(s)
 				s.Die = web.CloseClientConnections
 				t.Cleanup(func() {
@@ -28,7 +23,7 @@ func TestTransportSuite(t *testing.T) {
 					web.CloseClientConnections()
 					web.Close()
 				})
-				return &transporttest.Peer{Transport: newClient(t, web.URL+"/", c.config), Dead: s.Dead}
+				return &transporttest.Peer{Transport: newClient(t, web.URL+"/", Config{}), Dead: s.Dead}
 			})
 		})
 	}
