@@ -269,7 +269,7 @@ func TestMax(t *testing.T) {
 func TestAnswerAndEnd(t *testing.T) {
 	s := newServer(t)
 	cl := s.client(Config{Always: true})
-	for range 100 {
+	for range 20 {
 		s.does(nil)
 		session := cl.begin()
 		ended := make(chan struct{})

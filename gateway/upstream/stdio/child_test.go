@@ -73,7 +73,6 @@ type plain struct {
 
 	mu      sync.Mutex
 	greeted bool
-	answers map[string]chan json.RawMessage
 }
 
 // message is one that a plain server gets.
@@ -88,12 +87,9 @@ type message struct {
 		}
 		RequestID json.RawMessage
 	}
-	Result json.RawMessage
-	Error  json.RawMessage
 }
 
 func (p *plain) serve() {
-	p.answers = map[string]chan json.RawMessage{}
 	in := bufio.NewReader(os.Stdin)
 	for {
 		line, err := in.ReadBytes('\n')
@@ -119,11 +115,6 @@ func (p *plain) serve() {
 
 func (p *plain) handle(m message) {
 	switch {
-	case m.Method == "":
-		p.mu.Lock()
-		c := p.answers[string(m.ID)]
-		p.mu.Unlock()
-		c <- append(m.Result, m.Error...)
 	case m.Method == "initialize" && !p.modern:
 		p.greeted = true
 		p.result(m, cmp.Or(p.hello, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"plain","version":"1"}}`))
@@ -175,8 +166,6 @@ func (p *plain) tool(m message) {
 	case "directory":
 		dir, _ := os.Getwd()
 		p.text(m, dir)
-	case "large":
-		p.text(m, strings.Repeat("x", a.N))
 	case "wait":
 		p.say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":"begun"}}`, m.ID))
 	case "die":
@@ -200,19 +189,13 @@ func (p *plain) tool(m message) {
 		for {
 			fmt.Print(strings.Repeat("x", 64<<10))
 		}
-	case "chatter": // that nobody reads as fast
-		for {
-			p.say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":%q}}`, m.ID, strings.Repeat("x", 8<<10)))
-		}
 	case "nonsense":
 		for range 1000 {
 			p.say("nonsense {")
 		}
 		p.text(m, "ok")
-	case "nan":
-		p.result(m, `{"content":[],"structuredContent":{"value":NaN}}`)
 	case "errors":
-		for i := range 100_000 {
+		for i := range 20_000 {
 			fmt.Fprintln(os.Stderr, "line", i, strings.Repeat("x", 100))
 		}
 		p.text(m, "ok")
@@ -225,22 +208,7 @@ func (p *plain) tool(m message) {
 	case "announce":
 		p.say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 		p.text(m, "ok")
-	case "ask":
-		p.text(m, p.ask(a.Key, "elicitation/create", `{"message":"who?","requestedSchema":{"type":"object","properties":{}}}`))
-	case "ping":
-		p.text(m, p.ask(a.Key, "ping", `{}`))
 	}
-}
-
-// ask asks whoever listens, and returns the answer.
-func (p *plain) ask(id, method, params string) string {
-	id = fmt.Sprintf("%q", "q-"+id)
-	c := make(chan json.RawMessage, 1)
-	p.mu.Lock()
-	p.answers[id] = c
-	p.mu.Unlock()
-	p.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":%s}`, id, method, params))
-	return string(<-c)
 }
 
 // sdkChild is a server of the Go SDK with the tools of the suite. What they do is noted in
@@ -278,9 +246,6 @@ func sdkChild() {
 		})
 	}
 	add("echo", func(_ context.Context, _ *mcp.CallToolRequest, a args) *mcp.CallToolResult { return reply(a.Text) })
-	add("large", func(_ context.Context, _ *mcp.CallToolRequest, a args) *mcp.CallToolResult {
-		return reply(strings.Repeat("x", a.N))
-	})
 	add("fail", func(context.Context, *mcp.CallToolRequest, args) *mcp.CallToolResult { return failed("no") })
 	add("steps", func(ctx context.Context, r *mcp.CallToolRequest, a args) *mcp.CallToolResult {
 		for i := range a.N {

@@ -3,7 +3,6 @@ package stdio
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"taskgate/gateway/upstream/transport"
-	"taskgate/shim"
 	"taskgate/shim/shimtest"
 )
 
@@ -164,27 +162,6 @@ func TestNonsenseIsLeftOut(t *testing.T) {
 	if n := strings.Count(w.logs.String(), "no JSON-RPC message"); n == 0 || n > 3 {
 		t.Errorf("logged %d times: %s", n, w.logs)
 	}
-}
-
-// An answer that is no JSON fails its call at once, and no other.
-func TestAnswerThatIsNoJSON(t *testing.T) {
-	w := legacy(t, "plain", Config{})
-	began, done := make(chan struct{}, 1), make(chan struct{})
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() {
-		defer close(done)
-		_, err := w.up.Call(ctx, shimtest.Tool("wait", "k"), &shimtest.Sink{OnProgress: func(shim.Progress) { began <- struct{}{} }})
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("the other call: %v", err)
-		}
-	}()
-	<-began
-	wantEnd(t, w.fails("nan"), "protocol", "no JSON-RPC message")
-	if got := w.text("echo", "text", "on"); got != "on" {
-		t.Error(got)
-	}
-	cancel()
-	<-done
 }
 
 // A flood on the standard error is read, and hardly logged.

@@ -157,13 +157,6 @@ func TestEndOfSession(t *testing.T) {
 	gone(t, pid)
 }
 
-// A ping of the server is answered, whoever listens.
-func TestPing(t *testing.T) {
-	if got := legacy(t, "plain", Config{}).text("ping"); got != "{}" {
-		t.Errorf("the answer is %s", got)
-	}
-}
-
 // A server that ends a subscription by a message is listened to again.
 func TestCancelledSubscription(t *testing.T) {
 	w := start(t, "modern", Config{}, upstream.Config{Era: upstream.EraModern})
