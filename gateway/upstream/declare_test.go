@@ -11,6 +11,7 @@ import (
 
 	"taskgate/internal/mcp"
 	"taskgate/shim"
+	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
 )
 
@@ -39,7 +40,7 @@ func declarations(s *fake.Server) string {
 func TestModernTaskDeclaredWhereNeeded(t *testing.T) {
 	native(t, Config{}, complete, func(t *testing.T, s *fake.Server, tasks *fake.Tasks, h *HTTP) {
 		for i, want := range []string{"-D", "-DD", "-DD-D"} {
-			sink := &markSink{}
+			sink := &shimtest.Sink{}
 			reply, err := h.Call(t.Context(), hearing(), sink)
 			if got := textIn(t, reply, err); got != fmt.Sprintf("result of job-%d", i+1) {
 				t.Errorf("%q", got)

@@ -115,20 +115,6 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// The configured era is not questioned.
-func TestConfiguredEra(t *testing.T) {
-	bubble(t, fake.Stateful, Config{Era: EraLegacy}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		if _, err := h.Describe(t.Context(), shim.Session{}); err != nil || len(s.Seen("server/discover")) != 0 {
-			t.Errorf("%v after %d probes", err, len(s.Seen("server/discover")))
-		}
-	})
-	bubble(t, fake.Stateful, Config{Era: EraModern}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		if _, err := h.Describe(t.Context(), shim.Session{}); err == nil || len(s.Seen("initialize")) != 0 {
-			t.Errorf("%v after %d handshakes", err, len(s.Seen("initialize")))
-		}
-	})
-}
-
 func TestHandshakeFailures(t *testing.T) {
 	for _, c := range []struct {
 		name   string

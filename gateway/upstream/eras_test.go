@@ -87,6 +87,9 @@ func TestEraFitsTheClient(t *testing.T) {
 							if _, err := h.Call(t.Context(), clientOf(client, 0), nil); err == nil || s.Runs("k") != 0 {
 								t.Errorf("the call has the error %v, and ran %d times", err, s.Runs("k"))
 							}
+							if era == EraModern {
+								asked(t, s, mcp.MethodInitialize, 0)
+							}
 							return
 						}
 						for range 10 {

@@ -296,27 +296,6 @@ func TestAskedWithoutStreamCosts(t *testing.T) {
 	}
 }
 
-// A server that answers a GET with a page, or with any JSON, has no such stream: it is asked once, and who listens
-// is told that nothing will come.
-func TestGETIsAnsweredWithAPage(t *testing.T) {
-	for kind, body := range map[string]string{"text/html": "<p>an MCP server</p>", "application/json": `{"status":"ok"}`, "": ""} {
-		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-			s.Tool("t", fake.Text("ok"))
-			s.On("GET", fake.Status(http.StatusOK, kind, body))
-			e := hearIn(t, h, asksIn("a", all).Session, everything)
-			for range 10 {
-				mustCall(t, h, asksIn("a", all))
-				pauseFor(t, time.Second)
-			}
-			synctest.Wait()
-			if n := len(s.Seen("GET")); n != 1 || len(e.agreed) != 1 || !asksNothing(e.agreed[0]) {
-				t.Errorf("%q: %d GETs, agreed %+v", kind, n, e.agreed)
-			}
-			e.end(t)
-		})
-	}
-}
-
 // Progress of a call may come on the GET stream of its session: it goes to the call that has
 // the token, whoever has the stream opened and however the server spells the number that it is. Once that has ended,
 // it is nobody's.

@@ -159,20 +159,26 @@ func TestListenOnCallStream(t *testing.T) {
 	})
 }
 
-// A server without a GET stream agrees to nothing, and is left alone.
+// A server without a GET stream agrees to nothing, and is left alone, however it says so: some answer a GET with a
+// page, or with any JSON.
 func TestListenWithoutStream(t *testing.T) {
 	for _, c := range []struct {
 		mode fake.Mode
 		get  fake.Behaviour
-	}{{fake.Stateless, nil}, {fake.Stateful, fake.Status(405, "", "")}, {fake.Stateful, fake.Status(404, "", "")}} {
+	}{
+		{fake.Stateless, nil}, {fake.Stateful, fake.Status(405, "", "")}, {fake.Stateful, fake.Status(404, "", "")}, {fake.Stateful, fake.Status(200, "", "")},
+		{fake.Stateful, fake.Status(200, "text/html", "<p>an MCP server</p>")}, {fake.Stateful, fake.Status(200, "application/json", `{"status":"ok"}`)},
+	} {
 		bubble(t, c.mode, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 			if c.get != nil {
 				s.On("GET", c.get)
 			}
-			e := hear(t, h, "a", everything)
+			s.Tool("t", fake.Text("ok"))
+			e := hearIn(t, h, asksIn("a", all).Session, everything)
 			if len(e.agreed) != 1 || !asksNothing(e.agreed[0]) {
 				t.Errorf("agreed to %+v", e.agreed)
 			}
+			mustCall(t, h, asksIn("a", all))
 			pauseFor(t, time.Hour)
 			if n := len(s.Seen("GET")); n != 1 || len(s.Seen("initialize")) != 1 {
 				t.Errorf("%d GETs, %d handshakes", n, len(s.Seen("initialize")))
@@ -215,26 +221,6 @@ func TestListenUndeclared(t *testing.T) {
 		}
 		e.end(t)
 		own.end(t)
-	})
-}
-
-// A stream that breaks is opened again; after a gap everybody looks again.
-func TestListenReconnects(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		e := hear(t, h, "a", everything)
-		s.CutListeners()
-		pauseFor(t, 5*time.Second)
-		synctest.Wait()
-		if s.Listeners() != 1 || len(e.agreed) != 1 {
-			t.Fatalf("%d streams", s.Listeners())
-		}
-		if got := e.methods(); !strings.Contains(got, "tools/list_changed") || !strings.Contains(got, "resources/updated") {
-			t.Errorf("after the gap: heard %q", got)
-		}
-		s.LoseSessions()
-		s.Notify("x", "{}")
-		e.heard = nil
-		e.end(t)
 	})
 }
 

@@ -90,15 +90,6 @@ func TestHeaderMismatch(t *testing.T) {
 	})
 }
 
-// A call goes on where the tools cannot be listed.
-func TestUnlistedTools(t *testing.T) {
-	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		s.Tool("t", fake.Text("ok"))
-		s.On("tools/list", fake.RPCError(404, -32601, "no lists", ""))
-		mustCall(t, h, in("a", ``))
-	})
-}
-
 func TestToolCache(t *testing.T) {
 	for _, m := range []fake.Mode{fake.Stateful, fake.Modern} {
 		bubble(t, m, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {

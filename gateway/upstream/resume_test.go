@@ -146,14 +146,9 @@ func TestPolling(t *testing.T) {
 // returns the last checkpoint.
 func detach(t *testing.T, h *HTTP, r shim.Request, sink *shimtest.Sink, after time.Duration) json.RawMessage {
 	t.Helper()
-	ctx, cancel := context.WithCancelCause(t.Context())
-	done := make(chan error, 1)
-	go func() { _, err := h.Call(ctx, r, sink); done <- err }()
+	f := aloftIn(t, h, r, sink)
 	pauseFor(t, after)
-	cancel(shim.ErrDetached)
-	if err := <-done; !errors.Is(err, shim.ErrDetached) {
-		t.Fatalf("error %v", err)
-	}
+	f.leave(t, shim.ErrDetached)
 	return sink.Latest()
 }
 
@@ -200,73 +195,44 @@ func TestResumeElsewhere(t *testing.T) {
 	}
 }
 
-// A question that was open when its replica was lost is put again, under its
-// key, and the answer goes back under the server's id. A replay of it is no
-// second question.
+// A question that was open when its replica was lost is put again, under its key, and the answer goes back under the
+// server's id. A replay of it is no second question. A server may begin a resumed stream with its first event, and have
+// none before the question is answered (Go SDK 1.8.0): the answer is not kept back, and whether the stream is refused
+// after all is seen when that comes.
 func TestResumeQuestion(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		var got json.RawMessage
-		s.Tool("t", func(x *fake.Exchange) {
-			x.Run()
-			answer := x.Expect(`"q"`)
-			x.Resumable(0, 0, func(send func(string)) {
-				send(`{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":` + elicit + `}`)
-				got = x.Await(answer)
-				send(x.Fill(result))
+	for name, c := range map[string]struct {
+		resumes func(s *fake.Server)
+		kind    string
+	}{
+		"replayed":  {(*fake.Server).ReplayAll, ""},
+		"late head": {(*fake.Server).LateHeads, ""},
+		"refused": {func(s *fake.Server) {
+			s.LateHeads()
+			s.On("GET", func(x *fake.Exchange) {
+				_ = work.Pause(context.Background(), time.Second)
+				fake.Status(400, "text/plain", "stream replay unsupported")(x)
 			})
-		})
-		r := in("a", all)
-		first := &shimtest.Sink{OnAsk: blocked}
-		cp := detach(t, h, r, first, time.Second)
-		s.ReplayAll()
-		second := &shimtest.Sink{OnAsk: answering}
-		o := another(t, h)
-		reply, err := o.Resume(t.Context(), r, cp, second)
-		checkKind(t, reply, err, "", 0)
-		q1, q2 := first.Asked(), second.Asked()
-		if len(q1) != 1 || len(q2) != 1 || q1[0].Key != q2[0].Key || string(q2[0].Params) == "" {
-			t.Errorf("questions %+v and %+v", q1, q2)
-		}
-		if !strings.Contains(string(got), `"id":"q"`) {
-			t.Errorf("server got %s", got)
-		}
-		_ = o.Close(t.Context())
-	})
-}
-
-// A server begins a resumed stream with its first event, and has none before the
-// question is answered that was open (Go SDK 1.8.0): the answer is not kept back. Whether
-// the stream is refused after all is seen when that comes.
-func TestResumeQuestionLateHead(t *testing.T) {
-	for name, refuse := range map[string]bool{"resumed": false, "refused": true} {
+		}, shim.KindClosed},
+	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 				var got json.RawMessage
 				s.Tool("t", asking(&got, func(func(string)) {}))
 				r := in("a", all)
-				cp := detach(t, h, r, &shimtest.Sink{OnAsk: blocked}, time.Second)
-				s.LateHeads()
-				if refuse {
-					s.On("GET", func(x *fake.Exchange) {
-						_ = work.Pause(t.Context(), time.Second)
-						fake.Status(400, "text/plain", "stream replay unsupported")(x)
-					})
-				}
-				second := &shimtest.Sink{OnAsk: answering}
+				first, second := silent(), &shimtest.Sink{OnAsk: answering}
+				cp := detach(t, h, r, first, time.Second)
+				c.resumes(s)
 				o := another(t, h)
 				ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
 				defer stop()
 				reply, err := o.Resume(ctx, r, cp, second)
-				if len(second.Asked()) != 1 {
-					t.Errorf("asked %+v", second.Asked())
+				checkKind(t, reply, err, c.kind, 0)
+				q1, q2 := first.Asked(), second.Asked()
+				if len(q1) != 1 || len(q2) != 1 || q1[0].Key != q2[0].Key || string(q2[0].Params) == "" {
+					t.Errorf("questions %+v and %+v", q1, q2)
 				}
-				if refuse {
-					checkKind(t, reply, err, shim.KindClosed, 0)
-				} else {
-					checkKind(t, reply, err, "", 0)
-					if !strings.Contains(string(got), `"id":"q"`) {
-						t.Errorf("the server got %s", got)
-					}
+				if c.kind == "" && !strings.Contains(string(got), `"id":"q"`) {
+					t.Errorf("the server got %s", got)
 				}
 				_ = o.Close(t.Context())
 			})
@@ -454,7 +420,7 @@ func TestCheckpointBehindAQuestion(t *testing.T) {
 			asking(&got, func(send func(string)) { send(progress) })(x)
 		})
 		r := in("a", all)
-		first := &shimtest.Sink{OnAsk: blocked}
+		first := silent()
 		detach(t, h, r, first, time.Second)
 		for _, p := range first.Checkpoints()[1:] {
 			if c, ok := decodeResumable(p); ok && c.Asked > 0 && len(c.Pending) == 0 {

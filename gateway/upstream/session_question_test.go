@@ -86,14 +86,6 @@ func (r *replicas) got(want ...string) {
 	}
 }
 
-// silent is a client that does not answer.
-func silent() *shimtest.Sink {
-	return &shimtest.Sink{OnAsk: func(ctx context.Context, _ ...shim.Question) ([]shim.Answer, error) {
-		<-ctx.Done()
-		return nil, context.Cause(ctx)
-	}}
-}
-
 // sessionAsker takes on what a server asks outside of any call, as the gateway does.
 type sessionAsker struct {
 	client *HTTP

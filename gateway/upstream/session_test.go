@@ -145,24 +145,27 @@ func TestAnonymousSessions(t *testing.T) {
 	})
 }
 
+// A session ends once it has been idle for so long, and not during a call. One that is to end during a call is deleted
+// after it.
 func TestIdleSession(t *testing.T) {
 	bubble(t, fake.Stateful, Config{SessionIdle: time.Minute}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		release := make(chan struct{})
 		s.Tool("t", func(x *fake.Exchange) { <-release; fake.Text("ok")(x) })
-		done := make(chan error, 1)
-		go func() { _, err := h.Call(t.Context(), in("a", ``), nil); done <- err }()
+		f := aloftIn(t, h, in("a", ``), nil)
 		pauseFor(t, time.Hour)
 		wantSessions(t, s, 1, 0, 1) // pinned by the call
-		close(release)
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		release <- struct{}{}
+		f.ended(t)
 		pauseFor(t, 59*time.Second)
 		wantSessions(t, s, 1, 0, 1)
 		pauseFor(t, 2*time.Second)
 		wantSessions(t, s, 1, 1, 0)
-		mustCall(t, h, in("a", ``))
+		f = aloftIn(t, h, in("a", ``), nil)
+		h.EndSession(t.Context(), "a")
 		wantSessions(t, s, 2, 1, 1)
+		release <- struct{}{}
+		f.ended(t)
+		wantSessions(t, s, 2, 2, 0)
 	})
 }
 
@@ -171,24 +174,6 @@ func pauseFor(t *testing.T, d time.Duration) {
 	if err := work.Pause(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// A session that ends while a call runs is deleted after it.
-func TestEndSessionDuringCall(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		release := make(chan struct{})
-		s.Tool("t", func(x *fake.Exchange) { <-release; fake.Text("ok")(x) })
-		done := make(chan error, 1)
-		go func() { _, err := h.Call(t.Context(), in("a", ``), nil); done <- err }()
-		synctest.Wait()
-		h.EndSession(t.Context(), "a")
-		wantSessions(t, s, 1, 0, 1)
-		close(release)
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
-		wantSessions(t, s, 1, 1, 0)
-	})
 }
 
 // A lost session is opened anew once, however many calls meet the loss, and the
@@ -303,14 +288,7 @@ func TestSessionOutlivesLostStreams(t *testing.T) {
 func TestDetachKeepsSession(t *testing.T) {
 	bubble(t, fake.Stateful, Config{SessionIdle: time.Minute}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		s.Tool("t", fake.Hanging(nil))
-		ctx, cancel := context.WithCancelCause(t.Context())
-		done := make(chan error, 1)
-		go func() { _, err := h.Call(ctx, in("", ``), nil); done <- err }()
-		synctest.Wait()
-		cancel(shim.ErrDetached)
-		if err := <-done; !errors.Is(err, shim.ErrDetached) {
-			t.Errorf("error %v", err)
-		}
+		aloftIn(t, h, in("", ``), nil).leave(t, shim.ErrDetached)
 		if n := len(s.Seen("notifications/cancelled")); n != 0 {
 			t.Errorf("%d cancellations", n)
 		}
@@ -329,14 +307,7 @@ func TestCancelIsTold(t *testing.T) {
 				gone <- struct{}{}
 			}
 		})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { _, err := h.Call(ctx, in("a", ``), nil); done <- err }()
-		synctest.Wait()
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("error %v", err)
-		}
+		aloftIn(t, h, in("a", ``), nil).leave(t, context.Canceled)
 		<-gone
 		c := s.Seen("notifications/cancelled")[0]
 		if !strings.Contains(string(c.Params), `"requestId":`+s.Seen("tools/call")[0].ID) {

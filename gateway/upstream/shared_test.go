@@ -256,16 +256,9 @@ func TestSharedEndsSoonButKept(t *testing.T) {
 		s.Tool("t", func(x *fake.Exchange) { x.Hang() })
 		r := in("a", ``)
 		r.Session.Shared = true
-		ctx, detach := context.WithCancelCause(t.Context())
-		done := make(chan error, 1)
-		go func() {
-			_, err := h.Call(ctx, r, nil)
-			done <- err
-		}()
-		synctest.Wait()
+		f := aloftIn(t, h, r, nil)
 		h.EndSession(t.Context(), "a")
-		detach(shim.ErrDetached)
-		<-done
+		f.leave(t, shim.ErrDetached)
 		pauseFor(t, endedIdle-time.Second)
 		wantSessions(t, s, 1, 0, 1)
 	})

@@ -100,10 +100,8 @@ func TestSuiteOverSSE(t *testing.T) {
 	asks := func(p *shimtest.Peer) { p.Asks, p.Detaches = true, true }
 	aside := func(p *shimtest.Peer) { p.AsksAside, p.Detaches = true, true }
 	for name, dial := range map[string]shimtest.Dial{
-		"Auto":   ssePeer(Config{}, asks),
-		"Legacy": ssePeer(Config{Era: EraLegacy, Shared: true}, asks),
-		"SSE":    ssePeer(Config{Way: WaySSE}, asks),
-		"Aside":  ssePeer(Config{}, aside),
+		"Auto": ssePeer(Config{}, asks),
+		"SSE":  ssePeer(Config{Way: WaySSE, Era: EraLegacy, Shared: true}, aside),
 	} {
 		t.Run(name, func(t *testing.T) { shimtest.Upstream(t, dial) })
 	}

@@ -14,6 +14,7 @@ import (
 	"taskgate/internal/budget"
 	"taskgate/internal/schematest"
 	"taskgate/shim"
+	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
 )
 
@@ -138,7 +139,7 @@ func TestModernTaskTells(t *testing.T) {
 		}
 		complete(j)
 	}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
-		sink := &markSink{}
+		sink := &shimtest.Sink{}
 		if _, err := h.Call(t.Context(), in("a", ``), sink); err != nil {
 			t.Fatal(err)
 		}
@@ -171,7 +172,7 @@ func TestModernTaskAsks(t *testing.T) {
 		complete(j)
 	}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
 		answered = make(chan string, 1)
-		sink := &markSink{}
+		sink := &shimtest.Sink{}
 		sink.OnAsk = func(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
 			pauseFor(t, time.Minute) // many polls
 			return answering(ctx, q...)
@@ -215,7 +216,7 @@ func TestModernTaskAsksLate(t *testing.T) {
 			}
 			fake.Result(`{"resultType":"complete","taskId":"job-1","status":"completed","ttlMs":null,"result":{"content":[]}}`)(x)
 		})
-		sink := &markSink{}
+		sink := &shimtest.Sink{}
 		sink.OnAsk = answering
 		if _, err := h.Call(t.Context(), askedCall("a"), sink); err != nil {
 			t.Fatal(err)
@@ -255,7 +256,7 @@ func TestModernTaskRefused(t *testing.T) {
 			}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
 				r := in("a", c.caps)
 				r.Rounds, r.Limits.Most = true, c.limit
-				sink := &markSink{}
+				sink := &shimtest.Sink{}
 				sink.OnAsk = c.ask
 				reply, err := h.Call(t.Context(), r, sink)
 				switch {
@@ -289,7 +290,7 @@ func TestModernTaskWithdraws(t *testing.T) {
 	}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
 		asked := 0
 		again = make(chan bool, 1)
-		sink := &markSink{}
+		sink := &shimtest.Sink{}
 		sink.OnAsk = func(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
 			if asked++; asked == 2 {
 				return answering(ctx, q...)
@@ -326,7 +327,7 @@ func TestModernTaskAnswerLost(t *testing.T) {
 			complete(tasks.Jobs()[0])
 			fake.Result(`{"resultType":"complete"}`)(x)
 		})
-		sink := &markSink{}
+		sink := &shimtest.Sink{}
 		sink.OnAsk = answering
 		reply, err := h.Call(t.Context(), askedCall("a"), sink)
 		if got := textIn(t, reply, err); got != "result of job-1" || tries != 5 || len(sink.Asked()) != 1 {
@@ -335,7 +336,7 @@ func TestModernTaskAnswerLost(t *testing.T) {
 	})
 	native(t, Config{}, func(j *fake.Job) { j.Input("q", "elicitation/create", elicit) }, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
 		s.On("tasks/update", fake.RPCError(200, -32602, "secret", ""))
-		sink := &markSink{}
+		sink := &shimtest.Sink{}
 		sink.OnAsk = answering
 		reply, err := h.Call(t.Context(), askedCall("a"), sink)
 		checkKind(t, reply, err, shim.KindProtocol, 0)
@@ -361,11 +362,8 @@ func TestModernTaskCancelled(t *testing.T) {
 		}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
 			over = make(chan struct{})
 			ctx, cancel := context.WithCancel(t.Context())
-			sink := &markSink{}
-			sink.OnAsk = func(ctx context.Context, _ ...shim.Question) ([]shim.Answer, error) {
-				<-ctx.Done()
-				return nil, context.Cause(ctx)
-			}
+			sink := &shimtest.Sink{}
+			sink.OnAsk = waitFor
 			time.AfterFunc(time.Minute+time.Millisecond, cancel)
 			if _, err := h.Call(ctx, askedCall("a"), sink); !errors.Is(err, context.Canceled) {
 				t.Errorf("error %v", err)
@@ -382,7 +380,7 @@ func TestModernTaskCancelled(t *testing.T) {
 func TestModernTaskCancelledEarly(t *testing.T) {
 	native(t, Config{}, (*fake.Job).Cancelled, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
 		ctx, cancel := context.WithCancel(t.Context())
-		sink := &markSink{}
+		sink := &shimtest.Sink{}
 		sink.OnCheckpoint = cancelLater(cancel)
 		if _, err := h.Call(ctx, in("a", ``), sink); !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v", err)
@@ -491,21 +489,18 @@ func TestModernTaskTakenUp(t *testing.T) {
 			complete(j)
 		}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
 			ctx, cancel := context.WithCancelCause(t.Context())
-			first := &markSink{}
-			first.OnAsk = func(ctx context.Context, _ ...shim.Question) ([]shim.Answer, error) {
-				<-ctx.Done()
-				return nil, context.Cause(ctx)
-			}
+			first := &shimtest.Sink{}
+			first.OnAsk = waitFor
 			time.AfterFunc(10*time.Second+time.Millisecond, func() { cancel(shim.ErrDetached) })
 			if _, err := h.Call(ctx, askedCall("a"), first); !errors.Is(err, shim.ErrDetached) {
 				t.Fatal(err)
 			}
-			if !h.Resumable(first.latest) {
-				t.Fatalf("cannot be resumed: %s", first.latest)
+			if !h.Resumable(first.Latest()) {
+				t.Fatalf("cannot be resumed: %s", first.Latest())
 			}
-			next := &markSink{}
+			next := &shimtest.Sink{}
 			next.OnAsk = answering
-			reply, err := h.Resume(t.Context(), askedCall("a"), first.latest, next)
+			reply, err := h.Resume(t.Context(), askedCall("a"), first.Latest(), next)
 			if got := textIn(t, reply, err); got != "result of job-1" {
 				t.Errorf("%q", got)
 			}
@@ -540,7 +535,7 @@ func TestModernTaskMessages(t *testing.T) {
 		j.Cancelled()
 	}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
 		ctx, cancel := context.WithCancel(t.Context())
-		sink := &markSink{}
+		sink := &shimtest.Sink{}
 		sink.OnAsk = func(context.Context, ...shim.Question) ([]shim.Answer, error) {
 			return []shim.Answer{{Result: json.RawMessage(`{"action":"accept","content":{"name":"Ada"}}`)}}, nil
 		}

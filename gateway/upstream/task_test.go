@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"taskgate/internal/jsonrpc"
@@ -20,21 +18,6 @@ import (
 
 // baseTasks is what a server declares that has tasks of its own.
 const baseTasks = `{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}`
-
-// markSink is a Sink that keeps the newest of all checkpoints.
-type markSink struct {
-	shimtest.Sink
-	mu     sync.Mutex
-	latest json.RawMessage
-}
-
-// Checkpoint keeps the checkpoint as the latest.
-func (s *markSink) Checkpoint(cp json.RawMessage) (stored func(context.Context) error) {
-	s.mu.Lock()
-	s.latest = cp
-	s.mu.Unlock()
-	return s.Sink.Checkpoint(cp)
-}
 
 // askedCall is a call of the tool "t" whose client can be asked.
 func askedCall(key string) shim.Request {
@@ -253,16 +236,13 @@ func TestServerTaskCancelled(t *testing.T) {
 			bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 				over := make(chan struct{})
 				s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(j *fake.Job) { j.Cancelled(); close(over) }})
+				sink := &shimtest.Sink{}
 				ctx, cancel := context.WithCancel(t.Context())
-				sink := &markSink{}
 				if early {
 					sink.OnCheckpoint = cancelLater(cancel)
 				}
-				done := make(chan error, 1)
-				go func() { _, err := h.Call(ctx, in("a", ``), sink); done <- err }()
-				synctest.Wait()
-				cancel()
-				if err := <-done; !errors.Is(err, context.Canceled) {
+				time.AfterFunc(time.Second, cancel)
+				if _, err := h.Call(ctx, in("a", ``), sink); !errors.Is(err, context.Canceled) {
 					t.Errorf("error %v", err)
 				}
 				<-over
@@ -289,20 +269,13 @@ func TestServerTaskTakenUp(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		end := make(chan struct{})
 		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(j *fake.Job) { <-end; j.End("completed", "") }})
-		ctx, cancel := context.WithCancelCause(t.Context())
-		sink := &markSink{}
-		done := make(chan error, 1)
-		go func() { _, err := h.Call(ctx, in("a", ``), sink); done <- err }()
-		synctest.Wait()
-		cancel(shim.ErrDetached)
-		if err := <-done; !errors.Is(err, shim.ErrDetached) {
-			t.Errorf("error %v", err)
-		}
-		if !h.Resumable(sink.latest) {
-			t.Fatalf("cannot be resumed: %s", sink.latest)
+		sink := &shimtest.Sink{}
+		aloftIn(t, h, in("a", ``), sink).leave(t, shim.ErrDetached)
+		if !h.Resumable(sink.Latest()) {
+			t.Fatalf("cannot be resumed: %s", sink.Latest())
 		}
 		close(end)
-		reply, err := h.Resume(t.Context(), in("a", ``), sink.latest, &markSink{})
+		reply, err := h.Resume(t.Context(), in("a", ``), sink.Latest(), &shimtest.Sink{})
 		if got := textIn(t, reply, err); got != "result of job-1" {
 			t.Errorf("%q", got)
 		}
@@ -322,7 +295,7 @@ func TestServerTaskAsks(t *testing.T) {
 			j.End("completed", "")
 		}})
 		ctx, cancel := context.WithCancelCause(t.Context())
-		sink := &markSink{}
+		sink := &shimtest.Sink{}
 		sink.OnAsk = func(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
 			if len(q) != 1 || strings.Contains(string(q[0].Params), "related-task") || !strings.Contains(string(q[0].Params), "who?") {
 				t.Errorf("asked %+v", q)
@@ -333,11 +306,11 @@ func TestServerTaskAsks(t *testing.T) {
 		if _, err := h.Call(ctx, askedCall("a"), sink); !errors.Is(err, shim.ErrDetached) {
 			t.Fatal(err)
 		}
-		next := &markSink{}
+		next := &shimtest.Sink{}
 		next.OnAsk = func(context.Context, ...shim.Question) ([]shim.Answer, error) {
 			return []shim.Answer{{Result: json.RawMessage(`{"action":"accept","content":{"name":"Ada"}}`)}}, nil
 		}
-		reply, err := h.Resume(t.Context(), askedCall("a"), sink.latest, next)
+		reply, err := h.Resume(t.Context(), askedCall("a"), sink.Latest(), next)
 		if got := textIn(t, reply, err); got != "hello Ada" {
 			t.Errorf("%q", got)
 		}

@@ -2,9 +2,7 @@ package upstream
 
 import (
 	"context"
-	"errors"
 	"testing"
-	"testing/synctest"
 
 	"taskgate/internal/schematest"
 	"taskgate/shim/shimtest/fake"
@@ -14,12 +12,7 @@ import (
 func TestServerTaskMessages(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: (*fake.Job).Cancelled})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { _, err := h.Call(ctx, in("a", ``), nil); done <- err }()
-		synctest.Wait()
-		cancel()
-		<-done
+		aloftIn(t, h, in("a", ``), nil).leave(t, context.Canceled)
 		for method, definition := range map[string]string{
 			"initialize":   "InitializeRequest",
 			"tools/call":   "CallToolRequest",
@@ -52,14 +45,7 @@ func TestServerTaskCancelledUnnamed(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		never := make(chan struct{})
 		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", First: func(*fake.Job) { <-never }, Script: func(*fake.Job) {}})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { _, err := h.Call(ctx, in("a", ``), nil); done <- err }()
-		synctest.Wait()
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("error %v", err)
-		}
+		aloftIn(t, h, in("a", ``), nil).leave(t, context.Canceled)
 		close(never)
 		if n, m := len(s.Seen("notifications/cancelled")), len(s.Seen("tasks/cancel")); n != 1 || m != 0 {
 			t.Errorf("%d notifications/cancelled, %d tasks/cancel", n, m)

@@ -137,15 +137,3 @@ func TestAllocations(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkSpan is what a request costs that is looked at.
-func BenchmarkSpan(b *testing.B) {
-	for name, do := range observers(b) {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				do()
-			}
-		})
-	}
-}
