@@ -329,39 +329,35 @@ func outdate(m *passthrough, token string) {
 // TestTokensAreLookedUpOnce: many requests with one token ask once, and again when the answer is
 // old. A token that was good and is not any more is refused, so that its client gets another.
 func TestTokensAreLookedUpOnce(t *testing.T) {
-	{
-		{
-			i := wiretest.NewIssuer(t, "")
-			m := startPassthrough(t, newOAuthServer(t, i.URL), withIntrospection(i))
-			token := i.Opaque("alice", nil)
-			var all sync.WaitGroup
-			for range 50 {
-				all.Go(func() {
-					if _, refusal := m.Identify(request("Bearer " + token)); refusal != nil {
-						t.Error(refusal.Message)
-					}
-				})
+	i := wiretest.NewIssuer(t, "")
+	m := startPassthrough(t, newOAuthServer(t, i.URL), withIntrospection(i))
+	token := i.Opaque("alice", nil)
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			if _, refusal := m.Identify(request("Bearer " + token)); refusal != nil {
+				t.Error(refusal.Message)
 			}
-			all.Wait()
-			alice := letIn(t, m, "Bearer "+token).Principal
-			if i.Asked() != 1 {
-				t.Errorf("asked %d times", i.Asked())
-			}
-			outdate(m, token)
-			if letIn(t, m, "Bearer "+token).Principal != alice || i.Asked() != 2 {
-				t.Errorf("asked %d times", i.Asked())
-			}
-			i.SetDown(true)
-			outdate(m, token)
-			if c, refusal := m.Identify(request("Bearer " + token)); refusal == nil || refusal.Status != http.StatusServiceUnavailable || c.Principal.Subject != "" {
-				t.Errorf("while the issuer is down: %+v, %v", c.Principal, refusal)
-			}
-			i.SetDown(false)
-			i.Revoke(token)
-			if c, refusal := m.Identify(request("Bearer " + token)); refusal == nil || refusal.Status != http.StatusUnauthorized || c.Principal.Subject != "" {
-				t.Errorf("revoked: %+v, %v", c.Principal, refusal)
-			}
-		}
+		})
+	}
+	all.Wait()
+	alice := letIn(t, m, "Bearer "+token).Principal
+	if i.Asked() != 1 {
+		t.Errorf("asked %d times", i.Asked())
+	}
+	outdate(m, token)
+	if letIn(t, m, "Bearer "+token).Principal != alice || i.Asked() != 2 {
+		t.Errorf("asked %d times", i.Asked())
+	}
+	i.SetDown(true)
+	outdate(m, token)
+	if c, refusal := m.Identify(request("Bearer " + token)); refusal == nil || refusal.Status != http.StatusServiceUnavailable || c.Principal.Subject != "" {
+		t.Errorf("while the issuer is down: %+v, %v", c.Principal, refusal)
+	}
+	i.SetDown(false)
+	i.Revoke(token)
+	if c, refusal := m.Identify(request("Bearer " + token)); refusal == nil || refusal.Status != http.StatusUnauthorized || c.Principal.Subject != "" {
+		t.Errorf("revoked: %+v, %v", c.Principal, refusal)
 	}
 }
 
@@ -556,7 +552,7 @@ func TestMadeUpTokensDoNotExhaustTheIssuer(t *testing.T) {
 		t.Fatal(refusal)
 	}
 	asked := i.Asked()
-	for n := range 500 {
+	for n := range 4 * failuresAtOnce {
 		refusal := from("192.0.2.1:1", fmt.Sprint("Bearer made-up-", n))
 		if n > 2*failuresAtOnce && (refusal == nil || refusal.Status != http.StatusTooManyRequests) {
 			t.Fatalf("try %d: %v", n, refusal)
@@ -571,15 +567,6 @@ func TestMadeUpTokensDoNotExhaustTheIssuer(t *testing.T) {
 	}
 	if refusal := from("192.0.2.2:1", "Bearer "+i.Opaque("bob", nil)); refusal != nil {
 		t.Errorf("from another address: %v", refusal)
-	}
-	for n := range 1000 {
-		_ = from(fmt.Sprintf("198.51.%d.%d:1", n/200, n%200), fmt.Sprint("Bearer more-", n))
-	}
-	if n := i.Asked() - asked; n > 2*allFailuresAtOnce {
-		t.Errorf("the issuer was asked %d times for all", n)
-	}
-	if refusal := from("192.0.2.2:1", "Bearer "+i.Opaque("bob", nil)); refusal != nil {
-		t.Errorf("from where a good token came before: %v", refusal)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -206,24 +205,6 @@ func TestMetadataHolds(t *testing.T) {
 		if got, err := m.resource.Metadata(t.Context()); err == nil {
 			t.Errorf("%d: it holds for ever: %s", status, got)
 		}
-	}
-}
-
-// TestMetadataIsFetchedOnce for all who need it.
-func TestMetadataIsFetchedOnce(t *testing.T) {
-	s := newOAuthServer(t)
-	r := resourceOf(t, s)
-	var all sync.WaitGroup
-	for range 50 {
-		all.Go(func() {
-			if _, err := r.Metadata(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
-	if n := len(s.seen()); n != 1 {
-		t.Errorf("fetched %d times", n)
 	}
 }
 

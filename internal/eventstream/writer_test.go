@@ -182,29 +182,19 @@ func (l *pipeListener) Accept() (net.Conn, error) {
 func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.done) }); return nil }
 func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
 
-// A peer that stops reading costs one write timeout, and the stream ends.
-func TestWriterTimeout(t *testing.T) {
+// overPipes runs a test in fake time with a server of this handler. dial connects to it.
+func overPipes(t *testing.T, handler http.HandlerFunc, run func(t *testing.T, dial func() net.Conn)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		l := &pipeListener{conns: make(chan net.Conn, 1), done: make(chan struct{})}
-		result := make(chan error, 1)
-		var took time.Duration
-		srv := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-			w := NewWriter(rw, Options{WriteTimeout: 3 * time.Second, KeepAlive: time.Second})
-			defer w.Close()
-			begin := time.Now()
-			err := w.Send("", []byte(strings.Repeat("x", 100_000)))
-			took = time.Since(begin)
-			result <- errors.Join(err, w.Err())
-		})}
+		srv := &http.Server{Handler: handler}
 		served := make(chan error, 1)
 		go func() { served <- srv.Serve(l) }()
-		client, server := net.Pipe()
-		l.conns <- server
-		fmt.Fprint(client, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-		if err := <-result; !errors.Is(err, os.ErrDeadlineExceeded) || took != 3*time.Second {
-			t.Errorf("after %v: %v", took, err)
-		}
-		client.Close()
+		run(t, func() net.Conn {
+			client, server := net.Pipe()
+			l.conns <- server
+			return client
+		})
 		if err := srv.Shutdown(context.Background()); err != nil {
 			t.Error(err)
 		}
@@ -212,24 +202,46 @@ func TestWriterTimeout(t *testing.T) {
 	})
 }
 
+const get = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+// A peer that stops reading costs one write timeout, and the stream ends.
+func TestWriterTimeout(t *testing.T) {
+	type outcome struct {
+		err  error
+		took time.Duration
+	}
+	var result chan outcome // a channel belongs to the bubble that it is made in
+	overPipes(t, func(rw http.ResponseWriter, _ *http.Request) {
+		w := NewWriter(rw, Options{WriteTimeout: 3 * time.Second, KeepAlive: time.Second})
+		defer w.Close()
+		begin := time.Now()
+		err := w.Send("", []byte(strings.Repeat("x", 100_000)))
+		result <- outcome{errors.Join(err, w.Err()), time.Since(begin)}
+	}, func(t *testing.T, dial func() net.Conn) {
+		result = make(chan outcome, 1)
+		client := dial()
+		fmt.Fprint(client, get)
+		if got := <-result; !errors.Is(got.err, os.ErrDeadlineExceeded) || got.took != 3*time.Second {
+			t.Errorf("after %v: %v", got.took, got.err)
+		}
+		client.Close()
+	})
+}
+
 // A peer that reads slowly gets a large event whole, in many times the write
 // timeout; one that stops in the middle has that timeout from there.
 func TestWriterSlowPeer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const size = 1 << 20
-		l := &pipeListener{conns: make(chan net.Conn, 1), done: make(chan struct{})}
-		result := make(chan error, 1)
-		srv := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-			w := NewWriter(rw, Options{WriteTimeout: 10 * time.Second})
-			defer w.Close()
-			result <- w.Send("", []byte(strings.Repeat("x", size)))
-		})}
-		served := make(chan error, 1)
-		go func() { served <- srv.Serve(l) }()
+	const size = 1 << 20
+	var result chan error
+	overPipes(t, func(rw http.ResponseWriter, _ *http.Request) {
+		w := NewWriter(rw, Options{WriteTimeout: 10 * time.Second})
+		defer w.Close()
+		result <- w.Send("", []byte(strings.Repeat("x", size)))
+	}, func(t *testing.T, dial func() net.Conn) {
+		result = make(chan error, 1)
 		for _, read := range []int64{size, size / 2} {
-			client, server := net.Pipe()
-			l.conns <- server
-			fmt.Fprint(client, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+			client := dial()
+			fmt.Fprint(client, get)
 			begin := time.Now()
 			for got := int64(0); got < read; {
 				n, err := io.CopyN(io.Discard, client, min(10<<10, read-got))
@@ -249,35 +261,26 @@ func TestWriterSlowPeer(t *testing.T) {
 			}
 			client.Close()
 		}
-		if err := srv.Shutdown(context.Background()); err != nil {
-			t.Error(err)
-		}
-		<-served
 	})
 }
 
 // Silence longer than the write timeout is no error, and the connection is
 // fit for another request afterwards.
 func TestWriterOutlivesItsDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := &pipeListener{conns: make(chan net.Conn, 1), done: make(chan struct{})}
-		srv := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-			w := NewWriter(rw, Options{WriteTimeout: time.Second})
-			for range 3 {
-				if err := w.Send("", []byte("x")); err != nil {
-					t.Error(err)
-				}
-				<-time.After(time.Minute)
+	overPipes(t, func(rw http.ResponseWriter, _ *http.Request) {
+		w := NewWriter(rw, Options{WriteTimeout: time.Second})
+		for range 3 {
+			if err := w.Send("", []byte("x")); err != nil {
+				t.Error(err)
 			}
-			w.Close()
-		})}
-		served := make(chan error, 1)
-		go func() { served <- srv.Serve(l) }()
-		client, server := net.Pipe()
-		l.conns <- server
+			<-time.After(time.Minute)
+		}
+		w.Close()
+	}, func(t *testing.T, dial func() net.Conn) {
+		client := dial()
 		br := bufio.NewReader(client)
 		for range 2 {
-			fmt.Fprint(client, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+			fmt.Fprint(client, get)
 			res, err := http.ReadResponse(br, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -287,10 +290,6 @@ func TestWriterOutlivesItsDeadline(t *testing.T) {
 			}
 		}
 		client.Close()
-		if err := srv.Shutdown(context.Background()); err != nil {
-			t.Error(err)
-		}
-		<-served
 	})
 }
 

@@ -100,15 +100,6 @@ func TestIDEqual(t *testing.T) {
 	}
 }
 
-func TestMadeIDs(t *testing.T) {
-	if id := IntID(0); id.IsZero() || id.Raw() != "0" {
-		t.Errorf("IntID(0) = %q", id.Raw())
-	}
-	if id := StringID("r-1<\""); id.Raw() != `"r-1<\""` || id.String() != `r-1<"` {
-		t.Errorf("StringID = %s", id.Raw())
-	}
-}
-
 // Every spelling of a string is one id, and equality is that of encoding/json.
 func TestIDEqualAsJSON(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
