@@ -17,19 +17,18 @@ import (
 
 // TestAuditFile: each record is a line of JSON, at the end of a file that may be there already.
 func TestAuditFile(t *testing.T) {
-	web, _, letGo := modernUpstream(t)
+	url, _, letGo := named(t, "up")
 	file := filepath.Join(t.TempDir(), "audit.jsonl")
 	if err := os.WriteFile(file, []byte("{\"event\":\"of before\"}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := runServer(t, web.URL, func(c *config.Config) {
+	r := runServer(t, url, func(c *config.Config) {
 		c.Audit, c.Upstreams[0].Defaults.Grace = file, time.Millisecond
 	})
-	if status, body := r.post("tools/call", "wait"); status != 200 {
+	if status, body := r.post("tools/call", "slow"); status != 200 {
 		t.Errorf("%d %s", status, body)
 	}
-	close(letGo)
-	r.stop()
+	letGo()
 	r.ends()
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -40,7 +39,7 @@ func TestAuditFile(t *testing.T) {
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil || len(lines) != 2 {
 		t.Fatalf("%v\n%s", err, text)
 	}
-	if last["event"] != "task created" || last["upstream"] != "mcp" || last["tool"] != "wait" || last["principal"] != "" || last["task"] == "" || last["time"] == "" || last["level"] != nil {
+	if last["event"] != "task created" || last["upstream"] != "mcp" || last["tool"] != "slow" || last["principal"] != "" || last["task"] == "" || last["time"] == "" || last["level"] != nil {
 		t.Errorf("%v", last)
 	}
 }
@@ -52,15 +51,14 @@ func TestAuditByOTLP(t *testing.T) {
 		name, value, _ := strings.Cut(variable, "=")
 		t.Setenv(name, value)
 	}
-	web, _, letGo := modernUpstream(t)
-	r := runServer(t, web.URL, func(c *config.Config) {
+	url, _, letGo := named(t, "up")
+	r := runServer(t, url, func(c *config.Config) {
 		c.Audit, c.Upstreams[0].Defaults.Grace = config.AuditOTel, time.Millisecond
 	})
-	if status, body := r.post("tools/call", "wait"); status != 200 {
+	if status, body := r.post("tools/call", "slow"); status != 200 {
 		t.Errorf("%d %s", status, body)
 	}
-	close(letGo)
-	r.stop()
+	letGo()
 	r.ends()
 	var records []otlptest.Log
 	for _, l := range receiver.Logs() {
@@ -68,7 +66,7 @@ func TestAuditByOTLP(t *testing.T) {
 			records = append(records, l)
 		}
 	}
-	if len(records) != 1 || records[0].Attributes["upstream"] != "mcp" || records[0].Attributes["tool"] != "wait" || records[0].Attributes["task"] == "" {
+	if len(records) != 1 || records[0].Attributes["upstream"] != "mcp" || records[0].Attributes["tool"] != "slow" || records[0].Attributes["task"] == "" {
 		t.Errorf("%+v", records)
 	}
 }

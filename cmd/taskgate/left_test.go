@@ -62,7 +62,6 @@ func TestClientsThatHaveLeftMakeRoom(t *testing.T) {
 		u.Command, u.Env, u.MaxProcesses, u.Era = self(), map[string]string{hangingVar: "http://127.0.0.1:1"}, 2, config.EraLegacy
 		c.Admin, c.DrainTimeout = "", 0
 	})
-	t.Cleanup(func() { g.stop(); g.ends() })
 	url := "http://" + g.s.listener.Addr().String() + "/mcp"
 	ctx, leave := context.WithCancel(t.Context())
 	for range 2 {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"regexp"
@@ -15,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"taskgate/gateway/config"
 	"taskgate/gateway/endpoint"
@@ -209,23 +207,17 @@ type limitWorld struct {
 	t       *testing.T
 	server  *fake.Server
 	gateway *running
-	metrics string // the URL of what the gateway has counted
 	key     string // of the caller; "" is anonymous
 	runs    int
 }
 
 func newLimitWorld(t *testing.T, l limit) *limitWorld {
-	metrics := freeAddress(t)
-	host, port, _ := net.SplitHostPort(metrics)
-	t.Setenv("OTEL_METRICS_EXPORTER", "prometheus")
-	t.Setenv("OTEL_EXPORTER_PROMETHEUS_HOST", host)
-	t.Setenv("OTEL_EXPORTER_PROMETHEUS_PORT", port)
-	w := &limitWorld{t: t, server: fake.New(t, fake.Modern), metrics: "http://" + metrics + "/metrics"}
+	w := &limitWorld{t: t, server: fake.New(t, fake.Modern)}
 	w.server.Capabilities(`{"tools":{"listChanged":true},"resources":{"subscribe":true}}`)
 	w.server.Tool("hang", fake.Hanging(nil))
 	w.server.On(began, func(x *fake.Exchange) { x.Run() })
 	w.gateway = runServer(t, w.server.URL, func(c *config.Config) {
-		c.Admin, c.DrainTimeout = "", 0
+		c.DrainTimeout = 0
 		if l.set != nil {
 			l.set(c, c.Upstreams[0])
 		}
@@ -236,18 +228,7 @@ func newLimitWorld(t *testing.T, l limit) *limitWorld {
 	if l.owner {
 		w.key = wiretest.AliceKey
 	}
-	t.Cleanup(func() { w.gateway.stop(); w.gateway.ends() })
 	return w
-}
-
-// freeAddress is one that nobody listens on.
-func freeAddress(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // do sends a request on a connection of a transport.
@@ -308,15 +289,7 @@ func (w *limitWorld) begin(body string) {
 	}()
 	w.t.Cleanup(func() { leave(); <-done })
 	w.runs++
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.After(patience); w.server.Runs("hang") < w.runs; {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			w.t.Fatal("the call does not reach the server")
-		}
-	}
+	w.gateway.until("the call reaches the server", func() bool { return w.server.Runs("hang") >= w.runs })
 }
 
 var refusalLine = regexp.MustCompile(`(?m)^taskgate_limit_refusals_total\{.*taskgate_limit="(\w+)".*\} (\d+)$`)
@@ -324,16 +297,7 @@ var refusalLine = regexp.MustCompile(`(?m)^taskgate_limit_refusals_total\{.*task
 // refusals are what was counted, by key.
 func (w *limitWorld) refusals() map[string]int {
 	w.t.Helper()
-	resp, err := http.Get(w.metrics)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return refusalsIn(text)
+	return refusalsIn([]byte(w.gateway.scrape("text/plain")))
 }
 
 // refusalsIn are those of a page of metrics.

@@ -42,7 +42,6 @@ func TestLogOfDurations(t *testing.T) {
 // The log says where a server is, and no key that its URL holds.
 func TestLogShowsNoKey(t *testing.T) {
 	r := runServer(t, "http://127.0.0.1:1/mcp?key=open-sesame", nil)
-	r.stop()
 	r.ends()
 	if text := r.log.String(); strings.Contains(text, "open-sesame") || !strings.Contains(text, "from=http://127.0.0.1:1/mcp\n") {
 		t.Error(text)
@@ -75,8 +74,7 @@ func TestFailedExportIsNotExported(t *testing.T) {
 	t.Setenv("OTEL_BLRP_SCHEDULE_DELAY", "10")
 	r := runServer(t, "http://127.0.0.1:1/mcp", nil)
 	const reason = "418 I'm a teapot"
-	until(t, "it is logged", func() bool { return strings.Contains(r.log.String(), reason) })
-	r.stop()
+	r.until("it is logged", func() bool { return strings.Contains(r.log.String(), reason) })
 	r.ends()
 	if text := r.log.String(); strings.Count(text, reason) != 1 || !strings.Contains(text, `level=WARN msg="OpenTelemetry reports an error"`) {
 		t.Error(text)
@@ -127,7 +125,6 @@ func TestUnknownExporterIsNamed(t *testing.T) {
 func TestCollectorIsGoneAtTheEnd(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "http://127.0.0.1:1")
 	r := runServer(t, "http://127.0.0.1:1/mcp", nil)
-	r.stop()
 	r.ends()
 	if text := r.log.String(); !strings.Contains(text, `level=WARN msg="not all telemetry could be sent"`) {
 		t.Error(text)

@@ -11,8 +11,6 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
-
-	"taskgate/gateway/config"
 )
 
 func TestMain(m *testing.M) {
@@ -75,18 +73,3 @@ func TestClosedPipe(t *testing.T) {
 type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
-
-// "taskgate schema" prints the file that editors are pointed to.
-func TestSchemaIsTheFile(t *testing.T) {
-	want, err := os.ReadFile("../../config.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var stdout, stderr bytes.Buffer
-	if code := run(context.Background(), []string{"schema"}, &stdout, &stderr); code != exitOK {
-		t.Fatalf("exit code %d: %s", code, &stderr)
-	}
-	if !bytes.Equal(stdout.Bytes(), want) || !bytes.Equal(config.Schema(), want) {
-		t.Error("schema differs from config.schema.json")
-	}
-}

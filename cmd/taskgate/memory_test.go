@@ -105,20 +105,6 @@ func (r *running) within() {
 	}
 }
 
-// until waits for a state of the budget.
-func (r *running) until(what string, reached func() bool) {
-	r.t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.After(patience); !reached(); {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			r.t.Fatalf("never %s: %d bytes are held, %d wait", what, r.s.budget.Held(), r.s.budget.Waiting())
-		}
-	}
-}
-
 func (r *running) idle() bool { return r.s.budget.Held() == 0 && r.s.budget.Waiting() == 0 }
 
 // send sends a call on a connection of its own. arguments of that length go with it.
@@ -270,7 +256,6 @@ func TestUnreadResults(t *testing.T) {
 		}
 		all.Wait()
 		r.until("idle", r.idle)
-		r.stop()
 		r.ends()
 	}
 }
@@ -280,7 +265,7 @@ func TestUnreadResults(t *testing.T) {
 func TestUnreadIsCut(t *testing.T) {
 	const size = 8 << 20
 	up := newBulky(t, size)
-	r := runServer(t, up.URL, bound(config.MiB, 9*config.MiB, 2), func(s *server) { s.config.ClientTimeout = 3 * time.Second })
+	r := runServer(t, up.URL, bound(config.MiB, 9*config.MiB, 2), func(s *server) { s.config.ClientTimeout = time.Second })
 	for range 2 {
 		conn, err := r.send(asJSON, 0)
 		if err != nil {
@@ -335,7 +320,7 @@ func TestNoRoomInTime(t *testing.T) {
 		}
 		conn.Close()
 	}
-	page, _ := r.scrape("text/plain")
+	page := r.scrape("text/plain")
 	if n := refusalsIn([]byte(page))["max_bytes_in_flight"]; n != 2 {
 		t.Errorf("%d refusals are counted", n)
 	}
@@ -399,26 +384,13 @@ func TestListenerGivesBack(t *testing.T) {
 		}
 		ids = append(ids, id)
 	}
-	body := `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"taskIds":["` + strings.Join(ids, `","`) + `"]},"_meta":{` +
-		`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}}}`
-	ctx, stop := context.WithTimeout(t.Context(), patience)
-	defer stop()
-	q, err := http.NewRequestWithContext(ctx, "POST", "http://"+r.s.listener.Addr().String()+"/mcp", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for key, value := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
-		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "subscriptions/listen"} {
-		q.Header.Set(key, value)
-	}
-	resp, err := http.DefaultClient.Do(q)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	heard, err := io.ReadAll(resp.Body) // it ends with the last task
-	if n := strings.Count(string(heard), `"status":"completed"`); n != tasks {
-		t.Errorf("heard the end of %d tasks of %d: %v", n, tasks, err)
+	done := make(chan string, 1)
+	go func() { // it ends with the last task
+		_, heard := r.modern("", "subscriptions/listen", `"notifications":{"taskIds":["`+strings.Join(ids, `","`)+`"]},`)
+		done <- heard
+	}()
+	if n := strings.Count(wiretest.Await(t, done, "the end of all tasks"), `"status":"completed"`); n != tasks {
+		t.Errorf("heard the end of %d tasks of %d", n, tasks)
 	}
 	r.until("idle", r.idle)
 }

@@ -11,50 +11,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
 	"taskgate/gateway/config"
 )
-
-// scrape reads /metrics, in the format that is asked for.
-func (r *running) scrape(format expfmt.Format) (text, contentType string) {
-	r.t.Helper()
-	q, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, "http://"+r.s.admin.listener.Addr().String()+"/metrics", nil)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	q.Header.Set("Accept", string(format))
-	resp, err := http.DefaultClient.Do(q)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		r.t.Fatalf("%s, %v: %s", resp.Status, err, b)
-	}
-	return string(b), resp.Header.Get("Content-Type")
-}
-
-// shows scrapes until the page has this: a request is measured once its client has the answer.
-func (r *running) shows(format expfmt.Format, want string) (text, contentType string) {
-	r.t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.After(patience); ; {
-		if text, contentType = r.scrape(format); regexp.MustCompile(want).MatchString(text) {
-			return text, contentType
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			r.t.Fatalf("no %s in\n%s", want, text)
-		}
-	}
-}
 
 // seriesOf are the names of the series of a page, whichever its format is.
 func seriesOf(text string) map[string]bool {
@@ -65,27 +27,16 @@ func seriesOf(text string) map[string]bool {
 	return found
 }
 
-// quickUpstream is a server whose tool "real" answers at once, as any other name fails.
-func quickUpstream(t *testing.T) *httptest.Server {
-	web, called, letGo := modernUpstream(t)
-	close(letGo)
-	go func() {
-		for range called {
-		}
-	}()
-	t.Cleanup(func() { close(called) })
-	return web
-}
-
 // TestMetricsPage: /metrics needs no more than the address of admin. Prometheus reads it in both
 // formats, and it says which process it is of.
 func TestMetricsPage(t *testing.T) {
-	r := runServer(t, quickUpstream(t).URL+"/mcp", nil)
+	url, _, _ := named(t, "up")
+	r := runServer(t, url, nil)
 	for range 3 {
-		r.post("tools/call", "real")
+		r.post("tools/call", "work")
 	}
 	for _, format := range []expfmt.Format{expfmt.NewFormat(expfmt.TypeTextPlain), expfmt.NewFormat(expfmt.TypeOpenMetrics)} {
-		text, contentType := r.shows(format, `(?m)^http_server_request_duration_seconds_count\{http_request_method="POST",http_response_status_code="200"\} 3$`)
+		text := r.shows(format, `(?m)^http_server_request_duration_seconds_count\{http_request_method="POST",http_response_status_code="200"\} 3$`)
 		if format.FormatType() == expfmt.TypeTextPlain { // TestTrial reads the other one as Prometheus does
 			parser := expfmt.NewTextParser(model.UTF8Validation)
 			if _, err := parser.TextToMetricFamilies(strings.NewReader(text)); err != nil {
@@ -101,7 +52,7 @@ func TestMetricsPage(t *testing.T) {
 			"http_server_request_duration_seconds_count", "go_goroutine_count", "target_info",
 		} {
 			if !series[name] {
-				t.Errorf("%s: there is no %s", contentType, name)
+				t.Errorf("%s: there is no %s", format, name)
 			}
 		}
 		info := regexp.MustCompile(`(?m)^target_info\{.*$`).FindString(text)
@@ -112,15 +63,13 @@ func TestMetricsPage(t *testing.T) {
 		}
 		for _, want := range []string{
 			`(?m)^taskgate_upstream_up\{taskgate_upstream="mcp"\} 1(\.0)?$`, `(?m)^taskgate_store_up 1(\.0)?$`,
-			`(?m)^taskgate_call_answers_total\{gen_ai_tool_name="real",taskgate_call_answer="reply",taskgate_upstream="mcp"\} 3(\.0)?$`,
+			`(?m)^taskgate_call_answers_total\{gen_ai_tool_name="work",taskgate_call_answer="reply",taskgate_upstream="mcp"\} 3(\.0)?$`,
 		} {
 			if !regexp.MustCompile(want).MatchString(text) {
-				t.Errorf("%s: no %s in\n%s", contentType, want, text)
+				t.Errorf("%s: no %s in\n%s", format, want, text)
 			}
 		}
 	}
-	r.stop()
-	r.ends()
 }
 
 // TestMetricsPageOff: without the address there are no metrics, and the SDK can be switched off.
@@ -129,20 +78,12 @@ func TestMetricsPageOff(t *testing.T) {
 	if r.s.tel.metrics != nil {
 		t.Error("metrics that nobody reads")
 	}
-	r.stop()
 	r.ends()
 	t.Setenv("OTEL_SDK_DISABLED", "true")
 	r = runServer(t, "http://127.0.0.1:1/mcp", nil)
-	resp, err := http.Get("http://" + r.s.admin.listener.Addr().String() + "/metrics")
-	if err != nil {
-		t.Fatal(err)
+	if status, _ := r.asOperator("GET", "/metrics", ""); status != http.StatusNotFound {
+		t.Errorf("switched off: %d", status)
 	}
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusNotFound {
-		t.Errorf("switched off: %s", resp.Status)
-	}
-	r.stop()
-	r.ends()
 }
 
 // TestMetricsBothWays: what is sent by OTLP is shown as well, and the histograms lead to traces.
@@ -158,13 +99,13 @@ func TestMetricsBothWays(t *testing.T) {
 	defer receiver.Close()
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.URL)
 	t.Setenv("OTEL_LOGS_EXPORTER", "none")
-	r := runServer(t, quickUpstream(t).URL+"/mcp", nil)
-	r.post("tools/call", "real")
-	text, _ := r.shows(expfmt.NewFormat(expfmt.TypeOpenMetrics), "mcp_server_operation_duration_seconds_count")
+	url, _, _ := named(t, "up")
+	r := runServer(t, url, nil)
+	r.post("tools/call", "work")
+	text := r.shows(expfmt.NewFormat(expfmt.TypeOpenMetrics), "mcp_server_operation_duration_seconds_count")
 	if !regexp.MustCompile(`(?m)^mcp_server_operation_duration_seconds_bucket\{.*\} \d+ # \{.*trace_id="[0-9a-f]{32}".*\} [0-9.e-]+`).MatchString(text) {
 		t.Errorf("no exemplars in\n%s", text)
 	}
-	r.stop()
 	r.ends()
 	mu.Lock()
 	defer mu.Unlock()
@@ -203,7 +144,7 @@ func TestMetricsCardinality(t *testing.T) {
 		resp.Body.Close()
 	}
 	names := func() map[string]bool {
-		text, _ := r.scrape(expfmt.NewFormat(expfmt.TypeTextPlain))
+		text := r.scrape(expfmt.NewFormat(expfmt.TypeTextPlain))
 		if i := strings.Index(strings.ToLower(text), "marker"); i >= 0 {
 			t.Fatalf("shown: %s", text[max(0, i-200):min(len(text), i+200)])
 		}
@@ -234,6 +175,4 @@ func TestMetricsCardinality(t *testing.T) {
 			t.Errorf("no request of %s was measured: %v", method, before)
 		}
 	}
-	r.stop()
-	r.ends()
 }

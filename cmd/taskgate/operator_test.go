@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -19,34 +18,6 @@ import (
 	"taskgate/internal/redistest"
 )
 
-// asOperator sends a request to the admin listener with a key, and returns the status and the body.
-func (r *running) asOperator(method, path, key string, headers ...string) (int, []byte) {
-	r.t.Helper()
-	q, err := http.NewRequest(method, "http://"+r.s.admin.listener.Addr().String()+path, nil)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	if key != "" {
-		q.Header.Set("Authorization", "Bearer "+key)
-	}
-	for i := 0; i < len(headers); i += 2 {
-		q.Header.Set(headers[i], headers[i+1])
-		if headers[i] == "Host" {
-			q.Host = headers[i+1]
-		}
-	}
-	resp, err := http.DefaultClient.Do(q)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return resp.StatusCode, b
-}
-
 // tell reads a path of the interface.
 func tell[T any](r *running, path string) (out T) {
 	r.t.Helper()
@@ -57,45 +28,30 @@ func tell[T any](r *running, path string) (out T) {
 	return out
 }
 
-// until waits until something is so.
-func until(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	deadline, tick := time.After(patience), time.NewTicker(50*time.Millisecond)
-	defer tick.Stop()
-	for !so() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("never: " + what)
-		}
-	}
-}
-
 // quickTasks makes a task of every call that does not answer at once.
 func quickTasks(c *config.Config) { c.Upstreams[0].Defaults.Grace = time.Millisecond }
 
 // Over one Redis each replica says the same of everything, and cancels what another one runs; one that goes is
 // listed as gone, and what it has counted stays.
 func TestReplicasSayTheSame(t *testing.T) {
-	web, called, letGo := modernUpstream(t)
-	defer close(letGo)
+	server, called, _ := named(t, "up")
 	url := redistest.Start(t).URL()
 	shared := func(c *config.Config) {
 		quickTasks(c)
 		c.Store, c.Heartbeat, c.DrainTimeout = url, time.Second, 100*time.Millisecond
 	}
-	one, two := runServer(t, web.URL+"/mcp", shared), runServer(t, web.URL+"/mcp", shared)
+	one, two := runServer(t, server, shared), runServer(t, server, shared)
 	for range 3 {
 		if status, body := one.post("tools/call", "slow"); !strings.Contains(body, `"resultType":"task"`) {
 			t.Fatal(status, body)
 		}
 		<-called
 	}
-	until(t, "both have reported what runs", func() bool {
+	two.until("both have reported what runs", func() bool {
 		up := tell[operator.Upstreams](two, "/upstreams").Upstreams
 		return len(up) == 1 && len(up[0].Replicas) == 2 && up[0].Tasks == 3 && up[0].Calls == 3 && up[0].Reachable
 	})
-	until(t, "the counts are reported", func() bool {
+	two.until("the counts are reported", func() bool {
 		return made(tell[operator.Stats](two, "/stats")) == 3
 	})
 	for _, path := range []string{"/tasks", "/tasks?status=working", "/tasks?order=oldest&limit=2", "/questions", "/stats", "/upstreams"} {
@@ -111,7 +67,7 @@ func TestReplicasSayTheSame(t *testing.T) {
 	}
 	cancelElsewhere(t, one, two, tasks[0].ID)
 	one.stop()
-	until(t, "the first one is gone", func() bool {
+	two.until("the first one is gone", func() bool {
 		i := slices.IndexFunc(tell[operator.Replicas](two, "/replicas").Replicas, func(r operator.Replica) bool {
 			return r.Name == string(one.s.replica) && !r.Alive && r.Version != ""
 		})
@@ -120,9 +76,6 @@ func TestReplicasSayTheSame(t *testing.T) {
 	if n := made(tell[operator.Stats](two, "/stats")); n != 3 {
 		t.Errorf("%d tasks were made, when the replica that made them is gone", n)
 	}
-	one.ends()
-	two.stop()
-	two.ends()
 }
 
 // made is how many tasks were made in the hour.
@@ -151,7 +104,7 @@ func cancelElsewhere(t *testing.T, one, two *running, id string) {
 	if got.Status != "cancelled" || got.Message != "cancelled by an operator" || !slices.Contains(kinds, "made") || kinds[len(kinds)-1] != "cancelled" {
 		t.Errorf("%+v", got)
 	}
-	until(t, "its runner has let go", func() bool {
+	one.until("its runner has let go", func() bool {
 		return len(tell[operator.Tasks](one, "/tasks?replica="+string(one.s.replica)).Tasks) == 2
 	})
 }
@@ -213,11 +166,10 @@ func TestAdminAuth(t *testing.T) {
 
 // Arguments and questions are shown where that is on, and nowhere else; who cancels is in the audit log.
 func TestAdminContent(t *testing.T) {
-	web, called, letGo := modernUpstream(t)
-	defer close(letGo)
+	url, called, _ := named(t, "up")
 	for _, on := range []config.Switch{config.On, config.Off} {
 		audit := filepath.Join(t.TempDir(), "audit")
-		r := runServer(t, web.URL+"/mcp", func(c *config.Config) {
+		r := runServer(t, url, func(c *config.Config) {
 			quickTasks(c)
 			c.Audit, c.AdminContent, c.TraceURL = audit, on, "https://traces.example/{trace_id}"
 			c.Upstreams[0].Defaults.Recover = config.RecoverRetry // so that the arguments are kept
@@ -234,7 +186,6 @@ func TestAdminContent(t *testing.T) {
 		if status, body := r.asOperator("POST", operator.Base+"/tasks/"+id+"/cancel", r.s.operators.token); status != http.StatusOK {
 			t.Errorf("%d %s", status, body)
 		}
-		r.stop()
 		r.ends()
 		log, err := os.ReadFile(audit)
 		if err != nil || !strings.Contains(string(log), `"event":"task cancelled by an operator","principal":"local"`) || !strings.Contains(string(log), id) {
@@ -246,7 +197,7 @@ func TestAdminContent(t *testing.T) {
 // The token of a process is said once, by which a browser finds the console, and goes to no system that collects logs.
 func TestTokenIsSaidOnce(t *testing.T) {
 	r := runServer(t, "http://127.0.0.1:1/mcp", nil)
-	until(t, "it is said", func() bool { return strings.Contains(r.log.String(), "#token=") })
+	r.until("it is said", func() bool { return strings.Contains(r.log.String(), "#token=") })
 	if n := strings.Count(r.log.String(), r.s.operators.token); n != 1 || len(r.s.operators.token) < 20 {
 		t.Errorf("%d times: %s", n, r.log)
 	}

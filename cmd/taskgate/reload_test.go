@@ -1,18 +1,15 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -26,11 +23,6 @@ type changing struct {
 	*running
 	file string
 }
-
-const (
-	aliceKey = "alice-0123456789abcdef0123456789"
-	bobKey   = "bob-0123456789abcdef0123456789ab"
-)
 
 // runChanging runs a gateway with a file of this text, which looks at it that often.
 func runChanging(t *testing.T, every time.Duration, text string) *changing {
@@ -47,19 +39,7 @@ func runFile(t *testing.T, c *changing, every time.Duration) *changing {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	c.running = &running{t: t, log: &logged{}, stop: stop, done: make(chan error, 1)}
-	c.s = newServer(cfg, c.log)
-	c.s.load, c.s.lookEvery = load, every
-	if err := c.s.openServer(ctx); err != nil {
-		stop()
-		t.Fatal(err)
-	}
-	go func() { c.done <- c.s.serveUntilEnd(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		c.ends()
-	})
+	c.running = runConfig(t, cfg, func(s *server) { s.load, s.lookEvery = load, every })
 	return c
 }
 
@@ -81,16 +61,12 @@ func (c *changing) write(t *testing.T, text string) {
 // reload asks for a reload.
 func (c *changing) reload() (int, outcome) {
 	c.t.Helper()
-	resp, err := http.Post("http://"+c.s.admin.listener.Addr().String()+"/reload", "", nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer resp.Body.Close()
+	status, body := c.asOperator("POST", "/reload", "")
 	var got outcome
-	if err := json.NewDecoder(resp.Body).Decode(&got); err != nil {
+	if err := json.Unmarshal(body, &got); err != nil {
 		c.t.Fatal(err)
 	}
-	return resp.StatusCode, got
+	return status, got
 }
 
 // takes has the gateway go on with another text.
@@ -105,83 +81,14 @@ func (c *changing) takes(text string) outcome {
 	return got
 }
 
-// ask sends a modern request.
-func (c *changing) ask(path, key, method, name string) (int, string) {
-	c.t.Helper()
-	body := `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"name":"` + name + `","arguments":{},"taskId":"` + name + `","_meta":{` +
-		`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}}}`
-	q, err := http.NewRequestWithContext(c.t.Context(), "POST", "http://"+c.s.listener.Addr().String()+path, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	for name, value := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
-		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": method, "Mcp-Name": name, "Authorization": "Bearer " + key} {
-		q.Header.Set(name, value)
-	}
-	resp, err := http.DefaultClient.Do(q)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, _ := io.ReadAll(resp.Body)
-	return resp.StatusCode, string(b)
-}
-
 // calls a tool, and expects the answer to have a text.
 func (c *changing) calls(path, want string) string {
 	c.t.Helper()
-	_, body := c.ask(path, aliceKey, "tools/call", "work")
+	_, body := c.ask(path, wiretest.AliceKey, "tools/call", "work")
 	if !strings.Contains(body, want) {
 		c.t.Errorf("%s answers %s, without %s", path, body, want)
 	}
 	return body
-}
-
-// soon waits until something is so.
-func (c *changing) soon(what string, is func() bool) {
-	c.t.Helper()
-	deadline, tick := time.After(patience), time.NewTicker(10*time.Millisecond)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			c.t.Fatalf("not yet: %s\n%s", what, c.log)
-		}
-	}
-}
-
-// named is a modern server that answers with its name and a header of the request. A call of the tool
-// "slow" waits until it is let go.
-func named(t *testing.T, name string) (url string, called <-chan struct{}, letGo func()) {
-	t.Helper()
-	begun, free := make(chan struct{}, 100), make(chan struct{})
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var q struct {
-			ID     json.RawMessage `json:"id"`
-			Method string          `json:"method"`
-			Params struct{ Name string }
-		}
-		_ = json.NewDecoder(r.Body).Decode(&q) // of a DELETE or GET there is nothing to be read
-		result := `{"resultType":"complete","content":[{"type":"text","text":"` + name + " " + r.Header.Get("X-Secret") + `"}]}`
-		switch {
-		case q.Method == "server/discover":
-			result = `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}`
-		case q.Method == "tools/list":
-			result = `{"resultType":"complete","tools":[{"name":"work","inputSchema":{"type":"object"}},{"name":"slow","inputSchema":{"type":"object"}}]}`
-		case q.Params.Name == "slow":
-			begun <- struct{}{}
-			select {
-			case <-free:
-			case <-r.Context().Done():
-			}
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":`+string(q.ID)+`,"result":`+result+`}`)
-	}))
-	letGo = sync.OnceFunc(func() { close(free) })
-	t.Cleanup(func() { letGo(); web.Close() })
-	return web.URL + "/mcp", begun, letGo
 }
 
 // keyed is the auth of one principal.
@@ -200,7 +107,7 @@ func TestReload(t *testing.T) {
 	one, _, _ := named(t, "one")
 	two, called, letGo := named(t, "two")
 	three, _, _ := named(t, "three")
-	alice, a := keyed("alice", aliceKey), "{name: a, url: '"+one+"'}"
+	alice, a := keyed("alice", wiretest.AliceKey), "{name: a, url: '"+one+"'}"
 	c := runChanging(t, time.Hour, alice+upstreamsOf(a))
 	c.calls("/a/mcp", "one")
 
@@ -214,18 +121,18 @@ func TestReload(t *testing.T) {
 	}
 	c.calls("/a/mcp", "one")
 
-	c.takes(keyed("bob", bobKey) + upstreamsOf(a))
-	if status, _ := c.ask("/a/mcp", aliceKey, "tools/call", "work"); status != 401 {
+	c.takes(keyed("bob", wiretest.BobKey) + upstreamsOf(a))
+	if status, _ := c.ask("/a/mcp", wiretest.AliceKey, "tools/call", "work"); status != 401 {
 		t.Errorf("a key that is gone: status %d", status)
 	}
-	if status, body := c.ask("/a/mcp", bobKey, "tools/call", "work"); status != 200 {
+	if status, body := c.ask("/a/mcp", wiretest.BobKey, "tools/call", "work"); status != 200 {
 		t.Errorf("a new key: %d %s", status, body)
 	}
 
 	b := "{name: b, url: '" + two + "', defaults: {tasks: always, ttl: 1m, timeout: 1m}}"
 	c.takes(alice + upstreamsOf(a, b))
 	c.calls("/a/mcp", "one")
-	_, made := c.ask("/b/mcp", aliceKey, "tools/call", "slow")
+	_, made := c.ask("/b/mcp", wiretest.AliceKey, "tools/call", "slow")
 	task := made[strings.Index(made, `"taskId":"`)+10:]
 	task = task[:strings.IndexByte(task, '"')]
 	wiretest.Await(t, called, "a call")
@@ -239,27 +146,27 @@ func TestReload(t *testing.T) {
 	if _, got := c.ready(); len(got.Upstreams) != 1 {
 		t.Errorf("ready: %+v", got)
 	}
-	if _, body := c.ask("/b/mcp", aliceKey, "tasks/get", task); !strings.Contains(body, `"working"`) {
+	if _, body := c.ask("/b/mcp", wiretest.AliceKey, "tasks/get", task); !strings.Contains(body, `"working"`) {
 		t.Errorf("the task that began at another server of this name: %s", body)
 	}
 	c.takes(alice + upstreamsOf(a, "{name: c, path: /b/mcp, url: '"+three+"'}"))
 	c.calls("/b/mcp", "three")
-	if _, body := c.ask("/b/mcp", aliceKey, "tasks/get", task); !strings.Contains(body, `"working"`) {
+	if _, body := c.ask("/b/mcp", wiretest.AliceKey, "tasks/get", task); !strings.Contains(body, `"working"`) {
 		t.Errorf("the task of the server that had this path: %s", body)
 	}
 	letGo()
 	for range 2 { // in the end it is known to have ended
-		c.soon("the task has ended, and can be read", func() bool {
-			_, body := c.ask("/b/mcp", aliceKey, "tasks/get", task)
+		c.until("the task has ended, and can be read", func() bool {
+			_, body := c.ask("/b/mcp", wiretest.AliceKey, "tasks/get", task)
 			return strings.Contains(body, "two ") && strings.Contains(body, `"completed"`)
 		})
 	}
-	c.takes(keyed("bob", bobKey) + upstreamsOf(a, "{name: c, path: /b/mcp, url: '"+three+"'}"))
-	if _, body := c.ask("/b/mcp", bobKey, "tasks/get", task); !strings.Contains(body, "-32602") {
+	c.takes(keyed("bob", wiretest.BobKey) + upstreamsOf(a, "{name: c, path: /b/mcp, url: '"+three+"'}"))
+	if _, body := c.ask("/b/mcp", wiretest.BobKey, "tasks/get", task); !strings.Contains(body, "-32602") {
 		t.Errorf("the task of alice, as bob: %s", body)
 	}
-	c.takes(alice + upstreamsOf(a, "{name: c, path: /b/mcp, auth: {keys: ['alice:"+config.HashKey(bobKey)+"']}, url: '"+three+"'}"))
-	if _, body := c.ask("/b/mcp", bobKey, "tasks/get", task); !strings.Contains(body, "-32602") {
+	c.takes(alice + upstreamsOf(a, "{name: c, path: /b/mcp, auth: {keys: ['alice:"+config.HashKey(wiretest.BobKey)+"']}, url: '"+three+"'}"))
+	if _, body := c.ask("/b/mcp", wiretest.BobKey, "tasks/get", task); !strings.Contains(body, "-32602") {
 		t.Errorf("the task of another alice: %s", body)
 	}
 	c.takes(alice + upstreamsOf(a, b))
@@ -297,7 +204,7 @@ func TestReloadLimits(t *testing.T) {
 	c := runChanging(t, time.Hour, upstreamsOf("{name: a, url: '"+url+"'}"))
 	c.calls("/a/mcp", "one")
 	c.takes("rate: 1\n" + upstreamsOf("{name: a, url: '"+url+"'}"))
-	c.soon("a request comes too early", func() bool {
+	c.until("a request comes too early", func() bool {
 		status, _ := c.ask("/a/mcp", "", "tools/call", "work")
 		return status == 429
 	})
@@ -354,21 +261,21 @@ func TestReloadLooks(t *testing.T) {
 	c := runFile(t, &changing{file: filepath.Join(dir, "data", "taskgate.yaml")}, 20*time.Millisecond)
 	c.calls("/a/mcp", "one first")
 	folder("2", "second")
-	c.soon("the second secret is in use", func() bool {
+	c.until("the second secret is in use", func() bool {
 		_, body := c.ask("/a/mcp", "", "tools/call", "work")
 		return strings.Contains(body, "one second")
 	})
 	if err := os.WriteFile(filepath.Join(dir, "2", "secret"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c.soon("an empty secret is refused", func() bool { return strings.Contains(c.log.String(), "is empty") })
+	c.until("an empty secret is refused", func() bool { return strings.Contains(c.log.String(), "is empty") })
 	c.calls("/a/mcp", "one second")
 	c.write(t, upstreamsOf("{name: a, url: '"+url+"'}"))
-	c.soon("b is gone", func() bool {
+	c.until("b is gone", func() bool {
 		status, _ := c.ask("/b/mcp", "", "tools/call", "work")
 		return status == 404
 	})
-	c.soon("and the log says so", func() bool { return strings.Contains(c.log.String(), "an upstream is gone") })
+	c.until("and the log says so", func() bool { return strings.Contains(c.log.String(), "an upstream is gone") })
 	if n := strings.Count(c.log.String(), "the configuration is refused"); n != 1 {
 		t.Errorf("a bad file is told %d times", n)
 	}
@@ -377,21 +284,9 @@ func TestReloadLooks(t *testing.T) {
 // TestReloadOfOthers: no page may ask for a reload, and a gateway without a file has nothing to read.
 func TestReloadOfOthers(t *testing.T) {
 	r := runServer(t, "http://127.0.0.1:1/mcp", nil)
-	defer r.ends()
-	defer r.stop()
 	for site, want := range map[string]int{"cross-site": http.StatusForbidden, "same-origin": http.StatusUnprocessableEntity} {
-		q, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+r.s.admin.listener.Addr().String()+"/reload", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		q.Header.Set("Sec-Fetch-Site", site)
-		resp, err := http.DefaultClient.Do(q)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = resp.Body.Close()
-		if resp.StatusCode != want {
-			t.Errorf("%s: status %d", site, resp.StatusCode)
+		if status, _ := r.asOperator("POST", "/reload", "", "Sec-Fetch-Site", site); status != want {
+			t.Errorf("%s: status %d", site, status)
 		}
 	}
 }
@@ -407,13 +302,8 @@ func TestReloadIsMeasured(t *testing.T) {
 		if code := askReload(t.Context(), []string{"--admin", admin + path}, &stdout, &stderr); code != exitOK || strings.TrimSpace(stdout.String()) != c.s.inUse() {
 			t.Errorf("exit code %d: %s%s", code, &stdout, &stderr)
 		}
-		resp, err := http.Get("http://" + admin + "/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
-		page, _ := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		if n := strings.Count(string(page), "\ntaskgate_config_info{"); n != 1 || !strings.Contains(string(page), fmt.Sprintf(`taskgate_config_info{taskgate_config_hash=%q} 1`, c.s.inUse())) {
+		page := c.scrape("text/plain")
+		if n := strings.Count(page, "\ntaskgate_config_info{"); n != 1 || !strings.Contains(page, fmt.Sprintf(`taskgate_config_info{taskgate_config_hash=%q} 1`, c.s.inUse())) {
 			t.Errorf("%d series, without %s", n, c.s.inUse())
 		}
 	}
@@ -478,7 +368,7 @@ func TestReloadsLeaveNothing(t *testing.T) {
 	for n := range times {
 		change(100 + n)
 	}
-	c.soon("the goroutines are as many as before", func() bool { return runtime.NumGoroutine() <= goroutines+10 })
+	c.until("the goroutines are as many as before", func() bool { return runtime.NumGoroutine() <= goroutines+10 })
 	if now := held(); now > bytes+times*20<<10 {
 		t.Errorf("%d bytes after %d changes, %d before", now, times, bytes)
 	}
@@ -509,6 +399,6 @@ func TestPathIsTakenOver(t *testing.T) {
 	page("/first")
 	c.takes(at("b", jwt("second")))
 	page("/second")
-	c.takes(at("c", "keys: ['alice:"+config.HashKey(aliceKey)+"']"))
+	c.takes(at("c", "keys: ['alice:"+config.HashKey(wiretest.AliceKey)+"']"))
 	page("not found")
 }

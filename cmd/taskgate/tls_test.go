@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"taskgate/gateway/config"
 	"taskgate/internal/mcp"
@@ -37,10 +36,6 @@ func runSecured(t *testing.T, url string, change func(c *config.Config, a *wiret
 		if err := c.Validate(); err != nil {
 			t.Fatal(err)
 		}
-	})
-	t.Cleanup(func() {
-		s.stop()
-		s.ends()
 	})
 	return s
 }
@@ -71,8 +66,8 @@ func (s *secured) ask(user string, pair ...tls.Certificate) (status int, shown *
 
 // TestTLS: with a certificate the gateway speaks https, and nothing else.
 func TestTLS(t *testing.T) {
-	web, _, _ := modernUpstream(t)
-	s := runSecured(t, web.URL, nil)
+	url, _, _ := named(t, "up")
+	s := runSecured(t, url, nil)
 	if status, _, body, err := s.ask(""); status != http.StatusOK {
 		t.Errorf("%d %s %v", status, body, err)
 	}
@@ -87,21 +82,11 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// until waits for what a file has changed.
-func (s *secured) until(what string, reached func() bool) {
-	s.t.Helper()
-	for deadline := time.Now().Add(patience); !reached(); <-time.After(100 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("%s\n%s", what, s.log)
-		}
-	}
-}
-
 // TestNewCertificate: files that change are in use soon, without a restart; files that cannot be
 // used leave what was there before.
 func TestNewCertificate(t *testing.T) {
-	web, _, _ := modernUpstream(t)
-	s := runSecured(t, web.URL, nil)
+	url, _, _ := named(t, "up")
+	s := runSecured(t, url, nil)
 	shown := func() *x509.Certificate {
 		t.Helper()
 		status, shown, body, err := s.ask("")
@@ -130,7 +115,7 @@ func TestNewCertificate(t *testing.T) {
 // TestNewClientAuthority: when client_ca_file changes, clients of the authority that it names now can
 // connect, and those of the old one cannot any more.
 func TestNewClientAuthority(t *testing.T) {
-	web, _, _ := modernUpstream(t)
+	url, _, _ := named(t, "up")
 	next, file := wiretest.NewAuthority(t), filepath.Join(t.TempDir(), "clients.pem")
 	believe := func(a *wiretest.Authority) {
 		text, err := os.ReadFile(a.File)
@@ -141,7 +126,7 @@ func TestNewClientAuthority(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := runSecured(t, web.URL, func(c *config.Config, a *wiretest.Authority) {
+	s := runSecured(t, url, func(c *config.Config, a *wiretest.Authority) {
 		believe(a)
 		c.TLS.ClientCAFile = file
 	})
@@ -162,8 +147,8 @@ func TestNewClientAuthority(t *testing.T) {
 
 // TestClientCertificates: without a certificate of the authority nobody connects.
 func TestClientCertificates(t *testing.T) {
-	web, _, _ := modernUpstream(t)
-	s := runSecured(t, web.URL, func(c *config.Config, a *wiretest.Authority) {
+	url, _, _ := named(t, "up")
+	s := runSecured(t, url, func(c *config.Config, a *wiretest.Authority) {
 		c.TLS.ClientCAFile = a.File
 		c.Auth.TrustedHeader = &config.TrustedHeader{Name: "X-User", From: []string{"127.0.0.1"}}
 	})
@@ -186,9 +171,8 @@ func TestClientCertificates(t *testing.T) {
 // TestTLSToAServer: a server with a certificate of an authority of one's own, which wants one of
 // the gateway, is reached with the files for it, and not without.
 func TestTLSToAServer(t *testing.T) {
-	plain, _, _ := modernUpstream(t)
 	a, dir := wiretest.NewAuthority(t), t.TempDir()
-	web := httptest.NewUnstartedServer(plain.Config.Handler)
+	web := httptest.NewUnstartedServer(namedServer("up", nil, nil))
 	web.TLS = &tls.Config{Certificates: []tls.Certificate{a.Pair("server")}, ClientCAs: a.Pool(), ClientAuth: tls.RequireAndVerifyClientCert}
 	web.StartTLS()
 	t.Cleanup(web.Close)

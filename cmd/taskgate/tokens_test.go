@@ -159,44 +159,6 @@ func (s *signedServer) before(t *testing.T, store string, change ...func(*config
 	})
 }
 
-// ask sends a request with a token, and returns the answer.
-func (r *running) ask(token, body string, header ...string) (status int, text string, h http.Header) {
-	r.t.Helper()
-	q, err := http.NewRequest("POST", "http://"+r.s.listener.Addr().String()+"/mcp", strings.NewReader(body))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	q.Header.Set("Authorization", "Bearer "+token)
-	q.Header.Set("Content-Type", "application/json")
-	q.Header.Set("Accept", "application/json, text/event-stream")
-	for i := 0; i+1 < len(header); i += 2 {
-		q.Header.Set(header[i], header[i+1])
-	}
-	resp, err := http.DefaultClient.Do(q)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	all, _ := io.ReadAll(resp.Body)
-	return resp.StatusCode, string(all), resp.Header
-}
-
-// modern sends a request of 2026.
-func (r *running) modern(token, method, params string) (status int, text string) {
-	r.t.Helper()
-	body := `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{` + params + `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
-		`"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}},"extensions":{"io.modelcontextprotocol/tasks":{}}}}}}`
-	header := []string{"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", method}
-	for _, name := range []string{"name", "taskId"} {
-		if _, rest, ok := strings.Cut(params, `"`+name+`":"`); ok {
-			value, _, _ := strings.Cut(rest, `"`)
-			header = append(header, "Mcp-Name", value)
-		}
-	}
-	status, text, _ = r.ask(token, body, header...)
-	return status, text
-}
-
 // statesOfOwn are the states that the own token of a call may be in.
 var statesOfOwn = []string{"good", "expired", "refused"}
 
@@ -348,15 +310,15 @@ func TestWhichTokenGoesOut(t *testing.T) {
 			})
 		}
 		eachCell(t, &all, s, "legacy", func(t *testing.T, c *cell) {
-			_, _, h := g.ask(c.own, wiretest.InitializeBody)
+			_, _, h := g.request("/mcp", c.own, wiretest.InitializeBody)
 			for h.Get("Mcp-Session-Id") == "" && c.isLate() {
-				_, _, h = g.ask(c.own, wiretest.InitializeBody)
+				_, _, h = g.request("/mcp", c.own, wiretest.InitializeBody)
 			}
 			session := []string{"Mcp-Session-Id", h.Get("Mcp-Session-Id"), "Mcp-Protocol-Version", "2025-11-25"}
-			g.ask(c.own, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, session...)
+			g.request("/mcp", c.own, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, session...)
 			g.modern(c.other, "tools/list", "")
 			c.age()
-			status, text, _ := g.ask(c.own, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"legacy","arguments":{},"task":{}}}`, session...)
+			status, text, _ := g.request("/mcp", c.own, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"legacy","arguments":{},"task":{}}}`, session...)
 			t.Logf("the call: %d %s; session %q", status, text, h.Get("Mcp-Session-Id"))
 			g.modern(c.other, "tools/list", "")
 			if c.state == "expired" {
@@ -369,7 +331,7 @@ func TestWhichTokenGoesOut(t *testing.T) {
 			eachCell(t, &all, s, "answer"+place, func(t *testing.T, c *cell) {
 				id := at.runs.answered(t, c, at.hears)
 				if c.otherIsRefused && c.state == "good" {
-					at.hears.says(t, c.own, id, "the server refused the answer to its question")
+					at.hears.says(c.own, id, "the server refused the answer to its question")
 				}
 			})
 			eachCell(t, &all, s, "cancel"+place, func(t *testing.T, c *cell) {
@@ -381,10 +343,6 @@ func TestWhichTokenGoesOut(t *testing.T) {
 		}
 	})
 	s.isQuiet(t)
-	for _, r := range []*running{g, first, second} {
-		r.stop()
-		r.ends()
-	}
 }
 
 // answered has a task with the own token ask something, and answers it with the other one at a replica.
@@ -444,17 +402,12 @@ func (r *running) begin(t *testing.T, c *cell, tool string) (id string) {
 }
 
 // says waits until a task says something.
-func (r *running) says(t *testing.T, token, id, want string) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); ; <-time.After(50 * time.Millisecond) {
+func (r *running) says(token, id, want string) {
+	r.t.Helper()
+	r.until(want, func() bool {
 		_, text := r.modern(token, "tasks/get", `"taskId":"`+id+`",`)
-		if strings.Contains(text, want) {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the task says %s", text)
-		}
-	}
+		return strings.Contains(text, want)
+	})
 }
 
 // TestWhichTokenGoesOnWithACall: a call that another replica has taken over goes on with the token that it
@@ -476,7 +429,6 @@ func TestWhichTokenGoesOnWithACall(t *testing.T) {
 	for i := range all {
 		all[i].id = first.begin(t, all[i].cell, "hold")
 	}
-	first.stop()
 	first.ends()
 	t.Run("adopted", func(t *testing.T) {
 		var cells sync.WaitGroup
@@ -501,15 +453,13 @@ func TestWhichTokenGoesOnWithACall(t *testing.T) {
 					if c.state == "good" || !c.shared {
 						return
 					}
-					second.says(t, c.other, c.id, "waits for its owner")
+					second.says(c.other, c.id, "waits for its owner")
 				})
 			})
 		}
 		cells.Wait()
 	})
 	s.isQuiet(t)
-	second.stop()
-	second.ends()
 }
 
 // TestRefusedAtEachReplica: a token that the server has refused at one replica reads nothing at another one, which
@@ -535,7 +485,7 @@ func TestRefusedAtEachReplica(t *testing.T) {
 	if status, text := first.modern(c.own, "tools/call", `"name":"auto",`); status != http.StatusOK {
 		t.Fatalf("the call that is taken: %d %s", status, text)
 	}
-	third.says(t, c.own, id, `"working"`)
+	third.says(c.own, id, `"working"`)
 }
 
 // opaque makes a token of a user that says nothing; introspection knows it.
@@ -578,7 +528,7 @@ func TestRefreshedTokenBringsAnAnswer(t *testing.T) {
 	answers, cancels := cellOf("answers"), cellOf("cancels")
 
 	id := first.answered(t, answers, second)
-	second.says(t, answers.other, id, `"completed"`)
+	second.says(answers.other, id, `"completed"`)
 	id = first.begin(t, cancels, "hold")
 	cancels.age()
 	second.modern(cancels.other, "tasks/cancel", `"taskId":"`+id+`",`)
@@ -590,7 +540,6 @@ func TestRefreshedTokenBringsAnAnswer(t *testing.T) {
 		kept += fmt.Sprint(key, redis.Do("dump", key))
 	}
 	for _, r := range []*running{first, second} {
-		r.stop()
 		r.ends()
 		kept += r.log.String()
 	}
