@@ -2,8 +2,6 @@ package upstream
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -13,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"taskgate/shim/shimtest"
+	"taskgate/shim/shimtest/sdkpeer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -41,80 +40,11 @@ func (c *counts) get(m *map[string]int) func(string) int {
 	}
 }
 
-// args are the arguments of all tools of the suite.
-type args struct {
-	Key  string `json:"key"`
-	Text string `json:"text"`
-	N    int    `json:"n"`
-}
-
-func reply(s string) *mcp.CallToolResult {
-	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: s}}}
-}
-
-func toolError(s string) *mcp.CallToolResult {
-	r := reply(s)
-	r.IsError = true
-	return r
-}
-
 // sdkServer is a server of the go-sdk with the tools of the suite.
 func sdkServer(c *counts, modern bool, stop <-chan struct{}) *mcp.Server {
-	srv := mcp.NewServer(&mcp.Implementation{Name: "peer", Version: "1"}, nil)
-	add := func(name string, run func(context.Context, *mcp.CallToolRequest, args) *mcp.CallToolResult) {
-		srv.AddTool(&mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)},
-			func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-				var a args
-				if err := json.Unmarshal(r.Params.Arguments, &a); err != nil {
-					return nil, err
-				}
-				c.add(&c.ran, a.Key)
-				return run(ctx, r, a), nil
-			})
-	}
-	add("echo", func(_ context.Context, _ *mcp.CallToolRequest, a args) *mcp.CallToolResult { return reply(a.Text) })
-	add("fail", func(context.Context, *mcp.CallToolRequest, args) *mcp.CallToolResult { return toolError("no") })
-	add("steps", func(ctx context.Context, r *mcp.CallToolRequest, a args) *mcp.CallToolResult {
-		for i := range a.N {
-			p := &mcp.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Message: fmt.Sprint(i + 1), Progress: float64(i + 1), Total: float64(a.N)}
-			if err := r.Session.NotifyProgress(ctx, p); err != nil {
-				return toolError(err.Error())
-			}
-		}
-		return reply("done")
+	return sdkpeer.New(sdkpeer.Options{
+		Modern: modern, Stop: stop, Began: func(key string) { c.add(&c.ran, key) }, Cancelled: func(key string) { c.add(&c.gone, key) },
 	})
-	add("wait", func(ctx context.Context, _ *mcp.CallToolRequest, a args) *mcp.CallToolResult {
-		select {
-		case <-ctx.Done():
-			c.add(&c.gone, a.Key)
-		case <-stop:
-		}
-		return reply("over")
-	})
-	add("log", func(ctx context.Context, r *mcp.CallToolRequest, a args) *mcp.CallToolResult {
-		for _, level := range []mcp.LoggingLevel{"debug", "error"} {
-			if err := r.Session.Log(ctx, &mcp.LoggingMessageParams{Level: level, Data: "x"}); err != nil {
-				return toolError(err.Error())
-			}
-		}
-		return reply("done")
-	})
-	add("ask", func(ctx context.Context, r *mcp.CallToolRequest, a args) *mcp.CallToolResult {
-		return ask(ctx, r, modern)
-	})
-	return srv
-}
-
-func ask(ctx context.Context, r *mcp.CallToolRequest, modern bool) *mcp.CallToolResult {
-	q := &mcp.ElicitParams{Message: "who?", Mode: "form", RequestedSchema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}}}`)}
-	if modern {
-		return &mcp.CallToolResult{InputRequests: mcp.InputRequestMap{"name": q}}
-	}
-	res, err := r.Session.Elicit(ctx, q)
-	if err != nil {
-		return toolError(err.Error())
-	}
-	return reply(fmt.Sprint(res.Content["name"]))
 }
 
 // sdkPeer dials a go-sdk server behind its own handler.
@@ -133,9 +63,7 @@ func sdkPeer(opts mcp.StreamableHTTPOptions, era Era, modern bool, adjust func(*
 		t.Cleanup(func() { close(stop) })
 		h := newTestClient(t, Config{URL: web.URL, Era: era})
 		p := &shimtest.Peer{Upstream: h, Runs: c.get(&c.ran), Cancelled: c.get(&c.gone)}
-		p.Change = func() {
-			srv.AddTool(&mcp.Tool{Name: "new", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
-		}
+		p.Change = func() { sdkpeer.Change(srv) }
 		adjust(p)
 		return p
 	}

@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -19,6 +18,7 @@ import (
 	"taskgate/gateway/upstream/forward"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
+	"taskgate/shim/shimtest/sdkpeer"
 )
 
 // sseWeb serves a server of the Go SDK over HTTP+SSE, and counts its requests.
@@ -28,38 +28,22 @@ type sseWeb struct {
 
 	mu   sync.Mutex
 	seen []string
-	busy map[net.Conn]bool // connections with a request
 }
 
 func newSSEWeb(t *testing.T, srv *mcp.Server) *sseWeb {
-	s := &sseWeb{srv: srv, busy: make(map[net.Conn]bool)}
+	s := &sseWeb{srv: srv}
 	handler := mcp.NewSSEHandler(func(*http.Request) *mcp.Server { return srv }, nil)
-	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		s.seen = append(s.seen, r.Method+map[bool]string{true: " in a session"}[r.URL.RawQuery != ""])
 		s.mu.Unlock()
 		handler.ServeHTTP(w, r)
 	}))
-	s.Config.ConnState = func(c net.Conn, is http.ConnState) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if delete(s.busy, c); is == http.StateActive {
-			s.busy[c] = true
-		}
-	}
-	s.Start()
 	t.Cleanup(func() {
 		s.CloseClientConnections()
 		s.Close()
 	})
 	return s
-}
-
-// isAnswered reports whether all requests but an event stream are answered.
-func (s *sseWeb) isAnswered() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.busy) == 1
 }
 
 // open is how many connections there are.
@@ -86,9 +70,7 @@ func ssePeer(config Config, adjust func(*shimtest.Peer)) shimtest.Dial {
 		t.Cleanup(func() { close(stop) })
 		config.URL = web.URL + "/sse"
 		p := &shimtest.Peer{Upstream: newTestClient(t, config), Runs: c.get(&c.ran), Cancelled: c.get(&c.gone)}
-		p.Change = func() {
-			srv.AddTool(&mcp.Tool{Name: "new", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
-		}
+		p.Change = func() { sdkpeer.Change(srv) }
 		adjust(p)
 		return p
 	}
@@ -136,33 +118,6 @@ func TestSSEIsFoundOnce(t *testing.T) {
 	}
 	h.EndSession(t.Context(), "a")
 	shimtest.Eventually(t, func() bool { return web.open() == 0 })
-}
-
-// TestSSEServerGone: a call in flight fails when the stream ends, and says so. The next one
-// opens another stream; nothing runs twice.
-func TestSSEServerGone(t *testing.T) {
-	c := &counts{}
-	stop := make(chan struct{})
-	defer close(stop)
-	web := newSSEWeb(t, sdkServer(c, false, stop))
-	h := newTestClient(t, Config{URL: web.URL, Shared: true})
-	done := make(chan error, 1)
-	go func() {
-		_, err := h.Call(t.Context(), shimtest.Tool("wait", "w"), nil)
-		done <- err
-	}()
-	shimtest.Eventually(t, func() bool { return c.get(&c.ran)("w") == 1 && web.isAnswered() })
-	web.CloseClientConnections()
-	ue, ok := errors.AsType[*shim.UpstreamError](<-done)
-	if !ok || ue.Kind != shim.KindClosed || ue.Unsent || !strings.Contains(ue.Message, "the event stream of the server") {
-		t.Errorf("error %v", ue)
-	}
-	if r, err := h.Call(t.Context(), shimtest.Tool("echo", "k", "text", "hallo"), nil); err != nil || shimtest.TextOf(t, r) != "hallo" {
-		t.Errorf("%+v, %v", r, err)
-	}
-	if n := c.get(&c.ran)("w"); n != 1 {
-		t.Errorf("ran %d times", n)
-	}
 }
 
 // TestSSESessionsOfReplicas: a connection is of no use to another replica. Each has its own, and
@@ -227,23 +182,6 @@ func TestSSEBecomesAnother(t *testing.T) {
 	}
 	for ss := range srv.Sessions() {
 		_ = ss.Close()
-	}
-}
-
-// TestSSERefused: what a server says to the GET is what a client hears, in the words of HTTP.
-func TestSSERefused(t *testing.T) {
-	for status, kind := range map[int]string{401: shim.KindRefused, 503: shim.KindOverloaded, 404: shim.KindProtocol, 302: shim.KindProtocol, 500: shim.KindProtocol} {
-		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
-		h := newTestClient(t, Config{URL: web.URL, Way: WaySSE})
-		_, err := h.Call(t.Context(), shimtest.Tool("echo", "k"), nil)
-		if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != kind || !ue.Unsent {
-			t.Errorf("status %d: %v", status, err)
-		}
-		web.Close()
-		_, err = h.Call(t.Context(), shimtest.Tool("echo", "k"), nil)
-		if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != shim.KindUnreachable || !ue.Unsent {
-			t.Errorf("not there: %v", err)
-		}
 	}
 }
 

@@ -59,6 +59,7 @@ var imports = map[string][]string{
 	"shim/dialect":               {"shim", "internal/jsonrpc", "internal/mcp"},
 	"shim/shimtest":              {"shim"},
 	"shim/shimtest/fake":         {},
+	"shim/shimtest/sdkpeer":      {},
 	"redisstore":                 {"shim", "redisstore/journal", "internal/memconn", "internal/metrics", "internal/patience", "internal/storeurl", "internal/work"},
 	"redisstore/journal":         {"internal/durable", "internal/work"},
 	"internal/budget":            {},
@@ -138,7 +139,7 @@ var fences = []fence{
 	},
 	{
 		path:    "github.com/modelcontextprotocol/go-sdk",
-		allowed: []string{"shim/shimtest", "shim/shimtest/fake", "examples/slowserver", "internal/e2e/conformserver", "internal/e2e/nativetasks"},
+		allowed: []string{"shim/shimtest", "shim/shimtest/fake", "shim/shimtest/sdkpeer", "examples/slowserver", "internal/e2e/conformserver", "internal/e2e/nativetasks"},
 		why:     "the SDK changes what passes through it; it is a peer to test with",
 	},
 	{

@@ -19,6 +19,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"taskgate/gateway/upstream/transporttest"
+	"taskgate/shim/shimtest/sdkpeer"
 )
 
 // children are the servers of the tests, each a process that runs one of these.
@@ -214,76 +215,16 @@ func (p *plain) tool(m message) {
 // sdkChild is a server of the Go SDK with the tools of the suite. What they do is noted in
 // the directory SUITE_DIR.
 func sdkChild() {
-	type args struct {
-		Key  string `json:"key"`
-		Text string `json:"text"`
-		N    int    `json:"n"`
-	}
-	note := func(what, key string) {
-		f, err := os.OpenFile(filepath.Join(os.Getenv("SUITE_DIR"), what+"-"+key), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-		if err == nil {
-			_, _ = f.WriteString("x")
-			_ = f.Close()
-		}
-	}
-	reply := func(s string) *mcp.CallToolResult {
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: s}}}
-	}
-	failed := func(s string) *mcp.CallToolResult {
-		r := reply(s)
-		r.IsError = true
-		return r
-	}
-	srv := mcp.NewServer(&mcp.Implementation{Name: "peer", Version: "1"}, nil)
-	add := func(name string, run func(context.Context, *mcp.CallToolRequest, args) *mcp.CallToolResult) {
-		srv.AddTool(&mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)}, func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-			var a args
-			if err := json.Unmarshal(r.Params.Arguments, &a); err != nil {
-				return nil, err
-			}
-			note("ran", a.Key)
-			return run(ctx, r, a), nil
-		})
-	}
-	add("echo", func(_ context.Context, _ *mcp.CallToolRequest, a args) *mcp.CallToolResult { return reply(a.Text) })
-	add("fail", func(context.Context, *mcp.CallToolRequest, args) *mcp.CallToolResult { return failed("no") })
-	add("steps", func(ctx context.Context, r *mcp.CallToolRequest, a args) *mcp.CallToolResult {
-		for i := range a.N {
-			p := &mcp.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Message: fmt.Sprint(i + 1), Progress: float64(i + 1), Total: float64(a.N)}
-			if err := r.Session.NotifyProgress(ctx, p); err != nil {
-				return failed(err.Error())
+	note := func(what string) func(string) {
+		return func(key string) {
+			f, err := os.OpenFile(filepath.Join(os.Getenv("SUITE_DIR"), what+"-"+key), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+			if err == nil {
+				_, _ = f.WriteString("x")
+				_ = f.Close()
 			}
 		}
-		return reply("done")
-	})
-	add("wait", func(ctx context.Context, _ *mcp.CallToolRequest, a args) *mcp.CallToolResult {
-		<-ctx.Done()
-		note("gone", a.Key)
-		return reply("over")
-	})
-	add("log", func(ctx context.Context, r *mcp.CallToolRequest, a args) *mcp.CallToolResult {
-		for _, level := range []mcp.LoggingLevel{"debug", "error"} {
-			if err := r.Session.Log(ctx, &mcp.LoggingMessageParams{Level: level, Data: "x"}); err != nil {
-				return failed(err.Error())
-			}
-		}
-		return reply("done")
-	})
-	add("ask", func(ctx context.Context, r *mcp.CallToolRequest, a args) *mcp.CallToolResult {
-		q := &mcp.ElicitParams{Message: "who?", Mode: "form", RequestedSchema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}}}`)}
-		if os.Getenv("SUITE_ERA") == "modern" {
-			return &mcp.CallToolResult{InputRequests: mcp.InputRequestMap{"name": q}}
-		}
-		res, err := r.Session.Elicit(ctx, q)
-		if err != nil {
-			return failed(err.Error())
-		}
-		return reply(fmt.Sprint(res.Content["name"]))
-	})
-	add("change", func(context.Context, *mcp.CallToolRequest, args) *mcp.CallToolResult {
-		srv.AddTool(&mcp.Tool{Name: "new", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
-		return reply("done")
-	})
+	}
+	srv := sdkpeer.New(sdkpeer.Options{Modern: os.Getenv("SUITE_ERA") == "modern", Began: note("ran"), Cancelled: note("gone")})
 	if err := srv.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
