@@ -190,7 +190,6 @@ func TestResumeElsewhere(t *testing.T) {
 			if n := len(s.Seen("initialize")); key == "a" && n != 1 {
 				t.Errorf("%d handshakes", n)
 			}
-			_ = o.Close(t.Context())
 		})
 	}
 }
@@ -234,7 +233,6 @@ func TestResumeQuestion(t *testing.T) {
 				if c.kind == "" && !strings.Contains(string(got), `"id":"q"`) {
 					t.Errorf("the server got %s", got)
 				}
-				_ = o.Close(t.Context())
 			})
 		})
 	}
@@ -265,7 +263,6 @@ func TestResumeDeafServer(t *testing.T) {
 		if n := len(s.Seen("GET")); n < 100 || n > 130 {
 			t.Errorf("%d GETs in an hour", n)
 		}
-		_ = o.Close(t.Context())
 	})
 }
 
@@ -330,7 +327,6 @@ func TestResumeCancelled(t *testing.T) {
 		if c := s.Seen("notifications/cancelled"); len(c) != 1 || !strings.Contains(string(c[0].Params), s.Seen("tools/call")[0].ID) {
 			t.Errorf("cancellations %v", c)
 		}
-		_ = o.Close(t.Context())
 		pauseFor(t, time.Minute)
 	})
 }
@@ -440,7 +436,6 @@ func TestCheckpointBehindAQuestion(t *testing.T) {
 		if len(second.Asked()) != 1 || !strings.Contains(string(got), `"id":"q"`) {
 			t.Errorf("asked %+v, the server got %s", second.Asked(), got)
 		}
-		_ = o.Close(t.Context())
 	})
 }
 
@@ -530,7 +525,6 @@ func TestResumeDescribes(t *testing.T) {
 				if n := len(s.Seen("DELETE")); n != 1 {
 					t.Errorf("%d sessions ended", n)
 				}
-				_ = o.Close(t.Context())
 			})
 		})
 	}

@@ -279,7 +279,6 @@ func TestSessionOutlivesLostStreams(t *testing.T) {
 		s.Tool("t", fake.Text("ok"))
 		mustCall(t, o, in("a", ``))
 		wantSessions(t, s, 1, 0, 1)
-		_ = o.Close(t.Context())
 		pauseFor(t, time.Minute) // for the fake's own work
 	})
 }

@@ -367,7 +367,6 @@ func TestReplicasNumberApart(t *testing.T) {
 		if calls[0].Header.Get("Mcp-Session-Id") != calls[1].Header.Get("Mcp-Session-Id") || calls[0].ID != "3" || !strings.HasPrefix(calls[1].ID, `"other.1000-`) {
 			t.Errorf("ids %s and %s", calls[0].ID, calls[1].ID)
 		}
-		_ = b.Close(context.Background())
 	})
 }
 
@@ -409,7 +408,6 @@ func TestReplicasHearForEachOther(t *testing.T) {
 			t.Errorf("the calls heard %q and %q, and the listener %q", messages(heardA), messages(heardB), e.methods())
 		}
 		e.end(t)
-		_ = b.Close(context.Background())
 	})
 }
 
@@ -453,7 +451,6 @@ func handStreamOn(t *testing.T, to string) {
 			t.Errorf("the first replica heard %q, and the other %q", before.methods(), after.methods())
 		}
 		after.end(t)
-		_ = b.Close(context.Background())
 	})
 }
 
@@ -475,7 +472,6 @@ func TestReplicaThatStopsHandsItsStreamOn(t *testing.T) {
 			t.Error("nobody has the stream")
 		}
 		after.end(t)
-		_ = b.Close(context.Background())
 	})
 }
 
@@ -507,7 +503,6 @@ func TestReplicaHearsOfAStreamWhileItAsks(t *testing.T) {
 			t.Error("nobody has the stream")
 		}
 		after.end(t)
-		_ = b.Close(context.Background())
 	})
 }
 
@@ -581,7 +576,6 @@ func TestGenerationsBeginAnew(t *testing.T) {
 		if x, y := calls[len(calls)-1].Header.Get("Mcp-Session-Id"), calls[len(calls)-2].Header.Get("Mcp-Session-Id"); x != y {
 			t.Errorf("the replicas use %s and %s", x, y)
 		}
-		_ = b.Close(context.Background())
 	})
 }
 
