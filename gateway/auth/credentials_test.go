@@ -24,6 +24,16 @@ func token(name string, change func(*grade)) *shown {
 	return t
 }
 
+// generate makes keys that seal tokens.
+func generate(t *testing.T) *sealed.Keyring {
+	t.Helper()
+	keys, err := sealed.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}
+
 // request is what signs in for a request that came with a token.
 func (p *tokenCache) request(t *shown) (c *Credential, leave func()) {
 	here := true
@@ -105,11 +115,7 @@ func TestRefusedForGood(t *testing.T) {
 // TestBrought: an answer or a cancellation goes out with the token of the request that brings it, and
 // nothing else does. The token is sealed on its way, for one call, and one that does not open changes nothing.
 func TestBrought(t *testing.T) {
-	keys, err := sealed.Generate()
-	others, failed := sealed.Generate()
-	if err != nil || failed != nil {
-		t.Fatal(err, failed)
-	}
+	keys, others := generate(t), generate(t)
 	p, there := newTokenCache(10, time.Hour, keys), newTokenCache(10, time.Hour, keys)
 	c, _ := p.request(token("own", nil))
 	other, _ := there.request(token("other", func(g *grade) { g.Scopes = nil }))
@@ -139,10 +145,7 @@ func TestBrought(t *testing.T) {
 // TestBroughtTokenIsRefused: once the server has refused the token of an answer, one goes out with the next token that
 // the client brings, or with one that stands in for the refused one, and never with the call's own, however good that is.
 func TestBroughtTokenIsRefused(t *testing.T) {
-	keys, err := sealed.Generate()
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys := generate(t)
 	p := newTokenCache(10, time.Hour, keys)
 	c, _ := p.request(token("own", func(g *grade) { g.Scopes = []string{"read", "write"}; g.Issued = g.Issued.Add(-time.Hour) }))
 	weak, _ := p.request(token("weak", nil))
@@ -170,10 +173,7 @@ func TestBroughtTokenIsRefused(t *testing.T) {
 // TestBroughtTokenIsShown: an owner who answers at another replica has shown the token here as well: a call that
 // waits for its owner goes on with it. A token that nobody can verify is no other call's.
 func TestBroughtTokenIsShown(t *testing.T) {
-	keys, err := sealed.Generate()
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys := generate(t)
 	p, there := newTokenCache(10, time.Hour, keys), newTokenCache(10, time.Hour, keys)
 	c, leave := p.request(token("own", func(g *grade) { g.Issued = g.Issued.Add(-time.Minute) }))
 	leave()

@@ -113,6 +113,30 @@ func withIntrospection(i *wiretest.Issuer) func(*config.Passthrough) {
 	}
 }
 
+// verifying is passthrough in front of a server that names an issuer, whose keys say whose a token is.
+func verifying(t *testing.T) (*wiretest.Issuer, *oauthServer, *passthrough) {
+	t.Helper()
+	i := wiretest.NewIssuer(t, "")
+	s := newOAuthServer(t, i.URL)
+	return i, s, startPassthrough(t, s)
+}
+
+// introspected is verifying with an endpoint that says so of opaque tokens, too.
+func introspected(t *testing.T) (*wiretest.Issuer, *oauthServer, *passthrough) {
+	t.Helper()
+	i := wiretest.NewIssuer(t, "")
+	s := newOAuthServer(t, i.URL)
+	return i, s, startPassthrough(t, s, withIntrospection(i))
+}
+
+// wantRefused wants a token to be refused with a status, and to be nobody's.
+func wantRefused(t *testing.T, m Method, what, token string, status int) {
+	t.Helper()
+	if c, refusal := m.Identify(request("Bearer " + token)); refusal == nil || refusal.Status != status || c.Principal.Subject != "" {
+		t.Errorf("%s: %+v, %v", what, c.Principal, refusal)
+	}
+}
+
 // shows is what goes on to the server.
 func (c Caller) shows() string {
 	authorization, _ := c.Credential(nil).Own()
@@ -246,9 +270,7 @@ func TestPassthroughProbes(t *testing.T) {
 
 // TestIntrospection: what the endpoint says decides, and an answer for another server is none.
 func TestIntrospection(t *testing.T) {
-	i := wiretest.NewIssuer(t, "")
-	s := newOAuthServer(t, i.URL)
-	m := startPassthrough(t, s, withIntrospection(i))
+	i, s, m := introspected(t)
 	soon := time.Now().Add(time.Hour).Unix()
 	jwt := letIn(t, m, "Bearer "+i.Token("alice", map[string]any{"aud": s.URL})).Principal
 	if c := letIn(t, m, "Bearer "+i.Opaque("alice", map[string]any{"iss": i.URL, "exp": soon, "aud": s.URL})); c.Principal != jwt {
@@ -273,9 +295,7 @@ func TestIntrospection(t *testing.T) {
 		"expired":       i.Opaque("alice", map[string]any{"exp": time.Now().Add(-time.Hour).Unix()}),
 		"not yet valid": i.Opaque("alice", map[string]any{"nbf": soon}),
 	} {
-		if c, refusal := m.Identify(request("Bearer " + token)); refusal == nil || refusal.Status != http.StatusUnauthorized {
-			t.Errorf("%s: %+v, %v", name, c.Principal, refusal)
-		}
+		wantRefused(t, m, name, token, http.StatusUnauthorized)
 	}
 	short := i.Opaque("alice", map[string]any{"exp": time.Now().Add(time.Second).Unix()})
 	letIn(t, m, "Bearer "+short)
@@ -283,17 +303,13 @@ func TestIntrospection(t *testing.T) {
 		t.Errorf("a short token is believed until %v", f)
 	}
 	m.cfg.Introspection.ClientSecret = "wrong"
-	if c, refusal := m.Identify(request("Bearer " + i.Opaque("alice", nil))); refusal == nil || refusal.Status != http.StatusServiceUnavailable || c.Principal.Subject != "" {
-		t.Errorf("with a wrong secret: %+v, %v", c.Principal, refusal)
-	}
+	wantRefused(t, m, "with a wrong secret", i.Opaque("alice", nil), http.StatusServiceUnavailable)
 }
 
 // TestRefusedBeforeItIsVerified: the other replicas hear of a token once it is verified, also where the server
 // had refused it before.
 func TestRefusedBeforeItIsVerified(t *testing.T) {
-	i := wiretest.NewIssuer(t, "")
-	s := newOAuthServer(t, i.URL)
-	m := startPassthrough(t, s, withIntrospection(i))
+	i, s, m := introspected(t)
 	audience := json.RawMessage(`"https://elsewhere.example"`)
 	token := i.Opaque("alice", map[string]any{"aud": &audience})
 	letIn(t, m, "Bearer "+token).request.credential.verdict("Bearer "+token, false)
@@ -308,8 +324,7 @@ func TestRefusedBeforeItIsVerified(t *testing.T) {
 // TestTokenThatLivesLonger: a token lives for as long as its issuer says last, also for a call that it came with
 // before.
 func TestTokenThatLivesLonger(t *testing.T) {
-	i := wiretest.NewIssuer(t, "")
-	m := startPassthrough(t, newOAuthServer(t, i.URL), withIntrospection(i))
+	i, _, m := introspected(t)
 	token := i.Opaque("alice", map[string]any{"exp": time.Now().Add(time.Hour).Unix()})
 	call := letIn(t, m, "Bearer "+token).request.credential
 	call.own.Expires = time.Now() // as its issuer said when the call came
@@ -329,8 +344,7 @@ func outdate(m *passthrough, token string) {
 // TestTokensAreLookedUpOnce: many requests with one token ask once, and again when the answer is
 // old. A token that was good and is not any more is refused, so that its client gets another.
 func TestTokensAreLookedUpOnce(t *testing.T) {
-	i := wiretest.NewIssuer(t, "")
-	m := startPassthrough(t, newOAuthServer(t, i.URL), withIntrospection(i))
+	i, _, m := introspected(t)
 	token := i.Opaque("alice", nil)
 	var all sync.WaitGroup
 	for range 50 {
@@ -351,14 +365,10 @@ func TestTokensAreLookedUpOnce(t *testing.T) {
 	}
 	i.SetDown(true)
 	outdate(m, token)
-	if c, refusal := m.Identify(request("Bearer " + token)); refusal == nil || refusal.Status != http.StatusServiceUnavailable || c.Principal.Subject != "" {
-		t.Errorf("while the issuer is down: %+v, %v", c.Principal, refusal)
-	}
+	wantRefused(t, m, "while the issuer is down", token, http.StatusServiceUnavailable)
 	i.SetDown(false)
 	i.Revoke(token)
-	if c, refusal := m.Identify(request("Bearer " + token)); refusal == nil || refusal.Status != http.StatusUnauthorized || c.Principal.Subject != "" {
-		t.Errorf("revoked: %+v, %v", c.Principal, refusal)
-	}
+	wantRefused(t, m, "revoked", token, http.StatusUnauthorized)
 }
 
 // TestUnverified: what becomes of callers whose token nobody knows. It is said once for each
@@ -403,14 +413,10 @@ func TestUnverified(t *testing.T) {
 // TestNoKeysOfTheIssuer: while the keys cannot be had nobody is let in as somebody; an issuer that
 // publishes none has tokens that cannot be verified.
 func TestNoKeysOfTheIssuer(t *testing.T) {
-	i := wiretest.NewIssuer(t, "")
-	s := newOAuthServer(t, i.URL)
-	m := startPassthrough(t, s)
+	i, s, m := verifying(t)
 	token := i.Token("alice", map[string]any{"aud": s.URL})
 	i.SetDown(true)
-	if c, refusal := m.Identify(request("Bearer " + token)); refusal == nil || refusal.Status != http.StatusServiceUnavailable || c.Principal.Subject != "" {
-		t.Errorf("%+v, %v", c.Principal, refusal)
-	}
+	wantRefused(t, m, "without keys", token, http.StatusServiceUnavailable)
 	nobody := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(nobody.Close)
 	s = newOAuthServer(t, nobody.URL)
@@ -465,9 +471,7 @@ func TestOtherIssuers(t *testing.T) {
 
 // TestMetadataInOtherWords: metadata that names the same issuers leaves what is known of them and of their tokens.
 func TestMetadataInOtherWords(t *testing.T) {
-	i := wiretest.NewIssuer(t, "")
-	s := newOAuthServer(t, i.URL)
-	m := startPassthrough(t, s)
+	i, s, m := verifying(t)
 	token := func(name string) string { return "Bearer " + i.Token(name, map[string]any{"aud": s.URL}) }
 	alice, bob := token("alice"), token("bob")
 	letIn(t, m, alice)
@@ -485,13 +489,10 @@ func TestMetadataInOtherWords(t *testing.T) {
 
 // TestLookupsAreBounded: where too many tokens are looked up, a request is not let through.
 func TestLookupsAreBounded(t *testing.T) {
-	i := wiretest.NewIssuer(t, "")
-	m := startPassthrough(t, newOAuthServer(t, i.URL), withIntrospection(i))
+	i, _, m := introspected(t)
 	m.lookups, m.lookupTimeout = newLookups(1), 100*time.Millisecond
 	m.lookups.strangers <- struct{}{}
-	if c, refusal := m.Identify(request("Bearer " + i.Opaque("alice", nil))); refusal == nil || refusal.Status != http.StatusServiceUnavailable || c.Principal.Subject != "" {
-		t.Errorf("%+v, %v", c.Principal, refusal)
-	}
+	wantRefused(t, m, "while others are looked up", i.Opaque("alice", nil), http.StatusServiceUnavailable)
 	<-m.lookups.strangers
 	letIn(t, m, "Bearer "+i.Opaque("alice", nil))
 	ctx, leave := context.WithCancel(t.Context())
@@ -539,8 +540,7 @@ func TestStrangersTakeNoRoom(t *testing.T) {
 // up, and who holds a good token is let in meanwhile, from there with a token that was good before and
 // from anywhere else with a new one.
 func TestMadeUpTokensDoNotExhaustTheIssuer(t *testing.T) {
-	i := wiretest.NewIssuer(t, "")
-	m := startPassthrough(t, newOAuthServer(t, i.URL), withIntrospection(i))
+	i, _, m := introspected(t)
 	from := func(address, authorization string) *Refusal {
 		r := request(authorization)
 		r.RemoteAddr = address
@@ -687,9 +687,7 @@ func TestRefusedElsewhere(t *testing.T) {
 
 // TestOwnerIsOfTheClient: another client of the same user owns other tasks.
 func TestOwnerIsOfTheClient(t *testing.T) {
-	i := wiretest.NewIssuer(t, "")
-	s := newOAuthServer(t, i.URL)
-	m := startPassthrough(t, s, withIntrospection(i))
+	i, s, m := introspected(t)
 	of := func(claims map[string]any) string {
 		claims["aud"] = s.URL
 		return letIn(t, m, "Bearer "+i.Token("alice", claims)).Principal.Subject

@@ -160,9 +160,7 @@ func TestMetadataThatCannotBeHad(t *testing.T) {
 // deploy, the last good document holds, for hours, and is asked for again soon.
 func TestMetadataHolds(t *testing.T) {
 	for _, status := range []int{http.StatusNotFound, http.StatusForbidden, http.StatusMovedPermanently, http.StatusBadGateway} {
-		i := wiretest.NewIssuer(t, "")
-		s := newOAuthServer(t, i.URL)
-		m := startPassthrough(t, s)
+		i, s, m := verifying(t)
 		token := "Bearer " + i.Token("alice", map[string]any{"aud": s.URL})
 		alice := letIn(t, m, token).Principal
 		back := func(by time.Duration) {

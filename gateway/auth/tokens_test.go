@@ -8,7 +8,6 @@ import (
 	"encoding/pem"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -289,8 +288,7 @@ func TestAudienceOfAnotherUpstream(t *testing.T) {
 	}
 	m := start(t, c)
 	for audience, takes := range map[string]string{wiretest.PublicURL + "/a/mcp": "a", wiretest.PublicURL + "/b/mcp": "b", "api://all": "ab"} {
-		r := httptest.NewRequest(http.MethodPost, "/", nil)
-		r.Header.Set("Authorization", "Bearer "+i.Token("alice", map[string]any{"aud": audience}))
+		r := request("Bearer " + i.Token("alice", map[string]any{"aud": audience}))
 		for _, name := range []string{"a", "b"} {
 			if _, refusal := m.Of(name).Identify(r); (refusal == nil) != strings.Contains(takes, name) {
 				t.Errorf("a token for %s at %s: %v", audience, name, refusal)
@@ -313,9 +311,7 @@ func TestNamelessKeys(t *testing.T) {
 		i.NameKeys(named)
 		m := startTokens(t, wiretest.WithTokens(config.Default(), i))
 		for n, token := range append(signed, wiretest.NewIssuer(t, "").Token("alice", map[string]any{"iss": i.URL})) {
-			r := httptest.NewRequest(http.MethodPost, "/", nil)
-			r.Header.Set("Authorization", "Bearer "+token)
-			if _, refusal := m.Identify(r); (refusal == nil) != (n < len(signed)) {
+			if _, refusal := m.Identify(request("Bearer " + token)); (refusal == nil) != (n < len(signed)) {
 				t.Errorf("keys that are named: %v, token %d: %v", named, n, refusal)
 			}
 		}
