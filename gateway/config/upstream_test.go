@@ -58,16 +58,6 @@ func TestToolDoesNotAllocate(t *testing.T) {
 	}
 }
 
-func BenchmarkTool(b *testing.B) {
-	u := NewUpstream("a", "http://127.0.0.1:1")
-	for i := range 20 {
-		u.Tools = append(u.Tools, Rule{Match: fmt.Sprintf("tool_%d_*", i), Tool: u.Defaults})
-	}
-	for b.Loop() {
-		u.Tool("deep_research")
-	}
-}
-
 func TestCovers(t *testing.T) {
 	for _, tt := range []struct {
 		earlier, later string

@@ -119,6 +119,11 @@ func answer(w http.ResponseWriter, status int, body string) {
 	_, _ = io.WriteString(w, body)
 }
 
+// answerEmpty answers a request with an empty result.
+func answerEmpty(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
+	answer(w, http.StatusOK, result(m, `{}`))
+}
+
 func result(m jsonrpc.Message, result string) string {
 	return string(jsonrpc.AppendResult(nil, m.ID, []byte(result)))
 }
@@ -293,9 +298,7 @@ const (
 // answers is posted. When it leaves, the session ends. Messages come in their order.
 func TestSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &sessions{known: map[string]bool{}, serve: func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
-			answer(w, http.StatusOK, result(m, `{}`))
-		}}
+		s := &sessions{known: map[string]bool{}, serve: answerEmpty}
 		c := newClient(t, s.handle)
 		c.say(ask(1, "initialize") + "\n" + initialized + "\n" + ask(2, "tools/list")) // it does not wait
 		c.hear(`{"jsonrpc":"2.0","id":1,"result":{}}`)
@@ -346,9 +349,7 @@ func TestLateAnswer(t *testing.T) {
 // A client over stdio cannot open another session when the gateway has lost it.
 func TestLostSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &sessions{known: map[string]bool{}, serve: func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
-			answer(w, http.StatusOK, result(m, `{}`))
-		}}
+		s := &sessions{known: map[string]bool{}, serve: answerEmpty}
 		c := newClient(t, s.handle)
 		c.say(ask(1, "initialize"))
 		c.hear(`{"jsonrpc":"2.0","id":1,"result":{}}`)
@@ -521,9 +522,7 @@ func TestClientLeaves(t *testing.T) {
 // A client that does not read is not written to, and what it writes is not read.
 func TestClientDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClient(t, func(w http.ResponseWriter, r *http.Request) {
-			answer(w, http.StatusOK, result(messageOf(r), `{}`))
-		})
+		c := newClient(t, func(w http.ResponseWriter, r *http.Request) { answerEmpty(w, r, messageOf(r)) })
 		var said int
 		go func() {
 			for said = 0; said < 1000; said++ {
@@ -560,9 +559,7 @@ func TestOutputBreaks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, w := io.Pipe()
 		broken := errors.New("broken pipe")
-		c := New(brokenWriter{broken}, Options{Path: "/mcp", MaxMessage: maxMessage, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			answer(w, http.StatusOK, result(messageOf(r), `{}`))
-		})})
+		c := New(brokenWriter{broken}, Options{Path: "/mcp", MaxMessage: maxMessage, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { answerEmpty(w, r, messageOf(r)) })})
 		go func() { _, _ = io.WriteString(w, ask(1, "a")+"\n") }()
 		if err := c.Serve(t.Context(), in); !errors.Is(err, broken) {
 			t.Errorf("Serve: %v", err)

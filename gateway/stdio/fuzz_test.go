@@ -73,9 +73,7 @@ func FuzzConn(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		s := &sessions{known: map[string]bool{"": true}, serve: func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
-			answer(w, http.StatusOK, result(m, `{}`))
-		}}
+		s := &sessions{known: map[string]bool{"": true}, serve: answerEmpty}
 		var out bytes.Buffer
 		c := New(&out, Options{
 			Path: "/mcp", MaxMessage: 1 << 10, Logger: slog.New(slog.DiscardHandler),

@@ -100,6 +100,16 @@ func post(t *testing.T, tr *Transport, session, body string) (transport.Stream, 
 	return transporttest.Send(t.Context(), tr, transporttest.Message(session, body))
 }
 
+// mustPost is post for a message that is taken.
+func mustPost(t *testing.T, tr *Transport, session, body string) transport.Stream {
+	t.Helper()
+	in, err := post(t, tr, session, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in
+}
+
 // text is all that is said to a request that is answered.
 func text(t *testing.T, in transport.Stream) string {
 	t.Helper()
@@ -131,10 +141,7 @@ func begin(t *testing.T, tr *Transport) string {
 // beginWith opens a session by this initialize.
 func beginWith(t *testing.T, tr *Transport, hello string) string {
 	t.Helper()
-	in, err := post(t, tr, "", hello)
-	if err != nil {
-		t.Fatal(err)
-	}
+	in := mustPost(t, tr, "", hello)
 	text(t, in)
 	return in.Head().Session
 }
@@ -142,11 +149,7 @@ func beginWith(t *testing.T, tr *Transport, hello string) string {
 // echo wants a request to be answered.
 func echo(t *testing.T, tr *Transport, session string) {
 	t.Helper()
-	in, err := post(t, tr, session, `{"jsonrpc":"2.0","id":"e","method":"echo"}`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text(t, in)
+	text(t, mustPost(t, tr, session, `{"jsonrpc":"2.0","id":"e","method":"echo"}`))
 }
 
 var errTest = errors.New("that went wrong")

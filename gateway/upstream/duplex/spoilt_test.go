@@ -41,10 +41,7 @@ func TestSpoiltAnswersWithoutID(t *testing.T) {
 				session := begin(t, tr)
 				var all []transport.Stream
 				for _, id := range c.requests {
-					in, err := post(t, tr, session, `{"jsonrpc":"2.0","id":"`+string(id)+`","method":"work"}`)
-					if err != nil {
-						t.Fatal(err)
-					}
+					in := mustPost(t, tr, session, `{"jsonrpc":"2.0","id":"`+string(id)+`","method":"work"}`)
 					all = append(all, in)
 				}
 				for _, say := range c.says {

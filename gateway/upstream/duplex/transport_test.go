@@ -45,10 +45,7 @@ func TestReaderThatDoesNotRead(t *testing.T) {
 			p.answer(m)
 		})
 		session := begin(t, tr)
-		slow, err := post(t, tr, session, `{"jsonrpc":"2.0","id":"c","method":"chatter"}`)
-		if err != nil {
-			t.Fatal(err)
-		}
+		slow := mustPost(t, tr, session, `{"jsonrpc":"2.0","id":"c","method":"chatter"}`)
 		synctest.Wait()
 		before := time.Now()
 		echo(t, tr, session)
@@ -231,9 +228,7 @@ func TestHeldQuestions(t *testing.T) {
 		})
 		greet := func(hello string) string {
 			session := beginWith(t, tr, hello)
-			if _, err := post(t, tr, session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`); err != nil {
-				t.Fatal(err)
-			}
+			mustPost(t, tr, session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 			synctest.Wait()
 			return session
 		}
@@ -292,20 +287,12 @@ func TestAnswersWithoutID(t *testing.T) {
 				}
 			})
 			session := begin(t, tr)
-			slow, err := post(t, tr, session, `{"jsonrpc":"2.0","id":"s","method":"slow"}`)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := post(t, tr, session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`); err != nil {
-				t.Fatal(err)
-			}
+			slow := mustPost(t, tr, session, `{"jsonrpc":"2.0","id":"s","method":"slow"}`)
+			mustPost(t, tr, session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 			if all := text(t, slow); !strings.Contains(all, `"id":"s","result"`) {
 				t.Error(all)
 			}
-			bad, err := post(t, tr, session, `{"jsonrpc":"2.0","id":"b","method":"bad"}`)
-			if err != nil {
-				t.Fatal(err)
-			}
+			bad := mustPost(t, tr, session, `{"jsonrpc":"2.0","id":"b","method":"bad"}`)
 			if all, err := transporttest.ReadAll(bad); !strings.Contains(all+fmt.Sprint(err), told) {
 				t.Error(all, err)
 			}
@@ -466,10 +453,7 @@ func TestAnsweredBeforeTheEndOfTheLine(t *testing.T) {
 			synctest.Wait()
 			return ErrOver
 		}
-		in, err := post(t, tr, session, `{"jsonrpc":"2.0","id":"c","method":"work"}`)
-		if err != nil {
-			t.Fatal(err)
-		}
+		in := mustPost(t, tr, session, `{"jsonrpc":"2.0","id":"c","method":"work"}`)
 		if got := text(t, in); got != refusal+"\n" {
 			t.Errorf("got %s", got)
 		}

@@ -47,11 +47,7 @@ func TestServerWithATask(t *testing.T) {
 				session := begin(t, tr)
 				ask := func(method string) {
 					t.Helper()
-					in, err := post(t, tr, session, `{"jsonrpc":"2.0","id":"c","method":"`+method+`"}`)
-					if err != nil {
-						t.Fatal(err)
-					}
-					text(t, in)
+					text(t, mustPost(t, tr, session, `{"jsonrpc":"2.0","id":"c","method":"`+method+`"}`))
 				}
 				ask("tools/call")
 				for range 3 {
