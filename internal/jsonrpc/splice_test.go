@@ -39,6 +39,8 @@ func TestGet(t *testing.T) {
 		{`{"a":1}x`, "a", ``, false},
 		{`{"a" 1}`, "a", ``, false},
 		{`{"a":}`, "a", ``, false},
+		{`{"a":`, "a", ``, false},
+		{`{"a":["x`, "b", ``, false},
 		{`{"a`, "a", ``, false},
 	} {
 		got, ok := Get([]byte(tt.obj), path(tt.path)...)
