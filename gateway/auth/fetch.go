@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"slices"
 	"time"
+
+	"taskgate/internal/mcp"
 )
 
 // maxDocument bounds an answer of an issuer or a server, in bytes.
@@ -50,6 +53,9 @@ func (f fetcher) requestDocument(r *http.Request) ([]byte, error) {
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		return nil, statusError(resp.StatusCode)
+	}
+	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind == mcp.TypeSSE {
+		return nil, contentError("an event stream is no document") // mcp-go's handler answers every GET with one, without an end
 	}
 	document, err := io.ReadAll(io.LimitReader(resp.Body, maxDocument+1))
 	if len(document) > maxDocument {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -148,6 +149,16 @@ func TestMetadataThatCannotBeHad(t *testing.T) {
 		if got, err := resourceOf(t, s).Metadata(t.Context()); !errors.Is(err, ErrNoMetadata) {
 			t.Errorf("%s: %.40s, %v", name, got, err)
 		}
+	}
+	endless := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	defer endless.Close()
+	if _, err := newFetcher(nil).readDocument(t.Context(), endless.URL); !isDefinite(err) {
+		t.Errorf("an endless stream, as of mcp-go: %v", err)
 	}
 	s := newOAuthServer(t)
 	s.setStatus(http.StatusFound)
