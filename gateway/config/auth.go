@@ -122,12 +122,13 @@ func (c *Config) Hosts() []string {
 }
 
 // Audiences are the entries of a list that a token for an upstream may be meant for: all but the
-// addresses of other upstreams.
+// addresses of other upstreams, with a slash at the end or without.
 func (c *Config) Audiences(u *Upstream, list []string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(audience string) bool {
-		return audience != c.PublicURL+u.Path && slices.ContainsFunc(c.Upstreams, func(other *Upstream) bool {
-			return other != nil && audience == c.PublicURL+other.Path
-		})
+		names := func(other *Upstream) bool {
+			return other != nil && strings.TrimSuffix(audience, "/") == strings.TrimSuffix(c.PublicURL+other.Path, "/")
+		}
+		return !names(u) && slices.ContainsFunc(c.Upstreams, names)
 	})
 }
 
