@@ -151,17 +151,24 @@ func (t *table) atOrigin(w http.ResponseWriter, r *http.Request) bool {
 	if r.URL.Path != auth.MetadataOfOrigin || r.Method != http.MethodGet || t.serves(r.URL.Path) {
 		return false
 	}
+	away := func() bool { return false }
 	for _, u := range t.routes {
-		if u.resource == nil {
+		if u.resource == nil || u.endpoint.Config.ForwardHost != config.On {
 			continue
 		}
 		raw, err := u.resource.Metadata(r.Context())
-		if err == nil && u.ofOrigin(raw) || err != nil && !errors.Is(err, auth.ErrNoMetadata) {
+		serve := func() bool {
 			u.serveDocument(w, r, raw, err)
 			return true
 		}
+		switch {
+		case err == nil && u.ofOrigin(raw):
+			return serve()
+		case err != nil && !errors.Is(err, auth.ErrNoMetadata):
+			away = serve // unless another one has it
+		}
 	}
-	return false
+	return away()
 }
 
 // serves reports whether a path is that of an upstream.

@@ -123,7 +123,13 @@ func TestMetadataOfTheOrigin(t *testing.T) {
 			return
 		}
 		_, _ = io.WriteString(w, document)
-	}), func(c *config.Config) { c.Upstreams[0].ForwardHost = config.On })
+	}), func(c *config.Config) {
+		up := c.Upstreams[0]
+		up.ForwardHost = config.On
+		away := *up
+		away.Name, away.Path, away.URL = "away", "/away", "http://127.0.0.1:1/"
+		c.Upstreams = []*config.Upstream{&away, up}
+	})
 	if w := get("GET", at, ""); w.Code != 200 || w.Body.String() != document {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
@@ -134,7 +140,7 @@ func TestMetadataOfTheOrigin(t *testing.T) {
 	if w := get("GET", at+"/up/mcp", ""); w.Code != 200 || w.Body.String() != document {
 		t.Errorf("with the path, once a 401 has led there: %d %s", w.Code, w.Body)
 	}
-	get, _, _ = passed(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(503) }))
+	get, _, _ = passed(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(503) }), func(c *config.Config) { c.Upstreams[0].ForwardHost = config.On })
 	if w := get("GET", at, ""); w.Code != 502 {
 		t.Errorf("not at the moment: %d %s", w.Code, w.Body)
 	}
