@@ -34,6 +34,9 @@ func main() {
 // that comes before that ends it as well.
 func untilSignal(verb string) context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
+	if verb == "serve" || verb == "stdio" { // a log that nobody reads any more must not end a process that has tasks
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	}
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	if verb != "serve" && !signal.Ignored(syscall.SIGHUP) {

@@ -1,11 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
+	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -73,3 +77,36 @@ func TestClosedPipe(t *testing.T) {
 type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+// TestLogWithoutReader: a gateway serves on when nobody reads its log any more.
+func TestLogWithoutReader(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "taskgate", "serve", "--upstream", "http://127.0.0.1:1/", "--listen", "127.0.0.1:0", "--store", "embedded")
+	log, err := cmd.StderrPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	var at []string
+	for lines := bufio.NewScanner(log); at == nil && lines.Scan(); {
+		at = regexp.MustCompile(`at=(http://\S+)`).FindStringSubmatch(lines.Text())
+	}
+	if at == nil {
+		t.Fatal("no address in the log")
+	}
+	_ = log.Close()
+	for range 2 { // the first is logged
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, at[1], nil)
+		r.Header.Set("Origin", "https://page.example")
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+	}
+}
