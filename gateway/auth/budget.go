@@ -61,7 +61,7 @@ func (l *lookups) lookupsFrom(address string) *lookupsOf {
 // lookUp looks up a token that came from an address, if the bounds allow it. A token that the server has
 // taken passes the bounds on strangers.
 func (l *lookups) lookUp(ctx context.Context, address string, before *verification, ask func() (*verification, error)) (*verification, error) {
-	if before != nil && (before.verdict != unverified || !before.standing.refused.Load()) {
+	if before != nil && (before.verdict != unverified || !before.standing.isRefusedHere()) {
 		return inSlots(ctx, ask, l.known)
 	}
 	of := l.lookupsFrom(address)

@@ -66,7 +66,7 @@ type shown struct {
 
 // isGood reports whether the token may go out with requests that the gateway makes for the client.
 func (t *shown) isGood() bool {
-	return t != nil && !t.standing.refused.Load() && (t.Expires.IsZero() || time.Now().Before(t.Expires))
+	return t != nil && !t.standing.isRefusedHere() && (t.Expires.IsZero() || time.Now().Before(t.Expires))
 }
 
 // Represent returns what signs in a call that this replica has taken over. description comes from
@@ -141,7 +141,7 @@ type Credential struct {
 	from      *tokenCache
 	here      func() bool                                // the client waits for the answer to its request
 	challenge func(status int, values []string) []string // nil in a call that was taken over
-	verdict   func(authorization string, taken bool)     // nil then, too
+	heard     func(authorization string, a answer)       // nil then, too
 
 	mu      sync.Mutex
 	need    grade  // of the token that the call came with
@@ -251,24 +251,24 @@ func (c *Credential) Ready(ctx context.Context, next func() (authorization strin
 // Waits reports whether a call whose token is refused waits for another one: its client is gone.
 func (c *Credential) Waits() bool { return !c.here() && c.need.Hash != "" }
 
-// Hear takes the server's answer to a request that was signed in by this. A 401 refuses the token, and a status
-// below 400 takes it.
-func (c *Credential) Hear(authorization string, status int) {
-	taken := status < 400
-	if !taken && status != http.StatusUnauthorized {
+// Hear takes the server's answer to a request of a method that was sent then, signed in by this. A 401 refuses
+// the token, and a status of 2xx may take it.
+func (c *Credential) Hear(authorization, method string, sent time.Time, status int) {
+	a := answer{taken: status/100 == 2, method: method, sent: sent, heard: time.Now()}
+	if !a.taken && status != http.StatusUnauthorized {
 		return // it may have refused only the request
 	}
-	if t := c.noteVerdict(authorization, taken); t != nil {
-		c.from.tellReplicas(t.grade, taken)
+	if t := c.noteAnswer(authorization, a); t != nil {
+		c.from.tellReplicas(t)
 	}
-	if c.verdict != nil {
-		c.verdict(authorization, taken)
+	if c.heard != nil {
+		c.heard(authorization, a)
 	}
 }
 
-// noteVerdict keeps what the server has said of a token, and returns the token if other replicas are to hear of
+// noteAnswer keeps what the server has said of a token, and returns the token if other replicas are to hear of
 // it.
-func (c *Credential) noteVerdict(authorization string, taken bool) (news *shown) {
+func (c *Credential) noteAnswer(authorization string, a answer) (news *shown) {
 	t := c.from.findNewest(c.need.Owner, func(t *shown) bool { return t.authorization == authorization })
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -276,13 +276,13 @@ func (c *Credential) noteVerdict(authorization string, taken bool) (news *shown)
 		if t == nil || t.authorization != authorization {
 			continue
 		}
-		if t.standing.noteVerdict(taken) {
+		if t.standing.noteAnswer(a) {
 			news = t
 		}
-		if !taken && c.refused == nil {
+		if !a.taken && c.refused == nil {
 			c.refused = map[string]bool{}
 		}
-		if !taken {
+		if !a.taken {
 			c.refused[t.Hash] = true
 		}
 	}
@@ -403,7 +403,7 @@ func (o *tokensOfOwner) addToken(t *shown) *shown {
 		}
 		o.tokens = slices.Delete(o.tokens, i, i+1)
 	}
-	o.tokens = slices.DeleteFunc(o.tokens, func(t *shown) bool { return !t.isGood() && !t.standing.refused.Load() })
+	o.tokens = slices.DeleteFunc(o.tokens, func(t *shown) bool { return !t.isGood() && !t.standing.isRefusedHere() })
 	o.tokens = append(o.tokens, t)
 	slices.SortFunc(o.tokens, func(a, b *shown) int { return b.Issued.Compare(a.Issued) })
 	o.tokens = o.tokens[:min(len(o.tokens), mostTokens)]

@@ -40,6 +40,11 @@ func (p *tokenCache) request(t *shown) (c *Credential, leave func()) {
 	return &Credential{from: p, here: func() bool { return here }, need: t.grade, own: p.putToken(t)}, func() { here = false }
 }
 
+// hear has the server answer to a call that goes out now.
+func (c *Credential) hear(authorization string, status int) {
+	c.Hear(authorization, "tools/call", time.Now(), status)
+}
+
 // header is what Own, Later or Brought returns.
 func header(of func() (string, bool)) string {
 	authorization, _ := of()
@@ -70,7 +75,7 @@ func TestStandIn(t *testing.T) {
 	for state, end := range map[string]func(*Credential){
 		"good":    func(*Credential) {},
 		"expired": func(*Credential) { <-time.After(time.Hour) },
-		"refused": func(c *Credential) { c.Hear("Bearer own", 401) },
+		"refused": func(c *Credential) { c.hear("Bearer own", 401) },
 	} {
 		for name, other := range others {
 			synctest.Test(t, func(t *testing.T) {
@@ -105,8 +110,8 @@ func TestRefusedForGood(t *testing.T) {
 	c, leave := p.request(token("own", nil))
 	p.putToken(token("newer", func(g *grade) { g.Issued = g.Issued.Add(time.Second) }))
 	leave()
-	c.Hear("Bearer own", 401)
-	c.Hear("Bearer own", 200)
+	c.hear("Bearer own", 401)
+	c.Hear("Bearer own", "initialize", time.Now(), 200)
 	if got := header(c.Later); got != "Bearer newer" {
 		t.Errorf("it goes on with %q", got)
 	}
@@ -150,7 +155,7 @@ func TestBroughtTokenIsRefused(t *testing.T) {
 	c, _ := p.request(token("own", func(g *grade) { g.Scopes = []string{"read", "write"}; g.Issued = g.Issued.Add(-time.Hour) }))
 	weak, _ := p.request(token("weak", nil))
 	c.Bring("call", weak.Seal("call"))
-	c.Hear("Bearer weak", 401)
+	c.hear("Bearer weak", 401)
 	if got, good := c.Brought(); got != "Bearer weak" || good || header(c.Later) != "Bearer own" {
 		t.Errorf("once it is refused: %q, %v, later %q", got, good, header(c.Later))
 	}
@@ -177,7 +182,7 @@ func TestBroughtTokenIsShown(t *testing.T) {
 	p, there := newTokenCache(10, time.Hour, keys), newTokenCache(10, time.Hour, keys)
 	c, leave := p.request(token("own", func(g *grade) { g.Issued = g.Issued.Add(-time.Minute) }))
 	leave()
-	c.Hear("Bearer own", 401)
+	c.hear("Bearer own", 401)
 	opaque := token("opaque", nil)
 	opaque.verified = false
 	unknown, _ := there.request(opaque)
@@ -226,7 +231,7 @@ func TestReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newTokenCache(10, time.Hour, nil)
 		c, leave := p.request(token("own", nil))
-		c.Hear("Bearer own", 401)
+		c.hear("Bearer own", 401)
 		if err := c.Ready(t.Context(), c.Later); err != nil || c.Waits() {
 			t.Errorf("while the client is here: %v", err)
 		}
@@ -252,7 +257,7 @@ func TestReady(t *testing.T) {
 		if !over(done) || <-done != nil || header(c.Later) != "Bearer newer" {
 			t.Fatalf("alice has come, and it has %q", header(c.Later))
 		}
-		c.Hear("Bearer newer", 401)
+		c.hear("Bearer newer", 401)
 		done = wait()
 		began := time.Now()
 		if err := <-done; !errors.Is(err, errNotSignedIn) || time.Since(began) != signInWait {

@@ -209,13 +209,13 @@ func (p *passthrough) callerOf(ctx context.Context, who shim.Principal, own *sho
 	who.NoTasks = who.NoTasks || own.standing.isRefused()
 	request := &passedOn{own: own, invalid: p.invalid}
 	request.credential = &Credential{from: p.tokens, here: func() bool { return !request.over.Load() }, need: own.grade, own: own}
-	request.credential.verdict = func(authorization string, taken bool) { p.hearServer(own, f, authorization, taken) }
+	request.credential.heard = func(authorization string, a answer) { p.hearServer(own, f, authorization, a) }
 	return Caller{Principal: who, request: request}
 }
 
-// hearServer takes whether the server has taken the credential of a request. An unverified token is
-// remembered only from then on, by its hash.
-func (p *passthrough) hearServer(own *shown, f *verification, authorization string, taken bool) {
+// hearServer takes what the server says to a request with a credential. An unverified token is remembered only
+// from then on, by its hash.
+func (p *passthrough) hearServer(own *shown, f *verification, authorization string, a answer) {
 	if authorization != own.authorization {
 		return
 	}
@@ -233,7 +233,7 @@ func (p *passthrough) hearServer(own *shown, f *verification, authorization stri
 			p.others.Add(hash, f)
 		}
 	}
-	f.standing.noteVerdict(taken)
+	f.standing.noteAnswer(a)
 }
 
 // findOut returns what is known of a token, and looks it up if needed: once for all requests with the

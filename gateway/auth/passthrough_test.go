@@ -312,7 +312,7 @@ func TestRefusedBeforeItIsVerified(t *testing.T) {
 	i, s, m := introspected(t)
 	audience := json.RawMessage(`"https://elsewhere.example"`)
 	token := i.Opaque("alice", map[string]any{"aud": &audience})
-	letIn(t, m, "Bearer "+token).request.credential.verdict("Bearer "+token, false)
+	letIn(t, m, "Bearer "+token).Credential(nil).hear("Bearer "+token, http.StatusUnauthorized)
 	audience = json.RawMessage(`"` + s.URL + `"`)
 	outdate(m, token)
 	letIn(t, m, "Bearer "+token)
@@ -583,11 +583,11 @@ func TestRefusedTokensOwnNothing(t *testing.T) {
 		if c.Doubted() != nil || c.Principal.NoTasks {
 			t.Errorf("%s: at first %v", name, c.Doubted())
 		}
-		c.Credential(nil).Hear(authorization, http.StatusForbidden) // of one tool, perhaps
+		c.Credential(nil).hear(authorization, http.StatusForbidden) // of one tool, perhaps
 		if c.Doubted() != nil {
 			t.Errorf("%s: after 403", name)
 		}
-		c.Credential(nil).Hear(authorization, http.StatusUnauthorized)
+		c.Credential(nil).hear(authorization, http.StatusUnauthorized)
 		for what, c := range map[string]Caller{"the same request": c, "the next": letIn(t, m, authorization)} {
 			if refusal := c.Doubted(); refusal == nil || refusal.Status != http.StatusUnauthorized {
 				t.Errorf("%s, %s: %v", name, what, refusal)
@@ -596,10 +596,45 @@ func TestRefusedTokensOwnNothing(t *testing.T) {
 		if c := letIn(t, m, authorization); !c.Principal.NoTasks || c.shows() != authorization {
 			t.Errorf("%s: %+v", name, c.Principal)
 		}
-		letIn(t, m, authorization).Credential(nil).Hear(authorization, http.StatusOK)
+		letIn(t, m, authorization).Credential(nil).hear(authorization, http.StatusOK)
 		if c := letIn(t, m, authorization); c.Doubted() != nil || c.Principal.NoTasks {
 			t.Errorf("%s: once the server takes it again", name)
 		}
+	}
+}
+
+// TestWhatTakesATokenAgain: after a 401 the server takes a token again by its answer to a later request of the same
+// method, or to a later call. That to an older request, to another method or with a redirect proves nothing.
+func TestWhatTakesATokenAgain(t *testing.T) {
+	i := wiretest.NewIssuer(t, "")
+	s := newOAuthServer(t, i.URL)
+	m := startPassthrough(t, s)
+	for name, c := range map[string]struct {
+		refused, taken string // methods
+		age            time.Duration
+		status         int
+		takes          bool
+	}{
+		"a call":          {"tools/list", "tools/call", 0, http.StatusOK, true},
+		"the same method": {"tools/list", "tools/list", 0, http.StatusOK, true},
+		"another method":  {"tools/call", "tools/list", 0, http.StatusOK, false},
+		"an older call":   {"tools/call", "tools/call", time.Minute, http.StatusOK, false},
+		"a redirect":      {"tools/call", "tools/call", 0, http.StatusFound, false},
+	} {
+		authorization := "Bearer " + i.Token("alice", map[string]any{"aud": s.URL, "jti": name})
+		letIn(t, m, authorization).Credential(nil).Hear(authorization, c.refused, time.Now(), http.StatusUnauthorized)
+		letIn(t, m, authorization).Credential(nil).Hear(authorization, c.taken, time.Now().Add(-c.age), c.status)
+		if got := letIn(t, m, authorization); (got.Doubted() == nil) != c.takes || got.Principal.NoTasks == c.takes {
+			t.Errorf("%s: refused is %v, no tasks %v", name, got.Doubted(), got.Principal.NoTasks)
+		}
+	}
+	authorization := "Bearer " + i.Token("alice", map[string]any{"aud": s.URL})
+	for _, method := range []string{"tools/call", "tools/list"} {
+		letIn(t, m, authorization).Credential(nil).Hear(authorization, method, time.Now(), http.StatusUnauthorized)
+	}
+	letIn(t, m, authorization).Credential(nil).Hear(authorization, "tools/list", time.Now(), http.StatusOK)
+	if letIn(t, m, authorization).Doubted() == nil {
+		t.Error("a list makes up for a call")
 	}
 }
 
@@ -635,7 +670,7 @@ func TestRefusedElsewhere(t *testing.T) {
 	}
 	here, there := replica(), replica()
 	hear := func(m *passthrough, authorization string, status int) {
-		letIn(t, m, authorization).Credential(nil).Hear(authorization, status)
+		letIn(t, m, authorization).Credential(nil).hear(authorization, status)
 	}
 	refused := func(authorization string, want bool) {
 		t.Helper()
@@ -647,6 +682,7 @@ func TestRefusedElsewhere(t *testing.T) {
 	}
 	expires := time.Now().Add(time.Hour)
 	jwt, opaque := "Bearer "+i.Token("alice", map[string]any{"aud": s.URL, "exp": expires.Unix()}), "Bearer of-nobody-knows-whom"
+	letIn(t, here, opaque).Credential(nil).Hear(opaque, "tools/list", time.Now(), http.StatusOK) // as any
 	hear(here, opaque, http.StatusUnauthorized)
 	if len(all.kept) != 0 {
 		t.Errorf("of a stranger is kept %v", all.kept)
@@ -730,7 +766,7 @@ func TestSeveralAuthorizationServers(t *testing.T) {
 	if n := one.Asked(); n == 0 {
 		t.Error("nobody was asked")
 	}
-	letIn(t, m, "Bearer "+opaque).Credential(nil).Hear("Bearer "+opaque, http.StatusOK)
+	letIn(t, m, "Bearer "+opaque).Credential(nil).hear("Bearer "+opaque, http.StatusOK)
 	asked := one.Asked()
 	letIn(t, m, "Bearer "+opaque)
 	letIn(t, m, "Bearer "+two.Token("alice", map[string]any{"aud": s.URL}))
@@ -752,7 +788,7 @@ func TestTokensOfTheSecondServer(t *testing.T) {
 	}
 	hear := func(status int) {
 		for _, token := range tokens {
-			letIn(t, m, "Bearer "+token).Credential(nil).Hear("Bearer "+token, status)
+			letIn(t, m, "Bearer "+token).Credential(nil).hear("Bearer "+token, status)
 		}
 	}
 	hear(http.StatusOK)

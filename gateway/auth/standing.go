@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"taskgate/internal/mcp"
 )
 
 // Refusals keep for all replicas which tokens their servers have refused with 401.
@@ -28,12 +30,33 @@ const (
 
 // standing is what the server says of a token. All requests with the token share it.
 type standing struct {
-	refused   atomic.Bool // here, when it was last shown
-	elsewhere atomic.Bool // at another replica
-	known     atomic.Bool // it is verified, or the server has taken it: only such tokens are in the store
+	known atomic.Bool // it is verified, or the server has taken it for a call: only such tokens are in the store
 
-	mu  sync.Mutex // held while the other replicas are asked
-	ask time.Time  // when to ask them again
+	mu   sync.Mutex // guards last
+	last refusal    // zero once the server takes the token
+
+	asking sync.Mutex // held while the other replicas are asked
+	ask    time.Time  // when to ask them again
+}
+
+// refusal is the last 401 for a token.
+type refusal struct {
+	heard     time.Time
+	elsewhere bool   // at another replica
+	method    string // of the refused request; that of a call stays
+}
+
+// answer is what the server says to a request with a token.
+type answer struct {
+	taken       bool // or refused
+	method      string
+	sent, heard time.Time
+}
+
+// proves reports whether an answer shows that the server takes the token again. A server may take any token for
+// another method, such as a list of tools, and the token that an older request came with.
+func (a answer) proves(r refusal) bool {
+	return a.sent.After(r.heard) && (a.method == mcp.MethodToolsCall || a.method == r.method)
 }
 
 func newStanding(known bool) *standing {
@@ -42,27 +65,71 @@ func newStanding(known bool) *standing {
 	return s
 }
 
-func (s *standing) isRefused() bool { return s.refused.Load() || s.elsewhere.Load() }
+func (s *standing) lastRefusal() refusal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last
+}
 
-// noteVerdict takes what the server says now, and reports whether the other replicas are to hear of it.
-func (s *standing) noteVerdict(taken bool) (tell bool) {
-	if !taken {
-		s.refused.Store(true)
+func (s *standing) isRefused() bool { return s.lastRefusal() != refusal{} }
+
+// isRefusedHere reports whether this replica has heard a refusal.
+func (s *standing) isRefusedHere() bool {
+	r := s.lastRefusal()
+	return r != refusal{} && !r.elsewhere
+}
+
+// noteAnswer takes an answer, once, and reports whether the other replicas are to hear of it.
+func (s *standing) noteAnswer(a answer) (tell bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was := s.last
+	switch {
+	case !a.taken && a.heard.Equal(was.heard): // it is noted
+		return false
+	case !a.taken:
+		s.last = refusal{heard: a.heard, method: a.method}
+		if was.method == mcp.MethodToolsCall {
+			s.last.method = was.method
+		}
 		return s.known.Load()
 	}
-	s.known.Store(true)
-	here, elsewhere := s.refused.Swap(false), s.elsewhere.Swap(false)
-	return here || elsewhere
+	first := a.method == mcp.MethodToolsCall && !s.known.Swap(true)
+	switch {
+	case was == refusal{}:
+		return false
+	case a.proves(was):
+		s.last = refusal{}
+		return s.known.Load()
+	}
+	return first && !was.elsewhere // that it was refused meanwhile
+}
+
+// noteReplicas takes whether the other replicas can hear of a refusal, if the server was not heard since they
+// were asked. was is the last refusal before that.
+func (s *standing) noteReplicas(was refusal, refused bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if refused {
+		s.known.Store(true) // another replica knows it
+	}
+	switch {
+	case s.last != was:
+	case refused && was == refusal{}:
+		s.last = refusal{heard: time.Now(), elsewhere: true, method: mcp.MethodToolsCall}
+	case !refused && was.elsewhere: // the server takes it again at another one
+		s.last = refusal{}
+	}
 }
 
 // tellReplicas tells the other replicas what the server says of a token.
-func (p *tokenCache) tellReplicas(of grade, taken bool) {
+func (p *tokenCache) tellReplicas(of *shown) {
 	if p.refusals == nil {
 		return
 	}
 	keep := refusalKept
 	switch {
-	case taken:
+	case !of.standing.isRefused():
 		keep = 0
 	case !of.Expires.IsZero():
 		if keep = min(keep, time.Until(of.Expires)); keep <= 0 {
@@ -80,16 +147,17 @@ func (p *tokenCache) askReplicas(ctx context.Context, t *shown) {
 		return
 	}
 	s := t.standing
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.asking.Lock()
+	defer s.asking.Unlock()
 	if time.Now().Before(s.ask) {
 		return
 	}
 	s.ask = time.Now().Add(askAgain)
 	ctx, stop := context.WithTimeout(ctx, askTime)
 	defer stop()
+	was := s.lastRefusal()
 	if refused, err := p.refusals.IsRefused(ctx, p.upstream+":"+t.Hash); err == nil {
-		s.elsewhere.Store(refused)
+		s.noteReplicas(was, refused)
 		s.ask = time.Now().Add(refusalFresh)
 	}
 }

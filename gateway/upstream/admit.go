@@ -35,15 +35,15 @@ func (h *HTTP) Admit(ctx context.Context, s shim.Session) (proven bool, err erro
 	if err := ask(forward.Unheard(ctx)); isUnknown(err) {
 		return false, ErrNoSession
 	} else if err != nil {
-		return false, forward.PassOn(ctx, publicError(err))
+		method := mcp.MethodDiscover
+		if s.Legacy {
+			method = mcp.MethodPing
+		}
+		return false, forward.PassOn(ctx, method, publicError(err))
 	}
-	unsigned, isAsked := forward.Unsigned(ctx)
-	err = ask(unsigned)
-	if se, ok := err.(*transport.StatusError); ok && (isUnknown(err) || se.Status == http.StatusUnauthorized || se.Status == http.StatusForbidden) {
-		isAsked()
-		return true, nil
-	}
-	return false, nil
+	err = ask(forward.Unsigned(ctx))
+	se, ok := err.(*transport.StatusError)
+	return ok && (isUnknown(err) || se.Status == http.StatusUnauthorized || se.Status == http.StatusForbidden), nil
 }
 
 // askAboutCaller returns how to ask the server about the caller of a context: by a ping, or by

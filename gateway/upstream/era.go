@@ -146,7 +146,7 @@ func (h *HTTP) probeEra(ctx context.Context, s shim.Session) (*verdict, Server, 
 		case h.isUnknowing(err):
 			return legacyVerdict(), Server{}, nil
 		case err != nil:
-			return nil, Server{}, forward.PassOn(ctx, err)
+			return nil, Server{}, forward.PassOn(ctx, mcp.MethodDiscover, err)
 		case next.era == mcp.Legacy && h.wire.cfg.Era == EraModern: // the operator has excluded legacy
 			return nil, Server{}, protocolError("the server does not speak a modern version of MCP, as configured", nil)
 		case next.era == mcp.Legacy:

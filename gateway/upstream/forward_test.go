@@ -76,6 +76,8 @@ func TestHeadersAreLost(t *testing.T) {
 type wallet struct {
 	own, later, brought string
 	heard               []string
+	method              string    // of the request that was answered last
+	sent                time.Time // likewise
 }
 
 func (w *wallet) Own() (string, bool)                              { return w.own, true }
@@ -83,7 +85,8 @@ func (w *wallet) Later() (string, bool)                            { return w.la
 func (w *wallet) Brought() (string, bool)                          { return w.brought, true }
 func (*wallet) Ready(context.Context, func() (string, bool)) error { return nil }
 func (*wallet) Waits() bool                                        { return false }
-func (w *wallet) Hear(value string, status int) {
+func (w *wallet) Hear(value, method string, sent time.Time, status int) {
+	w.method, w.sent = method, sent
 	w.heard = append(w.heard, fmt.Sprint(value, " ", status))
 }
 func (*wallet) Challenge(_ int, values []string) []string { return append(values, "seen") }
@@ -164,8 +167,8 @@ func TestNoTokenStandsInForTheFirstRequest(t *testing.T) {
 		if got := sent(); !slices.Equal(got, []string{"Bearer own", "Bearer own", "Bearer other"}) {
 			t.Errorf("went out with %q", got)
 		}
-		if !slices.Contains(w.heard, "Bearer own 401") || !slices.Contains(w.heard, "Bearer other 200") {
-			t.Errorf("heard %q", w.heard)
+		if !slices.Contains(w.heard, "Bearer own 401") || !slices.Contains(w.heard, "Bearer other 200") || w.method != "tools/call" || !w.sent.Equal(time.Now()) {
+			t.Errorf("heard %q, last of a %s that was sent at %v", w.heard, w.method, w.sent)
 		}
 	})
 }
@@ -176,7 +179,7 @@ type left struct{ wallet }
 func (*left) Waits() bool { return true }
 
 // TestRefusedDiscover: a server that refuses the token of a call which goes on is asked once which era it
-// speaks, and not again and again. The refusal counts for the token.
+// speaks, and not again and again. The refusal counts for the token, and so does the next answer.
 func TestRefusedDiscover(t *testing.T) {
 	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		asked := 0
@@ -194,6 +197,11 @@ func TestRefusedDiscover(t *testing.T) {
 		var refusal *forward.Refusal
 		if !errors.As(err, &refusal) || asked != 1 || !slices.Equal(w.heard, []string{"Bearer own 401"}) {
 			t.Errorf("%v after %d requests, heard %q", err, asked, w.heard)
+		}
+		s.On("server/discover", fake.RPCError(200, -32601, "method not found", ""))
+		_, _ = h.Call(forward.With(t.Context(), &forward.Parts{Credential: w}), r, nil) // there is no other era
+		if !slices.Contains(w.heard, "Bearer own 200") {
+			t.Errorf("at last it heard %q", w.heard)
 		}
 	})
 }

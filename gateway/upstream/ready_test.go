@@ -30,7 +30,7 @@ func (c *signedIn) Own() (string, bool) {
 func (c *signedIn) Later() (string, bool)                   { return c.Own() }
 func (c *signedIn) Brought() (string, bool)                 { return c.Own() }
 func (*signedIn) Waits() bool                               { return true }
-func (*signedIn) Hear(string, int)                          {}
+func (*signedIn) Hear(string, string, time.Time, int)       {}
 func (*signedIn) Challenge(_ int, values []string) []string { return values }
 func (*signedIn) Bring(_, _ string)                         {}
 

@@ -36,7 +36,7 @@ var imports = map[string][]string{
 		"gateway/sealed", "shim", "shim/dialect",
 		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/metrics", "internal/semconv", "internal/work",
 	},
-	"gateway/auth":        {"gateway/config", "gateway/sealed", "shim", "internal/work"},
+	"gateway/auth":        {"gateway/config", "gateway/sealed", "shim", "internal/mcp", "internal/work"},
 	"gateway/config":      {"internal/storeurl"},
 	"gateway/sealed":      {"internal/jsonrpc"},
 	"gateway/gatewaytest": {"gateway/legacy", "shim"},

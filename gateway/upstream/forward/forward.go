@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"time"
 
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -59,8 +60,8 @@ type Credential interface {
 	Ready(ctx context.Context, next func() (authorization string, good bool)) error
 	// Waits reports whether Ready would ever wait.
 	Waits() bool
-	// Hear takes the status with which the server answered a request with this value.
-	Hear(authorization string, status int)
+	// Hear takes the status with which the server answered a request with this value, of a method, sent then.
+	Hear(authorization, method string, sent time.Time, status int)
 	// Challenge takes the status, 401 or 403, and its values of WWW-Authenticate, and returns the values for
 	// the client.
 	Challenge(status int, values []string) []string
@@ -220,11 +221,29 @@ func Ready(ctx context.Context) error {
 	}
 }
 
+// sentKey is the key of the context value that Answered reads.
+type sentKey struct{}
+
+// sent says what a request is.
+type sent struct {
+	method string
+	at     time.Time
+}
+
+// Sending returns the context of a request of this method that is about to be sent.
+func Sending(ctx context.Context, method string) context.Context {
+	if Of(ctx).Credential == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, sentKey{}, sent{method, time.Now()})
+}
+
 // Answered tells a client's credential how the server answered a request that it signed in.
 func Answered(req *http.Request, resp *http.Response) {
 	c, value := Of(req.Context()).Credential, req.Header.Get(headerAuthorization)
 	if c != nil && resp != nil && value != "" {
-		c.Hear(value, resp.StatusCode)
+		s, _ := req.Context().Value(sentKey{}).(sent)
+		c.Hear(value, s.method, s.at, resp.StatusCode)
 	}
 }
 
@@ -290,12 +309,16 @@ func Write(req *http.Request) {
 	}
 }
 
-// deaf is a credential that ignores the server's answers, for requests that the gateway makes by itself. So a
+// deaf is a credential that ignores the server's refusals, for requests that the gateway makes by itself. So a
 // refused request is not repeated: the token would be the same.
 type deaf struct{ Credential }
 
-func (deaf) Waits() bool                               { return false }
-func (deaf) Hear(string, int)                          {}
+func (deaf) Waits() bool { return false }
+func (d deaf) Hear(authorization, method string, sent time.Time, status int) {
+	if status != http.StatusUnauthorized {
+		d.Credential.Hear(authorization, method, sent, status)
+	}
+}
 func (deaf) Challenge(_ int, values []string) []string { return values }
 
 // unsigned is an empty credential.
@@ -306,7 +329,7 @@ func (unsigned) Later() (authorization string, good bool)   { return "", true }
 func (unsigned) Brought() (authorization string, good bool) { return "", true }
 func (unsigned) Challenge(_ int, values []string) []string  { return values }
 
-// Unheard returns a context in which answers of the server leave the client's token alone.
+// Unheard returns a context in which refusals of the server leave the client's token alone.
 func Unheard(ctx context.Context) context.Context {
 	if c := Of(ctx).Credential; c != nil {
 		return carrying(ctx, deaf{c})
@@ -321,12 +344,12 @@ func carrying(ctx context.Context, c Credential) context.Context {
 	return With(ctx, &f)
 }
 
-// PassOn makes an error of an unheard request count for the token after all: the client gets it as the answer
-// to its own request.
-func PassOn(ctx context.Context, err error) error {
+// PassOn makes an error of an unheard request of a method count for the token after all: the client gets it as
+// the answer to its own request.
+func PassOn(ctx context.Context, method string, err error) error {
 	var refusal *Refusal
 	if c := Of(ctx).Credential; c != nil && errors.As(err, &refusal) {
-		c.Hear(authorization(ctx, c), refusal.Status)
+		c.Hear(authorization(ctx, c), method, time.Now(), refusal.Status)
 		refusal.Challenges = c.Challenge(refusal.Status, refusal.Challenges)
 	}
 	return err
@@ -368,8 +391,7 @@ func AwaitsSignIn(ctx context.Context) bool {
 }
 
 // Unsigned returns a context in which requests carry the same, except the token of the client. Answers leave
-// the token alone; isAsked is called if they show that the server asks for a token.
-func Unsigned(ctx context.Context) (bare context.Context, isAsked func()) {
-	c := Of(ctx).Credential
-	return carrying(ctx, unsigned{c}), func() { c.Hear(authorization(ctx, c), http.StatusOK) }
+// the token alone.
+func Unsigned(ctx context.Context) context.Context {
+	return carrying(ctx, unsigned{Of(ctx).Credential})
 }

@@ -2,6 +2,7 @@ package streamable
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"io"
@@ -51,6 +52,7 @@ func (b heardBody) Read(p []byte) (int, error) {
 func (t *Transport) NewRequest(ctx context.Context, method string, m *transport.Message) (*http.Request, error) {
 	sender := m.Sender // so that the trace holds no body
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sender.NoteReached() }})
+	ctx = forward.Sending(ctx, cmp.Or(m.Method, method))
 	var body io.Reader
 	if m.Body != nil {
 		body = bytes.NewReader(m.Body)
