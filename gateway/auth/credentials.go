@@ -147,9 +147,6 @@ type Credential struct {
 	need    grade  // of the token that the call came with
 	own     *shown // that token; nil while only another replica has it
 	brought *shown // that of the latest request which brought an answer or a cancellation; nil for none
-	// refused are the hashes of tokens that the server has refused here. It may take them for other requests,
-	// such as a handshake.
-	refused map[string]bool
 }
 
 // Describe says which tokens may stand in. The token itself stays secret.
@@ -188,7 +185,7 @@ func (c *Credential) Brought() (authorization string, good bool) {
 	switch {
 	case c.brought == nil:
 		return c.laterLocked()
-	case c.isGood(c.brought):
+	case c.brought.isGood():
 		return c.brought.authorization, true
 	}
 	if t := c.findStandIn(c.brought.grade); t != nil {
@@ -200,19 +197,19 @@ func (c *Credential) Brought() (authorization string, good bool) {
 // laterLocked is Later. The caller holds c.mu.
 func (c *Credential) laterLocked() (authorization string, good bool) {
 	t := c.findToken()
-	if !c.isGood(t) && c.need.Hash != "" {
+	if !t.isGood() && c.need.Hash != "" {
 		t = cmp.Or(c.findStandIn(c.need), t) // without any the server would take the caller for anonymous
 	}
 	if t == nil {
 		return "", false
 	}
-	return t.authorization, c.isGood(t)
+	return t.authorization, t.isGood()
 }
 
 // findToken returns the token that the call came with; nil while this replica lacks it. An expired token may
 // have got a later end. The caller holds c.mu.
 func (c *Credential) findToken() *shown {
-	if !c.isGood(c.own) && c.need.Hash != "" {
+	if !c.own.isGood() && c.need.Hash != "" {
 		c.own = cmp.Or(c.from.findNewest(c.need.Owner, func(t *shown) bool { return t.Hash == c.need.Hash }), c.own)
 	}
 	return c.own
@@ -221,11 +218,8 @@ func (c *Credential) findToken() *shown {
 // findStandIn returns a good token that may take the place of one of this grade; nil for none. The caller holds
 // c.mu.
 func (c *Credential) findStandIn(of grade) *shown {
-	return c.from.findNewest(of.Owner, func(t *shown) bool { return c.isGood(t) && t.standsIn(of) })
+	return c.from.findNewest(of.Owner, func(t *shown) bool { return t.isGood() && t.standsIn(of) })
 }
-
-// isGood reports whether a token is good for later requests of the call. The caller holds c.mu.
-func (c *Credential) isGood(t *shown) bool { return t.isGood() && !c.refused[t.Hash] }
 
 // Ready waits until the token of the next request of the call is good. next is Own, Later or Brought. The call
 // is shown as waiting meanwhile. The wait ends with errNotSignedIn after signInWait.
@@ -273,17 +267,8 @@ func (c *Credential) noteAnswer(authorization string, a answer) (news *shown) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, t := range []*shown{t, c.own, c.brought} {
-		if t == nil || t.authorization != authorization {
-			continue
-		}
-		if t.standing.noteAnswer(a) {
+		if t != nil && t.authorization == authorization && t.standing.noteAnswer(a) {
 			news = t
-		}
-		if !a.taken && c.refused == nil {
-			c.refused = map[string]bool{}
-		}
-		if !a.taken {
-			c.refused[t.Hash] = true
 		}
 	}
 	return news

@@ -103,9 +103,9 @@ func TestStandIn(t *testing.T) {
 	}
 }
 
-// TestRefusedForGood: a server that refuses a token for a call and takes it for something else, such as a
-// handshake, is not asked with it again for that call.
-func TestRefusedForGood(t *testing.T) {
+// TestRefusedForCalls: a server that refuses a token for a call and takes it for something else, such as a
+// handshake, is not asked with it again for that call, until it takes the token for another one.
+func TestRefusedForCalls(t *testing.T) {
 	p := newTokenCache(10, time.Hour, nil)
 	c, leave := p.request(token("own", nil))
 	p.putToken(token("newer", func(g *grade) { g.Issued = g.Issued.Add(time.Second) }))
@@ -114,6 +114,10 @@ func TestRefusedForGood(t *testing.T) {
 	c.Hear("Bearer own", "initialize", time.Now(), 200)
 	if got := header(c.Later); got != "Bearer newer" {
 		t.Errorf("it goes on with %q", got)
+	}
+	c.hear("Bearer own", 200)
+	if got := header(c.Later); got != "Bearer own" {
+		t.Errorf("after another call it goes on with %q", got)
 	}
 }
 
