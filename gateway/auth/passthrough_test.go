@@ -697,7 +697,9 @@ func TestRefusedElsewhere(t *testing.T) {
 		refused(authorization, false)
 		hear(here, authorization, http.StatusUnauthorized)
 		refused(authorization, true)
-		hear(there, authorization, http.StatusOK)
+		hear(there, authorization, http.StatusUnauthorized)
+		refused(authorization, true)
+		hear(here, authorization, http.StatusOK)
 		refused(authorization, false)
 		if len(all.kept) != 0 {
 			t.Errorf("of a token that is taken is kept %v", all.kept)

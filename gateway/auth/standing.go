@@ -42,8 +42,9 @@ type standing struct {
 // refusal is the last 401 for a token.
 type refusal struct {
 	heard     time.Time
-	elsewhere bool   // at another replica
-	method    string // of the refused request; that of a call stays
+	elsewhere bool      // at another replica
+	method    string    // of the refused request; that of a call stays
+	kept      time.Time // the other replicas can hear of it until then
 }
 
 // answer is what the server says to a request with a token.
@@ -110,15 +111,25 @@ func (s *standing) noteAnswer(a answer) (tell bool) {
 func (s *standing) noteReplicas(was refusal, refused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := time.Now()
 	if refused {
 		s.known.Store(true) // another replica knows it
 	}
 	switch {
 	case s.last != was:
 	case refused && was == refusal{}:
-		s.last = refusal{heard: time.Now(), elsewhere: true, method: mcp.MethodToolsCall}
-	case !refused && was.elsewhere: // the server takes it again at another one
+		s.last = refusal{heard: now, elsewhere: true, method: mcp.MethodToolsCall}
+	case !refused && (was.elsewhere || now.Before(was.kept)): // the server takes it again at another one
 		s.last = refusal{}
+	}
+}
+
+// noteKept says until when the other replicas can hear of a refusal.
+func (s *standing) noteKept(of refusal, until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last == of && of != (refusal{}) {
+		s.last.kept = until
 	}
 }
 
@@ -127,9 +138,9 @@ func (p *tokenCache) tellReplicas(of *shown) {
 	if p.refusals == nil {
 		return
 	}
-	keep := refusalKept
+	keep, last, now := refusalKept, of.standing.lastRefusal(), time.Now()
 	switch {
-	case !of.standing.isRefused():
+	case last == refusal{}:
 		keep = 0
 	case !of.Expires.IsZero():
 		if keep = min(keep, time.Until(of.Expires)); keep <= 0 {
@@ -138,7 +149,9 @@ func (p *tokenCache) tellReplicas(of *shown) {
 	}
 	ctx, stop := context.WithTimeout(context.Background(), tellTime)
 	defer stop()
-	_ = p.refusals.SetRefused(ctx, p.upstream+":"+of.Hash, keep) // while the store is away, replicas cannot read tasks
+	if p.refusals.SetRefused(ctx, p.upstream+":"+of.Hash, keep) == nil { // while the store is away, replicas cannot read tasks
+		of.standing.noteKept(last, now.Add(keep))
+	}
 }
 
 // askReplicas learns what the server has said of a token at other replicas.
