@@ -7,6 +7,7 @@ import (
 
 	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
+	"taskgate/gateway/sealed"
 	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
@@ -76,17 +77,23 @@ func leaveUnread(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// mayCall refuses a caller that lacks a scope of the tool which it calls, or that asks about tasks with a
-// token which the server has refused: requests about tasks end at the gateway.
+// mayCall refuses a caller that lacks a scope of the tool which it calls, or that comes with a token which the
+// server has refused and asks for what ends at the gateway.
 func (u *route) mayCall(c auth.Caller, msg jsonrpc.Message) *auth.Refusal {
-	if strings.HasPrefix(msg.Method, "tasks/") {
-		return c.Doubted()
+	if refusal := c.Doubted(); refusal != nil && u.endsHere(msg) {
+		return refusal
 	}
 	if !u.scoped || msg.Method != mcp.MethodToolsCall {
 		return nil
 	}
 	name, _ := jsonrpc.GetString(msg.Params, mcp.NameParam(msg.Method))
 	return c.Lacks(u.endpoint.Config.Tool(name).Scopes)
+}
+
+// endsHere reports whether a request may be about a task or a call of before, which the gateway answers.
+func (u *route) endsHere(msg jsonrpc.Message) bool {
+	state, _ := jsonrpc.GetString(msg.Params, "requestState")
+	return sealed.Ours(state) || strings.HasPrefix(msg.Method, "tasks/")
 }
 
 // pages serves the public pages, and leaves all other requests to next. Their paths would conflict in the

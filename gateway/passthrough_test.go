@@ -6,8 +6,11 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"taskgate/gateway/config"
+	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
 )
 
@@ -58,6 +61,29 @@ func passed(t *testing.T, server http.Handler, change ...func(*config.Config)) (
 		h.ServeHTTP(w, r)
 		return w
 	}, web.URL, s.gateway
+}
+
+// TestRefusedTokenIsToldSo: whatever ends at the gateway is refused there if the server has refused the token, so that
+// the client gets another one. All else goes on to the server, which may take the token again.
+func TestRefusedTokenIsToldSo(t *testing.T) {
+	_, _, g := passed(t, http.NotFoundHandler())
+	u := g.now.Load().routes[0]
+	r := httptest.NewRequest("POST", "/up/mcp", nil)
+	r.Header = bearerOf("revoked")
+	c, _ := u.methods.Of("up").Identify(r)
+	c.Credential(nil).Hear("Bearer revoked", mcp.MethodToolsCall, time.Now(), http.StatusUnauthorized)
+	for body, ends := range map[string]bool{
+		`"method":"tasks/get","params":{"taskId":"1"}`:                                      true,
+		`"method":"tools/call","params":{"name":"t","requestState":"tg1.x","arguments":{}}`: true,
+		`"method":"prompts/get","params":{"name":"p","requestState":"1"}`:                   false,
+		`"method":"tools/call","params":{"name":"t","arguments":{"requestState":"none"}}`:   false,
+		`"method":"tools/list"`: false,
+	} {
+		msg, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":1,` + body + `}`))
+		if refusal := u.mayCall(c, msg); err != nil || (refusal != nil) != ends {
+			t.Errorf("%s: %v, %v", body, refusal, err)
+		}
+	}
 }
 
 // TestMetadataIsPassedOn: the metadata of a server is served with the gateway's address where it was the
