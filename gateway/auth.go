@@ -7,6 +7,7 @@ import (
 
 	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
+	"taskgate/gateway/endpoint"
 	"taskgate/gateway/sealed"
 	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/wire"
@@ -92,8 +93,11 @@ func (u *route) mayCall(c auth.Caller, msg jsonrpc.Message) *auth.Refusal {
 
 // endsHere reports whether a request may be about a task or a call of before, which the gateway answers.
 func (u *route) endsHere(msg jsonrpc.Message) bool {
-	state, _ := jsonrpc.GetString(msg.Params, "requestState")
-	return sealed.Ours(state) || strings.HasPrefix(msg.Method, "tasks/")
+	if state, _ := jsonrpc.GetString(msg.Params, "requestState"); sealed.Ours(state) || strings.HasPrefix(msg.Method, "tasks/") {
+		return true
+	}
+	name, _ := jsonrpc.GetString(msg.Params, "name")
+	return msg.Method == mcp.MethodToolsCall && name == endpoint.TaskResultTool && u.endpoint.Config.WithoutTasks != config.WithoutTasksBlock
 }
 
 // pages serves the public pages, and leaves all other requests to next. Their paths would conflict in the

@@ -66,7 +66,7 @@ func passed(t *testing.T, server http.Handler, change ...func(*config.Config)) (
 // TestRefusedTokenIsToldSo: whatever ends at the gateway is refused there if the server has refused the token, so that
 // the client gets another one. All else goes on to the server, which may take the token again.
 func TestRefusedTokenIsToldSo(t *testing.T) {
-	_, _, g := passed(t, http.NotFoundHandler())
+	_, _, g := passed(t, http.NotFoundHandler(), func(c *config.Config) { c.Upstreams[0].WithoutTasks = config.WithoutTasksHandle })
 	u := g.now.Load().routes[0]
 	r := httptest.NewRequest("POST", "/up/mcp", nil)
 	r.Header = bearerOf("revoked")
@@ -74,9 +74,11 @@ func TestRefusedTokenIsToldSo(t *testing.T) {
 	c.Credential(nil).Hear("Bearer revoked", mcp.MethodToolsCall, time.Now(), http.StatusUnauthorized)
 	for body, ends := range map[string]bool{
 		`"method":"tasks/get","params":{"taskId":"1"}`:                                      true,
+		`"method":"tools/call","params":{"name":"task_result","arguments":{}}`:              true,
 		`"method":"tools/call","params":{"name":"t","requestState":"tg1.x","arguments":{}}`: true,
 		`"method":"prompts/get","params":{"name":"p","requestState":"1"}`:                   false,
 		`"method":"tools/call","params":{"name":"t","arguments":{"requestState":"none"}}`:   false,
+		`"method":"prompts/get","params":{"name":"task_result"}`:                            false,
 		`"method":"tools/list"`: false,
 	} {
 		msg, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":1,` + body + `}`))
