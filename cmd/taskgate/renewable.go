@@ -23,8 +23,9 @@ const handover = 10 * time.Second
 // new client, and work under way ends with the client that it began with. Only listening, which has no end,
 // goes over. It is safe for concurrent use.
 type renewable struct {
-	now  atomic.Pointer[lease]
-	work *work.Background // closes clients that have been replaced
+	now     atomic.Pointer[lease]
+	removed atomic.Bool      // the upstream takes no requests of clients
+	work    *work.Background // closes clients that have been replaced
 
 	mu  sync.Mutex // guards what follows, and held while now is replaced
 	ask upstream.SessionAsker
@@ -41,7 +42,7 @@ type lease struct {
 }
 
 var (
-	_ upstream.Client = (*renewable)(nil)
+	_ upstream.Client = offeredClient{}
 	_ shim.Upstream   = (*renewable)(nil)
 )
 
@@ -102,6 +103,7 @@ func (r *renewable) Close(ctx context.Context) error {
 // retireClient closes the client once only listening is under way, or ctx ends. New calls have ceased by
 // then.
 func (r *renewable) retireClient(ctx context.Context) error {
+	r.removed.Store(true)
 	now := r.now.Load()
 	now.users.Refuse()
 	now.end()
@@ -203,3 +205,40 @@ func (r *renewable) EndSession(ctx context.Context, key string) { r.now.Load().E
 
 // Reach checks whether the server can be reached.
 func (r *renewable) Reach(ctx context.Context) error { return r.now.Load().Reach(ctx) }
+
+// offeredClient is a renewable as the gateway uses it for clients. While the upstream is removed, the server
+// hears only of calls that the shim has made before. In its place the gateway introduces itself, so that a
+// client that comes back can read its tasks.
+type offeredClient struct{ *renewable }
+
+// Describe describes, in place of a removed server, one that says so.
+func (o offeredClient) Describe(ctx context.Context, s shim.Session) (upstream.Server, error) {
+	if o.removed.Load() {
+		return upstream.StandIn(shim.ErrRemoved.Error()), nil
+	}
+	return o.renewable.Describe(ctx, s)
+}
+
+// Call refuses requests for a removed server.
+func (o offeredClient) Call(ctx context.Context, q shim.Request, s shim.Sink) (shim.Reply, error) {
+	if o.removed.Load() {
+		return shim.Reply{}, shim.ErrRemoved
+	}
+	return o.renewable.Call(ctx, q, s)
+}
+
+// Tool finds no tool of a removed server.
+func (o offeredClient) Tool(ctx context.Context, s shim.Session, name string) (upstream.Tool, bool, error) {
+	if o.removed.Load() {
+		return upstream.Tool{}, false, shim.ErrRemoved
+	}
+	return o.renewable.Tool(ctx, s, name)
+}
+
+// Listen hears nothing of a removed server.
+func (o offeredClient) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
+	if o.removed.Load() {
+		return nil
+	}
+	return o.renewable.Listen(ctx, s, f, ready, on)
+}

@@ -112,9 +112,10 @@ func (s *server) newLease(c *config.Config, u *config.Upstream, by *way) (l *lea
 	return l, err
 }
 
-// beginClients replaces the clients that have changed.
+// beginClients replaces the clients that have changed, and lets only those of removed upstreams refuse requests.
 func (us upstreams) beginClients() {
 	for _, one := range us {
+		one.client.removed.Store(one.config.Removed)
 		if one.next != nil {
 			one.client.renewClient(one.next)
 			one.next = nil
@@ -174,7 +175,7 @@ func isLoopback(listen string) bool {
 func (us upstreams) clients() (map[string]upstream.Client, map[string]*tls.Config) {
 	out, secure := make(map[string]upstream.Client, len(us)), make(map[string]*tls.Config, len(us))
 	for name, one := range us {
-		out[name], secure[name] = one.client, one.way.tls
+		out[name], secure[name] = offeredClient{one.client}, one.way.tls
 	}
 	return out, secure
 }

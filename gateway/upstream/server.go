@@ -23,6 +23,14 @@ type Server struct {
 	Raw json.RawMessage
 }
 
+// StandIn describes a server in place of one that is not asked. It gives the instructions, and has all
+// capabilities, so that clients hear why each request is refused.
+func StandIn(instructions string) Server {
+	raw := jsonrpc.With(json.RawMessage(`{}`), jsonrpc.AppendString(nil, instructions), "instructions")
+	all := json.RawMessage(`{"completions":{},"prompts":{},"resources":{},"tools":{}}`)
+	return Server{Era: mcp.Legacy, Raw: raw, Capabilities: all, Instructions: instructions}
+}
+
 // isLike reports whether two answers may come from one server.
 func (s Server) isLike(other Server) bool {
 	return s.Version == other.Version && s.Instructions == other.Instructions &&
