@@ -2,6 +2,7 @@ package console
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -142,6 +143,9 @@ func TestCancelAll(t *testing.T) {
 	p.holds(`document.querySelectorAll("tbody tr").length === 3`)
 	p.eval(`document.querySelector(".head button.danger").click()`)
 	p.shows("dialog[open]", "Cancel 3 tasks?", "3 of research; for bob")
+	if text := p.eval(`document.querySelector("dialog").innerText`); strings.Contains(text, "undefined") {
+		t.Errorf("the dialog says %q", text)
+	}
 	p.eval(`document.querySelector("dialog button.danger").click()`)
 	p.shows("dialog[open]", "3 tasks cancelled.")
 	p.press(kb.Enter)

@@ -75,7 +75,7 @@ const dialog = document.getElementById("dialog");
 export function confirm({ title, body, action, run }) {
   const back = document.activeElement;
   const show = (content, ...buttons) => {
-    dialog.replaceChildren(h("h2", { id: "dialog-title" }, title), ...[content].flat(), h("div", { class: "buttons" }, buttons));
+    dialog.replaceChildren(h("h2", { id: "dialog-title" }, title), ...[content].flat().filter(Boolean), h("div", { class: "buttons" }, buttons));
     buttons.at(-1)?.focus();
   };
   const close = () => dialog.close();
