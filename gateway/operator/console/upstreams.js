@@ -20,7 +20,7 @@ function card(u) {
   const state = u.removed ? h("span", { class: "status" }, "Removed") : u.reachable ? h("span", { class: "status alive" }, "Reachable")
     : h("span", { class: "status gone" }, u.replicas.some((r) => r.reachable) ? "Not reached by all" : "Not reachable");
   const row = (name, value) => h("div", null, h("dt", null, name), h("dd", null, value));
-  const away = u.replicas.filter((r) => !r.reachable);
+  const away = u.removed ? [] : u.replicas.filter((r) => !r.reachable);
   return h("section", { class: "panel card", "aria-label": u.name, "data-key": u.name },
     h("header", null, h("h2", null, u.name), h("span", { class: "tags" }, u.era && h("span", { class: "tag" }, u.era), u.transport && h("span", { class: "tag" }, u.transport)), h("span", { class: "end" }, state)),
     h("dl", { class: "facts" },
