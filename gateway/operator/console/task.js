@@ -47,7 +47,8 @@ const happened = {
 };
 
 function timeline(task) {
-  const begin = Date.parse(task.created_at);
+  const first = task.events?.[0]?.at ?? task.created_at; // a call is often sent before it becomes a task
+  const begin = Date.parse(first);
   let day = "";
   const item = (key, kind, at, since, what, detail) => h("li", { class: kind, "data-key": key },
     h("span", { class: "at" }, at), h("span", { class: "since" }, since),
@@ -62,7 +63,7 @@ function timeline(task) {
     return [h("li", { class: "day", "data-key": `day ${day}` }, day || "Today"), line];
   });
   if (isOpen(task)) {
-    items.push(item("now", "running", "now", `+${tookOf(task)}`,
+    items.push(item("now", "running", "now", `+${age(first)}`,
       task.status === "input_required" ? "Waits for the client's answer" : task.queued ? "Waits for its turn" : "Running",
       `${task.message ? `${task.message}; ` : ""}last change ${age(task.updated_at)} ago`));
   }

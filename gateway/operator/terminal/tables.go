@@ -155,13 +155,18 @@ func writeTask(w io.Writer, d operator.TaskDetail) error {
 	return writeEvents(w, d)
 }
 
+// writeEvents writes what happened to a task. A call is often sent before it becomes a task, so the times count
+// from the first event.
 func writeEvents(w io.Writer, d operator.TaskDetail) error {
-	t := newTable(w, "AT", "SINCE", "EVENT", "DETAIL")
+	t, begin := newTable(w, "AT", "SINCE", "EVENT", "DETAIL"), d.CreatedAt
+	if len(d.Events) > 0 {
+		begin = d.Events[0].At
+	}
 	for _, e := range d.Events {
-		t.row(moment(e.At), "+"+short(e.At.Sub(d.CreatedAt)), e.Kind, e.Detail)
+		t.row(moment(e.At), "+"+short(e.At.Sub(begin)), e.Kind, e.Detail)
 	}
 	if !ended(d.Task) {
-		t.row("now", "+"+took(d.Task), stateOf(d.Task), d.Message)
+		t.row("now", "+"+short(time.Since(begin)), stateOf(d.Task), d.Message)
 	}
 	return t.w.Flush()
 }

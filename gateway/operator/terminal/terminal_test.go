@@ -72,7 +72,7 @@ func (s *source) Task(_ context.Context, id string, content bool) (operator.Task
 	for _, t := range s.all {
 		if t.ID == id {
 			d := operator.TaskDetail{Task: t, TraceID: "abc", ContentShown: content, Events: []operator.Event{
-				{At: t.CreatedAt, Kind: "made", Detail: "r1"}, {At: t.CreatedAt.Add(time.Second), Kind: "sent"},
+				{At: t.CreatedAt.Add(-time.Second), Kind: "sent"}, {At: t.CreatedAt, Kind: "made", Detail: "r1"},
 			}}
 			if content {
 				d.Arguments = json.RawMessage(`{"topic":"<tea>"}`)
@@ -203,7 +203,7 @@ func TestCommands(t *testing.T) {
 			"11111111 reports write ada completed 1m30s * - -",
 		},
 		"tasks events " + first: {
-			"AT SINCE EVENT DETAIL", "* +0s made r1", "* +1s sent -", "now +1h30m working half[31m done",
+			"AT SINCE EVENT DETAIL", "* +0s sent -", "* +1s made r1", "now +1h30m working half[31m done",
 		},
 		"replicas": {
 			"REPLICA STATE TASKS UP SEEN ADDRESS HOST VERSION CONFIG",
