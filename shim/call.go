@@ -15,7 +15,7 @@ func (s *Shim) Call(ctx context.Context, c Call) (Answered, error) {
 	begun := time.Now()
 	a, err := s.makeCall(ctx, c)
 	if srv, unknown := s.findServer(c.Upstream); unknown == nil && c.Request.Method == callTool {
-		srv.metrics.Called(ctx, c.Request.Name, answerOf(a, err), time.Since(begun))
+		srv.metrics.Called(ctx, c.Request.Name, answerOf(ctx, a, err), time.Since(begun))
 	}
 	return a, err
 }
@@ -67,9 +67,11 @@ func (s *Shim) makeCall(ctx context.Context, c Call) (Answered, error) {
 	return r.caller.awaitReply(ctx, never) // on another goroutine, as it may go on without the client
 }
 
-// answerOf names the caller's answer for the metric.
-func answerOf(a Answered, err error) string {
+// answerOf names the caller's answer for the metric. ctx is the caller's.
+func answerOf(ctx context.Context, a Answered, err error) string {
 	switch {
+	case err != nil && (errors.Is(err, ErrCancelled) || errors.Is(ctx.Err(), context.Canceled)):
+		return semconv.AnswerCancelled
 	case err != nil:
 		return semconv.AnswerError
 	case a.Task != nil:

@@ -65,6 +65,20 @@ func TestMetricsOfCalls(t *testing.T) {
 			answersOf + "task" + ofUp:                  1,
 			durationOf + "completed" + ofUp + " sum":   5,
 		})
+		left, hangUp := context.WithCancel(t.Context())
+		given, giveUp := context.WithCancelCause(t.Context())
+		for _, ctx := range []context.Context{left, given} {
+			go func() { _, err := s.Call(ctx, plain); done <- err }()
+		}
+		pass(time.Second)
+		hangUp()
+		giveUp(shim.ErrCancelled)
+		for range 2 {
+			if err := <-done; err == nil {
+				t.Error("a call that its client has cancelled has an answer")
+			}
+		}
+		r.Want(map[string]float64{answersOf + "cancelled" + ofUp: 2, answersOf + "reply" + ofUp: 1})
 		made := call()
 		made.Request.Name = "made up"
 		gone, leave := context.WithCancel(t.Context())

@@ -52,7 +52,7 @@ func everything(t *testing.T, m *metrics.Metrics) {
 	}
 	m.ServerSession(ctx, one, "up", "2025-11-25")
 	client.Session(ctx, one, "2025-11-25", "session")
-	for _, answer := range []string{semconv.AnswerReply, semconv.AnswerTask, semconv.AnswerInputRequired, semconv.AnswerError} {
+	for _, answer := range []string{semconv.AnswerReply, semconv.AnswerTask, semconv.AnswerInputRequired, semconv.AnswerCancelled, semconv.AnswerError} {
 		tasks.Called(ctx, "t", answer, one)
 	}
 	for _, outcome := range []string{semconv.OutcomeCompleted, semconv.OutcomeToolError, semconv.OutcomeFailed, semconv.OutcomeCancelled, semconv.OutcomeUnknown} {

@@ -170,6 +170,7 @@ const (
 	AnswerReply         = "reply"
 	AnswerTask          = "task"
 	AnswerInputRequired = "input_required" // questions, without a task
+	AnswerCancelled     = "cancelled"      // none: the client has left, or has cancelled the call
 	AnswerError         = "error"          // the gateway's own
 )
 
