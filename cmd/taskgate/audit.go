@@ -3,8 +3,10 @@ package main
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 
 	"go.opentelemetry.io/contrib/bridges/otelslog"
@@ -32,6 +34,22 @@ func newAudit(to string, tel *telemetry, log *slog.Logger) (*slog.Logger, io.Clo
 		return nil, nil, err
 	}
 	return auditTo(f, log), f, nil
+}
+
+// checkAudit reports whether the file of an audit log can be written, or its folder is there.
+func checkAudit(to string) error {
+	if to == "" || to == config.AuditStdout || to == config.AuditOTel {
+		return nil
+	}
+	f, err := os.OpenFile(to, os.O_APPEND|os.O_WRONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		_, err = os.Stat(filepath.Dir(to))
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // auditTo writes a record as one line of JSON.

@@ -78,18 +78,36 @@ func (f *tlsFiles) stampFiles() string {
 }
 
 func (f *tlsFiles) loadFiles() (*tls.Config, error) {
-	pair, err := tls.LoadX509KeyPair(f.config.CertFile, f.config.KeyFile)
-	if err != nil {
-		return nil, err
-	}
+	pair, wrong := readPair(f.config.CertFile, f.config.KeyFile)
 	c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"http/1.1"}}
 	if f.config.ClientCAFile != "" {
-		if c.ClientCAs, err = readCertificates(f.config.ClientCAFile); err != nil {
-			return nil, err
-		}
-		c.ClientAuth = tls.RequireAndVerifyClientCert
+		pool, err := readCertificates(f.config.ClientCAFile)
+		wrong = errors.Join(wrong, ofKey("client_ca_file", err))
+		c.ClientCAs, c.ClientAuth = pool, tls.RequireAndVerifyClientCert
+	}
+	if wrong != nil {
+		return nil, wrong
 	}
 	return c, nil
+}
+
+// ofKey puts the key before the error of its file.
+func ofKey(key string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("%s: %w", key, err)
+	}
+	return err
+}
+
+// readPair reads a certificate with its key. The error names what is wrong with either.
+func readPair(certFile, keyFile string) (pair tls.Certificate, err error) {
+	cert, noCert := os.ReadFile(certFile)
+	key, noKey := os.ReadFile(keyFile)
+	if err = errors.Join(ofKey("cert_file", noCert), ofKey("key_file", noKey)); err == nil {
+		pair, err = tls.X509KeyPair(cert, key)
+		err = ofKey("cert_file", err)
+	}
+	return pair, err
 }
 
 // readCertificates reads a file of certificates in PEM form.
@@ -111,20 +129,19 @@ func clientTLS(c config.ClientTLS) (*tls.Config, error) {
 	if c == (config.ClientTLS{}) {
 		return nil, nil
 	}
-	out := &tls.Config{MinVersion: tls.VersionTLS12}
+	out, wrong := &tls.Config{MinVersion: tls.VersionTLS12}, error(nil)
 	if c.CAFile != "" {
 		pool, err := readCertificates(c.CAFile)
-		if err != nil {
-			return nil, err
-		}
+		wrong = ofKey("ca_file", err)
 		out.RootCAs = pool
 	}
 	if c.CertFile != "" {
-		pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
-		if err != nil {
-			return nil, err
-		}
+		pair, err := readPair(c.CertFile, c.KeyFile)
+		wrong = errors.Join(wrong, err)
 		out.Certificates = []tls.Certificate{pair}
+	}
+	if wrong != nil {
+		return nil, wrong
 	}
 	return out, nil
 }

@@ -10,6 +10,29 @@ import (
 	"taskgate/gateway/operator/terminal"
 )
 
+// checkNamed looks at the files that a configuration names, as serve will. It returns what is wrong, with keys.
+func checkNamed(c *config.Config) (wrong []string) {
+	add := func(key string, err error) {
+		if err != nil {
+			for line := range strings.SplitSeq(err.Error(), "\n") {
+				wrong = append(wrong, key+line)
+			}
+		}
+	}
+	if c.TLS.CertFile != "" {
+		_, err := (&tlsFiles{config: c.TLS}).loadFiles()
+		add("tls.", err)
+	}
+	_, err := clientTLS(c.StoreTLS)
+	add("store_tls.", err)
+	for i, u := range c.Upstreams {
+		_, err := clientTLS(u.TLS)
+		add(fmt.Sprintf("upstreams[%d].tls.", i), err)
+	}
+	add("audit: ", checkAudit(c.Audit))
+	return wrong
+}
+
 // checkFiles loads each file as serve would and reports all mistakes of all files. It needs the
 // environment of serve, because an unset variable is a mistake.
 func checkFiles(args []string, stdout, stderr io.Writer) int {
@@ -25,6 +48,13 @@ func checkFiles(args []string, stdout, stderr io.Writer) int {
 		c, err := config.Load(file)
 		if err != nil {
 			fmt.Fprintln(stderr, err)
+			code = exitFailure
+			continue
+		}
+		if wrong := checkNamed(c); len(wrong) > 0 {
+			for _, line := range wrong {
+				fmt.Fprintf(stderr, "%s: %s\n", file, line)
+			}
 			code = exitFailure
 			continue
 		}
