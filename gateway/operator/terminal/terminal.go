@@ -78,6 +78,9 @@ func (o *Options) setLimit(text string) (err error) {
 // filterNames are the names for --filter. The gateway checks them further.
 var filterNames = []string{"upstream", "tool", "status", "principal", "replica", "id", "older_than", "newer_than", "outcome"}
 
+// statuses are the values for --filter status.
+var statuses = []string{"open", "working", "input_required", "completed", "failed", "cancelled"}
+
 // open is the meaning of status=open.
 var open = []string{"working", "input_required"}
 
@@ -92,14 +95,37 @@ func (o *Options) addFilter(text string) error {
 		return fmt.Errorf("%s is empty: it would let every task through", name)
 	case name == "status":
 		for status := range strings.SplitSeq(value, ",") {
-			if status == "open" {
+			switch {
+			case !slices.Contains(statuses, status):
+				return fmt.Errorf("status is one of %s", strings.Join(statuses, ", "))
+			case status == "open":
 				o.Filters[name] = append(o.Filters[name], open...)
-			} else {
+			default:
 				o.Filters.Add(name, status)
 			}
 		}
 	default:
 		o.Filters.Add(name, value) // the gateway refuses a name that is given twice
+	}
+	return nil
+}
+
+// flagsOf are the flags that only some verbs have, by verb.
+var flagsOf = map[string][]string{
+	"tasks list": {"filter", "oldest", "limit"}, "tasks watch": {"filter", "oldest", "limit"},
+	"tasks cancel": {"filter", "oldest", "limit", "yes"},
+}
+
+// checkVerb refuses flags that a verb would ignore.
+func (o *Options) checkVerb(verb string) error {
+	given := []struct {
+		name string
+		is   bool
+	}{{"filter", len(o.Filters) > 0}, {"oldest", o.Oldest}, {"limit", o.Limit > 0}, {"yes", o.Yes}}
+	for _, flag := range given {
+		if flag.is && !slices.Contains(flagsOf[verb], flag.name) {
+			return misuse("%s has no --%s", verb, flag.name)
+		}
 	}
 	return nil
 }
@@ -116,6 +142,16 @@ func (o *Options) query() url.Values {
 // any other error says what failed.
 func Run(ctx context.Context, g *Gateway, s Streams, o Options, verb string, args []string) error {
 	c := command{Gateway: g, Streams: s, o: o}
+	whole := verb
+	if verb == "tasks" {
+		if len(args) == 0 {
+			args = []string{"list"}
+		}
+		whole += " " + args[0]
+	}
+	if err := o.checkVerb(whole); err != nil {
+		return err
+	}
 	switch verb {
 	case "replicas":
 		var all operator.Replicas
@@ -123,9 +159,6 @@ func Run(ctx context.Context, g *Gateway, s Streams, o Options, verb string, arg
 	case "upstreams":
 		var all operator.Upstreams
 		return c.show(ctx, "upstreams", args, &all, func(w io.Writer) error { return writeUpstreams(w, all.Upstreams) })
-	}
-	if len(args) == 0 {
-		args = []string{"list"}
 	}
 	switch what, args := args[0], args[1:]; what {
 	case "list":
