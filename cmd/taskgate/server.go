@@ -379,7 +379,7 @@ func partConnections(ctx context.Context, next http.Handler) http.Handler {
 // drain_timeout; tasks can be read meanwhile. Calls that still block then get an error. Tasks that another
 // replica can go on with are handed over, and the others fail.
 func (s *server) drainWork(ctx context.Context) error {
-	s.log.Info("draining", "timeout", s.config.DrainTimeout)
+	s.log.Info("draining; a second signal ends the process at once", "timeout", s.config.DrainTimeout)
 	patient, stop := context.WithTimeout(ctx, s.config.DrainTimeout)
 	defer stop()
 	if err := s.gateway.Close(patient); err != nil {

@@ -41,7 +41,7 @@ func TestStopTwice(t *testing.T) {
 	startCall(t, g.client(false), research(60))
 	begin := time.Now()
 	terminate(t, g.Process)
-	until(t, "it drains", func() bool { return strings.Contains(g.Output(), "draining") })
+	until(t, "it drains", func() bool { return strings.Contains(g.Output(), "draining; a second signal ends the process at once") })
 	terminate(t, g.Process)
 	if code := within(t, g.Process, 5*time.Second); code == 0 {
 		t.Error("exit code 0 for a drain that was cut short")
