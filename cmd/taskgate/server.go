@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"reflect"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -285,6 +286,7 @@ func (s *server) serveUntilEnd(ctx context.Context) error {
 	for _, u := range s.config.Upstreams {
 		s.saysServing(u)
 	}
+	s.saysTaskResult()
 	s.saysInUse()
 	if s.admin != nil {
 		s.log.Info("answering operators", "address", s.admin.listener.Addr().String())
@@ -336,8 +338,19 @@ func (s *server) saysServing(u *config.Upstream) {
 		scheme = "https://"
 	}
 	s.log.Info("serving", "upstream", u.Name, "at", scheme+s.listener.Addr().String()+u.Path, "from", whereFrom(u))
-	if u.WithoutTasks != config.WithoutTasksBlock {
-		s.log.Info("a client that allows tools by name has to allow task_result as well: it gives the result of a slow call", "upstream", u.Name)
+}
+
+// saysTaskResult names the tool that reads tasks, and the upstreams that have it.
+func (s *server) saysTaskResult() {
+	var names []string
+	for _, u := range s.config.Upstreams {
+		makes := u.Defaults.Tasks != config.TasksNever || slices.ContainsFunc(u.Tools, func(r config.Rule) bool { return r.Tasks != config.TasksNever })
+		if makes && u.WithoutTasks != config.WithoutTasksBlock {
+			names = append(names, u.Name)
+		}
+	}
+	if len(names) > 0 {
+		s.log.Info("a client that allows tools by name has to allow task_result as well: it gives the result of a slow call", "upstreams", names)
 	}
 }
 
