@@ -51,7 +51,7 @@ Options of serve:
   --config FILE        configuration file; config.example.yaml documents its keys
   --upstream URL       MCP endpoint to serve at /mcp, instead of --config
   --listen HOST:PORT   address to serve on (127.0.0.1:8080)
-  --admin HOST:PORT    address of /healthz and /readyz (none)
+  --admin HOST:PORT    address of the console, /metrics, /healthz and /readyz (none)
   --store STORE        file:DIRECTORY, embedded (in memory), or a redis:// URL (a directory
                        of its own in the user's state directory)
   --grace DURATION     how long a call may take before it becomes a task (auto)
