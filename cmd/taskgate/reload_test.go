@@ -409,7 +409,7 @@ func TestTaskResultIsNamedOnce(t *testing.T) {
 	a, b, rest := "{name: a, url: '"+url+"'}", "{name: b, url: '"+url+"', defaults: {tasks: never}, tools: [{match: slow, tasks: auto}]}",
 		"{name: c, url: '"+url+"', defaults: {tasks: never}}"
 	c := runChanging(t, time.Hour, upstreamsOf(a, b, rest, "{name: d, url: '"+url+"', without_tasks: block}"))
-	c.soon("the configuration is in use", func() bool { return strings.Contains(c.log.String(), "the configuration is in use") })
+	c.until("the configuration is in use", func() bool { return strings.Contains(c.log.String(), "the configuration is in use") })
 	c.takes(upstreamsOf(a, rest))
 	c.takes(upstreamsOf(a, b, rest))
 	if log := c.log.String(); strings.Count(log, "task_result") != 1 || !strings.Contains(log, `upstreams="[a b]"`) {

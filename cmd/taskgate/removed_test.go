@@ -40,7 +40,7 @@ func (c *changing) askIn(session, path, method, params string) (text, opened str
 		c.t.Fatal(err)
 	}
 	for name, value := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
-		"Mcp-Session-Id": session, "Authorization": "Bearer " + aliceKey} {
+		"Mcp-Session-Id": session, "Authorization": "Bearer " + wiretest.AliceKey} {
 		if value != "" {
 			q.Header.Set(name, value)
 		}
@@ -60,7 +60,7 @@ func TestRemovedIsLeftAlone(t *testing.T) {
 	one, _, _ := named(t, "one")
 	two, called, letGo := named(t, "two")
 	at, requests := counted(t, two)
-	alice, a := keyed("alice", aliceKey), "{name: a, url: '"+one+"'}"
+	alice, a := keyed("alice", wiretest.AliceKey), "{name: a, url: '"+one+"'}"
 	c := runChanging(t, time.Hour, alice+upstreamsOf(a, "{name: b, url: '"+at+"', defaults: {tasks: always}}"))
 	const introduction = `{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"c","version":"1"}}`
 	_, before := c.askIn("", "/b/mcp", "initialize", introduction)
@@ -76,11 +76,11 @@ func TestRemovedIsLeftAlone(t *testing.T) {
 	if !strings.Contains(introduced, gone) || !strings.Contains(introduced, `"tasks":{`) || after == "" {
 		t.Errorf("initialize: %s", introduced)
 	}
-	if _, body := c.ask("/b/mcp", aliceKey, "server/discover", ""); !strings.Contains(body, gone) || !strings.Contains(body, `/tasks":{`) {
+	if _, body := c.ask("/b/mcp", wiretest.AliceKey, "server/discover", ""); !strings.Contains(body, gone) || !strings.Contains(body, `/tasks":{`) {
 		t.Errorf("server/discover: %s", body)
 	}
 	for _, method := range []string{"tools/list", "prompts/get", "some/other", "tools/call"} {
-		if _, body := c.ask("/b/mcp", aliceKey, method, "work"); !strings.Contains(body, gone) {
+		if _, body := c.ask("/b/mcp", wiretest.AliceKey, method, "work"); !strings.Contains(body, gone) {
 			t.Errorf("%s: %s", method, body)
 		}
 		for _, session := range []string{before, after} {
