@@ -132,6 +132,11 @@ func (c *Config) Audiences(u *Upstream, list []string) []string {
 	})
 }
 
+// SameAudiences reports whether access tokens for one upstream are also for another. Both have the auth of all.
+func (c *Config) SameAudiences(a, b *Upstream) bool {
+	return c.Auth.JWT == nil || slices.Equal(c.Audiences(a, c.Auth.JWT.Audiences), c.Audiences(b, c.Auth.JWT.Audiences))
+}
+
 // Open reports whether everybody may call one of the upstreams.
 func (c *Config) Open() bool {
 	for _, u := range c.Upstreams {

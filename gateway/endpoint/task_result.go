@@ -231,15 +231,15 @@ func (e *Endpoint) TaskResult(ctx context.Context, p shim.Principal, c TaskResul
 }
 
 // readsTasksOf are the upstreams whose tasks this one's task_result reads: its own, and those whose
-// callers sign in in the same way. A model that has several servers of one gateway may ask the
-// wrong one.
+// callers sign in in the same way, with the same tokens. A model that has several servers of one
+// gateway may ask the wrong one.
 func (e *Endpoint) readsTasksOf() []string {
 	names := []string{e.Name}
 	if e.Config.Auth != nil {
 		return names
 	}
 	for _, u := range e.Global.Upstreams {
-		if u.Name != e.Name && u.Auth == nil {
+		if u.Name != e.Name && u.Auth == nil && e.Global.SameAudiences(u, e.Config) {
 			names = append(names, u.Name)
 		}
 	}

@@ -140,7 +140,7 @@ func TestReadTaskResultCall(t *testing.T) {
 	}
 }
 
-// The tool reads tasks of other upstreams only where the same callers sign in.
+// The tool reads tasks of other upstreams only where the same callers sign in, with the same tokens.
 func TestReadsTasksOf(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(*config.Config)
@@ -149,6 +149,10 @@ func TestReadsTasksOf(t *testing.T) {
 		"one auth":      {func(*config.Config) {}, "a b c"},
 		"its own":       {func(c *config.Config) { c.Upstreams[0].Auth = &config.UpstreamAuth{} }, "a"},
 		"another's own": {func(c *config.Config) { c.Upstreams[1].Auth = &config.UpstreamAuth{} }, "a c"},
+		"other tokens": {func(c *config.Config) {
+			c.PublicURL, c.Auth.JWT = "https://g.example", &config.JWT{Audiences: []string{"x", "https://g.example/b/mcp"}}
+			c.Upstreams[1].Path = "/b/mcp"
+		}, "a c"},
 	} {
 		global := config.Default()
 		for _, up := range []string{"a", "b", "c"} {
