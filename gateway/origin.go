@@ -73,13 +73,17 @@ func (g *originGuard) refuse(w http.ResponseWriter, r *http.Request, header, val
 	wire.WriteFailure(w, "", wire.Refused(http.StatusForbidden, "this "+header+" is not allowed: "+allowed))
 }
 
+// hostAllowed also allows the missing Host of HTTP/1.0, such as in HAProxy's health checks: every browser names one.
 func (g *originGuard) hostAllowed(hostport string) bool {
-	return !g.loopback || config.IsLoopback(hostOf(hostport)) || g.listed(hostport)
+	return !g.loopback || hostport == "" || config.IsLoopback(hostOf(hostport)) || g.listed(hostport)
 }
 
 // listed reports whether the configuration has the name. Only such a name is passed on to a server.
 func (g *originGuard) listed(hostport string) bool {
 	host := hostOf(hostport)
+	if _, port, err := net.SplitHostPort(hostport); err == nil && strings.Trim(port, "0123456789") != "" {
+		return false
+	}
 	return slices.ContainsFunc(g.hosts, func(h string) bool { return strings.EqualFold(h, host) })
 }
 

@@ -44,7 +44,7 @@ func TestHosts(t *testing.T) {
 	c.PublicURL, c.AllowedHosts = "https://gateway.example", []string{"inside.example"}
 	h, log := startLogged(t, c)
 	for host, want := range map[string]int{
-		"127.0.0.1:8080": 200, "gateway.example": 200, "Gateway.example:443": 200, "inside.example": 200, "evil.example": 403, "other.example": 403,
+		"127.0.0.1:8080": 200, "gateway.example": 200, "Gateway.example:443": 200, "inside.example": 200, "": 200, "evil.example": 403, "inside.example:evil.example": 403, "other.example": 403,
 	} {
 		if got := discoverAt(h, host, "/mcp"); got != want {
 			t.Errorf("%s: %d, want %d", host, got, want)

@@ -43,7 +43,8 @@ func newAdmin(ctx context.Context, addr string, s *server, page http.Handler) (*
 }
 
 // adminHandler is the route table. On loopback it answers only a loopback Host: otherwise a web page
-// could read it by a name of its own that resolves to 127.0.0.1 (protocol.md Z10).
+// could read it by a name of its own that resolves to 127.0.0.1 (protocol.md Z10). Health checks of HAProxy
+// name no Host.
 func adminHandler(ready *readiness, reload, page, operators http.Handler, local bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -59,7 +60,7 @@ func adminHandler(ready *readiness, reload, page, operators http.Handler, local 
 		mux.Handle(path, operators)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if local && !isLoopback(r.Host) && !isLoopback(r.Host+":80") {
+		if local && r.Host != "" && !isLoopback(r.Host) && !isLoopback(r.Host+":80") {
 			http.Error(w, "this Host is not served", http.StatusForbidden)
 			return
 		}

@@ -190,6 +190,7 @@ func TestAdminHandler(t *testing.T) {
 		"by HEAD":                 {"HEAD", "/healthz", "localhost:9090", false, 200},
 		"without port":            {"GET", "/healthz", "localhost", false, 200},
 		"IPv6":                    {"GET", "/healthz", "[::1]:9090", false, 200},
+		"of HTTP/1.0":             {"GET", "/healthz", "", false, 200},
 		"ready":                   {"GET", "/readyz", "127.0.0.1:9090", false, 503},
 		"POST":                    {"POST", "/readyz", "127.0.0.1:9090", false, 405},
 		"elsewhere":               {"GET", "/mcp", "127.0.0.1:9090", false, 404},
