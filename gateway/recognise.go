@@ -30,11 +30,19 @@ type route struct {
 	wrongAudience sync.Once // the log says that the server wants tokens for its own address
 }
 
+// strangers is the one owner, in the budget of bytes, of all callers whom only their server can tell apart: a token is
+// made up at no cost.
+const strangers = "strangers"
+
 // servePOST reads the message and hands it to the handler of its era.
 func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller) {
 	p := c.Principal
 	if u.budget != nil {
-		hold := u.budget.HoldOf(p.Owner()) // for its message and the answer
+		owner := p.Owner()
+		if c.IsStranger() {
+			owner = strangers
+		}
+		hold := u.budget.HoldOf(owner) // for its message and the answer
 		defer hold.Release()
 		r = r.WithContext(budget.With(r.Context(), hold))
 	}

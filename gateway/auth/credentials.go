@@ -110,6 +110,10 @@ func (c Caller) Signed() bool { return c.request != nil && c.request.own.authori
 // IsOpaque reports whether the caller has shown a token whose owner only the server knows.
 func (c Caller) IsOpaque() bool { return c.Signed() && !c.request.own.verified }
 
+// IsStranger reports whether anybody may have made up the caller: only the server can tell who it is, and has yet to take
+// a call with its token.
+func (c Caller) IsStranger() bool { return c.request != nil && !c.request.own.standing.known.Load() }
+
 // IsFor reports whether the caller has shown a good token that is meant for one of these addresses, and for
 // none of the others.
 func (c Caller) IsFor(these, others []string) bool {

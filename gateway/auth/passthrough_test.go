@@ -638,6 +638,25 @@ func TestWhatTakesATokenAgain(t *testing.T) {
 	}
 }
 
+// TestStrangers: a token that nobody can verify is a stranger's until the server has taken a call with it.
+func TestStrangers(t *testing.T) {
+	i := wiretest.NewIssuer(t, "")
+	s := newOAuthServer(t, i.URL)
+	m := startPassthrough(t, s)
+	for _, method := range []string{"", "tools/list", "tools/call"} {
+		c := letIn(t, m, "Bearer opaque")
+		if !c.IsStranger() {
+			t.Errorf("before %s: it is known", method)
+		}
+		c.Credential(nil).Hear("Bearer opaque", method, time.Now(), http.StatusOK)
+	}
+	for _, authorization := range []string{"Bearer opaque", "Bearer " + i.Token("alice", map[string]any{"aud": s.URL})} {
+		if letIn(t, m, authorization).IsStranger() {
+			t.Errorf("%s: a stranger", authorization)
+		}
+	}
+}
+
 // refusals are those of all replicas.
 type refusals struct {
 	kept  map[string]time.Duration
