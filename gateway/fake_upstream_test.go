@@ -218,7 +218,7 @@ func (l *fakeUpstream) Tool(_ context.Context, _ shim.Session, name string) (ups
 		if n, _ := jsonrpc.GetString(raw, "name"); n == name {
 			schema, _ := jsonrpc.Get(raw, "inputSchema")
 			params, err := mcpheader.Params(schema)
-			return upstream.Tool{Raw: raw, Params: params, Invalid: err}, true, nil
+			return upstream.Tool{Params: params, Invalid: err}, true, nil
 		}
 	}
 	return upstream.Tool{}, false, nil

@@ -146,8 +146,7 @@ func (q *request) showsWrapped(ctx context.Context, name string, result []byte) 
 	if err != nil {
 		return false
 	}
-	schema, ok := jsonrpc.Get(tool.Raw, "outputSchema")
-	return ok && translate.NeedsWrap(schema)
+	return tool.OutputSchema != nil && translate.NeedsWrap(tool.OutputSchema)
 }
 
 func (q *request) upstreamRequest(ctx context.Context, era mcp.Era) shim.Request {

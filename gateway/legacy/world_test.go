@@ -332,7 +332,8 @@ func (l *scriptedUpstream) Describe(_ context.Context, s shim.Session) (upstream
 
 func (l *scriptedUpstream) Tool(_ context.Context, _ shim.Session, name string) (upstream.Tool, bool, error) {
 	raw, ok := l.script.Tools[name]
-	return upstream.Tool{Raw: raw}, ok, l.failing()
+	output, _ := jsonrpc.Get(raw, "outputSchema")
+	return upstream.Tool{OutputSchema: output}, ok, l.failing()
 }
 
 func (l *scriptedUpstream) Forget(shim.Session) {}

@@ -98,7 +98,7 @@ func (c *call) asTask(ctx context.Context, x *exchange, l *link) {
 	if !l.server.hasCapability("tasks", "requests", "tools", "call") { // L1
 		return
 	}
-	support, _ := jsonrpc.GetString(c.findTool(ctx).Raw, "execution", "taskSupport")
+	support := c.findTool(ctx).taskSupport
 	if support != "required" && !(support == "optional" && c.h.wire.cfg.Tasks == TasksAlways) {
 		return
 	}

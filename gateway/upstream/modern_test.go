@@ -104,7 +104,7 @@ func TestToolCache(t *testing.T) {
 			}
 			for range 3 {
 				tool, ok, err := h.Tool(t.Context(), ses, "t")
-				if err != nil || !ok || len(tool.Params) != 3 || tool.Invalid != nil || !strings.Contains(string(tool.Raw), `"name":"t"`) {
+				if err != nil || !ok || len(tool.Params) != 3 || tool.Invalid != nil {
 					t.Fatalf("%+v, %v, %v", tool, ok, err)
 				}
 			}

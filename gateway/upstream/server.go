@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bytes"
 	"encoding/json"
 	"sync/atomic"
 
@@ -59,8 +60,8 @@ func (s Server) hasCapability(path ...string) bool {
 
 // Tool is one entry of a server's tools list.
 type Tool struct {
-	// Raw is the Tool object as received.
-	Raw json.RawMessage
+	// OutputSchema is as received; nil for none. The rest of a list, which may be large, is not kept.
+	OutputSchema json.RawMessage
 	// Params are the arguments that a modern call mirrors in headers.
 	Params []mcpheader.Param
 	// Invalid says why an HTTP client must drop this tool from a modern server's list (protocol.md
@@ -68,6 +69,8 @@ type Tool struct {
 	Invalid error
 	// Missing says that the server's list lacks it.
 	Missing bool
+	// taskSupport is that of a server of 2025-11-25 (L4); "" for none.
+	taskSupport string
 	// needsTask says whether the server has refused the tool to a caller that takes no tasks (T5),
 	// since it was listed; nil for an unlisted tool.
 	needsTask *atomic.Bool
@@ -76,7 +79,9 @@ type Tool struct {
 func readTool(raw json.RawMessage) (string, Tool) {
 	name, _ := jsonrpc.GetString(raw, "name")
 	schema, _ := jsonrpc.Get(raw, "inputSchema")
-	t := Tool{Raw: raw, needsTask: new(atomic.Bool)}
+	output, _ := jsonrpc.Get(raw, "outputSchema")
+	support, _ := jsonrpc.GetString(raw, "execution", "taskSupport")
+	t := Tool{OutputSchema: bytes.Clone(output), taskSupport: support, needsTask: new(atomic.Bool)}
 	t.Params, t.Invalid = mcpheader.Params(schema)
 	return name, t
 }
