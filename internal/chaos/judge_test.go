@@ -295,6 +295,16 @@ func (j *judge) inGap(at time.Time) bool {
 	return slices.ContainsFunc(j.gaps, func(g gap) bool { return at.After(g.from) && at.Before(g.to) })
 }
 
+// unread is how long an answer may be in the store before its runner has read it, with the second that forgive adds.
+const unread = 2 * time.Second
+
+// forgetsAnswer reports whether the store may have lost an answer, acknowledged then, before its runner had read it.
+func (j *judge) forgetsAnswer(at time.Time) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.ContainsFunc(j.gaps, func(g gap) bool { return at.After(g.from) && at.Before(g.to) && g.to.Sub(at) < unread })
+}
+
 // restored is how long it may take until what a store has forgotten is there again:
 // a replica notices when it is connected again, and looks once more when the end has
 // settled.

@@ -113,7 +113,7 @@ func (c *clients) judgeAnswers(asked map[string]*asked) {
 		if said.relayed && p.tool.retry { // the retry has become a task, which may be run again
 			a.answers = slices.Compact(a.answers)
 		}
-		if err := a.check(said, c.fleet.patience()); err != nil {
+		if err := a.check(said, c.fleet.patience(), c.judge.forgetsAnswer); err != nil {
 			c.judge.blame("%s (%s, %s, %s), asked at %s, closed at %s, moved: %t: %v", name, p.tool.name, p.behaviour, c.dialectOf(p).name(),
 				a.at.Format("15:04:05.000"), a.closed.Format("15:04:05.000"), a.moved(), err)
 		}
@@ -174,8 +174,9 @@ func (a *asked) outcome(said *conversation) string {
 }
 
 // check holds one question against the promises. Whether its call has changed hands
-// shows at its stream, which was picked up then.
-func (a *asked) check(said *conversation, patience time.Duration) error {
+// shows at its stream, which was picked up then. forgets says that the store may have lost
+// what it acknowledged at a time.
+func (a *asked) check(said *conversation, patience time.Duration, forgets func(time.Time) bool) error {
 	if len(said.keys) > 1 {
 		return fmt.Errorf("asked under %d keys: %v", len(said.keys), said.keys)
 	}
@@ -216,7 +217,7 @@ func (a *asked) check(said *conversation, patience time.Duration) error {
 			return nil
 		}
 		// Whatever was said after this one had been heard is too late.
-		if !s.heard.IsZero() && s.heard.Before(said.last(first)) {
+		if !s.heard.IsZero() && s.heard.Before(said.last(first)) && !forgets(s.heard) {
 			return fmt.Errorf("the answer is %q, but %q was acknowledged before that was given", first, s.value)
 		}
 	}
