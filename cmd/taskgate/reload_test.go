@@ -416,3 +416,22 @@ func TestTaskResultIsNamedOnce(t *testing.T) {
 		t.Error(log)
 	}
 }
+
+// TestRemovedAtThePath: the tasks of an upstream that got another name can be read, also if its keys change later. An
+// auth of its own may have another alice than that of all.
+func TestRemovedAtThePath(t *testing.T) {
+	us := upstreams{}
+	for name, keys := range map[string][]config.BearerKey{"old": {"a:1"}, "new": {"a:1", "b:2"}, "all": nil, "other": {"a:1"}} {
+		u := config.NewUpstream(name, "http://127.0.0.1:1")
+		if u.Path, u.Removed = "/mcp", name == "old"; keys != nil {
+			u.Auth = &config.UpstreamAuth{Keys: keys}
+		}
+		us[name] = &offered{config: u}
+	}
+	us["other"].config.Path = "/other"
+	for name, want := range map[string]string{"new": "[old]", "all": "[]", "other": "[]"} {
+		if got := fmt.Sprint(us.removedAt(us[name].config)); got != want {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}

@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"reflect"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -187,10 +186,11 @@ func (us upstreams) servers(credentials *auth.Credentials) map[string]shim.Serve
 	return servers
 }
 
-// removedAt returns the removed upstreams whose path is now u's, if callers sign in to both in the same way.
+// removedAt returns the removed upstreams whose path is now u's, if both have an auth of their own or neither.
+// The names in an auth stay those of the same callers when it changes.
 func (us upstreams) removedAt(u *config.Upstream) (names []string) {
 	for name, one := range us {
-		if one.config.Removed && name != u.Name && one.config.Path == u.Path && reflect.DeepEqual(one.config.Auth, u.Auth) {
+		if one.config.Removed && name != u.Name && one.config.Path == u.Path && (one.config.Auth == nil) == (u.Auth == nil) {
 			names = append(names, name)
 		}
 	}
