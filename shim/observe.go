@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -235,6 +236,13 @@ func (w *observation) takeMoments() (all []Moment) {
 		all[i].Ago = time.Since(all[i].At)
 	}
 	return all
+}
+
+// returnMoments keeps moments whose write has failed for the next one.
+func (w *observation) returnMoments(noted []Moment) {
+	w.run.mu.Lock()
+	defer w.run.mu.Unlock()
+	w.noted = slices.Concat(noted, w.noted)
 }
 
 // progressEvery is the least time between two records of progress of one task.

@@ -217,6 +217,30 @@ func TestCheckpointGoesWithItsPieces(t *testing.T) {
 	})
 }
 
+// Pieces that go to the record with a question take their checkpoint along: an adopter repeats none of them.
+func TestCheckpointGoesWithAQuestion(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+			for i, text := range []string{"a", "b"} {
+				s.Progress(shim.Progress{Progress: float64(i + 1), Message: text, Checkpoint: fmt.Appendf(nil, `{"at":%d}`, i+1)})
+				if _, err := after(ctx, 10*time.Millisecond); err != nil {
+					return shim.Reply{}, err
+				}
+			}
+			_, err := s.Ask(ctx, questions("a")...)
+			return shim.Reply{}, err
+		}}
+		c := call()
+		c.Asking = shim.AskPark
+		task := begin(t, w.gateway("a", u, streaming(true)), c)
+		pass(time.Minute)
+		now, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
+		if err != nil || now.Position != 2 || string(now.Checkpoint) != `{"at":2}` {
+			t.Errorf("the record resumes at %s with %d pieces (%v)", now.Checkpoint, now.Position, err)
+		}
+	})
+}
+
 // What is over the bound is left out, and the reader is told.
 func TestPartialsAreBounded(t *testing.T) {
 	texts := strings.Fields("a b c d e f")

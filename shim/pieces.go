@@ -178,6 +178,14 @@ func (w *pieceWriter) unstoredBatches() ([]Batch, Position) {
 	return batchesOf(w.queue), w.at
 }
 
+// checkpointOf returns where to resume after the first n unstored batches, or nil. run.mu is held.
+func (w *pieceWriter) checkpointOf(n int) json.RawMessage {
+	if w == nil {
+		return nil
+	}
+	return w.lastCheckpoint(n)
+}
+
 // noteStored notes that the record has the stream up to p, and goes on from there. run.mu is held.
 func (w *pieceWriter) noteStored(p Position) {
 	if w != nil {

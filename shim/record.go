@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"taskgate/internal/work"
@@ -70,7 +71,8 @@ func (rec *record) applyChange(ctx context.Context, change func() Change) (Task,
 	defer func() { <-rec.writing }()
 	rec.order++
 	c := change()
-	c.Order, c.Moments = rec.order, append(rec.run.observed.takeMoments(), c.Moments...)
+	noted := rec.run.observed.takeMoments()
+	c.Order, c.Moments = rec.order, slices.Concat(noted, c.Moments)
 	var lease Lease
 	t, err := retry(ctx, func(ctx context.Context) (Task, error) {
 		for lease = rec.currentLease(); ; lease = rec.currentLease() {
@@ -88,6 +90,7 @@ func (rec *record) applyChange(ctx context.Context, change func() Change) (Task,
 		}
 	})
 	if err != nil {
+		rec.run.observed.returnMoments(noted)
 		rec.obeyRefusal(err, lease, t)
 	}
 	return t, err
@@ -105,7 +108,9 @@ func (rec *record) applyWithPieces(ctx context.Context, change func() Change) (T
 			defer r.mu.Unlock()
 			c := change()
 			c.Tail, c.At = r.pieces.unstoredBatches()
-			at = c.At
+			if at = c.At; c.Checkpoint == nil {
+				c.Checkpoint = r.pieces.checkpointOf(len(c.Tail))
+			}
 			return c
 		})
 		switch {

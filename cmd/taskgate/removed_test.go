@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"taskgate/internal/wiretest"
+	"taskgate/shim"
 )
 
 // counted is a server behind a proxy that counts its requests.
@@ -102,5 +104,10 @@ func TestRemovedIsLeftAlone(t *testing.T) {
 	}
 	if n := requests.Load(); n != had {
 		t.Errorf("the removed server got %d more requests", n-had)
+	}
+	client := newRenewable()
+	client.removed.Store(true)
+	if err := (offeredClient{client}).Listen(t.Context(), shim.Session{}, shim.Filter{}, nil, nil); !errors.Is(err, shim.ErrRemoved) {
+		t.Errorf("who listens hears %v, and not that it is to try again", err)
 	}
 }

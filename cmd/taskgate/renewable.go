@@ -235,10 +235,10 @@ func (o offeredClient) Tool(ctx context.Context, s shim.Session, name string) (u
 	return o.renewable.Tool(ctx, s, name)
 }
 
-// Listen hears nothing of a removed server.
+// Listen hears nothing of a removed server. Its caller tries again: the server may come back.
 func (o offeredClient) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
 	if o.removed.Load() {
-		return nil
+		return shim.ErrRemoved
 	}
 	return o.renewable.Listen(ctx, s, f, ready, on)
 }
