@@ -138,7 +138,8 @@ func (c *creation) createRecord(visible bool) (Task, error) {
 // the pieces from before the handle. run.mu is held.
 func (c *creation) draftTask() (Task, []Batch) {
 	r := c.run
-	begin, _ := r.pieces.unstoredBatches()
+	var begin Change
+	r.pieces.addUnstored(&begin)
 	retain := retainFor(r.call, r.policy)
 	r.unsaved = false
 	t := Task{
@@ -159,7 +160,7 @@ func (c *creation) draftTask() (Task, []Batch) {
 		Progress:      TaskProgress{Token: r.call.ProgressToken, Params: r.status.params},
 		Call:          r.callRecord(r.checkpoint != nil),
 	}
-	return t, begin
+	return t, begin.Tail
 }
 
 // leastTTL is the shortest retention of a task that a caller can ask for.

@@ -140,9 +140,8 @@ func (w *pieceWriter) writePortion() (at Position, err error) {
 	t, err := r.record.applyChange(ctx, func() Change {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		n := w.nextPortion()
 		at = w.at
-		return Change{Tail: batchesOf(w.queue[:n]), At: at, Checkpoint: w.lastCheckpoint(n)}
+		return w.portionChange(w.nextPortion())
 	})
 	if err == nil {
 		r.mu.Lock()
@@ -168,22 +167,24 @@ func (w *pieceWriter) goBack(at Position) {
 	}
 }
 
-// unstoredBatches closes the gathering batch, and returns the batches that may still be unstored, and
-// their position. run.mu is held.
-func (w *pieceWriter) unstoredBatches() ([]Batch, Position) {
-	if w == nil {
-		return nil, 0
-	}
-	w.closeBatch()
-	return batchesOf(w.queue), w.at
+// portionChange returns the change that stores the first n batches, with the checkpoint behind them. run.mu
+// is held.
+func (w *pieceWriter) portionChange(n int) Change {
+	return Change{Tail: batchesOf(w.queue[:n]), At: w.at, Checkpoint: w.lastCheckpoint(n)}
 }
 
-// checkpointOf returns where to resume after the first n unstored batches, or nil. run.mu is held.
-func (w *pieceWriter) checkpointOf(n int) json.RawMessage {
+// addUnstored adds all pieces so far to a change, with the checkpoint behind them if it has none. run.mu is
+// held.
+func (w *pieceWriter) addUnstored(c *Change) {
 	if w == nil {
-		return nil
+		return
 	}
-	return w.lastCheckpoint(n)
+	w.closeBatch()
+	all := w.portionChange(len(w.queue))
+	c.Tail, c.At = all.Tail, all.At
+	if c.Checkpoint == nil {
+		c.Checkpoint = all.Checkpoint
+	}
 }
 
 // noteStored notes that the record has the stream up to p, and goes on from there. run.mu is held.

@@ -101,28 +101,35 @@ func (rec *record) applyChange(ctx context.Context, change func() Change) (Task,
 // called with run.mu held.
 func (rec *record) applyWithPieces(ctx context.Context, change func() Change) (Task, error) {
 	r := rec.run
+	t, err := rec.applyPlaced(ctx, func() Change {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		c := change()
+		r.pieces.addUnstored(&c)
+		return c
+	})
+	if err == nil {
+		r.mu.Lock()
+		r.pieces.noteStored(t.Position)
+		r.mu.Unlock()
+	}
+	return t, err
+}
+
+// applyPlaced is applyChange for a change with pieces. If the store has lost some of the stream before them,
+// the change is made again, with those pieces as well.
+func (rec *record) applyPlaced(ctx context.Context, change func() Change) (Task, error) {
 	for {
 		var at Position
 		t, err := rec.applyChange(ctx, func() Change {
-			r.mu.Lock()
-			defer r.mu.Unlock()
 			c := change()
-			c.Tail, c.At = r.pieces.unstoredBatches()
-			if at = c.At; c.Checkpoint == nil {
-				c.Checkpoint = r.pieces.checkpointOf(len(c.Tail))
-			}
+			at = c.At
 			return c
 		})
-		switch {
-		case err == nil:
-			r.mu.Lock()
-			r.pieces.noteStored(t.Position)
-			r.mu.Unlock()
-			return t, nil
-		case !errors.Is(err, ErrPosition):
+		if !errors.Is(err, ErrPosition) {
 			return t, err
 		}
-		r.pieces.goBack(at)
+		rec.run.pieces.goBack(at)
 		if work.Pause(ctx, spreadPause(retryFirst)) != nil {
 			return t, context.Cause(ctx)
 		}

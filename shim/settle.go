@@ -11,7 +11,6 @@ import (
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/semconv"
-	"taskgate/internal/work"
 	"taskgate/shim/content"
 )
 
@@ -64,14 +63,11 @@ func (r *run) settle() {
 // persistLast makes the last change of the run, with the pieces that are left. It sets them in c, because a
 // held ending must equal what was written.
 func (r *run) persistLast(c *Change) error {
-	for {
+	_, err := r.record.applyPlaced(r.core.life.writes, func() Change {
 		r.pieces.addTail(c)
-		err := r.record.persistChange(r.core.life.writes, func() Change { return *c })
-		if !errors.Is(err, ErrPosition) || work.Pause(r.core.life.writes, spreadPause(retryFirst)) != nil {
-			return err
-		}
-		r.pieces.goBack(c.At)
-	}
+		return *c
+	})
+	return err
 }
 
 // endChange returns the change that ends the task, and how the run ended. The change has no status if
