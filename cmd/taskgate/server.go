@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -344,8 +343,7 @@ func (s *server) saysServing(u *config.Upstream) {
 func (s *server) saysTaskResult() {
 	var names []string
 	for _, u := range s.config.Upstreams {
-		makes := u.Defaults.Tasks != config.TasksNever || slices.ContainsFunc(u.Tools, func(r config.Rule) bool { return r.Tasks != config.TasksNever })
-		if makes && u.WithoutTasks != config.WithoutTasksBlock {
+		if u.MakesTasks() && u.WithoutTasks != config.WithoutTasksBlock {
 			names = append(names, u.Name)
 		}
 	}

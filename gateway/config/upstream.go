@@ -268,6 +268,11 @@ func (u *Upstream) Tool(name string) Tool {
 	return u.Defaults
 }
 
+// MakesTasks reports whether any tool may be called as a task.
+func (u *Upstream) MakesTasks() bool {
+	return u.Defaults.Tasks != TasksNever || slices.ContainsFunc(u.Tools, func(r Rule) bool { return r.Tasks != TasksNever })
+}
+
 // Scoped reports whether a tool of the upstream needs scopes.
 func (u *Upstream) Scoped() bool {
 	return u.Defaults.Scopes != "" || slices.ContainsFunc(u.Tools, func(r Rule) bool { return r.Scopes != "" })

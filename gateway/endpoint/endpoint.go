@@ -95,17 +95,7 @@ func (e *Endpoint) Identity() json.RawMessage { return *e.identity.Load() }
 
 // Convertible reports whether any tool of this upstream may become a task, or might before. If so,
 // tasks are offered, with partial results.
-func (e *Endpoint) Convertible() bool {
-	if e.Before || e.Config.Defaults.Tasks != config.TasksNever {
-		return true
-	}
-	for _, rule := range e.Config.Tools {
-		if rule.Tasks != config.TasksNever {
-			return true
-		}
-	}
-	return false
-}
+func (e *Endpoint) Convertible() bool { return e.Before || e.Config.MakesTasks() }
 
 // MayBeTask reports whether a tool may be called as a task (L4).
 func (e *Endpoint) MayBeTask(tool string) bool {
