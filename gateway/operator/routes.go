@@ -22,16 +22,16 @@ type param struct {
 	enum       []string
 }
 
-var (
-	statuses = []string{"working", "input_required", "completed", "failed", "cancelled"}
-	orders   = []string{"newest", "oldest"}
-)
+// Statuses are those of a task.
+var Statuses = []string{"working", "input_required", "completed", "failed", "cancelled"}
+
+var orders = []string{"newest", "oldest"}
 
 // filters are the parameters that choose tasks.
 var filters = []param{
 	{name: "upstream", says: "the name of an upstream"},
 	{name: "tool", says: "the name of a tool"},
-	{name: "status", says: "a status; given several times, any of them", repeats: true, enum: statuses},
+	{name: "status", says: "a status; given several times, any of them", repeats: true, enum: Statuses},
 	{name: "principal", says: "whose tasks they are; empty for those of nobody in particular"},
 	{name: "replica", says: "the replica that runs them; those that have ended are left out"},
 	{name: "id", says: "how their ids begin"},

@@ -79,7 +79,7 @@ func (o *Options) setLimit(text string) (err error) {
 var filterNames = []string{"upstream", "tool", "status", "principal", "replica", "id", "older_than", "newer_than", "outcome"}
 
 // statuses are the values for --filter status.
-var statuses = []string{"open", "working", "input_required", "completed", "failed", "cancelled"}
+var statuses = append([]string{"open"}, operator.Statuses...)
 
 // open is the meaning of status=open.
 var open = []string{"working", "input_required"}
