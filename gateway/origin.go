@@ -49,7 +49,7 @@ func (g *originGuard) wrap(next http.Handler) http.Handler {
 			return
 		}
 		if len(origins) > 1 || !g.originAllowed(origins[0]) {
-			g.refuse(w, r, "Origin", origins[0], "allowed_origins lists the pages that may call")
+			g.refuseHeader(w, r, "Origin", origins[0], "allowed_origins lists the pages that may call")
 			return
 		}
 		if cors(w, r) {
@@ -61,12 +61,12 @@ func (g *originGuard) wrap(next http.Handler) http.Handler {
 
 // refuseHost answers a request by an unknown name.
 func (g *originGuard) refuseHost(w http.ResponseWriter, r *http.Request) {
-	g.refuse(w, r, "Host", r.Host, "allowed_hosts lists the names that are served, beside that of public_url")
+	g.refuseHeader(w, r, "Host", r.Host, "allowed_hosts lists the names that are served, beside that of public_url")
 }
 
-// refuse answers a request because of one of its headers. The first one is logged: a proxy on the same
+// refuseHeader answers a request because of one of its headers. The first one is logged: a proxy on the same
 // machine that keeps Host, or a page, is refused with every request.
-func (g *originGuard) refuse(w http.ResponseWriter, r *http.Request, header, value, allowed string) {
+func (g *originGuard) refuseHeader(w http.ResponseWriter, r *http.Request, header, value, allowed string) {
 	if _, again := g.logged.LoadOrStore(header, true); !again {
 		g.log.WarnContext(r.Context(), "a request is refused because of its "+header+"; "+allowed, strings.ToLower(header), value[:min(len(value), 255)])
 	}

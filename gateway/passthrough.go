@@ -151,24 +151,25 @@ func (t *table) atOrigin(w http.ResponseWriter, r *http.Request) bool {
 	if r.URL.Path != auth.MetadataOfOrigin || r.Method != http.MethodGet || t.serves(r.URL.Path) {
 		return false
 	}
-	away := func() bool { return false }
+	var away *route
+	var failed error
 	for _, u := range t.routes {
 		if u.resource == nil || u.endpoint.Config.ForwardHost != config.On {
 			continue
 		}
 		raw, err := u.resource.Metadata(r.Context())
-		serve := func() bool {
-			u.serveDocument(w, r, raw, err)
-			return true
-		}
 		switch {
 		case err == nil && u.ofOrigin(raw):
-			return serve()
+			u.serveDocument(w, r, raw, nil)
+			return true
 		case err != nil && !errors.Is(err, auth.ErrNoMetadata):
-			away = serve // unless another one has it
+			away, failed = u, err
 		}
 	}
-	return away()
+	if away != nil {
+		away.serveDocument(w, r, nil, failed)
+	}
+	return away != nil
 }
 
 // serves reports whether a path is that of an upstream.

@@ -54,9 +54,9 @@ type answer struct {
 	sent, heard time.Time
 }
 
-// proves reports whether an answer shows that the server takes the token again. A server may take any token for
+// endsRefusal reports whether an answer shows that the server takes the token again. A server may take any token for
 // another method, such as a list of tools, and the token that an older request came with.
-func (a answer) proves(r refusal) bool {
+func (a answer) endsRefusal(r refusal) bool {
 	return a.sent.After(r.heard) && (a.method == mcp.MethodToolsCall || a.method == r.method)
 }
 
@@ -99,7 +99,7 @@ func (s *standing) noteAnswer(a answer) (tell bool) {
 	switch {
 	case was == refusal{}:
 		return false
-	case a.proves(was):
+	case a.endsRefusal(was):
 		s.last = refusal{}
 		return s.known.Load()
 	}
