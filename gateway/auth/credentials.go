@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	// lookAgain is how often a call that waits for a token looks by itself for one.
+	// lookAgain is how often a call that waits for a token looks by itself for one, and how long it waits at first
+	// before it asks the server again with a refused one.
 	lookAgain = 30 * time.Second
 	// forgetEvery is the time between two searches for tokens to forget.
 	forgetEvery = time.Minute
@@ -148,9 +149,10 @@ type Credential struct {
 	heard     func(authorization string, a answer)       // nil then, too
 
 	mu      sync.Mutex
-	need    grade  // of the token that the call came with
-	own     *shown // that token; nil while only another replica has it
-	brought *shown // that of the latest request which brought an answer or a cancellation; nil for none
+	need    grade     // of the token that the call came with
+	own     *shown    // that token; nil while only another replica has it
+	brought *shown    // that of the latest request which brought an answer or a cancellation; nil for none
+	waiting time.Time // since when the call waits for a token that the server takes; zero if it does not
 }
 
 // Describe says which tokens may stand in. The token itself stays secret.
@@ -226,17 +228,21 @@ func (c *Credential) findStandIn(of grade) *shown {
 }
 
 // Ready waits until the token of the next request of the call is good. next is Own, Later or Brought. The call
-// is shown as waiting meanwhile. The wait ends with errNotSignedIn after signInWait.
+// is shown as waiting meanwhile. A server may refuse by mistake, and a client with a key has nothing else to show:
+// a request goes out with the refused token after lookAgain, and after pauses that double. If the server takes
+// none, the wait ends with errNotSignedIn after signInWait in all.
 func (c *Credential) Ready(ctx context.Context, next func() (authorization string, good bool)) error {
 	if _, good := next(); good || !c.Waits() {
 		return nil
 	}
-	ctx, stop := context.WithTimeoutCause(ctx, signInWait, errNotSignedIn)
+	since := c.noteWaiting()
+	again := time.Now().Add(max(lookAgain, time.Since(since)))
+	ctx, stop := context.WithDeadlineCause(ctx, since.Add(signInWait), errNotSignedIn)
 	defer stop()
 	defer shim.SayWaiting(ctx)()
 	defer c.from.endAwait(c.need.Owner)
 	for came := c.from.awaitToken(c.need.Owner); ; came = c.from.nextShown(c.need.Owner) {
-		if _, good := next(); good {
+		if value, good := next(); good || value != "" && !time.Now().Before(again) {
 			return nil
 		}
 		// The next request of the owner wakes it, and the time does if that is lost.
@@ -244,6 +250,16 @@ func (c *Credential) Ready(ctx context.Context, next func() (authorization strin
 			return err
 		}
 	}
+}
+
+// noteWaiting returns since when the call waits for a token that the server takes.
+func (c *Credential) noteWaiting() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting.IsZero() {
+		c.waiting = time.Now()
+	}
+	return c.waiting
 }
 
 // Waits reports whether a call whose token is refused waits for another one: its client is gone.
@@ -270,6 +286,9 @@ func (c *Credential) noteAnswer(authorization string, a answer) (news *shown) {
 	t := c.from.findNewest(c.need.Owner, func(t *shown) bool { return t.authorization == authorization })
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if a.taken {
+		c.waiting = time.Time{}
+	}
 	for _, t := range []*shown{t, c.own, c.brought} {
 		if t != nil && t.authorization == authorization && t.standing.noteAnswer(a) {
 			news = t

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -229,8 +230,9 @@ func TestAdoptedCredential(t *testing.T) {
 	})
 }
 
-// TestReady: whoever waits goes on with the next good token of the owner, also if the wake-up is lost, and
-// waits for so long at most. A client that is there is told what the server says instead.
+// TestReady: whoever waits goes on with the next good token of the owner, also if the wake-up is lost. It asks the
+// server again with the refused one, since a refusal may pass, and gives up when it was refused for so long. A client
+// that is there is told what the server says instead.
 func TestReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newTokenCache(10, time.Hour, nil)
@@ -262,10 +264,26 @@ func TestReady(t *testing.T) {
 			t.Fatalf("alice has come, and it has %q", header(c.Later))
 		}
 		c.hear("Bearer newer", 401)
-		done = wait()
+		<-wait()
+		c.hear("Bearer newer", 200)
 		began := time.Now()
-		if err := <-done; !errors.Is(err, errNotSignedIn) || time.Since(began) != signInWait {
-			t.Errorf("%v after %v", err, time.Since(began))
+		if <-wait() != nil || time.Since(began) != 0 {
+			t.Errorf("the server takes it again, and it waits for %v", time.Since(began))
+		}
+		var asked []time.Duration
+		var err error
+		for err == nil {
+			<-time.After(time.Nanosecond)
+			c.hear("Bearer newer", 401)
+			if err = <-wait(); err == nil {
+				asked = append(asked, time.Since(began).Round(time.Second))
+			}
+		}
+		if want := []time.Duration{30 * time.Second, 90 * time.Second, 210 * time.Second, 450 * time.Second}; !slices.Equal(asked, want) {
+			t.Errorf("it asks after %v", asked)
+		}
+		if waited := time.Since(began).Round(time.Second); !errors.Is(err, errNotSignedIn) || waited != signInWait {
+			t.Errorf("%v after %v", err, waited)
 		}
 		if len(p.awaited) != 0 {
 			t.Error("it is waited for still")
