@@ -263,11 +263,8 @@ func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link,
 // and its addressee may be at another replica: the call with that progress token, or the listener of the
 // client. So a message that is unwanted here is told to all replicas.
 type others struct {
-	heard sync.Once
-	wake  chan struct{} // a signal: untold has messages
-
-	mu     sync.Mutex
-	untold []told // waits for the store; beyond mostUntold messages are dropped, so that a slow store delays nobody
+	heard  sync.Once
+	untold chan told // waits for the store; beyond mostUntold messages are dropped, so that a slow store delays nobody
 }
 
 // told is a notification in the session of a key.
@@ -284,14 +281,12 @@ const (
 // hearOthers begins to tell the other replicas, and to hear them. Only the first call counts.
 func (t *sessionTable) hearOthers() {
 	t.others.heard.Do(func() {
-		t.others.wake = make(chan struct{}, 1)
+		t.others.untold = make(chan told, mostUntold)
 		t.work.Go(context.Background(), func(ctx context.Context) {
 			for {
 				select { // tellOthers wakes it
-				case <-t.others.wake:
-					for _, n := range t.others.takeUntold() {
-						t.tellNow(ctx, n)
-					}
+				case n := <-t.others.untold:
+					t.tellNow(ctx, n)
 				case <-ctx.Done():
 					return
 				}
@@ -308,12 +303,9 @@ func (t *sessionTable) tellOthers(key string, n shim.Notification) {
 	}
 	message := jsonrpc.AppendNotification([]byte(t.wire.spellName()+" "), n.Method, n.Params)
 	jsonrpc.OneLine(message)
-	o := &t.others
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if len(o.untold) < mostUntold {
-		o.untold = append(o.untold, told{key, message})
-		work.Signal(o.wake)
+	select {
+	case t.others.untold <- told{key, message}:
+	default:
 	}
 }
 
@@ -333,14 +325,6 @@ func (t *sessionTable) tellNow(ctx context.Context, n told) {
 	if err := t.wire.cfg.Sessions.Tell(ctx, n.key, n.message); err != nil {
 		t.wire.log.Debug("what a server said was not told to other replicas", "err", err)
 	}
-}
-
-func (o *others) takeUntold() []told {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	all := o.untold
-	o.untold = nil
-	return all
 }
 
 // takeTold takes a message of another replica, or of another client of this one. A client skips its own
