@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -19,13 +21,16 @@ import (
 // on the TypeScript SDK ask there, unless their tool names the request that it asks for. Such a question is
 // put to the caller of the newest call (design.md 0.16). The session owns it; mu guards the fields below it.
 type sessionCalls struct {
-	stream asideStream
+	stream  asideStream
+	claimed *lru.Cache[string, struct{}] // ids of the server's requests that were taken care of
 
-	mu      sync.Mutex
-	calls   []*exchange          // in flight and open to questions, the oldest first
-	told    map[string]*exchange // in flight, by the ids of their requests; that of the call is its progress token
-	claimed recent               // ids of the server's requests that were taken care of
+	mu    sync.Mutex
+	calls []*exchange          // in flight and open to questions, the oldest first
+	told  map[string]*exchange // in flight, by the ids of their requests; that of the call is its progress token
 }
+
+// maxClaimed is how many request ids of a server a session remembers.
+const maxClaimed = 1024
 
 // asideStream is the GET stream of a session, as its calls use it.
 type asideStream interface {
@@ -43,26 +48,16 @@ type asideStream interface {
 // claimRequest reports whether this request of the server is new to the session, and notes its id: a resumed
 // stream may repeat a request that another call has heard.
 func (c *sessionCalls) claimRequest(id jsonrpc.ID) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.claimed.addKey(id.Key())
+	known, _ := c.claimed.ContainsOrAdd(id.Key(), struct{}{})
+	return !known
 }
 
 // disclaimRequest gives back the open questions of a detached call. If the call comes back to this replica
 // with a checkpoint from before the questions, it hears them again.
 func (c *sessionCalls) disclaimRequest(questions []pending) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	for _, q := range questions {
-		c.claimed.removeKey(q.requestID().Key())
+		c.claimed.Remove(q.requestID().Key())
 	}
-}
-
-// forgetClaims is called for a new session at the server, which may use the ids of the old one again.
-func (c *sessionCalls) forgetClaims() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.claimed = recent{}
 }
 
 // followStream and unfollowStream keep the requests that hear messages for them on the GET stream.
@@ -185,26 +180,4 @@ func (c *sessionCalls) passCompleted(params []byte) bool {
 		}
 	}
 	return false
-}
-
-// recent is a set of the ids seen last, at most two times maxRecent of them.
-type recent struct{ newer, older map[string]bool }
-
-// maxRecent is how many request ids of a server a session remembers at least.
-const maxRecent = 1024
-
-func (r *recent) addKey(key string) bool {
-	if r.newer[key] || r.older[key] {
-		return false
-	}
-	if r.newer == nil || len(r.newer) >= maxRecent {
-		r.newer, r.older = make(map[string]bool), r.newer
-	}
-	r.newer[key] = true
-	return true
-}
-
-func (r *recent) removeKey(key string) {
-	delete(r.newer, key)
-	delete(r.older, key)
 }

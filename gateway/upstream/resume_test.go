@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -442,24 +444,20 @@ func TestCheckpointBehindAQuestion(t *testing.T) {
 // A checkpoint that is handed over while a question is heard is from before its event, or has it.
 func TestCheckpointWhileAQuestionIsHeard(t *testing.T) {
 	var sink shimtest.Sink
+	known, _ := lru.New[string, struct{}](1) // fails only for size 0
 	x := &exchange{
-		to: target{era: mcp.Legacy}, calls: &sessionCalls{}, sink: &sink,
+		to: target{era: mcp.Legacy}, calls: &sessionCalls{claimed: known}, sink: &sink,
 		caller: shim.Session{Capabilities: json.RawMessage(all)}, rec: record{sink: &sink, log: slog.New(slog.DiscardHandler)},
 	}
 	x.asking.x, x.res.x = x, x
 	ask := jsonrpc.Message{Kind: jsonrpc.Request, ID: jsonrpc.StringID("q"), Method: mcp.MethodElicit, Params: []byte(elicit)}
-	claimed := func() bool {
-		x.calls.mu.Lock()
-		defer x.calls.mu.Unlock()
-		return x.calls.claimed.newer[ask.ID.Key()]
-	}
 	x.asking.mu.Lock() // as an earlier question does that is settled now
 	handled := make(chan error)
 	go func() {
 		_, err := x.handleEvent(t.Context(), &transport.Event{Message: ask, ID: "e1", HasID: true})
 		handled <- err
 	}()
-	for !claimed() {
+	for !known.Contains(ask.ID.Key()) {
 		runtime.Gosched()
 	}
 	x.rec.saveCheckpoint(t.Context())

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/singleflight"
 
 	"taskgate/gateway/upstream/forward"
@@ -63,6 +64,7 @@ func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
 	ses := &session{t: t, key: k, from: s, idle: t.wire.cfg.SessionIdle, subs: make(subscribed, 1)}
 	ses.get.s, ses.calls.stream = ses, &ses.get
 	ses.calls.told = make(map[string]*exchange)
+	ses.calls.claimed, _ = lru.New[string, struct{}](maxClaimed) // fails only for size 0
 	ses.listeners.m = make(map[*listener]struct{})
 	ses.questions.m = make(map[sessionQuestionKey]*sessionQuestion)
 	ses.subs <- make(map[string]int)
@@ -221,7 +223,7 @@ func (s *session) shakeHands(ctx context.Context) (*link, error) {
 	s.mu.Lock()
 	if err == nil {
 		s.cur, s.kept = l, false // a new generation has no call to resume
-		s.calls.forgetClaims()
+		s.calls.claimed.Purge()  // the server may use the ids of the old one again
 	}
 	anonymous := s.key.key == "" && !s.t.wire.cfg.Shared
 	over := s.isOver()
