@@ -3,6 +3,7 @@ package stdio
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -116,35 +117,19 @@ func startChild(c *Config, running *sync.WaitGroup, hurry <-chan struct{}) (*chi
 	return p, nil
 }
 
-// run starts the process with a pipe for each of its standard streams.
-func (p *child) run() (errs *os.File, err error) {
-	var files []*os.File
-	pipe := func() (r, w *os.File) {
-		if err == nil {
-			if r, w, err = os.Pipe(); err == nil {
-				files = append(files, r, w)
-			}
-		}
-		return r, w
+// run starts the process with a pipe for each of its standard streams, and returns that of its standard error.
+func (p *child) run() (*os.File, error) {
+	in, err1 := p.cmd.StdinPipe()
+	out, err2 := p.cmd.StdoutPipe()
+	errs, err3 := p.cmd.StderrPipe()
+	if err := cmp.Or(err1, err2, err3); err != nil {
+		return nil, err // the pipes that there are end with their files
 	}
-	inR, inW := pipe()
-	outR, outW := pipe()
-	errR, errW := pipe()
-	if err == nil {
-		p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = inR, outW, errW
-		err = procgroup.Start(p.cmd)
-	}
-	if err != nil {
-		for _, f := range files {
-			f.Close()
-		}
+	if err := procgroup.Start(p.cmd); err != nil {
 		return nil, err
 	}
-	inR.Close()
-	outW.Close()
-	errW.Close()
-	p.in, p.out = inW, outR
-	return errR, nil
+	p.in, p.out = in, out.(*os.File)
+	return errs.(*os.File), nil
 }
 
 // watch waits for the end of the process, and kills the rest of its group.
