@@ -14,14 +14,13 @@ import (
 	"time"
 
 	"taskgate/gateway/operator"
-	"taskgate/internal/eventstream"
 )
 
 const (
-	// requestTimeout bounds one request, except the stream of changes.
+	// requestTimeout bounds one request.
 	requestTimeout = 30 * time.Second
-	// maxEvent bounds one event of that stream.
-	maxEvent = 64 << 10
+	// maxRefusal bounds the text of a refusal.
+	maxRefusal = 64 << 10
 )
 
 // Gateway is the address of a gateway, with a key for it.
@@ -66,45 +65,35 @@ func refused(err error, status int) bool {
 	return errors.As(err, &r) && r.status == status
 }
 
-// do sends a request and returns a successful answer; a refusal is an error.
-func (g *Gateway) do(ctx context.Context, method, path string, query url.Values) (*http.Response, error) {
+// ask sends a request and decodes a successful answer; a refusal is an error.
+func (g *Gateway) ask(ctx context.Context, method, path string, query url.Values, into any) error {
+	ctx, stop := context.WithTimeout(ctx, requestTimeout)
+	defer stop()
 	address := g.Root + operator.Base + "/" + path
 	if len(query) > 0 {
 		address += "?" + query.Encode()
 	}
 	q, err := http.NewRequestWithContext(ctx, method, address, nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if g.key != "" {
 		q.Header.Set("Authorization", "Bearer "+g.key)
 	}
 	resp, err := http.DefaultClient.Do(q)
 	if err != nil {
-		return nil, fmt.Errorf("no answer: %w", err)
-	}
-	if resp.StatusCode == http.StatusOK {
-		return resp, nil
+		return fmt.Errorf("no answer: %w", err)
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusOK {
+		return json.NewDecoder(resp.Body).Decode(into)
+	}
 	var said operator.Error
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxEvent))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
 	if err != nil || json.Unmarshal(text, &said) != nil || said.Error == "" {
 		said.Error = fmt.Sprintf("%s answers with %s: is that the admin address of a gateway?", g.Root, resp.Status)
 	}
-	return nil, &refusal{status: resp.StatusCode, message: said.Error}
-}
-
-// ask sends a request and decodes the answer.
-func (g *Gateway) ask(ctx context.Context, method, path string, query url.Values, into any) error {
-	ctx, stop := context.WithTimeout(ctx, requestTimeout)
-	defer stop()
-	resp, err := g.do(ctx, method, path, query)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	return json.NewDecoder(resp.Body).Decode(into)
+	return &refusal{status: resp.StatusCode, message: said.Error}
 }
 
 func (g *Gateway) get(ctx context.Context, path string, query url.Values, into any) error {
@@ -166,20 +155,4 @@ func (g *Gateway) task(ctx context.Context, id string) (t operator.TaskDetail, e
 func (g *Gateway) cancel(ctx context.Context, id string) error {
 	var t operator.Task
 	return g.ask(ctx, http.MethodPost, "tasks/"+url.PathEscape(id)+"/cancel", nil, &t)
-}
-
-// follow calls changed for each message of the stream of changes, until that ends.
-func (g *Gateway) follow(ctx context.Context, changed func()) error {
-	resp, err := g.do(ctx, http.MethodGet, "changes", nil)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	events := eventstream.NewReader(resp.Body, maxEvent)
-	for {
-		if _, err := events.Next(); err != nil {
-			return err
-		}
-		changed()
-	}
 }

@@ -15,9 +15,8 @@ import (
 )
 
 const (
-	// watchPause is the least time between two reads, and watchPoll the longest.
+	// watchPause is the time between two reads.
 	watchPause = time.Second
-	watchPoll  = 10 * time.Second
 	// deathsShown is how long a dead replica is named above the tasks.
 	deathsShown = 10 * time.Minute
 	// Control sequences of a terminal: draw from the top, and remove the earlier picture.
@@ -27,8 +26,8 @@ const (
 	clearBelow  = "\x1b[J"
 )
 
-// watch draws the running tasks after each change, until it is interrupted. Without a terminal it prints them
-// again; as JSON, each time on one line.
+// watch draws the running tasks each second, as their ages grow, until it is interrupted. Without a terminal it
+// prints them again when they have changed; as JSON, each time on one line.
 func (c command) watch(ctx context.Context, args []string) error {
 	if len(args) > 0 {
 		return misuse("tasks watch takes no arguments: --filter says which tasks")
@@ -37,17 +36,8 @@ func (c command) watch(ctx context.Context, args []string) error {
 		c.o.Filters["status"] = open
 	}
 	c.Interactive = c.Interactive && !c.o.JSON
-	ctx, stop := context.WithCancel(ctx)
-	news, over := make(chan struct{}, 1), make(chan struct{})
-	go func() {
-		defer close(over)
-		if !c.Interactive { // a screen is redrawn each second in any case
-			c.followAll(ctx, news)
-		}
-	}()
-	defer func() { stop(); <-over }()
 	for before := ""; ; {
-		text, err := c.frame(ctx)
+		text, state, err := c.frame(ctx)
 		out := c.Out
 		switch {
 		case ctx.Err() != nil:
@@ -56,40 +46,25 @@ func (c command) watch(ctx context.Context, args []string) error {
 			return err
 		case err != nil:
 			text = fmt.Sprintf("%s\n", err) // the next read may reach it
+			state = text
 			if c.o.JSON {
 				out = c.Err
 			}
 		}
-		if err := c.draw(out, text, before); err != nil {
-			return err
+		if c.Interactive || state != before {
+			if err := c.draw(out, text, before == ""); err != nil {
+				return err
+			}
 		}
-		before = text
-		if c.awaitNews(ctx, news) != nil {
+		before = state
+		if work.Pause(ctx, watchPause) != nil {
 			return nil
 		}
 	}
 }
 
-// followAll follows the stream of changes, and begins anew when it breaks.
-func (c command) followAll(ctx context.Context, news chan struct{}) {
-	for {
-		err := c.follow(ctx, func() { work.Signal(news) })
-		if work.Pause(ctx, watchPause) != nil || refused(err, http.StatusUnauthorized) {
-			return
-		}
-	}
-}
-
-// awaitNews waits for news, for watchPoll at most. On a terminal it waits for a second only, since ages grow.
-func (c command) awaitNews(ctx context.Context, news <-chan struct{}) error {
-	if err := work.Pause(ctx, watchPause); err != nil || c.Interactive {
-		return err
-	}
-	return work.PauseFor(ctx, news, watchPoll)
-}
-
-// frame reads and writes one picture.
-func (c command) frame(ctx context.Context) (string, error) {
+// frame reads and writes one picture. state is what of it does not change by time alone.
+func (c command) frame(ctx context.Context) (text, state string, err error) {
 	lines := cmp.Or(c.o.Limit, defaultLimit)
 	if c.Interactive {
 		if _, high := c.Size(); high > 6 {
@@ -98,21 +73,20 @@ func (c command) frame(ctx context.Context) (string, error) {
 	}
 	all, err := c.tasks(ctx, c.o.query(), lines)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	var text bytes.Buffer
-	if c.o.JSON {
-		err := writeJSON(&text, all)
-		return text.String(), err
+	var read, picture bytes.Buffer
+	if err = writeJSON(&read, all); err != nil || c.o.JSON {
+		return read.String(), read.String(), err
 	}
 	var replicas operator.Replicas
-	if err := c.get(ctx, "replicas", nil, &replicas); err != nil {
-		return "", err
+	if err = c.get(ctx, "replicas", nil, &replicas); err != nil {
+		return "", "", err
 	}
-	fmt.Fprintln(&text, summary(all, replicas.Replicas))
-	fmt.Fprintln(&text)
-	err = writeTasks(&text, all.Tasks)
-	return text.String(), err
+	fmt.Fprintln(&picture, summary(all, replicas.Replicas))
+	fmt.Fprintln(&picture)
+	err = writeTasks(&picture, all.Tasks)
+	return picture.String(), read.String(), err
 }
 
 // summary is the line above the tasks.
@@ -142,13 +116,10 @@ func summary(all operator.Tasks, replicas []operator.Replica) string {
 	return strings.Join(append(append(parts, Count(alive, "replica")), gone...), " · ")
 }
 
-// draw shows a picture in place of the one before.
-func (c command) draw(out io.Writer, text, before string) error {
+// draw shows a picture in place of the one before, if there was one.
+func (c command) draw(out io.Writer, text string, first bool) error {
 	if !c.Interactive {
-		if text == before {
-			return nil
-		}
-		if before != "" && !c.o.JSON {
+		if !first && !c.o.JSON {
 			text = "\n" + text
 		}
 		_, err := io.WriteString(out, text)
@@ -156,7 +127,7 @@ func (c command) draw(out io.Writer, text, before string) error {
 	}
 	columns, _ := c.Size()
 	var screen strings.Builder
-	if before == "" {
+	if first {
 		screen.WriteString(clearScreen)
 	}
 	screen.WriteString(topOfScreen)
