@@ -37,9 +37,9 @@ type Method interface {
 // Caller is who a request is from.
 type Caller struct {
 	Principal shim.Principal
-	token     *grant    // nil if the caller has shown none
+	token     *grant    // nil if the gateway has verified none
 	name      string    // in a trusted header, or what the issuer calls it; "" for none
-	issuer    string    // of a token that goes on to the server; "" for none
+	issuer    string    // of a verified token; "" for none
 	client    string    // to which that was given; "" if unknown
 	request   *passedOn // of a request whose token goes on to the server; else nil
 }
@@ -48,21 +48,11 @@ type Caller struct {
 // the issuer of a token, the value of its claim or of the trusted header, and the client that the token was
 // given to.
 func (c Caller) Names() []any {
-	switch {
-	case c.token != nil:
-		return ofToken(c.token.of.expected.Issuer, c.token.name, c.token.client)
-	case c.issuer != "":
-		return ofToken(c.issuer, c.name, c.client)
-	case c.name != "":
-		return []any{"name", c.name}
-	}
-	return nil
-}
-
-func ofToken(issuer, name, client string) []any {
-	names := []any{"issuer", issuer, "name", name}
-	if client != "" {
-		names = append(names, "client", client)
+	var names []any
+	for _, one := range [][2]string{{"issuer", c.issuer}, {"name", c.name}, {"client", c.client}} {
+		if one[1] != "" {
+			names = append(names, one[0], one[1])
+		}
 	}
 	return names
 }

@@ -109,7 +109,7 @@ func (i *issuer) loadKeys(ctx context.Context) (*keySet, error) {
 	at := i.jwks
 	if at == "" {
 		var err error
-		if at, err = i.discoverEndpoint(ctx, "jwks_uri"); err != nil {
+		if at, err = i.findKeysURL(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -169,16 +169,16 @@ func isPublic(key any) bool {
 	return false
 }
 
-// discoverEndpoint finds an endpoint of the issuer, by its name in the metadata of an authorization server (RFC
-// 8414), or of OpenID Connect discovery, which has another place for it if the issuer has a path.
-func (i *issuer) discoverEndpoint(ctx context.Context, name string) (string, error) {
+// findKeysURL finds the address of the keys in the metadata of an authorization server (RFC 8414), or of OpenID
+// Connect discovery, which has another place for it if the issuer has a path.
+func (i *issuer) findKeysURL(ctx context.Context) (string, error) {
 	var failed []error
 	for _, at := range metadataURLs(i.name) {
 		document, err := i.web.readDocument(ctx, at)
 		if err == nil {
-			var endpoint string
-			if endpoint, err = i.readMetadata(document, name); err == nil {
-				return endpoint, nil
+			var keys string
+			if keys, err = i.readMetadata(document); err == nil {
+				return keys, nil
 			}
 		}
 		failed = append(failed, fmt.Errorf("%s: %w", at, err))
@@ -200,9 +200,9 @@ func metadataURLs(issuer string) []string {
 	return urls
 }
 
-// readMetadata reads metadata. It must be that of the issuer (RFC 8414 section 3.3), and name an endpoint with
-// https if the issuer has that.
-func (i *issuer) readMetadata(document []byte, name string) (string, error) {
+// readMetadata reads metadata. It must be that of the issuer (RFC 8414 section 3.3), and name an address of keys
+// with https if the issuer has that.
+func (i *issuer) readMetadata(document []byte) (keys string, err error) {
 	var metadata map[string]any
 	if err := json.Unmarshal(document, &metadata); err != nil {
 		return "", contentError("not metadata")
@@ -210,10 +210,10 @@ func (i *issuer) readMetadata(document []byte, name string) (string, error) {
 	if metadata["issuer"] != i.name {
 		return "", contentError("the metadata is that of another issuer")
 	}
-	endpoint, _ := metadata[name].(string)
-	u, err := url.Parse(endpoint)
+	keys, _ = metadata["jwks_uri"].(string)
+	u, err := url.Parse(keys)
 	if err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !strings.HasPrefix(i.name, "http://")) {
-		return "", contentError("the metadata has no " + name + " with https")
+		return "", contentError("the metadata has no jwks_uri with https")
 	}
-	return endpoint, nil
+	return keys, nil
 }

@@ -24,7 +24,6 @@ import (
 type tokens struct {
 	from     *issuer
 	expected jwt.Expected
-	leeway   time.Duration
 	scopes   []string
 	metadata string // where clients find the metadata of the resource
 	log      *slog.Logger
@@ -58,7 +57,7 @@ const MaxTokens = 10_000
 // signatures at each request.
 func newTokens(c *config.JWT, from *issuer, metadata string, log *slog.Logger) (*tokens, error) {
 	t := &tokens{
-		from: from, leeway: clockLeeway, scopes: c.Scopes, log: log,
+		from: from, scopes: c.Scopes, log: log,
 		expected: jwt.Expected{Issuer: c.Issuer, AnyAudience: c.Audiences}, metadata: metadata,
 	}
 	if c.Issuer == "" || len(c.Audiences) == 0 {
@@ -103,7 +102,7 @@ func (t *tokens) Identify(r *http.Request) (Caller, *Refusal) {
 		t.log.DebugContext(r.Context(), "a token is refused", "reason", err)
 		return Caller{}, t.invalid
 	}
-	return Caller{Principal: g.principal, token: g}, g.refuseWithout(nil)
+	return Caller{Principal: g.principal, token: g, issuer: t.expected.Issuer, name: g.name, client: g.client}, g.refuseWithout(nil)
 }
 
 // Recall finds the owner of a token that was verified before.
@@ -183,7 +182,7 @@ func (t *tokens) verifyToken(ctx context.Context, token string) (*grant, error) 
 	if c.Expiry == nil {
 		return nil, errors.New("the token has no exp")
 	}
-	if err := c.ValidateWithLeeway(t.expected.WithTime(time.Now()), t.leeway); err != nil {
+	if err := c.ValidateWithLeeway(t.expected.WithTime(time.Now()), clockLeeway); err != nil {
 		return nil, err
 	}
 	if c.Subject == "" {
@@ -191,7 +190,7 @@ func (t *tokens) verifyToken(ctx context.Context, token string) (*grant, error) 
 	}
 	g := &grant{
 		of: t, name: c.Subject, client: c.id(), keys: set, audience: slices.Sorted(slices.Values(c.Audience)),
-		scopes: append(scopesOf(c.Scope), scopesOf(c.SCP)...), until: c.Expiry.Time().Add(t.leeway),
+		scopes: append(scopesOf(c.Scope), scopesOf(c.SCP)...), until: c.Expiry.Time().Add(clockLeeway),
 	}
 	if c.IssuedAt != nil {
 		g.issued = c.IssuedAt.Time()
