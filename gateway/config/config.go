@@ -6,7 +6,8 @@
 // # The file
 //
 // A file is one YAML document whose keys are those of [Config]. Unknown and repeated keys are mistakes, and
-// [Load] reports every mistake of a file at once with its position, so that one round of editing is enough.
+// [Load] reports every mistake of a file at once with its position, so that one round of editing is enough. An
+// error in the syntax of YAML is reported alone.
 //
 // # Variables
 //

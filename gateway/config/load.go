@@ -25,10 +25,10 @@ func Load(path string) (*Config, error) {
 // for each mistake.
 func Parse(filename string, data []byte, getenv func(string) (string, bool)) (*Config, error) {
 	s := newSource(filename, data)
-	root, whole := s.parseDocument(data)
+	root := s.parseDocument(data)
 	switch {
 	case root != nil && root.Kind == yaml.MappingNode:
-		c := s.readConfig(root, whole, getenv)
+		c := s.readConfig(root, getenv)
 		if len(s.list) == 0 {
 			return c, nil
 		}
@@ -43,22 +43,16 @@ func Parse(filename string, data []byte, getenv func(string) (string, bool)) (*C
 
 // readConfig turns the tree of a file into a configuration and adds its mistakes to those of the
 // source.
-func (s *source) readConfig(root *yaml.Node, whole bool, env lookup) *Config {
+func (s *source) readConfig(root *yaml.Node, env lookup) *Config {
 	c := Default()
 	d := &decoder{source: s, env: env}
 	d.decodeValue(root, "", reflect.ValueOf(c).Elem(), nil)
 	c.fillPaths()
 	c.resolveFiles(filepath.Dir(s.name))
-	if whole {
-		s.checkAuth("auth", c.Auth)
-		s.checkAuth("admin_auth", c.AdminAuth)
-	}
+	s.checkAuth("auth", c.Auth)
+	s.checkAuth("admin_auth", c.AdminAuth)
 	for _, p := range c.problems() {
-		// A key that is missing above a syntax error may stand below it, as may the value of the
-		// last key.
-		if whole || s.hasPath(p.paths) {
-			s.addProblem(p)
-		}
+		s.addProblem(p)
 	}
 	return c
 }

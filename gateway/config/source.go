@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -85,11 +84,6 @@ func (s *source) isBad(path string) bool {
 	return false
 }
 
-// hasPath reports whether the file itself has a value at one of the paths.
-func (s *source) hasPath(paths []string) bool {
-	return slices.ContainsFunc(paths, func(p string) bool { at, ok := s.at[p]; return ok && !isNull(at.value) })
-}
-
 // findPlace returns where to show a problem: the first of the paths that the file has, else the
 // nearest key around the first path.
 func (s *source) findPlace(paths []string) place {
@@ -118,66 +112,43 @@ func parentPath(path string) string {
 	return path[:max(strings.LastIndexAny(path, ".["), 0)]
 }
 
-// parseDocument parses the file's one document. A syntax error ends the tree, but the part before
-// it is returned all the same, so that its mistakes are reported in the same round; whole says
-// whether the tree is the whole file.
-func (s *source) parseDocument(data []byte) (root *yaml.Node, whole bool) {
-	root, err := s.parseOne(data)
+// parseDocument parses the file's one document; a second one is a mistake. It returns nil for an empty file, and
+// for one with a syntax error, which is then the only mistake.
+func (s *source) parseDocument(data []byte) *yaml.Node {
+	var first, second yaml.Node
+	loader, err := yaml.NewLoader(bytes.NewReader(data))
 	if err == nil {
-		return root, true
+		err = loader.Load(&first)
 	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	if err == nil {
+		if err = loader.Load(&second); err == nil {
+			s.addAt(&second, "", "a second document begins here; a configuration is one document")
+		}
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.addSyntax(err)
+		return nil
+	}
+	return first.Content[0]
+}
+
+// addSyntax reports a syntax error.
+func (s *source) addSyntax(err error) {
 	var bad *yaml.LoadError
 	if !errors.As(err, &bad) {
 		s.addMistake(1, 1, "", err.Error())
-		return nil, false
+		return
 	}
-	at, opened := bad.Mark, bad.ContextMark
-	if opened.Line > 0 && at.Line >= len(s.lines) {
+	at := bad.Mark
+	if bad.ContextMark.Line > 0 && at.Line >= len(s.lines) {
 		// An unclosed bracket or quote is noticed at the end of the file; the reader wants to know
 		// where it was opened.
-		at = opened
+		at = bad.ContextMark
 	}
 	s.addMistake(at.Line, at.Column, "", s.syntaxMessage(bad))
-	return s.parseBefore(data, bad.Mark.Line, opened.Line), false
-}
-
-// parseOne reads one document. A second one is a mistake.
-func (s *source) parseOne(data []byte) (*yaml.Node, error) {
-	loader, err := yaml.NewLoader(bytes.NewReader(data))
-	if err != nil {
-		return nil, err
-	}
-	var first, second yaml.Node
-	switch err := loader.Load(&first); {
-	case errors.Is(err, io.EOF):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	}
-	switch err := loader.Load(&second); {
-	case errors.Is(err, io.EOF):
-	case err != nil:
-		return nil, err
-	default:
-		s.addAt(&second, "", "a second document begins here; a configuration is one document")
-	}
-	return first.Content[0], nil
-}
-
-// parseBefore returns the tree of the lines above a syntax error; nil if they cannot be parsed
-// alone either.
-func (s *source) parseBefore(data []byte, lines ...int) *yaml.Node {
-	for _, line := range lines {
-		if line < 2 {
-			continue
-		}
-		head := bytes.Join(bytes.SplitAfter(data, []byte("\n"))[:min(line, len(s.lines))-1], nil)
-		quiet := &source{}
-		if root, err := quiet.parseOne(head); err == nil && len(quiet.list) == 0 {
-			return root
-		}
-	}
-	return nil
 }
 
 // syntaxMessage puts the parser's words into one sentence.
