@@ -79,6 +79,7 @@ func (s *server) awaitReloads(ctx context.Context) {
 		case wish := <-s.wishes:
 			wish <- s.reloadConfig()
 		case <-look.C:
+			s.files.takeFiles(s.log)
 			s.takeChanged()
 		}
 	}

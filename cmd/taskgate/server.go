@@ -80,6 +80,7 @@ type server struct {
 	auditLog    *slog.Logger // nil for none
 
 	listener  net.Listener
+	files     tlsFiles // of the listener
 	http      *http.Server
 	admin     *admin // nil if it is not configured
 	ready     *readiness
@@ -220,15 +221,18 @@ func (s *server) listenOn(ctx context.Context) (err error) {
 	if s.admin, err = newAdmin(ctx, s.config.Admin, s, s.tel.metricsPage(s.log)); err != nil {
 		return err
 	}
-	secure, err := listenerTLS(s.config.TLS, s.log)
-	if err != nil {
-		return err
+	s.files.config = s.config.TLS
+	if _, err = s.files.readFiles(); err != nil {
+		return fmt.Errorf("tls: %w", err)
 	}
 	if s.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", s.config.Listen); err != nil {
 		return err
 	}
-	if secure != nil {
-		s.listener = tls.NewListener(s.listener, secure)
+	if s.config.TLS.CertFile != "" {
+		s.listener = tls.NewListener(s.listener, &tls.Config{
+			MinVersion:         tls.VersionTLS12,
+			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.files.now.Load(), nil },
+		})
 	}
 	s.http = &http.Server{
 		Handler:           countRequests(&s.requests, partConnections(ctx, s.tel.measureRequests(s.gateway.Handler()))),

@@ -7,81 +7,49 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"sync"
-	"time"
+	"sync/atomic"
 
 	"taskgate/gateway/config"
 )
 
-// fileCheck is the least time between two checks of the files of a listener. Handshakes check them.
-const fileCheck = time.Second
-
-// listenerTLS is the configuration of a listener with TLS; nil without TLS. Its files are read now,
-// and again when they have changed.
-func listenerTLS(c config.ListenerTLS, log *slog.Logger) (*tls.Config, error) {
-	if c.CertFile == "" {
-		return nil, nil
-	}
-	f := &tlsFiles{config: c, log: log}
-	now, err := f.loadFiles()
-	if err != nil {
-		return nil, fmt.Errorf("tls: %w", err)
-	}
-	f.now, f.loaded = now, f.stampFiles()
-	return &tls.Config{
-		MinVersion:         tls.VersionTLS12,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return f.currentConfig(), nil },
-	}, nil
-}
-
-// tlsFiles are the files of a listener. A handshake checks them, at most once in fileCheck, in place
-// of a watcher.
+// tlsFiles are the files of a listener with TLS. They are looked at as often as the configuration.
 type tlsFiles struct {
 	config config.ListenerTLS
-	log    *slog.Logger
-
-	mu     sync.Mutex
-	now    *tls.Config
-	loaded string // the stamp of the files that now is from
-	failed string // the stamp of files that failed
-	looked time.Time
+	now    atomic.Pointer[tls.Config] // of the last good files
+	seen   string                     // the stamp of the files that were read last; "" without TLS
 }
 
-// currentConfig is the configuration for a handshake. Files that fail leave the old one in use.
-func (f *tlsFiles) currentConfig() *tls.Config {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if time.Since(f.looked) < fileCheck {
-		return f.now
+// readFiles reads the files if they have changed. Files that fail leave the old ones in use.
+func (f *tlsFiles) readFiles() (changed bool, err error) {
+	// The stamp comes before the files are read, so that a change meanwhile leads to another read.
+	stamp := config.ClientTLS{CAFile: f.config.ClientCAFile, CertFile: f.config.CertFile, KeyFile: f.config.KeyFile}.Files()
+	if stamp == f.seen {
+		return false, nil
 	}
-	f.looked = time.Now()
-	stamp := f.stampFiles()
-	if stamp == f.loaded {
-		return f.now
+	f.seen = stamp
+	next, err := listenerTLS(f.config)
+	if err == nil {
+		f.now.Store(next)
 	}
-	next, err := f.loadFiles()
-	switch {
-	case err == nil:
-		f.log.Info("the files of tls have changed and are in use")
-		f.now, f.loaded, f.failed = next, stamp, ""
-	case stamp != f.failed:
-		f.log.Error("the files of tls have changed and cannot be used; those of before stay in use", "err", err)
-		f.failed = stamp
-	}
-	return f.now
+	return true, err
 }
 
-// stampFiles changes with the files. The caller takes it before it reads them, so that a change
-// meanwhile leads to another read.
-func (f *tlsFiles) stampFiles() string {
-	return config.ClientTLS{CAFile: f.config.ClientCAFile, CertFile: f.config.CertFile, KeyFile: f.config.KeyFile}.Files()
+// takeFiles takes files that have changed.
+func (f *tlsFiles) takeFiles(log *slog.Logger) {
+	switch changed, err := f.readFiles(); {
+	case err != nil:
+		log.Error("the files of tls have changed and cannot be used; those of before stay in use", "err", err)
+	case changed:
+		log.Info("the files of tls have changed and are in use")
+	}
 }
 
-func (f *tlsFiles) loadFiles() (*tls.Config, error) {
-	pair, wrong := readPair(f.config.CertFile, f.config.KeyFile)
+// listenerTLS is the configuration of a listener with TLS, of its files as they are now.
+func listenerTLS(of config.ListenerTLS) (*tls.Config, error) {
+	pair, wrong := readPair(of.CertFile, of.KeyFile)
 	c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"http/1.1"}}
-	if f.config.ClientCAFile != "" {
-		pool, err := readCertificates(f.config.ClientCAFile)
+	if of.ClientCAFile != "" {
+		pool, err := readCertificates(of.ClientCAFile)
 		wrong = errors.Join(wrong, ofKey("client_ca_file", err))
 		c.ClientCAs, c.ClientAuth = pool, tls.RequireAndVerifyClientCert
 	}

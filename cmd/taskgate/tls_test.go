@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"taskgate/gateway/config"
 	"taskgate/internal/mcp"
@@ -36,7 +37,7 @@ func runSecured(t *testing.T, url string, change func(c *config.Config, a *wiret
 		if err := c.Validate(); err != nil {
 			t.Fatal(err)
 		}
-	})
+	}, func(s *server) { s.lookEvery = 20 * time.Millisecond })
 	return s
 }
 

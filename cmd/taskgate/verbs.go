@@ -20,7 +20,7 @@ func checkNamed(c *config.Config) (wrong []string) {
 		}
 	}
 	if c.TLS.CertFile != "" {
-		_, err := (&tlsFiles{config: c.TLS}).loadFiles()
+		_, err := listenerTLS(c.TLS)
 		add("tls.", err)
 	}
 	_, err := clientTLS(c.StoreTLS)
