@@ -118,7 +118,8 @@ func (o *Operator) Loads() map[string]metrics.Load { return o.s.readLoads() }
 func (s *Shim) readLoads() map[string]metrics.Load {
 	all := map[string]metrics.Load{}
 	for name, srv := range *s.servers.Load() {
-		all[name] = metrics.Load{Calls: srv.slots.inFlight(), Queued: srv.countWaiting(), Tools: map[string]metrics.ToolLoad{}}
+		calls, queued := srv.slots.countCalls()
+		all[name] = metrics.Load{Calls: calls, Queued: queued, Tools: map[string]metrics.ToolLoad{}}
 	}
 	for _, r := range s.runs.listRuns() {
 		if tools := all[r.srv.name].Tools; tools != nil { // else its upstream was removed

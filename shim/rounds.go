@@ -272,7 +272,7 @@ func (rs *rounds) waitBetween(n int) error {
 
 // leavePlace gives the slot back while a round is open, since the server only waits.
 func (rs *rounds) leavePlace() {
-	rs.run.ticket.dropSlots()
+	rs.run.ticket.dropSlot()
 	rs.away = true
 }
 
@@ -288,7 +288,7 @@ func (rs *rounds) takePlace() error {
 		return nil
 	}
 	var err error
-	if r.ticket, err = r.srv.reserveSlots(r.call.Request.Name, r.policy, true); err != nil {
+	if r.ticket, err = r.srv.slots.reserveSlots(r.call.Request.Name, r.policy.Concurrency, true); err != nil {
 		return err
 	}
 	return r.takeTurn()

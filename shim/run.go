@@ -118,7 +118,7 @@ func (r *run) bindContext(ctx context.Context, timeout time.Duration) {
 func (r *run) discard() {
 	r.caller.leave()
 	r.cancel(nil)
-	r.ticket.dropSlots()
+	r.ticket.dropSlot()
 	r.hold.Release()
 	r.caller.detachStream()
 	if lost := r.creation.maybe; lost != nil && r.record == nil {
@@ -171,7 +171,7 @@ func (r *run) takeTurn() error {
 // has freed it by ending a call.
 func (r *run) awaitSlot(ctx context.Context) error {
 	over := r.observed.noteQueue()
-	err := r.ticket.awaitSlots(ctx)
+	err := r.ticket.awaitSlot(ctx)
 	if over(err); err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package shim
 import (
 	"cmp"
 	"context"
-	"sync"
 	"time"
 
 	"taskgate/internal/metrics"
@@ -51,9 +50,6 @@ type counts struct {
 	tasks   Bound          // the tasks that this replica runs
 	metrics *metrics.Tasks // nil: no measurement
 	graces  *graces
-
-	mu    sync.Mutex
-	tools map[string]*toolEntry // by tool, only where the policy bounds it
 }
 
 // Defaults of Server.
@@ -67,13 +63,13 @@ func newServer(name string, s Server, before *server) *server {
 	s.Queue, s.QueueWait = cmp.Or(s.Queue, defaultQueue), cmp.Or(s.QueueWait, defaultQueueWait)
 	if before == nil {
 		return &server{Server: s, name: name, counts: &counts{
-			graces: newGraces(), slots: newSlots(s.Concurrency, s.Queue), tools: make(map[string]*toolEntry),
-			tasks: Bound{Key: "max_tasks", Most: s.MaxTasks, MostPerOwner: s.MaxTasksPerOwner, All: "tasks on this server", Own: "tasks of this caller"},
+			graces: newGraces(),
+			slots:  &slots{queue: s.Queue, server: bounded{most: s.Concurrency}, tools: make(map[string]*bounded)},
+			tasks:  Bound{Key: "max_tasks", Most: s.MaxTasks, MostPerOwner: s.MaxTasksPerOwner, All: "tasks on this server", Own: "tasks of this caller"},
 		}}
 	}
 	before.tasks.Limit(s.MaxTasks, s.MaxTasksPerOwner)
-	before.slots.setLimit(s.Concurrency)
-	before.limitTools(s.Policy)
+	before.slots.setLimits(s.Concurrency, s.Policy)
 	return &server{Server: s, name: name, counts: before.counts}
 }
 

@@ -5,137 +5,68 @@ import (
 	"context"
 	"sync"
 	"time"
-
-	"taskgate/internal/work"
 )
 
 // retryBusy is the time that a refused caller is told to wait: long enough to be polite, short against
 // the calls that fill the queue.
 const retryBusy = time.Second
 
-// slots bounds how many calls are in flight, with a bounded queue in front (design.md 0.21). Waiters
-// are served in order. A nil *slots is unbounded.
+// slots bounds how many calls of a server, and of each of its tools, are in flight, with a bounded queue
+// in front (design.md 0.21). A waiter is served once both its tool and the server have room, in order: a
+// call that waits for its tool must not keep those of other tools from the server.
 type slots struct {
-	queue int
-
 	mu      sync.Mutex
-	most    int // 0 = unbounded
-	held    int
-	places  int       // in the queue
-	waiting list.List // of chan struct{}, which is closed with the slot; the next to be served is at the front
+	queue   int // places in each queue
+	server  bounded
+	tools   map[string]*bounded // those that a policy bounds; names come from clients, so only while a call refers to them
+	waiting list.List           // of *ticket; the next to be served is at the front
 }
 
-func newSlots(n, queue int) *slots { return &slots{most: n, queue: queue} }
+// bounded counts the calls of a server or of a tool. slots.mu guards it.
+type bounded struct {
+	most   int // in flight; 0 = unbounded
+	held   int
+	places int // taken in the queue
+	calls  int // that refer to a tool
+}
 
-// hasFree reports whether a slot is free. The lock is held.
-func (s *slots) hasFree() bool { return s.most <= 0 || s.held < s.most }
+// hasFree reports whether another call may be in flight. A nil *bounded is unbounded.
+func (b *bounded) hasFree() bool { return b == nil || b.most <= 0 || b.held < b.most }
 
-// setLimit changes how many slots there are. Calls in flight keep theirs, even over the limit.
-func (s *slots) setLimit(n int) {
+// setLimits changes how many calls may be in flight. Those in flight stay, even over the limit.
+func (s *slots) setLimits(most int, policy func(tool string) Policy) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.most = n
+	s.server.most = most
+	for tool, b := range s.tools {
+		b.most = policy(tool).Concurrency
+	}
 	s.serveWaiting()
 }
 
 // serveWaiting gives free slots to waiters. The lock is held.
 func (s *slots) serveWaiting() {
-	for s.hasFree() && s.waiting.Len() > 0 {
-		s.held++
-		close(s.waiting.Remove(s.waiting.Front()).(chan struct{}))
+	for e := s.waiting.Front(); e != nil && s.server.hasFree(); {
+		t := e.Value.(*ticket)
+		next := e.Next()
+		if t.tool.hasFree() {
+			s.waiting.Remove(e)
+			t.takeSlot()
+			close(t.turn)
+		}
+		e = next
 	}
 }
 
-func (s *slots) releaseSlot() {
+// countCalls returns how many calls are in flight, and how many wait.
+func (s *slots) countCalls() (held, waiting int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.held--
-	s.serveWaiting()
-}
-
-func (s *slots) inFlight() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.held
-}
-
-func (s *slots) queueLength() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.places
-}
-
-// claim is one call's hold on some slots: nothing, a place in the queue, or a slot.
-type claim struct {
-	slots        *slots
-	queued, held bool
-}
-
-// takePlaceOrQueue takes a slot or, if none is free, a place in the queue. A full queue is a
-// *BusyError, unless forced.
-func (c *claim) takePlaceOrQueue(what string, forced bool) error {
-	s := c.slots
-	if s == nil {
-		return nil
+	waiting = s.server.places
+	for _, b := range s.tools {
+		waiting += b.places
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.hasFree():
-		s.held++
-		c.held = true
-	case s.places >= s.queue && !forced:
-		return &BusyError{Key: "concurrency", Limit: what, RetryAfter: retryBusy}
-	default:
-		s.places++
-		c.queued = true
-	}
-	return nil
-}
-
-// awaitPlace turns a place in the queue into a slot. After an error the claim is empty.
-func (c *claim) awaitPlace(ctx context.Context) error {
-	if !c.queued {
-		return nil
-	}
-	s := c.slots
-	s.mu.Lock()
-	turn := make(chan struct{})
-	place := s.waiting.PushBack(turn)
-	s.serveWaiting()
-	s.mu.Unlock()
-	var err error
-	select {
-	case <-turn:
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.places--
-	c.queued = false
-	switch given := work.IsClosed(turn); {
-	case err == nil:
-		c.held = true
-	case given: // the slot came together with the end of ctx
-		s.held--
-		s.serveWaiting()
-	default:
-		s.waiting.Remove(place)
-	}
-	return err
-}
-
-func (c *claim) dropClaim() {
-	switch {
-	case c.queued:
-		c.slots.mu.Lock()
-		c.slots.places--
-		c.slots.mu.Unlock()
-	case c.held:
-		c.slots.releaseSlot()
-	}
-	c.queued, c.held = false, false
+	return s.server.held, waiting
 }
 
 // The full limits, as a refused caller is told.
@@ -144,102 +75,106 @@ const (
 	busyServer = "calls to this server"
 )
 
-// ticket is a call's claim on the slots of its tool and of its server. The server's is entered only
-// once the tool's is held: a call that waits for its tool must not keep those of other tools from the
-// server.
+// ticket is a call's claim on a slot: nothing, a place in a queue, or a slot. The zero ticket is nothing.
 type ticket struct {
-	tool, server claim
-	giveBack     func() // the reference to the tool's slots
+	slots *slots
+	name  string        // of its tool
+	tool  *bounded      // nil for a tool that is unbounded
+	place *bounded      // in whose queue it has a place; nil for none
+	held  bool          // slots.mu guards it while the call waits
+	turn  chan struct{} // closed with the slot
 }
 
-// reserveSlots claims both. A full queue is a *BusyError, unless forced: a task that was acknowledged
+// reserveSlots claims a slot. A full queue is a *BusyError, unless forced: a task that was acknowledged
 // is always admitted.
-func (s *server) reserveSlots(tool string, p Policy, forced bool) (ticket, error) {
-	toolSlots, giveBack := s.toolSlots(tool, p.Concurrency)
-	t := ticket{tool: claim{slots: toolSlots}, server: claim{slots: s.slots}, giveBack: giveBack}
-	err := t.tool.takePlaceOrQueue(busyTool, forced)
-	if err == nil && !t.tool.queued {
-		err = t.server.takePlaceOrQueue(busyServer, forced)
+func (s *slots) reserveSlots(tool string, most int, forced bool) (ticket, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := ticket{slots: s, name: tool, tool: s.tools[tool]}
+	if t.tool == nil && most > 0 {
+		t.tool = &bounded{most: most}
 	}
-	if err != nil {
-		t.dropSlots()
-		return ticket{}, err
+	full, what := t.tool, busyTool
+	if t.tool.hasFree() {
+		full, what = &s.server, busyServer
+	}
+	switch {
+	case full.hasFree():
+		t.takeSlot()
+	case full.places >= s.queue && !forced:
+		return ticket{}, &BusyError{Key: "concurrency", Limit: what, RetryAfter: retryBusy}
+	default:
+		t.place = full
+		full.places++
+	}
+	if t.tool != nil {
+		t.tool.calls++
+		s.tools[tool] = t.tool
 	}
 	return t, nil
 }
 
-func (t *ticket) isQueued() bool { return t.tool.queued || t.server.queued }
+// takeSlot takes a slot that is free. The lock is held.
+func (t *ticket) takeSlot() {
+	t.held = true
+	t.slots.server.held++
+	if t.tool != nil {
+		t.tool.held++
+	}
+}
 
-// awaitSlots turns queued claims into slots. After an error the ticket is empty.
-func (t *ticket) awaitSlots(ctx context.Context) error {
-	waited := t.tool.queued
-	err := t.tool.awaitPlace(ctx)
-	if err == nil && waited {
-		err = t.server.takePlaceOrQueue(busyServer, true) // its place in the queue was the tool's
+func (t *ticket) isQueued() bool { return t.place != nil }
+
+// awaitSlot turns a place in the queue into a slot. After an error the ticket is empty.
+func (t *ticket) awaitSlot(ctx context.Context) (err error) {
+	s := t.slots
+	s.mu.Lock()
+	t.turn = make(chan struct{})
+	e := s.waiting.PushBack(t)
+	s.serveWaiting()
+	s.mu.Unlock()
+	select {
+	case <-t.turn:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
 	}
-	if err == nil {
-		err = t.server.awaitPlace(ctx)
-	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting.Remove(e)
+	t.place.places--
+	t.place = nil
 	if err != nil {
-		t.dropSlots()
+		t.empty() // of the slot as well, if that came together with the end of ctx
 	}
 	return err
 }
 
-func (t *ticket) dropSlots() {
-	t.server.dropClaim()
-	t.tool.dropClaim()
-	if t.giveBack != nil {
-		t.giveBack()
-		t.giveBack = nil
-	}
-}
-
-// toolSlots returns the slots of one tool, nil if it is unbounded. Names come from clients, so slots
-// are kept only while a call refers to them.
-func (s *server) toolSlots(tool string, n int) (*slots, func()) {
-	if n <= 0 {
-		return nil, nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := s.tools[tool]
-	if e == nil {
-		e = &toolEntry{slots: newSlots(n, s.Queue)}
-		s.tools[tool] = e
-	}
-	e.refs++
-	return e.slots, func() {
+// dropSlot gives back what the ticket has.
+func (t *ticket) dropSlot() {
+	if s := t.slots; s != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if e.refs--; e.refs == 0 {
-			delete(s.tools, tool)
+		t.empty()
+	}
+}
+
+// empty is dropSlot with the lock held.
+func (t *ticket) empty() {
+	s := t.slots
+	if t.place != nil {
+		t.place.places--
+	}
+	if t.held {
+		s.server.held--
+	}
+	if b := t.tool; b != nil {
+		if t.held {
+			b.held--
+		}
+		if b.calls--; b.calls == 0 {
+			delete(s.tools, t.name)
 		}
 	}
-}
-
-// limitTools changes how many calls of each tool may be in flight.
-func (s *server) limitTools(policy func(tool string) Policy) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for tool, e := range s.tools {
-		e.slots.setLimit(policy(tool).Concurrency)
-	}
-}
-
-// countWaiting returns how many calls wait for a slot, of the server or of a tool.
-func (s *server) countWaiting() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := s.slots.queueLength()
-	for _, e := range s.tools {
-		n += e.slots.queueLength()
-	}
-	return n
-}
-
-// toolEntry has the slots of a tool and the number of calls that refer to them.
-type toolEntry struct {
-	slots *slots
-	refs  int
+	*t = ticket{}
+	s.serveWaiting()
 }
