@@ -1,17 +1,24 @@
 package eventstream
 
 import (
+	"bufio"
 	"bytes"
-	"errors"
 	"io"
+	"math"
+	"strconv"
 	"sync"
+	"time"
 )
 
-// startBuffer is the size in bytes of the first buffer for an event.
-const startBuffer = 1 << 10
+const (
+	// smallBuffer is the size in bytes up to which the buffer for an event is left out of the account.
+	smallBuffer = 1 << 10
+	// idleBuffer is the size in bytes of the buffer in which the begin of the next event arrives.
+	idleBuffer = 16
+)
 
-// spare has buffers of that size. A reader that waits for the next event has none.
-var spare = sync.Pool{New: func() any { return new([startBuffer]byte) }}
+// spare has the readers of what has arrived. A reader that waits for the next event has none.
+var spare = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 8<<10) }}
 
 // Reader splits a byte stream into events. It is not safe for concurrent use.
 //
@@ -19,29 +26,30 @@ var spare = sync.Pool{New: func() any { return new([startBuffer]byte) }}
 // peers avoid it, and to wait for the byte that may follow it would hold back the last event. So a stream
 // with lone CRs only has no event.
 type Reader struct {
-	r   io.Reader
+	src *bufio.Reader
+	in  *bufio.Reader // reads from src; nil while the next event is waited for
 	max int
 	// resize, if not nil, is told by how many bytes the buffer grows or has shrunk.
 	resize func(by int) error
-	grown  int // by how many bytes it is larger than the first one
+	grown  int // by how many bytes it is larger than smallBuffer
 
-	// buf[start:pos] is the parsed part of the current event, buf[pos:scan] holds no line end, and
-	// the rest is still to be searched.
-	buf              []byte
-	start, pos, scan int
-	first            [1]byte // read to find out that there is something to read
-	err              error   // ends the stream once the buffer is used up
-	fatal            error   // ends it at once
+	buf   []byte // the data of the current event, and behind it the line that is being read
+	size  int    // of the current event so far, as sent
+	begun bool   // the place for a byte order mark has been passed
+	err   error  // ends the stream
 
-	begun bool    // the place for a byte order mark has been passed
-	cur   partial // the current event
+	ev      Event // the current one
+	dirty   bool  // it has a known field
+	hasData bool
 }
 
 // NewReader reads events from r, each of at most max bytes as sent.
 //
 // The reader gives its buffer back while it waits for the next event, so that thousands of idle streams stay
 // cheap.
-func NewReader(r io.Reader, max int) *Reader { return &Reader{r: r, max: max} }
+func NewReader(r io.Reader, max int) *Reader {
+	return &Reader{src: bufio.NewReaderSize(r, idleBuffer), max: max}
+}
 
 // Account has resize hear of the memory for large events: of the bytes by which the buffer is about
 // to grow beyond its first KiB, and, as a negative number, of freed bytes. The data of the last
@@ -51,7 +59,7 @@ func (r *Reader) Account(resize func(by int) error) { r.resize = resize }
 
 // account notes that the buffer is to have this size, or has it.
 func (r *Reader) account(size int) error {
-	by := max(0, size-startBuffer) - r.grown
+	by := max(0, size-smallBuffer) - r.grown
 	if r.resize == nil || by == 0 {
 		return nil
 	}
@@ -69,160 +77,139 @@ func (r *Reader) account(size int) error {
 // event, which is dropped as the HTML standard asks. An event above the limit is a
 // *[TooLargeError], and ends the stream. Other errors are those of the source. The cost is linear
 // in the input, whatever the size of the reads.
-func (r *Reader) Next() (ev Event, err error) {
-	if err = r.complete(); err == nil {
-		ev = r.cur.event(r.buf[r.start:])
-	}
-	return ev, err
-}
-
-// complete reads until the current event is complete.
-func (r *Reader) complete() error {
+func (r *Reader) Next() (Event, error) {
 	r.restart()
-	for {
-		from, to, err := r.line()
-		if err != nil {
-			return err
+	r.freeBuffer()
+	for r.err == nil {
+		from := len(r.buf)
+		if r.err = r.readLine(); r.err != nil {
+			if r.err == io.EOF && (r.dirty || len(r.buf) > from) {
+				r.err = io.ErrUnexpectedEOF
+			}
+			break
 		}
-		switch {
-		case to > from:
-			r.cur.field(r.buf[r.start:], from-r.start, to-r.start)
-		case r.cur.complete():
-			return nil
+		switch line := r.trimLine(from); {
+		case len(line) > 0:
+			r.takeField(line, from)
+		case r.hasData || r.ev.HasID || r.ev.HasRetry:
+			r.ev.Data = r.buf[:from:from]
+			return r.ev, nil
 		default:
 			r.restart() // it had at most a type, which goes with the empty event
 		}
-		if !r.cur.dirty {
-			r.start = r.pos // comments are no part of an event
+		if !r.dirty {
+			r.size = 0 // comments are no part of an event
 		}
 	}
+	r.freeBuffer()
+	return Event{}, r.err
 }
 
-// restart begins a new event after the last line read.
+// restart begins a new event.
 func (r *Reader) restart() {
-	r.start, r.cur = r.pos, partial{}
+	r.buf, r.size, r.ev, r.dirty, r.hasData = r.buf[:0], 0, Event{}, false, false
 }
 
-// line finds the next line and returns its position, without its end.
-func (r *Reader) line() (from, to int, err error) {
-	for r.fatal == nil {
-		i := bytes.IndexByte(r.buf[r.scan:], '\n')
-		if i >= 0 {
-			from, to = r.pos, r.scan+i
-			r.pos, r.scan = to+1, to+1
-		} else {
-			r.scan = len(r.buf)
-		}
-		if r.scan-r.start > r.max {
-			r.fail(&TooLargeError{r.max})
-		} else if i >= 0 {
-			from, to = r.trim(from, to)
-			return from, to, nil
-		} else if err := r.fill(); err != nil {
-			r.fail(r.end(err))
-		}
-	}
-	return 0, 0, r.fatal
-}
-
-func (r *Reader) fail(err error) {
-	r.fatal, r.buf = err, nil
-	r.start, r.pos, r.scan = 0, 0, 0
+func (r *Reader) freeBuffer() {
+	r.buf = nil
 	_ = r.account(0)
 }
 
-// end translates the end of the source for the caller.
-func (r *Reader) end(err error) error {
-	if err == io.EOF && (r.cur.dirty || r.pos < len(r.buf)) {
-		return io.ErrUnexpectedEOF
+// readLine appends the next line to buf, with its end.
+func (r *Reader) readLine() error {
+	if r.in != nil && r.size == 0 && r.in.Buffered() == 0 {
+		spare.Put(r.in)
+		r.in = nil
 	}
-	return err
+	if r.in == nil {
+		if _, err := r.src.Peek(1); err != nil {
+			return err
+		}
+		r.in = spare.Get().(*bufio.Reader)
+		r.in.Reset(r.src)
+	}
+	for {
+		if _, err := r.in.Peek(1); err != nil {
+			return err
+		}
+		part, _ := r.in.Peek(r.in.Buffered()) // it is there
+		end := bytes.IndexByte(part, '\n')
+		if end >= 0 {
+			part = part[:end+1]
+		}
+		if r.size += len(part); r.size > r.max {
+			return &TooLargeError{r.max}
+		}
+		if err := r.appendPart(part); err != nil {
+			return err
+		}
+		if _, _ = r.in.Discard(len(part)); end >= 0 {
+			return nil
+		}
+	}
 }
 
-// trim takes off a carriage return and, on the first line, a byte order mark.
-func (r *Reader) trim(from, to int) (int, int) {
+// appendPart appends a part of a line to buf, which doubles if it is full.
+func (r *Reader) appendPart(part []byte) error {
+	if size := len(r.buf) + len(part); size > cap(r.buf) {
+		size = max(size, min(2*cap(r.buf), r.max+smallBuffer))
+		if err := r.account(size); err != nil {
+			return err
+		}
+		r.buf = append(make([]byte, 0, size), r.buf...)
+	}
+	r.buf = append(r.buf, part...)
+	return nil
+}
+
+// trimLine returns the line that begins at from, without its end and, on the first line, without a byte order
+// mark.
+func (r *Reader) trimLine(from int) []byte {
+	line := bytes.TrimSuffix(r.buf[from:len(r.buf)-1], []byte{'\r'})
 	if !r.begun {
 		r.begun = true
-		if bytes.HasPrefix(r.buf[from:to], []byte("\xef\xbb\xbf")) {
-			from += 3
+		line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
+	}
+	return line
+}
+
+// takeField applies a line that has text, after HTML 9.2.6, and leaves of it only data in buf. A line without a
+// colon is a field with an empty value; unknown fields and comments (whose name is empty) are ignored.
+func (r *Reader) takeField(line []byte, from int) {
+	name, value, _ := bytes.Cut(line, []byte{':'})
+	value = bytes.TrimPrefix(value, []byte{' '})
+	r.buf = r.buf[:from]
+	switch string(name) {
+	case "data": // the value moves to the left, over the name, so that a large event is held once
+		if r.hasData {
+			r.buf = append(r.buf, '\n')
 		}
-	}
-	if to > from && r.buf[to-1] == '\r' {
-		to--
-	}
-	return from, to
-}
-
-var errNoProgress = errors.New("eventstream: source returns neither data nor an error")
-
-// fill reads from the source once.
-func (r *Reader) fill() error {
-	if r.err != nil {
-		return r.err
-	}
-	if r.start == len(r.buf) {
-		return r.wait()
-	}
-	if err := r.makeRoom(); err != nil {
-		return err
-	}
-	n, err := r.read(r.buf[len(r.buf):cap(r.buf)])
-	r.buf = r.buf[:len(r.buf)+n]
-	return err
-}
-
-// wait gives the buffer back, and reads the first byte of the next event.
-func (r *Reader) wait() error {
-	if cap(r.buf) == startBuffer {
-		spare.Put((*[startBuffer]byte)(r.buf[:startBuffer]))
-	}
-	r.buf, r.start, r.pos, r.scan = nil, 0, 0, 0
-	_ = r.account(0)
-	if _, err := r.read(r.first[:]); err != nil {
-		return err
-	}
-	r.buf = append(spare.Get().(*[startBuffer]byte)[:0], r.first[0])
-	return nil
-}
-
-// read makes one read with a result: some bytes, or an error.
-func (r *Reader) read(p []byte) (n int, err error) {
-	for range 100 {
-		n, r.err = r.r.Read(p)
-		switch {
-		case n > 0:
-			return n, nil
-		case r.err != nil:
-			return 0, r.err
+		r.buf, r.hasData = append(r.buf, value...), true
+	case "event":
+		r.ev.Type = string(value)
+	case "id":
+		if bytes.IndexByte(value, 0) < 0 {
+			r.ev.ID, r.ev.HasID = string(value), true
 		}
+	case "retry":
+		if d, ok := milliseconds(value); ok {
+			r.ev.Retry, r.ev.HasRetry = d, true
+		}
+	default:
+		return
 	}
-	return 0, errNoProgress
+	r.dirty = true
 }
 
-// makeRoom drops finished events and grows the buffer if the current event fills it. The buffer
-// doubles, and bytes are moved only after as many were dropped, so that each byte is moved a
-// constant number of times on average.
-func (r *Reader) makeRoom() error {
-	pending := r.buf[r.start:]
-	size := max(cap(r.buf), startBuffer)
-	switch {
-	case r.start > 0 && len(pending) <= startBuffer/2:
-		size = startBuffer // a larger event is done: give its buffer back
-	case r.start < size/2 && len(r.buf) < cap(r.buf):
-		return nil
-	case len(pending) > size/2:
-		size = max(size, min(2*size, r.max+startBuffer))
+// milliseconds reads a retry value: ASCII digits only. A value beyond a Duration counts as the
+// longest Duration.
+func milliseconds(b []byte) (time.Duration, bool) {
+	if len(b) == 0 || len(bytes.Trim(b, "0123456789")) > 0 {
+		return 0, false
 	}
-	if err := r.account(size); err != nil {
-		return err
+	n, err := strconv.ParseInt(string(b), 10, 64)
+	if err != nil || n > math.MaxInt64/int64(time.Millisecond) {
+		return math.MaxInt64, true
 	}
-	buf := r.buf[:0]
-	if size != cap(r.buf) {
-		buf = make([]byte, 0, size)
-	}
-	r.buf = append(buf, pending...)
-	r.pos -= r.start
-	r.scan -= r.start
-	r.start = 0
-	return nil
+	return time.Duration(n) * time.Millisecond, true
 }

@@ -115,7 +115,7 @@ func TestReaderSourceErrors(t *testing.T) {
 	if len(evs) != 1 || err != broken {
 		t.Errorf("%v, %v", evs, err)
 	}
-	if _, err := NewReader(idle{}, 100).Next(); err != errNoProgress {
+	if _, err := NewReader(idle{}, 100).Next(); err != io.ErrNoProgress {
 		t.Errorf("source that does nothing: %v", err)
 	}
 }
@@ -124,23 +124,21 @@ type idle struct{}
 
 func (idle) Read([]byte) (int, error) { return 0, nil }
 
-// A stream waits without a buffer, at first and after it has carried a large event.
+// A stream waits with a buffer of some bytes, at first and after it has carried a large event.
 func TestReaderGivesBufferBack(t *testing.T) {
 	big := "data: " + strings.Repeat("x", 1<<20) + "\n\n"
 	src := &sizes{r: strings.NewReader(big + "data: y\n\n")}
 	r := NewReader(src, 2<<20)
-	for range 2 {
-		if _, err := r.Next(); err != nil {
-			t.Fatal(err)
-		}
+	if _, err := r.Next(); err != nil || cap(r.buf) < 1<<20 {
+		t.Fatalf("%v, buffer of %d bytes held a larger event", err, cap(r.buf))
 	}
-	if cap(r.buf) < 1<<20 {
-		t.Fatalf("buffer of %d bytes held a larger event", cap(r.buf))
-	}
-	if _, err := r.Next(); err != io.EOF {
+	if _, err := r.Next(); err != nil {
 		t.Fatal(err)
 	}
-	if src.first != 1 || src.last != 1 {
+	if _, err := r.Next(); err != io.EOF || r.buf != nil || r.in != nil {
+		t.Fatalf("%v, with a buffer of %d bytes", err, cap(r.buf))
+	}
+	if src.first != idleBuffer || src.last != idleBuffer {
 		t.Errorf("reads of %d bytes first and %d last", src.first, src.last)
 	}
 }
@@ -230,7 +228,7 @@ func FuzzReader(f *testing.F) {
 	f.Add([]byte("data: "+strings.Repeat("x", 5000)+"\n\ndata: y\n\ndata"), []byte{200, 3})
 	f.Add([]byte("\n\r\n\r\r\ndata\r\r\n\n"), []byte{})
 	f.Fuzz(func(t *testing.T, in, sizes []byte) {
-		in = bytes.Repeat(in, 1+2*startBuffer/(len(in)+1)) // long enough to fill a buffer
+		in = bytes.Repeat(in, 1+2*(8<<10)/(len(in)+1)) // long enough to fill a buffer
 		for _, limit := range []int{300, 1 << 20} {
 			checkChunks(t, in, sizes, limit)
 		}
