@@ -86,7 +86,7 @@ func (t *telemetry) startTracing(ctx context.Context, res *resource.Resource) er
 	if os.Getenv("OTEL_BSP_SCHEDULE_DELAY") == "" {
 		batch = append(batch, sdktrace.WithBatchTimeout(spanDelay))
 	}
-	p := sdktrace.NewTracerProvider(sdktrace.WithResource(res), sdktrace.WithSpanProcessor(newAtOnce(sdktrace.NewBatchSpanProcessor(exporter, batch...))),
+	p := sdktrace.NewTracerProvider(sdktrace.WithResource(res), sdktrace.WithBatcher(exporter, batch...),
 		sdktrace.WithSampler(linked{sampler}), sdktrace.WithRawSpanLimits(spanLimits()))
 	t.traces, t.stop = p, append(t.stop, p.Shutdown)
 	return nil
