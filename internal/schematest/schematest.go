@@ -30,15 +30,18 @@ func Validate(t testing.TB, version, definition string, text []byte) {
 
 // Check is Validate for callers that want the error.
 func Check(version, definition string, text []byte) error {
-	schema, err := resolve(version, definition)
+	s, err := load(version)
 	if err != nil {
-		return fmt.Errorf("schema %s %s: %w", version, definition, err)
+		return fmt.Errorf("schema %s: %w", version, err)
+	}
+	if !s.has(definition) {
+		return fmt.Errorf("schema %s %s: no such definition", version, definition)
 	}
 	var value any
 	if err := json.NewDecoder(bytes.NewReader(text)).Decode(&value); err != nil {
 		return fmt.Errorf("not a %s: %w", definition, err)
 	}
-	if err := schema.Validate(value); err != nil {
+	if err := s.resolved.Validate(map[string]any{definition: value}); err != nil {
 		return fmt.Errorf("not a %s of %s: %w", definition, version, err)
 	}
 	return nil
@@ -46,59 +49,46 @@ func Check(version, definition string, text []byte) error {
 
 // Has reports whether a version defines something of this name.
 func Has(version, definition string) bool {
-	doc, key, err := load(version)
-	if err != nil {
-		return false
-	}
-	var defs map[string]json.RawMessage
-	return json.Unmarshal(doc[key], &defs) == nil && defs[definition] != nil
+	s, err := load(version)
+	return err == nil && s.has(definition)
 }
 
-var resolved sync.Map // "version definition" → *jsonschema.Resolved
-
-// resolve makes the schema of one definition: the document, referring to it from
-// its root.
-func resolve(version, definition string) (*jsonschema.Resolved, error) {
-	name := version + " " + definition
-	if s, ok := resolved.Load(name); ok {
-		return s.(*jsonschema.Resolved), nil
-	}
-	doc, key, err := load(version)
-	if err != nil {
-		return nil, err
-	}
-	if !Has(version, definition) {
-		return nil, fmt.Errorf("no such definition")
-	}
-	doc["$ref"], _ = json.Marshal("#/" + key + "/" + definition) // a string: cannot fail
-	text, err := json.Marshal(doc)
-	if err != nil {
-		return nil, err
-	}
-	var schema jsonschema.Schema
-	if err := json.Unmarshal(text, &schema); err != nil {
-		return nil, err
-	}
-	s, err := schema.Resolve(nil)
-	if err != nil {
-		return nil, err
-	}
-	resolved.Store(name, s)
-	return s, nil
+// schema is the document of one version. It is resolved once, since that takes long: as the schema of an
+// object that has, under the name of a definition, what this defines.
+type schema struct {
+	definitions map[string]*jsonschema.Schema
+	resolved    *jsonschema.Resolved
 }
 
-// load reads a document and says under which key it keeps its definitions: those
-// of 2025-11-25 and later are of JSON Schema 2020-12, the older ones of draft-07.
-func load(version string) (doc map[string]json.RawMessage, key string, err error) {
+func (s *schema) has(definition string) bool { return s.definitions[definition] != nil }
+
+var loaded sync.Map // version → func() (*schema, error)
+
+// load reads the document of a version, once.
+func load(version string) (*schema, error) {
+	once, _ := loaded.LoadOrStore(version, sync.OnceValues(func() (*schema, error) { return read(version) }))
+	return once.(func() (*schema, error))()
+}
+
+// read reads a document. Those of 2025-11-25 and later are of JSON Schema 2020-12, the older ones of draft-07,
+// which keeps definitions under another key.
+func read(version string) (*schema, error) {
 	text, err := files.ReadFile("schemas/" + version + ".json")
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
+	var doc jsonschema.Schema
 	if err := json.Unmarshal(text, &doc); err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	if doc["$defs"] != nil {
-		return doc, "$defs", nil
+	s, key := &schema{definitions: doc.Defs}, "$defs"
+	if s.definitions == nil {
+		s.definitions, key = doc.Definitions, "definitions"
 	}
-	return doc, "definitions", nil
+	doc.Properties = make(map[string]*jsonschema.Schema)
+	for name := range s.definitions {
+		doc.Properties[name] = &jsonschema.Schema{Ref: "#/" + key + "/" + name}
+	}
+	s.resolved, err = doc.Resolve(nil)
+	return s, err
 }
