@@ -122,6 +122,7 @@ func (w *world) gateway(name string, script upstreamScript, c *config.Config) *l
 	}
 	sh, err := shim.New(shim.Options{
 		Replica: shim.Replica(name), Store: w.store, Logger: slog.New(slog.DiscardHandler), Servers: servers,
+		Heartbeat: 10 * time.Minute, // no replica is lost, and each beat costs time
 	})
 	if err != nil {
 		w.t.Fatal(err)
