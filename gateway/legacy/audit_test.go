@@ -33,7 +33,6 @@ func auditOf(t *testing.T, h *house) {
 	alice.asks = true
 	id := alice.task()
 	alice.awaitStatus(id, "working") // no result is read
-	alice.modern("tasks/update", `"taskId":"`+id+`","inputResponses":{"nobody asked":{"action":"decline"}},`)
 	h.events.proceed <- struct{}{}
 	for _, method := range []string{"tasks/get", "tasks/cancel", "tasks/update"} {
 		bob.modern(method, `"taskId":"`+id+`","inputResponses":{"q":{}},`)
@@ -41,6 +40,7 @@ func auditOf(t *testing.T, h *house) {
 	session := alice.initialize()
 	session.legacy(mcp.MethodTasksResult, `"taskId":"`+id+`"`) // waits for the end
 	session.session = ""
+	alice.modern("tasks/update", `"taskId":"`+id+`","inputResponses":{"nobody asked":{"action":"decline"}},`)
 	alice.modern("tasks/get", `"taskId":"`+id+`",`)
 	alice.modern("tools/call", `"name":"echo",`)
 	next := alice.task()
