@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -93,22 +94,19 @@ func TestFileKeeps(t *testing.T) {
 // A session that has expired stays away after a restart, although its client came with it.
 func TestFileKeepsNoExpiredSession(t *testing.T) {
 	t.Parallel()
-	path, o := filepath.Join(t.TempDir(), "store"), testOptions()
-	s := fileStore(t, path, o)
-	_, err := s.Sessions(10, time.Millisecond).Make(t.Context(), "session", "owner", []byte("state"))
-	must(t, err)
-	made := time.Now()
-	eventually(t, "the session expires, by the clock that is in the files as well", func() bool {
-		return time.Since(made) > time.Millisecond+s.opts.slack && s.client.Exists(t.Context(), s.keys.session("session")).Val() == 0
-	})
-	gone := func(s *Store) {
-		t.Helper()
-		state, rev, err := s.Sessions(10, time.Minute).Get(t.Context(), "session") // which would keep it for another minute
+	synctest.Test(t, func(t *testing.T) {
+		path, o := filepath.Join(t.TempDir(), "store"), testOptions()
+		s := fileStore(t, path, o)
+		_, err := s.Sessions(10, time.Millisecond).Make(t.Context(), "session", "owner", []byte("state"))
 		must(t, err)
-		same(t, 0, len(state)+int(rev))
-	}
-	gone(s)
-	gone(fileStore(t, killed(t, path), o))
+		pass(time.Millisecond + s.opts.slack) // it expires by the clock that is in the files as well
+		eventually(t, "the session expires", func() bool { return s.client.Exists(t.Context(), s.keys.session("session")).Val() == 0 })
+		for _, s := range []*Store{s, fileStore(t, killed(t, path), o)} {
+			state, rev, err := s.Sessions(10, time.Minute).Get(t.Context(), "session") // which would keep it for another minute
+			must(t, err)
+			same(t, 0, len(state)+int(rev))
+		}
+	})
 }
 
 // contents is all that an embedded store has, each key with its type, value and expiry.
@@ -257,7 +255,7 @@ func TestFileRewritesUnderLoad(t *testing.T) {
 		})
 	}
 	var want map[shim.ID]shim.Task
-	for kills := 0; kills < 20 || len(want) < 100; kills++ {
+	for kills := 0; kills < 10 || len(want) < 100; kills++ {
 		mu.Lock()
 		want = maps.Clone(acknowledged)
 		mu.Unlock()
@@ -358,7 +356,7 @@ func TestFileOnAFullDisk(t *testing.T) {
 func TestFileGivesPlaceBack(t *testing.T) {
 	t.Parallel()
 	path, o := t.TempDir(), testOptions()
-	o.journal.Floor, o.tick = 1<<16, time.Millisecond
+	o.journal.Floor, o.tick = 1<<14, time.Millisecond
 	s := fileStore(t, path, o)
 	size := func() (n int64) {
 		names, err := filepath.Glob(filepath.Join(path, "journal-*"))
@@ -373,7 +371,7 @@ func TestFileGivesPlaceBack(t *testing.T) {
 	var writers sync.WaitGroup
 	for range 10 {
 		writers.Go(func() {
-			for range 60 {
+			for range 15 {
 				task := newTask()
 				task.TTL, task.Retain = time.Millisecond, time.Millisecond
 				if task, err := s.Create(t.Context(), task); err == nil {
@@ -383,12 +381,12 @@ func TestFileGivesPlaceBack(t *testing.T) {
 		})
 	}
 	finish(t, &writers, "the writers end")
-	if n := size(); n > 1<<19 { // 600 tasks have written more than that
+	if n := size(); n > 1<<17 { // 150 tasks have written more than that
 		t.Errorf("the files have %d bytes", n)
 	}
 	eventually(t, "what has expired goes", func() bool {
 		must(t, s.embedded.recorder.rewriteJournal(t.Context()))
-		return size() < 1<<16+1<<15
+		return size() < 1<<14+1<<13
 	})
 }
 

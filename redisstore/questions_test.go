@@ -11,7 +11,7 @@ import (
 // question is read, answered, and written so that that version can read it.
 func TestClaimedQuestions(t *testing.T) {
 	t.Parallel()
-	s := inProcess(t)().(*Store)
+	s := openTest(t, "embedded", testOptions())
 	task := create(t, s, newTask())
 	field := func() string { return s.client.HGet(t.Context(), s.keys.task(task.ID), fieldQuestions).Val() }
 	claimed := string(pack(nil, "q", "roots/list", "{}", "stream", stateOpen, "", ""))

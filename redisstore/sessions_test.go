@@ -46,14 +46,9 @@ func (s beatingSessions) Run(ctx context.Context, busy func(id string) bool, end
 	return s.Sessions.Run(ctx, busy, ended, signal)
 }
 
-func TestSessionsEmbedded(t *testing.T) {
-	t.Parallel()
-	gatewaytest.Sessions(t, sessionsOver(inProcess))
-}
-
 func TestSessionsFile(t *testing.T) {
 	t.Parallel()
-	gatewaytest.Sessions(t, sessionsOver(inFolders(t)))
+	gatewaytest.SessionsInBubbles(t, sessionsOver(inFolders(t)))
 }
 
 func TestSessionsRedis(t *testing.T) {

@@ -70,24 +70,15 @@ func over(url string) shimtest.OpenStore {
 	}
 }
 
-// inProcess opens embedded databases, several stores over each.
-func inProcess(t shimtest.TB) func() shim.Store { return inFolder("")(t) }
-
-// inFolders opens them in folders, and has each folder rewritten every few records.
+// inFolders opens embedded databases in folders, several stores over each, and has each folder rewritten every
+// few records.
 func inFolders(t *testing.T) shimtest.OpenStore {
 	root, n := t.TempDir(), atomic.Int64{}
-	return func(t shimtest.TB) func() shim.Store {
-		return inFolder(filepath.Join(root, strconv.FormatInt(n.Add(1), 10)))(t)
-	}
-}
-
-// inFolder opens an embedded database, in a folder if path is not empty.
-func inFolder(path string) shimtest.OpenStore {
 	return func(t shimtest.TB) func() shim.Store {
 		o := testOptions()
 		o.tick, o.journal.Floor = 10*time.Millisecond, 1<<16
 		o = o.withDefaults()
-		e, err := startEmbedded(path, o)
+		e, err := startEmbedded(filepath.Join(root, strconv.FormatInt(n.Add(1), 10)), o)
 		if err != nil {
 			t.Fatalf("open: %v", err)
 		}
@@ -106,7 +97,7 @@ func overview(s shim.Store) shim.Overview { return s.(*Store).Overview() }
 func TestOverview(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]shimtest.OpenStore{
-		"embedded": inProcess, "file": inFolders(t), "redis": over(redistest.Start(t).URL()),
+		"file": inFolders(t), "redis": over(redistest.Start(t).URL()),
 		"cluster": over(redistest.ClusterURL(redistest.Cluster(t, 3))),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -114,11 +105,6 @@ func TestOverview(t *testing.T) {
 			shimtest.Overview(t, open, overview)
 		})
 	}
-}
-
-func TestStoreEmbedded(t *testing.T) {
-	t.Parallel()
-	shimtest.Store(t, inProcess)
 }
 
 func TestStoreFile(t *testing.T) {

@@ -21,7 +21,7 @@ var (
 func TestUpstreamSessions(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]shimtest.OpenStore{
-		"embedded": inProcess, "file": inFolders(t), "redis": over(redistest.Start(t).URL()),
+		"file": inFolders(t), "redis": over(redistest.Start(t).URL()),
 		"cluster": over(redistest.ClusterURL(redistest.Cluster(t, 3))),
 	} {
 		t.Run(name, func(t *testing.T) {

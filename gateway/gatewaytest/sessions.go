@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"taskgate/gateway/legacy"
@@ -23,22 +24,39 @@ type OpenSessions func(t *testing.T, limit, perOwner int, idle time.Duration) []
 
 // Sessions tests an implementation of legacy.Sessions.
 func Sessions(t *testing.T, open OpenSessions) {
-	t.Run("Put", func(t *testing.T) { testPut(t, open) })
-	t.Run("Together", func(t *testing.T) { testTogether(t, open) })
-	t.Run("Idle", func(t *testing.T) { testIdle(t, open) })
-	t.Run("Full", func(t *testing.T) { testFull(t, open) })
-	t.Run("FullOwner", func(t *testing.T) { testFullOwner(t, open) })
-	t.Run("DeletedElsewhere", func(t *testing.T) { testDeletedElsewhere(t, open) })
-	t.Run("Logs", func(t *testing.T) { testLogs(t, open) })
-	t.Run("LogBounds", func(t *testing.T) { testLogBounds(t, open) })
-	t.Run("Bury", func(t *testing.T) { testBury(t, open) })
-	t.Run("Keeper", func(t *testing.T) { testKeeper(t, open) })
-	t.Run("Leave", func(t *testing.T) { testLeave(t, open) })
-	t.Run("Gone", func(t *testing.T) { testGone(t, open) })
-	t.Run("Ask", func(t *testing.T) { testAsk(t, open) })
-	t.Run("WatchState", func(t *testing.T) { testWatchState(t, open) })
-	t.Run("Watch", func(t *testing.T) { testWatch(t, open) })
-	t.Run("Signal", func(t *testing.T) { testSignal(t, open) })
+	testEach(t, func(t *testing.T, test func(*testing.T, OpenSessions)) { test(t, open) })
+}
+
+// SessionsInBubbles tests one that needs nothing from outside of this process: nobody waits for time to pass.
+func SessionsInBubbles(t *testing.T, open OpenSessions) {
+	testEach(t, func(t *testing.T, test func(*testing.T, OpenSessions)) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) { test(t, open) })
+	})
+}
+
+// testEach runs each test of the suite.
+func testEach(t *testing.T, run func(t *testing.T, test func(*testing.T, OpenSessions))) {
+	for name, test := range map[string]func(*testing.T, OpenSessions){
+		"Put":              testPut,
+		"Together":         testTogether,
+		"Idle":             testIdle,
+		"Full":             testFull,
+		"FullOwner":        testFullOwner,
+		"DeletedElsewhere": testDeletedElsewhere,
+		"Logs":             testLogs,
+		"LogBounds":        testLogBounds,
+		"Bury":             testBury,
+		"Keeper":           testKeeper,
+		"Leave":            testLeave,
+		"Gone":             testGone,
+		"Ask":              testAsk,
+		"WatchState":       testWatchState,
+		"Watch":            testWatch,
+		"Signal":           testSignal,
+	} {
+		t.Run(name, func(t *testing.T) { run(t, test) })
+	}
 }
 
 // replica is one view of the sessions, with its loop.
@@ -116,7 +134,7 @@ func (r *replica) get(id string) (string, int64) {
 func until(t *testing.T, what string, yes func() bool) {
 	t.Helper()
 	give := time.After(patience)
-	again := time.NewTicker(5 * time.Millisecond)
+	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
 	for !yes() {
 		select {
