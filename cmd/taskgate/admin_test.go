@@ -47,6 +47,7 @@ func TestReadyWhileDraining(t *testing.T) {
 
 // TestReadyFollowsTheUpstream: a server that goes away shows in a moment.
 func TestReadyFollowsTheUpstream(t *testing.T) {
+	t.Parallel()
 	web := httptest.NewServer(nil)
 	r := runServer(t, web.URL+"/mcp", nil)
 	r.becomes(http.StatusOK)

@@ -138,8 +138,10 @@ const began = "test/began"
 // TestLimits drives each limit over its bound: the client gets an error that says so and when to
 // come again, and the refusal is counted once, under the key of the limit.
 func TestLimits(t *testing.T) {
+	t.Parallel() // one call waits for its turn, and none of the tests for it
 	for key, l := range limits {
 		t.Run(key, func(t *testing.T) {
+			t.Parallel()
 			w := newLimitWorld(t, l)
 			w.begin(l.first)
 			if l.status == 0 {

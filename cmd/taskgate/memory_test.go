@@ -227,6 +227,7 @@ func TestLongWaitsForItsTurn(t *testing.T) {
 // TestUnreadResults: 12 clients ask for 8 MiB and do not read. As many results are held as
 // there is room for. Who leaves gives its bytes back, and who reads is served.
 func TestUnreadResults(t *testing.T) {
+	t.Parallel()
 	const size = 8 << 20
 	up := newBulky(t, size)
 	for _, tool := range []string{asAnEvent, asJSON, asChunks} {
@@ -263,6 +264,7 @@ func TestUnreadResults(t *testing.T) {
 // TestUnreadIsCut: a client that does not read is let go of after a while, and who
 // waited for its bytes gets them.
 func TestUnreadIsCut(t *testing.T) {
+	t.Parallel()
 	const size = 8 << 20
 	up := newBulky(t, size)
 	r := runServer(t, up.URL, bound(config.MiB, 9*config.MiB, 2), func(s *server) { s.config.ClientTimeout = time.Second })
@@ -287,6 +289,7 @@ func TestUnreadIsCut(t *testing.T) {
 // TestNoRoomInTime: a call for which there is no room in time is refused, before or after it
 // was sent.
 func TestNoRoomInTime(t *testing.T) {
+	t.Parallel()
 	const size = 8 << 20
 	up := newBulky(t, size)
 	r := runServer(t, up.URL, bound(config.MiB, 9*config.MiB, 2), func(s *server) { s.bytesWait = 10 * time.Millisecond })

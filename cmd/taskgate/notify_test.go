@@ -98,7 +98,7 @@ func TestWatchdogHearsNothing(t *testing.T) {
 func TestNotifications(t *testing.T) {
 	next := supervised(t)
 	t.Setenv("WATCHDOG_USEC", "100000")
-	r := runServer(t, "http://127.0.0.1:1/mcp", func(c *config.Config) { c.DrainDelay, c.DrainTimeout = time.Second, 2*time.Second })
+	r := runServer(t, "http://127.0.0.1:1/mcp", func(c *config.Config) { c.DrainDelay, c.DrainTimeout = 200*time.Millisecond, 2*time.Second })
 	if got := next(); got != "READY=1" {
 		t.Errorf("it said %q first", got)
 	}
@@ -110,7 +110,7 @@ func TestNotifications(t *testing.T) {
 	r.stop()
 	for {
 		got := next()
-		if got == "STOPPING=1\nEXTEND_TIMEOUT_USEC=13000000" {
+		if got == "STOPPING=1\nEXTEND_TIMEOUT_USEC=12200000" {
 			break
 		}
 		if got != "WATCHDOG=1" {

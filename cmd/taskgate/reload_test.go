@@ -321,6 +321,7 @@ func TestReloadIsAnEvent(t *testing.T) {
 		name, value, _ := strings.Cut(variable, "=")
 		t.Setenv(name, value)
 	}
+	t.Setenv("OTEL_BLRP_SCHEDULE_DELAY", "10")
 	c := runChanging(t, time.Hour, upstreamsOf("{name: a, url: 'http://127.0.0.1:1/mcp'}"))
 	hashes := []string{c.s.inUse()}
 	for _, text := range []string{"rate: 10\n", "rate: 20\n"} {
@@ -360,11 +361,11 @@ func TestReloadsLeaveNothing(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}
-	for n := range 20 {
+	for n := range 10 {
 		change(n)
 	}
 	goroutines, bytes := runtime.NumGoroutine(), held()
-	const times = 100
+	const times = 50
 	for n := range times {
 		change(100 + n)
 	}

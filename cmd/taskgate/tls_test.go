@@ -86,6 +86,7 @@ func TestTLS(t *testing.T) {
 // TestNewCertificate: files that change are in use soon, without a restart; files that cannot be
 // used leave what was there before.
 func TestNewCertificate(t *testing.T) {
+	t.Parallel()
 	url, _, _ := named(t, "up")
 	s := runSecured(t, url, nil)
 	shown := func() *x509.Certificate {
@@ -116,6 +117,7 @@ func TestNewCertificate(t *testing.T) {
 // TestNewClientAuthority: when client_ca_file changes, clients of the authority that it names now can
 // connect, and those of the old one cannot any more.
 func TestNewClientAuthority(t *testing.T) {
+	t.Parallel()
 	url, _, _ := named(t, "up")
 	next, file := wiretest.NewAuthority(t), filepath.Join(t.TempDir(), "clients.pem")
 	believe := func(a *wiretest.Authority) {
