@@ -85,26 +85,30 @@ func TestCycles(t *testing.T) {
 	}
 }
 
-// exported is where the compiler has put what each package exports, by import path.
-var exported = sync.OnceValues(func() (map[string]string, error) {
+// compiled imports what packages export, each once, from where the compiler has put it.
+var compiled = sync.OnceValues(func() (types.Importer, error) {
 	list := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", "./cmd/taskgate")
 	list.Dir, list.Stderr = "../..", os.Stderr
 	out, err := list.Output()
-	if err != nil {
-		return nil, err
-	}
 	files := map[string]string{}
 	for line := range strings.Lines(string(out)) {
 		name, file, _ := strings.Cut(strings.TrimSpace(line), " ")
 		files[name] = file
 	}
-	return files, nil
+	open := func(path string) (io.ReadCloser, error) { return os.Open(files[path]) }
+	return importer.ForCompiler(token.NewFileSet(), "gc", open), err
 })
+
+// usesIn are what uses has found, by package.
+var usesIn = map[string]map[string][]string{}
 
 // uses are the files that each file of a package uses.
 func uses(t *testing.T, files []source) map[string][]string {
 	t.Helper()
-	compiled, err := exported()
+	if found, ok := usesIn[files[0].dir]; ok {
+		return found
+	}
+	imported, err := compiled()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +124,7 @@ func uses(t *testing.T, files []source) map[string][]string {
 	}
 	fset := files[0].fset
 	info := types.Info{Uses: map[*ast.Ident]types.Object{}}
-	config := types.Config{Importer: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(compiled[path]) })}
+	config := types.Config{Importer: imported}
 	pkg, err := config.Check(module+files[0].dir, fset, parsed, &info)
 	if err != nil {
 		t.Fatal(err)
@@ -137,6 +141,7 @@ func uses(t *testing.T, files []source) map[string][]string {
 			edges[from] = append(edges[from], to)
 		}
 	}
+	usesIn[files[0].dir] = edges
 	return edges
 }
 
