@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -174,31 +173,6 @@ func TestDesktopTypeScript(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestDesktopEverything: the reference server over stdio, by its command line and nothing else.
-func TestDesktopEverything(t *testing.T) {
-	t.Parallel()
-	dir := nodeDir(t)
-	server := &desktopServer{dir: t.TempDir(), args: []string{"--", nodeBinary(dir), filepath.Join(dir, everythingScript), "stdio"}}
-	s := connectOver(t, &sdk.CommandTransport{Command: server.command(t, "--grace", "500ms")}, mcp.Version20251125)
-	if r := s.call(t, longRunning, map[string]any{"duration": 2, "steps": 4}); r.IsError {
-		t.Errorf("the result is %+v", r)
-	}
-	if text, _ := json.Marshal(s.call(t, "trigger-elicitation-request", none).Content); !strings.Contains(string(text), "Ada") {
-		t.Errorf("the result is %s", text)
-	}
-	if err := s.Close(); err != nil {
-		t.Errorf("close: %v", err)
-	}
-	c := startWire(t, server.command(t, "--grace", "500ms"))
-	task := desktopTask(t, c, longRunning, `{"duration":2,"steps":4}`)
-	if got := textOf(t, desktopResult(t, c, task)); !strings.HasPrefix(got, "Long running operation completed") {
-		t.Errorf("the result is %q", got)
-	}
-	if err := c.leave(); err != nil {
-		t.Errorf("it ended with %v", err)
 	}
 }
 

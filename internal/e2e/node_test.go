@@ -103,43 +103,6 @@ func startNode(t *testing.T, addr, dir string, env []string, args ...string) *pr
 
 const longRunning = "trigger-long-running-operation"
 
-// The long-running tool of the reference server becomes a task for a client that
-// declares the extension, and stays a call with progress for every other.
-func TestEverythingServer(t *testing.T) {
-	t.Parallel()
-	g := startGateway(t, "--upstream", startEverything(t), "--grace", "500ms")
-	args := map[string]any{"duration": 2, "steps": 4}
-	task := callTask(t, g.client(true), longRunning, args)
-	end := waitFor(t, g.client(true), task.ID, "completed")
-	if got := textOf(t, end.Result); !strings.HasPrefix(got, "Long running operation completed") {
-		t.Errorf("the task's result is %q", got)
-	}
-	if got := callPlain(t, g.client(false), longRunning, args); !strings.HasPrefix(got, "Long running operation completed") {
-		t.Errorf("the plain result is %q", got)
-	}
-	call := env(t, longRunning, args)
-	for name, c := range map[string]struct{ script, mode, url string }{
-		"TypeScript SDK 1.32.2":           {"ts1.mjs", "", g.url},
-		"TypeScript SDK 2.4.0, legacy":    {"ts2.mjs", "legacy", g.url},
-		"TypeScript SDK 2.4.0, auto":      {"ts2.mjs", "auto", g.url},
-		"TypeScript SDK 1.32.2, directly": {"ts1.mjs", "", startEverything(t)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			a := runNode(t, c.script, "URL="+c.url, "MODE="+c.mode, call)
-			if got := textOf(t, a.Result); !strings.HasPrefix(got, "Long running operation completed") {
-				t.Errorf("the result is %q", got)
-			}
-			if !slices.Equal(a.Progress, []float64{1, 2, 3, 4}) {
-				t.Errorf("the progress is %v", a.Progress)
-			}
-			if !slices.Contains(a.Tools, longRunning) {
-				t.Errorf("the tools are %q", a.Tools)
-			}
-		})
-	}
-}
-
 // env is the environment variable that tells a script what to call.
 func env(t *testing.T, tool string, args map[string]any) string {
 	t.Helper()
@@ -181,20 +144,5 @@ func TestTypeScriptClients(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// The ext-tasks package, on top of the TypeScript SDK 2.4.0, takes the gateway's
-// tasks for what they are and follows one to its result.
-func TestExtTasksClient(t *testing.T) {
-	t.Parallel()
-	nodeDir(t)
-	g := startGateway(t, "--upstream", startServer(t, "slowserver"), "--grace", "300ms")
-	a := runNode(t, "exttasks.mjs", "URL="+g.url, env(t, "research", research(2)))
-	if err := wantReport(textOf(t, a.Result)); err != nil {
-		t.Error(err)
-	}
-	if len(a.Methods) < 2 || a.Methods[0] != "tools/call" || a.Methods[1] != "tasks/get" {
-		t.Errorf("the requests were %q", a.Methods)
 	}
 }

@@ -165,22 +165,6 @@ func checkServerWithTasks(t *testing.T, w *ownTasksWorld) {
 	wantRuns(t, w.server, "survivor")
 }
 
-// The reference server's tool that it runs as a task only: it cannot be called plainly
-// without the gateway.
-func TestEverythingServerTask(t *testing.T) {
-	t.Parallel()
-	g := startGateway(t, "--upstream", startEverything(t), "--grace", "500ms")
-	args := map[string]any{"topic": "tea", "ambiguous": false}
-	task := callTask(t, g.client(true), "simulate-research-query", args)
-	end := waitFor(t, g.client(true), task.ID, "completed")
-	if got := texts(t, end.Result); !strings.Contains(got, "tea") {
-		t.Errorf("the task's result is %q", got)
-	}
-	if got := callPlain(t, g.client(false), "simulate-research-query", args); !strings.Contains(got, "tea") {
-		t.Errorf("the plain result is %q", got)
-	}
-}
-
 // What that tool asks, which comes on the stream of its task's result only, reaches a
 // client that knows of no task.
 func TestEverythingServerTaskAsks(t *testing.T) {

@@ -153,13 +153,6 @@ func (s *session) task(g *gateway, tool string, args map[string]any) string {
 	return id
 }
 
-// status is that of a task.
-func (s *session) status(g *gateway, id string) string {
-	s.t.Helper()
-	status, _ := jsonrpc.GetString(s.do(g, mcp.MethodTasksGet, fmt.Sprintf(`{"taskId":%q}`, id)), "status")
-	return status
-}
-
 // hear opens the session's stream at a replica. The function it returns tells what
 // has been heard of tasks so far.
 func (s *session) hear(g *gateway) func() []string {

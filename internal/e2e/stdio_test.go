@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,67 +11,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"taskgate/internal/redistest"
 )
-
-// everythingOverStdio is a configuration with the reference server over stdio.
-func everythingOverStdio(t *testing.T, more string) string {
-	t.Helper()
-	dir := nodeDir(t)
-	return fmt.Sprintf(`%s
-upstreams:
-  - name: everything
-    path: /mcp
-    command: %q
-    args: [%q, stdio]
-    env: {PATH: "${PATH}"}
-    cwd: %q
-    start_timeout: 30s
-    defaults: {grace: 500ms}
-`, more, nodeBinary(dir), everythingScript, dir)
-}
-
-// TestEverythingOverStdio: the reference server over stdio does through the gateway what it does
-// over HTTP: tools, results, progress, tasks, and what it asks its client.
-func TestEverythingOverStdio(t *testing.T) {
-	t.Parallel()
-	g := startGateway(t, configured(t, everythingOverStdio(t, ""))...)
-	args := map[string]any{"duration": 2, "steps": 4}
-	const completed = "Long running operation completed"
-
-	task := callTask(t, g.client(true), longRunning, args)
-	if got := textOf(t, waitFor(t, g.client(true), task.ID, "completed").Result); !strings.HasPrefix(got, completed) {
-		t.Errorf("the task's result is %q", got)
-	}
-	if got := callPlain(t, g.client(false), longRunning, args); !strings.HasPrefix(got, completed) {
-		t.Errorf("the plain result is %q", got)
-	}
-	direct, through := connectAs(t, startEverything(t), "2025-11-25"), connectAs(t, g.url, "2025-11-25")
-	// The server adds tools once it has been told that the session is there.
-	eventually(t, "the same tools", func() error {
-		if d := cmp.Diff(tools(t, direct), tools(t, through)); d != "" {
-			return fmt.Errorf("the tools differ (-over HTTP +over stdio):\n%s", d)
-		}
-		return nil
-	})
-	if r := through.call(t, longRunning, args); r.IsError {
-		t.Errorf("the result is %+v", r)
-	}
-	// The SDK may hand out the answer before the progress that came first.
-	until(t, "all progress", func() bool { return len(through.heard()) == 4 })
-}
-
-// TestQuestionOverStdio: what the reference server asks over stdio reaches the client of the call.
-func TestQuestionOverStdio(t *testing.T) {
-	t.Parallel()
-	g := startGateway(t, configured(t, everythingOverStdio(t, ""))...)
-	result := connectAs(t, g.url, "2025-11-25").call(t, "trigger-elicitation-request", none)
-	if text, err := json.Marshal(result.Content); err != nil || !strings.Contains(string(text), "Ada") {
-		t.Errorf("the result is %s", text)
-	}
-}
 
 // childrenOf lists the processes that a process has started, zombies included. It needs a /proc.
 func childrenOf(t *testing.T, pid int) (children []int) {
@@ -112,8 +52,20 @@ func TestKilledOverStdio(t *testing.T) {
 }
 
 func checkKilledOverStdio(t *testing.T, both bool) {
-	redis := redistest.Start(t)
-	config := configured(t, everythingOverStdio(t, "store: "+redis.URL()+"\nheartbeat: 1s"))
+	dir := nodeDir(t)
+	config := configured(t, fmt.Sprintf(`
+store: %s
+heartbeat: 1s
+upstreams:
+  - name: everything
+    path: /mcp
+    command: %q
+    args: [%q, stdio]
+    env: {PATH: "${PATH}"}
+    cwd: %q
+    start_timeout: 30s
+    defaults: {grace: 500ms}
+`, redistest.Start(t).URL(), nodeBinary(dir), everythingScript, dir))
 	a, b := startGateway(t, config...), startGateway(t, config...)
 	task := callTask(t, a.client(true), longRunning, map[string]any{"duration": 60, "steps": 60})
 	servers := childrenOf(t, a.PID())
