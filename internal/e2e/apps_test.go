@@ -14,6 +14,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"taskgate/gateway/config"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/redistest"
@@ -114,7 +115,7 @@ func TestApps(t *testing.T) {
 					t.Parallel()
 					auth := ""
 					if bearer != "" {
-						auth = "auth: {keys: [alice:" + hashOf(t, bearer) + "]}"
+						auth = "auth: {keys: [alice:" + config.HashKey(bearer) + "]}"
 					}
 					url, _ := startAppsServer(t, modern)
 					g := startGateway(t, configured(t, auth+`

@@ -128,24 +128,6 @@ upstreams: [{name: slow, path: /mcp, url: %s, without_tasks: handle, without_tas
 	}
 }
 
-// The same command line a second time is an error that names the process that has the folder.
-func TestStartedTwice(t *testing.T) {
-	t.Parallel()
-	args := []string{"--upstream", startServer(t, "slowserver"), "--store", "file:" + t.TempDir()}
-	g := startGateway(t, args...)
-	second := startProgram(t, "taskgate", append([]string{"serve", "--listen", freeAddr(t)}, args...)...)
-	if code := within(t, second, patience); code != 1 {
-		t.Errorf("exit code %d", code)
-	}
-	want := fmt.Sprintf("is in use by process %d: end that one, or give this one a folder of its own", g.PID())
-	if !strings.Contains(second.Output(), want) {
-		t.Errorf("no %q in\n%s", want, second.Output())
-	}
-	if got := callPlain(t, g.client(true), "count_words", map[string]any{"text": "one two"}); got != "2" {
-		t.Errorf("count_words: %s", got)
-	}
-}
-
 // A disk that is full: nothing more fits into the files of the gateway.
 func TestFullFolder(t *testing.T) {
 	t.Parallel()

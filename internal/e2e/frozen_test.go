@@ -235,7 +235,7 @@ func TestFrozenRedis(t *testing.T) {
 			t.Errorf("%s was answered after %v, though Redis was known to be away", q.name, took)
 		}
 	}
-	if r, err := readyz(w.admin, ""); r.status != 503 || r.Store.Reachable {
+	if r, err := readyz(w.admin); r.status != 503 || r.Store.Reachable {
 		t.Errorf("readyz: %+v, %v", r, err)
 	}
 	client := w.client(true)

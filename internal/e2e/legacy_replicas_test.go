@@ -3,50 +3,17 @@ package e2e
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/redistest"
 )
-
-// A legacy client's tasks are its session's, whichever replica it asks: the one
-// that did not make them lists them, answers with their results, cancels them, and
-// tells of them on the stream that it holds.
-func TestLegacyTaskOnTheOtherReplica(t *testing.T) {
-	t.Parallel()
-	a, b := twoReplicas(t)
-	s := begin(t, a)
-	heard := s.hear(b)
-	short, endless := s.task(a, "research", research(1.5)), s.task(a, "research", research(60))
-	if err := wantReport(textOf(t, s.do(b, mcp.MethodTasksResult, `{"taskId":"`+short+`"}`))); err != nil {
-		t.Error(err)
-	}
-	if got, _ := jsonrpc.GetString(s.do(b, mcp.MethodTasksCancel, `{"taskId":"`+endless+`"}`), "status"); got != "cancelled" {
-		t.Errorf("cancelled: %s", got)
-	}
-	var list struct {
-		Tasks []struct{ TaskID, Status string }
-	}
-	if err := json.Unmarshal(s.do(b, mcp.MethodTasksList, `{}`), &list); err != nil || len(list.Tasks) != 2 {
-		t.Errorf("listed: %+v %v", list, err)
-	}
-	eventually(t, "notifications on the other replica", func() error {
-		now := heard()
-		if !slices.Contains(now, short+" completed") || !slices.Contains(now, endless+" cancelled") {
-			return fmt.Errorf("heard %q", now)
-		}
-		return nil
-	})
-}
 
 // A stream whose replica was killed, or stands still, is in nobody's way: the other replica lets the first attempt
 // in. The TypeScript SDKs make two, within 2.5 s, and hear nothing of the server for the rest of the session then.

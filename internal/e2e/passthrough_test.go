@@ -131,10 +131,10 @@ func TestSignInAtTheServer(t *testing.T) {
 				}
 			}
 			provider.AccessTTL = time.Minute
-			token := provider.signIn("alice").Access
+			token := provider.signIn("alice")
 			client := gateway.as(token)
 			task := callTask(t, client, "who", map[string]any{})
-			client.HTTP.Transport = withKey(provider.signIn("alice").Access)
+			client.HTTP.Transport = withKey(provider.signIn("alice"))
 			if got := textOf(t, waitFor(t, client, task.ID, "completed").Result); got != "alice" {
 				t.Errorf("the server was called as %q", got)
 			}

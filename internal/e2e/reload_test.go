@@ -21,6 +21,7 @@ import (
 // reloading has two servers that stay, of which one is changed all the time, and one that comes and goes.
 const reloading = `
 admin: %s
+drain_delay: 0s
 store: embedded
 upstreams:
   - name: steady

@@ -30,45 +30,6 @@ func twoReplicas(t *testing.T) (a, b *gateway) {
 	return startGateway(t, configured(t, yaml)...), startGateway(t, configured(t, yaml)...)
 }
 
-// A task that one replica has acknowledged is there on the other at once, and so
-// are its progress, its result and its cancellation.
-func TestTaskOnTheOtherReplica(t *testing.T) {
-	t.Parallel()
-	a, b := twoReplicas(t)
-	for range 20 {
-		task := callTask(t, a.client(true), "count_words", map[string]any{"text": "one two three"})
-		if _, err := b.client(true).Get(t.Context(), task.ID); err != nil {
-			t.Fatalf("acknowledged by one replica, unknown to the other: %v", err)
-		}
-		end := waitFor(t, b.client(true), task.ID, "completed")
-		if got := textOf(t, end.Result); got != "3" {
-			t.Fatalf("the result on the other replica is %q", got)
-		}
-	}
-
-	slow := callTask(t, a.client(true), "research", research(2))
-	messages := map[string]bool{}
-	eventually(t, "progress on the other replica", func() error {
-		now, err := b.client(true).Get(t.Context(), slow.ID)
-		messages[now.StatusMessage] = true
-		if err == nil && len(messages) < 3 {
-			err = errNotYet
-		}
-		return err
-	})
-	if err := wantReport(textOf(t, waitFor(t, b.client(true), slow.ID, "completed").Result)); err != nil {
-		t.Error(err)
-	}
-
-	cancelled := callTask(t, a.client(true), "research", research(60))
-	if err := b.client(true).Cancel(t.Context(), cancelled.ID); err != nil {
-		t.Fatal(err)
-	}
-	for _, g := range []*gateway{a, b} {
-		waitFor(t, g.client(true), cancelled.ID, "cancelled")
-	}
-}
-
 // A task survives the replica that accepted it in good order, and the other
 // replica knows how it ended.
 func TestTaskOfAKilledReplica(t *testing.T) {

@@ -136,6 +136,7 @@ func checkServerWithTasks(t *testing.T, w *ownTasksWorld) {
 		j.End("completed", "")
 	}
 	calls.Wait()
+	until(t, "the other replica tells of the end", func() bool { return slices.Contains(heard(), demanded+" completed") })
 	quiet.listen(t, task.ID)
 	for _, result := range []json.RawMessage{<-answers, <-answers, <-answers, <-answers, quiet.end.Result} {
 		if got := texts(t, result); got != "piece" {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -51,12 +52,19 @@ func TestStopTwice(t *testing.T) {
 	}
 }
 
-// A gateway that cannot start says so and fails.
+// A gateway that cannot start ends with code 1 and says why. The one that is in its way goes on.
 func TestCannotStart(t *testing.T) {
 	t.Parallel()
-	g := startGateway(t, "--upstream", "http://127.0.0.1:9/mcp")
-	p := startProgram(t, "taskgate", "serve", "--upstream", "http://127.0.0.1:9/mcp", "--listen", g.addr)
-	if code := within(t, p, 10*time.Second); code != 1 || p.Output() == "" {
-		t.Errorf("exit code %d:\n%s", code, p.Output())
+	args := []string{"--upstream", startServer(t, "slowserver"), "--store", "file:" + t.TempDir()}
+	g := startGateway(t, args...)
+	inUse := fmt.Sprintf("is in use by process %d: end that one, or give this one a folder of its own", g.PID())
+	for why, more := range map[string][]string{
+		inUse: append(args, "--listen", freeAddr(t)), "address already in use": {"--upstream", "http://127.0.0.1:9/mcp", "--listen", g.addr},
+	} {
+		p := startProgram(t, "taskgate", append([]string{"serve"}, more...)...)
+		if code := within(t, p, patience); code != 1 || !strings.Contains(p.Output(), why) {
+			t.Errorf("exit code %d, and no %q in\n%s", code, why, p.Output())
+		}
 	}
+	callPlain(t, g.client(true), "count_words", map[string]any{"text": "one two"})
 }

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"taskgate/gateway/config"
 	"taskgate/internal/balancer"
 	"taskgate/internal/programtest"
 	"taskgate/internal/redistest"
@@ -153,7 +154,7 @@ func tableGateways(t *testing.T, targets map[string]target, servers []tableServe
 	fmt.Fprintf(&yaml, "store: %s\nauth: {keys: [", redistest.Start(t).URL())
 	for _, c := range tableClients() {
 		if !c.handle {
-			fmt.Fprintf(&yaml, "%s:%s, ", c.peer, hashOf(t, bearerOf(c.peer)))
+			fmt.Fprintf(&yaml, "%s:%s, ", c.peer, config.HashKey(bearerOf(c.peer)))
 		}
 	}
 	yaml.WriteString("]}\n")
