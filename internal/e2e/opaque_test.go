@@ -1,12 +1,10 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -77,10 +75,8 @@ func startOpaqueServer(t *testing.T, provider *opaqueProvider, open bool) *opaqu
 }
 
 func (s *opaqueServer) judge(r *http.Request) int {
-	body, _ := io.ReadAll(r.Body)
-	r.Body = io.NopCloser(bytes.NewReader(body))
 	var msg struct{ Method string }
-	_ = json.Unmarshal(body, &msg)
+	_ = json.Unmarshal(takeBody(r), &msg)
 	called := msg.Method == "tools/call"
 	if s.open && !called && msg.Method != "server/discover" {
 		return http.StatusOK
@@ -110,14 +106,20 @@ func (s *opaqueServer) expect() int {
 // does, and at one that wants it for tools/call only.
 func TestOpaqueTokensOfSDKs(t *testing.T) {
 	t.Parallel()
+	const ttl = 3 * time.Second
 	for name, open := range map[string]bool{"protected": false, "open handshake": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			const ttl = 3 * time.Second
-			provider, addr := startOpaque(t, ttl), freeAddr(t)
-			server := startOpaqueServer(t, provider, open)
-			startPublic(t, addr, fmt.Sprintf("upstreams: [{name: opaque, path: /mcp, url: %q, auth: {passthrough: {}}}]\n", server.url))
-			for name, c := range signInPeers {
+		try := func(client string, run func(t *testing.T, provider *opaqueProvider, server *opaqueServer, addr string)) {
+			t.Run(name+", "+client, func(t *testing.T) {
+				t.Parallel()
+				nodeDir(t)
+				provider, addr := startOpaque(t, ttl), freeAddr(t)
+				server := startOpaqueServer(t, provider, open)
+				startPublic(t, addr, fmt.Sprintf("upstreams: [{name: opaque, path: /mcp, url: %q, auth: {passthrough: {}}}]\n", server.url))
+				run(t, provider, server, addr)
+			})
+		}
+		for name, c := range signInPeers {
+			try("TypeScript SDK "+name, func(t *testing.T, provider *opaqueProvider, server *opaqueServer, addr string) {
 				for _, stepUp := range []bool{false, true} {
 					env := append(provider.client(), "CALL=1")
 					if server.expect(); stepUp {
@@ -127,17 +129,19 @@ func TestOpaqueTokensOfSDKs(t *testing.T) {
 					}
 					got := c.signIn(t, addr, env...)
 					if !slices.Equal(got.Calls, []string{"somebody", "somebody"}) || !slices.Equal(got.Tools, got.Again) || !stepUp && !got.Refreshed || stepUp && got.Said != "somebody" {
-						t.Errorf("TypeScript SDK %s, with another scope: %t: %+v", name, stepUp, got)
+						t.Errorf("with another scope: %t: %+v", stepUp, got)
 					}
 					if n := server.expect(); c.mode != "auto" && (n != 1 || len(got.Sessions) != 2 || got.Sessions[0] == "" || got.Sessions[0] != got.Sessions[1]) {
-						t.Errorf("TypeScript SDK %s: its sessions are %q, and tools were called in %d of the server's", name, got.Sessions, n)
+						t.Errorf("its sessions are %q, and tools were called in %d of the server's", got.Sessions, n)
 					}
 				}
-			}
-			for _, version := range []string{"2025-11-25", "2026-07-28"} {
+			})
+		}
+		for _, version := range []string{"2025-11-25", "2026-07-28"} {
+			try("Go SDK, "+version, func(t *testing.T, provider *opaqueProvider, server *opaqueServer, addr string) {
 				callWithGo(t, provider, server, addr, version, ttl)
-			}
-		})
+			})
+		}
 	}
 }
 

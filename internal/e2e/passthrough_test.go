@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -18,6 +17,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
 	"github.com/oauth2-proxy/mockoidc"
+
+	"taskgate/internal/programtest"
 )
 
 // protected is a server of the Go SDK that wants tokens of a provider, by the SDK's own code, and notes
@@ -30,6 +31,13 @@ type protected struct {
 	lacks func(token string) bool // a token has not the scope for calls; nil if all have it
 }
 
+// setLacks sets which tokens have not the scope for calls.
+func (p *protected) setLacks(lacks func(token string) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lacks = lacks
+}
+
 // refuses answers a call whose token lacks a scope.
 func (p *protected) refuses(w http.ResponseWriter, r *http.Request) bool {
 	p.mu.Lock()
@@ -38,8 +46,7 @@ func (p *protected) refuses(w http.ResponseWriter, r *http.Request) bool {
 	if lacks == nil || r.URL.Path != "/mcp" {
 		return false
 	}
-	body, _ := io.ReadAll(r.Body)
-	r.Body = io.NopCloser(bytes.NewReader(body))
+	body := takeBody(r)
 	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !bytes.Contains(body, []byte(`"tools/call"`)) || token == "" || !lacks(token) {
 		return false
@@ -110,26 +117,28 @@ upstreams:
 
 // Clients that know nothing but the address of the gateway sign in at the authorization server of the
 // server behind it: the Go SDK and the TypeScript SDKs with their own OAuth code, in front of servers of
-// both eras. They go on when their token has expired. What a token was given out for is the gateway's
-// address, it goes to the server's endpoint only, and a task is its owner's with every token.
+// both eras. They go on when their token has expired; those for TypeScript register there, and the refusal
+// of the server leads them there once more when their tokens are revoked, and when a call needs another
+// scope. A token goes to the server's endpoint only, and a task is its owner's with every token.
 func TestSignInAtTheServer(t *testing.T) {
 	t.Parallel()
 	for name, stateless := range map[string]bool{"legacy server": false, "modern server": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			provider, addr := startOIDC(t), freeAddr(t)
+			provider, addr := startRegistry(t), freeAddr(t)
 			provider.AccessTTL = 3 * time.Second
-			server := startProtected(t, provider, stateless)
-			gateway := server.startPassing(t, provider, addr)
-			for _, version := range []string{"2026-07-28", "2025-11-25"} {
-				signInWithGo(t, provider, addr, version)
-			}
-			for name, c := range signInPeers {
-				got := c.signIn(t, addr, append(provider.client(), "WAIT=4500")...)
-				if !slices.Contains(got.Tools, "who") || !slices.Equal(got.Tools, got.Again) || !got.Refreshed || !slices.Contains(got.Asked, "http://"+addr+"/mcp") {
-					t.Errorf("TypeScript SDK %s: %+v", name, got)
+			server := startProtected(t, provider.oidc, stateless)
+			gateway := server.startPassing(t, provider.oidc, addr)
+			server.setLacks(provider.lacks)
+			signInWithSDKs(t, provider.oidc, addr, []string{"REVOKE=" + provider.url + "/revoke", "STEP_UP=1"}, func(t *testing.T, got signInAnswer) {
+				if !slices.Equal(got.Tools, []string{"who"}) || !slices.Equal(got.Tools, got.Afterwards) || got.Said == "" || got.Visits != 3 || got.Client != provider.ClientID {
+					t.Errorf("registered, revoked, and with another scope: %+v", got)
 				}
+			})
+			if n := provider.registered.Load(); n != int64(len(signInPeers)) && programtest.RunsLong() {
+				t.Errorf("registered %d times", n)
 			}
+			server.setLacks(nil)
 			provider.AccessTTL = time.Minute
 			token := provider.signIn("alice")
 			client := gateway.as(token)
@@ -179,20 +188,37 @@ func connectSigningIn(t *testing.T, provider oidc, addr, version string, scopes 
 	return session, signedIn
 }
 
-// signInWithGo has a client of the Go SDK list the tools, for longer than its first token lasts.
-func signInWithGo(t *testing.T, provider oidc, addr, version string) {
+// signInWithSDKs has the clients of the SDKs sign in at the gateway by themselves, for its address (RFC 8707), and list
+// the tools for longer than their first token lasts. What a client for TypeScript does besides stands in more, and check
+// looks at that.
+func signInWithSDKs(t *testing.T, provider oidc, addr string, more []string, check func(*testing.T, signInAnswer)) {
 	t.Helper()
-	session, signedIn := connectSigningIn(t, provider, addr, version, func([]string) []string { return []string{"openid"} })
-	for range 3 {
-		if session == nil {
-			return
+	expires := provider.AccessTTL + 1500*time.Millisecond
+	t.Run("clients", func(t *testing.T) {
+		for _, version := range []string{"2026-07-28", "2025-11-25"} {
+			t.Run("Go SDK, "+version, func(t *testing.T) {
+				t.Parallel()
+				session, signedIn := connectSigningIn(t, provider, addr, version, func([]string) []string { return []string{"openid"} })
+				for _, later := range []time.Duration{0, expires} {
+					if session == nil {
+						return
+					}
+					<-time.After(later)
+					if result, err := session.ListTools(t.Context(), nil); err != nil || len(result.Tools) == 0 || *signedIn == 0 {
+						t.Errorf("%+v, %v, signed in %d times", result, err, *signedIn)
+					}
+				}
+			})
 		}
-		if result, err := session.ListTools(t.Context(), nil); err != nil || len(result.Tools) == 0 {
-			t.Errorf("%s: %v", version, err)
+		for name, c := range signInPeers {
+			t.Run("TypeScript SDK "+name, func(t *testing.T) {
+				t.Parallel()
+				got := c.signIn(t, addr, append(more, fmt.Sprint("WAIT=", expires.Milliseconds()))...)
+				if len(got.Tools) == 0 || !slices.Equal(got.Tools, got.Again) || !got.Refreshed || !slices.Contains(got.Asked, "http://"+addr+"/mcp") {
+					t.Errorf("%+v", got)
+				}
+				check(t, got)
+			})
 		}
-		<-time.After(2 * time.Second) // the token expires meanwhile
-	}
-	if *signedIn == 0 {
-		t.Errorf("%s: nobody has signed in", version)
-	}
+	})
 }

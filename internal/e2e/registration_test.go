@@ -7,12 +7,10 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/oauth2-proxy/mockoidc"
 )
@@ -125,31 +123,4 @@ func (r *registry) around(next http.Handler) http.Handler {
 			next.ServeHTTP(w, req)
 		}
 	})
-}
-
-// Clients of the TypeScript SDKs that know nothing but the address of the gateway register at the
-// authorization server of the server behind it. When their tokens are revoked, and when a call needs another
-// scope, the refusal of the server leads them there once more.
-func TestRegistrationAndRevocation(t *testing.T) {
-	t.Parallel()
-	provider, addr := startRegistry(t), freeAddr(t)
-	provider.AccessTTL = 3 * time.Second
-	server := startProtected(t, provider.oidc, false)
-	server.mu.Lock()
-	server.lacks = provider.lacks
-	server.mu.Unlock()
-	server.startPassing(t, provider.oidc, addr)
-	for name, c := range signInPeers {
-		before := provider.registered.Load()
-		got := c.signIn(t, addr, "WAIT=4500", "REVOKE="+provider.url+"/revoke", "STEP_UP=1")
-		if !slices.Equal(got.Tools, []string{"who"}) || !slices.Equal(got.Tools, got.Again) || !slices.Equal(got.Tools, got.Afterwards) || !got.Refreshed {
-			t.Errorf("%s: %+v", name, got)
-		}
-		if got.Said == "" {
-			t.Errorf("%s: the call with another scope is not answered: %+v", name, got)
-		}
-		if got.Visits != 3 || got.Client != provider.ClientID || provider.registered.Load() != before+1 {
-			t.Errorf("%s: signed in %d times, as %s; registered %d times", name, got.Visits, got.Client, provider.registered.Load()-before)
-		}
-	}
 }

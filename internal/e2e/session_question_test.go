@@ -1,11 +1,9 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -37,11 +35,9 @@ func startAside(t *testing.T) *asideServer {
 	h := streamable(s.server, resumable())
 	s.url = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
-			body, _ := io.ReadAll(r.Body)
-			r.Body = io.NopCloser(bytes.NewReader(body))
-			if !strings.Contains(string(body), `"method"`) {
+			if body := string(takeBody(r)); !strings.Contains(body, `"method"`) {
 				s.mu.Lock()
-				s.answers = append(s.answers, string(body))
+				s.answers = append(s.answers, body)
 				s.mu.Unlock()
 			}
 		}

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -122,43 +121,19 @@ func (o oidc) withClient(token string) string {
 	return wiretest.SignedToken(o.t, jose.RS256, jose.JSONWebKey{Key: o.Keypair.PrivateKey, KeyID: id}, claims)
 }
 
-// A client of the Go SDK that knows nothing but the address of the gateway signs in: it is led from
-// 401 to the metadata of the gateway, to that of the provider, and by the code flow to a token. It
-// goes on when its token has expired.
+// The clients of the SDKs that know nothing but the address of the gateway sign in: they are led from
+// 401 to the metadata of the gateway, to that of the provider, and by the code flow to a token.
 func TestSignInFromNothing(t *testing.T) {
 	t.Parallel()
 	provider, addr := startOIDC(t), freeAddr(t)
 	provider.AccessTTL = 2 * time.Second
-	startSignedIn(t, provider, addr)
-	for _, version := range []string{"2026-07-28", "2025-11-25"} {
-		signInWithGo(t, provider, addr, version)
-	}
-}
-
-// The TypeScript SDKs sign in with their own OAuth code, ask for a token for the gateway (RFC
-// 8707), and refresh it when it has expired.
-func TestTypeScriptSignIn(t *testing.T) {
-	t.Parallel()
-	provider, addr := startOIDC(t), freeAddr(t)
-	provider.AccessTTL = 2 * time.Second
-	startSignedIn(t, provider, addr)
-	for name, c := range signInPeers {
-		got := c.signIn(t, addr, append(provider.client(), "WAIT=3500")...)
-		if len(got.Tools) == 0 || !slices.Equal(got.Tools, got.Again) || !got.Refreshed || !slices.Contains(got.Asked, "http://"+addr+"/mcp") {
-			t.Errorf("%s: %+v", name, got)
-		}
-	}
-}
-
-// startSignedIn starts a gateway at addr that wants tokens of the provider.
-func startSignedIn(t *testing.T, provider oidc, addr string) {
-	t.Helper()
 	provider.FastForward(-30 * time.Second) // the gateway allows for that: a token is good for AccessTTL by its clock, too
 	startPublic(t, addr, fmt.Sprintf(`
 auth: {jwt: {issuer: %q, audiences: [%q]}}
 upstreams:
   - {name: slow, path: /mcp, url: "%s"}
 `, provider.Issuer(), provider.ClientID, startServer(t, "slowserver")))
+	signInWithSDKs(t, provider, addr, provider.client(), func(*testing.T, signInAnswer) {})
 }
 
 // startPublic starts a gateway whose clients know it by an address.
