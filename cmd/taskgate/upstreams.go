@@ -100,9 +100,6 @@ func (s *server) newLease(c *config.Config, u *config.Upstream, by *way) (l *lea
 		cfg.Transport, cfg.SessionIdle = stdio.New(child), cmp.Or(s.processIdle, math.MaxInt64)
 	} else {
 		cfg.Sessions = s.store.UpstreamSessions(u.Name)
-		cfg.IsGone = func(ctx context.Context, replica string) (bool, error) {
-			return s.sessions.IsGone(ctx, shim.Replica(replica))
-		}
 		cfg.HasTasks = func(ctx context.Context) (bool, error) {
 			all, err := s.store.Overview().Replicas(ctx)
 			return slices.ContainsFunc(all, func(one shim.Standing) bool { return one.Running > 0 }), err

@@ -73,8 +73,6 @@ type Config struct {
 	// Sessions shares the upstream sessions of legacy client sessions between
 	// replicas (shim.Session.Shared); nil keeps them in this process.
 	Sessions Sessions
-	// IsGone reports whether another replica is gone. It is required with Sessions.
-	IsGone func(ctx context.Context, replica string) (bool, error)
 	// HasTasks reports whether any replica has tasks to run, or has left some to be adopted. As long as that is so, the
 	// session of a client that has ended its own is kept at the server. nil means that there may be some.
 	HasTasks func(ctx context.Context) (bool, error)

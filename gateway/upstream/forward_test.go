@@ -210,8 +210,8 @@ func TestRefusedDiscover(t *testing.T) {
 // yet let in, since the server would take that session for the caller's own.
 func TestAdmitOpensNoSession(t *testing.T) {
 	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		m := newSharedMaps("a")[0]
-		h.wire.cfg.Sessions, h.wire.cfg.IsGone = m, m.IsGone
+		m := newSharedMap()
+		h.wire.cfg.Sessions = m
 		s.Tool("t", fake.Text("ok"))
 		as := func(token string) context.Context {
 			return forward.With(t.Context(), &forward.Parts{Credential: &wallet{own: token, later: token, brought: token}})

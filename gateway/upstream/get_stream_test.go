@@ -375,7 +375,7 @@ func TestAnswerOnTheGETStream(t *testing.T) {
 
 // Progress of a call that was sent before may come on the GET stream just when the call goes on here.
 func TestProgressAsACallGoesOn(t *testing.T) {
-	s := sharedSession(t, newSharedMaps("a")[0])
+	s := sharedSession(t, newSharedMap())
 	s.t.wire.cfg.IdleTimeout = time.Minute
 	heard, stop := make(chan struct{}), make(chan struct{})
 	sink := &shimtest.Sink{OnProgress: func(shim.Progress) {
@@ -471,7 +471,7 @@ func TestAnswerAsideOfNoStream(t *testing.T) {
 
 // A server may send an answer on the GET stream under the id of a call whose task is awaited by now.
 func TestAnswerAsideOfTask(t *testing.T) {
-	s := sharedSession(t, newSharedMaps("a")[0])
+	s := sharedSession(t, newSharedMap())
 	m, err := jsonrpc.ParseLenient([]byte(`{"jsonrpc":"2.0","id":"r-1","result":{}}`))
 	if err != nil {
 		t.Fatal(err)
@@ -495,7 +495,7 @@ func TestAnswerAsideOfTask(t *testing.T) {
 
 // What the server answers to tasks/result on the GET stream reaches it.
 func TestTaskResultAside(t *testing.T) {
-	s := sharedSession(t, newSharedMaps("a")[0])
+	s := sharedSession(t, newSharedMap())
 	x := s.newExchange(target{}, shim.Request{Method: "tools/call"}, &shimtest.Sink{})
 	x.id, x.rec.state.ID = "1", "1"
 	end := x.beginExchange(t.Context())

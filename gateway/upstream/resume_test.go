@@ -483,9 +483,9 @@ func TestResumeDescribes(t *testing.T) {
 	for name, shares := range map[string]bool{"a key": false, "a shared session": true} {
 		t.Run(name, func(t *testing.T) {
 			var c Config
-			maps := newSharedMaps("one", "other")
+			shared := newSharedMap()
 			if shares {
-				c.Sessions = maps[0]
+				c.Sessions = shared
 			}
 			bubble(t, fake.Stateful, c, func(t *testing.T, s *fake.Server, h *HTTP) {
 				s.Tool("t", steps(5, 0, 0))
@@ -498,7 +498,7 @@ func TestResumeDescribes(t *testing.T) {
 				cp := detach(t, h, r, &shimtest.Sink{}, 2500*time.Millisecond)
 				o := another(t, h)
 				if shares {
-					o.wire.cfg.Sessions = maps[1]
+					o.wire.cfg.Sessions = shared
 				}
 				done := make(chan error, 1)
 				go func() {

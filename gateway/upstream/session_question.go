@@ -93,7 +93,7 @@ const holdFor = 10 * time.Second
 
 // putQuestion puts a question to the client once the client can be asked.
 func (s *session) putQuestion(ctx context.Context, q *sessionQuestion, c checkpoint) error {
-	for pause := firstLook; ; pause = min(2*pause, time.Second) {
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		err := (*s.t.askSession.Load())(ctx, s.from, questionsOf(c.Pending)[0], c.encodeCheckpoint())
 		held := errors.Is(err, shim.ErrNoAsk) && time.Since(time.Unix(0, s.readyAt.Load())) < holdFor
 		// Nothing wakes it early: it looks again after each pause.

@@ -34,9 +34,9 @@ func inReplicas(t *testing.T, run func(t *testing.T, r *replicas)) {
 		}
 		baseOf(other).DialContext = baseOf(h).DialContext
 		r := &replicas{t: t, s: s, clients: [2]*HTTP{h, other}}
-		shared := newSharedMaps("a", "b")
-		for i, client := range r.clients {
-			client.wire.cfg.Sessions = shared[i]
+		shared := newSharedMap()
+		for _, client := range r.clients {
+			client.wire.cfg.Sessions = shared
 		}
 		ctx, quiet := context.WithCancel(t.Context())
 		listening, done := make(chan struct{}), make(chan struct{})

@@ -12,7 +12,6 @@ import (
 	"taskgate/gateway/upstream/sse"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
-	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -22,13 +21,6 @@ const (
 	// been unused for five minutes.
 	usesPerIdle = 10
 	mostUnnoted = time.Minute
-	// firstLook and lastLook bound the pause between two looks at a session that
-	// another replica is opening.
-	firstLook = 10 * time.Millisecond
-	lastLook  = 250 * time.Millisecond
-	// openingGone is how long another replica without a heartbeat is waited for: it may be about to have its
-	// first.
-	openingGone = time.Second
 )
 
 // shared is the state of an upstream session that replicas share.
@@ -43,8 +35,6 @@ type shared struct {
 	Server     json.RawMessage `json:"server,omitempty"`
 	// Caps is the fingerprint of the declared capabilities, and the mark of the headers that go along.
 	Caps string `json:"caps,omitempty"`
-	// Opening is the replica that is shaking hands.
-	Opening string `json:"opening,omitempty"`
 	// Level is the log level that the client has set.
 	Level string `json:"level,omitempty"`
 	// Ready says that the server was told that the client is ready.
@@ -96,11 +86,18 @@ func (t *sessionTable) isOpened(ctx context.Context, s shim.Session) bool {
 
 // findLink returns the generation that replicas share; nil if it is invalid, or for other capabilities or headers.
 func (t *sessionTable) findLink(ctx context.Context, s *session) (*link, error) {
-	st, rev, err := t.loadShared(ctx, s.key.key)
-	if err != nil || rev == 0 || st.Version == "" || st.Caps != s.key.spellVariant() {
+	st, _, err := t.loadShared(ctx, s.key.key)
+	if err != nil || !s.isValid(st) || st.Caps != s.key.spellVariant() {
 		return nil, err
 	}
 	return st.linkOf()
+}
+
+// isValid reports whether a generation was opened, and is not known here to be lost.
+func (s *session) isValid(st shared) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return st.Version != "" && st.Generation > s.lost
 }
 
 func (t *sessionTable) loadShared(ctx context.Context, key string) (st shared, rev int64, err error) {
@@ -176,34 +173,20 @@ func (t *sessionTable) endShared(ctx context.Context, key string, idle time.Dura
 	})
 }
 
-// openShared finds or opens the generation that all replicas use. A replica shakes hands, by
-// compare-and-set on the generation, and the others wait for it. It returns nil, nil if the generation is for
+// openShared finds or opens the generation that all replicas use. It returns nil, nil if the generation is for
 // other capabilities or headers.
 func (s *session) openShared(ctx context.Context) (*link, error) {
 	ctx, cancel := s.t.wire.slowContext(ctx)
 	defer cancel()
-	var waited int64 // the revision at which the wait began
-	since := time.Now()
-	for look := firstLook; ; look = min(2*look, lastLook) {
+	for {
 		st, rev, err := s.t.loadShared(ctx, s.key.key)
-		s.mu.Lock()
-		lost := s.lost
-		s.mu.Unlock()
 		switch {
 		case err != nil:
 			return nil, err
 		case rev != 0 && st.Caps != s.key.spellVariant():
 			return nil, nil
-		case st.Version != "" && st.Generation > lost:
+		case s.isValid(st):
 			return st.linkOf()
-		case st.Opening != "" && (rev != waited || s.t.awaitsOpener(ctx, st.Opening, time.Since(since))):
-			if rev != waited {
-				waited, since = rev, time.Now()
-			}
-			if err := work.Pause(ctx, look); err != nil {
-				return nil, err
-			}
-			continue
 		}
 		l, err := s.openForAll(ctx, rev, st)
 		if l != nil || err != nil {
@@ -212,49 +195,22 @@ func (s *session) openShared(ctx context.Context) (*link, error) {
 	}
 }
 
-// awaitsOpener reports whether to wait longer for a replica that shakes hands: a replica that was killed
-// never finishes.
-func (t *sessionTable) awaitsOpener(ctx context.Context, replica string, waited time.Duration) bool {
-	if waited < openingGone {
-		return true
-	}
-	if waited >= t.wire.cfg.StartTimeout/2 {
-		return false
-	}
-	gone, err := t.wire.cfg.IsGone(ctx, replica)
-	return err != nil || !gone
-}
-
-// openForAll shakes hands on behalf of all replicas. It returns nil, nil if another replica was faster.
+// openForAll shakes hands, and stores the generation for all replicas by compare-and-set. It returns nil, nil if
+// another replica was faster, and drops this generation then. A session that is a connection is not stored: the
+// others need sessions of their own.
 func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link, error) {
-	st := shared{Generation: max(was.Generation+1, time.Now().UnixMilli()), Caps: s.key.spellVariant(), Level: was.Level, Opening: s.t.wire.cfg.Replica}
-	rev, err := s.t.swapShared(ctx, s.key.key, rev, st)
-	if rev == 0 || err != nil {
-		return nil, err
-	}
 	l, err := s.initializeServer(ctx)
-	st.Opening = ""
-	local := err == nil && sse.Local(l.session) // the others need sessions of their own
-	if err != nil || local {
-		late, cancel := outliveCaller(ctx, cancelTimeout)
-		defer cancel()
-		if _, serr := s.t.swapShared(late, s.key.key, rev, st); serr != nil { // the others find out by waiting
-			s.t.wire.log.Debug("a failed handshake was not noted", "err", serr)
-		}
-		if local {
-			s.t.endShared(late, s.key.key, 0)
-		}
+	if err != nil || sse.Local(l.session) {
 		return l, err
 	}
-	l.gen = st.Generation
-	st.Version, st.ID, st.Cookie, st.Server, st.Since = l.version, l.session, l.cookie, l.server.Raw, l.born.Unix()
-	switch next, err := s.t.swapShared(ctx, s.key.key, rev, st); {
-	case err != nil:
+	l.gen = max(was.Generation+1, time.Now().UnixMilli())
+	rev, err = s.t.swapShared(ctx, s.key.key, rev, shared{
+		Generation: l.gen, Version: l.version, ID: l.session, Cookie: l.cookie, Server: l.server.Raw,
+		Caps: s.key.spellVariant(), Level: was.Level, Since: l.born.Unix(),
+	})
+	if err != nil || rev == 0 {
 		s.t.discardGeneration(ctx, l)
 		return nil, err
-	case next == 0: // the other replicas have given this one up
-		s.t.discardGeneration(ctx, l)
-		return nil, nil
 	}
 	return l, nil
 }

@@ -18,14 +18,12 @@ import (
 	"taskgate/shim/shimtest/fake"
 )
 
-// sharedMap is a Sessions in memory, as one replica uses it.
+// sharedMap is a Sessions in memory, which all replicas use.
 type sharedMap struct {
-	mu    *sync.Mutex
+	mu    sync.Mutex
 	state map[string]*sharedEntry
-	own   string
-	gone  string // a replica without a heartbeat
 	fail  error
-	hears *[]func(key string, message []byte) // of all of them
+	hears []func(key string, message []byte)
 }
 
 type sharedEntry struct {
@@ -34,14 +32,7 @@ type sharedEntry struct {
 	used time.Time
 }
 
-func newSharedMaps(names ...string) []*sharedMap {
-	out := make([]*sharedMap, len(names))
-	mu, state, hears := &sync.Mutex{}, map[string]*sharedEntry{}, new([]func(string, []byte))
-	for i, name := range names {
-		out[i] = &sharedMap{mu: mu, state: state, own: name, hears: hears}
-	}
-	return out
-}
+func newSharedMap() *sharedMap { return &sharedMap{state: make(map[string]*sharedEntry)} }
 
 func (m *sharedMap) Load(_ context.Context, key string) ([]byte, int64, error) {
 	m.mu.Lock()
@@ -51,10 +42,6 @@ func (m *sharedMap) Load(_ context.Context, key string) ([]byte, int64, error) {
 		return e.b, e.rev, m.fail
 	}
 	return nil, 0, m.fail
-}
-
-func (m *sharedMap) IsGone(_ context.Context, replica string) (bool, error) {
-	return replica == m.gone, m.fail
 }
 
 // length is how many sessions are stored.
@@ -93,7 +80,7 @@ func (m *sharedMap) End(_ context.Context, key string, idle time.Duration) ([]by
 func (m *sharedMap) Tell(_ context.Context, key string, message []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, hear := range *m.hears {
+	for _, hear := range m.hears {
 		hear(key, message)
 	}
 	return m.fail
@@ -101,7 +88,7 @@ func (m *sharedMap) Tell(_ context.Context, key string, message []byte) error {
 
 func (m *sharedMap) Hear(ctx context.Context, hear func(key string, message []byte)) {
 	m.mu.Lock()
-	*m.hears = append(*m.hears, hear)
+	m.hears = append(m.hears, hear)
 	m.mu.Unlock()
 	<-ctx.Done()
 }
@@ -109,7 +96,7 @@ func (m *sharedMap) Hear(ctx context.Context, hear func(key string, message []by
 // sharedSession is a session of an upstream client that talks to nobody.
 func sharedSession(t *testing.T, m *sharedMap) *session {
 	t.Helper()
-	h, err := New(Config{Name: "up", URL: "http://127.0.0.1:1/", Replica: m.own, Sessions: m, IsGone: m.IsGone, StartTimeout: 2 * time.Second})
+	h, err := New(Config{Name: "up", URL: "http://127.0.0.1:1/", Replica: "a", Sessions: m, StartTimeout: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,71 +104,58 @@ func sharedSession(t *testing.T, m *sharedMap) *session {
 	return newSession(h.sessions, sessionKey{key: "k", caps: fingerprintOf(nil)}, shim.Session{Key: "k", Shared: true})
 }
 
-const initialized = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}`
-
-// Who finds a generation that another replica opened uses it, and who finds one being
-// opened waits for it.
-func TestSharedAgree(t *testing.T) {
-	m := newSharedMaps("a", "b")
-	ctx := t.Context()
-	s := sharedSession(t, m[0])
-	opening := shared{Generation: 1, Caps: s.key.caps, Opening: "b"}
-	rev, err := m[1].Swap(ctx, "k", 0, opening.encode())
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := make(chan *link, 1)
-	go func() {
-		l, err := s.openShared(ctx)
-		if err != nil {
-			t.Error(err)
-		}
-		got <- l
-	}()
-	select {
-	case <-got:
-		t.Fatal("it did not wait")
-	case <-time.After(50 * time.Millisecond):
-	}
-	opening.Opening, opening.Version, opening.ID, opening.Server = "", "2025-11-25", "up-1", []byte(initialized)
-	if _, err := m[1].Swap(ctx, "k", rev, opening.encode()); err != nil {
-		t.Fatal(err)
-	}
-	if l := <-got; l == nil || l.session != "up-1" || l.gen != 1 || !l.server.hasCapability("tools") || l.server.hasCapability("logging") {
-		t.Errorf("link %+v", l)
-	}
+// racing is a sharedMap whose first Load waits for that of the others.
+type racing struct {
+	*sharedMap
+	all  *sync.WaitGroup
+	once sync.Once
 }
 
-// A replica that was killed while it shook hands is waited for no longer than it takes to see that.
-func TestSharedOpenerIsGone(t *testing.T) {
-	for gone, patience := range map[string]time.Duration{"b": openingGone, "": 30 * time.Second} {
-		m := newSharedMaps("a", "b")
-		m[0].gone = gone
-		bubble(t, fake.Stateful, Config{Name: "up", Replica: "a", Sessions: m[0], IsGone: m[0].IsGone, StartTimeout: time.Minute}, func(t *testing.T, _ *fake.Server, h *HTTP) {
-			s := newSession(h.sessions, sessionKey{key: "k", caps: fingerprintOf(nil)}, shim.Session{Key: "k", Shared: true})
-			opening := shared{Generation: 1, Caps: s.key.caps, Opening: "b"}
-			if _, err := m[1].Swap(t.Context(), "k", 0, opening.encode()); err != nil {
-				t.Fatal(err)
+func (r *racing) Load(ctx context.Context, key string) ([]byte, int64, error) {
+	b, rev, err := r.sharedMap.Load(ctx, key)
+	r.once.Do(func() {
+		r.all.Done()
+		r.all.Wait()
+	})
+	return b, rev, err
+}
+
+// Replicas that open a session in the same moment use the same one, and the other one is deleted. So does a replica
+// that comes later.
+func TestSharedAgree(t *testing.T) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
+		shared, all := newSharedMap(), &sync.WaitGroup{}
+		b := another(t, a)
+		var calls sync.WaitGroup
+		s.Tool("t", fake.Text("ok"))
+		all.Add(2)
+		for _, h := range []*HTTP{a, b} {
+			h.wire.cfg.Sessions = &racing{sharedMap: shared, all: all}
+			calls.Go(func() { mustCall(t, h, together()) })
+		}
+		calls.Wait()
+		wantSessions(t, s, 2, 1, 1)
+		late := another(t, a)
+		late.wire.cfg.Sessions = shared
+		mustCall(t, late, together())
+		wantSessions(t, s, 2, 1, 1)
+		for _, x := range s.Seen("tools/call")[1:] {
+			if got, want := x.Header.Get("Mcp-Session-Id"), s.Seen("tools/call")[0].Header.Get("Mcp-Session-Id"); got != want {
+				t.Errorf("a call in session %s, and another in %s", got, want)
 			}
-			begin := time.Now()
-			l, err := s.openShared(t.Context())
-			if took := time.Since(begin); err != nil || l.gen == 1 || took < patience || took > 2*patience {
-				t.Errorf("without the heartbeat of %q: %+v after %s, %v", gone, l, took, err)
-			}
-		})
-	}
+		}
+	})
 }
 
 // A handshake that fails leaves nothing that others would wait for.
 func TestSharedFails(t *testing.T) {
-	m := newSharedMaps("a")[0]
+	m := newSharedMap()
 	s := sharedSession(t, m)
 	if _, err := s.openShared(t.Context()); err == nil {
 		t.Error("no error, and no server")
 	}
-	st, rev, err := s.t.loadShared(t.Context(), s.key.key)
-	if err != nil || rev == 0 || st.Opening != "" || st.Version != "" {
-		t.Errorf("left %+v at %d, %v", st, rev, err)
+	if m.length() != 0 {
+		t.Error("there is a session")
 	}
 }
 
@@ -190,10 +164,10 @@ func TestSharedFails(t *testing.T) {
 func TestSharedIdlesOut(t *testing.T) {
 	for ended, idle := range map[bool]time.Duration{false: defaultIdle, true: endedIdle} {
 		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, a *HTTP) {
-			m := newSharedMaps("a", "b")
-			a.wire.cfg.Sessions = m[0]
+			m := newSharedMap()
+			a.wire.cfg.Sessions = m
 			b := another(t, a)
-			b.wire.cfg.Sessions = m[1]
+			b.wire.cfg.Sessions = m
 			release := make(chan struct{})
 			s.Tool("t", func(x *fake.Exchange) { <-release; fake.Text("ok")(x) })
 			r := in("a", ``)
@@ -226,7 +200,7 @@ func TestSharedIdlesOut(t *testing.T) {
 func TestSharedEndsSoon(t *testing.T) {
 	for has, idle := range map[bool]time.Duration{false: time.Second, true: endedIdle + time.Second} {
 		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-			h.wire.cfg.Sessions = newSharedMaps("a")[0]
+			h.wire.cfg.Sessions = newSharedMap()
 			h.wire.cfg.HasTasks = func(context.Context) (bool, error) { return has, nil }
 			s.Tool("t", fake.Text("ok"))
 			r := in("a", ``)
@@ -244,7 +218,7 @@ func TestSharedEndsSoon(t *testing.T) {
 // A session in which another replica goes on with a call is kept.
 func TestSharedEndsSoonButKept(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		h.wire.cfg.Sessions = newSharedMaps("a")[0]
+		h.wire.cfg.Sessions = newSharedMap()
 		h.wire.cfg.HasTasks = func(context.Context) (bool, error) { return false, nil }
 		s.Tool("t", func(x *fake.Exchange) { x.Hang() })
 		r := in("a", ``)
@@ -300,7 +274,7 @@ func checkCall(t *testing.T, h *HTTP, r shim.Request) {
 // this is for want of the store: it may be made again, and then it is sent once.
 func TestSharedStoreAway(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		m := newSharedMaps(h.wire.cfg.Replica)[0]
+		m := newSharedMap()
 		h.wire.cfg.Sessions = m
 		s.Tool("t", steps(1, 0, 0))
 		r := in("a", ``)
@@ -325,10 +299,10 @@ func TestSharedStoreAway(t *testing.T) {
 // shareSessions is another replica, which shares sessions with a.
 func shareSessions(t *testing.T, a *HTTP) *HTTP {
 	t.Helper()
-	m := newSharedMaps("a", "other")
-	a.wire.cfg.Sessions = m[0]
+	m := newSharedMap()
+	a.wire.cfg.Sessions = m
 	b := another(t, a)
-	b.wire.cfg.Sessions = m[1]
+	b.wire.cfg.Sessions = m
 	return b
 }
 
@@ -504,8 +478,8 @@ func TestReplicaHearsOfAStreamWhileItAsks(t *testing.T) {
 // session of the client.
 func TestSharedOtherVariantIsOwn(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		m := newSharedMaps("a")
-		h.wire.cfg.Sessions = m[0]
+		m := newSharedMap()
+		h.wire.cfg.Sessions = m
 		s.Tool("t", fake.Text("ok"))
 		for _, name := range []string{"acme", "other"} {
 			ctx := tenant(t.Context(), name)
@@ -528,8 +502,8 @@ func TestSharedOtherVariantIsOwn(t *testing.T) {
 // A call that begins just when its session would end for being idle keeps it.
 func TestSharedIsTakenUpAgain(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		m := newSharedMaps("a")
-		h.wire.cfg.Sessions = m[0]
+		m := newSharedMap()
+		h.wire.cfg.Sessions = m
 		s.Tool("t", fake.Text("ok"))
 		r := in("a", ``)
 		r.Session.Shared = true
@@ -576,8 +550,8 @@ func TestGenerationsBeginAnew(t *testing.T) {
 // in one goroutine for all sessions of a server, and what it is too slow for is lost.
 func TestSlowClientHoldsUpNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newSharedMaps("a")[0]
-		h, err := New(Config{Name: "up", URL: "http://127.0.0.1:1/", Replica: "a", Sessions: m, IsGone: m.IsGone})
+		m := newSharedMap()
+		h, err := New(Config{Name: "up", URL: "http://127.0.0.1:1/", Replica: "a", Sessions: m})
 		if err != nil {
 			t.Fatal(err)
 		}
