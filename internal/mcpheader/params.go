@@ -2,6 +2,7 @@ package mcpheader
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,8 +45,10 @@ func Params(inputSchema []byte) ([]Param, error) {
 		return nil, nil
 	}
 	f := finder{seen: make(map[string]bool)}
-	if err := f.schema(inputSchema, nil, true, 0); err != nil {
-		return nil, err
+	f.take = f.found
+	f.walk(inputSchema, schemaAt, nil, true, 0)
+	if f.err != nil {
+		return nil, f.err
 	}
 	return f.params, nil
 }
@@ -56,62 +59,76 @@ func mayAnnotate(b []byte) bool {
 	return bytes.Contains(b, []byte(annotation)) || bytes.IndexByte(b, '\\') >= 0
 }
 
-// finder walks a schema.
+// finder finds the annotations of a schema.
 type finder struct {
+	walker
 	params []Param
 	seen   map[string]bool // header names in lower case
 }
 
+// walker walks a schema.
+type walker struct {
+	// take gets the value of an annotation and the schema that has it, and returns what takes its place; nil
+	// drops it. reachable means that only "properties" lie between that schema and the root; path has their names.
+	take func(schema, value []byte, path []string, reachable bool) []byte
+	err  error // the first one
+}
+
+// place says what a value in a schema is.
+type place uint8
+
+const (
+	schemaAt place = iota // a schema, or a list of them
+	namesAt               // a map of names to schemas
+)
+
 var errDepth = errors.New("schema nests too deeply")
 
-// schema looks at one subschema. reachable means that only "properties" lie between it and the
-// root; path has their names.
-func (f *finder) schema(b []byte, path []string, reachable bool, depth int) error {
-	if depth > maxDepth {
-		return errDepth
+// walk takes the annotations of a value, and returns the value as it is then. A part that nests too deeply stays as
+// it is.
+func (w *walker) walk(b []byte, at place, path []string, reachable bool, depth int) []byte {
+	switch {
+	case !mayAnnotate(b):
+		return b
+	case depth > maxDepth:
+		w.fail(errDepth)
+		return b
+	case !jsonrpc.IsObject(b):
+		return w.walkList(b, depth)
 	}
-	for name, value := range jsonrpc.Members(b) {
-		var err error
+	return jsonrpc.Edit(b, func(name string, value json.RawMessage) json.RawMessage {
 		switch {
+		case at == namesAt:
+			return w.walk(value, schemaAt, append(slices.Clone(path), name), reachable, depth+1)
 		case name == annotation:
-			err = f.found(b, value, path, reachable)
+			return w.take(b, value, path, reachable)
 		case name == "properties":
-			err = f.properties(value, path, reachable, depth+1)
+			return w.walk(value, namesAt, path, reachable, depth+1)
 		case isNameMap(name):
-			err = f.properties(value, nil, false, depth+1)
-		case !isData(name):
-			err = f.below(value, depth+1)
+			return w.walk(value, namesAt, nil, false, depth+1)
+		case isData(name):
+			return value
 		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+		return w.walk(value, schemaAt, nil, false, depth+1)
+	})
 }
 
-// properties walks an object whose keys are names and whose values are schemas.
-func (f *finder) properties(b []byte, path []string, reachable bool, depth int) error {
-	for name, value := range jsonrpc.Members(b) {
-		if err := f.schema(value, append(slices.Clone(path), name), reachable, depth+1); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// below looks through everything under a keyword other than "properties": a schema, or a list of
-// them.
-func (f *finder) below(b []byte, depth int) error {
-	if depth > maxDepth {
-		return errDepth
-	}
+// walkList is walk for a list of schemas; any other value stays as it is.
+func (w *walker) walkList(b []byte, depth int) []byte {
+	out, changed := []byte{}, false
 	for e := range jsonrpc.Elements(b) {
-		if err := f.below(e, depth+1); err != nil {
-			return err
-		}
+		s := w.walk(e, schemaAt, nil, false, depth+1)
+		changed = changed || len(s) != len(e)
+		out = append(append(out, ','), s...)
 	}
-	return f.schema(b, nil, false, depth)
+	if !changed {
+		return b
+	}
+	out[0] = '['
+	return append(out, ']')
 }
+
+func (w *walker) fail(err error) { w.err = cmp.Or(w.err, err) }
 
 // isNameMap reports keywords whose value maps names to schemas. So a property that is called
 // x-mcp-header is told from an annotation.
@@ -132,24 +149,24 @@ func isData(keyword string) bool {
 	return false
 }
 
-// found checks one annotation and records it.
-func (f *finder) found(schema, value []byte, path []string, reachable bool) error {
+// found checks one annotation, and records it.
+func (f *finder) found(schema, value []byte, path []string, reachable bool) []byte {
 	header, ok := jsonrpc.GetString(value)
+	typ, _ := jsonrpc.GetString(schema, "type")
+	lower := strings.ToLower(header)
 	switch {
 	case !ok || !httpguts.ValidHeaderFieldName(header):
-		return fmt.Errorf("%s %s is not a header name", annotation, value)
+		f.fail(fmt.Errorf("%s %s is not a header name", annotation, value))
 	case !reachable || len(path) == 0:
-		return fmt.Errorf("%s %q is not on a property that properties alone lead to", annotation, header)
-	case f.seen[strings.ToLower(header)]:
-		return fmt.Errorf("%s %q is used twice", annotation, header)
+		f.fail(fmt.Errorf("%s %q is not on a property that properties alone lead to", annotation, header))
+	case f.seen[lower]:
+		f.fail(fmt.Errorf("%s %q is used twice", annotation, header))
+	case typ != typeInteger && typ != typeString && typ != typeBoolean:
+		f.fail(fmt.Errorf("%s %q is not on an integer, string or boolean", annotation, header))
 	}
-	typ, _ := jsonrpc.GetString(schema, "type")
-	if typ != typeInteger && typ != typeString && typ != typeBoolean {
-		return fmt.Errorf("%s %q is not on an integer, string or boolean", annotation, header)
-	}
-	f.seen[strings.ToLower(header)] = true
-	f.params = append(f.params, Param{Header: header, Path: slices.Clone(path), Type: typ})
-	return nil
+	f.seen[lower] = true
+	f.params = append(f.params, Param{Header: header, Path: path, Type: typ})
+	return value
 }
 
 // Argument returns the value of p in a tool's arguments, for [Value] and [Match]; nil if it is
