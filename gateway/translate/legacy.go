@@ -70,13 +70,18 @@ func withoutModernMeta(meta json.RawMessage) json.RawMessage {
 	return rest
 }
 
-// legacyTool translates one entry of tools/list.
+// legacyTool translates one entry of tools/list. An output schema that can be neither shown nor wrapped is left
+// out.
 func legacyTool(tool []byte, v LegacyView) []byte {
 	tool = legacyStreamPartial(legacyTaskSupport(tool, v), v.Partials)
-	if schema, ok := jsonrpc.Get(tool, "outputSchema"); v.Modern && ok && NeedsWrap(schema) {
-		tool = jsonrpc.With(tool, wrapSchema(schema), "outputSchema")
+	schema, ok := jsonrpc.Get(tool, "outputSchema")
+	if !v.Modern || !ok || !NeedsWrap(schema) {
+		return tool
 	}
-	return tool
+	if wrapped := wrapSchema(schema); wrapped != nil {
+		return jsonrpc.With(tool, wrapped, "outputSchema")
+	}
+	return jsonrpc.Without(tool, "outputSchema")
 }
 
 // legacyTaskSupport says of a tool whether the gateway makes tasks of its calls, in place of what

@@ -18,24 +18,21 @@ func TestWrapSchema(t *testing.T) {
 			`{"type":"object","properties":{"result":{"type":"array", "items":{"const":1.0}}},"required":["result"]}`},
 		{`{"$schema":"s","type":"string"}`,
 			`{"$schema":"s","type":"object","properties":{"result":{"type":"string"}},"required":["result"]}`},
-		// References to the root, and below it, follow it; others stay.
-		{`{"anyOf":[{"$ref":"#"},{"$ref":"#/$defs/a"},{"$ref":"#name"},{"$ref":"other.json#/a"},{"$dynamicRef":"#/x"}]}`,
-			`{"type":"object","properties":{"result":{"anyOf":[{"$ref":"#/properties/result"},{"$ref":"#/properties/result/$defs/a"},{"$ref":"#name"},{"$ref":"other.json#/a"},{"$dynamicRef":"#/properties/result/x"}]}},"required":["result"]}`},
-		{`{"\u0024ref":"#/a"}`,
-			`{"type":"object","properties":{"result":{"$ref":"#/properties/result/a"}},"required":["result"]}`},
-		// A property may be called $ref, and data may look like a reference.
-		{`{"properties":{"$ref":{"$ref":"#/a"}},"const":{"$ref":"#/a"},"enum":[{"$ref":"#"}],"default":{"$ref":"#"},"examples":[{"$ref":"#"}]}`,
-			`{"type":"object","properties":{"result":{"properties":{"$ref":{"$ref":"#/properties/result/a"}},"const":{"$ref":"#/a"},"enum":[{"$ref":"#"}],"default":{"$ref":"#"},"examples":[{"$ref":"#"}]}},"required":["result"]}`},
-		{`{"properties":{"const":{"$ref":"#/a"}},"$ref":1}`,
-			`{"type":"object","properties":{"result":{"properties":{"const":{"$ref":"#/properties/result/a"}},"$ref":1}},"required":["result"]}`},
-		// A schema with an $id is a document of its own; a fragment makes none.
-		{`{"items":{"$id":"i","$ref":"#/a"},"not":{"$id":"#i","$ref":"#/a"}}`,
-			`{"type":"object","properties":{"result":{"items":{"$id":"i","$ref":"#/a"},"not":{"$id":"#i","$ref":"#/properties/result/a"}}},"required":["result"]}`},
-		{`{"$id":"i","$ref":"#/a"}`,
-			`{"type":"object","properties":{"result":{"$id":"i","$ref":"#/a"}},"required":["result"]}`},
+		// Definitions move to the root, where references find them. Anchors and other documents stay.
+		{`{"anyOf":[{"$ref":"#/$defs/a"},{"$ref":"#name"},{"$ref":"other.json#/a"},{"$dynamicRef":"#/definitions/x"}],"$defs":{"a":{"items":{"$ref":"#\/$defs\/a"}}},"definitions":{"x":{}}}`,
+			`{"$defs":{"a":{"items":{"$ref":"#\/$defs\/a"}}},"definitions":{"x":{}},"type":"object","properties":{"result":{"anyOf":[{"$ref":"#/$defs/a"},{"$ref":"#name"},{"$ref":"other.json#/a"},{"$dynamicRef":"#/definitions/x"}]}},"required":["result"]}`},
+		// A reference to another place would be wrong there.
+		{`{"anyOf":[{"$ref":"#"},{"type":"string"}]}`, ``},
+		{`{"items":{"$ref":"#/properties/a"}}`, ``},
+		{`{"items":{"$ref":"\u0023\/a"}}`, ``},
+		{`{"$defs":{"a":{"$dynamicRef":"#/x"}}}`, ``},
+		{`{"$id":"#i","items":{"$ref":"#"}}`, ``},
+		// A schema with an $id is a document of its own.
+		{`{"$id":"i","$ref":"#/$defs/a","$defs":{"a":{"$ref":"#"}}}`,
+			`{"type":"object","properties":{"result":{"$id":"i","$ref":"#/$defs/a","$defs":{"a":{"$ref":"#"}}}},"required":["result"]}`},
 		{`true`, `{"type":"object","properties":{"result":true},"required":["result"]}`},
 	} {
-		if got := string(wrapSchema([]byte(c.in))); got != c.want || !json.Valid([]byte(got)) {
+		if got := string(wrapSchema([]byte(c.in))); got != c.want || got != "" && !json.Valid([]byte(got)) {
 			t.Errorf("%s\ngot  %s\nwant %s", c.in, got, c.want)
 		}
 	}

@@ -1,7 +1,9 @@
 package translate
 
 import (
-	"bytes"
+	"encoding/json"
+	"regexp"
+	"slices"
 	"strings"
 
 	"taskgate/internal/jsonrpc"
@@ -14,89 +16,34 @@ func NeedsWrap(schema []byte) bool {
 	return t != "object"
 }
 
-// wrappedAt is where wrapSchema puts the schema, as a JSON pointer.
-const wrappedAt = "/properties/result"
-
 // wrapSchema makes a schema for {"result": v} out of a schema for v. The dialect ($schema) moves to
-// the new root, the only place where it may stand, and references to the old root follow that to
-// its new place.
+// the new root, the only place where it may stand, and so do the definitions, where references find
+// them. It returns nil for a schema that refers to any other place in itself, such as its root: that
+// would be the new root.
 func wrapSchema(schema []byte) []byte {
+	id, _ := jsonrpc.GetString(schema, "$id")
+	document := id != "" && id[0] != '#' // it refers to itself wherever it is; a fragment is an anchor of draft-07
+	if !document && slices.ContainsFunc(pointer.FindAll(schema, -1), isElsewhere) {
+		return nil
+	}
 	out := []byte{'{'}
-	if dialect, ok := jsonrpc.Get(schema, "$schema"); ok {
-		out = append(append(append(out, `"$schema":`...), dialect...), ',')
-		schema = jsonrpc.Without(schema, "$schema")
-	}
-	out = append(out, `"type":"object","properties":{"result":`...)
-	out = appendRebased(out, schema, false)
-	return append(out, `},"required":["result"]}`...)
-}
-
-// Keywords whose values are data, and keywords whose values map names to schemas.
-var (
-	dataKeywords = map[string]bool{"const": true, "enum": true, "default": true, "examples": true}
-	nameKeywords = map[string]bool{
-		"properties": true, "patternProperties": true, "$defs": true, "definitions": true,
-		"dependentSchemas": true, "dependencies": true,
-	}
-)
-
-// appendRebased appends a schema, or with names a map of schemas, in which pointers to the root of
-// the document name its new place. A subschema with an $id is a document of its own, and refers to
-// itself.
-func appendRebased(dst, v []byte, names bool) []byte {
-	switch {
-	case !mayRefer(v) || !names && hasBase(v):
-		return append(dst, v...)
-	case v[0] == '[':
-		return appendRebasedArray(dst, v)
-	case v[0] != '{':
-		return append(dst, v...)
-	}
-	dst = append(dst, '{')
-	comma := ""
-	for name, value := range jsonrpc.Members(v) {
-		dst = append(jsonrpc.AppendString(append(dst, comma...), name), ':')
-		comma = ","
-		switch {
-		case !names && dataKeywords[name]:
-			dst = append(dst, value...)
-		case !names && (name == "$ref" || name == "$dynamicRef"):
-			dst = appendRef(dst, value)
-		default:
-			dst = appendRebased(dst, value, !names && nameKeywords[name])
+	rest := jsonrpc.Edit(schema, func(name string, value json.RawMessage) json.RawMessage {
+		if name == "$schema" || !document && (name == "$defs" || name == "definitions") {
+			out = append(append(append(append(out, '"'), name...), `":`...), value...)
+			out = append(out, ',')
+			return nil
 		}
-	}
-	return append(dst, '}')
+		return value
+	})
+	out = append(out, `"type":"object","properties":{"result":`...)
+	return append(append(out, rest...), `},"required":["result"]}`...)
 }
 
-func appendRebasedArray(dst, v []byte) []byte {
-	dst = append(dst, '[')
-	comma := ""
-	for e := range jsonrpc.Elements(v) {
-		dst = appendRebased(append(dst, comma...), e, false)
-		comma = ","
-	}
-	return append(dst, ']')
-}
+// pointer matches a string that may be a pointer into the schema.
+var pointer = regexp.MustCompile(`"(?:#|\\u0023)(?:\\?/[^"]*)?"`)
 
-// appendRef appends a reference. Only a JSON pointer into this document moves; anchors (#name) and
-// other documents stay.
-func appendRef(dst, value []byte) []byte {
-	ref, ok := jsonrpc.GetString(value)
-	if pointer, local := strings.CutPrefix(ref, "#"); ok && local && (pointer == "" || pointer[0] == '/') {
-		return jsonrpc.AppendString(dst, "#"+wrappedAt+pointer)
-	}
-	return append(dst, value...)
-}
-
-// mayRefer spares schemas without references the walk.
-func mayRefer(v []byte) bool {
-	return bytes.Contains(v, []byte(`$ref`)) || bytes.Contains(v, []byte(`$dynamicRef`)) || bytes.Contains(v, []byte(`\u00`))
-}
-
-// hasBase reports whether a schema has an $id that makes it a document of its own; an $id that is
-// only a fragment is the draft-07 way to write an anchor.
-func hasBase(schema []byte) bool {
-	id, ok := jsonrpc.GetString(schema, "$id")
-	return ok && !strings.HasPrefix(id, "#")
+// isElsewhere reports whether a pointer leads to no definition.
+func isElsewhere(ref []byte) bool {
+	at, _ := jsonrpc.GetString(ref)
+	return !strings.HasPrefix(at, "#/$defs/") && !strings.HasPrefix(at, "#/definitions/")
 }
