@@ -9,42 +9,32 @@ import (
 // lookup finds an environment variable; os.LookupEnv is one.
 type lookup func(name string) (value string, set bool)
 
-// variable is the form of the text between the braces.
-var variable = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*)(:-(.*))?$`)
+// marker is a part of a value that is replaced, or lacks its end; variable is the form of the text between the braces.
+var (
+	marker   = regexp.MustCompile(`\$(\$|\{[^}]*}?)`)
+	variable = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*)(:-(.*))?$`)
+)
 
 // expandValue replaces ${NAME}, ${NAME:-default}, ${file:PATH} and $$ in a value; relative paths begin at
 // dir. Replaced text is final. It reports all mistakes; they name variables and files, and keep the
 // values secret.
 func expandValue(s string, env lookup, dir string) (value string, mistakes []string) {
-	var b strings.Builder
-	for {
-		i := strings.IndexByte(s, '$')
-		if i < 0 || i+1 == len(s) {
-			b.WriteString(s)
-			return b.String(), mistakes
+	value = marker.ReplaceAllStringFunc(s, func(found string) string {
+		if found == "$$" {
+			return "$"
 		}
-		b.WriteString(s[:i])
-		s = s[i:]
-		switch s[1] {
-		case '$':
-			b.WriteByte('$')
-			s = s[2:]
-		case '{':
-			inner, rest, closed := strings.Cut(s[2:], "}")
-			if !closed {
-				return "", append(mistakes, "${ without }; write $$ for a dollar sign")
-			}
-			v, mistake := replaceVariable(inner, env, dir)
-			b.WriteString(v)
-			if mistake != "" {
-				mistakes = append(mistakes, mistake)
-			}
-			s = rest
-		default:
-			b.WriteByte('$')
-			s = s[1:]
+		inner, closed := strings.CutSuffix(found[len("${"):], "}")
+		if !closed {
+			mistakes = append(mistakes, "${ without }; write $$ for a dollar sign")
+			return ""
 		}
-	}
+		v, mistake := replaceVariable(inner, env, dir)
+		if mistake != "" {
+			mistakes = append(mistakes, mistake)
+		}
+		return v
+	})
+	return value, mistakes
 }
 
 // replaceVariable returns the value of ${inner}.
