@@ -34,7 +34,7 @@ func main() {
 // that comes before that ends it as well.
 func untilSignal(verb string) context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
-	if verb == "serve" || verb == "stdio" { // a log that nobody reads any more must not end a process that has tasks
+	if verb == "serve" || verb == "stdio" { // a log or output that nobody reads any more must not end a process that has tasks
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	}
 	signals := make(chan os.Signal, 2)

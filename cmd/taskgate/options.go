@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"flag"
+	"slices"
 	"time"
 
 	"taskgate/gateway/config"
@@ -83,8 +84,8 @@ func (o *serveOptions) loadConfig() (*config.Config, error) {
 func (o *serveOptions) overrideConfig(cfg *config.Config) error {
 	var wrong error
 	o.flags.Visit(func(f *flag.Flag) {
-		if f.Name == "grace" && o.file != "" {
-			wrong = usageError("--grace goes with --upstream; in a file it is set per upstream and tool")
+		if o.file != "" && slices.Contains([]string{"grace", "era", "without-tasks"}, f.Name) {
+			wrong = usageError("--" + f.Name + " does not go with --config; set it in the file")
 		}
 	})
 	if wrong != nil {

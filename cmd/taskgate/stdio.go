@@ -9,9 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -42,9 +40,6 @@ func serveStdio(ctx context.Context, args []string, stdin io.Reader, stdout, std
 		fmt.Fprintln(stderr, err)
 		return exitFailure
 	}
-	// A write to a closed output must return an error. By default SIGPIPE would end the process at once, and
-	// cut off its calls.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	s, err := newStdioServer(ctx, cfg, stderr)
 	if err == nil {
 		err = s.runStdio(ctx, stdin, stdout)
@@ -82,20 +77,6 @@ func (o *stdioOptions) loadConfig(command []string) (*config.Config, error) {
 	if cfg.Store == config.StoreFile { // the default would be shared: a client may start several of these
 		cfg.Store = config.StoreEmbedded
 	}
-	for _, change := range o.changes {
-		change(cfg)
-	}
-	o.flags.Visit(func(f *flag.Flag) {
-		if f.Name == "store" && cfg.Store == config.StoreFile {
-			err = usageError("--store file:DIRECTORY names its folder here")
-		}
-		if o.file != "" && (f.Name == "grace" || f.Name == "era" || f.Name == "without-tasks") {
-			err = usageError("--" + f.Name + " does not go with --config; set it in the file")
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
 	if cfg.Audit == config.AuditStdout {
 		return nil, usageError("audit: stdout is where the client reads; name a file")
 	}
@@ -106,8 +87,11 @@ func (o *stdioOptions) loadConfig(command []string) (*config.Config, error) {
 	for i := range u.Tools {
 		u.Tools[i].Scopes = ""
 	}
-	if wrong := cfg.Validate(); wrong != nil {
-		return nil, usageError(wrong.Error())
+	if err := o.overrideConfig(cfg); err != nil {
+		return nil, err
+	}
+	if cfg.Store == config.StoreFile {
+		return nil, usageError("--store file:DIRECTORY names its folder here")
 	}
 	return cfg, nil
 }
