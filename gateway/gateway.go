@@ -95,7 +95,7 @@ func New(o Options) (*Gateway, error) {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	if o.Credentials == nil {
-		o.Credentials = auth.NewCredentials(o.Config, state, nil)
+		o.Credentials = auth.NewCredentials(state, nil)
 	}
 	tel := wire.NewTelemetry(o.TracerProvider, o.Metrics, o.Config.Baggage)
 	methods, err := auth.New(o.Config, auth.Options{Credentials: o.Credentials, TLS: o.TLS, Logger: o.Logger})

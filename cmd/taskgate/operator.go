@@ -1,9 +1,7 @@
 package main
 
 import (
-	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"log/slog"
 
@@ -46,19 +44,6 @@ const signInName = "admin"
 func signIn(a config.Auth, public string, log *slog.Logger) (*auth.Methods, error) {
 	c := config.Config{Auth: a, PublicURL: public, Upstreams: []*config.Upstream{config.NewUpstream(signInName, "")}}
 	return auth.New(&c, auth.Options{Logger: log})
-}
-
-// reportReplica reports the state of this replica, and fetches the keys of issuers.
-func (o *operators) reportReplica(ctx context.Context) error {
-	if o.methods != nil {
-		done := make(chan error, 1)
-		go func() { done <- o.methods.Run(ctx) }()
-		defer func() { <-done }()
-	}
-	if err := o.deployment.Run(ctx); !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return nil
 }
 
 // sayConsole logs the address of the console. A token goes only to plain, the log of the terminal, so that

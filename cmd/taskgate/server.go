@@ -126,7 +126,7 @@ func (s *server) buildGateway(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.credentials = auth.NewCredentials(s.config, keys, redisstore.Refusals{Store: s.store})
+	s.credentials = auth.NewCredentials(keys, redisstore.Refusals{Store: s.store})
 	if s.upstreams, err = s.planUpstreams(s.config); err != nil {
 		return err
 	}
@@ -304,7 +304,10 @@ func (s *server) serveUntilEnd(ctx context.Context) error {
 	g.Go(func() error { return ignoreExpected(s.http.Serve(s.listener), http.ErrServerClosed) })
 	g.Go(s.admin.serveAdmin)
 	if s.admin != nil || !s.config.OwnsStore() { // else the report has no readers
-		g.Go(func() error { return s.operators.reportReplica(loops) })
+		g.Go(func() error { return ignoreExpected(s.operators.deployment.Run(loops), context.Canceled) })
+	}
+	if s.admin != nil && s.operators.methods != nil {
+		g.Go(func() error { return s.operators.methods.Run(loops) })
 	}
 	g.Go(func() error { return s.sweepStore(loops) })
 	g.Go(func() error { return s.notifyAlive(loops) })

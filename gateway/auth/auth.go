@@ -136,7 +136,7 @@ func New(c *config.Config, o Options) (*Methods, error) {
 		return nil, err
 	}
 	if o.Credentials == nil {
-		o.Credentials = NewCredentials(c, nil, nil)
+		o.Credentials = NewCredentials(nil, nil)
 	}
 	before := &Methods{credentials: o.Credentials, secret: secret, work: work.NewBackground(context.Canceled), log: o.Logger}
 	m, err := before.Renew(c, o.TLS)

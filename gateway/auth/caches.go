@@ -20,12 +20,10 @@ type Credentials struct {
 	upstreams map[string]*tokenCache
 }
 
-// NewCredentials makes the Credentials of a configuration. keys seal the tokens that go to other
+// NewCredentials makes Credentials for the upstreams of [New]. keys seal the tokens that go to other
 // replicas; with nil tokens stay here. refusals are those of all replicas; nil for a single replica.
-func NewCredentials(c *config.Config, keys *sealed.Keyring, refusals Refusals) *Credentials {
-	all := &Credentials{keys: keys, refusals: refusals}
-	all.upstreams = all.of(c)
-	return all
+func NewCredentials(keys *sealed.Keyring, refusals Refusals) *Credentials {
+	return &Credentials{keys: keys, refusals: refusals}
 }
 
 // of returns the tokens of each upstream of a configuration: the known ones, and empty ones for new

@@ -685,7 +685,7 @@ func TestRefusedElsewhere(t *testing.T) {
 	all := &refusals{kept: map[string]time.Duration{}}
 	replica := func() *passthrough {
 		c := passConfig(t, s, func(p *config.Passthrough) { p.Unverified = config.UnverifiedToken })
-		return startWith(t, c, NewCredentials(c, nil, all)).Of("up").(*passthrough)
+		return startWith(t, c, NewCredentials(nil, all)).Of("up").(*passthrough)
 	}
 	here, there := replica(), replica()
 	hear := func(m *passthrough, authorization string, status int) {
