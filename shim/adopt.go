@@ -188,8 +188,8 @@ func (s *Shim) adoptedRun(t Task) *run {
 	if !t.Doubted {
 		r.rounds.goOn(rec.Round)
 	}
-	r.status.message, r.status.params = t.StatusMessage, t.Progress.Params
-	r.pieces.resumeAt(t.Position)
+	r.outbox.message, r.outbox.params = t.StatusMessage, t.Progress.Params
+	r.outbox.at, r.outbox.made = t.Position, int(t.Position)
 	r.observed.adoptTrace(t)
 	ctx := trace.ContextWithRemoteSpanContext(s.life.ctx, r.observed.above)
 	r.hold = s.budget.Hold()

@@ -394,7 +394,7 @@ func (b *mailbox) collectAnswers(ctx context.Context, q []Question, late bool) (
 	if late {
 		b.expireQuestions(t, q)
 		b.run.observed.noteMoment(KindWithdrawn, "nobody answered in time")
-		b.run.status.setMessage("nobody answered in time: " + clipText(textOf(q[0])))
+		b.run.outbox.setMessage("nobody answered in time: " + clipText(textOf(q[0])))
 	}
 	answers, how = answersIn(t, q)
 	for i := range q {

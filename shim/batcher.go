@@ -22,7 +22,7 @@ const mostKept = 64 << 10
 // (design.md 0.19).
 //
 // Pieces over a bound are left out, and readers get a block that says so in their place. The batcher
-// belongs to a pieceWriter, which guards it.
+// belongs to an outbox, which guards it.
 type batcher struct {
 	Partials
 
@@ -122,8 +122,8 @@ func (b *batcher) closeOpen(checkpoint json.RawMessage) {
 // hasWaiting reports whether there are batches or pieces to write.
 func (b *batcher) hasWaiting() bool { return len(b.open)+len(b.queue) > 0 }
 
-// nextDelay returns how long the next batch still has to wait.
-func (b *batcher) nextDelay() time.Duration {
+// nextBatch returns how long the next batch still has to wait.
+func (b *batcher) nextBatch() time.Duration {
 	var open int
 	for _, p := range b.open {
 		open += len(p)

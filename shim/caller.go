@@ -62,7 +62,7 @@ func (c *caller) awaitTurn() error {
 func (c *caller) taskFirst(ctx context.Context) (Answered, error) {
 	r := c.run
 	if r.ticket.isQueued() {
-		r.status.message = messageQueued
+		r.outbox.message = messageQueued
 	}
 	r.firm = r.call.Demand || r.policy.Tasks == Required
 	t, err := r.creation.ensureRecord(true)

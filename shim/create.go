@@ -127,10 +127,10 @@ func (c *creation) createRecord(visible bool) (Task, error) {
 	if r.checkpoint != nil && t.Checkpoint == nil {
 		r.unsaved = true // what is stored is from an attempt before the call was sent
 	}
-	if r.unsaved || r.status.message != draft.StatusMessage {
-		r.status.scheduleMessage()
+	if r.unsaved || r.outbox.message != draft.StatusMessage {
+		r.outbox.fresh = true
 	}
-	r.pieces.noteStored(t.Position)
+	r.outbox.noteStored(t.Position)
 	return t, nil
 }
 
@@ -139,7 +139,7 @@ func (c *creation) createRecord(visible bool) (Task, error) {
 func (c *creation) draftTask() (Task, []Batch) {
 	r := c.run
 	var begin Change
-	r.pieces.addUnstored(&begin)
+	r.outbox.addUnstored(&begin)
 	retain := retainFor(r.call, r.policy)
 	r.unsaved = false
 	t := Task{
@@ -149,7 +149,7 @@ func (c *creation) draftTask() (Task, []Batch) {
 		Origin:        r.call.Origin,
 		Visible:       true,
 		Status:        Working,
-		StatusMessage: r.status.message,
+		StatusMessage: r.outbox.message,
 		TTL:           retain,
 		Retain:        retain,
 		PollInterval:  r.policy.PollInterval,
@@ -157,7 +157,7 @@ func (c *creation) draftTask() (Task, []Batch) {
 		Method:        r.call.Request.Method,
 		Tool:          r.call.Request.Name,
 		Checkpoint:    r.checkpoint,
-		Progress:      TaskProgress{Token: r.call.ProgressToken, Params: r.status.params},
+		Progress:      TaskProgress{Token: r.call.ProgressToken, Params: r.outbox.params},
 		Call:          r.callRecord(r.checkpoint != nil),
 	}
 	return t, begin.Tail

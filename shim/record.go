@@ -37,7 +37,7 @@ func (r *run) setRecord(t Task, rec *record) {
 	rec.raised = t.TTL
 	rec.over, rec.writing = make(chan struct{}), make(chan struct{}, 1)
 	r.record = rec
-	r.status.next = time.Now().Add(r.status.interval())
+	r.outbox.next = time.Now().Add(r.outbox.interval())
 	if heard := r.runs.addRun(rec.id, r); heard {
 		r.inbox.rereadRecord()
 	}
@@ -105,12 +105,12 @@ func (rec *record) applyWithPieces(ctx context.Context, change func() Change) (T
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		c := change()
-		r.pieces.addUnstored(&c)
+		r.outbox.addUnstored(&c)
 		return c
 	})
 	if err == nil {
 		r.mu.Lock()
-		r.pieces.noteStored(t.Position)
+		r.outbox.noteStored(t.Position)
 		r.mu.Unlock()
 	}
 	return t, err
@@ -129,7 +129,7 @@ func (rec *record) applyPlaced(ctx context.Context, change func() Change) (Task,
 		if !errors.Is(err, ErrPosition) {
 			return t, err
 		}
-		rec.run.pieces.goBack(at)
+		rec.run.outbox.goBack(at)
 		if work.Pause(ctx, spreadPause(retryFirst)) != nil {
 			return t, context.Cause(ctx)
 		}
@@ -171,9 +171,9 @@ func (rec *record) restoreTask(ctx context.Context) (Task, error) {
 		r.mu.Unlock()
 		return Task{}, ErrNotFound
 	}
-	t.Lease, t.StatusMessage, t.Checkpoint, t.Questions = rec.lease, r.status.message, r.checkpoint, nil
+	t.Lease, t.StatusMessage, t.Checkpoint, t.Questions = rec.lease, r.outbox.message, r.checkpoint, nil
 	t.Call, t.TTL = r.callRecord(r.checkpoint != nil), rec.raised
-	t.Progress.Params = r.status.params
+	t.Progress.Params = r.outbox.params
 	r.mu.Unlock()
 	// The store may have forgotten this replica as well, and nobody would miss it.
 	if err := r.core.heart.sendBeat(ctx); err != nil && !errors.Is(err, ErrDraining) {

@@ -84,7 +84,7 @@ func (r *run) runAgain() (Reply, error) {
 	runs := r.begun
 	r.mu.Unlock()
 	r.observed.noteRetried(runs)
-	r.status.setMessage("started again after its replica was lost")
+	r.outbox.setMessage("started again after its replica was lost")
 	if err := r.record.persistChange(r.ctx, func() Change { return Change{Call: r.callRecord(true), Durable: true} }); err != nil {
 		return Reply{}, err
 	}
@@ -121,11 +121,11 @@ func SayWaiting(ctx context.Context) (over func()) {
 		return func() {}
 	}
 	r.mu.Lock()
-	before := r.status.message
+	before := r.outbox.message
 	r.mu.Unlock()
 	if before == messageWaits { // from another request of the call, or from the previous runner
 		before = ""
 	}
-	r.status.setMessage(messageWaits)
-	return func() { r.status.setMessage(before) }
+	r.outbox.setMessage(messageWaits)
+	return func() { r.outbox.setMessage(before) }
 }

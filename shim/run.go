@@ -52,14 +52,11 @@ type run struct {
 
 	caller   caller
 	creation creation
-	status   statusWriter
+	outbox   outbox
 	box      mailbox
 	rounds   rounds
 	inbox    inbox
 	token    tokenInbox
-	// pieces has the part of the task that is shown while it runs; nil for nothing. It is set before
-	// the run is known to others.
-	pieces   *pieceWriter
 	observed observation
 
 	mu     sync.Mutex // guards all below, and the state of the parts that say so
@@ -92,9 +89,10 @@ func newRun(ctx context.Context, shared *core, rs *runs[run], srv *server, c Cal
 func (r *run) assembleParts() {
 	r.done = make(chan struct{})
 	r.caller = caller{run: r, news: make(chan struct{}, 1), leave: func() bool { return true }}
-	r.observed.run, r.creation.run, r.status.run, r.rounds.run, r.inbox.run, r.box.run = r, r, r, r, r, r
+	r.observed.run, r.creation.run, r.outbox.run, r.rounds.run, r.inbox.run, r.box.run = r, r, r, r, r, r
 	r.box.wake, r.token = make(chan struct{}, 1), tokenInbox{run: r, came: make(chan struct{}, 1)}
-	r.pieces = newPieceWriter(r)
+	r.outbox.gathers, r.outbox.Partials = r.call.keepsPieces(r.policy.Partials), r.policy.Partials
+	r.outbox.halted = make(chan struct{})
 }
 
 // bindContext makes the run's context: it carries the values of ctx, and ends with the shim and after
@@ -155,14 +153,14 @@ func (r *run) takeTurn() error {
 	if !r.ticket.isQueued() {
 		return nil
 	}
-	r.status.setMessage(messageQueued)
+	r.outbox.setMessage(messageQueued)
 	r.observed.noteMoment(KindQueued, "")
 	r.setQueuing(true)
 	r.confirmUnsent()
 	err := r.awaitSlot(r.ctx)
 	r.setQueuing(false)
 	if err == nil {
-		r.status.setMessage("")
+		r.outbox.setMessage("")
 	}
 	return err
 }
@@ -252,12 +250,12 @@ func (r *run) takeProgress(p Progress) (heard int) {
 		r.checkpoint, r.unsaved = p.Checkpoint, true
 	}
 	repeats := r.rounds.repeatsProgress(p)
-	r.status.foldProgress(p, repeats)
+	r.outbox.foldProgress(p, repeats)
 	if !repeats {
 		if s := r.caller.stream; s != nil {
 			s.Progress(p)
 		}
-		r.pieces.gatherProgress(p)
+		r.outbox.gatherProgress(p)
 	}
 	return r.observed.countProgress()
 }

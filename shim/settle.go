@@ -19,7 +19,7 @@ import (
 func (r *run) settle() {
 	rec := r.record
 	defer rec.closeRecord()
-	r.pieces.haltWriting()
+	r.outbox.haltWriting()
 	c, how := r.endChange()
 	defer func() { r.observed.noteEnd(how) }()
 	if c.To == "" {
@@ -42,7 +42,7 @@ func (r *run) settle() {
 	switch {
 	case err == nil, errors.Is(err, ErrNotFound):
 		r.observed.measureTask(how.outcome)
-		held := r.core.outcomes.holdEnding(ending{made: rec.made, end: r.pieces.withRecent(c)})
+		held := r.core.outcomes.holdEnding(ending{made: rec.made, end: r.outbox.withRecent(c)})
 		if err != nil && held { // the store has forgotten that the task was made
 			r.core.outcomes.assureEnding(r.core.life.writes, rec.id)
 			return
@@ -64,7 +64,7 @@ func (r *run) settle() {
 // held ending must equal what was written.
 func (r *run) persistLast(c *Change) error {
 	_, err := r.record.applyPlaced(r.core.life.writes, func() Change {
-		r.pieces.addTail(c)
+		r.outbox.addTail(c)
 		return *c
 	})
 	return err
@@ -109,7 +109,7 @@ func (r *run) endChange() (Change, finish) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return Change{
-		To: Completed, StatusMessage: &message, Progress: r.status.newestProgress(),
+		To: Completed, StatusMessage: &message, Progress: r.outbox.newestProgress(),
 		Outcome: &Outcome{Result: r.reply.Result, IsError: r.reply.IsError},
 	}, how
 }
@@ -208,9 +208,7 @@ func (r *run) haltCause() error {
 func (r *run) canHandOver() bool {
 	r.mu.Lock()
 	checkpoint, made := r.checkpoint, r.record.made
-	if r.pieces != nil {
-		made.Position = r.pieces.at
-	}
+	made.Position = r.outbox.at
 	possible := checkpoint == nil || r.rounds.recordedRound() != nil || r.mayRunAgain(made)
 	r.mu.Unlock()
 	return possible || r.srv.Upstream == nil || r.srv.Upstream.Resumable(checkpoint)

@@ -1,12 +1,8 @@
 package shim
 
 import (
-	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
-	"errors"
-	"math/rand/v2"
 	"time"
 	"unicode/utf8"
 
@@ -23,101 +19,64 @@ const (
 	digestBytes = 200
 )
 
-// statusWriter has the newest status message and progress of a run, and writes them to its record
-// at most once per poll interval, as clients read it no more often (design.md 0.14). The run owns
-// it, and run.mu guards it.
-type statusWriter struct {
+// outbox has what is new of a run, and writes it to the record: the newest status message and progress, at
+// most once per poll interval, as clients read no more often (design.md 0.14); and the pieces that the
+// server says while its call runs, in batches. At most one goroutine writes at a time, so that batches
+// arrive in order. The run owns it, and run.mu guards it.
+type outbox struct {
 	run     *run
 	message string
 	params  json.RawMessage // of the newest progress, where the caller named a token for it
-	pending bool            // a write is due, or under way
-	next    time.Time       // the earliest time of the next write
+	fresh   bool            // the record lacks the newest of both
+	next    time.Time       // the earliest time of the next write of both
+
+	gathers bool // else readers get only the result
+	batcher      // the unstored pieces
+
+	due     *time.Timer   // will have what is new written
+	writing chan struct{} // closed after the current write; nil between writes
+	stopped bool          // the run has ended: writing is over
+	halted  chan struct{} // closed by haltWriting
 }
 
-func (w *statusWriter) setMessage(message string) {
-	w.run.mu.Lock()
-	defer w.run.mu.Unlock()
-	w.message = message
-	w.scheduleMessage()
+func (o *outbox) setMessage(message string) {
+	o.run.mu.Lock()
+	defer o.run.mu.Unlock()
+	o.message = message
+	o.refresh()
+}
+
+// refresh has the newest message written. run.mu is held.
+func (o *outbox) refresh() {
+	o.fresh = true
+	o.scheduleWrite()
 }
 
 // foldProgress takes a progress notification. One that repeats an earlier round only becomes the message. run.mu is held.
-func (w *statusWriter) foldProgress(p Progress, repeats bool) {
-	folds, token := w.run.policy.FoldProgress, w.run.call.ProgressToken != nil
+func (o *outbox) foldProgress(p Progress, repeats bool) {
+	folds, token := o.run.policy.FoldProgress, o.run.call.ProgressToken != nil
 	if folds { // the server's message, else its numbers (protocol.md 6.4.2)
-		w.message = clipText(cmp.Or(p.Message, content.Numbers(p.Progress, p.Total)))
+		o.message = clipText(cmp.Or(p.Message, content.Numbers(p.Progress, p.Total)))
 	}
-	if params := RaiseProgress(p.Raw, w.params); token && !repeats && params != nil {
-		w.params = params
+	if params := RaiseProgress(p.Raw, o.params); token && !repeats && params != nil {
+		o.params = params
 	}
 	if folds || token {
-		w.scheduleMessage()
+		o.refresh()
 	}
 }
 
 // newestProgress returns the newest progress. It goes with the end of the task as well: progress
 // just before the end, as in "10 of 10", gets no write of its own. run.mu is held.
-func (w *statusWriter) newestProgress() (p TaskProgress) {
-	if w.params != nil {
-		p = TaskProgress{Token: w.run.call.ProgressToken, Params: w.params}
+func (o *outbox) newestProgress() (p TaskProgress) {
+	if o.params != nil {
+		p = TaskProgress{Token: o.run.call.ProgressToken, Params: o.params}
 	}
 	return p
 }
 
-// scheduleMessage has the newest message written. A change during a write, or a failed write, goes
-// out with the next one. run.mu is held.
-func (w *statusWriter) scheduleMessage() {
-	if w.run.record == nil || w.pending || w.run.ended {
-		return
-	}
-	w.pending = true
-	w.run.core.life.later(time.Until(w.next), w.writeMessage)
-}
-
-// interval is the least time between two writes of this run.
-func (w *statusWriter) interval() time.Duration { return cmp.Or(w.run.policy.PollInterval, leastFold) }
-
-// writeMessage writes the newest message. It makes one attempt only: there may be more to say by
-// the next one.
-func (w *statusWriter) writeMessage() {
-	r := w.run
-	r.mu.Lock()
-	ended := r.ended
-	w.pending = !ended
-	r.mu.Unlock()
-	if ended {
-		return
-	}
-	var wrote Change
-	ctx, stop := context.WithTimeoutCause(r.core.life.ctx, opTimeout, ErrUnavailable)
-	defer stop()
-	_, err := r.record.applyChange(ctx, func() Change {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		message := w.message
-		wrote = Change{Op: r.core.newOp(), StatusMessage: &message, Progress: w.newestProgress()}
-		if r.unsaved && r.pieces == nil { // else it goes with the pieces before it
-			wrote.Checkpoint, r.unsaved = r.checkpoint, false
-		}
-		return wrote
-	})
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	w.pending = false
-	// The pause varies a little: many tasks that begin together would otherwise go on to be written
-	// together, once per interval.
-	every := w.interval()
-	w.next = time.Now().Add(every + rand.N(every/foldSpread))
-	switch {
-	case r.ended, errors.Is(err, ErrFinal), errors.Is(err, ErrLeaseLost), errors.Is(err, ErrNotFound):
-		return
-	case err != nil:
-		r.unsaved = r.unsaved || wrote.Checkpoint != nil
-		w.scheduleMessage()
-	case wrote.StatusMessage == nil, w.message != *wrote.StatusMessage, !bytes.Equal(w.params, wrote.Progress.Params), r.unsaved && r.pieces == nil:
-		w.scheduleMessage()
-	}
-}
+// interval is the least time between two writes of the message.
+func (o *outbox) interval() time.Duration { return cmp.Or(o.run.policy.PollInterval, leastFold) }
 
 // clipText shortens a text to digestBytes at the end of a character.
 func clipText(s string) string {
