@@ -195,9 +195,7 @@ func TestReplicasTaskAsks(t *testing.T) {
 	task := a.task("colour")
 	stream := openSSE(t, b, http.MethodPost, fmt.Sprintf(resultBody, task), "")
 	id := stream.question(task)
-	if _, body := b.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":"g","method":"tasks/get","params":{"taskId":%q}}`, task)); !strings.Contains(body, "input_required") {
-		t.Errorf("while it asks: %s", body)
-	}
+	b.wantPost(fmt.Sprintf(`{"jsonrpc":"2.0","id":"g","method":"tasks/get","params":{"taskId":%q}}`, task), http.StatusOK, "input_required")
 	for _, colour := range []string{"blue", "green"} { // the second is too late
 		a.answer(id, colour)
 	}
@@ -322,11 +320,7 @@ func TestReplicasHandleAsks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(textOf(handle), `"taskId":"`)
-	id, _, ok := strings.Cut(rest, `"`)
-	if !ok {
-		t.Fatalf("no handle: %s", textOf(handle))
-	}
+	id := idOfTask(t, textOf(handle))
 	close(stack.session.proceed)
 	start := time.Now()
 	result, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "task_result", Arguments: map[string]any{"taskId": id}})
@@ -442,15 +436,11 @@ func TestReplicasTaskAsksAside(t *testing.T) {
 			related, status = "", "working"
 		}
 		id := get.question(related)
-		if _, body := a.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":"g","method":"tasks/get","params":{"taskId":%q}}`, task)); !strings.Contains(body, `"status":"`+status+`"`) {
-			t.Errorf("while it asks: %s, want %s", body, status)
-		}
+		a.wantPost(fmt.Sprintf(`{"jsonrpc":"2.0","id":"g","method":"tasks/get","params":{"taskId":%q}}`, task), http.StatusOK, `"status":"`+status+`"`)
 		for _, c := range []*rawClient{a, b} {
 			c.answer(id, "red")
 		}
-		if _, body := a.post(fmt.Sprintf(resultBody, task)); !strings.Contains(body, "accept red") {
-			t.Errorf("result: %s", body)
-		}
+		a.wantPost(fmt.Sprintf(resultBody, task), http.StatusOK, "accept red")
 	}
 }
 
@@ -502,9 +492,7 @@ func TestReplicasAskedNobody(t *testing.T) {
 	waitUntil(t, "the connection's end", func() bool { return front.broken.Load() > 0 })
 	stack.session.proceed <- struct{}{}
 	for range 6 {
-		if got := wiretest.Await(t, heard, "an answer"); got != "cancel <nil>" {
-			t.Errorf("the server heard %s", got)
-		}
+		wantNext(t, heard, "an answer", "cancel <nil>")
 	}
 }
 

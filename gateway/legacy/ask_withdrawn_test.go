@@ -46,9 +46,7 @@ func TestOneOfTheQuestionsIsTakenBack(t *testing.T) {
 			if m.Params.RequestID != asked["second"] {
 				t.Errorf("%s is taken back", data)
 			}
-			if status, body := c.post(`{"jsonrpc":"2.0","id":"` + asked["first"] + `","result":{"action":"decline"}}`); status != http.StatusAccepted {
-				t.Errorf("%d %s", status, body)
-			}
+			c.wantPost(`{"jsonrpc":"2.0","id":"`+asked["first"]+`","result":{"action":"decline"}}`, http.StatusAccepted)
 		case strings.Contains(data, `"done"`):
 			return
 		}
@@ -77,17 +75,11 @@ func TestResumedThoughHeard(t *testing.T) {
 		}
 	}
 	get := c.takeStream()
-	if r := openSSE(t, c, http.MethodGet, "", last).resp; r.StatusCode != http.StatusNoContent {
-		t.Errorf("resumed after %q: %d", last, r.StatusCode)
-	}
+	openSSE(t, c, http.MethodGet, "", last).wantStatus(http.StatusNoContent)
 	get.close()
 	waitUntil(t, "the GET stream in its place", func() bool {
 		return openSSE(t, c, http.MethodGet, "", last).resp.StatusCode == http.StatusOK
 	})
-	if r := openSSE(t, c, http.MethodGet, "", "").resp; r.StatusCode != http.StatusConflict {
-		t.Errorf("a second GET stream: %d", r.StatusCode)
-	}
-	if r := openSSE(t, c, http.MethodGet, "", strings.TrimRight(last, "0123456789")+"0").resp; r.StatusCode != http.StatusOK {
-		t.Errorf("resumed from the beginning: %d", r.StatusCode)
-	}
+	openSSE(t, c, http.MethodGet, "", "").wantStatus(http.StatusConflict)
+	openSSE(t, c, http.MethodGet, "", strings.TrimRight(last, "0123456789")+"0").wantStatus(http.StatusOK)
 }

@@ -161,9 +161,7 @@ func TestReplicasDeclare(t *testing.T) {
 	stack := newLegacyReplicas(t, nil)
 	a, b := stack.beginBoth(t, `"extensions":{"com.example/x":{"n":7}}`)
 	for i, c := range []*rawClient{a, b} {
-		if _, body := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`); !strings.Contains(body, `echo `) {
-			t.Errorf("call: %s", body)
-		}
+		c.wantPost(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`, http.StatusOK, `echo `)
 		for ss := range stack.server.Sessions() {
 			settings, _ := ss.InitializeParams().Capabilities.Extensions["com.example/x"].(map[string]any)
 			if settings["n"] != 7.0 {

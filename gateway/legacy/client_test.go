@@ -156,6 +156,13 @@ func (a *hearing) wantOnly(text string) {
 	}
 }
 
+// wantLast wants what has come last to say this.
+func (a *hearing) wantLast(text string) {
+	a.t.Helper()
+	said := a.said()
+	wantTexts(a.t, said[len(said)-1], text)
+}
+
 // ended reports whether the answer is complete.
 func (a *hearing) ended() bool {
 	select {
@@ -319,7 +326,7 @@ func (r *partialReader) wantAll(id shim.ID, text string) {
 }
 
 // allPieces is what the tool "many" says, each second one of them: more than is kept for a client that does not read.
-var allPieces = strings.Repeat("x", 110)
+var allPieces = strings.Repeat("x", 80)
 
 // draftScript is a server whose tools say something on the way.
 func draftScript() upstreamScript {

@@ -1,205 +1,80 @@
 package legacy_test
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
-	"math"
-	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-
-	"taskgate/gateway/config"
 	"taskgate/gateway/legacy"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/wiretest"
-	"taskgate/shim"
 )
 
-// withPieces adds a tool that says what it is given, piece by piece, and at the end all
-// of it.
-func withPieces(s *sdk.Server) chan<- string {
-	pieces := make(chan string)
-	s.AddTool(&sdk.Tool{Name: "pieces", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-		var all strings.Builder
-		for no := 1.0; ; no++ {
-			select {
-			case piece := <-pieces:
-				if piece == "" {
-					return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: all.String()}, &sdk.TextContent{Text: "end"}}}, nil
-				}
-				all.WriteString(piece)
-				p := &sdk.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: no, Message: piece}
-				if err := r.Session.NotifyProgress(ctx, p); err != nil {
-					return nil, err
-				}
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			}
-		}
-	})
-	return pieces
-}
-
-// streamingReplicas are two replicas in front of a tool that says pieces, and one client
-// that takes every response mode, at the first and at the second of them.
-func streamingReplicas(t *testing.T) (stack *legacyReplicas, say chan<- string, a, b *rawClient) {
-	t.Helper()
-	stack = newLegacyReplicas(t, atOnce)
-	say = withPieces(stack.server)
-	a, b = stack.beginBoth(t, allModes)
-	return stack, say, a, b
-}
-
-// atOnce has what tools say be content. It goes out as it comes (startReplica).
-func atOnce(c *config.Config) {
-	c.Upstreams[0].Defaults.Progress = config.ProgressContent
-	c.Upstreams[0].ResponseModes = config.On
-}
-
-const piecesCall = `{"jsonrpc":"2.0","id":"p","method":"tools/call","params":{"name":"pieces","task":{"responseModes":["streaming"]}}}`
-
-// upTo reads answers of a stream until there are n blocks, or the end, and returns the
-// id of the last event.
-func (s *segments) upTo(c *sseClient, n int64) (last string) {
-	s.t.Helper()
-	for s.last < n && !s.over {
-		id, data, ok := c.event()
-		if !ok {
-			s.t.Fatalf("the stream ended after %d blocks", s.last)
-		}
-		if data != "" {
-			s.take([][]byte{[]byte(data)})
-		}
-		last = id
-	}
-	return last
-}
-
-// pullTo asks a replica for more, by number, until there are n blocks, or the end.
-func (s *segments) pullTo(c *rawClient, n int64) {
-	s.t.Helper()
-	for s.last < n && !s.over {
-		status, body := c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":%q,"lastSeqNr":%d}}`, s.task, s.last))
-		if status != http.StatusOK || !strings.Contains(body, "partial-content") {
-			s.t.Fatalf("%d %s", status, body)
-		}
-		s.take([][]byte{[]byte(body)})
-	}
-}
-
-func (s *segments) wantMergedAt(c *rawClient) {
-	s.t.Helper()
-	_, body := c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":"m","method":"tasks/result","params":{"taskId":%q}}`, s.task))
-	content, _ := jsonrpc.Get([]byte(body), "result", "content")
-	if got := "[" + strings.Join(s.blocks, ",") + "]"; !s.over || got != string(content) {
-		s.t.Errorf("complete: %t; all segments %s are not the content in %s", s.over, got, body)
+// pullRest asks a replica for more, by number, until the end.
+func (w *world) pullRest(g *legacyServer, s *segments) {
+	w.t.Helper()
+	for !s.over {
+		wiretest.Wait(2 * time.Second)
+		s.take([][]byte{w.pull(g, s.task, fmt.Sprint(s.last)).one()})
 	}
 }
 
 // TestReplicasStream: a client whose stream broke fetches the rest at the other replica, by number.
 func TestReplicasStream(t *testing.T) {
-	_, say, a, b := streamingReplicas(t)
-	first := openSSE(t, a, http.MethodPost, piecesCall, "")
-	s := &segments{t: t}
-	say <- "a"
-	s.upTo(first, 1)
-	first.close()
-	say <- "b"
-	s.pullTo(b, 2)
-	say <- ""
-	s.pullTo(b, math.MaxInt64)
-	s.wantMergedAt(a)
-}
-
-// upTo reads a GET stream until a task has come this far, or has ended.
-func (r *partialReader) upTo(c *sseClient, id shim.ID, n int64) (last string) {
-	r.t.Helper()
-	for r.next[id] < n && !r.over[id] {
-		event, data, ok := c.event()
-		if !ok {
-			r.t.Fatalf("the stream ended after %d partial results", r.next[id])
-		}
-		if data != "" {
-			r.take([][]byte{[]byte(data)})
-		}
-		if event != "" {
-			last = event
-		}
-	}
-	return last
+	synctest.Test(t, func(t *testing.T) {
+		w := newDraftWorld(t, allModes)
+		h, s := w.stream(t, "tokens")
+		wiretest.Wait(11 * time.Second)
+		s.take(h.quit()[1:])
+		w.pullRest(w.b, s)
+		s.wantMerged(w.c, w.a)
+	})
 }
 
 // TestReplicasPartials: partial results follow a client that takes its GET stream from
 // replica to replica, while the old one has not noticed, without gap or repeat.
 func TestReplicasPartials(t *testing.T) {
-	stack := newLegacyReplicas(t, atOnce)
-	say := withPieces(stack.server)
-	a, b := stack.beginBoth(t, takePartial)
-	at := []*rawClient{b, a}
-	stream := openSSE(t, b, http.MethodGet, "", "")
-	id := shim.ID(a.task("pieces"))
-	r := newPartialReader(t)
-	want, said := "", int64(0)
-	for turn := range 6 {
-		last := ""
-		for range 5 {
-			piece := fmt.Sprintf("%d ", said)
-			say <- piece
-			want += piece
-			said++
-			if got := r.upTo(stream, id, said); got != "" {
-				last = got
+	synctest.Test(t, func(t *testing.T) {
+		w, r := newDraftWorld(t, takePartial), newPartialReader(t)
+		stream := w.c.begin(w.b, "")
+		many := w.c.call(w.a, "many")
+		for turn := range 6 {
+			wiretest.Wait(10 * time.Second)
+			r.take(stream.said())
+			old := stream
+			stream = w.resume([]*legacyServer{w.a, w.b}[turn%2], stream)
+			wiretest.Wait(3 * time.Second)
+			if !old.ended() {
+				t.Error("the stream before goes on")
 			}
 		}
-		old := stream
-		stream = openSSE(t, at[(turn+1)%2], http.MethodGet, "", last)
-		if stream.resp.StatusCode != http.StatusOK {
-			t.Fatalf("resumed: %d", stream.resp.StatusCode)
-		}
-		for piece := range 3 { // while the old one may still go on
-			text := fmt.Sprintf("%d' ", piece)
-			say <- text
-			want += text
-			said++
-		}
-		defer old.close()
-	}
-	say <- ""
-	r.upTo(stream, id, 1000)
-	if r.text[id] != want || !r.over[id] {
-		t.Errorf("over %t, read %q, want %q", r.over[id], r.text[id], want)
-	}
-	fresh := stack.begin(t, 1, takePartial)
-	if _, body := fresh.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"taskId":%q}}`, id)); !strings.Contains(body, `"streamPartial":true`) {
-		t.Errorf("tools: %s", body)
-	}
+		wiretest.Wait(100 * time.Second)
+		r.take(stream.quit())
+		r.wantAll(many, allPieces)
+	})
 }
 
 // TestStreamStopped: a replica that stops ends its pushes, and says how to get the rest.
 func TestStreamStopped(t *testing.T) {
-	stack, say, a, b := streamingReplicas(t)
-	first := openSSE(t, a, http.MethodPost, piecesCall, "")
-	s := &segments{t: t}
-	say <- "a"
-	s.upTo(first, 1)
-	closing := make(chan error, 1)
-	go func() { closing <- stack.gates[0].Close(context.Background()) }()
-	said := first.rest() // one error that says how to get the rest
-	if strings.Count(said, "jsonrpc") != 1 || !strings.Contains(said, `"id":"p"`) || !strings.Contains(said, "-32603") ||
-		!strings.Contains(said, "lastSeqNr") || !strings.Contains(said, string(s.task)) {
-		t.Errorf("the stream of %s ended with %q", s.task, said)
-	}
-	if err := wiretest.Await(t, closing, "the end of its streams"); err != nil {
-		t.Error(err)
-	}
-	say <- "b" // its call runs on
-	s.pullTo(b, 2)
-	say <- ""
-	s.pullTo(b, math.MaxInt64)
-	s.wantMergedAt(b)
+	synctest.Test(t, func(t *testing.T) {
+		w := newDraftWorld(t, allModes)
+		h, s := w.stream(t, "tokens")
+		wiretest.Wait(11 * time.Second)
+		heard := h.said()
+		s.take(heard[1:])
+		if err := w.a.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		said := h.quit()[len(heard):] // one error that says how to get the rest
+		if len(said) != 1 {
+			t.Fatalf("the stream of %s ended with %s", s.task, said)
+		}
+		wantTexts(t, said[0], `"id":2`, "-32603", "lastSeqNr", string(s.task))
+		w.pullRest(w.b, s) // its call runs on
+		s.wantMerged(w.c, w.b)
+	})
 }
 
 // TestLastWords: of the requests of a lost stream those are answered that have no answer

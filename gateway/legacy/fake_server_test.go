@@ -55,33 +55,21 @@ func TestForeignMethods(t *testing.T) {
 			})
 			url := newBefore(t, s, nil)
 			c := newRawClient(t, url).initialize("")
-			if _, got := c.post(`{"jsonrpc":"2.0","id":1,"method":"acme/do","params":{"y":2.0}}`); !strings.Contains(got, `"did":1.0`) {
-				t.Errorf("a legacy client's request: %s", got)
-			}
-			if _, got := c.post(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t"}}`); !strings.Contains(got, said) {
-				t.Errorf("on a legacy client's call: %s", got)
-			}
+			c.wantPost(`{"jsonrpc":"2.0","id":1,"method":"acme/do","params":{"y":2.0}}`, http.StatusOK, `"did":1.0`)
+			c.wantPost(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t"}}`, http.StatusOK, said)
 			status, body := exchange(t, asked{caps: `{}`, method: "acme/do", params: `{"y":2.0}`}, url)
-			if status != http.StatusOK || !strings.Contains(body, `"did":1.0`) {
-				t.Errorf("a modern client's request: %s", body)
-			}
+			wantAnswer(t, status, body, http.StatusOK, `"did":1.0`)
 			if seen := s.Seen("acme/do"); len(seen) != 2 || !strings.Contains(string(seen[1].Params), `"y":2.0`) {
 				t.Errorf("the server got %d", len(seen))
 			}
 			status, body = exchange(t, asked{caps: `{}`, method: mcp.MethodToolsCall, params: `{"name":"t"}`}, url)
-			if status != http.StatusOK || !strings.Contains(body, said) {
-				t.Errorf("on a modern client's call: %s", body)
-			}
+			wantAnswer(t, status, body, http.StatusOK, said)
 			status, body = exchange(t, asked{caps: `{}`, method: "acme/else", params: `{"y":2.0}`}, url)
-			if status != http.StatusNotFound || !strings.Contains(body, `"code":-32601`) {
-				t.Errorf("a method that nobody knows: %d %s", status, body)
-			}
+			wantAnswer(t, status, body, http.StatusNotFound, `"code":-32601`)
 			if mode == fake.Stateful { // as servers of the Go SDK refuse it
 				s.On("acme/else", fake.Status(http.StatusBadRequest, "text/plain", "unsupported"))
 				status, body = exchange(t, asked{caps: `{}`, method: "acme/else", params: `{"y":2.0}`}, url)
-				if status != http.StatusNotFound || !strings.Contains(body, `"code":-32601`) {
-					t.Errorf("a method that is refused: %d %s", status, body)
-				}
+				wantAnswer(t, status, body, http.StatusNotFound, `"code":-32601`)
 			}
 
 			get := c.takeStream()
@@ -138,17 +126,11 @@ func TestToolsThatAreNotThere(t *testing.T) {
 					t.Errorf("listed %s", got)
 				}
 				for _, params := range []string{`{"name":"bad","arguments":{"key":"bad"}}`, `{"name":"bad","task":{}}`} {
-					if got := call(params); !strings.Contains(got, unknown) {
-						t.Errorf("called: %s", got)
-					}
+					wantTexts(t, []byte(call(params)), unknown)
 				}
 			}
-			if got := call(`{"name":"nope","task":{}}`); !strings.Contains(got, unknown) {
-				t.Errorf("as a task: %s", got)
-			}
-			if got := call(`{"name":"t","task":{}}`); !strings.Contains(got, `"taskId"`) {
-				t.Errorf("a known one: %s", got)
-			}
+			wantTexts(t, []byte(call(`{"name":"nope","task":{}}`)), unknown)
+			wantTexts(t, []byte(call(`{"name":"t","task":{}}`)), `"taskId"`)
 			if _, got := c.post(`{"jsonrpc":"2.0","id":2,"method":"tasks/list","params":{"cursor":null}}`); strings.Count(got, `"taskId"`) != 1 {
 				t.Errorf("tasks: %s", got)
 			}
@@ -202,9 +184,7 @@ func TestStateWithoutQuestions(t *testing.T) {
 				body = fmt.Sprintf(resultBody, c.task("t"))
 			}
 			_, got := c.post(body)
-			if !strings.Contains(got, `"done"`) {
-				t.Errorf("%s", got)
-			}
+			wantTexts(t, []byte(got), `"done"`)
 		})
 	}
 }
@@ -217,9 +197,7 @@ func TestSubscribedWhileAway(t *testing.T) {
 	server.On(mcp.MethodListen, fake.Status(http.StatusServiceUnavailable, "text/plain", "away"))
 	c := newRawClient(t, newBefore(t, server, nil)).initialize("")
 	status, body := c.post(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"test://a"}}`)
-	if status != http.StatusOK || !strings.Contains(body, `-32603`) {
-		t.Errorf("subscribed while the server is away: %d %s", status, body)
-	}
+	wantAnswer(t, status, body, http.StatusOK, `-32603`)
 }
 
 // TestReplicasStayInTheirEra: a session goes on in the era in which its server was spoken to
@@ -238,9 +216,7 @@ func TestReplicasStayInTheirEra(t *testing.T) {
 	calls := func(c *rawClient, want mcp.Era) {
 		t.Helper()
 		status, body := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`)
-		if status != http.StatusOK || !strings.Contains(body, `"ok"`) {
-			t.Errorf("call: %d %s", status, body)
-		}
+		wantAnswer(t, status, body, http.StatusOK, `"ok"`)
 		sent := server.Seen(mcp.MethodToolsCall)
 		if got := mcp.EraOf(sent[len(sent)-1].Header.Get(mcp.HeaderProtocolVersion)); got != want {
 			t.Errorf("the server was called in %v, want %v", got, want)

@@ -155,9 +155,7 @@ func TestLegacyCallsInFlight(t *testing.T) {
 		`{"jsonrpc":"2.0","id":"no question","result":{"action":"decline"}}`:                                      http.StatusAccepted,
 		`{"jsonrpc":"2.0","id":"u","method":"tasks/cancel","params":{"taskId":"` + strings.Repeat("0", 8) + `"}}`: http.StatusOK,
 	} {
-		if status, text := a.post(body); status != want {
-			t.Errorf("%s: %d %s, want %d", body, status, text, want)
-		}
+		a.wantPost(body, want)
 	}
 	stack.session.proceed <- struct{}{}
 	waitUntil(t, "the answer to a call after that", func() bool {

@@ -1,11 +1,14 @@
 package legacy_test
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -87,6 +90,21 @@ func (c *rawClient) post(body string) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
+// wantPost posts a message, and wants an answer with this status that has these texts.
+func (c *rawClient) wantPost(body string, status int, texts ...string) {
+	c.t.Helper()
+	got, text := c.post(body)
+	wantAnswer(c.t, got, text, status, texts...)
+}
+
+// wantAnswer wants an answer to have this status, and these texts.
+func wantAnswer(t *testing.T, got int, body string, status int, texts ...string) {
+	t.Helper()
+	if wantTexts(t, []byte(body), texts...); got != status {
+		t.Errorf("status %d, want %d: %.500s", got, status, body)
+	}
+}
+
 // canBeAsked is what a client declares that answers forms.
 const canBeAsked = `"elicitation":{}`
 
@@ -128,9 +146,10 @@ func (c *rawClient) task(tool string) string {
 }
 
 // idOfTask is the id of a task that was made: the answer is JSON, or an event where that took longer than resumeSoon.
+// In the text of a handle, quotes are escaped.
 func idOfTask(t *testing.T, answer string) string {
 	t.Helper()
-	id := regexp.MustCompile(`"taskId":"([^"]+)"`).FindStringSubmatch(answer)
+	id := regexp.MustCompile(`\\?"taskId\\?":\\?"([^"\\]+)`).FindStringSubmatch(answer)
 	if id == nil {
 		t.Fatalf("no task: %s", answer)
 	}
@@ -156,38 +175,31 @@ func TestCancelledForAReason(t *testing.T) {
 	defer leave()
 	wiretest.Await(t, begun, "the tool")
 	c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"no \"more\""}}`)
-	if got := wiretest.Await(t, told, "the cancellation upstream"); got != `no "more"` {
-		t.Errorf("the server was told %q", got)
-	}
+	wantNext(t, told, "the cancellation upstream", `no "more"`)
+}
+
+const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
+
+// newLegacySession is a server with these replies that makes no tasks, and a client with a session.
+func newLegacySession(t *testing.T, replies map[string]scriptReply, change func(*config.Config), options ...func(*gateway.Options)) (*legacyServer, *taskClient) {
+	t.Helper()
+	s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`), Replies: replies}, change, options...)
+	return s, newClient(t, s, "")
 }
 
 // TestLegacyFull: beyond the bound a session is refused, until one has been idle for long. Its
 // client is told to initialize again.
 func TestLegacyFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`)}, func(c *config.Config) { c.MaxSessions = 1 })
-		h := s.Handler()
-		first := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody)
-		id := first.Header().Get(mcp.HeaderSession)
-		ctx, leave := context.WithCancel(t.Context())
-		streamed := make(chan *httptest.ResponseRecorder, 1)
-		go func() { streamed <- serve(t, h, ctx, "GET", id, "") }()
-		synctest.Wait()
-		if full := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody); full.Code != http.StatusServiceUnavailable ||
-			!strings.Contains(full.Body.String(), `"message":"too many sessions"`) {
-			t.Errorf("full: %d %s", full.Code, full.Body)
-		}
-		leave()
-		<-streamed
-		wiretest.Wait(2 * time.Hour)
-		if second := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody); second.Code != http.StatusOK {
-			t.Errorf("second: %d %s", second.Code, second.Body)
-		}
-		if gone := serve(t, h, t.Context(), "POST", id, `{"jsonrpc":"2.0","id":1,"method":"ping"}`); gone.Code != http.StatusNotFound {
-			t.Errorf("first: %d %s", gone.Code, gone.Body)
-		}
-		synctest.Wait()
-		if ended := s.up.endedSessions(); len(ended) != 1 || ended[0] != id {
+		s, c := newLegacySession(t, nil, func(c *config.Config) { c.MaxSessions = 1 })
+		stream := c.begin(s, "")
+		nobody := &taskClient{t: t}
+		nobody.wantPost(s, wiretest.InitializeBody, http.StatusServiceUnavailable, `"message":"too many sessions"`)
+		stream.quit()
+		wiretest.Wait(15 * time.Minute)
+		nobody.wantPost(s, wiretest.InitializeBody, http.StatusOK)
+		c.wantPost(s, ping, http.StatusNotFound)
+		if ended := s.up.endedSessions(); !slices.Equal(ended, []string{c.session}) {
 			t.Errorf("ended %v", ended)
 		}
 	})
@@ -197,28 +209,17 @@ func TestLegacyFull(t *testing.T) {
 // but the sessions, and calls in them, go on.
 func TestLegacyClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`),
-			Replies: map[string]scriptReply{"tools/call": {After: "1m", Result: []byte(`{"content":[]}`)}}}, nil)
-		h := s.Handler()
-		id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
-		streamed, called := make(chan *httptest.ResponseRecorder, 1), make(chan *httptest.ResponseRecorder, 1)
-		go func() { streamed <- serve(t, h, t.Context(), "GET", id, "") }()
-		go func() {
-			called <- serve(t, h, t.Context(), "POST", id, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`)
-		}()
-		synctest.Wait()
+		s, c := newLegacySession(t, map[string]scriptReply{"tools/call": {After: "1m", Result: []byte(`{"content":[]}`)}}, nil)
+		stream, call := c.begin(s, ""), c.begin(s, plainCall)
 		if err := s.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if w := <-streamed; w.Code != http.StatusOK {
-			t.Errorf("stream: %d", w.Code)
+		if synctest.Wait(); !stream.ended() || stream.w.status > http.StatusOK {
+			t.Errorf("stream: %d, ended %t", stream.w.status, stream.ended())
 		}
-		if w := serve(t, h, t.Context(), "GET", id, ""); w.Code != http.StatusServiceUnavailable {
-			t.Errorf("a new stream: %d %s", w.Code, w.Body)
-		}
-		if w := <-called; !strings.Contains(w.Body.String(), `"result":{"content":[]}`) {
-			t.Errorf("call: %s", w.Body)
-		}
+		c.wantPost(s, "", http.StatusServiceUnavailable)
+		<-call.done
+		call.wantOnly(`"result":{"content":[]}`)
 		if ended := s.up.endedSessions(); len(ended) != 0 {
 			t.Errorf("ended %v", ended)
 		}
@@ -229,19 +230,15 @@ func TestLegacyClose(t *testing.T) {
 // looked up.
 func TestLegacyStoreDown(t *testing.T) {
 	store := legacy.NewBrokenSessions(t, false)
-	s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{}`)}, nil, func(o *gateway.Options) { o.Sessions = store })
-	h := s.Handler()
-	id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
+	s, c := newLegacySession(t, nil, nil, func(o *gateway.Options) { o.Sessions = store })
 	store.Down.Store(true)
-	for method, body := range map[string]string{"POST": `{"jsonrpc":"2.0","id":1,"method":"ping"}`, "GET": "", "DELETE": ""} {
-		if w := serve(t, h, t.Context(), method, id, body); w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "10.0") {
-			t.Errorf("%s: %d %s", method, w.Code, w.Body)
-		}
+	for method, body := range map[string]string{"POST": ping, "GET": "", "DELETE": ""} {
+		w := serve(t, s.Handler(), t.Context(), method, c.session, body)
+		wantServed(t, w, http.StatusServiceUnavailable)
+		wantNoTexts(t, w.Body.Bytes(), "10.0")
 	}
-	if w := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody); w.Code != http.StatusServiceUnavailable {
-		t.Errorf("initialize: %d %s", w.Code, w.Body)
-	}
-	if tableOf(s.Gateway).Busy(id) {
+	(&taskClient{t: t}).wantPost(s, wiretest.InitializeBody, http.StatusServiceUnavailable)
+	if tableOf(s.Gateway).Busy(c.session) {
 		t.Error("something of the session is left")
 	}
 }
@@ -251,29 +248,23 @@ func TestLegacyStoreDown(t *testing.T) {
 func TestSessionOutlastsAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := legacy.NewBrokenSessions(t, false)
-		wait := func(c *config.Config) { c.StoreWait = time.Minute }
-		h := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{}`)}, wait, func(o *gateway.Options) { o.Sessions = store }).Handler()
-		id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
+		s, c := newLegacySession(t, nil, func(c *config.Config) { c.StoreWait = time.Minute }, func(o *gateway.Options) { o.Sessions = store })
 		store.Down.Store(true)
 		time.AfterFunc(30*time.Second, func() { store.Down.Store(false) })
-		if w := serve(t, h, t.Context(), "POST", id, `{"jsonrpc":"2.0","id":1,"method":"ping"}`); w.Code != http.StatusOK {
-			t.Errorf("%d %s", w.Code, w.Body)
-		}
+		c.wantPost(s, ping, http.StatusOK)
 	})
 }
 
 // TestLegacyDraining: a replica that shuts down takes no new calls, and says when
 // to try again.
 func TestLegacyDraining(t *testing.T) {
-	s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{}`)}, nil)
-	h := s.Handler()
-	id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
+	s, c := newLegacySession(t, nil, nil)
 	if err := s.shim.Drain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w := serve(t, h, t.Context(), "POST", id, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`)
-	if want := shim.ErrDraining.Error(); !strings.Contains(w.Body.String(), want) || w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "1" {
-		t.Errorf("%d %s", w.Code, w.Body)
+	w := c.wantPost(s, plainCall, http.StatusServiceUnavailable, shim.ErrDraining.Error())
+	if after := w.Header().Get("Retry-After"); after != "1" {
+		t.Errorf("again after %q", after)
 	}
 }
 
@@ -285,38 +276,39 @@ func serve(t *testing.T, h http.Handler, ctx context.Context, method, session, b
 	return w
 }
 
+func wantServed(t *testing.T, got *httptest.ResponseRecorder, status int, texts ...string) {
+	t.Helper()
+	wantAnswer(t, got.Code, got.Body.String(), status, texts...)
+}
+
+// wantPost posts a message, or opens the GET stream without one, and wants an answer with this status and these texts.
+func (c *taskClient) wantPost(g *legacyServer, body string, status int, texts ...string) *httptest.ResponseRecorder {
+	c.t.Helper()
+	method := http.MethodPost
+	if body == "" {
+		method = http.MethodGet
+	}
+	w := serve(c.t, g.Handler(), c.t.Context(), method, c.session, body)
+	wantServed(c.t, w, status, texts...)
+	return w
+}
+
 // TestLegacyStreamBreaks: what could not be sent on a stream goes out on the next
 // one, and a stream that cannot be written is given up.
 func TestLegacyStreamBreaks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`)}, nil)
-		h := s.Handler()
-		id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
-		get := func() *http.Request {
-			return (&taskClient{t: t, session: id}).request(t.Context(), http.MethodGet, "")
-		}
-		w, gone := &tape{header: http.Header{}}, make(chan struct{})
-		go func() {
-			defer close(gone)
-			h.ServeHTTP(w, get())
-		}()
-		synctest.Wait()
-		w.fail()
+		s, c := newLegacySession(t, nil, nil)
+		stream := c.begin(s, "")
+		stream.w.fail()
 		s.up.say(shim.Notification{Method: mcp.NotifyToolsListChanged})
-		<-gone
+		<-stream.done
 
 		headless := &tape{header: http.Header{}}
 		headless.fail()
-		h.ServeHTTP(headless, get()) // not even the head
+		s.Handler().ServeHTTP(headless, c.request(t.Context(), http.MethodGet, "")) // not even the head
 
-		ctx, leave := context.WithCancel(t.Context())
-		streamed := make(chan *httptest.ResponseRecorder, 1)
-		go func() { streamed <- serve(t, h, ctx, "GET", id, "") }()
-		synctest.Wait()
-		leave()
-		if body := (<-streamed).Body.String(); !strings.Contains(body, mcp.NotifyToolsListChanged) {
-			t.Errorf("the message is lost: %q", body)
-		}
+		next := c.begin(s, "")
+		wantTexts(t, bytes.Join(next.quit(), nil), mcp.NotifyToolsListChanged)
 	})
 }
 
@@ -324,19 +316,12 @@ func TestLegacyStreamBreaks(t *testing.T) {
 func TestLegacySpanCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		spans := tracetest.NewInMemoryExporter()
-		s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{}`), Replies: map[string]scriptReply{"prompts/get": {Blocks: true}}},
-			nil, func(o *gateway.Options) { o.TracerProvider = sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)) })
-		h := s.Handler()
-		id := serve(t, h, t.Context(), "POST", "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			serve(t, h, t.Context(), "POST", id, `{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"name":"p"}}`)
-		}()
-		synctest.Wait()
+		s, c := newLegacySession(t, map[string]scriptReply{"prompts/get": {Blocks: true}}, nil,
+			func(o *gateway.Options) { o.TracerProvider = sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)) })
+		call := c.ask(s, mcp.MethodPromptsGet, `{"name":"p"}`)
 		spans.Reset()
-		serve(t, h, t.Context(), "POST", id, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
-		<-done
+		c.wantPost(s, fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, c.serial), http.StatusAccepted)
+		<-call.done
 		got := spans.GetSpans()
 		if len(got) != 1 {
 			t.Fatalf("%d spans", len(got))
@@ -405,12 +390,8 @@ func TestLegacyMetrics(t *testing.T) {
 			t.Errorf("-want +got\n%s", diff)
 		}
 		<-time.After(90 * time.Second)
-		if w := serve(t, h, t.Context(), http.MethodDelete, id, ""); w.Code != http.StatusOK {
-			t.Errorf("%d %s", w.Code, w.Body)
-		}
-		if w := serve(t, h, t.Context(), http.MethodDelete, id, ""); w.Code != http.StatusNotFound {
-			t.Errorf("a second time: %d %s", w.Code, w.Body)
-		}
+		wantServed(t, serve(t, h, t.Context(), http.MethodDelete, id, ""), http.StatusOK)
+		wantServed(t, serve(t, h, t.Context(), http.MethodDelete, id, ""), http.StatusNotFound)
 		r.Want(map[string]float64{
 			of + "mcp.method.name=initialize" + over + up: 1,
 			of + "error.type=tool_error gen_ai.operation.name=execute_tool gen_ai.tool.name=greet mcp.method.name=tools/call" + over + up:  1,

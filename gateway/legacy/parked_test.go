@@ -265,9 +265,7 @@ func TestNotParked(t *testing.T) {
 	task, update := declared.makeTask(t, p.at[0], "")
 	key, _ := task.awaitQuestion(t, p.at[1])
 	update.send(t, p.at[1], inputResponses(key, `{"action":"accept","content":{"name":"Ada"}}`))
-	if got := task.awaitStatus(t, p.at[1], "completed"); !strings.Contains(string(got), "accept Ada") {
-		t.Errorf("the task is %s", got)
-	}
+	wantTexts(t, task.awaitStatus(t, p.at[1], "completed"), "accept Ada")
 	wiretest.Await(t, p.ended, "the end of the call at the server")
 }
 
@@ -276,9 +274,7 @@ func TestNotParked(t *testing.T) {
 func TestParkedForever(t *testing.T) {
 	p := newParking(t, func(c *config.Config) { c.Upstreams[0].Defaults.InputTimeout = 300 * time.Millisecond })
 	state, questions := askTool.park(t, p.at[0], "")
-	if how := wiretest.Await(t, p.ended, "the end of the call at the server"); how != "cancel <nil>" {
-		t.Errorf("the call at the server ended with %q", how)
-	}
+	wantNext(t, p.ended, "the end of the call at the server", "cancel <nil>")
 	// Who comes back soon after that still learns how the call ended.
 	m := askTool.send(t, p.at[1], answering(state, "late", questions...))
 	wantText(t, m, "cancel")
@@ -302,9 +298,7 @@ func TestParkedClientLeaves(t *testing.T) {
 	}()
 	<-p.answered
 	leave()
-	if how := wiretest.Await(t, p.ended, "the end of the call at the server"); how != "cancelled" {
-		t.Errorf("the call ended with %q", how)
-	}
+	wantNext(t, p.ended, "the end of the call at the server", "cancelled")
 	<-left
 }
 
@@ -414,17 +408,7 @@ func TestTaskResultAsks(t *testing.T) {
 		c.Upstreams[0].WithoutTasks, c.Upstreams[0].Defaults.Tasks = config.WithoutTasksHandle, config.TasksRequired
 	})
 	late := asked{caps: canForm, method: mcp.MethodToolsCall, params: `{"name":"late","arguments":{}}`}
-	told := late.send(t, p.at[0], "")
-	var text string
-	content, _ := jsonrpc.Get(told.Result, "content")
-	for block := range jsonrpc.Elements(content) {
-		text, _ = jsonrpc.GetString(block, "text")
-	}
-	_, rest, _ := strings.Cut(text, `"taskId":"`)
-	id, _, ok := strings.Cut(rest, `"`)
-	if !ok {
-		t.Fatalf("no handle: %s", told.Result)
-	}
+	id := idOfTask(t, string(late.send(t, p.at[0], "").Result))
 	close(p.hold)
 	result := asked{caps: canForm, method: mcp.MethodToolsCall, params: fmt.Sprintf(`{"name":"task_result","arguments":{"taskId":%q}}`, id)}
 	state, questions := result.park(t, p.at[1], "")
@@ -495,9 +479,7 @@ func TestParkedBadAnswers(t *testing.T) {
 			t.Errorf("the answer: %s", m.Raw)
 		}
 	}
-	if got := task.awaitStatus(t, p.at[1], "completed"); !strings.Contains(string(got), "accept Ada") {
-		t.Errorf("the task is %s", got)
-	}
+	wantTexts(t, task.awaitStatus(t, p.at[1], "completed"), "accept Ada")
 	wiretest.Await(t, p.ended, "the end of the call of the task")
 	if m := update.send(t, p.at[1], inputResponses("late", `{}`)); m.Error != nil {
 		t.Errorf("after the end: %s", m.Raw)
@@ -512,9 +494,7 @@ func TestReplicasBadAnswers(t *testing.T) {
 		for _, answered := range []*rawClient{a, b} {
 			call := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"colour"}}`, "")
 			id := call.question("")
-			if status, body := answered.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":%s}`, id, bad)); status != http.StatusAccepted {
-				t.Errorf("%s: %d %s", bad, status, body)
-			}
+			answered.wantPost(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":%s}`, id, bad), http.StatusAccepted)
 			if got := call.end("c"); !strings.Contains(got, "the client's answer is not valid: ") || strings.Contains(got, "secret") {
 				t.Errorf("%s: the call ended with %s", bad, got)
 			}

@@ -83,9 +83,7 @@ func TestNobodysTasks(t *testing.T) {
 	for _, method := range []string{"tasks/get", "tasks/cancel"} {
 		foreign := nobody.modern(method, `"taskId":"`+hers+`",`)
 		wantAlike(t, method, foreign, nobody.modern(method, `"taskId":"`+strange+`",`))
-		if !strings.Contains(foreign.body, "unknown task") {
-			t.Errorf("%s: %v", method, foreign)
-		}
+		wantTexts(t, []byte(foreign.body), "unknown task")
 		wantAlike(t, method+" by alice", alice.modern(method, `"taskId":"`+nobodys+`",`), alice.modern(method, `"taskId":"`+strange+`",`))
 	}
 	alice.awaitStatus(hers, "working")
@@ -115,15 +113,11 @@ func TestUnverifiedCallersHaveNoTasks(t *testing.T) {
 	block("modern", func() reply { return guest.modern("tools/call", `"name":"wait",`) })
 	foreign := guest.modern("tasks/get", `"taskId":"`+hers+`",`)
 	wantAlike(t, "tasks/get", foreign, guest.modern("tasks/get", `"taskId":"`+strange+`",`))
-	if !strings.Contains(foreign.body, "unknown task") {
-		t.Errorf("tasks/get: %v", foreign)
-	}
+	wantTexts(t, []byte(foreign.body), "unknown task")
 	if r := guest.modern("server/discover", ""); strings.Contains(r.body, "io.modelcontextprotocol/tasks") {
 		t.Errorf("tasks are offered: %v", r)
 	}
-	if r := alice.modern("server/discover", ""); !strings.Contains(r.body, "io.modelcontextprotocol/tasks") {
-		t.Errorf("tasks are not offered: %v", r)
-	}
+	alice.modern("server/discover", "").want(t, http.StatusOK, "io.modelcontextprotocol/tasks")
 
 	hello := guest.do("POST", wiretest.InitializeBody, nil)
 	if _, offered := jsonrpc.Get([]byte(hello.body), "result", "capabilities", "tasks"); offered || hello.status != http.StatusOK {
@@ -134,12 +128,8 @@ func TestUnverifiedCallersHaveNoTasks(t *testing.T) {
 		t.Errorf("tasks are offered: %v", r)
 	}
 	block("legacy", func() reply { return guest.legacy("tools/call", `"name":"wait","task":{}`) })
-	if r := guest.legacy("tasks/get", `"taskId":"`+hers+`"`); !strings.Contains(r.body, "unknown task") {
-		t.Errorf("tasks/get: %v", r)
-	}
-	if r := guest.legacy("tasks/list", ""); !strings.Contains(r.body, `"tasks":[]`) {
-		t.Errorf("tasks/list: %v", r)
-	}
+	guest.legacy("tasks/get", `"taskId":"`+hers+`"`).want(t, http.StatusOK, "unknown task")
+	guest.legacy("tasks/list", "").want(t, http.StatusOK, `"tasks":[]`)
 }
 
 // TestRefreshKeepsTasks: a task and a session are those of whoever shows the next token. An old
@@ -183,13 +173,9 @@ func TestOpenHandshake(t *testing.T) {
 		t.Errorf("without a token: %v", r)
 	}
 	client.key = wiretest.AliceKey
-	if r := client.legacy(mcp.MethodToolsCall, `"name":"echo"`); r.status != http.StatusOK || !strings.Contains(r.body, `"content"`) {
-		t.Errorf("with one: %v", r)
-	}
+	client.legacy(mcp.MethodToolsCall, `"name":"echo"`).want(t, http.StatusOK, `"content"`)
 	client.key = wiretest.AliceNext // after a refresh
-	if r := client.legacy(mcp.MethodToolsCall, `"name":"echo"`); r.status != http.StatusOK {
-		t.Errorf("after a refresh: %v", r)
-	}
+	client.legacy(mcp.MethodToolsCall, `"name":"echo"`).want(t, http.StatusOK)
 	for _, key := range []string{wiretest.BobKey, ""} {
 		other := h.caller(key)
 		other.session = client.session
@@ -211,9 +197,7 @@ func TestServerRefusesAudience(t *testing.T) {
 	}
 	for range 2 {
 		ours := h.issuer.Token("alice", map[string]any{"aud": wiretest.Audience, "jti": time.Now().String()})
-		if r := h.caller(ours).modern(mcp.MethodToolsCall, `"name":"echo",`); r.status != http.StatusUnauthorized {
-			t.Errorf("%v", r)
-		}
+		h.caller(ours).modern(mcp.MethodToolsCall, `"name":"echo",`).want(t, http.StatusUnauthorized)
 	}
 	if n := strings.Count(h.log.String(), says); n != 1 {
 		t.Errorf("%d lines: %s", n, &h.log)

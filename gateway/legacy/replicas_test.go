@@ -11,7 +11,6 @@ import (
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-	"go.uber.org/goleak"
 
 	"taskgate/gateway"
 	"taskgate/gateway/config"
@@ -34,8 +33,6 @@ type legacyReplicas struct {
 func newLegacyReplicas(t *testing.T, change func(*config.Config)) *legacyReplicas {
 	t.Helper()
 	redis := redistest.Start(t)
-	leaks := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
 	server, ev := newPeer()
 	web := serveSDK(t, server, nil, nil)
 	r := &legacyReplicas{legacyStack: &legacyStack{server: server, session: ev}, store: redis}
@@ -105,12 +102,8 @@ func TestReplicasSDK(t *testing.T) {
 // ends on both.
 func TestReplicasSession(t *testing.T) {
 	stack, a, b := newPair(t, nil, "")
-	if status, body := b.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); status != http.StatusOK || !strings.Contains(body, `"echo"`) {
-		t.Errorf("list: %d %s", status, body)
-	}
-	if status, body := b.post(`{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}`); status != http.StatusOK {
-		t.Errorf("level: %d %s", status, body)
-	}
+	b.wantPost(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, http.StatusOK, `"echo"`)
+	b.wantPost(`{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}`, http.StatusOK)
 	waitUntil(t, "the level on the first replica", func() bool {
 		st, err := tableOf(stack.gates[0]).Current(t.Context(), a.session, "up", shim.Principal{})
 		if err != nil {
@@ -136,9 +129,7 @@ func TestReplicasCancel(t *testing.T) {
 	}
 	go call()
 	wiretest.Await(t, stack.session.started, "the tool")
-	if status, _ := b.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c1"}}`); status != http.StatusAccepted {
-		t.Errorf("cancelled: %d", status)
-	}
+	b.wantPost(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c1"}}`, http.StatusAccepted)
 	wiretest.Await(t, stack.session.cancelled, "the cancellation upstream")
 	if body := wiretest.Await(t, answered, "the call's end"); strings.Contains(body, `"id":"c1"`) {
 		t.Errorf("a cancelled call was answered: %s", body)
@@ -162,6 +153,14 @@ func waitUntil(t *testing.T, what string, yes func() bool) {
 		case <-give:
 			t.Fatalf("timed out: %s", what)
 		}
+	}
+}
+
+// wantNext wants this to be the next thing that comes.
+func wantNext[T comparable](t *testing.T, from <-chan T, what string, want T) {
+	t.Helper()
+	if got := wiretest.Await(t, from, what); got != want {
+		t.Errorf("%s: %v, want %v", what, got, want)
 	}
 }
 
@@ -190,18 +189,14 @@ func TestReplicasUpstream(t *testing.T) {
 		return s
 	}
 	a, b := stack.beginBoth(t, "")
-	if _, body := b.post(`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"error"}}`); !strings.Contains(body, `"result"`) {
-		t.Errorf("level: %s", body)
-	}
+	b.wantPost(`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"error"}}`, http.StatusOK, `"result"`)
 	both := func() {
 		t.Helper()
 		var calls sync.WaitGroup
 		for i, c := range []*rawClient{a, b, a, b} {
 			calls.Go(func() {
 				body := `{"jsonrpc":"2.0","id":` + string(rune('2'+i)) + `,"method":"tools/call","params":{"name":"echo"}}`
-				if _, body := c.post(body); !strings.Contains(body, `echo `) {
-					t.Errorf("call: %s", body)
-				}
+				c.wantPost(body, http.StatusOK, `echo `)
 			})
 		}
 		calls.Wait()

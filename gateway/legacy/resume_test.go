@@ -52,6 +52,13 @@ func openSSE(t *testing.T, c *rawClient, method, body, last string) *sseClient {
 	return s
 }
 
+func (s *sseClient) wantStatus(status int) {
+	s.t.Helper()
+	if s.resp.StatusCode != status {
+		s.t.Errorf("the stream: %s, want %d", s.resp.Status, status)
+	}
+}
+
 // takeStream opens the GET stream of the session, once no other one is in the way.
 func (c *rawClient) takeStream() (get *sseClient) {
 	c.t.Helper()
@@ -602,9 +609,7 @@ func TestResumeForgottenStream(t *testing.T) {
 		if get.resp.StatusCode != http.StatusOK {
 			t.Fatalf("status %d", get.resp.StatusCode)
 		}
-		if again := openSSE(t, c, http.MethodGet, "", ""); again.resp.StatusCode != http.StatusConflict {
-			t.Errorf("there is no stream: status %d", again.resp.StatusCode)
-		}
+		openSSE(t, c, http.MethodGet, "", "").wantStatus(http.StatusConflict)
 		get.close()
 		waitUntil(t, "the stream is free", func() bool {
 			again := openSSE(t, c, http.MethodGet, "", "")

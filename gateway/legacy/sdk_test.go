@@ -153,13 +153,9 @@ func checkCalls(t *testing.T, c *stackClient) {
 	}
 	for i := range 3 {
 		want := fmt.Sprintf("mine %d step %d", i+1, i+1)
-		if got := wiretest.Await(t, c.progress, "progress"); got != want {
-			t.Errorf("progress %q, want %q", got, want)
-		}
+		wantNext(t, c.progress, "progress", want)
 	}
-	if got := wiretest.Await(t, c.logs, "log message"); got != "error" {
-		t.Errorf("logged at %s", got)
-	}
+	wantNext(t, c.logs, "log message", "error")
 	if len(c.logs) != 0 {
 		t.Error("a message below the level was sent")
 	}
@@ -174,9 +170,7 @@ func checkSubscription(t *testing.T, s *legacyStack, c *stackClient) {
 	if err := s.server.ResourceUpdated(t.Context(), &sdk.ResourceUpdatedNotificationParams{URI: "test://a"}); err != nil {
 		t.Error(err)
 	}
-	if got := wiretest.Await(t, c.updated, "an update"); got != "test://a" {
-		t.Errorf("%s was updated", got)
-	}
+	wantNext(t, c.updated, "an update", "test://a")
 	if err := c.Unsubscribe(t.Context(), &sdk.UnsubscribeParams{URI: "test://a"}); err != nil {
 		t.Error(err)
 	}

@@ -44,9 +44,7 @@ func TestReplicasSessionQuestion(t *testing.T) {
 		for _, from := range []*rawClient{b, a} {
 			from.answer(id, fmt.Sprint(from == b, i))
 		}
-		if text := wiretest.Await(t, got, "the answer"); text != fmt.Sprint("accept true ", i) {
-			t.Errorf("the server got %s", text)
-		}
+		wantNext(t, got, "the answer", fmt.Sprint("accept true ", i))
 	}
 	waitUntil(t, "nothing is left in the session", func() bool {
 		st, err := tableOf(stack.gates[0]).Load(t.Context(), a.session)
@@ -84,9 +82,7 @@ func TestReplicasSessionQuestionElsewhere(t *testing.T) {
 		}
 	}()
 	b.answer(get.question(""), "blue")
-	if text := wiretest.Await(t, got, "the answer"); text != "accept blue" {
-		t.Errorf("the server got %s", text)
-	}
+	wantNext(t, got, "the answer", "accept blue")
 }
 
 // TestReplicasSessionQuestionAgain: a question whose stream has gone is asked again on the next one,
@@ -101,9 +97,7 @@ func TestReplicasSessionQuestionAgain(t *testing.T) {
 		t.Errorf("asked under another id: %s, %s", id, again)
 	}
 	a.answer(id, "red")
-	if text := wiretest.Await(t, got, "the answer"); text != "accept red" {
-		t.Errorf("the server got %s", text)
-	}
+	wantNext(t, got, "the answer", "accept red")
 }
 
 // TestReplicasSessionQuestionInVain: a client that has no GET stream is not there to be asked, and

@@ -75,14 +75,10 @@ func TestReplicasStanding(t *testing.T) {
 		t.Errorf("a young stream has the id %s", id)
 	}
 	second := openSSE(t, b, http.MethodGet, "", "")
-	if second.resp.StatusCode != http.StatusConflict {
-		t.Errorf("a second stream: %d", second.resp.StatusCode)
-	}
+	second.wantStatus(http.StatusConflict)
 	second.close()
 	// A subscription made elsewhere is heard here.
-	if _, body := b.post(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"test://a"}}`); !strings.Contains(body, `"result"`) {
-		t.Errorf("subscribe: %s", body)
-	}
+	b.wantPost(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"test://a"}}`, http.StatusOK, `"result"`)
 	waitUntil(t, "the first replica listens for it", func() bool {
 		return len(tableOf(stack.gates[0]).Agreed(a.session).Resources) == 1
 	})
@@ -149,9 +145,7 @@ func TestReplicasStandingResume(t *testing.T) {
 func TestReplicasStandingMoves(t *testing.T) {
 	stack, a, b := newPair(t, resumeSoon, "")
 	a.post(`{"jsonrpc":"2.0","id":0,"method":"logging/setLevel","params":{"level":"debug"}}`)
-	if _, body := a.post(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"test://a"}}`); !strings.Contains(body, `"result"`) {
-		t.Errorf("subscribe: %s", body)
-	}
+	a.wantPost(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"test://a"}}`, http.StatusOK, `"result"`)
 	stream := openSSE(t, a, http.MethodGet, "", "")
 	last, _, _ := stream.event()
 	stack.awaitListening(t, 0, a.session, true)
@@ -228,9 +222,7 @@ func TestReplicasStandingForgotten(t *testing.T) {
 			stream.awaitText("tools/list_changed")
 			second := openSSE(t, stack.on(t, 1, a), http.MethodGet, "", "")
 			defer second.close()
-			if second.resp.StatusCode != http.StatusConflict {
-				t.Errorf("a second stream: %d", second.resp.StatusCode)
-			}
+			second.wantStatus(http.StatusConflict)
 		})
 	}
 }

@@ -48,12 +48,7 @@ func newHandlePlay(t *testing.T) *handlePlay {
 		Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}},"serverInfo":{"name":"up","version":"1"}}`),
 		Replies: map[string]scriptReply{"tools/call": {Blocks: true}},
 	}, c, "", mcp.Version20250618)}
-	told := string(p.c.do(p.a, mcp.MethodToolsCall, `{"name":"slow"}`))
-	_, id, ok := strings.Cut(told, `{\"taskId\":\"`)
-	if !ok {
-		t.Fatalf("told %s", told)
-	}
-	p.task = shim.ID(id[:strings.IndexByte(id, '\\')])
+	p.task = shim.ID(idOfTask(t, string(p.c.do(p.a, mcp.MethodToolsCall, `{"name":"slow"}`))))
 	return p
 }
 
@@ -224,14 +219,7 @@ func TestTaskResultOfAnotherServer(t *testing.T) {
 			}
 		}
 		told := post("up", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"slow","_meta":{`+meta+`}}}`)
-		_, id, _ := strings.Cut(told, `{\"taskId\":\"`)
-		id, _, ok := strings.Cut(id, `\`)
-		if !ok {
-			t.Fatalf("told %s", told)
-		}
-		got := post("other", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"task_result","arguments":{"taskId":"`+id+`"},"_meta":{`+meta+`}}}`)
-		if !strings.Contains(got, `"text":"found"`) {
-			t.Errorf("the other server's tool says %s", got)
-		}
+		got := post("other", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"task_result","arguments":{"taskId":"`+idOfTask(t, told)+`"},"_meta":{`+meta+`}}}`)
+		wantTexts(t, []byte(got), `"text":"found"`)
 	})
 }

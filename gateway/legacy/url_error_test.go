@@ -90,15 +90,12 @@ func TestURLFirstInATask(t *testing.T) {
 	}
 	g.opened.Store(1)
 	update.send(t, p.at[1], inputResponses(key, `{"action":"accept"}`))
-	if end := get.awaitStatus(t, p.at[0], "completed"); !strings.Contains(string(end), "connected") {
-		t.Errorf("ended as %s", end)
-	}
+	wantTexts(t, get.awaitStatus(t, p.at[0], "completed"), "connected")
 	g.want(t, 1, 1)
 }
 
 // Who cannot be asked is told in words, without the address: the user's, not a model's.
 func TestURLFirstInWords(t *testing.T) {
-	// Each pairing ends before the next one begins, so that each watches its own goroutines.
 	t.Run("modern", func(t *testing.T) {
 		p := newParking(t, nil)
 		g := addGated(p.server)
@@ -140,9 +137,7 @@ func TestURLFirstToItsOwnEra(t *testing.T) {
 		t.Fatalf("was told %v", err)
 	}
 	stack.completes(t, "el-7")
-	if got := wiretest.Await(t, done, "that the page is done with"); got != "el-7" {
-		t.Errorf("%s is complete", got)
-	}
+	wantNext(t, done, "that the page is done with", "el-7")
 }
 
 // A client that has no GET stream is told on that of its call, while there is one; the

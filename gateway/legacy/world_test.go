@@ -53,7 +53,10 @@ func (a asking) Call(ctx context.Context, c shim.Call) (shim.Answered, error) {
 
 // inBubble runs a test of this name in virtual time.
 func inBubble(t *testing.T, name string, run func(*testing.T)) {
-	t.Run(name, func(t *testing.T) { synctest.Test(t, run) })
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, run)
+	})
 }
 
 // newWorld opens the store.
@@ -376,7 +379,7 @@ func newLegacyServer(t testing.TB, script upstreamScript, change func(*config.Co
 	up := &scriptedUpstream{script: script}
 	c := newConfig(nil)
 	c.ProgressKeepAlive, c.StoreWait = 0, 0 // gateway/wire has a test of the former
-	c.SessionIdle = time.Hour               // a day takes long, in virtual time too
+	c.SessionIdle = 10 * time.Minute        // a day takes long, in virtual time too
 	c.Upstreams[0].Defaults.Tasks = config.TasksNever
 	if change != nil {
 		change(c)
