@@ -64,38 +64,6 @@ func TestAfter(t *testing.T) {
 	}
 }
 
-// Progress goes to the caller as long as it waits, and into the task from then on.
-func TestAfterHearsProgressUntilTheTask(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		u := &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
-			for i := range 6 {
-				s.Progress(shim.Progress{Progress: float64(i), Message: time.Duration(i * int(10*time.Second)).String()})
-				if _, err := after(ctx, 10*time.Second); err != nil {
-					return shim.Reply{}, err
-				}
-			}
-			return after(ctx, time.Minute)
-		}}
-		s := w.gateway("a", u, policy(shim.Auto))
-		heard := &counter{}
-		c := told()
-		c.Stream = heard
-		task := begin(t, s, c)
-		pass(20 * time.Second)
-		if heard.n != 5 {
-			t.Errorf("heard %d notifications before the task, want 5", heard.n)
-		}
-		if got := read(t, s, task.ID); got.StatusMessage != "50s" {
-			t.Errorf("status message %q", got.StatusMessage)
-		}
-	})
-}
-
-type counter struct{ n int }
-
-func (c *counter) Progress(shim.Progress) { c.n++ }
-func (c *counter) Log(shim.Log)           {}
-
 // Who leaves before is treated as ever: its call is cancelled, unless it stays.
 func TestAfterCallerLeaves(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"taskgate/internal/redistest"
@@ -99,22 +98,6 @@ func TestComesBackAfterItsAnswers(t *testing.T) {
 			}
 		})
 	}
-}
-
-// What a client sends along of answers that it gave before is ignored (protocol.md 2.7).
-func TestEarlierAnswersComeAlong(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		u := elicits(time.Second, "a", "b")
-		s := w.gateway("r1", u, policy(shim.Never))
-		c := askable(shim.AskPark)
-		p := parked(t, s, c, "a", "b")
-		parkedAgain(t, s, c, p.ID, results("a"), "b")
-		synctest.Wait()
-		again := results("b")
-		again["a"] = json.RawMessage(`{"to":"a again"}`)
-		a, err := s.Reattach(t.Context(), c, p.ID, again)
-		wantReply(t, a, err, `{"answers":[{"to":"a"},{"to":"b"}]}`)
-	})
 }
 
 // A caller who comes back at another replica hears of the progress from then on: by the

@@ -76,6 +76,9 @@ func TestQuestionOfATaskIsOpenForItsTTL(t *testing.T) {
 		if !strings.Contains(got.StatusMessage, "Which branch?") {
 			t.Errorf("after 60 minutes: %q", got.StatusMessage)
 		}
+		if left := time.Until(got.ExpiresAt()); left < 0 {
+			t.Errorf("promised until %v ago", -left)
+		}
 	})
 }
 
@@ -106,36 +109,6 @@ func TestParkedCallOutlivesItsDeadlineByAMinute(t *testing.T) {
 			w.wantGone(p.ID)
 		})
 	}
-}
-
-func TestCancelWhileAsked(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		u := elicits(time.Second, "a")
-		s, other := w.gateway("r1", u, policy(shim.Auto)), w.gateway("r2", u, policy(shim.Auto))
-		task := asked(t, s, "a")
-		cancelTask(t, other, task.ID)
-		pass(time.Second)
-		wantStatus(t, read(t, s, task.ID), shim.Cancelled)
-		if u.ended() == nil || u.delivered() != 0 {
-			t.Errorf("the call ended with %v after %d deliveries", u.ended(), u.delivered())
-		}
-	})
-}
-
-func TestTTLDoesNotRunOutWhileAsked(t *testing.T) {
-	hours(t, func(t *testing.T, w *world) {
-		u := elicits(time.Second, "a")
-		s := w.gateway("r1", u, policy(shim.Auto))
-		c := taskCall()
-		c.TTL = 10 * time.Second
-		task := begin(t, s, c)
-		pass(9 * time.Minute)
-		got := read(t, s, task.ID)
-		wantStatus(t, got, shim.InputRequired)
-		if left := time.Until(got.ExpiresAt()); left < 0 {
-			t.Errorf("promised until %v ago", -left)
-		}
-	})
 }
 
 // A server that goes on without an answer withdraws its question.

@@ -189,7 +189,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// A server is told that nobody gets a task of a call where that is certain from the start.
+// A server is told how long a call may take, and that nobody gets a task of it where that is certain from the start.
 func TestPlainCalls(t *testing.T) {
 	for name, c := range map[string]struct {
 		mode shim.Mode
@@ -210,6 +210,9 @@ func TestPlainCalls(t *testing.T) {
 		bubbleOf(t, name, func(t *testing.T, w *world) {
 			plain := make(chan bool, 1)
 			u := &scripted{call: func(ctx context.Context, r shim.Request, _ shim.Sink) (shim.Reply, error) {
+				if r.Within != 24*time.Hour { // the timeout of its policy
+					t.Errorf("it may take %v", r.Within)
+				}
 				plain <- r.NoTask
 				return shim.Reply{Result: json.RawMessage(result)}, nil
 			}}
@@ -280,25 +283,6 @@ func TestCancelStopsTheCallWhereverItRuns(t *testing.T) {
 			r.Want(map[string]float64{working: 0, durationOf + "cancelled" + ofUp: 1})
 		})
 	}
-}
-
-// A result that arrives although the task was cancelled is dropped (L26).
-func TestLateResultChangesNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		u := &scripted{call: func(context.Context, shim.Request, shim.Sink) (shim.Reply, error) {
-			pass(10 * time.Second) // it does not listen
-			return shim.Reply{Result: json.RawMessage(result)}, nil
-		}}
-		s := w.gateway("a", u, policy(shim.Always))
-		task := begin(t, s, call())
-		cancelTask(t, s, task.ID)
-		pass(time.Minute)
-		got := read(t, s, task.ID)
-		wantStatus(t, got, shim.Cancelled)
-		if got.Outcome != nil && got.Outcome.Result != nil {
-			t.Errorf("a cancelled task has the result %s", got.Outcome.Result)
-		}
-	})
 }
 
 // Each end of a task is measured once, with its own outcome.

@@ -15,7 +15,7 @@ import (
 func step() int {
 	switch {
 	case testing.Short():
-		return 49
+		return 97
 	case raceDetector || !programtest.Whole():
 		return 15
 	}

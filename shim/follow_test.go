@@ -29,26 +29,6 @@ func follow(t *testing.T, s *shim.Shim, p shim.Principal, ids ...shim.ID) *liste
 	return trackAs(t, s, p, tasks...)
 }
 
-func TestFollowFromAnotherReplica(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		a := w.gateway("a", takes(10*time.Second), policy(shim.Always))
-		b := w.gateway("b", takes(0), policy(shim.Always))
-		one, two := begin(t, a, call()), begin(t, a, call())
-		pass(time.Second) // both calls are on record as sent
-		unknown := shim.ID("00000000-0000-4000-8000-000000000001")
-		f := follow(t, b, anyone, one.ID, unknown, two.ID, one.ID)
-		f.want(t, "working working") // in order, each once, the unknown one passed over
-		cancelTask(t, a, one.ID)
-		pass(time.Second)
-		f.want(t, "cancelled")
-		pass(10 * time.Second)
-		f.want(t, "completed") // the end of the second task, once
-		if err := f.ended(t); err != nil {
-			t.Errorf("all tasks have ended: %v", err)
-		}
-	})
-}
-
 // What belongs to somebody else looks like what does not exist, before and after
 // it changes.
 func TestFollowShowsOnlyTheOwners(t *testing.T) {

@@ -95,21 +95,3 @@ func TestSentIsDurable(t *testing.T) {
 		})
 	}
 }
-
-// A server that makes a task of a call is told how long that may take.
-func TestCallSaysHowLongItMayTake(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		u := takes(0)
-		var within time.Duration
-		s := w.gateway("a", &scripted{call: func(ctx context.Context, r shim.Request, k shim.Sink) (shim.Reply, error) {
-			within = r.Within
-			return u.call(ctx, r, k)
-		}}, policy(shim.Never))
-		if _, err := s.Call(t.Context(), call()); err != nil {
-			t.Error(err)
-		}
-		if want := policy(shim.Never).Timeout; within != want || want == 0 {
-			t.Errorf("within %v, want %v", within, want)
-		}
-	})
-}

@@ -129,23 +129,6 @@ func oneSlowCall(tool string) shim.Policy {
 	return p
 }
 
-func TestToolsHaveLimitsOfTheirOwn(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		u := takes(10 * time.Second)
-		s := w.gatewayFor("a", shim.Server{Upstream: u, Queue: 5, Policy: oneSlowCall})
-		begin(t, s, call())
-		begin(t, s, call())
-		other := call()
-		other.Request.Name = "other"
-		begin(t, s, other)
-		pass(time.Second)
-		if u.calls.Load() != 2 {
-			t.Errorf("%d calls in flight, want one of each tool", u.calls.Load())
-		}
-		pass(time.Minute)
-	})
-}
-
 func TestNumberOfTasksIsBounded(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		u := takes(10 * time.Second)

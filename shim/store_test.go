@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"taskgate/shim"
@@ -92,24 +91,6 @@ func TestLostReplyOfCreate(t *testing.T) {
 		pass(time.Minute)
 		if tasks, _, err := s.List(t.Context(), c.Principal, "up", ""); err != nil || len(tasks) != 0 {
 			t.Errorf("%+v, %v: want no task left", tasks, err)
-		}
-	})
-}
-
-// An outcome that cannot be written is kept and written later.
-func TestOutcomeSurvivesAnOutage(t *testing.T) {
-	hours(t, func(t *testing.T, w *world) {
-		s := w.gateway("a", takes(10*time.Second), policy(shim.Always))
-		task := begin(t, s, call())
-		pass(time.Second)
-		w.store.down.Store(true)
-		pass(10 * time.Minute)
-		w.store.down.Store(false)
-		pass(10 * time.Second)
-		got := read(t, s, task.ID)
-		wantStatus(t, got, shim.Completed)
-		if string(got.Outcome.Result) != result {
-			t.Errorf("result %s", got.Outcome.Result)
 		}
 	})
 }
@@ -287,19 +268,5 @@ func TestTinyTTL(t *testing.T) {
 			t.Errorf("%d operations in 4 minutes", n)
 		}
 		pass(5 * time.Minute)
-	})
-}
-
-// Whoever waits for a task is told when this replica can wait no longer.
-func TestWaitEndsWithTheReplica(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		a, b := w.gateway("a", takes(time.Hour), policy(shim.Always)), w.gateway("b", takes(time.Hour), policy(shim.Always))
-		task := begin(t, a, call())
-		time.AfterFunc(10*time.Second, func() { _ = b.Halt(context.Background()) })
-		start := time.Now()
-		if _, err := b.Wait(t.Context(), anyone, "up", task.ID, nil); !errors.Is(err, shim.ErrDraining) || time.Since(start) != 10*time.Second {
-			t.Errorf("after %v: %v", time.Since(start), err)
-		}
-		synctest.Wait()
 	})
 }
