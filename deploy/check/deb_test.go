@@ -148,16 +148,7 @@ type service struct {
 // newService configures it: with the line that the file shows, and with addresses that are free.
 func newService(t *testing.T) *service {
 	t.Helper()
-	s := &service{settings: map[string]string{}, receiver: otlptest.Start(t)}
-	unit, err := os.ReadFile(unitFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(unit)) {
-		if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(line, "#") {
-			s.settings[key] = value
-		}
-	}
+	s := &service{settings: readUnit(t, unitFile), receiver: otlptest.Start(t)}
 	slow := programtest.FreeAddr(t)
 	s.listen, s.admin = programtest.FreeAddr(t), programtest.FreeAddr(t)
 	startSlowServer(t, slow)
@@ -195,7 +186,7 @@ func startSlowServer(t *testing.T, addr string) {
 func (s *service) start(t *testing.T) {
 	t.Helper()
 	for key, want := range map[string]string{"Type": "notify", "DynamicUser": "yes", "StateDirectory": "taskgate", "EnvironmentFile": "-" + varsFile,
-		"CapabilityBoundingSet": "", "NoNewPrivileges": "yes", "WorkingDirectory": stateDir} {
+		"CapabilityBoundingSet": "", "NoNewPrivileges": "yes", "WorkingDirectory": stateDir, "Environment": "HOME=" + stateDir} {
 		if got, ok := s.settings[key]; !ok || got != want {
 			t.Fatalf("%s=%s in the unit is news to this test", key, got)
 		}
@@ -239,7 +230,7 @@ func (s *service) start(t *testing.T) {
 	}
 	user := fmt.Sprint(dynamicUser)
 	args := []string{"--reuid", user, "--regid", user, "--clear-groups", "--no-new-privs", "--bounding-set", "-all", "--inh-caps", "-all",
-		"env", "-i", "STATE_DIRECTORY=" + stateDir, "NOTIFY_SOCKET=" + socket, "WATCHDOG_USEC=1000000"}
+		"env", "-i", s.settings["Environment"], "STATE_DIRECTORY=" + stateDir, "NOTIFY_SOCKET=" + socket, "WATCHDOG_USEC=1000000"}
 	args = append(append(args, strings.Fields(string(vars))...), strings.Fields(s.settings["ExecStart"])...)
 	if s.process, err = proc.Start(proc.Command{Name: "the service", Path: "setpriv", Args: args, Dir: stateDir}); err != nil {
 		t.Fatal(err)

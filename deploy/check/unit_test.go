@@ -1,0 +1,48 @@
+package check
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"taskgate/gateway/config"
+)
+
+// readUnit reads the settings of a unit.
+func readUnit(t *testing.T, path string) map[string]string {
+	t.Helper()
+	unit, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := map[string]string{}
+	for line := range strings.Lines(string(unit)) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(line, "#") {
+			settings[key] = value
+		}
+	}
+	return settings
+}
+
+// TestUnitRunsTheExamples: the service has the variables that the examples hand to the programs that they
+// start. By itself, systemd gives a dynamic user no HOME.
+func TestUnitRunsTheExamples(t *testing.T) {
+	t.Setenv("HOME", "") // is restored at the end
+	if err := os.Unsetenv("HOME"); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("REMOTE_TOKEN", "secret") // of /etc/taskgate/environment
+	if name, value, ok := strings.Cut(readUnit(t, "../taskgate.service")["Environment"], "="); ok {
+		t.Setenv(name, value)
+	}
+	examples, err := filepath.Glob("../../examples/*.yaml")
+	if err != nil || len(examples) == 0 {
+		t.Fatalf("the examples are %q, %v", examples, err)
+	}
+	for _, file := range examples {
+		if _, err := config.Load(file); err != nil {
+			t.Error(err)
+		}
+	}
+}
