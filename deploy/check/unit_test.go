@@ -46,3 +46,16 @@ func TestUnitRunsTheExamples(t *testing.T) {
 		}
 	}
 }
+
+// TestUnitMayAudit: the service can write the audit log where config.example.yaml has it. All of the file system
+// but the folders that the unit names is read-only for it.
+func TestUnitMayAudit(t *testing.T) {
+	example, err := os.ReadFile("../../config.example.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := "/var/log/" + readUnit(t, "../taskgate.service")["LogsDirectory"] + "/"
+	if !strings.Contains(string(example), "\n#audit: "+folder) {
+		t.Errorf("the service may write logs in %s, and the example of audit is elsewhere", folder)
+	}
+}
