@@ -106,6 +106,10 @@ func TestChart(t *testing.T) {
 	if got, want := time.Duration(*pod.TerminationGracePeriodSeconds)*time.Second, c.DrainDelay+c.DrainTimeout+10*time.Second; got < want {
 		t.Errorf("a pod has %v to stop, and needs %v", got, want)
 	}
+	// docs/operations.md, "Memory"; a process has 4000 calls besides.
+	if got, want := gate.Resources.Limits.Memory().Value(), int64(3*c.MaxBytesInFlight+60*config.MiB+4000*50_000); got < want {
+		t.Errorf("a pod has %d bytes of memory, and needs %d", got, want)
+	}
 	if *deployment.Spec.Replicas != 3 || budget.Spec.MaxUnavailable.IntValue() != 1 || gate.Image != "registry.example.com/taskgate:v0.1.0" {
 		t.Errorf("%d replicas, at most %v away, of %s", *deployment.Spec.Replicas, budget.Spec.MaxUnavailable, gate.Image)
 	}
