@@ -80,6 +80,11 @@ func (o *stdioOptions) loadConfig(command []string) (*config.Config, error) {
 	if cfg.Audit == config.AuditStdout {
 		return nil, usageError("audit: stdout is where the client reads; name a file")
 	}
+	for _, signal := range []string{"TRACES", "METRICS", "LOGS"} {
+		if name := "OTEL_" + signal + "_EXPORTER"; os.Getenv(name) == "console" && os.Getenv("OTEL_SDK_DISABLED") != "true" {
+			return nil, usageError(name + "=console is where the client reads; name another exporter")
+		}
+	}
 	cfg.MaxBody = max(cfg.MaxBody, ownMessage)
 	// Only one local user can call, so the rules of loopback hold.
 	cfg.Auth, u.Auth, cfg.Listen, cfg.Admin = config.Auth{}, nil, config.Default().Listen, ""
