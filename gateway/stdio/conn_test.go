@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"taskgate/gateway/wire"
+	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 )
@@ -119,6 +120,11 @@ func answer(w http.ResponseWriter, status int, body string) {
 	_, _ = io.WriteString(w, body)
 }
 
+// streamTo answers with an event stream, as the gateway does.
+func streamTo(w http.ResponseWriter) *eventstream.Writer {
+	return eventstream.NewWriter(w, eventstream.Options{})
+}
+
 // answerEmpty answers a request with an empty result.
 func answerEmpty(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
 	answer(w, http.StatusOK, result(m, `{}`))
@@ -154,10 +160,12 @@ func TestAnswersBecomeLines(t *testing.T) {
 				answer(w, http.StatusOK, "{\"jsonrpc\":\"2.0\",\r\n\"id\":1,\"result\":{}}\n")
 				return
 			}
-			w.Header().Set("Content-Type", mcp.TypeSSE)
-			w.(http.Flusher).Flush()
-			_, _ = io.WriteString(w, ": open\n\nid: 7\ndata:\n\nid: 8\ndata: {\"jsonrpc\":\"2.0\",\"met")
-			_, _ = io.WriteString(w, "hod\":\"n\"}\n\n: k\n\ndata: {\"jsonrpc\":\"2.0\",\ndata: \"id\":2,\"result\":{}}\n\n")
+			out := streamTo(w)
+			_ = out.Comment("open")
+			_ = out.Prime("7")
+			_ = out.Send("8", []byte(`{"jsonrpc":"2.0","met`), []byte(`hod":"n"}`))
+			_ = out.Comment("k")
+			_ = out.Send("", []byte("{\"jsonrpc\":\"2.0\",\n\"id\":2,\"result\":{}}"))
 		})
 		c.say(ask(1, "json"))
 		c.hear(`{"jsonrpc":"2.0",  "id":1,"result":{}} `)
@@ -172,8 +180,7 @@ func TestLargeEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		large := `{"text":"` + strings.Repeat("x", 4<<20) + `"}`
 		c := newClient(t, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", mcp.TypeSSE)
-			_, _ = io.WriteString(w, "data: "+result(messageOf(r), large)+"\n\n")
+			_ = streamTo(w).Send("", []byte(result(messageOf(r), large)))
 		})
 		c.say(ask(1, "tools/call"))
 		c.hear(`{"jsonrpc":"2.0","id":1,"result":` + large + `}`)
@@ -200,8 +207,7 @@ func TestErrorsNameTheirRequest(t *testing.T) {
 			case "panic":
 				panic("oh")
 			case "late panic":
-				w.Header().Set("Content-Type", mcp.TypeSSE)
-				_, _ = io.WriteString(w, ": open\n\n")
+				_ = streamTo(w).Comment("open")
 				panic("oh")
 			}
 		})
@@ -277,8 +283,7 @@ func (s *sessions) handle(w http.ResponseWriter, r *http.Request) {
 	case !known:
 		answer(w, http.StatusNotFound, `{"jsonrpc":"2.0","error":{"code":-32001,"message":"Session not found"}}`)
 	case r.Method == http.MethodGet:
-		w.Header().Set("Content-Type", mcp.TypeSSE)
-		_, _ = io.WriteString(w, "data: {\"jsonrpc\":\"2.0\",\"id\":\"q\",\"method\":\"roots/list\"}\n\n")
+		_ = streamTo(w).Send("", []byte(`{"jsonrpc":"2.0","id":"q","method":"roots/list"}`))
 		<-r.Context().Done()
 	case r.Method == http.MethodDelete:
 		w.WriteHeader(http.StatusOK)
@@ -410,10 +415,10 @@ func TestCancelModern(t *testing.T) {
 			if m.Kind != jsonrpc.Request {
 				t.Errorf("the gateway got %s", m.Raw)
 			}
-			w.Header().Set("Content-Type", mcp.TypeSSE)
-			_, _ = io.WriteString(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"n\"}\n\n")
+			out := streamTo(w)
+			_ = out.Send("", []byte(`{"jsonrpc":"2.0","method":"n"}`))
 			<-r.Context().Done()
-			_, _ = io.WriteString(w, "data: "+result(m, `{}`)+"\n\n")
+			_ = out.Send("", []byte(result(m, `{}`)))
 		})
 		for range 2 { // the id is free again
 			c.say(modern(`"a"`, "tools/call"))
@@ -434,10 +439,10 @@ func TestEndOfListen(t *testing.T) {
 		ends := make(chan struct{})
 		c := newClient(t, func(w http.ResponseWriter, r *http.Request) {
 			m := messageOf(r)
-			w.Header().Set("Content-Type", mcp.TypeSSE)
-			_, _ = io.WriteString(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/subscriptions/acknowledged\"}\n\n")
+			out := streamTo(w)
+			_ = out.Send("", []byte(`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged"}`))
 			<-ends
-			_, _ = io.WriteString(w, "data: "+result(m, `{}`)+"\n\n")
+			_ = out.Send("", []byte(result(m, `{}`)))
 		})
 		c.say(modern("7", mcp.MethodListen))
 		c.hear(`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged"}`)

@@ -54,11 +54,19 @@ func NewWriter(w http.ResponseWriter, o Options) *Writer {
 	return ew
 }
 
+// Direct is a response that takes whole messages in place of events. It has no use for ids and comments.
+type Direct interface {
+	Message(pieces ...[]byte) error
+}
+
 // Send writes one event; its data is that of all pieces together. An empty id leaves the id line out: a
 // client that has seen an id tries to resume, and MCP 2026-07-28 has no resumption. The type is written although it
 // is the default: some clients need it (vercel/ai #16002). Data may have several lines; the peer gets \r\n and \r as
 // \n.
 func (w *Writer) Send(id string, data ...[]byte) error {
+	if d, ok := w.to.ResponseWriter.(Direct); ok {
+		return w.write("", func() error { return d.Message(data...) })
+	}
 	return w.write(id, func() error { return writeData(w.to, data) })
 }
 
@@ -145,6 +153,9 @@ func (w *Writer) Blocked() time.Duration { return w.to.Blocked() }
 func (w *Writer) Break() { w.to.Break() }
 
 func (w *Writer) writeText(id, text string) error {
+	if _, ok := w.to.ResponseWriter.(Direct); ok {
+		return nil
+	}
 	return w.write(id, func() error {
 		_, err := io.WriteString(w.to, text)
 		return err
