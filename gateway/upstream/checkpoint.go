@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"taskgate/internal/jsonrpc"
@@ -161,66 +162,46 @@ func (r *record) tellSink(what func()) {
 }
 
 // asides are what other streams than that of the call, and other replicas, have for its sink. A goroutine tells them, so
-// that a slow client holds up its own call alone. mu guards them.
+// that a slow client holds up its own call alone, and misses what there is no room for. mu guards the fields below it.
 type asides struct {
-	mu    sync.Mutex
-	queue []asideNotice
-	size  int           // bytes in the queue
-	over  bool          // the sink is told nothing more
-	done  chan struct{} // closed once the goroutine has ended; nil while there is none
-}
+	size atomic.Int64  // bytes in the queue
+	done chan struct{} // closed once the goroutine has ended
 
-// asideNotice is a waiting notification, with its bytes.
-type asideNotice struct {
-	tell func()
-	size int
+	mu    sync.Mutex
+	queue chan func() // nil before the first
+	over  bool        // the sink is told nothing more
 }
 
 const (
-	maxAsides  = 256 << 10   // bytes in the queue; beyond it the oldest go
-	noticeSize = 256         // bytes of a notification besides its params
+	mostAsides = 1024        // notifications in the queue
+	maxAsides  = 256 << 10   // bytes in the queue, before the last of them
 	asidesMost = time.Second // how long the end of a call waits for a slow client, before the queue is dropped
 )
 
 // tellAside has the sink told a notification by a goroutine.
 func (r *record) tellAside(params []byte, tell func()) {
-	a := &r.aside
+	a, size := &r.aside, int64(len(params))
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.over {
+	if a.over || a.size.Load() > maxAsides {
 		return
 	}
-	n := asideNotice{tell, len(params) + noticeSize}
-	for len(a.queue) > 0 && a.size+n.size > maxAsides {
-		a.takeNotice()
+	if a.queue == nil {
+		a.queue, a.done = make(chan func(), mostAsides), make(chan struct{})
+		go r.tellAsides(a.queue)
 	}
-	a.queue, a.size = append(a.queue, n), a.size+n.size
-	if a.done == nil {
-		a.done = make(chan struct{})
-		go r.tellAsides(a.done)
+	select {
+	case a.queue <- func() { tell(); a.size.Add(-size) }:
+		a.size.Add(size)
+	default:
 	}
-}
-
-// takeNotice takes the oldest notification. mu is held.
-func (a *asides) takeNotice() asideNotice {
-	n := a.queue[0]
-	a.queue, a.size = a.queue[1:], a.size-n.size
-	return n
 }
 
 // tellAsides tells the sink what is in the queue.
-func (r *record) tellAsides(done chan struct{}) {
-	defer close(done)
-	for a := &r.aside; ; {
-		a.mu.Lock()
-		if len(a.queue) == 0 {
-			a.done = nil
-			a.mu.Unlock()
-			return
-		}
-		n := a.takeNotice()
-		a.mu.Unlock()
-		r.tellSink(n.tell)
+func (r *record) tellAsides(queue <-chan func()) {
+	defer close(r.aside.done)
+	for tell := range queue {
+		r.tellSink(tell)
 	}
 }
 
@@ -229,16 +210,15 @@ func (r *record) finishAsides() {
 	a := &r.aside
 	a.mu.Lock()
 	a.over = true
-	done := a.done
 	a.mu.Unlock()
-	if done == nil {
+	if a.queue == nil {
 		return
 	}
-	if late := work.PauseUntil(done, asidesMost); late {
-		a.mu.Lock()
-		a.queue = nil
-		a.mu.Unlock()
-		<-done
+	close(a.queue)
+	if late := work.PauseUntil(a.done, asidesMost); late {
+		for range a.queue { // is dropped
+		}
+		<-a.done
 	}
 }
 

@@ -231,8 +231,8 @@ func TestSharedEndsSoonButKept(t *testing.T) {
 	})
 }
 
-// Of what waits for a slow client, the newest is told.
-func TestNewestAside(t *testing.T) {
+// What waits for a slow client is bounded, in number and in bytes, and the end of its call waits for a moment.
+func TestAsidesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []string
 		sink := &shimtest.Sink{OnProgress: func(p shim.Progress) {
@@ -245,20 +245,28 @@ func TestNewestAside(t *testing.T) {
 			synctest.Wait()
 		}
 		tell("first", 0)
-		tell("second", maxAsides/2)
-		tell("third", maxAsides)
-		tell("fourth", 0)
+		tell("second", maxAsides+1)
+		tell("too large", 0)
 		r.finishAsides()
 		tell("too late", 0)
-		if got := fmt.Sprint(told); got != "[first fourth]" {
+		if got := fmt.Sprint(told); got != "[first second]" {
 			t.Errorf("told %s", got)
 		}
+		r = &record{sink: sink}
+		for range mostAsides + 2 { // one of them is told
+			tell("", 0)
+		}
+		if n := len(r.aside.queue); n != mostAsides {
+			t.Errorf("%d wait", n)
+		}
+		r.finishAsides()
+		told = nil
 		sink.OnProgress = func(p shim.Progress) { told = append(told, p.Message); <-time.After(2 * asidesMost) }
 		r = &record{sink: sink}
 		tell("fifth", 0)
 		tell("sixth", 0)
 		r.finishAsides()
-		if got := fmt.Sprint(told); got != "[first fourth fifth]" {
+		if got := fmt.Sprint(told); got != "[fifth]" {
 			t.Errorf("told %s by a client that does not read", got)
 		}
 	})
