@@ -88,7 +88,7 @@ func (a *callAsker) Ask(call shim.ID, questions []shim.Question) {
 	defer a.mu.Unlock()
 	for _, question := range questions {
 		a.open = append(withoutKeys(a.open, []string{question.Key}), question)
-		if a.q.client.Err() != nil {
+		if a.q.log.client.Err() != nil {
 			a.asks.forgetAsked(call, question.Key)
 		}
 	}
@@ -96,7 +96,7 @@ func (a *callAsker) Ask(call shim.ID, questions []shim.Question) {
 	if a.gone != nil {
 		a.gone() // it may have run already, for the questions before
 	}
-	a.gone = context.AfterFunc(a.q.client, func() {
+	a.gone = context.AfterFunc(a.q.log.client, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if !a.q.canResume() {

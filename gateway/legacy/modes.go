@@ -39,7 +39,7 @@ func inMode(serve serve) serve {
 		}
 		r := ModesRequest{
 			Method: q.msg.Method, Params: q.msg.Params, Principal: q.principal,
-			Capabilities: q.state.Capabilities, Client: q.client, Serve: q.serveAs,
+			Capabilities: q.state.Capabilities, Client: q.log.client, Serve: q.serveAs,
 		}
 		if q.out.Streams() {
 			r.Send = func(result json.RawMessage) error { return q.out.Send(jsonrpc.AppendResult(nil, q.msg.ID, result)) }

@@ -32,8 +32,7 @@ type request struct {
 	token     json.RawMessage // the client's progress token; nil if it wants none
 	out       *wire.Exchange
 	op        *wire.Operation
-	client    context.Context // ends when the client's connection does
-	log       *eventLog       // of its answer
+	log       *eventLog // of its answer
 	// land takes the request from those in flight. It runs before the answer goes out, since a client may use
 	// the id again as soon as it has the answer.
 	land func()
@@ -119,7 +118,6 @@ func (q *request) enterCalls() error {
 // call that is in flight already, it answers the request with an error, and ctx is nil. The caller calls end in any
 // case.
 func (q *request) beginRequest(r *http.Request) (ctx context.Context, end func()) {
-	q.client = r.Context()
 	ctx, q.op = q.h.Telemetry.Start(r.Context(), r, wire.Request{
 		Msg: q.msg, Meta: q.meta, Name: q.name, Version: q.state.Version, Upstream: q.h.Name, SessionID: q.s.id,
 	})
@@ -137,7 +135,7 @@ func (q *request) beginRequest(r *http.Request) (ctx context.Context, end func()
 			q.op.End()
 		}
 	}
-	wire.Begun(q.client)
+	wire.Begun(q.log.client)
 	q.land = sync.OnceFunc(done)
 	return ctx, func() {
 		q.land()
@@ -184,7 +182,7 @@ func (q *request) answerRequest(ctx context.Context) {
 // sign in is kept too. To a legacy client 404 means that its session is gone (X6), and it ignores the body of
 // other errors.
 func (q *request) answerError(err error) {
-	q.h.Telemetry.Refused(q.client, err)
+	q.h.Telemetry.Refused(q.log.client, err)
 	f := *wire.FailureOf(q.state.Version, err)
 	switch f.Status {
 	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable:
@@ -209,10 +207,12 @@ func (q *request) answerPing(context.Context) (json.RawMessage, error) {
 
 // newLog makes the log of the answer to a request, which goes out on a stream.
 func newLog(ctx context.Context, q *request, x *wire.Exchange, stream string) *eventLog {
-	return &eventLog{
+	l := &eventLog{
 		s: q.s, x: x, version: q.state.Version, ctx: context.WithoutCancel(ctx), stream: stream, id: q.msg.ID,
-		unsent: make(map[string]bool), gone: make(chan struct{}),
+		unsent: make(map[string]bool),
 	}
+	l.client, l.cut = context.WithCancel(ctx)
+	return l
 }
 
 // startLog makes the log of an answer, which begins to store messages after a time. The answer in a passing session

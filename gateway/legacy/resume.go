@@ -132,10 +132,7 @@ func (l *eventLog) resumeStream(ctx context.Context, no int64, r *replay) (answe
 		return false, err
 	}
 	all, _, _, err := l.s.readLog(ctx, l.stream, 0)
-	switch {
-	case l.taken.Load(): // the client has come again meanwhile
-		return false, errTaken
-	case err != nil:
+	if err != nil {
 		l.noteLeft() // for the client to resume it again
 		return false, err
 	}

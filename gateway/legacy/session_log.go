@@ -29,12 +29,13 @@ type eventLog struct {
 	x       *wire.Exchange
 	version string
 	ctx     context.Context // has the patience of the request, and outlives it
-	id      jsonrpc.ID      // of the request it answers
+	client  context.Context // ends when the client goes, or has resumed the stream here
+	cut     context.CancelFunc
+	id      jsonrpc.ID // of the request it answers
 	stream  string
 	asked   map[string]bool          // questions that its client was asked before it was resumed
 	timer   *time.Timer              // nil for a resumed stream
 	on      atomic.Bool              // the client can resume
-	taken   atomic.Bool              // another answer on this replica goes on with the stream
 	unkept  atomic.Pointer[[][]byte] // the last message, if the log lacks it, after missingNote if the log lacks more
 
 	mu     sync.Mutex
@@ -42,8 +43,6 @@ type eventLog struct {
 	unsent map[string]bool // questions that may be in the log, and have yet to go out, by name
 	left   bool            // this replica answers no more: the client has gone, and can resume
 	about  askNote         // what the answer waits for
-	cut    func()          // gives up an answer that waits for a task; nil for others
-	gone   chan struct{}   // closed when the stream is over here
 }
 
 // beginLog runs on the timer, or earlier when the client is asked something. A client of 2025-11-25 gets an
@@ -78,11 +77,20 @@ func (l *eventLog) openStream(ctx context.Context) (after int64, err error) {
 	t.logs[l.stream] = l
 	t.mu.Unlock()
 	if before != nil && before != l { // beginLog tries again after the store was away
-		before.giveUpWait(ctx)
+		before.cut()
 	}
 	after, err = t.store.Open(ctx, l.s.id, l.stream, l.spellNote())
 	l.on.Store(err == nil)
 	return after, err
+}
+
+// isTaken reports whether another answer on this replica goes on with the stream: its client has resumed it, while
+// the loss of the connection here may still be unnoticed.
+func (l *eventLog) isTaken() bool {
+	t := l.s.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.logs[l.stream] != nil && t.logs[l.stream] != l
 }
 
 // errTaken says that another replica keeps the stream, or has ended it.
@@ -90,7 +98,7 @@ var errTaken = errors.New("another replica has the stream, or has ended it")
 
 // keepMessage stores a message and returns its event id; "" if the store is away.
 func (l *eventLog) keepMessage(message []byte) (string, error) {
-	if l.taken.Load() {
+	if l.isTaken() {
 		return "", errTaken
 	}
 	ctx, cancel := l.s.table.withPatience(l.ctx)
@@ -121,7 +129,7 @@ func (l *eventLog) keepMessage(message []byte) (string, error) {
 // from then on.
 func (l *eventLog) askOnStream(ctx context.Context, name, void string, message []byte) (holder string, has bool, err error) {
 	l.beginLog()
-	if !l.on.Load() {
+	if !l.on.Load() || l.isTaken() {
 		return "", false, errNoLog
 	}
 	ctx, cancel := l.s.table.withPatience(ctx)
@@ -160,36 +168,6 @@ func (l *eventLog) noteTask(n askNote) {
 	}
 }
 
-// noteWait says that the answer only waits for a task. Any replica can give it, so cut gives it up when the
-// client goes.
-func (l *eventLog) noteWait(n askNote, cut func()) {
-	l.noteTask(n)
-	l.mu.Lock()
-	l.cut = cut
-	l.mu.Unlock()
-	if l.taken.Load() { // before it waited
-		cut()
-	}
-}
-
-// giveUpWait ends an answer that only waits, since its client resumes the stream: the loss of its connection
-// may still be unnoticed.
-func (l *eventLog) giveUpWait(ctx context.Context) {
-	l.taken.Store(true)
-	l.mu.Lock()
-	cut := l.cut
-	l.mu.Unlock()
-	if cut != nil {
-		cut()
-	}
-	// The handler of the answer wakes it. After its timeout the caller goes on, since that handler is silent by
-	// now.
-	select {
-	case <-l.gone:
-	case <-ctx.Done():
-	}
-}
-
 // noteLeft says that this replica has stopped answering.
 func (l *eventLog) noteLeft() {
 	l.mu.Lock()
@@ -200,6 +178,7 @@ func (l *eventLog) noteLeft() {
 // finishStream says that the answer is complete, or given up. A client that missed a question which may be in
 // the log counts as gone: other streams ask it.
 func (l *eventLog) finishStream() {
+	defer l.cut()
 	l.mu.Lock()
 	l.over = true
 	left, note, unsent := l.left, l.spellNote(), len(l.unsent) > 0
@@ -207,14 +186,13 @@ func (l *eventLog) finishStream() {
 	if l.timer != nil {
 		l.timer.Stop()
 	}
-	defer close(l.gone)
 	t := l.s.table
 	switch {
-	case !l.on.Load(), l.taken.Load():
+	case !l.on.Load(), l.isTaken():
 		l.forgetStream()
 	case left:
 		t.closeLog(l.ctx, 0, func(ctx context.Context, _ bool) bool {
-			return l.taken.Load() || t.store.Leave(ctx, l.s.id, l.stream, note) == nil
+			return l.isTaken() || t.store.Leave(ctx, l.s.id, l.stream, note) == nil
 		}, l.forgetStream)
 	default:
 		var last [][]byte

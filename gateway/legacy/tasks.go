@@ -171,9 +171,8 @@ func (q *request) awaitTask(ctx context.Context) (json.RawMessage, error) {
 func whileAwaited(ctx context.Context, q *request, n askNote) (context.Context, func()) {
 	ctx, leave := context.WithCancelCause(ctx)
 	n.Token = cmp.Or(string(q.token), q.log.about.Token)
-	cut := func() { leave(errLeft) }
-	q.log.noteWait(n, cut)
-	stop := context.AfterFunc(q.client, cut)
+	q.log.noteTask(n)
+	stop := context.AfterFunc(q.log.client, func() { leave(errLeft) })
 	return ctx, func() {
 		stop()
 		leave(nil)
