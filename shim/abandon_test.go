@@ -24,8 +24,8 @@ func returning(t *testing.T, s *shim.Shim, c shim.Call, p shim.Parked) *calling 
 	return k
 }
 
-// A parked call whose questions ran out is not given up while its caller waits for it on
-// another replica, and with the store away for a while neither.
+// A parked call whose questions ran out goes on, and its caller gets the answer on another replica, with the
+// store away for a while too.
 func TestParkedCallIsAwaitedElsewhere(t *testing.T) {
 	hours(t, func(t *testing.T, w *world) {
 		u := elicits(4*time.Minute, "a")
@@ -41,27 +41,21 @@ func TestParkedCallIsAwaitedElsewhere(t *testing.T) {
 	})
 }
 
-// If the replica is lost that the caller waits on, nobody waits any more.
-func TestParkedCallWasAwaitedElsewhere(t *testing.T) {
+// A parked call whose client stays away ends by its time limit, and its record stays until then.
+func TestParkedCallEndsInTime(t *testing.T) {
 	hours(t, func(t *testing.T, w *world) {
-		u := elicits(time.Hour, "a")
-		s := w.gateway("r1", u, policy(shim.Never))
-		other := w.still("r2", serves(u, policy(shim.Never)), nil)
-		c := askable(shim.AskPark)
-		c.Stay = true // so that its end is not taken for the caller's
-		k := returning(t, other, c, parked(t, s, c, "a"))
-		pass(time.Minute)
-		if u.ended() != nil {
-			t.Fatalf("given up with a caller: %v", u.ended())
+		u := elicits(5*time.Hour, "a")
+		p := policy(shim.Never)
+		p.Timeout = time.Hour
+		s := w.gateway("r1", u, p)
+		id := parked(t, s, askable(shim.AskPark), "a").ID
+		pass(59 * time.Minute)
+		if got, err := w.store.Get(t.Context(), id, shim.Summary); err != nil || got.Status != shim.Working || u.ended() != nil {
+			t.Fatalf("after 59 minutes: %v, %v, the call ended with %v", got.Status, err, u.ended())
 		}
-		w.mute(other)
-		<-k.done
-		if !errors.Is(k.err, shim.ErrDraining) {
-			t.Errorf("the caller got %v", k.err)
-		}
-		pass(4 * time.Minute)
+		pass(2 * time.Minute)
 		var failure *shim.UpstreamError
-		if cause := u.ended(); !errors.As(cause, &failure) || failure.Kind != "abandoned" {
+		if cause := u.ended(); !errors.As(cause, &failure) || failure.Kind != shim.KindTimeout {
 			t.Errorf("the call ended with %v", cause)
 		}
 	})

@@ -25,8 +25,6 @@ type mailbox struct {
 	// the creation of the record.
 	until time.Duration
 	made  int // how many keys were made here, so that each is made once (T39)
-	// abandon ends a parked call whose caller stays away; nil while there is time.
-	abandon *time.Timer
 }
 
 // askQuestions puts questions to the caller and waits until each is answered, withdrawn or out of time.
@@ -202,7 +200,7 @@ func (b *mailbox) questionChange(q []Question, again bool) (Change, int64) {
 		change.Moments = []Moment{{Kind: KindAsked, Detail: methodsOf(q)}}
 	}
 	if r.record.hidden {
-		r.record.raised = max(r.record.raised, b.until+abandonAfter+hiddenRetain)
+		r.record.raised = max(r.record.raised, b.until+comeBack)
 		change.TTL = r.record.raised
 	}
 	return change, r.inbox.turn
@@ -256,7 +254,6 @@ func (b *mailbox) deliverQuestions(t Task, turn int64, q []Question) {
 		r.inbox.rereadRecord()
 	}
 	r.inbox.turn++
-	b.stopAbandoning() // there is time to answer again
 	r.caller.askOnStream(open)
 	work.Signal(r.caller.news)
 }
@@ -301,8 +298,7 @@ func (b *mailbox) withdrawQuestions(keys []string) {
 }
 
 // expireQuestions takes back the questions whose time ran out. An answer that was stored before
-// collectAnswers is still used, although the timer has fired. A parked call whose caller stays away is
-// cancelled a minute later.
+// collectAnswers is still used, although the timer has fired.
 func (b *mailbox) expireQuestions(t Task, q []Question) {
 	var none []string
 	for i := range q {
@@ -310,69 +306,9 @@ func (b *mailbox) expireQuestions(t Task, q []Question) {
 			none = append(none, q[i].Key)
 		}
 	}
-	r := b.run
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.caller.tellWithdrawn(none)
-	if r.record.hidden && !r.caller.waits {
-		b.abandonIn(abandonAfter)
-	}
-}
-
-// abandonIn cancels a parked call after d if its caller is still away then, and has got no new
-// question. run.mu is held.
-func (b *mailbox) abandonIn(d time.Duration) {
-	r := b.run
-	b.stopAbandoning()
-	var timer *time.Timer
-	timer = r.core.life.later(d, func() {
-		more := b.waitedFor()
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		switch {
-		case b.abandon != timer, r.ctx.Err() != nil:
-			return
-		case !r.record.hidden || r.caller.waits:
-			b.abandon = nil
-		case more > 0:
-			b.abandonIn(more)
-		default:
-			b.abandon = nil
-			r.cancel(errAbandoned)
-		}
-	})
-	b.abandon = timer
-}
-
-// waitedFor returns for how much longer a caller may wait on another replica. Such a caller extends the
-// TTL of the record (waiter.announceCaller), silently.
-func (b *mailbox) waitedFor() time.Duration {
-	r := b.run
-	t, err := r.core.readRecord(r.ctx, r.record.id, Summary)
-	switch {
-	case errors.Is(err, ErrNotFound):
-		return 0
-	case err != nil:
-		return retryAbandon
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if t.Visible && r.record.hidden { // and this replica has missed it
-		r.inbox.rereadRecord()
-		return retryAbandon
-	}
-	if t.TTL <= r.record.raised+time.Millisecond { // the store rounds up
-		return 0
-	}
-	return t.TTL - hiddenRetain - time.Since(r.record.born)
-}
-
-// stopAbandoning takes back what abandonIn began. run.mu is held.
-func (b *mailbox) stopAbandoning() {
-	if b.abandon != nil {
-		b.abandon.Stop()
-		b.abandon = nil
-	}
+	b.run.mu.Lock()
+	defer b.run.mu.Unlock()
+	b.run.caller.tellWithdrawn(none)
 }
 
 // collectAnswers ends the questions in one step: open ones are withdrawn, and the answers of the others

@@ -82,33 +82,25 @@ func TestQuestionOfATaskIsOpenForItsTTL(t *testing.T) {
 	})
 }
 
-func TestParkedCallOutlivesItsDeadlineByAMinute(t *testing.T) {
-	for name, c := range map[string]struct {
-		more    time.Duration // that the server works on after the deadline
-		stopped error
-	}{
-		"the server ends it": {30 * time.Second, nil},
-		"the gateway does":   {time.Hour, &shim.UpstreamError{}},
-	} {
-		hoursOf(t, name, func(t *testing.T, w *world) {
-			u := elicits(c.more, "a")
-			s := w.gateway("r1", u, policy(shim.Never))
-			p := parked(t, s, askable(shim.AskPark), "a")
-			pass(10 * time.Minute)
-			if got := spell(u.got); got != `{"answers":[{"action":"cancel"}]}` {
-				t.Errorf("the server got %s", got)
-			}
-			pass(time.Minute)
-			if cause := u.ended(); (cause == nil) != (c.stopped == nil) {
-				t.Errorf("the call ended with %v", cause)
-			}
-			if _, err := w.store.Get(t.Context(), p.ID, shim.Summary); err != nil {
-				t.Errorf("gone before its time: %v", err)
-			}
-			pass(62 * time.Second)
-			w.wantGone(p.ID)
-		})
-	}
+func TestParkedCallOutlivesItsDeadline(t *testing.T) {
+	hours(t, func(t *testing.T, w *world) {
+		u := elicits(30*time.Second, "a")
+		s := w.gateway("r1", u, policy(shim.Never))
+		p := parked(t, s, askable(shim.AskPark), "a")
+		pass(10 * time.Minute)
+		if got := spell(u.got); got != `{"answers":[{"action":"cancel"}]}` {
+			t.Errorf("the server got %s", got)
+		}
+		pass(time.Minute)
+		if cause := u.ended(); cause != nil {
+			t.Errorf("the call ended with %v", cause)
+		}
+		if _, err := w.store.Get(t.Context(), p.ID, shim.Summary); err != nil {
+			t.Errorf("gone before its time: %v", err)
+		}
+		pass(62 * time.Second)
+		w.wantGone(p.ID)
+	})
 }
 
 // A server that goes on without an answer withdraws its question.

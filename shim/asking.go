@@ -71,19 +71,13 @@ const (
 	defaultInputTimeout = 10 * time.Minute
 	// hiddenRetain is how long a hidden record is kept after its end (design.md 0.13).
 	hiddenRetain = time.Minute
-	// abandonAfter is how long a parked call whose questions have run out waits for its caller.
-	abandonAfter = time.Minute
-	// retryAbandon is the pause before the store is asked again for such a caller, after it was away.
-	retryAbandon = 5 * time.Second
+	// comeBack is for how long after its questions have run out the caller of a parked call can come
+	// back to it.
+	comeBack = 2 * time.Minute
 )
 
-// Errors of questions.
-var (
-	// errUnanswered is the cause with which the time to answer ends.
-	errUnanswered = errors.New("the questions ran out of time")
-	// errAbandoned ends a parked call whose caller stayed away.
-	errAbandoned = &UpstreamError{Kind: "abandoned", Message: "the server's questions were not answered in time, and nobody waits for the call"}
-)
+// errUnanswered is the cause with which the time to answer ends.
+var errUnanswered = errors.New("the questions ran out of time")
 
 // elicit is the one method with a result that stands for a missing answer (protocol.md H3).
 const elicit = "elicitation/create"

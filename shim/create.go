@@ -113,7 +113,7 @@ func (c *creation) createRecord(visible bool) (Task, error) {
 	r := c.run
 	draft, begin := c.draftTask()
 	if !visible {
-		draft.Visible, draft.TTL, draft.Retain = false, r.box.answerTimeout()+abandonAfter+hiddenRetain, hiddenRetain
+		draft.Visible, draft.TTL, draft.Retain = false, r.box.answerTimeout()+comeBack, hiddenRetain
 	}
 	r.mu.Unlock()
 	t, err := c.storeTask(draft, begin)

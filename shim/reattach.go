@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 )
@@ -73,9 +72,6 @@ type waiter struct {
 	task   Task // by its last read
 	run    *run // nil if another replica runs it
 
-	began time.Time     // when the caller was first announced; zero before
-	kept  time.Duration // the record's TTL then
-
 	progress json.RawMessage // the caller's newest progress, if the call runs elsewhere
 }
 
@@ -90,8 +86,6 @@ func (w *waiter) awaitAnswer(ctx context.Context) (Answered, error) {
 	watching.Go(func() { failed <- w.followRecord(watched, states) })
 	defer watching.Wait()
 	defer stop()
-	again := time.NewTicker(reread)
-	defer again.Stop()
 	var replied chan struct{} // stays nil if the call runs elsewhere
 	if w.run = w.s.runs.get(w.task.ID); w.run != nil {
 		defer w.run.caller.attachStream(w.call.Stream)()
@@ -99,7 +93,6 @@ func (w *waiter) awaitAnswer(ctx context.Context) (Answered, error) {
 	}
 	w.progress = w.task.Progress.Params // it was told before the questions
 	grace := w.graceTimer()
-	w.announceCaller(ctx)
 	for {
 		// FollowSet brings each state of the record, and reads it every 30 s by itself; a run on this
 		// replica closes replied.
@@ -122,8 +115,6 @@ func (w *waiter) awaitAnswer(ctx context.Context) (Answered, error) {
 				return a, err
 			}
 			grace = time.After(retryCreate)
-		case <-again.C:
-			w.announceCaller(ctx)
 		case err := <-failed:
 			if ctx.Err() != nil { // the reason for the failure
 				return w.leaveCall(ctx)
@@ -168,22 +159,6 @@ func (w *waiter) followRecord(ctx context.Context, states chan<- Update) error {
 			return context.Cause(ctx)
 		}
 	})
-}
-
-// announceCaller tells the replica that runs the call that its caller is here, if that replica may be
-// about to give the call up because its questions have run out. It extends the TTL of the record again
-// and again. If this replica dies, the call is given up after all.
-func (w *waiter) announceCaller(ctx context.Context) {
-	expired := func(q Question) bool { return q.Withdraw && q.Answer == nil }
-	if w.run != nil || w.task.Visible || !slices.ContainsFunc(w.task.Questions, expired) {
-		return
-	}
-	if w.began.IsZero() {
-		w.began, w.kept = time.Now(), w.task.TTL
-	}
-	change := Change{Op: w.s.newOp(), TTL: w.kept + time.Since(w.began) + 2*abandonAfter}
-	// After a failure there is time to do so again.
-	_, _ = w.s.changeRecord(ctx, w.task.ID, nil, change)
 }
 
 // graceTimer fires when a task is to be made of the call: each retry has a grace of its own.

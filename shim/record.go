@@ -249,7 +249,6 @@ func (rec *record) closeRecord() {
 	if rec.ttl != nil {
 		rec.ttl.Stop()
 	}
-	r.box.stopAbandoning()
 	r.srv.tasks.Leave(rec.made.Owner)
 	close(rec.over)
 }

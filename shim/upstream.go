@@ -266,7 +266,7 @@ var ErrNotResumable = errors.New("the upstream call cannot be resumed")
 // of the upstream.
 type UpstreamError struct {
 	// Kind is a low-cardinality label: one of the kinds below, or lost (with its replica), shutdown (of
-	// its replica), abandoned (a parked call whose caller stayed away).
+	// its replica).
 	Kind string
 	// Message is for the client and the log. Said is for the client, and those who may see its task: the server's
 	// own words, which may quote a request. Err, which may name addresses, is for the log alone.
