@@ -49,7 +49,7 @@ type passthrough struct {
 	trust  *trust     // nil before the first metadata
 	warned sync.Once
 
-	broken, invalid, unknown *Refusal
+	broken, invalid *Refusal
 }
 
 // verification is what was found out about a token.
@@ -104,7 +104,6 @@ func (m *Methods) passthrough(c *config.Config, u *config.Upstream, secure *tls.
 	}
 	p.broken = challengeWith(http.StatusBadRequest, p.page, "invalid_request", "Authorization must be there once, and one credential", nil)
 	p.invalid = challengeWith(http.StatusUnauthorized, p.page, "invalid_token", "the token is not valid any more", nil)
-	p.unknown = &Refusal{http.StatusServiceUnavailable, "", "tokens cannot be verified at the moment"}
 	return p, nil
 }
 
@@ -150,7 +149,7 @@ func (p *passthrough) Identify(r *http.Request) (Caller, *Refusal) {
 		return Caller{}, tooManyLookups
 	case err != nil:
 		p.log.DebugContext(r.Context(), "a token cannot be looked up", "reason", err)
-		return Caller{}, p.unknown
+		return Caller{}, unverifiable
 	case f.verdict == refuted:
 		return Caller{}, p.invalid
 	case f.verdict == verified:

@@ -2,7 +2,6 @@ package auth
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -38,7 +37,6 @@ type Resource struct {
 // document is the metadata of a server.
 type document struct {
 	raw      []byte
-	sum      [sha256.Size]byte
 	Resource string   `json:"resource"`
 	Servers  []string `json:"authorization_servers"`
 }
@@ -138,7 +136,7 @@ func (r *Resource) fetchMetadata(ctx context.Context) (*document, error) {
 		if failed == nil {
 			var found *document
 			if found, failed = parseDocument(raw); failed == nil {
-				return r.unlessSame(found), nil
+				return found, nil
 			}
 		}
 		r.log.Debug("no protected resource metadata of the server", "at", at, "err", failed)
@@ -147,14 +145,6 @@ func (r *Resource) fetchMetadata(ctx context.Context) (*document, error) {
 		}
 	}
 	return nil, err
-}
-
-// unlessSame returns the known document if the new one is the same.
-func (r *Resource) unlessSame(d *document) *document {
-	if known, ok := r.metadata.lastGood(); ok && known.sum == d.sum {
-		return known
-	}
-	return d
 }
 
 func (r *Resource) places(hint string) []string {
@@ -171,7 +161,7 @@ func (r *Resource) places(hint string) []string {
 
 // parseDocument reads metadata. Its users check which resource it is of.
 func parseDocument(raw []byte) (*document, error) {
-	d := &document{raw: raw, sum: sha256.Sum256(raw)}
+	d := &document{raw: raw}
 	if err := json.Unmarshal(raw, d); err != nil || d.Resource == "" {
 		return nil, contentError("the document is no protected resource metadata")
 	}

@@ -31,7 +31,7 @@ type tokens struct {
 	// verified are the tokens that were let in, by their hashes.
 	verified *lru.Cache[[sha256.Size]byte, *grant]
 
-	none, broken, invalid, unknown *Refusal
+	none, broken, invalid *Refusal
 }
 
 // grant is what a token gives.
@@ -46,6 +46,9 @@ type grant struct {
 	until     time.Time
 	keys      *keySet // the set with the key of its signature
 }
+
+// unverifiable refuses a token while nobody can say whether it is good.
+var unverifiable = &Refusal{http.StatusServiceUnavailable, "", "tokens cannot be verified at the moment"}
 
 // clockLeeway is the tolerated difference between the clocks of an issuer and of the gateway.
 const clockLeeway = 30 * time.Second
@@ -68,7 +71,6 @@ func newTokens(c *config.JWT, from *issuer, metadata string, log *slog.Logger) (
 	t.none = challengeWith(http.StatusUnauthorized, metadata, "", text, t.scopes)
 	t.broken = challengeWith(http.StatusBadRequest, metadata, "invalid_request", "Authorization must be: Bearer TOKEN", nil)
 	t.invalid = challengeWith(http.StatusUnauthorized, metadata, "invalid_token", "the token is not valid here", t.scopes)
-	t.unknown = &Refusal{http.StatusServiceUnavailable, "", "tokens cannot be verified at the moment"}
 	return t, nil
 }
 
@@ -97,7 +99,7 @@ func (t *tokens) Identify(r *http.Request) (Caller, *Refusal) {
 	g, err := t.grantOf(r.Context(), token)
 	switch {
 	case errors.Is(err, errNoKeys), r.Context().Err() != nil:
-		return Caller{}, t.unknown
+		return Caller{}, unverifiable
 	case err != nil:
 		t.log.DebugContext(r.Context(), "a token is refused", "reason", err)
 		return Caller{}, t.invalid

@@ -163,9 +163,6 @@ func HashKey(key string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// hashOfNothing is the hash of an empty key, as from an empty variable or file.
-const hashOfNothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-
 // Passthrough lets the server itself say who may call: the header Authorization of a request goes on
 // to the server with that request. The gateway verifies tokens only to know whose task is whose. It
 // needs public_url and, with a Redis as the store, state_keys.

@@ -81,7 +81,7 @@ func (p *problems) checkKeys(list string, keys []BearerKey) {
 			p.add(at, "a key is PRINCIPAL:HASH, and a principal has letters, digits, '.', '_', '@', '+' and '-', begins with a letter or digit, and has at most 128")
 		case !validHash.MatchString(hash):
 			p.add(at, "a key is PRINCIPAL:HASH, and the hash has 64 hexadecimal digits, as \"taskgate hash-key\" prints them")
-		case hash == hashOfNothing:
+		case hash == HashKey(""): // from an empty variable or file
 			p.add(at, "this is the hash of nothing: the key was empty")
 		case known:
 			p.add(at, "this key is already that of keys[%d]", first)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -103,9 +104,7 @@ func (g *Gateway) get(ctx context.Context, path string, query url.Values, into a
 // tasks reads the tasks that the filters let through, at most limit of them, page by page.
 func (g *Gateway) tasks(ctx context.Context, filters url.Values, limit int) (all operator.Tasks, err error) {
 	query := url.Values{}
-	for name, values := range filters {
-		query[name] = values
-	}
+	maps.Copy(query, filters)
 	all.Tasks = []operator.Task{}
 	for {
 		query.Set("limit", fmt.Sprint(min(limit-len(all.Tasks), pageSize)))
