@@ -201,7 +201,7 @@ func (m *Methods) makeMethod(one *made, before *Methods, c *config.Config, u *co
 		one.page = &page
 		one.Method, err = newTokens(&j, m.issuerFor(&j, before), page.URL, m.log)
 	case a.Passthrough != nil:
-		one.Method, err = m.passthrough(c, u, one.tls)
+		one.Method = m.passthrough(c, u, one.tls)
 	case a.TrustedHeader != nil:
 		one.Method, err = newTrusted(a.TrustedHeader)
 	default:

@@ -88,23 +88,19 @@ const (
 // unverifiedPrefix begins the principals of those whose token cannot be verified.
 const unverifiedPrefix = "token:"
 
-func (m *Methods) passthrough(c *config.Config, u *config.Upstream, secure *tls.Config) (Method, error) {
+func (m *Methods) passthrough(c *config.Config, u *config.Upstream, secure *tls.Config) Method {
 	cfg := c.AuthOf(u).Passthrough
 	log := m.log.With("upstream", u.Name)
-	resource, err := newResource(u, c.PublicURL, secure, m.work, log)
-	if err != nil {
-		return nil, err
-	}
 	known, _ := lru.New[[sha256.Size]byte, *verification](MaxTokens) // fails only for size 0
 	others, _ := lru.New[[sha256.Size]byte, *verification](MaxTokens)
 	p := &passthrough{
 		cfg: cfg, page: c.PublicURL + MetadataPath(u),
 		public: append(sameAddress(c.PublicURL+u.Path, u.URL), c.Audiences(u, cfg.Audiences)...), secret: m.secret,
-		resource: resource, tokens: m.tokens[u.Name], log: log, web: newFetcher(nil), work: m.work, known: known, others: others, lookups: newLookups(maxLookups), lookupTimeout: lookupTimeout,
+		resource: newResource(u, c.PublicURL, secure, m.work, log), tokens: m.tokens[u.Name], log: log, web: newFetcher(nil), work: m.work, known: known, others: others, lookups: newLookups(maxLookups), lookupTimeout: lookupTimeout,
 	}
 	p.broken = challengeWith(http.StatusBadRequest, p.page, "invalid_request", "Authorization must be there once, and one credential", nil)
 	p.invalid = challengeWith(http.StatusUnauthorized, p.page, "invalid_token", "the token is not valid any more", nil)
-	return p, nil
+	return p
 }
 
 // tokenSecret is the key of the hashes that stand for tokens which cannot be verified. All replicas share

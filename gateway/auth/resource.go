@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -41,18 +40,12 @@ type document struct {
 	Servers  []string `json:"authorization_servers"`
 }
 
-func newResource(u *config.Upstream, public string, secure *tls.Config, lasting *work.Background, log *slog.Logger) (*Resource, error) {
-	server, err := url.Parse(u.URL)
-	if err != nil || server.Host == "" {
-		return nil, errors.New("the server has no address") // the URL is not repeated: it may hold a secret
-	}
-	at, err := url.Parse(public)
-	if err != nil {
-		return nil, err
-	}
+func newResource(u *config.Upstream, public string, secure *tls.Config, lasting *work.Background, log *slog.Logger) *Resource {
+	server, _ := url.Parse(u.URL) // Validate has checked both
+	at, _ := url.Parse(public)
 	r := &Resource{server: server, public: at, renamed: u.ForwardHost == config.On, from: newFetcher(secure), log: log}
 	r.metadata.fetch, r.metadata.work = r.fetchMetadata, lasting
-	return r, nil
+	return r
 }
 
 // getDocument reads a document at the server's origin. A server that makes addresses from the name in the

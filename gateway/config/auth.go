@@ -126,7 +126,7 @@ func (c *Config) Hosts() []string {
 func (c *Config) Audiences(u *Upstream, list []string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(audience string) bool {
 		names := func(other *Upstream) bool {
-			return other != nil && strings.TrimSuffix(audience, "/") == strings.TrimSuffix(c.PublicURL+other.Path, "/")
+			return strings.TrimSuffix(audience, "/") == strings.TrimSuffix(c.PublicURL+other.Path, "/")
 		}
 		return !names(u) && slices.ContainsFunc(c.Upstreams, names)
 	})

@@ -311,9 +311,7 @@ func Default() *Config {
 func (c *Config) LargestCall() Size {
 	var answer Size
 	for _, u := range c.Upstreams {
-		if u != nil {
-			answer = max(answer, u.MaxResult)
-		}
+		answer = max(answer, u.MaxResult)
 	}
 	return c.MaxBody + answer + 8*KiB
 }

@@ -64,7 +64,7 @@ func (p *problems) checkTLS(c *Config) {
 		p.addFor([]string{"store_tls", "store"}, "means nothing without a store whose URL begins with rediss")
 	}
 	for i, u := range c.Upstreams {
-		if u == nil || u.TLS == (ClientTLS{}) {
+		if u.TLS == (ClientTLS{}) {
 			continue
 		}
 		at := fmt.Sprintf("upstreams[%d].tls", i)

@@ -20,10 +20,6 @@ func (p *problems) checkUpstreams(c *Config) {
 	names, paths := map[string]int{}, map[string]int{}
 	for i, u := range list {
 		at := fmt.Sprintf("upstreams[%d]", i)
-		if u == nil {
-			p.add(at, "is nil")
-			continue
-		}
 		if first, ok := names[u.Name]; ok && u.Name != "" {
 			p.add(at+".name", "this name is already that of upstreams[%d]", first)
 		} else if first, ok := paths[u.Path]; ok && u.Path != defaultPath("") {
