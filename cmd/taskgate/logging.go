@@ -15,9 +15,7 @@ import (
 // newLogger writes to w as the configuration says.
 func newLogger(c config.Log, w io.Writer) *slog.Logger {
 	var level slog.Level
-	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
-		level = slog.LevelInfo
-	}
+	_ = level.UnmarshalText([]byte(c.Level)) // Validate has checked it
 	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: readableAttr}
 	var h slog.Handler = slog.NewTextHandler(w, opts)
 	if c.Format == config.FormatJSON {

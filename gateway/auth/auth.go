@@ -203,7 +203,7 @@ func (m *Methods) makeMethod(one *made, before *Methods, c *config.Config, u *co
 	case a.Passthrough != nil:
 		one.Method = m.passthrough(c, u, one.tls)
 	case a.TrustedHeader != nil:
-		one.Method, err = newTrusted(a.TrustedHeader)
+		one.Method = newTrusted(a.TrustedHeader)
 	default:
 		one.Method = anybody{}
 	}

@@ -188,10 +188,7 @@ func (i *issuer) findKeysURL(ctx context.Context) (string, error) {
 
 // metadataURLs are the places at which clients of MCP look, in their order.
 func metadataURLs(issuer string) []string {
-	u, err := url.Parse(issuer)
-	if err != nil {
-		return nil
-	}
+	u, _ := url.Parse(issuer) // Validate has checked it, or mayAsk
 	origin, path := u.Scheme+"://"+u.Host, strings.TrimRight(u.EscapedPath(), "/")
 	urls := []string{origin + "/.well-known/oauth-authorization-server" + path, origin + "/.well-known/openid-configuration" + path}
 	if path != "" {

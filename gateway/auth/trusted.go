@@ -24,16 +24,13 @@ type trusted struct {
 	from []netip.Prefix
 }
 
-func newTrusted(c *config.TrustedHeader) (Method, error) {
+func newTrusted(c *config.TrustedHeader) Method {
 	t := &trusted{name: http.CanonicalHeaderKey(c.Name)}
 	for _, from := range c.From {
-		network, err := config.ParseNetwork(from)
-		if err != nil {
-			return nil, err
-		}
+		network, _ := config.ParseNetwork(from) // Validate has checked it
 		t.from = append(t.from, network)
 	}
-	return t, nil
+	return t
 }
 
 // Identify finds the caller that the proxy names. A request from any other address is refused, with
