@@ -26,9 +26,6 @@ type renewable struct {
 	now     atomic.Pointer[lease]
 	removed atomic.Bool      // the upstream takes no requests of clients
 	work    *work.Background // closes clients that have been replaced
-
-	mu  sync.Mutex // guards what follows, and held while now is replaced
-	ask upstream.SessionAsker
 }
 
 // lease is one client, with the work under way.
@@ -62,11 +59,6 @@ func newRenewable() *renewable {
 // renewClient replaces the client. The old one is closed once its work has ended. The processes of the new
 // one start then, or after handover.
 func (r *renewable) renewClient(next *lease) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.ask != nil {
-		next.OnSessionQuestion(r.ask)
-	}
 	old := r.now.Swap(next)
 	if old == nil {
 		next.begin()
@@ -103,7 +95,6 @@ func (r *renewable) Close(ctx context.Context) error {
 // retireClient closes the client once only listening is under way, or ctx ends. New calls have ceased by
 // then.
 func (r *renewable) retireClient(ctx context.Context) error {
-	r.removed.Store(true)
 	now := r.now.Load()
 	now.users.Refuse()
 	now.end()
@@ -192,13 +183,8 @@ func (r *renewable) Listen(ctx context.Context, s shim.Session, f shim.Filter, r
 // Forget implements upstream.Client.
 func (r *renewable) Forget(s shim.Session) { r.now.Load().Forget(s) }
 
-// OnSessionQuestion sets f for this client and for each later one.
-func (r *renewable) OnSessionQuestion(f upstream.SessionAsker) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.ask = f
-	r.now.Load().OnSessionQuestion(f)
-}
+// OnSessionQuestion sets f for the present client. The gateway sets it again after each change.
+func (r *renewable) OnSessionQuestion(f upstream.SessionAsker) { r.now.Load().OnSessionQuestion(f) }
 
 // EndSession ends a session with the present client. Earlier clients end theirs by themselves.
 func (r *renewable) EndSession(ctx context.Context, key string) { r.now.Load().EndSession(ctx, key) }
