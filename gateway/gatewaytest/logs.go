@@ -43,29 +43,17 @@ func (r *replica) readState(id, stream string) (state, note string) {
 
 func (r *replica) open(id, stream string) int64 {
 	r.t.Helper()
-	no, err := r.Open(r.t.Context(), id, stream, []byte("[1]"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return no
+	return must[int64](r.t)(r.Open(r.t.Context(), id, stream, []byte("[1]")))
 }
 
 func (r *replica) append(id, stream, message string) int64 {
 	r.t.Helper()
-	no, err := r.Append(r.t.Context(), id, stream, []byte(message))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return no
+	return must[int64](r.t)(r.Append(r.t.Context(), id, stream, []byte(message)))
 }
 
 func (r *replica) post(id, stream, message string) int64 {
 	r.t.Helper()
-	no, err := r.Post(r.t.Context(), id, stream, []byte(message))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return no
+	return must[int64](r.t)(r.Post(r.t.Context(), id, stream, []byte(message)))
 }
 
 // ask asks a question on a stream, and returns who has it: "" where it was asked.
@@ -126,15 +114,11 @@ func testLogs(t *testing.T, open OpenSessions) {
 	if state, _ := a.readState("s", "y"); state != "open" {
 		t.Errorf("it is %s", state)
 	}
-	if err := a.Finish(t.Context(), "s", "x", false); err != nil {
-		t.Fatal(err)
-	}
+	a.finish("s", "x")
 	b.expect("s", "x", first, `ended {"a": "three\u0000"}`)
 	b.expect("other", "x", 0, "")
 	b.expect(string(make([]byte, 10_000)), "x", 0, "")
-	if err := a.Delete(t.Context(), "s"); err != nil {
-		t.Fatal(err)
-	}
+	a.delete("s")
 	b.expect("s", "x", 0, "")
 }
 
@@ -182,23 +166,15 @@ func testLogBounds(t *testing.T, open OpenSessions) {
 // bury ends a lost stream with a message that says what note and messages it had.
 func (r *replica) bury(id, stream string) bool {
 	r.t.Helper()
-	buried, err := r.Bury(r.t.Context(), id, stream, func(note []byte, had [][]byte) [][]byte {
+	return must[bool](r.t)(r.Bury(r.t.Context(), id, stream, func(note []byte, had [][]byte) [][]byte {
 		return [][]byte{fmt.Appendf(nil, "bury(%s,%s)", note, bytes.Join(had, []byte{','}))}
-	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return buried
+	}))
 }
 
 // note changes the note of a stream.
 func (r *replica) note(id, stream, note string) bool {
 	r.t.Helper()
-	kept, err := r.Note(r.t.Context(), id, stream, []byte(note))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return kept
+	return must[bool](r.t)(r.Note(r.t.Context(), id, stream, []byte(note)))
 }
 
 func (r *replica) finish(id, stream string) {
@@ -367,9 +343,7 @@ func testGone(t *testing.T, open OpenSessions) {
 	a := run(t, open(t, 10, 0, time.Hour))[0]
 	a.put("s", 0, "")
 	a.open("s", "x")
-	if err := a.Delete(t.Context(), "s"); err != nil {
-		t.Fatal(err)
-	}
+	a.delete("s")
 	if _, err := a.Append(t.Context(), "s", "x", []byte("one")); !errors.Is(err, shim.ErrNotFound) {
 		t.Error(err)
 	}

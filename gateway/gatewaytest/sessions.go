@@ -111,14 +111,29 @@ func (r *replica) setBusy(id string, on bool) {
 
 func (r *replica) put(id string, rev int64, state string) int64 {
 	r.t.Helper()
-	got, err := r.Put(r.t.Context(), id, rev, []byte(state))
+	got := must[int64](r.t)(r.Put(r.t.Context(), id, rev, []byte(state)))
 	if rev == 0 {
-		got, err = r.Make(r.t.Context(), id, "", []byte(state))
-	}
-	if err != nil {
-		r.t.Fatal(err)
+		got = must[int64](r.t)(r.Make(r.t.Context(), id, "", []byte(state)))
 	}
 	return got
+}
+
+func (r *replica) delete(id string) {
+	r.t.Helper()
+	if err := r.Delete(r.t.Context(), id); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// must returns a result that comes without an error.
+func must[T any](t *testing.T) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
 }
 
 func (r *replica) get(id string) (string, int64) {
@@ -184,9 +199,7 @@ func testPut(t *testing.T, open OpenSessions) {
 		t.Errorf("here: %q %d, want %d", state, rev, two)
 	}
 	for range 2 { // deleting what is gone is no error
-		if err := a.Delete(t.Context(), "a"); err != nil {
-			t.Error(err)
-		}
+		a.delete("a")
 	}
 	if _, rev := a.get("a"); rev != 0 {
 		t.Error("a deleted session exists")
@@ -271,9 +284,7 @@ func testFull(t *testing.T, open OpenSessions) {
 	if by := b.make("c", ""); by != "max_sessions" {
 		t.Fatalf("one more was refused by %q", by)
 	}
-	if err := a.Delete(t.Context(), "b"); err != nil {
-		t.Fatal(err)
-	}
+	a.delete("b")
 	if by := b.make("c", "carol"); by != "" {
 		t.Fatalf("after one was ended: refused by %s", by)
 	}
@@ -312,9 +323,7 @@ func testFullOwner(t *testing.T, open OpenSessions) {
 			t.Errorf("%s of %q: refused by %s", id, owner, by)
 		}
 	}
-	if err := b.Delete(t.Context(), "second"); err != nil {
-		t.Fatal(err)
-	}
+	b.delete("second")
 	if by := a.make("fourth", "alice"); by != "" {
 		t.Errorf("after one has ended: refused by %s", by)
 	}
@@ -326,9 +335,7 @@ func testDeletedElsewhere(t *testing.T, open OpenSessions) {
 	a, b := all[0], all[1]
 	a.put("a", 0, "one")
 	b.get("a")
-	if err := b.Delete(t.Context(), "a"); err != nil {
-		t.Fatal(err)
-	}
+	b.delete("a")
 	if got := next(t, a.ended, "the end on the other replica"); got != "a one" {
 		t.Errorf("%s has ended", got)
 	}

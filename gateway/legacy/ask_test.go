@@ -179,65 +179,54 @@ func (s *sseClient) wantEnd(id, text string) {
 
 const resultBody = `{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":%q}}`
 
-// newAskedPair is one session at two replicas, in front of a server that asks.
-func newAskedPair(t *testing.T, change func(*config.Config)) (stack *legacyReplicas, a, b *rawClient) {
-	t.Helper()
-	stack = newLegacyReplicas(t, change)
-	withQuestions(stack.server)
-	a, b = stack.beginBoth(t, canBeAsked)
-	return stack, a, b
-}
-
 // TestReplicasTaskAsks: without a GET stream a task asks on tasks/result (L32), and
 // the answer may come to the other replica (L33).
 func TestReplicasTaskAsks(t *testing.T) {
-	_, a, b := newAskedPair(t, nil)
-	task := a.task("colour")
-	stream := openSSE(t, b, http.MethodPost, fmt.Sprintf(resultBody, task), "")
-	id := stream.question(task)
-	b.wantPost(fmt.Sprintf(`{"jsonrpc":"2.0","id":"g","method":"tasks/get","params":{"taskId":%q}}`, task), http.StatusOK, "input_required")
-	for _, colour := range []string{"blue", "green"} { // the second is too late
-		a.answer(id, colour)
-	}
-	stream.wantEnd("r", "accept blue")
+	inAskWorld(t, nil, func(t *testing.T, w *world) {
+		task := w.c.call(w.a, "ask")
+		stream := w.result(w.b, task)
+		stream.wantAsked("on tasks/result", nameQuestion(task, 0))
+		if got := w.status(task); got != "input_required" {
+			t.Errorf("while it asks: %s", got)
+		}
+		for _, colour := range []string{"blue", "green"} { // the second is too late
+			w.c.wantPost(w.a, answerBody(nameQuestion(task, 0), colour), http.StatusAccepted)
+		}
+		<-stream.done
+		stream.wantLast("blue")
+	})
 }
 
 // TestReplicasTaskAsksOnGet: where the session has a GET stream, a task asks there, and
 // not on tasks/result as well (protocol.md C 3, X5).
 func TestReplicasTaskAsksOnGet(t *testing.T) {
-	_, a, b := newAskedPair(t, nil)
-	get := openSSE(t, b, http.MethodGet, "", "")
-	task := a.task("colour")
-	result := openSSE(t, a, http.MethodPost, fmt.Sprintf(resultBody, task), "")
-	a.answer(get.question(task), "red")
-	for {
-		_, data, ok := result.event()
-		if !ok {
-			t.Fatal("no result")
-		}
-		if strings.Contains(data, mcp.MethodElicit) {
-			t.Errorf("asked twice: %s", data)
-		}
-		if strings.Contains(data, "accept red") {
-			return
-		}
-	}
+	inAskWorld(t, nil, func(t *testing.T, w *world) {
+		get := w.c.begin(w.b, "")
+		task := w.c.call(w.a, "ask")
+		result := w.result(w.a, task)
+		wiretest.Wait(time.Minute)
+		get.wantAsked("on the GET stream", nameQuestion(task, 0))
+		w.answer(w.a, nameQuestion(task, 0))
+		<-result.done
+		result.wantAsked("on tasks/result")
+		result.wantLast("accept")
+		w.closeAll(get)
+	})
 }
 
 // TestReplicasTaskAsksAgain: a question whose stream has died is asked on the next one
 // under the same id (H7).
 func TestReplicasTaskAsksAgain(t *testing.T) {
-	_, a, b := newAskedPair(t, nil)
-	task := a.task("colour")
-	first := openSSE(t, a, http.MethodPost, fmt.Sprintf(resultBody, task), "")
-	id := first.question(task)
-	first.close()
-	second := openSSE(t, b, http.MethodPost, strings.Replace(fmt.Sprintf(resultBody, task), `"r"`, `"r2"`, 1), "")
-	if again := second.question(task); again != id {
-		t.Errorf("asked under another id: %s, %s", id, again)
-	}
-	b.answer(id, "red")
-	second.wantEnd("r2", "accept red")
+	inAskWorld(t, nil, func(t *testing.T, w *world) {
+		task := w.c.call(w.a, "ask")
+		w.result(w.a, task).quit()
+		second := w.result(w.b, task)
+		wiretest.Wait(time.Minute)
+		second.wantAsked("on the next stream", nameQuestion(task, 0))
+		w.answer(w.b, nameQuestion(task, 0))
+		<-second.done
+		second.wantLast("accept")
+	})
 }
 
 // TestReplicasAskForeign: another session, and another caller, answer nothing.
@@ -316,10 +305,7 @@ func TestReplicasHandleAsks(t *testing.T) {
 		return askColour(ctx, r.Session)
 	})
 	c := stack.connect(t, mcp.Version20250618, &sdk.ClientOptions{ElicitationHandler: red})
-	handle, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "late"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	handle := wiretest.Must(c.CallTool(t.Context(), &sdk.CallToolParams{Name: "late"}))(t)
 	id := idOfTask(t, textOf(handle))
 	close(stack.session.proceed)
 	start := time.Now()
@@ -333,17 +319,15 @@ func TestReplicasHandleAsks(t *testing.T) {
 	}
 }
 
-// withAsides adds tools that ask on the GET stream of the session.
+// withAsides adds a tool that asks on the GET stream of the session.
 func withAsides(s *sdk.Server) {
-	for name, ask := range map[string]func(context.Context, *sdk.ServerSession) (string, error){"ask": askForAll, "colour": askColour} {
-		addTool(s, name, func(ctx context.Context, r *sdk.CallToolRequest) (string, error) {
-			// A server of the go-sdk asks on the GET stream with a context that does not name the request.
-			beside, cancel := context.WithCancel(context.Background())
-			defer cancel()
-			defer context.AfterFunc(ctx, cancel)()
-			return ask(beside, r.Session)
-		})
-	}
+	addTool(s, "colour", func(ctx context.Context, r *sdk.CallToolRequest) (string, error) {
+		// A server of the go-sdk asks on the GET stream with a context that does not name the request.
+		beside, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		defer context.AfterFunc(ctx, cancel)()
+		return askColour(beside, r.Session)
+	})
 }
 
 // newAsidePair is one session at two replicas, in front of a server that asks on the GET
@@ -354,51 +338,29 @@ func newAsidePair(t *testing.T) (stack *legacyReplicas, a, b *rawClient, get *ss
 	withAsides(stack.server)
 	a, b = stack.beginBoth(t, canBeAsked)
 	get = openSSE(t, a, http.MethodGet, "", "")
-	stack.awaitGET(t, func(wait <-chan time.Time) bool {
-		for {
-			select {
-			case line := <-get.lines:
-				if strings.Contains(line, "tools/list_changed") {
-					return true
-				}
-			case <-wait:
-				return false
-			}
-		}
-	})
+	stack.awaitHeard(get)
 	return stack, a, b, get
 }
 
-// awaitGET has the server tell of a change until it is heard of, which is when the GET
+// awaitHeard has the server tell of a change until that is heard on a stream, which is when the GET
 // stream of the session is there. What a server of the go-sdk asks before is lost.
-func (r *legacyReplicas) awaitGET(t *testing.T, heard func(wait <-chan time.Time) bool) {
-	t.Helper()
-	for i := range 20 {
-		r.addTool(fmt.Sprint("more", i))
-		if heard(time.After(time.Second)) {
-			return
+func (r *legacyReplicas) awaitHeard(s *sseClient) {
+	s.t.Helper()
+	again := time.NewTicker(time.Second)
+	defer again.Stop()
+	r.addTool("more")
+	for give := time.After(wiretest.Patience); ; {
+		select {
+		case line := <-s.lines:
+			if strings.Contains(line, "tools/list_changed") {
+				return
+			}
+		case <-again.C:
+			r.addTool("more")
+		case <-give:
+			s.t.Fatal("timed out: the GET stream")
 		}
 	}
-	t.Fatal("timed out: the GET stream")
-}
-
-// connectStanding connects an ordinary client that answers, and waits for its GET stream.
-func (r *legacyReplicas) connectStanding(t *testing.T, version string) *sdk.ClientSession {
-	t.Helper()
-	changed := make(chan struct{}, 100)
-	c := r.connect(t, version, &sdk.ClientOptions{
-		ElicitationHandler: red, CreateMessageHandler: sample,
-		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { changed <- struct{}{} },
-	})
-	r.awaitGET(t, func(wait <-chan time.Time) bool {
-		select {
-		case <-changed:
-			return true
-		case <-wait:
-			return false
-		}
-	})
-	return c
 }
 
 // TestReplicasAskAside: a question on the GET stream of a session is asked on the stream of
@@ -441,30 +403,6 @@ func TestReplicasTaskAsksAside(t *testing.T) {
 			c.answer(id, "red")
 		}
 		a.wantPost(fmt.Sprintf(resultBody, task), http.StatusOK, "accept red")
-	}
-}
-
-// TestReplicasAskAsideSDK: an ordinary server asks an ordinary client for all that there
-// is, beside its calls and outside of any, while each message of the client's comes to another replica than
-// the one before.
-func TestReplicasAskAsideSDK(t *testing.T) {
-	for _, version := range []string{mcp.Version20251125, mcp.Version20250618} {
-		t.Run(version, func(t *testing.T) {
-			stack := newLegacyReplicas(t, nil)
-			withAsides(stack.server)
-			c := stack.connectStanding(t, version)
-			for range 3 {
-				tool, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "ask"})
-				if err != nil || textOf(tool) != "accept red m1 2" {
-					t.Errorf("tool: %v, %v", tool, err)
-				}
-			}
-			for ss := range stack.server.Sessions() {
-				if text, err := askForAll(t.Context(), ss); err != nil || text != "accept red m1 2" {
-					t.Errorf("outside of any call the server got %s, %v", text, err)
-				}
-			}
-		})
 	}
 }
 

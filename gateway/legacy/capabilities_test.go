@@ -12,6 +12,7 @@ import (
 	"taskgate/gateway/upstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
 	"taskgate/shim/shimtest/fake"
 )
 
@@ -114,15 +115,9 @@ func (c *declaringClient) introduce(modern bool) json.RawMessage {
 func (c *declaringClient) ask(method string) json.RawMessage {
 	body := `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"_meta":{"` + mcp.MetaProtocolVersion + `":"2026-07-28","` +
 		mcp.MetaClientCapabilities + `":` + c.capabilities + `}}}`
-	resp, err := c.do(c.t.Context(), http.MethodPost, body, mcp.HeaderProtocolVersion, mcp.Version20260728, mcp.HeaderMethod, method)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	resp := wiretest.Must(c.do(c.t.Context(), http.MethodPost, body, mcp.HeaderProtocolVersion, mcp.Version20260728, mcp.HeaderMethod, method))(c.t)
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	answer := wiretest.Must(io.ReadAll(resp.Body))(c.t)
 	if _, ok := jsonrpc.Get(answer, "result"); !ok {
 		c.t.Fatalf("%s: %s", method, answer)
 	}

@@ -358,7 +358,7 @@ func draftScript() upstreamScript {
 // draftConfig vouches for the progress of all tools but plain, and many.
 func draftConfig(t *testing.T) *config.Config {
 	t.Helper()
-	c, err := config.Parse("config.yaml", []byte(`
+	return parseConfig(t, `
 upstreams:
   - name: up
     url: http://up.example/
@@ -369,11 +369,13 @@ upstreams:
       - {match: many, progress: status}
       - {match: never, tasks: never}
       - {match: always, tasks: always}
-`), func(string) (string, bool) { return "", false })
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+`)
+}
+
+// parseConfig reads a configuration, without an environment.
+func parseConfig(t *testing.T, text string) *config.Config {
+	t.Helper()
+	return wiretest.Must(config.Parse("config.yaml", []byte(text), func(string) (string, bool) { return "", false }))(t)
 }
 
 // taskClient is a client of 2025-11-25 with a session, that may go to any replica.

@@ -133,10 +133,7 @@ func (b *border) seen() string {
 // ask sends one request to the gateway, with headers that every client may send.
 func (b *border) ask(method, body string, headers http.Header) (int, http.Header, string) {
 	b.t.Helper()
-	r, err := http.NewRequestWithContext(b.t.Context(), method, b.gateway, strings.NewReader(body))
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	r := wiretest.Must(http.NewRequestWithContext(b.t.Context(), method, b.gateway, strings.NewReader(body)))(b.t)
 	r.Header = http.Header{
 		"Accept": {mcp.TypeAccept}, "Content-Type": {mcp.TypeJSON}, "User-Agent": {"the-client/1"},
 		"Cookie": {"c=1"}, "X-Tenant": {"acme"}, "X-Other": {"other"}, "X-Hop": {"hop"}, "Connection": {"X-Hop"},
@@ -146,10 +143,7 @@ func (b *border) ask(method, body string, headers http.Header) (int, http.Header
 		wiretest.CorrectHeaders(r.Header, msg)
 	}
 	maps.Copy(r.Header, headers)
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	resp := wiretest.Must(http.DefaultClient.Do(r))(b.t)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
@@ -227,10 +221,7 @@ func TestWhatCrosses(t *testing.T) {
 				}
 				return
 			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := wiretest.Must(os.ReadFile(file))(t)
 			if diff := cmp.Diff(string(want), got); diff != "" {
 				t.Errorf("what crosses (-want +got):\n%s", diff)
 			}
@@ -407,15 +398,9 @@ func TestListeningCarriesHeaders(t *testing.T) {
 	headers := http.Header{"Authorization": {ofAlice}, "X-Tenant": {"acme"}}
 	_, h, _ := b.ask("POST", wiretest.InitializeBody, headers)
 	ctx, leave := context.WithCancel(t.Context())
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, b.gateway, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := wiretest.Must(http.NewRequestWithContext(ctx, http.MethodGet, b.gateway, nil))(t)
 	r.Header = http.Header{"Accept": {mcp.TypeSSE}, "Authorization": {ofAlice}, "X-Tenant": {"acme"}, mcp.HeaderSession: h[mcp.HeaderSession]}
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := wiretest.Must(http.DefaultClient.Do(r))(t)
 	defer resp.Body.Close()
 	defer leave()
 	got := wiretest.Await(t, opened, "the stream of the session with the server")

@@ -23,8 +23,7 @@ func (w *world) pullRest(g *legacyServer, s *segments) {
 
 // TestReplicasStream: a client whose stream broke fetches the rest at the other replica, by number.
 func TestReplicasStream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newDraftWorld(t, allModes)
+	inDraftWorld(t, allModes, func(t *testing.T, w *world) {
 		h, s := w.stream(t, "tokens")
 		wiretest.Wait(11 * time.Second)
 		s.take(h.quit()[1:])
@@ -58,15 +57,12 @@ func TestReplicasPartials(t *testing.T) {
 
 // TestStreamStopped: a replica that stops ends its pushes, and says how to get the rest.
 func TestStreamStopped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newDraftWorld(t, allModes)
+	inDraftWorld(t, allModes, func(t *testing.T, w *world) {
 		h, s := w.stream(t, "tokens")
 		wiretest.Wait(11 * time.Second)
 		heard := h.said()
 		s.take(heard[1:])
-		if err := w.a.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		wiretest.Check(t, w.a.Close(t.Context()))
 		said := h.quit()[len(heard):] // one error that says how to get the rest
 		if len(said) != 1 {
 			t.Fatalf("the stream of %s ended with %s", s.task, said)

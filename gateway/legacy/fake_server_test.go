@@ -90,10 +90,7 @@ func TestForeignMethods(t *testing.T) {
 // exchange makes a request of a modern client, and returns the whole answer.
 func exchange(t *testing.T, a asked, url string) (int, string) {
 	t.Helper()
-	resp, err := http.DefaultClient.Do(a.request(t.Context(), url, ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := wiretest.Must(http.DefaultClient.Do(a.request(t.Context(), url, "")))(t)
 	defer resp.Body.Close()
 	var b strings.Builder
 	if err := resp.Write(&b); err != nil {

@@ -218,10 +218,7 @@ func taskTries(question string, cursor func(id string) string, of ...string) (tr
 // cursors makes cursors of pages that begin after a task, as if that was made when one of the caller's was.
 func (c *caller) cursors(task string) func(id string) string {
 	c.h.t.Helper()
-	created, err := time.Parse(time.RFC3339, field(c.modern(mcp.MethodTasksGet, `"taskId":"`+task+`",`), "createdAt"))
-	if err != nil {
-		c.h.t.Fatal(err)
-	}
+	created := wiretest.Must(time.Parse(time.RFC3339, field(c.modern(mcp.MethodTasksGet, `"taskId":"`+task+`",`), "createdAt")))(c.h.t)
 	return func(id string) string {
 		return base64.RawURLEncoding.EncodeToString([]byte(fmt.Sprint(created.UnixMilli(), " ", id)))
 	}

@@ -3,7 +3,6 @@ package legacy_test
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -54,10 +53,7 @@ func (c *rawClient) as(key string) *rawClient {
 
 // do sends a request, with more headers, and returns the response, whose body the caller closes.
 func (c *rawClient) do(ctx context.Context, method, body string, header ...string) (*http.Response, error) {
-	r, err := http.NewRequestWithContext(ctx, method, c.url, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	r := wiretest.Must(http.NewRequestWithContext(ctx, method, c.url, strings.NewReader(body)))(c.t)
 	r.Header.Set("Accept", mcp.TypeAccept)
 	r.Header.Set("Content-Type", mcp.TypeJSON)
 	if c.session != "" {
@@ -75,10 +71,7 @@ func (c *rawClient) do(ctx context.Context, method, body string, header ...strin
 // post sends a message and returns status and body.
 func (c *rawClient) post(body string) (int, string) {
 	c.t.Helper()
-	resp, err := c.do(c.t.Context(), http.MethodPost, body)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	resp := wiretest.Must(c.do(c.t.Context(), http.MethodPost, body))(c.t)
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
@@ -121,10 +114,7 @@ func (c *rawClient) initialize(capabilities string) *rawClient {
 // endSession has the client end its session.
 func (c *rawClient) endSession() {
 	c.t.Helper()
-	resp, err := c.do(c.t.Context(), http.MethodDelete, "")
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	resp := wiretest.Must(c.do(c.t.Context(), http.MethodDelete, ""))(c.t)
 	if resp.Body.Close(); resp.StatusCode != http.StatusOK {
 		c.t.Fatalf("DELETE: %s", resp.Status)
 	}
@@ -211,9 +201,7 @@ func TestLegacyClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c := newLegacySession(t, map[string]scriptReply{"tools/call": {After: "1m", Result: []byte(`{"content":[]}`)}}, nil)
 		stream, call := c.begin(s, ""), c.begin(s, plainCall)
-		if err := s.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		wiretest.Check(t, s.Close(t.Context()))
 		if synctest.Wait(); !stream.ended() || stream.w.status > http.StatusOK {
 			t.Errorf("stream: %d, ended %t", stream.w.status, stream.ended())
 		}
@@ -312,29 +300,6 @@ func TestLegacyStreamBreaks(t *testing.T) {
 	})
 }
 
-// TestLegacySpanCancelled: a cancelled call has a span that says so.
-func TestLegacySpanCancelled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		spans := tracetest.NewInMemoryExporter()
-		s, c := newLegacySession(t, map[string]scriptReply{"prompts/get": {Blocks: true}}, nil,
-			func(o *gateway.Options) { o.TracerProvider = sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)) })
-		call := c.ask(s, mcp.MethodPromptsGet, `{"name":"p"}`)
-		spans.Reset()
-		c.wantPost(s, fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, c.serial), http.StatusAccepted)
-		<-call.done
-		got := spans.GetSpans()
-		if len(got) != 1 {
-			t.Fatalf("%d spans", len(got))
-		}
-		for _, kv := range got[0].Attributes {
-			if kv.Key == semconv.ErrorType && kv.Value.AsString() != "" {
-				return
-			}
-		}
-		t.Errorf("%v", got[0].Attributes)
-	})
-}
-
 // TestLegacyMetrics: each request in a session has a span, and is measured as it ended, and the session is when its
 // client ends it. Notifications have neither.
 func TestLegacyMetrics(t *testing.T) {
@@ -347,31 +312,33 @@ func TestLegacyMetrics(t *testing.T) {
 		m, r := metricstest.New(t)
 		spans := tracetest.NewInMemoryExporter()
 		m.Names.Learn("up", mcp.MethodToolsCall, "greet")
-		s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`), Replies: map[string]scriptReply{
+		s, c := newLegacySession(t, map[string]scriptReply{
 			"tools/call":     {IsError: true, Result: []byte(`{"content":[],"isError":true}`)},
 			"resources/read": {Error: &shim.RPCError{Code: mcp.CodeResourceNotFound, Message: "none"}},
-		}}, nil, func(o *gateway.Options) {
+			"prompts/get":    {Blocks: true},
+		}, nil, func(o *gateway.Options) {
 			o.Metrics, o.TracerProvider = m, sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
 		})
-		h := s.Handler()
-		id := serve(t, h, t.Context(), http.MethodPost, "", wiretest.InitializeBody).Header().Get(mcp.HeaderSession)
 		for _, body := range []string{
 			`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
 			`{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"greet"}}`,
 			`{"jsonrpc":"2.0","id":"b","method":"tools/call","params":{"name":"made up"}}`,
 			`{"jsonrpc":"2.0","id":2,"method":"resources/read","params":{"uri":"a:b"}}`,
 		} {
-			if w := serve(t, h, t.Context(), http.MethodPost, id, body); w.Code >= http.StatusBadRequest {
+			if w := serve(t, s.Handler(), t.Context(), http.MethodPost, c.session, body); w.Code >= http.StatusBadRequest {
 				t.Errorf("%d %s", w.Code, w.Body)
 			}
 		}
+		call := c.begin(s, `{"jsonrpc":"2.0","id":3,"method":"prompts/get","params":{"name":"p"}}`)
+		c.wantPost(s, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`, http.StatusAccepted)
+		<-call.done
 		var got [][5]string
 		for _, span := range spans.GetSpans() {
 			attrs := make(map[string]string)
 			for _, kv := range span.Attributes {
 				attrs[string(kv.Key)] = kv.Value.Emit()
 			}
-			if attrs[string(semconv.MCPSessionID)] != id || attrs[string(semconv.MCPProtocolVersion)] != "2025-11-25" || span.SpanKind != semconv.KindClient {
+			if attrs[string(semconv.MCPSessionID)] != c.session || attrs[string(semconv.MCPProtocolVersion)] != "2025-11-25" || span.SpanKind != semconv.KindClient {
 				t.Errorf("%s: %v", span.Name, attrs)
 			}
 			failed := ""
@@ -381,17 +348,19 @@ func TestLegacyMetrics(t *testing.T) {
 			got = append(got, [5]string{span.Name, attrs[string(semconv.RequestID)], attrs[string(semconv.ErrorType)], attrs[string(semconv.RPCStatusCode)], failed})
 		}
 		want := [][5]string{
-			{"initialize", "0", "", "", ""},
+			{"initialize", "1", "", "", ""},
 			{"tools/call greet", "a", "tool_error", "", "failed"},
 			{"tools/call made up", "b", "tool_error", "", "failed"},
 			{"resources/read", "2", "-32002", "-32002", "failed"},
+			{"prompts/get p", "3", "cancelled", "", "failed"},
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("-want +got\n%s", diff)
 		}
 		<-time.After(90 * time.Second)
-		wantServed(t, serve(t, h, t.Context(), http.MethodDelete, id, ""), http.StatusOK)
-		wantServed(t, serve(t, h, t.Context(), http.MethodDelete, id, ""), http.StatusNotFound)
+		for _, status := range []int{http.StatusOK, http.StatusNotFound} {
+			wantServed(t, serve(t, s.Handler(), t.Context(), http.MethodDelete, c.session, ""), status)
+		}
 		r.Want(map[string]float64{
 			of + "mcp.method.name=initialize" + over + up: 1,
 			of + "error.type=tool_error gen_ai.operation.name=execute_tool gen_ai.tool.name=greet mcp.method.name=tools/call" + over + up:  1,

@@ -78,59 +78,73 @@ func (h *house) openGET(token, session string) *sseClient {
 
 // TestSessionOutlivesItsToken: a session that was begun with an opaque token goes on with the next one, in all
 // that it has: requests, its stream, the questions of its server, its end. Whoever has its id, and no token
-// that the server takes, hears nothing of it and changes nothing.
+// that the server takes, hears nothing of it and changes nothing. So it is at another replica than the one where the
+// session began, at a server without sessions, and at one of 2026.
 func TestSessionOutlivesItsToken(t *testing.T) {
-	h, tokens := newOpaqueHouse(t, false, newHouseOf, nil)
-	tokens.set("a1", true)
-	first := newRawClient(t, h.url).as("a1").initialize(canBeAsked)
-	session := first.session
-	var server *sdk.ServerSession // the only one so far
-	for server = range h.peer.Sessions() {
-		continue
+	single := newHouseOf
+	for name, c := range map[string]struct {
+		house  func(*testing.T, func(*house, *config.Config)) *house
+		change func(*house)
+		there  bool
+	}{
+		"here":               {single, nil, false},
+		"another replica":    {newHouses, nil, true},
+		"no sessions":        {single, func(h *house) { h.stateless = true }, false},
+		"no sessions, there": {newHouses, func(h *house) { h.stateless = true }, true},
+		"a server of 2026":   {single, func(h *house) { h.stateless, h.era = true, upstream.EraModern }, false},
+		"one of 2026, there": {newHouses, func(h *house) { h.stateless, h.era = true, upstream.EraModern }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, tokens := newOpaqueHouse(t, false, c.house, c.change)
+			tokens.set("a1", true)
+			session := newRawClient(t, h.url).as("a1").initialize(canBeAsked).session
+			var server *sdk.ServerSession // the only one so far
+			for server = range h.peer.Sessions() {
+				continue
+			}
+			by := func(token string) *caller { return &caller{h: h, key: token, session: session, there: c.there} }
+			by("a1").legacy(mcp.MethodToolsCall, `"name":"echo"`).want(t, http.StatusOK)
+			for n := 2; n < 4; n++ {
+				before, token := fmt.Sprint("a", n-1), fmt.Sprint("a", n)
+				tokens.set(token, true)
+				tokens.set(before, n%2 == 0) // it is refreshed, or gets more rights
+				for _, intruder := range []string{"made-up", ""} {
+					wantKeptOut(t, by(intruder))
+				}
+				if !h.stateless && !c.there {
+					get := h.openGET(token, session)
+					if n == 2 { // both tokens are good
+						askOutside(t, server, get, by("a1"), func() {})
+					}
+					askOutside(t, server, get, by(token), func() { tokens.set("a1", false) })
+					get.close()
+				}
+				tokens.set("a1", false)
+				for method, params := range map[string]string{mcp.MethodToolsCall: `"name":"echo"`, "ping": ""} {
+					by(token).legacy(method, params).want(t, http.StatusOK, `"result"`)
+				}
+				h.inSession(token, strange).legacy("ping", "").want(t, http.StatusNotFound)
+			}
+			tokens.set("a4", true)
+			by("a4").do("DELETE", "", nil).want(t, http.StatusOK)
+			by("a4").legacy("ping", "").want(t, http.StatusNotFound)
+		})
 	}
-	if r := h.inSession("a1", session).legacy(mcp.MethodToolsCall, `"name":"echo"`); r.status != http.StatusOK {
-		t.Fatalf("with the first token: %v", r)
-	}
+}
 
-	for n := 2; n < 4; n++ {
-		before, token := fmt.Sprint("a", n-1), fmt.Sprint("a", n)
-		tokens.set(token, true)
-		tokens.set(before, n%2 == 0) // it is refreshed, or gets more rights
-		stranger := func(token string, method, body string) {
-			t.Helper()
-			r := h.inSession(token, session).do(method, body, nil)
-			if r.status != http.StatusUnauthorized && r.status != http.StatusNotFound || strings.Contains(r.body, `"result"`) {
-				t.Errorf("%s with %q: %v", method, token, r)
-			}
-		}
-		for _, intruder := range []string{"made-up", ""} {
-			stranger(intruder, "GET", "")
-			stranger(intruder, "DELETE", "")
-			stranger(intruder, "POST", `{"jsonrpc":"2.0","id":"i","method":"ping"}`)
-			stranger(intruder, "POST", `{"jsonrpc":"2.0","id":"i","method":"tools/call","params":{"name":"echo"}}`)
-			stranger(intruder, "POST", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
-		}
-		get := h.openGET(token, session)
-		if n == 2 { // both tokens are good
-			askOutside(t, server, get, h.inSession("a1", session), func() {})
-		}
-		askOutside(t, server, get, h.inSession(token, session), func() { tokens.set("a1", false) })
-		get.close()
-		for _, call := range []reply{
-			h.inSession(token, session).legacy(mcp.MethodToolsCall, `"name":"echo"`), h.inSession(token, session).legacy("ping", ""),
-		} {
-			if call.status != http.StatusOK || !strings.Contains(call.body, `"result"`) {
-				t.Errorf("with token %d: %v", n, call)
-			}
-		}
-		unknown := h.inSession(token, strange).legacy("ping", "")
-		if unknown.status != http.StatusNotFound {
-			t.Errorf("an unknown session: %v", unknown)
+// wantKeptOut fails if somebody gets anything of a session.
+func wantKeptOut(t *testing.T, c *caller) {
+	t.Helper()
+	for _, try := range []struct{ method, body string }{
+		{"GET", ""}, {"DELETE", ""}, {"POST", `{"jsonrpc":"2.0","id":"i","method":"ping"}`},
+		{"POST", `{"jsonrpc":"2.0","id":"i","method":"tools/call","params":{"name":"echo"}}`},
+		{"POST", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`},
+	} {
+		r := c.do(try.method, try.body, nil)
+		if r.status != http.StatusUnauthorized && r.status != http.StatusNotFound || strings.Contains(r.body, `"result"`) {
+			t.Errorf("%s %s with %q: %v", try.method, try.body, c.key, r)
 		}
 	}
-	tokens.set("a4", true)
-	h.inSession("a4", session).do("DELETE", "", nil).want(t, http.StatusOK)
-	h.inSession("a4", session).legacy("ping", "").want(t, http.StatusNotFound)
 }
 
 // askOutside has the server ask outside of any call, hears the question on a stream and answers it as somebody, after
@@ -302,42 +316,4 @@ func TestHandshakeComesFirst(t *testing.T) {
 		t.Errorf("the records: %s", text)
 	}
 	h.inSession("a1", session).legacy(mcp.MethodTasksList, "").want(t, http.StatusOK, `"tasks":[]`)
-}
-
-// TestSessionOutlivesItsTokenElsewhere: the same holds at another replica than the one where the session began, at a
-// server without sessions, and at one of 2026.
-func TestSessionOutlivesItsTokenElsewhere(t *testing.T) {
-	single := newHouseOf
-	for name, c := range map[string]struct {
-		house  func(*testing.T, func(*house, *config.Config)) *house
-		change func(*house)
-		there  bool
-	}{
-		"another replica":    {newHouses, nil, true},
-		"no sessions":        {single, func(h *house) { h.stateless = true }, false},
-		"no sessions, there": {newHouses, func(h *house) { h.stateless = true }, true},
-		"a server of 2026":   {single, func(h *house) { h.stateless, h.era = true, upstream.EraModern }, false},
-		"one of 2026, there": {newHouses, func(h *house) { h.stateless, h.era = true, upstream.EraModern }, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			h, tokens := newOpaqueHouse(t, false, c.house, c.change)
-			tokens.set("a1", true)
-			session := h.caller("a1").initialize().session
-			by := func(token string) *caller { return &caller{h: h, key: token, session: session, there: c.there} }
-			for _, token := range []string{"a2", "a3"} {
-				tokens.set(token, true)
-				for _, intruder := range []string{"made-up", ""} {
-					for _, method := range []string{"GET", "DELETE"} {
-						if r := by(intruder).do(method, "", nil); r.status != http.StatusUnauthorized && r.status != http.StatusNotFound {
-							t.Errorf("%s with %q: %v", method, intruder, r)
-						}
-					}
-				}
-				by(token).legacy("ping", "").want(t, http.StatusOK)
-				tokens.set("a1", false)
-				by(token).legacy(mcp.MethodToolsCall, `"name":"echo"`).want(t, http.StatusOK, `"content"`)
-			}
-			by("a3").do("DELETE", "", nil).want(t, http.StatusOK)
-		})
-	}
 }

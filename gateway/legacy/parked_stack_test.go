@@ -251,15 +251,9 @@ func (a asked) send(t *testing.T, url, retry string) jsonrpc.Message {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), wiretest.Patience)
 	defer stop()
-	resp, err := http.DefaultClient.Do(a.request(ctx, url, retry))
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := wiretest.Must(http.DefaultClient.Do(a.request(ctx, url, retry)))(t)
 	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := wiretest.Must(io.ReadAll(resp.Body))(t)
 	http.DefaultClient.CloseIdleConnections()
 	messages := wiretest.MessagesOf(resp.Header.Get("Content-Type"), text)
 	if len(messages) == 0 {
@@ -267,9 +261,7 @@ func (a asked) send(t *testing.T, url, retry string) jsonrpc.Message {
 	}
 	var last jsonrpc.Message
 	for _, m := range messages {
-		if last, err = jsonrpc.ParseLenient(m); err != nil {
-			t.Fatal(err)
-		}
+		last = wiretest.Must(jsonrpc.ParseLenient(m))(t)
 		wiretest.CheckMessage(t, jsonrpc.Message{Method: a.method, Params: json.RawMessage(a.params)}, last)
 	}
 	return last

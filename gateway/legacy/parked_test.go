@@ -154,10 +154,7 @@ func TestForeignStates(t *testing.T) {
 func forgeState(t *testing.T, a asked, owner, call string, life time.Duration) string {
 	t.Helper()
 	secret := bytes.Repeat([]byte{7}, 32)
-	ring, err := sealed.New(sealed.Key{ID: config.StateKeyID(secret), Secret: secret})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ring := wiretest.Must(sealed.New(sealed.Key{ID: config.StateKeyID(secret), Secret: secret}))(t)
 	name, _ := jsonrpc.GetString([]byte(a.params), mcp.NameParam(a.method))
 	arguments, _ := jsonrpc.Get([]byte(a.params), "arguments")
 	return ring.Seal(sealed.Binding{
@@ -489,7 +486,8 @@ func TestParkedBadAnswers(t *testing.T) {
 // TestReplicasBadAnswers: a legacy client answers by a message that has no answer itself
 // (X2). The server is told in its place, and the call goes on.
 func TestReplicasBadAnswers(t *testing.T) {
-	_, a, b := newAskedPair(t, nil)
+	stack, a, b := newPair(t, nil, canBeAsked)
+	withQuestions(stack.server)
 	for _, bad := range []string{`{}`, `{"action":"secret"}`, `"x"`, `[]`, `null`, `{"action":"accept","content":{"colour":{"secret":1}}}`} {
 		for _, answered := range []*rawClient{a, b} {
 			call := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"colour"}}`, "")

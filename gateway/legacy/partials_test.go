@@ -20,8 +20,7 @@ import (
 // A client that takes partial results hears all of them on its session's stream, in order and before the end (P1–P4), of tasks of its session; and tools say
 // so to it (P9).
 func TestLegacyPartials(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newDraftWorld(t, takePartial)
+	inDraftWorld(t, takePartial, func(t *testing.T, w *world) {
 		wantNoTexts(t, w.c.do(w.a, mcp.MethodToolsList, `{}`), `"never","inputSchema":{"type":"object"},"execution"`)
 		wantTexts(t, w.c.do(w.a, mcp.MethodToolsList, `{}`), `"execution":{"taskSupport":"optional","streamPartial":true}`)
 		live := w.c.begin(w.a, "")
@@ -95,8 +94,7 @@ func TestLegacyPartialsResumed(t *testing.T) {
 
 // A client that reads slowly misses nothing, and holds up no more than its own stream.
 func TestLegacyPartialsToASlowClient(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newDraftWorld(t, takePartial)
+	inDraftWorld(t, takePartial, func(t *testing.T, w *world) {
 		slow := &hearing{t: t, w: &tape{header: http.Header{}, full: make(chan struct{}, 1000)}, done: make(chan struct{})}
 		slow.leave = func() {}
 		go func() {
@@ -167,8 +165,7 @@ func TestLegacyDraftsUnasked(t *testing.T) {
 // Of a task that another session of nobody in particular has made, a client hears and
 // reads nothing. Of its own tasks it hears the partial results without numbers of blocks.
 func TestLegacyDraftsOfOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newDraftWorld(t, takeAll)
+	inDraftWorld(t, takeAll, func(t *testing.T, w *world) {
 		mine := w.c.begin(w.b, "")
 		h, s := w.stream(t, "tokens")
 		other := newClient(t, w.b, takeAll)
@@ -207,8 +204,7 @@ func TestLegacyPartialsWithoutTheLog(t *testing.T) {
 // The store comes back as it was before the last messages, which the stream has not sent yet. They go out all the
 // same, and once.
 func TestStandingForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newDraftWorld(t, takePartial)
+	inDraftWorld(t, takePartial, func(t *testing.T, w *world) {
 		r := newPartialReader(t)
 		stream := w.c.begin(w.a, "")
 		many := w.c.call(w.a, "many")
@@ -407,8 +403,7 @@ func TestLegacyPartialsLostOnTheWay(t *testing.T) {
 // stream. That it was told could not be noted, so the session still names the task, but no
 // partial result comes after the end (P2).
 func TestLegacyPartialsResumedAfterTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newDraftWorld(t, takePartial)
+	inDraftWorld(t, takePartial, func(t *testing.T, w *world) {
 		tokens := w.c.call(w.a, "tokens")
 		wiretest.Wait(40 * time.Second)
 		w.sessions.put.Store(true)

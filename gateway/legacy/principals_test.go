@@ -319,10 +319,7 @@ func (c *caller) do(method, body string, header http.Header) reply {
 	if c.there {
 		url = c.h.other
 	}
-	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
-	if err != nil {
-		c.h.t.Fatal(err)
-	}
+	r := wiretest.Must(http.NewRequestWithContext(ctx, method, url, strings.NewReader(body)))(c.h.t)
 	r.Header.Set("Accept", mcp.TypeAccept)
 	r.Header.Set("Content-Type", mcp.TypeJSON)
 	maps.Copy(r.Header, header)
@@ -331,10 +328,7 @@ func (c *caller) do(method, body string, header http.Header) reply {
 		r.Header.Set(mcp.HeaderSession, c.session)
 	}
 	c.h.ops.take()
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		c.h.t.Fatal(err)
-	}
+	resp := wiretest.Must(http.DefaultClient.Do(r))(c.h.t)
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
@@ -359,10 +353,7 @@ func (c *caller) modern(method, params string) reply {
 func (c *caller) send(method, params, meta string) reply {
 	c.h.t.Helper()
 	body := `{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":{` + params + `"_meta":{` + meta + `}}}`
-	msg, err := jsonrpc.Parse([]byte(body))
-	if err != nil {
-		c.h.t.Fatal(err)
-	}
+	msg := wiretest.Must(jsonrpc.Parse([]byte(body)))(c.h.t)
 	header := http.Header{}
 	wiretest.CorrectHeaders(header, msg)
 	return c.do("POST", body, header)

@@ -23,8 +23,7 @@ import (
 // A question whose stream died with its replica is asked on another stream that waits,
 // though nothing else happens. It is only looked after while there is such a question.
 func TestQuestionOfALostStream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newAskWorld(t, nil)
+	inAskWorld(t, nil, func(t *testing.T, w *world) {
 		idle := w.result(w.b, w.c.call(w.b, "forever"))
 		wiretest.Wait(time.Minute)
 		if n := w.sessions.looks.Swap(0); n != 0 {
@@ -62,8 +61,7 @@ func TestQuestionOfALostStream(t *testing.T) {
 // A client whose stream ended may be about to resume it: its questions are not asked on another stream at once. They
 // are if it does not come back, as soon as the store can be told that the stream is left.
 func TestQuestionOfABrokenGetStream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newAskWorld(t, nil)
+	inAskWorld(t, nil, func(t *testing.T, w *world) {
 		for _, resumes := range []bool{true, false} {
 			get := w.c.begin(w.a, "")
 			task := w.c.call(w.a, "ask")
@@ -99,8 +97,7 @@ func TestQuestionOfABrokenGetStream(t *testing.T) {
 // A client that resumes its GET stream is asked what never got into its log, and nothing
 // that did.
 func TestQuestionThatIsNotInTheLog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newAskWorld(t, nil)
+	inAskWorld(t, nil, func(t *testing.T, w *world) {
 		get := w.c.begin(w.a, "")
 		has := w.c.call(w.a, "ask")
 		wiretest.Wait(2 * time.Second)
@@ -165,8 +162,7 @@ func TestQuestionWhileTheStoreIsAway(t *testing.T) {
 // A question that is in the log, but never went out because the store's answer was lost and
 // the wait was over then, is asked in the next wait.
 func TestQuestionAtTheEndOfAWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newAskWorld(t, handling)
+	inAskWorld(t, handling, func(t *testing.T, w *world) {
 		_, task := w.handle("late")
 		w.sessions.mute.Store(1000)
 		first := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"task_result","arguments":{"taskId":"`+string(task)+`","waitSeconds":14.5}}`)
@@ -236,8 +232,7 @@ func TestQuestionOfACallThatWasForgotten(t *testing.T) {
 
 // A stream whose time for a log came while the store was away has one once that is back: it can be resumed.
 func TestStandingIsKeptLater(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newAskWorld(t, nil)
+	inAskWorld(t, nil, func(t *testing.T, w *world) {
 		w.config.ResumeAfter = time.Second
 		w.sessions.unopened.Store(5)
 		get := w.c.begin(w.a, "")
@@ -252,8 +247,7 @@ func TestStandingIsKeptLater(t *testing.T) {
 // A question that the GET stream has left unasked for its time is asked on tasks/result at once,
 // also where no wait there lasts that long.
 func TestQuestionThatTheGetStreamDoesNotAsk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newAskWorld(t, nil)
+	inAskWorld(t, nil, func(t *testing.T, w *world) {
 		w.sessions.shy.Store(true)
 		get := w.c.begin(w.a, "")
 		task := w.c.call(w.b, "ask")
@@ -291,8 +285,7 @@ func (w *world) read(c *taskClient, g *legacyServer, task shim.ID) *hearing {
 // A client that was asked on the stream of its call has the question when it is told that
 // the call has become a task, and is not asked again while it waits for that.
 func TestQuestionOfACallThatBecomesATask(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newAskWorld(t, handling)
+	inAskWorld(t, handling, func(t *testing.T, w *world) {
 		call, task := w.handle("ask")
 		call.wantAsked("on the stream of the call", nameQuestion(task, 0))
 		for _, g := range []*legacyServer{w.b, w.a} {
@@ -315,8 +308,7 @@ func TestQuestionOfACallThatBecomesATask(t *testing.T) {
 // What a client was asked while it waited for a task, it still has when it waits again.
 // Another session of the caller is asked: the client may have begun anew.
 func TestQuestionOfATaskThatIsReadAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newAskWorld(t, handling)
+	inAskWorld(t, handling, func(t *testing.T, w *world) {
 		_, task := w.handle("late")
 		first := w.read(w.c, w.a, task)
 		wiretest.Wait(46 * time.Second)
@@ -340,8 +332,7 @@ func TestQuestionOfATaskThatIsReadAgain(t *testing.T) {
 // A client that has gone amid its wait is asked again when it comes back: what was sent to
 // it may not have come.
 func TestQuestionOfAReaderThatHasGone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newAskWorld(t, handling)
+	inAskWorld(t, handling, func(t *testing.T, w *world) {
 		_, task := w.handle("late")
 		first := w.read(w.c, w.a, task)
 		wiretest.Wait(20 * time.Second)
@@ -357,8 +348,7 @@ func TestQuestionOfAReaderThatHasGone(t *testing.T) {
 // An answer that waits for a task is given up when its client goes: nothing of it is left on
 // the replica. The client resumes its stream at any replica, and is answered there, once.
 func TestAbandonedResultIsGivenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newAskWorld(t, nil)
+	inAskWorld(t, nil, func(t *testing.T, w *world) {
 		for _, g := range []*legacyServer{w.b, w.a} {
 			task := w.c.call(w.a, "ask")
 			first := w.result(w.a, task)
@@ -387,8 +377,7 @@ func TestAbandonedResultIsGivenUp(t *testing.T) {
 // A client may resume the stream before its replica has noticed that it is gone: that one
 // answers no more, and asks no more.
 func TestResultResumedUnnoticed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newAskWorld(t, nil)
+	inAskWorld(t, nil, func(t *testing.T, w *world) {
 		task := w.c.call(w.a, "twice")
 		first := w.result(w.a, task)
 		wiretest.Wait(10 * time.Second)
@@ -411,7 +400,8 @@ func TestResultResumedUnnoticed(t *testing.T) {
 
 // The same at the other replica.
 func TestReplicasResultTakenOver(t *testing.T) {
-	_, a, b := newAskedPair(t, resumeSoon)
+	stack, a, b := newPair(t, resumeSoon, canBeAsked)
+	withQuestions(stack.server)
 	task := a.task("colour")
 	first := openSSE(t, a, http.MethodPost, fmt.Sprintf(resultBody, task), "")
 	primed, _, _ := first.event()
@@ -432,8 +422,7 @@ func TestReplicasResultTakenOver(t *testing.T) {
 // A client that has resumed the stream on which it waits for a result is asked there what
 // the task asks from then on, at either replica, and not again what it was asked before.
 func TestQuestionsOfAResumedResult(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newAskWorld(t, nil)
+	inAskWorld(t, nil, func(t *testing.T, w *world) {
 		for _, g := range []*legacyServer{w.a, w.b} {
 			task := w.c.call(w.a, "twice")
 			first := w.result(w.a, task)
@@ -504,8 +493,7 @@ func TestDeadQuestionsAreNotAskedAgain(t *testing.T) {
 // A question that waits for a slow client when its stream breaks is not asked on the next one if
 // nobody waits for it by then.
 func TestDeadQuestionsOfTheOutbox(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newAskWorld(t, nil)
+	inAskWorld(t, nil, func(t *testing.T, w *world) {
 		get := w.c.begin(w.a, "")
 		tasks := []shim.ID{w.c.call(w.a, "ask")}
 		wiretest.Wait(5 * time.Second)
@@ -583,8 +571,7 @@ func (w *world) modern(g *legacyServer, method, params string) json.RawMessage {
 // A client of the extension finds in its task what the server wants to know: the call becomes a task at once (H16). It
 // answers one by one, in any order, twice, at any replica (T24, T34–T39).
 func TestQuestionsInATask(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newAskWorld(t, nil)
+	inAskWorld(t, nil, func(t *testing.T, w *world) {
 		var about string // the task, in requests
 		call := func(tool string) {
 			id, _ := jsonrpc.GetString(w.modern(w.a, mcp.MethodToolsCall, `"name":"`+tool+`"`), "taskId")

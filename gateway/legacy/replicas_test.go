@@ -91,54 +91,29 @@ func TestReplicasSDK(t *testing.T) {
 			checkLists(t, c)
 			checkCalls(t, c)
 			checkPeer(t, stack.legacyStack, c, version)
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
+			wiretest.Check(t, c.Close())
 		})
 	}
 }
 
 // TestReplicasSession: a session that began on one replica goes on at the other, and
-// ends on both.
+// ends on both, with its calls.
 func TestReplicasSession(t *testing.T) {
 	stack, a, b := newPair(t, nil, "")
 	b.wantPost(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, http.StatusOK, `"echo"`)
 	b.wantPost(`{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}`, http.StatusOK)
 	waitUntil(t, "the level on the first replica", func() bool {
-		st, err := tableOf(stack.gates[0]).Current(t.Context(), a.session, "up", shim.Principal{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		st := wiretest.Must(tableOf(stack.gates[0]).Current(t.Context(), a.session, "up", shim.Principal{}))(t)
 		return st.LogLevel == "error"
 	})
+	defer b.beginPost(waitCall)()
+	wiretest.Await(t, stack.session.started, "the tool")
 	a.endSession()
+	wiretest.Await(t, stack.session.cancelled, "the cancellation upstream")
 	waitUntil(t, "the end on the second replica", func() bool {
 		status, _ := b.post(`{"jsonrpc":"2.0","id":3,"method":"ping"}`)
 		return status == http.StatusNotFound
 	})
-}
-
-// TestReplicasCancel: a cancellation reaches the call wherever it runs, and so does
-// the end of the session.
-func TestReplicasCancel(t *testing.T) {
-	stack, a, b := newPair(t, nil, "")
-	answered := make(chan string, 1)
-	call := func() {
-		_, body := a.post(`{"jsonrpc":"2.0","id":"c1","method":"tools/call","params":{"name":"wait"}}`)
-		answered <- body
-	}
-	go call()
-	wiretest.Await(t, stack.session.started, "the tool")
-	b.wantPost(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c1"}}`, http.StatusAccepted)
-	wiretest.Await(t, stack.session.cancelled, "the cancellation upstream")
-	if body := wiretest.Await(t, answered, "the call's end"); strings.Contains(body, `"id":"c1"`) {
-		t.Errorf("a cancelled call was answered: %s", body)
-	}
-	go call()
-	wiretest.Await(t, stack.session.started, "the tool")
-	b.endSession()
-	wiretest.Await(t, stack.session.cancelled, "the cancellation upstream")
-	wiretest.Await(t, answered, "the call's end")
 }
 
 // waitUntil asks until the answer is yes.

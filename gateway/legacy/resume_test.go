@@ -37,10 +37,7 @@ func openSSE(t *testing.T, c *rawClient, method, body, last string) *sseClient {
 	if last == "" {
 		header = nil
 	}
-	resp, err := c.do(ctx, method, body, header...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := wiretest.Must(c.do(ctx, method, body, header...))(t)
 	s := &sseClient{t: t, leave: leave, resp: resp, lines: make(chan string, 1000)}
 	t.Cleanup(s.close)
 	go func() { // ends with the body
@@ -170,35 +167,6 @@ func TestReplicasResume(t *testing.T) {
 		if _, data, ok := foreign.event(); ok || foreign.resp.StatusCode != http.StatusNoContent {
 			t.Errorf("%s: %d %s", last, foreign.resp.StatusCode, data)
 		}
-	}
-}
-
-// TestReplicasResumeForgotten: a client that was away when its answer came hears that this is lost, at either replica,
-// where Redis has come back as it was before that.
-func TestReplicasResumeForgotten(t *testing.T) {
-	for i, where := range []string{"the same replica", "the other replica"} {
-		t.Run(where, func(t *testing.T) {
-			stack, a, _ := newPair(t, resumeSoon, "")
-			first := openSSE(t, a, http.MethodPost, waitCall, "")
-			primed, _, _ := first.event()
-			wiretest.Await(t, stack.session.started, "the tool")
-			first.close()
-			goBack := stack.snapshot(a.session)
-			stack.session.proceed <- struct{}{}
-			again := openSSE(t, a, http.MethodGet, "", primed)
-			again.end("w1")
-			if _, data, ok := again.event(); ok {
-				t.Errorf("after the answer: %s", data)
-			}
-			goBack()
-			resumed := openSSE(t, stack.on(t, i, a), http.MethodGet, "", primed)
-			if data := resumed.end("w1"); !strings.Contains(data, "the answer to this call was lost") {
-				t.Errorf("resumed: %s", data)
-			}
-			if _, data, ok := resumed.event(); ok {
-				t.Errorf("after the error: %s", data)
-			}
-		})
 	}
 }
 

@@ -32,10 +32,7 @@ func (s *legacyStack) connect(t *testing.T, version string, o *sdk.ClientOptions
 	for _, f := range change {
 		f(to)
 	}
-	session, err := client.Connect(t.Context(), to, &sdk.ClientSessionOptions{ProtocolVersion: version})
-	if err != nil {
-		t.Fatal(err)
-	}
+	session := wiretest.Must(client.Connect(t.Context(), to, &sdk.ClientSessionOptions{ProtocolVersion: version}))(t)
 	t.Cleanup(func() { _ = session.Close() }) // a second time where the test has closed it
 	return session
 }
@@ -72,9 +69,7 @@ func TestLegacySDK(t *testing.T) {
 				if !modern && stack.sessions() == 0 {
 					t.Error("no session was opened upstream")
 				}
-				if err := c.Close(); err != nil {
-					t.Error(err)
-				}
+				wiretest.Check(t, c.Close())
 				waitUntil(t, "the end of the upstream session", func() bool { return stack.sessions() == 0 })
 			})
 		}
@@ -100,9 +95,7 @@ func checkInitialized(t *testing.T, c *stackClient, version string) {
 	if r.Capabilities.Tools == nil || r.Capabilities.Resources == nil || !r.Capabilities.Resources.Subscribe || r.Capabilities.Logging == nil {
 		t.Errorf("capabilities %+v", r.Capabilities)
 	}
-	if err := c.Ping(t.Context(), nil); err != nil {
-		t.Error(err)
-	}
+	wiretest.Check(t, c.Ping(t.Context(), nil))
 }
 
 func checkLists(t *testing.T, c *stackClient) {
@@ -143,9 +136,7 @@ func checkCalls(t *testing.T, c *stackClient) {
 	if _, err := c.CallTool(ctx, &sdk.CallToolParams{Name: "nosuch"}); err == nil {
 		t.Error("a tool that does not exist was called")
 	}
-	if err := c.SetLoggingLevel(ctx, &sdk.SetLoggingLevelParams{Level: "error"}); err != nil {
-		t.Error(err)
-	}
+	wiretest.Check(t, c.SetLoggingLevel(ctx, &sdk.SetLoggingLevelParams{Level: "error"}))
 	p := &sdk.CallToolParams{Name: "steps"}
 	p.SetProgressToken("mine")
 	if _, err := c.CallTool(ctx, p); err != nil {
@@ -167,13 +158,9 @@ func checkSubscription(t *testing.T, s *legacyStack, c *stackClient) {
 		t.Fatal(err)
 	}
 	wiretest.Await(t, s.session.subs, "the subscription upstream")
-	if err := s.server.ResourceUpdated(t.Context(), &sdk.ResourceUpdatedNotificationParams{URI: "test://a"}); err != nil {
-		t.Error(err)
-	}
+	wiretest.Check(t, s.server.ResourceUpdated(t.Context(), &sdk.ResourceUpdatedNotificationParams{URI: "test://a"}))
 	wantNext(t, c.updated, "an update", "test://a")
-	if err := c.Unsubscribe(t.Context(), &sdk.UnsubscribeParams{URI: "test://a"}); err != nil {
-		t.Error(err)
-	}
+	wiretest.Check(t, c.Unsubscribe(t.Context(), &sdk.UnsubscribeParams{URI: "test://a"}))
 }
 
 func checkListChanged(t *testing.T, s *legacyStack, c *stackClient) {

@@ -60,8 +60,6 @@ func TestSaidBeforeTheClientMoves(t *testing.T) {
 		if n := table.Count(); n != 0 {
 			t.Errorf("%d sessions are kept", n)
 		}
-		if err := table.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		wiretest.Check(t, table.Close(t.Context()))
 	})
 }

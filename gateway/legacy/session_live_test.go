@@ -48,10 +48,7 @@ func newTable(store Sessions) (*Table, *endings) {
 
 func mustCreate(t *testing.T, table *Table, st sessionState) *session {
 	t.Helper()
-	s, err := table.createSession(t.Context(), st)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := wiretest.Must(table.createSession(t.Context(), st))(t)
 	return s
 }
 
@@ -138,9 +135,7 @@ func TestSessionUpdateTogether(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 20 {
 		all.Go(func() {
-			if err := s.subscribeTo(t.Context(), fmt.Sprint(i)); err != nil {
-				t.Error(err)
-			}
+			wiretest.Check(t, s.subscribeTo(t.Context(), fmt.Sprint(i)))
 		})
 	}
 	all.Wait()
@@ -214,10 +209,7 @@ func TestSessionCalls(t *testing.T) {
 	defer s.endUse()
 	gone, leave := context.WithCancel(t.Context())
 	call := func(ctx context.Context, text string) (context.Context, func(), bool) {
-		m, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + text + `"}}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := wiretest.Must(jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + text + `"}}`)))(t)
 		m.Raw = nil // as in a wait that is resumed
 		return s.beginRequest(ctx, m)
 	}
@@ -239,15 +231,11 @@ func TestSessionCalls(t *testing.T) {
 	if ctx.Err() != nil {
 		t.Error("a client that left has cancelled (X3)")
 	}
-	if err := s.abortRequest(t.Context(), jsonrpc.StringID("1"), ""); err != nil {
-		t.Error(err)
-	}
+	wiretest.Check(t, s.abortRequest(t.Context(), jsonrpc.StringID("1"), ""))
 	if ctx.Err() != nil {
 		t.Error("another id was cancelled")
 	}
-	if err := s.abortRequest(t.Context(), jsonrpc.IntID(1), ""); err != nil {
-		t.Error(err)
-	}
+	wiretest.Check(t, s.abortRequest(t.Context(), jsonrpc.IntID(1), ""))
 	if !errors.Is(context.Cause(ctx), shim.ErrCancelled) {
 		t.Errorf("cancelled with %v", context.Cause(ctx))
 	}
@@ -271,10 +259,7 @@ func TestSessionForgotten(t *testing.T) {
 	if live() != 0 {
 		t.Error("an idle session is kept")
 	}
-	s, err := table.open(t.Context(), s.id, "up", shim.Principal{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s = wiretest.Must(table.open(t.Context(), s.id, "up", shim.Principal{}))(t)
 	s.postMessage([]byte("m"))
 	s.endUse()
 	if live() != 0 {
@@ -371,17 +356,13 @@ func TestSessionMakesRoom(t *testing.T) {
 		}
 		<-time.After(2 * time.Minute)
 		for _, st := range []sessionState{alices, {Owner: "bob"}} {
-			if err := begin(st); err != nil {
-				t.Error(err)
-			}
+			wiretest.Check(t, begin(st))
 		}
 		if _, ok := errors.AsType[*shim.BusyError](begin(sessionState{Owner: "carol"})); !ok {
 			t.Error("a session beyond the bound of all was made")
 		}
 		<-time.After(20 * time.Minute)
-		if err := begin(sessionState{Owner: "carol"}); err != nil {
-			t.Error(err)
-		}
+		wiretest.Check(t, begin(sessionState{Owner: "carol"}))
 		synctest.Wait()
 		if len(ended.ids) != 2 || ended.ids[0] != idle.id || used.ctx.Err() != nil {
 			t.Errorf("ended %s; idle was %s, in use is %s: %v", ended, idle.id, used.id, used.ctx.Err())
@@ -417,12 +398,8 @@ func TestSessionExpiry(t *testing.T) {
 			t.Error("idle time did not begin at the end of the use")
 		}
 		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		if err := table.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		wiretest.Check(t, <-done)
+		wiretest.Check(t, table.Close(t.Context()))
 	})
 }
 
@@ -437,9 +414,7 @@ func TestTableCloses(t *testing.T) {
 		t.Errorf("closed: %v", err)
 	}
 	close(hangs)
-	if err := table.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	wiretest.Check(t, table.Close(t.Context()))
 }
 
 // The state of a session holds a bounded number of tasks, and sharing it is safe.
@@ -540,10 +515,7 @@ func TestStateKeepsRoomForNames(t *testing.T) {
 func TestStateKeepsToItsQuestions(t *testing.T) {
 	var st sessionState
 	for range mostSessionQuestions {
-		next, err := st.withSessionQuestions([]shim.ID{shim.NewID()}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		next := wiretest.Must(st.withSessionQuestions([]shim.ID{shim.NewID()}, nil))(t)
 		st = next
 	}
 	if full, err := st.withSessionQuestions([]shim.ID{shim.NewID()}, nil); !errors.Is(err, errManySessionQuestions) || len(full.SessionQuestions) != mostSessionQuestions {

@@ -84,9 +84,7 @@ func tablesOfReplicas(t *testing.T) (a, b *Table) {
 		stop()
 		_ = a.Close(context.Background())
 		_ = b.Close(context.Background())
-		if err := errors.Join(<-done, <-done, store.Close()); err != nil {
-			t.Error(err)
-		}
+		wiretest.Check(t, errors.Join(<-done, <-done, store.Close()))
 	})
 	return a, b
 }
@@ -106,10 +104,7 @@ func TestCancelOfAnEndedRequest(t *testing.T) {
 					t.Fatal(err)
 				}
 				wiretest.Wait(10 * time.Second)
-				o, err := b.open(t.Context(), s.id, "up", shim.Principal{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				o := wiretest.Must(b.open(t.Context(), s.id, "up", shim.Principal{}))(t)
 				defer o.endUse()
 				call, end, _ := o.beginRequest(t.Context(), jsonrpc.Message{ID: id})
 				defer end()

@@ -107,8 +107,7 @@ func TestTaskPages(t *testing.T) {
 // The GET stream hears of new tasks at once, wherever they are made, and asks what they
 // ask.
 func TestNewTasksAreHeardOfAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newAskWorld(t, nil)
+	inAskWorld(t, nil, func(t *testing.T, w *world) {
 		get := w.c.begin(w.b, "")
 		var asked []string
 		for range 3 {
@@ -132,10 +131,7 @@ func TestNothingIsToldAfterTheEnd(t *testing.T) {
 				wiretest.Wait(5 * time.Second)
 				id := w.c.call(w.a, "letters")
 				wiretest.Wait(5 * time.Second)
-				task, err := w.store.Get(t.Context(), id, shim.Summary)
-				if err != nil {
-					t.Fatal(err)
-				}
+				task := wiretest.Must(w.store.Get(t.Context(), id, shim.Summary))(t)
 				session, _, err := w.sessions.Get(t.Context(), w.c.session)
 				if err != nil || !bytes.Contains(session, []byte(id)) {
 					t.Fatalf("the session is %s (%v)", session, err)

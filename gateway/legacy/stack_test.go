@@ -89,17 +89,11 @@ func startReplica(t *testing.T, name string, c *config.Config, p parts) *replica
 	if traces == nil {
 		traces = noop.NewTracerProvider()
 	}
-	store, err := redisstore.Open(t.Context(), c.Store, redisstore.Options{Logger: logger, Metrics: p.server.Metrics})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := wiretest.Must(redisstore.Open(t.Context(), c.Store, redisstore.Options{Logger: logger, Metrics: p.server.Metrics}))(t)
 	if p.server.Name, p.server.Replica = "up", name; !p.idle || !c.OwnsStore() {
 		p.server.Sessions = store.UpstreamSessions("up")
 	}
-	up, err := upstream.New(p.server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	up := wiretest.Must(upstream.New(p.server))(t)
 	policy := func(tool config.Tool) shim.Policy {
 		return shim.Policy{
 			Tasks: shim.Mode(tool.Tasks), Grace: tool.Grace, TTL: tool.TTL, PollInterval: tool.PollInterval, Timeout: tool.Timeout,
@@ -117,10 +111,7 @@ func startReplica(t *testing.T, name string, c *config.Config, p parts) *replica
 	if p.shim != nil {
 		p.shim(&of)
 	}
-	sh, err := shim.New(of)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sh := wiretest.Must(shim.New(of))(t)
 	front := gateway.Options{
 		Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: logger, TracerProvider: traces, Metrics: p.server.Metrics,
 		Sessions: store.Sessions(c.MaxSessions, c.SessionIdle).PerOwner(c.MaxSessionsPerOwner).As(sh.Heart),
@@ -128,10 +119,7 @@ func startReplica(t *testing.T, name string, c *config.Config, p parts) *replica
 	if p.gateway != nil {
 		p.gateway(&front)
 	}
-	g, err := gateway.New(front)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := wiretest.Must(gateway.New(front))(t)
 	ctx, stop := context.WithCancel(context.Background())
 	loops := []func(context.Context) error{g.Run, sh.Run}
 	if p.idle {
@@ -153,9 +141,7 @@ func startReplica(t *testing.T, name string, c *config.Config, p parts) *replica
 			}
 		}
 		web.Close()
-		if err := errors.Join(err, up.Close(bounded), store.Close()); err != nil {
-			t.Error(err)
-		}
+		wiretest.Check(t, errors.Join(err, up.Close(bounded), store.Close()))
 	})
 	return &replica{g, web.URL + "/up/mcp", sh}
 }

@@ -82,9 +82,7 @@ func TestReplicasStanding(t *testing.T) {
 	waitUntil(t, "the first replica listens for it", func() bool {
 		return len(tableOf(stack.gates[0]).Agreed(a.session).Resources) == 1
 	})
-	if err := stack.server.ResourceUpdated(t.Context(), &sdk.ResourceUpdatedNotificationParams{URI: "test://a"}); err != nil {
-		t.Error(err)
-	}
+	wiretest.Check(t, stack.server.ResourceUpdated(t.Context(), &sdk.ResourceUpdatedNotificationParams{URI: "test://a"}))
 	first.awaitText("test://a")
 	first.close()
 	second = b.takeStream()
@@ -123,20 +121,7 @@ func TestReplicasStandingResume(t *testing.T) {
 		t.Fatalf("resumed here: %d", third.resp.StatusCode)
 	}
 	stack.awaitListening(t, 1, a.session, true)
-	more := time.NewTicker(time.Second) // until the server has the new listener
-	defer more.Stop()
-	for give := time.After(wiretest.Patience); ; {
-		select {
-		case line := <-third.lines:
-			if strings.Contains(line, "tools/list_changed") {
-				return
-			}
-		case <-more.C:
-			stack.addTool("more")
-		case <-give:
-			t.Fatal("timed out: it hears")
-		}
-	}
+	stack.awaitHeard(third)
 }
 
 // TestReplicasStandingMoves: what the server says while the stream of a client moves from replica to replica reaches the
@@ -260,14 +245,8 @@ func TestReplicasStandingNotRead(t *testing.T) {
 		t.Run(where, func(t *testing.T) {
 			stack, a, _ := newPair(t, nil, "")
 			a.post(`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"debug"}}`)
-			at, err := url.Parse(a.url)
-			if err != nil {
-				t.Fatal(err)
-			}
-			conn, err := net.Dial("tcp", at.Host)
-			if err != nil {
-				t.Fatal(err)
-			}
+			at := wiretest.Must(url.Parse(a.url))(t)
+			conn := wiretest.Must(net.Dial("tcp", at.Host))(t)
 			defer conn.Close()
 			fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nAccept: text/event-stream\r\n%s: 2025-11-25\r\n%s: %s\r\n\r\n",
 				at.Path, at.Host, mcp.HeaderProtocolVersion, mcp.HeaderSession, a.session)

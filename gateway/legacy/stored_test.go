@@ -2,59 +2,12 @@ package legacy_test
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 
-	"taskgate/gateway/config"
 	"taskgate/gateway/endpoint"
 	"taskgate/internal/mcp"
-	"taskgate/internal/redistest"
-	"taskgate/internal/wiretest"
 )
-
-// What one client can have stored with sessions is bounded. These tests are clients that
-// try, over a real Redis, beside one that does not.
-
-// measureKeys is how much memory all keys of a Redis that match take, in bytes.
-func measureKeys(redis *redistest.Server, pattern string) (n int64) {
-	for _, key := range redis.Keys(pattern) {
-		size, _ := redis.Do("memory", "usage", key, "samples", "0").(int64)
-		n += size
-	}
-	return n
-}
-
-// wantAlive fails the test unless the client's session is there.
-func (c *rawClient) wantAlive() {
-	c.t.Helper()
-	if status, body := c.post(`{"jsonrpc":"2.0","id":99,"method":"ping"}`); status != http.StatusOK {
-		c.t.Errorf("the session of a client that does nothing wrong: %d %s", status, body)
-	}
-}
-
-// TestStoredIntroductions: what a client says of itself is stored with its session, and so
-// it may only be so long.
-func TestStoredIntroductions(t *testing.T) {
-	stack := newLegacyReplicas(t, nil)
-	quiet := stack.begin(t, 0, "")
-	introduction := func(name string) string {
-		return `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"` +
-			name + `","version":"2"}}}`
-	}
-	long := introduction(strings.Repeat("x", 3_900_000))
-	for i := range 4 {
-		c := newRawClient(t, stack.at[i%2])
-		if status, body := c.post(long); c.session != "" || !strings.Contains(body, `"too many bytes in the state of this session"`) {
-			t.Fatalf("initialize %d: %d %.200s", i, status, body)
-		}
-	}
-	if n := measureKeys(stack.store, "*"); n > 64<<10 {
-		t.Errorf("Redis has %d bytes", n)
-	}
-	newRawClient(t, stack.at[1]).wantPost(introduction(strings.Repeat("x", 50<<10)), http.StatusOK)
-	quiet.wantAlive()
-}
 
 // subscribe subscribes to a resource, or ends that.
 func (c *rawClient) subscribe(method, uri string) (refusal string) {
@@ -76,7 +29,6 @@ func TestStoredSubscriptions(t *testing.T) {
 		}
 	}()
 	t.Cleanup(func() { close(stack.session.subs) })
-	quiet := stack.begin(t, 1, "")
 	uri := func(i, n int) string { return fmt.Sprint("test://", strings.Repeat("x", n), i) }
 	refused := func(c *rawClient, uri, why string) {
 		t.Helper()
@@ -111,36 +63,4 @@ func TestStoredSubscriptions(t *testing.T) {
 		taken(many, mcp.MethodResourcesSubscribe, uri(i, 10))
 	}
 	refused(many, uri(endpoint.MaxSubscriptions, 10), "too many subscriptions")
-	if n := measureKeys(stack.store, "*"); n > 256<<10 {
-		t.Errorf("Redis has %d bytes", n)
-	}
-	quiet.wantAlive()
-}
-
-// TestStoredSessions: a client that makes sessions without end has only so many, and takes
-// none from another one, nor the room for it.
-func TestStoredSessions(t *testing.T) {
-	stack := newLegacyReplicas(t, func(c *config.Config) {
-		wiretest.WithKeys(c)
-		c.MaxSessions, c.MaxSessionsPerOwner = 40, 20
-	})
-	quiet := stack.on(t, 0, nil).as(wiretest.BobKey).initialize("")
-	made := 0
-	for i := range 30 {
-		c := stack.on(t, i%2, nil).as(wiretest.AliceKey)
-		switch status, body := c.post(wiretest.InitializeBody); {
-		case c.session != "":
-			made++
-		case !strings.Contains(body, `"too many sessions of this caller"`):
-			t.Fatalf("initialize %d: %d %s", i, status, body)
-		}
-	}
-	if n := len(stack.store.Keys("*:c:*")); made != 20 || n != 21 {
-		t.Errorf("%d sessions were made, and there are %d", made, n)
-	}
-	quiet.wantAlive()
-	for range 19 {
-		stack.on(t, 1, nil).as(wiretest.BobKey).initialize("")
-	}
-	quiet.wantAlive()
 }

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskgate/gateway/config"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
@@ -40,10 +39,7 @@ upstreams:
 
 func newHandlePlay(t *testing.T) *handlePlay {
 	t.Helper()
-	c, err := config.Parse("config.yaml", []byte(handleConfig), func(string) (string, bool) { return "", false })
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parseConfig(t, handleConfig)
 	p := &handlePlay{world: newWorld(t).start(upstreamScript{
 		Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}},"serverInfo":{"name":"up","version":"1"}}`),
 		Replies: map[string]scriptReply{"tools/call": {Blocks: true}},
@@ -98,10 +94,7 @@ func TestTaskResultProgress(t *testing.T) {
 		rec := <-done
 		var heard []string
 		for _, text := range wiretest.MessagesOf(rec.Header().Get("Content-Type"), rec.Body.Bytes()) {
-			m, err := jsonrpc.Parse(text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := wiretest.Must(jsonrpc.Parse(text))(t)
 			if m.Method == mcp.NotifyProgress {
 				heard = append(heard, string(m.Params))
 			}
@@ -185,14 +178,11 @@ func TestTaskResultWithoutStore(t *testing.T) {
 // A model may ask the tool of another server of the gateway: it reads the caller's task there as well.
 func TestTaskResultOfAnotherServer(t *testing.T) {
 	eachEra(t, func(t *testing.T, modern bool) {
-		c, err := config.Parse("config.yaml", []byte(handleConfig+`
+		c := parseConfig(t, handleConfig+`
   - name: other
     url: http://other.example/
     without_tasks: handle
-`), func(string) (string, bool) { return "", false })
-		if err != nil {
-			t.Fatal(err)
-		}
+`)
 		g := newWorld(t).gateway("r", upstreamScript{
 			Era: "legacy", Raw: json.RawMessage(`{"capabilities":{"tools":{}}}`),
 			Replies: map[string]scriptReply{"tools/call": {After: "30s", Result: json.RawMessage(`{"content":[{"type":"text","text":"found"}]}`)}},

@@ -182,8 +182,6 @@ func TestElicitationCompleteOnTheCallsStream(t *testing.T) {
 func (s *legacyStack) completes(t *testing.T, id string) {
 	t.Helper()
 	for ss := range s.server.Sessions() {
-		if err := ss.NotifyElicitationComplete(t.Context(), &sdk.ElicitationCompleteParams{ElicitationID: id}); err != nil {
-			t.Error(err)
-		}
+		wiretest.Check(t, ss.NotifyElicitationComplete(t.Context(), &sdk.ElicitationCompleteParams{ElicitationID: id}))
 	}
 }

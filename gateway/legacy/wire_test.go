@@ -68,10 +68,7 @@ func replayTranscripts(t *testing.T, folder string, play func(*testing.T, *txtar
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			archive, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			archive := wiretest.Must(txtar.ParseFile(file))(t)
 			want := txtar.Format(archive)
 			play(t, archive)
 			if got := txtar.Format(archive); *wiretest.Update {
@@ -87,16 +84,15 @@ func replayTranscripts(t *testing.T, folder string, play func(*testing.T, *txtar
 
 // legacyPlay is a transcript under way.
 type legacyPlay struct {
-	t        *testing.T
-	config   *config.Config // nil: no tasks
-	server   *legacyServer
-	handler  http.Handler
-	sessions []string
-	secrets  []secret
-	version  string
-	methods  map[string]string // of the requests sent, by id
-	last     string
-	open     map[string]*openRequest
+	t       *testing.T
+	config  *config.Config // nil: no tasks
+	server  *legacyServer
+	handler http.Handler
+	secrets []secret
+	version string
+	methods map[string]string // of the requests sent, by id
+	last    string
+	open    map[string]*openRequest
 }
 
 type openRequest struct {
@@ -117,10 +113,7 @@ func playLegacy(t *testing.T, archive *txtar.Archive) {
 			}
 			p.serve(script)
 		case "config":
-			c, err := config.Parse("config.yaml", f.Data, func(string) (string, bool) { return "", false })
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := parseConfig(t, string(f.Data))
 			p.config = c
 		case "request":
 			p.last = p.send(context.Background(), f.Data)
@@ -142,10 +135,7 @@ func playLegacy(t *testing.T, archive *txtar.Archive) {
 		case "fails":
 			p.fails(text)
 		case "wait":
-			d, err := time.ParseDuration(text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			d := wiretest.Must(time.ParseDuration(text))(t)
 			<-time.After(d)
 			synctest.Wait() // for what else happens at that time
 		case "saw":
@@ -195,9 +185,6 @@ func (p *legacyPlay) fails(text string) {
 
 // send serves one request and writes down the response.
 func (p *legacyPlay) send(ctx context.Context, data []byte) string {
-	for i, id := range p.sessions {
-		data = bytes.ReplaceAll(data, fmt.Appendf(nil, "${s%d}", i+1), []byte(id))
-	}
 	data = []byte(p.revealed(string(data)))
 	r := readRequest(p.t, data).WithContext(ctx)
 	_, body, _ := bytes.Cut(data, []byte("\n\n"))
@@ -237,7 +224,7 @@ func (p *legacyPlay) dump(w *httptest.ResponseRecorder) string {
 	resp := w.Result()
 	body, _ := io.ReadAll(resp.Body) // a recorder's body
 	if id := resp.Header.Get(mcp.HeaderSession); id != "" {
-		p.sessions = append(p.sessions, id)
+		p.keep("s", id)
 		if v, ok := jsonrpc.GetString(body, "result", "protocolVersion"); ok {
 			p.version = v
 		}
@@ -255,11 +242,7 @@ func (p *legacyPlay) dump(w *httptest.ResponseRecorder) string {
 	if len(body) > 0 {
 		fmt.Fprintf(&out, "\n\n%s", strings.TrimRight(string(body), "\n"))
 	}
-	text := strings.TrimRight(out.String(), " ") + "\n"
-	for i, id := range p.sessions {
-		text = strings.ReplaceAll(text, id, fmt.Sprintf("${s%d}", i+1))
-	}
-	return p.hidden(text)
+	return p.hidden(strings.TrimRight(out.String(), " ") + "\n")
 }
 
 // legacyResultDefinitions are the names of results in the schemas.
@@ -354,14 +337,13 @@ var secretPatterns = []struct {
 	{"c", regexp.MustCompile(`"nextCursor":"([^"]+)"`)},
 }
 
-// hidden replaces what is random by names. Without tasks nothing is.
+// hidden replaces what is random by names. Without tasks only sessions are.
 func (p *legacyPlay) hidden(text string) string {
-	if p.config == nil {
-		return text
-	}
 	for _, s := range secretPatterns {
 		for _, m := range s.pattern.FindAllStringSubmatch(text, -1) {
-			p.keep(s.letter, m[1])
+			if p.config != nil {
+				p.keep(s.letter, m[1])
+			}
 		}
 	}
 	for _, s := range p.secrets {

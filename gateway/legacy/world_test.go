@@ -62,10 +62,7 @@ func inBubble(t *testing.T, name string, run func(*testing.T)) {
 // newWorld opens the store.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	store, err := redisstore.Open(t.Context(), "embedded", redisstore.Options{ClockTTL: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := wiretest.Must(redisstore.Open(t.Context(), "embedded", redisstore.Options{ClockTTL: true}))(t)
 	t.Cleanup(func() { _ = store.Close() })
 	return &world{t: t, store: &faultyStore{Store: store}, sessions: &faultySessions{
 		Sessions: &together{Sessions: store.Sessions(100, time.Hour)}, held: make(chan chan struct{}, 1),
@@ -96,6 +93,16 @@ func newDraftWorld(t *testing.T, capabilities string) *world {
 func newAskWorld(t *testing.T, change func(*config.Config)) *world {
 	t.Helper()
 	return newWorld(t).start(askScript(), newConfig(change), `"elicitation":{}`)
+}
+
+// inAskWorld plays a story of one in a bubble.
+func inAskWorld(t *testing.T, change func(*config.Config), play func(*testing.T, *world)) {
+	synctest.Test(t, func(t *testing.T) { play(t, newAskWorld(t, change)) })
+}
+
+// inDraftWorld plays a story of the other.
+func inDraftWorld(t *testing.T, capabilities string, play func(*testing.T, *world)) {
+	synctest.Test(t, func(t *testing.T) { play(t, newDraftWorld(t, capabilities)) })
 }
 
 // askScript is a server whose tools ask, or take their time.
@@ -408,10 +415,7 @@ func startLegacyServer(t testing.TB, up *scriptedUpstream, sh *shim.Shim, c *con
 	if o.Sessions == nil {
 		o.Sessions = wiretest.OpenSessions(t, c.MaxSessions, c.SessionIdle)
 	}
-	g, err := gateway.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := wiretest.Must(gateway.New(o))(t)
 	s := &legacyServer{Gateway: g, up: up, shim: sh}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -420,9 +424,7 @@ func startLegacyServer(t testing.TB, up *scriptedUpstream, sh *shim.Shim, c *con
 		bounded, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		stop()
-		if err := errors.Join(<-done, g.Close(bounded), sh.Close(bounded)); err != nil {
-			t.Error(err)
-		}
+		wiretest.Check(t, errors.Join(<-done, g.Close(bounded), sh.Close(bounded)))
 		s.requests.Wait() // before the store closes
 	})
 	return s

@@ -43,3 +43,22 @@ func OpenSessions(t testing.TB, limit int, idle time.Duration) *redisstore.Sessi
 	t.Cleanup(func() { _ = store.Close() })
 	return store.Sessions(limit, idle)
 }
+
+// Must returns a result that comes without an error, and ends the test with one.
+func Must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// Check fails the test if something went wrong.
+func Check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
