@@ -84,7 +84,7 @@ func TestTasksOfAReplicaThatStops(t *testing.T) {
 					t.Errorf("the call ended with %v, want it cancelled", err)
 				}
 			}
-			pass(time.Minute)
+			pass(10 * time.Second)
 			if n := c.second.calls.Load(); c.first.calls.Load() != 1 || n != c.calls {
 				t.Errorf("called %d times, and %d times by the other replica", c.first.calls.Load(), n)
 			}
@@ -188,7 +188,7 @@ func TestNextReplicaGoesOn(t *testing.T) {
 		}
 		w.closes(a)
 		w.closes(a) // once more changes nothing
-		pass(time.Hour)
+		pass(10 * time.Minute)
 		b := w.gateway("b", &scripted{resume: resumes}, policy(shim.Always))
 		pass(7 * time.Second)
 		wantStatus(t, read(t, b, task.ID), shim.Completed)
