@@ -29,8 +29,9 @@ func quiet(t *testing.T, s *fake.Server) {
 	shimtest.Eventually(t, func() bool { _, active := s.Conns(); return active == 0 })
 }
 
-// modes are the kinds of servers that can misbehave.
-var modes = map[string]fake.Mode{"legacy": fake.Stateful, "stateless": fake.Stateless, "modern": fake.Modern, "draft": fake.Draft}
+// modes are the kinds of servers that can misbehave. Those of the draft do so as modern ones do, but for some codes
+// (TestModernErrors, TestProofIsARefusal).
+var modes = map[string]fake.Mode{"legacy": fake.Stateful, "stateless": fake.Stateless, "modern": fake.Modern}
 
 const result = `{"jsonrpc":"2.0","id":{id},"result":{"resultType":"complete","content":[{"type":"text","text":"ok"}]}}`
 

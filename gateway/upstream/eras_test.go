@@ -48,7 +48,7 @@ func TestEraFitsTheClient(t *testing.T) {
 		server string
 		era    Era
 	}
-	// Ten calls of each of two clients. A legacy era takes a session of each client.
+	// Three calls of each of two clients. A legacy era takes a session of each client.
 	both := map[cell]struct {
 		era mcp.Era // NoEra: the client cannot be served
 		counts
@@ -92,12 +92,12 @@ func TestEraFitsTheClient(t *testing.T) {
 							}
 							return
 						}
-						for range 10 {
+						for range 3 {
 							for n := range 2 {
 								spokenTo(t, s, h, clientOf(client, n), want.era)
 							}
 						}
-						if n := s.Runs("k"); n != 20 {
+						if n := s.Runs("k"); n != 6 {
 							t.Errorf("the tool ran %d times", n)
 						}
 						asked(t, s, mcp.MethodDiscover, want.probes)

@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -10,20 +9,8 @@ import (
 
 	"taskgate/internal/work"
 	"taskgate/shim"
-	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
 )
-
-// patient never answers, and says which questions it has.
-func patient(keys *[]string) *shimtest.Sink {
-	return &shimtest.Sink{OnAsk: func(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
-		for i := range q {
-			*keys = append(*keys, q[i].Key)
-		}
-		<-ctx.Done()
-		return nil, context.Cause(ctx)
-	}}
-}
 
 // A server that asks more than one call may is told so for each question too many, at
 // once, and the call goes on. The checkpoint holds no more than those that are asked.
@@ -55,15 +42,14 @@ func TestAskedTooMuch(t *testing.T) {
 					_ = work.Pause(x.R.Context(), 2*gather) // until the others are asked
 					x.Event(x.Fill(result))
 				})
-				var keys []string
-				sink := patient(&keys)
+				sink := silent()
 				r := asksIn("a", all)
 				r.Limits = c.limits
 				if reply, err := h.Call(t.Context(), r, sink); err != nil || reply.Error != nil {
 					t.Fatalf("%+v, %v", reply, err)
 				}
-				if len(keys) != c.asked || len(refused) != 10-c.asked {
-					t.Errorf("asked %d and refused %d, want %d", len(keys), len(refused), c.asked)
+				if n := len(sink.Asked()); n != c.asked || len(refused) != 10-c.asked {
+					t.Errorf("asked %d and refused %d, want %d", n, len(refused), c.asked)
 				}
 				close(refused)
 				for text := range refused {
@@ -96,11 +82,9 @@ func TestAskedTooMuchAside(t *testing.T) {
 			<-more
 			x.Event(x.Fill(result))
 		})
-		var keys []string
-		sink := patient(&keys)
 		r := asksIn("a", all)
 		r.Limits = shim.QuestionLimits{Open: 2, Most: 3}
-		f := aloftIn(t, h, r, sink)
+		f := aloftIn(t, h, r, silent())
 		close(own)
 		synctest.Wait()
 		ask := func(id string) {

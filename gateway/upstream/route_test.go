@@ -220,31 +220,6 @@ func TestWithdrawnWhileGathering(t *testing.T) {
 	})
 }
 
-// What the server says on the stream of a call is handed on while a question waits.
-func TestHeardWhileAsking(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		s.Tool("t", func(x *fake.Exchange) {
-			answer := x.Expect(`7`)
-			x.Event(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":` + elicit + `}`)
-			_ = work.Pause(x.R.Context(), time.Second)
-			x.Event(x.Progress(1, "meanwhile"))
-			x.Await(answer)
-			x.Event(x.Fill(result))
-		})
-		heard := -1
-		var sink shimtest.Sink
-		sink.OnAsk = func(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
-			_ = work.Pause(ctx, time.Minute)
-			p, _ := sink.Heard()
-			heard = len(p)
-			return answering(ctx, q...)
-		}
-		if _, err := callIn(t, h, all, &sink); err != nil || heard != 1 {
-			t.Errorf("%d heard before the answer, %v", heard, err)
-		}
-	})
-}
-
 // What is still asked when the call ends is withdrawn from the client, and the server
 // is told; so is what the server withdraws itself, without an answer.
 func TestAskedOnGETAndOver(t *testing.T) {
