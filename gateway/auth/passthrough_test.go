@@ -861,27 +861,3 @@ func TestMetadataOfAnotherResource(t *testing.T) {
 		}
 	}
 }
-
-// TestPassedAudienceOfAnotherUpstream: an audience that all upstreams have in common does not let a token for
-// the address of one in at another one.
-func TestPassedAudienceOfAnotherUpstream(t *testing.T) {
-	i := wiretest.NewIssuer(t, "")
-	s := newOAuthServer(t, i.URL)
-	c := passConfig(t, s, func(p *config.Passthrough) {
-		p.Audiences = []string{wiretest.PublicURL + "/up/mcp", wiretest.PublicURL + "/other/mcp", "api://all"}
-	})
-	c.Upstreams = append(c.Upstreams, config.NewUpstream("other", newOAuthServer(t, i.URL).URL))
-	if err := c.Validate(); err != nil {
-		t.Fatal(err)
-	}
-	m := start(t, c)
-	for audience, takes := range map[string]string{wiretest.PublicURL + "/up/mcp": "up", wiretest.PublicURL + "/other/mcp": "other", "api://all": "up other"} {
-		token := "Bearer " + i.Token("alice", map[string]any{"aud": audience})
-		for _, name := range []string{"up", "other"} {
-			who := letIn(t, m.Of(name), token).Principal
-			if strings.HasPrefix(who.Subject, "passthrough:") != strings.Contains(takes, name) {
-				t.Errorf("a token for %s at %s is %+v", audience, name, who)
-			}
-		}
-	}
-}

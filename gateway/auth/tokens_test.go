@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -276,21 +278,31 @@ func TestRememberedTokens(t *testing.T) {
 	})
 }
 
-// TestAudienceOfAnotherUpstream: a token that is meant for the address of one upstream is refused at
-// another one, also where both have the same auth; one that is meant for the gateway is taken at both.
+// TestAudienceOfAnotherUpstream: a token that is meant for the address of one upstream, however that ends, is nobody's
+// at another one, also where both have the same auth; one that is meant for the gateway is taken at both. So it is where
+// tokens are passed through.
 func TestAudienceOfAnotherUpstream(t *testing.T) {
-	c, i := config.Default(), wiretest.NewIssuer(t, "")
-	wiretest.WithTokens(c, i).Audiences = []string{wiretest.PublicURL + "/a/mcp", wiretest.PublicURL + "/b/mcp", "api://all"}
-	c.Upstreams = []*config.Upstream{config.NewUpstream("a", "http://127.0.0.1:1/"), config.NewUpstream("b", "http://127.0.0.1:1/")}
-	if err := c.Validate(); err != nil {
-		t.Fatal(err)
+	i := wiretest.NewIssuer(t, "")
+	audiences := map[string]string{
+		wiretest.PublicURL + "/up/mcp": "up", wiretest.PublicURL + "/up/mcp/": "up", wiretest.PublicURL + "/other/mcp": "other", "api://all": "up other",
 	}
-	m := start(t, c)
-	for audience, takes := range map[string]string{wiretest.PublicURL + "/a/mcp": "a", wiretest.PublicURL + "/b/mcp": "b", "api://all": "ab"} {
-		r := request("Bearer " + i.Token("alice", map[string]any{"aud": audience}))
-		for _, name := range []string{"a", "b"} {
-			if _, refusal := m.Of(name).Identify(r); (refusal == nil) != strings.Contains(takes, name) {
-				t.Errorf("a token for %s at %s: %v", audience, name, refusal)
+	all := slices.Sorted(maps.Keys(audiences))
+	own := config.Default()
+	own.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://127.0.0.1:1/")}
+	wiretest.WithTokens(own, i).Audiences = all
+	passed := passConfig(t, newOAuthServer(t, i.URL), func(p *config.Passthrough) { p.Audiences = all })
+	for prefix, c := range map[string]*config.Config{"jwt:": own, "passthrough:": passed} {
+		c.Upstreams = append(c.Upstreams, config.NewUpstream("other", newOAuthServer(t, i.URL).URL))
+		if err := c.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		m := start(t, c)
+		for audience, takes := range audiences {
+			r := request("Bearer " + i.Token("alice", map[string]any{"aud": audience}))
+			for _, name := range []string{"up", "other"} {
+				if who, refusal := m.Of(name).Identify(r); strings.HasPrefix(who.Principal.Subject, prefix) != strings.Contains(takes, name) {
+					t.Errorf("a token for %s at %s is %s %+v, %v", audience, name, prefix, who.Principal, refusal)
+				}
 			}
 		}
 	}

@@ -124,15 +124,3 @@ upstreams: [{name: a, url: "https://127.0.0.1:1", tls: {ca_file: ca.pem}}]
 		t.Error(err)
 	}
 }
-
-// An audience that is the address of another upstream is that upstream's alone, however it ends.
-func TestAudiences(t *testing.T) {
-	c := config.Default()
-	c.PublicURL = "https://g.example"
-	a, b := config.NewUpstream("a", "http://127.0.0.1:1"), config.NewUpstream("b", "http://127.0.0.1:2")
-	a.Path, b.Path, c.Upstreams = "/a", "/b", []*config.Upstream{a, b}
-	got := c.Audiences(a, []string{"https://g.example/a", "https://g.example/a/", "https://g.example/b", "https://g.example/b/", "x"})
-	if diff := cmp.Diff([]string{"https://g.example/a", "https://g.example/a/", "x"}, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-}
