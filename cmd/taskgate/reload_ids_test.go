@@ -1,10 +1,10 @@
 package main
 
 import (
-	"net/http"
 	"testing"
 	"time"
 
+	"taskgate/internal/mcp"
 	"taskgate/shim/shimtest/fake"
 )
 
@@ -15,11 +15,10 @@ func TestReloadedIDsAreNew(t *testing.T) {
 	s.Tool("work", fake.Result(`{"content":[]}`))
 	one := "{name: up, url: '" + s.URL + "'"
 	c := runChanging(t, time.Hour, upstreamsOf(one+"}"))
-	client := &legacyClient{t: t, url: "http://" + c.s.listener.Addr().String() + "/up/mcp"}
-	client.begin()
+	session, _ := c.beginLegacy("/up/mcp")
 	call := func() {
 		t.Helper()
-		if _, said := client.do(t.Context(), http.MethodPost, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"work","arguments":{}}}`); said == "" {
+		if _, said, _ := c.request("/up/mcp", "", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"work","arguments":{}}}`, mcp.HeaderSession, session); said == "" {
 			t.Error("no answer")
 		}
 	}

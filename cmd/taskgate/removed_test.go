@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -35,25 +34,12 @@ func counted(t *testing.T, server string) (at string, requests *atomic.Int64) {
 
 // askIn sends a request of 2025 as alice, in a session unless that is "". It returns the session of the answer.
 func (c *changing) askIn(session, path, method, params string) (text, opened string) {
-	c.t.Helper()
-	q, err := http.NewRequestWithContext(c.t.Context(), "POST", "http://"+c.s.listener.Addr().String()+path,
-		strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}`))
-	if err != nil {
-		c.t.Fatal(err)
+	var header []string
+	if session != "" {
+		header = []string{"Mcp-Session-Id", session}
 	}
-	for name, value := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
-		"Mcp-Session-Id": session, "Authorization": "Bearer " + wiretest.AliceKey} {
-		if value != "" {
-			q.Header.Set(name, value)
-		}
-	}
-	resp, err := http.DefaultClient.Do(q)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, _ := io.ReadAll(resp.Body)
-	return string(b), resp.Header.Get("Mcp-Session-Id")
+	_, text, h := c.request(path, wiretest.AliceKey, `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}`, header...)
+	return text, h.Get("Mcp-Session-Id")
 }
 
 // TestRemovedIsLeftAlone: nothing reaches the server of a removed upstream but the calls that are under way. The
