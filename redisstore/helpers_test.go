@@ -61,6 +61,26 @@ func makeSession(t testing.TB, s *Sessions, id string, streams ...string) {
 	}
 }
 
+// runSessions has sessions run until they are stopped, all of them in use or none. What they are told goes to hear, if
+// not nil.
+func runSessions(t testing.TB, s *Sessions, busy bool, hear func(text string, at time.Time)) (stop func()) {
+	t.Helper()
+	ctx, end := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- s.Run(ctx, func(string) bool { return busy }, func(string, []byte) {}, func(_, text, _ string, at time.Time) {
+			if hear != nil {
+				hear(text, at)
+			}
+		})
+	}()
+	return func() {
+		t.Helper()
+		end()
+		must(t, <-done)
+	}
+}
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -100,11 +99,8 @@ func TestLogOfAnEndedStreamLeaves(t *testing.T) {
 func TestLogOfAnUnusedSessionIsCleared(t *testing.T) {
 	bubble(t, func(t *testing.T, s *Store) {
 		c := s.Sessions(10, 24*time.Hour)
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() {
-			done <- c.Run(ctx, func(string) bool { return false }, func(string, []byte) {}, func(string, string, string, time.Time) {})
-		}()
+		ctx := t.Context()
+		stop := runSessions(t, c, false, nil)
 		makeSession(t, c, "s", "call")
 		_, err := c.Append(ctx, "s", "call", []byte(strings.Repeat("l", 1<<20)))
 		must(t, err)
@@ -117,13 +113,12 @@ func TestLogOfAnUnusedSessionIsCleared(t *testing.T) {
 		same(t, true, rev != 0)
 		must(t, err)
 		stop()
-		<-done
 	})
 }
 
 func endedStreamLeaves(t *testing.T, url string) {
 	c := openTest(t, url, testOptions()).Sessions(10, 8*time.Second).Keep(1000, 4<<20, 40*time.Millisecond)
-	ctx, stop := context.WithCancel(t.Context())
+	ctx := t.Context()
 	makeSession(t, c, "s")
 	append := func(stream, message string) int64 {
 		t.Helper()
@@ -152,10 +147,7 @@ func endedStreamLeaves(t *testing.T, url string) {
 	must(t, err)
 	must(t, c.Finish(ctx, "s", "late", false))
 	append("get", "b")
-	done := make(chan error, 1)
-	go func() {
-		done <- c.Run(ctx, func(string) bool { return true }, func(string, []byte) {}, func(string, string, string, time.Time) {})
-	}()
+	stop := runSessions(t, c, true, nil)
 	eventually(t, "the stream that has ended is gone", func() bool { return since("late", 0) == "" })
 	same(t, "open l", since("early", 0))
 	same(t, "open a b", since("get", 0))
@@ -173,7 +165,21 @@ func endedStreamLeaves(t *testing.T, url string) {
 		t.Errorf("%d fields are left, %v", n, err)
 	}
 	stop()
-	must(t, <-done)
+}
+
+// dumpLog keeps the log of a session as it is, and has Redis go back to that.
+func dumpLog(t *testing.T, store *Store, id string) (goBack func()) {
+	t.Helper()
+	older := map[string]string{}
+	for _, key := range store.keys.log(id) {
+		older[key] = store.client.Dump(t.Context(), key).Val()
+	}
+	return func() {
+		t.Helper()
+		for key, dump := range older {
+			must(t, store.client.RestoreReplace(t.Context(), key, 0, dump).Err())
+		}
+	}
 }
 
 // Redis comes back as it was some messages ago. No number is given out twice, so that a reader who was further gets
@@ -201,16 +207,11 @@ func TestLogOfOlderRedis(t *testing.T) {
 		return state + got
 	}
 	first := add("get", "one")
-	older := map[string]string{}
-	for _, key := range store.keys.log("s") {
-		older[key] = store.client.Dump(t.Context(), key).Val()
-	}
+	goBack := dumpLog(t, store, "s")
 	last := add("get", "two")
 	_, err := c.Open(t.Context(), "s", "call", nil)
 	must(t, err)
-	for key, dump := range older {
-		must(t, store.client.RestoreReplace(t.Context(), key, 0, dump).Err())
-	}
+	goBack()
 	same(t, "open one", read("get", first-1))
 	if no := add("get", "three"); no <= last {
 		t.Errorf("number %d after %d", no, last)
@@ -256,14 +257,9 @@ func TestLogOfOlderRedisAtAnother(t *testing.T) {
 	}
 	one = add(c, "call", "one")
 	add(other, "other", "aside")
-	older := map[string]string{}
-	for _, key := range store.keys.log("s") {
-		older[key] = store.client.Dump(t.Context(), key).Val()
-	}
+	goBack := dumpLog(t, store, "s")
 	add(c, "call", "two")
-	for key, dump := range older {
-		must(t, store.client.RestoreReplace(t.Context(), key, 0, dump).Err())
-	}
+	goBack()
 	for range 3 {
 		add(other, "other", "aside")
 	}

@@ -218,15 +218,11 @@ func TestLogOfASessionInUse(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	s := openTest(t, server.URL(), testOptions()).Sessions(10, 8*time.Second) // a tick each second
-	ctx, stop := context.WithCancel(t.Context())
 	makeSession(t, s, "a", "x")
-	if _, err := s.Append(ctx, "a", "x", []byte("one")); err != nil {
+	if _, err := s.Append(t.Context(), "a", "x", []byte("one")); err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan error, 1)
-	go func() {
-		done <- s.Run(ctx, func(string) bool { return true }, func(string, []byte) {}, func(string, string, string, time.Time) {})
-	}()
+	stop := runSessions(t, s, true, nil)
 	for range 3 {
 		for _, key := range s.store.keys.log("a") {
 			server.Do("persist", key) // so that it shows when its expiry is put off
@@ -241,7 +237,6 @@ func TestLogOfASessionInUse(t *testing.T) {
 		})
 	}
 	stop()
-	must(t, <-done)
 }
 
 // slowPipelines has each pipeline wait on its way to the store, but for those that greet it: that is
@@ -268,20 +263,16 @@ func TestSignalsAreNotAged(t *testing.T) {
 	bubble(t, func(t *testing.T, store *Store) {
 		store.client.AddHook(slowPipelines{by: 300 * time.Millisecond})
 		s := store.Sessions(10, time.Hour)
-		ctx, stop := context.WithCancel(t.Context())
 		makeSession(t, s, "a")
-		signals, done := make(chan time.Time, 10), make(chan error, 1)
-		go func() {
-			done <- s.Run(ctx, func(string) bool { return true }, func(string, []byte) {}, func(_, _, _ string, at time.Time) { signals <- at })
-		}()
+		signals := make(chan time.Time, 10)
+		stop := runSessions(t, s, true, func(_ string, at time.Time) { signals <- at })
 		pass(time.Second)
 		left := time.Now()
-		must(t, s.Signal(ctx, "a", "cancel 1", ""))
+		must(t, s.Signal(t.Context(), "a", "cancel 1", ""))
 		if at := <-signals; at.Before(left) || at.After(time.Now()) {
 			t.Errorf("left at %s, and read at %s as one of %s", left, time.Now(), at)
 		}
 		stop()
-		must(t, <-done)
 	})
 }
 

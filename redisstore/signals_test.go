@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -22,11 +21,8 @@ func TestSignalsAreReadAlone(t *testing.T) {
 	must(t, err)
 	_, _, err = there.Get(t.Context(), "s")
 	must(t, err)
-	ctx, stop := context.WithCancel(t.Context())
-	heard, done := make(chan string, 64), make(chan error, 1)
-	go func() {
-		done <- there.Run(ctx, func(string) bool { return true }, func(string, []byte) {}, func(_, text, _ string, _ time.Time) { heard <- text })
-	}()
+	heard := make(chan string, 64)
+	stop := runSessions(t, there, true, func(text string, _ time.Time) { heard <- text })
 	say := func(text string) {
 		t.Helper()
 		must(t, here.Signal(t.Context(), "s", text, ""))
@@ -42,7 +38,6 @@ func TestSignalsAreReadAlone(t *testing.T) {
 		t.Errorf("to hear signals it did:\n%s", info)
 	}
 	stop()
-	must(t, <-done)
 }
 
 // Many signals at once are heard each, also by a replica that begins to listen only then.
@@ -69,11 +64,8 @@ func TestManySignals(t *testing.T) {
 		all.Wait()
 	}
 	send("before ")
-	ctx, stop := context.WithCancel(t.Context())
-	heard, done := make(chan string, 4*many), make(chan error, 1)
-	go func() {
-		done <- there.Run(ctx, func(string) bool { return true }, func(string, []byte) {}, func(_, text, _ string, _ time.Time) { heard <- text })
-	}()
+	heard := make(chan string, 4*many)
+	stop := runSessions(t, there, true, func(text string, _ time.Time) { heard <- text })
 	for _, text := range []string{"before ", "then "} {
 		if text == "then " {
 			send(text)
@@ -85,7 +77,6 @@ func TestManySignals(t *testing.T) {
 		}
 	}
 	stop()
-	must(t, <-done)
 }
 
 // Signals of one session that wait for their reader are one event, up to a bound: then the list of

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -214,34 +215,14 @@ func TestClose(t *testing.T) {
 // counted counts what is read from a connection.
 type counted struct {
 	net.Conn
-	n *atomicInt
+	n *atomic.Int64
 }
 
 // Read implements net.Conn.
 func (c counted) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	c.n.add(n)
+	c.n.Add(int64(n))
 	return n, err
-}
-
-type atomicInt struct {
-	mu sync.Mutex
-	n  int
-}
-
-func (a *atomicInt) add(n int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.n += n
-}
-
-// take returns the count and begins again.
-func (a *atomicInt) take() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	n := a.n
-	a.n = 0
-	return n
 }
 
 // A poll is one command, and moves no outcome.
@@ -249,7 +230,7 @@ func TestCostOfGet(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
 	o := testOptions()
-	moved := &atomicInt{}
+	moved := &atomic.Int64{}
 	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 		return counted{c, moved}, err
@@ -261,11 +242,11 @@ func TestCostOfGet(t *testing.T) {
 		Op: "x", To: shim.Completed, Outcome: &shim.Outcome{Result: big}, Checkpoint: big, Call: big,
 	})
 	must(t, err)
-	for part, most := range map[shim.Part]int{shim.Summary: 1000, shim.WithOutcome: 1<<20 + 1000, shim.WithRun: 2<<20 + 1000} {
+	for part, most := range map[shim.Part]int64{shim.Summary: 1000, shim.WithOutcome: 1<<20 + 1000, shim.WithRun: 2<<20 + 1000} {
 		before := commands(redis, "hmget")
-		moved.take()
+		moved.Store(0)
 		read(t, s, task.ID, part)
-		if n := moved.take(); n > most {
+		if n := moved.Load(); n > most {
 			t.Errorf("part %d moved %d bytes", part, n)
 		}
 		same(t, before+1, commands(redis, "hmget"))
