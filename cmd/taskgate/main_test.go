@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 		locked(lock)
 		return
 	}
-	_ = flag.Set("test.parallel", "6") // unless the command line says otherwise: most of them wait
+	_ = flag.Set("test.parallel", "20") // unless the command line says otherwise: most of them wait
 	testscript.Main(m, map[string]func(){"taskgate": main})
 }
 
