@@ -156,7 +156,8 @@ func TestCancelAll(t *testing.T) {
 	p.holds(`document.querySelectorAll("tbody .status.cancelled").length === 3`)
 }
 
-// TestReplicaDies: the page of another replica says so, and a task's timeline has who took it over.
+// TestReplicaDies: the page of another replica says so, and a task's timeline has who took it over. When that one dies,
+// too, the page says that it cannot reach it, and shows what it has.
 func TestReplicaDies(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
@@ -177,6 +178,10 @@ func TestReplicaDies(t *testing.T) {
 	p.visit("Tasks")
 	p.eval(`document.querySelector("main a.mono").click()`)
 	p.shows(".timeline", "Taken over")
+	p.expect("ERR_")
+	here.Kill()
+	p.shows(".live", "does not answer")
+	p.shows(".timeline", "Taken over")
 }
 
 // TestPhone: at the width of a phone no view is wider than the screen.
@@ -194,16 +199,4 @@ func TestPhone(t *testing.T) {
 			t.Errorf("%s is %s wide", name, wide)
 		}
 	}
-}
-
-// TestLostGateway: the page says when it cannot reach the gateway, and goes on once it can.
-func TestLostGateway(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 2)
-	p := newPage(t)
-	p.open(w.replicas[0])
-	p.expect("ERR_")
-	w.replicas[0].Kill()
-	p.shows(".live", "does not answer")
-	p.shows("main", "Longest running")
 }

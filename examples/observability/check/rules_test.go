@@ -22,13 +22,6 @@ func readRules(t *testing.T) (all []rulefmt.Rule) {
 	return all
 }
 
-// TestRules: what "promtool check rules" finds is nothing.
-func TestRules(t *testing.T) {
-	if rules := readRules(t); len(rules) < 6 {
-		t.Errorf("found only %+v", rules)
-	}
-}
-
 // TestRulesBite: a template that is none is found.
 func TestRulesBite(t *testing.T) {
 	const wrong = `groups: [{name: g, rules: [{alert: A, expr: up == 0, annotations: {summary: "{{ $value | humanise }}"}}]}]`
