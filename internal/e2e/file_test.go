@@ -82,49 +82,40 @@ func TestKilledAndStartedAgain(t *testing.T) {
 	}
 }
 
-// A gateway that is told to stop says that its tasks go on at the next start, and they do.
+// A gateway that is told to stop says that its tasks go on at the next start, and they do. So do the session
+// of a client of 2025 and the call that it was told of, and all of it once more when the gateway is killed.
 func TestStoppedAndStartedAgain(t *testing.T) {
 	t.Parallel()
 	server := startCounting(t, mcp.NewMemoryEventStore(nil))
 	g := serveAgain(t, configured(t, fmt.Sprintf(`
 drain_timeout: 300ms
-upstreams: [{name: slow, path: /mcp, url: %s, defaults: {tasks: always, poll_interval: 50ms}}]
+heartbeat: 1s
+upstreams:
+  - {name: slow, path: /mcp, url: %q, without_tasks: handle, without_tasks_after: 400ms, defaults: {grace: 300ms, poll_interval: 50ms}}
 `, server.url))...)
-	task := callTask(t, g.client(true), "work", keyed("slow"))
-	eventually(t, "the call runs", func() error {
-		if n, _ := server.times("slow"); n == 0 {
-			return errNotYet
-		}
-		return nil
-	})
+	task := callTask(t, g.client(true), "work", keyed("task"))
+	s := connectAs(t, g.url, "2025-11-25")
+	id := toldID(t, goText(t, s.call(t, "work", keyed("told"))))
 	stopped := g.Process
 	g.again(t, func() { _ = g.Signal(syscall.SIGTERM) })
 	if !strings.Contains(stopped.Output(), "go on at the next start") {
 		t.Errorf("nothing of the next start in\n%s", stopped.Output())
 	}
-	close(server.finish)
-	if got := textOf(t, waitFor(t, g.client(true), task.ID, "completed").Result); got != "did slow" {
-		t.Errorf("the result is %q", got)
+	if now, err := g.client(true).Get(t.Context(), task.ID); err != nil || now.Ended() {
+		t.Errorf("the task is %+v, %v", now, err)
 	}
-	if began, cancelled := server.times("slow"); began != 1 || cancelled != 0 {
-		t.Errorf("began %d times, cancelled %d times", began, cancelled)
-	}
-}
-
-// The session of a client of 2025 outlives the process, and what was told of a slow call too.
-func TestSessionOfAKilledGateway(t *testing.T) {
-	t.Parallel()
-	server := startCounting(t, mcp.NewMemoryEventStore(nil))
-	g := serveAgain(t, configured(t, fmt.Sprintf(`
-heartbeat: 1s
-upstreams: [{name: slow, path: /mcp, url: %s, without_tasks: handle, without_tasks_after: 400ms, defaults: {grace: 300ms}}]
-`, server.url))...)
-	s := connectAs(t, g.url, "2025-11-25")
-	id := toldID(t, goText(t, s.call(t, "work", keyed("slow"))))
 	g.again(t, g.Kill)
 	close(server.finish)
-	if r, _ := s.read(t, id); goText(t, r) != "did slow" {
+	if got := textOf(t, waitFor(t, g.client(true), task.ID, "completed").Result); got != "did task" {
+		t.Errorf("the result is %q", got)
+	}
+	if r, _ := s.read(t, id); goText(t, r) != "did told" {
 		t.Errorf("the result is %+v", r)
+	}
+	for _, key := range []string{"task", "told"} {
+		if began, cancelled := server.times(key); began != 1 || cancelled != 0 {
+			t.Errorf("%s began %d times, cancelled %d times", key, began, cancelled)
+		}
 	}
 }
 

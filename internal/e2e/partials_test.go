@@ -58,27 +58,22 @@ func (h *hearing) message(m taskclient.Message) {
 	}
 }
 
-// listen hears of a task to its end, after a partial result if there is a seq.
-func (h *hearing) listen(t *testing.T, id string, after ...int64) {
+// listen hears of a task to its end.
+func (h *hearing) listen(t *testing.T, id string) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
 	defer stop()
-	params := map[string]any{"notifications": map[string]any{"taskIds": []string{id}}}
-	if len(after) > 0 {
-		params["_meta"] = map[string]any{"dev.taskgate/partials": map[string]any{id: map[string]any{"after": after[0]}}}
-	}
-	if _, err := h.Do(ctx, "subscriptions/listen", params); err != nil {
+	if err := h.Listen(ctx, id); err != nil {
 		t.Errorf("the stream did not end well: %v", err)
 	}
 }
 
-// check wants all partial results from first on, in order, each once, and before the
-// end.
-func (h *hearing) check(t *testing.T, first int64, text string) {
+// check wants all partial results, in order, each once, and before the end.
+func (h *hearing) check(t *testing.T, text string) {
 	t.Helper()
 	for i, seq := range h.seqs {
-		if seq != first+int64(i) {
-			t.Errorf("sequence %v, want one without gaps from %d", h.seqs, first)
+		if seq != int64(i) {
+			t.Errorf("sequence %v, want one without gaps", h.seqs)
 			break
 		}
 	}

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"taskgate/internal/jsonrpc"
 	"testing"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"taskgate/internal/jsonrpc"
 	protocol "taskgate/internal/mcp"
 	"taskgate/internal/redistest"
 	"taskgate/internal/taskclient"
