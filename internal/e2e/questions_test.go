@@ -256,11 +256,6 @@ func (w *askingWorld) check(t *testing.T, g *askingGroup, c *askedCall) {
 	case c.Error != "" || !strings.Contains(c.Text, told):
 		t.Errorf("the client was told %q (error %q), want %q", c.Text, c.Error, told)
 	}
-	defer func() {
-		if t.Failed() {
-			t.Logf("what was said:\n%s", w.tap.about(g.serial, c.call, c.Task))
-		}
-	}()
 	g.checkAsked(t, c)
 	server := w.servers[g.server]
 	if server == nil {

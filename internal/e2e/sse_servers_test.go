@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"net/http"
-	"slices"
 	"testing"
 
 	"github.com/mark3labs/mcp-go/server"
@@ -16,7 +15,6 @@ type sseServer struct {
 	echo, steps, fail, ask, large, stuck sseCall
 	sample, roots                        sseCall
 	cancelled                            func() bool // stuck was cancelled; nil: nobody can tell
-	open                                 func() int  // how many connections there are
 }
 
 // sseCall is a call of a tool.
@@ -43,7 +41,6 @@ func startSDKOverSSE(t *testing.T) *sseServer {
 	server := everyday(marks, false, nil)
 	s := ordinarySSE(t, mcp.NewSSEHandler(func(*http.Request) *mcp.Server { return server }, nil))
 	s.ask, s.cancelled = sseCall{"ask", none}, func() bool { return marked(marks, "gone", "stuck") }
-	s.open = func() int { return len(slices.Collect(server.Sessions())) }
 	return s
 }
 

@@ -34,8 +34,6 @@ for (const call of JSON.parse(process.env.CALLS)) {
   for (; /^status: /.test(result.content[0].text); waits++) result = await read(id);
   calls.push({ told, waits, result });
 }
-const reads = [];
-for (const id of JSON.parse(process.env.READS)) reads.push(await read(id));
-console.log(JSON.stringify({ tools, calls, reads, progress }));
+console.log(JSON.stringify({ tools, calls, progress }));
 await maker.close();
 await reader.close();
