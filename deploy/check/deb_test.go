@@ -186,7 +186,7 @@ func startSlowServer(t *testing.T, addr string) {
 func (s *service) start(t *testing.T) {
 	t.Helper()
 	for key, want := range map[string]string{"Type": "notify", "DynamicUser": "yes", "StateDirectory": "taskgate", "EnvironmentFile": "-" + varsFile,
-		"CapabilityBoundingSet": "", "NoNewPrivileges": "yes", "WorkingDirectory": stateDir, "Environment": "HOME=" + stateDir} {
+		"CapabilityBoundingSet": "", "NoNewPrivileges": "yes", "WorkingDirectory": stateDir, "Environment": "HOME=" + stateDir, "KillMode": "mixed"} {
 		if got, ok := s.settings[key]; !ok || got != want {
 			t.Fatalf("%s=%s in the unit is news to this test", key, got)
 		}

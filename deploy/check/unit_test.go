@@ -59,3 +59,11 @@ func TestUnitMayAudit(t *testing.T) {
 		t.Errorf("the service may write logs in %s, and the example of audit is elsewhere", folder)
 	}
 }
+
+// TestUnitStopsTheGatewayAlone: the servers over stdio work on while the gateway drains. By itself, systemd sends
+// SIGTERM to all processes of a service at once.
+func TestUnitStopsTheGatewayAlone(t *testing.T) {
+	if mode := readUnit(t, "../taskgate.service")["KillMode"]; mode != "mixed" {
+		t.Errorf("KillMode=%s", mode)
+	}
+}
