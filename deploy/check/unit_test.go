@@ -67,3 +67,11 @@ func TestUnitStopsTheGatewayAlone(t *testing.T) {
 		t.Errorf("KillMode=%s", mode)
 	}
 }
+
+// TestUnitOutlivesItsServers: a server over stdio that the kernel ends for want of memory fails its own calls only.
+// By itself, systemd stops the whole service.
+func TestUnitOutlivesItsServers(t *testing.T) {
+	if policy := readUnit(t, "../taskgate.service")["OOMPolicy"]; policy != "continue" {
+		t.Errorf("OOMPolicy=%s", policy)
+	}
+}
