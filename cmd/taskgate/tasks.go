@@ -44,11 +44,11 @@ func runOperator(ctx context.Context, verb string, args []string, stdin *os.File
 // gatewayAt returns the gateway at an address, at that in its file, or at that of the environment.
 func gatewayAt(file, address, key string) (*terminal.Gateway, error) {
 	if file != "" && address == "" {
-		c, err := config.Load(file)
-		if err != nil {
+		var err error
+		if address, err = config.LoadAdmin(file); err != nil {
 			return nil, err
 		}
-		if address = c.Admin; address == "" {
+		if address == "" {
 			return nil, errors.New("the configuration has no admin address to ask at")
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 
 	"go.yaml.in/yaml/v4"
 )
@@ -18,6 +19,25 @@ func Load(path string) (*Config, error) {
 		return nil, fmt.Errorf("reading the configuration: %w", err)
 	}
 	return Parse(path, data, os.LookupEnv)
+}
+
+// LoadAdmin reads the admin address alone. Other keys may have mistakes, such as variables and files that only the
+// gateway can read.
+func LoadAdmin(path string) (string, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("reading the configuration: %w", err)
+	}
+	s := newSource(path, data)
+	root := s.parseDocument(data)
+	if root == nil || root.Kind != yaml.MappingNode {
+		_, err = Parse(path, data, os.LookupEnv)
+		return "", err
+	}
+	c := s.readConfig(root, os.LookupEnv)
+	s.list = slices.DeleteFunc(s.list, func(e *Error) bool { return e.Path != "admin" })
+	s.addExcerpts(root)
+	return c.Admin, asError(s.list)
 }
 
 // Parse is [Load] for data that is already read. Messages use the filename, and relative paths
