@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -33,11 +34,9 @@ const (
 // A probe may leave the store or the upstreams out of the decision (?exclude=). This is for deployments in
 // which all replicas share a fate, and a process without its Redis is better than none.
 type readiness struct {
-	draining func() bool
-	store    *part
-
-	mu        sync.Mutex
-	upstreams map[string]*part // replaced as a whole
+	draining  func() bool
+	store     *part
+	upstreams atomic.Pointer[map[string]*part]
 }
 
 // setUpstreams takes the upstreams that count from now on, which leaves out the removed ones.
@@ -48,9 +47,7 @@ func (r *readiness) setUpstreams(us upstreams) {
 			next[name] = &part{check: one.client.Reach}
 		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.upstreams = next
+	r.upstreams.Store(&next)
 }
 
 // report is the body of /readyz.
@@ -76,9 +73,7 @@ const (
 
 // askParts asks all parts at the same time, except those that were asked within age.
 func (r *readiness) askParts(age time.Duration, exclude []string) report {
-	r.mu.Lock()
-	parts := r.upstreams
-	r.mu.Unlock()
+	parts := *r.upstreams.Load()
 	out := report{Draining: r.draining(), Upstreams: make(map[string]state, len(parts))}
 	var all sync.WaitGroup
 	var mu sync.Mutex

@@ -53,10 +53,10 @@ type fakedReadiness struct {
 func newFakedReadiness() *fakedReadiness {
 	f := &fakedReadiness{}
 	f.readiness = &readiness{
-		draining:  f.draining.Load,
-		store:     &part{check: f.store.check, kind: "memory"},
-		upstreams: map[string]*part{"a": {check: f.a.check}, "b": {check: f.b.check}},
+		draining: f.draining.Load,
+		store:    &part{check: f.store.check, kind: "memory"},
 	}
+	f.upstreams.Store(&map[string]*part{"a": {check: f.a.check}, "b": {check: f.b.check}})
 	return f
 }
 
@@ -64,7 +64,7 @@ func newFakedReadiness() *fakedReadiness {
 func (f *fakedReadiness) probe(t *testing.T, query string) (int, report) {
 	t.Helper()
 	f.readiness.store.at = time.Time{}
-	for _, p := range f.upstreams {
+	for _, p := range *f.upstreams.Load() {
 		p.at = time.Time{}
 	}
 	return probe(t, f, query)
