@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +17,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
+	"golang.org/x/time/rate"
 
 	"taskgate/internal/metrics"
 	"taskgate/internal/semconv"
@@ -146,30 +145,21 @@ func (t *telemetry) flushAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// exportFailures logs the errors of OpenTelemetry as warnings, each reason once in failurePause. Its logger
-// writes locally only: an export of the record would fail as well, and be logged, for ever.
+// exportFailures logs the errors of OpenTelemetry as warnings: the first ones, which may be of different signals, and
+// then one in failurePause. Its logger writes locally only: an export of the record would fail as well, and be logged,
+// for ever.
 type exportFailures struct {
-	log *slog.Logger
-
-	mu     sync.Mutex
-	logged map[string]time.Time // by the reason
+	log   *slog.Logger
+	often rate.Sometimes
 }
 
 const failurePause = 10 * time.Minute
 
 func newExportFailures(log *slog.Logger) *exportFailures {
-	return &exportFailures{log: log, logged: map[string]time.Time{}}
+	return &exportFailures{log: log, often: rate.Sometimes{First: 3, Interval: failurePause}}
 }
 
 // Handle implements otel.ErrorHandler.
 func (e *exportFailures) Handle(err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	now, reason := time.Now(), err.Error()
-	maps.DeleteFunc(e.logged, func(_ string, at time.Time) bool { return now.Sub(at) >= failurePause })
-	if _, known := e.logged[reason]; known {
-		return
-	}
-	e.logged[reason] = now
-	e.log.Warn("OpenTelemetry reports an error", "err", err)
+	e.often.Do(func() { e.log.Warn("OpenTelemetry reports an error", "err", err) })
 }
