@@ -123,9 +123,11 @@ func TestChart(t *testing.T) {
 	if ports["mcp"] != c.Listen || ports["admin"] != c.Admin {
 		t.Errorf("the ports are %v, the configuration has %s and %s", ports, c.Listen, c.Admin)
 	}
-	for probe, path := range map[*core.Probe]string{gate.ReadinessProbe: "/readyz", gate.LivenessProbe: "/healthz"} {
-		if probe.HTTPGet.Path != path || probe.HTTPGet.Port.StrVal != "admin" {
-			t.Errorf("a probe asks %v", probe.HTTPGet)
+	for probe, path := range map[*core.Probe]string{
+		gate.StartupProbe: "/readyz", gate.ReadinessProbe: "/readyz?exclude=store&exclude=upstreams", gate.LivenessProbe: "/healthz",
+	} {
+		if probe == nil || probe.HTTPGet.Path != path || probe.HTTPGet.Port.StrVal != "admin" {
+			t.Errorf("a probe asks %v, not %s", probe, path)
 		}
 	}
 	checkMonitor(t, files, deployment.Spec.Selector.MatchLabels)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/rand"
 	"encoding/base64"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -127,7 +128,7 @@ func newDeployment(t *testing.T) *deployment {
 			t.Fatal(err)
 		}
 	}
-	startSlowServer(t, d.at["slowserver"]+":3001")
+	d.running["slowserver"] = startSlowServer(t, d.at["slowserver"]+":3001")
 	d.start("redis")
 	for _, name := range gateways {
 		d.start(name)
@@ -214,6 +215,54 @@ func TestComposeRuns(t *testing.T) {
 		t.Errorf("the task is %+v, %v", ended, err)
 	}
 	t.Logf("%d calls", calls)
+}
+
+// TestComposeSharesAFate: the balancer goes on with replicas that all miss the same thing. A poll waits for Redis, and
+// a task that has ended can be read without its server.
+func TestComposeSharesAFate(t *testing.T) {
+	built(t, "_linux_amd64.tar.gz")
+	d := newDeployment(t)
+	client := &taskclient.Client{URL: "http://" + d.at["balancer"] + ":8080/mcp", Tasks: true}
+	var task *taskclient.Task
+	programtest.Until(t, "there is a task", 2*patience, func() bool {
+		_, task, _ = client.CallTool(t.Context(), "research", map[string]any{"topic": "tea", "seconds": 3})
+		return task != nil
+	})
+	if _, err := client.Wait(t.Context(), task.ID, nil); err != nil {
+		t.Fatal(err)
+	}
+	d.running["redis"].Stop(patience)
+	d.untilNoted(t)
+	polled := make(chan error, 1)
+	go func() {
+		_, err := client.Get(t.Context(), task.ID)
+		polled <- err
+	}()
+	d.start("redis")
+	if err := <-polled; err != nil {
+		t.Errorf("Redis was away, and a poll is answered with %v", err)
+	}
+	d.running["slowserver"].Kill()
+	d.untilNoted(t)
+	if _, err := client.Get(t.Context(), task.ID); err != nil {
+		t.Errorf("the server is away, and a poll is answered with %v", err)
+	}
+}
+
+// untilNoted waits until all replicas miss something, and the balancer has had the time to notice.
+func (d *deployment) untilNoted(t *testing.T) {
+	t.Helper()
+	for _, name := range gateways {
+		programtest.Until(t, name+" misses something", patience, func() bool {
+			resp, err := http.Get("http://" + d.at[name] + ":9090/readyz")
+			if err != nil {
+				return false
+			}
+			_ = resp.Body.Close()
+			return resp.StatusCode == http.StatusServiceUnavailable
+		})
+	}
+	<-time.After(3 * time.Second) // "inter 1s fall 2"
 }
 
 // TestComposeRepeatsReads: what only reads is answered though the replica that has it dies. A call is not repeated:

@@ -172,13 +172,13 @@ func newService(t *testing.T) *service {
 	return s
 }
 
-func startSlowServer(t *testing.T, addr string) {
+func startSlowServer(t *testing.T, addr string) *proc.Process {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "slowserver")
 	if err := programtest.Build("-o", program, "./examples/slowserver"); err != nil {
 		t.Fatal(err)
 	}
-	programtest.Start(t, proc.Command{Name: "slowserver", Path: program, Args: []string{"--listen", addr}}, 0, addr)
+	return programtest.Start(t, proc.Command{Name: "slowserver", Path: program, Args: []string{"--listen", addr}}, 0, addr)
 }
 
 // start does what systemd does by the unit: a user and a folder for it alone, no capabilities, the
