@@ -65,6 +65,13 @@ func TestComposeFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	text, err := os.ReadFile(filepath.Join(composeDir, "compose.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), `make snapshot TARGETS="linux/$(go env GOARCH)"`) {
+		t.Error("the images are of this machine's architecture, and its comment builds for another one")
+	}
 	for _, name := range gateways {
 		s := project.Services[name]
 		if got, want := time.Duration(*s.StopGracePeriod), c.DrainDelay+c.DrainTimeout+10*time.Second; got < want {
