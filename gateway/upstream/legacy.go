@@ -49,6 +49,14 @@ func (c *call) inLegacy(ctx context.Context, v *verdict, ses *session, l *link, 
 			ses.noteLevel(ctx, level)
 		}
 	}
+	if uri, ok := jsonrpc.GetString(c.r.Params, "uri"); ok && err == nil && x.answer.Error == nil {
+		switch c.r.Method {
+		case mcp.MethodResourcesSubscribe:
+			ses.subs.noteSubscribed(ctx, uri, l)
+		case mcp.MethodResourcesUnsubscribe:
+			ses.subs.noteSubscribed(ctx, uri, nil)
+		}
+	}
 	reply, err := c.legacyReply(ctx, v, ses, l, x, err)
 	if reply.Error != nil && reply.Error.Code == mcp.CodeMethodNotFound && c.r.Method == mcp.MethodToolsCall {
 		c.h.memory.forgetTools(c.r.Session) // the tool may need a task by now, or take none (L4)

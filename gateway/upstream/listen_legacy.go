@@ -27,7 +27,7 @@ func (s *session) listenOpen(ctx context.Context, f shim.Filter, ready func(shim
 		server = l.server
 	}
 	agreed := reduceFilter(f, server, open)
-	agreed.Resources = s.subscribeTo(ctx, agreed.Resources)
+	agreed.Resources = slices.DeleteFunc(slices.Clone(agreed.Resources), func(uri string) bool { return !s.subscribeTo(ctx, uri) })
 	defer s.unsubscribeFrom(ctx, agreed.Resources)
 	lis := newListener(ctx, agreed, s.from.Shared)
 	s.listeners.addListener(lis)
@@ -102,60 +102,84 @@ func reduceFilter(f shim.Filter, srv Server, open bool) shim.Filter {
 	return f
 }
 
-// subscribed counts the listeners of each resource of a session, which owns it. The holder of the counts may
-// tell the server of subscriptions, so that messages stay in order, and puts the counts back.
-type subscribed chan map[string]int
+// subscribed are the subscriptions of a session to resources.
+type subscribed struct {
+	listeners map[string]int
+	told      map[string]*link // the generation whose server was told last; a server may count each time
+}
 
-func (u subscribed) takeTurn(ctx context.Context) (map[string]int, error) {
+// mostTold bounds told: clients subscribe and unsubscribe at several replicas.
+const mostTold = 10_000
+
+func (u *subscribed) noteTold(uri string, l *link) {
+	if len(u.told) >= mostTold {
+		clear(u.told)
+	}
+	u.told[uri] = l
+}
+
+// subscriptionsSlot has the subscriptions of a session. The holder may tell the server of them, so that messages stay in
+// order, and puts them back.
+type subscriptionsSlot chan subscribed
+
+func (c subscriptionsSlot) takeSubscriptions(ctx context.Context) (subscribed, error) {
 	select {
-	case counts := <-u:
-		return counts, nil
+	case u := <-c:
+		return u, nil
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return subscribed{}, context.Cause(ctx)
 	}
 }
 
-// subscribeTo subscribes to resources that are new to the session, and returns those that the server agreed
-// to.
-func (s *session) subscribeTo(ctx context.Context, uris []string) []string {
-	var agreed []string
-	for _, uri := range uris {
-		if s.subscribeOne(ctx, uri) {
-			agreed = append(agreed, uri)
+// noteSubscribed notes that a client has told the server in a generation of a subscription, or, with nil, of its end.
+func (c subscriptionsSlot) noteSubscribed(ctx context.Context, uri string, l *link) {
+	if u, err := c.takeSubscriptions(ctx); err == nil {
+		if u.noteTold(uri, l); l == nil {
+			delete(u.told, uri)
 		}
+		c <- u
 	}
-	return agreed
 }
 
-func (s *session) subscribeOne(ctx context.Context, uri string) bool {
-	counts, err := s.subs.takeTurn(ctx)
+// subscribeTo subscribes to a resource if that is new to the session, and reports whether the server has agreed.
+func (s *session) subscribeTo(ctx context.Context, uri string) bool {
+	u, err := s.subs.takeSubscriptions(ctx)
 	if err != nil {
 		return false
 	}
-	defer func() { s.subs <- counts }()
-	if counts[uri] == 0 {
+	defer func() { s.subs <- u }()
+	if u.listeners[uri] == 0 {
 		// It uses the present generation: subscribeAgain takes only the resources counted by then. A legacy
-		// client has subscribed by itself, and its server may refuse a second request.
+		// client has subscribed by itself, maybe at another replica, and its server may refuse a second request.
 		l, err := s.openLink(ctx)
-		if err != nil || !s.sendCommand(ctx, l, mcp.MethodResourcesSubscribe, "uri", uri) && !s.from.Shared {
+		if err != nil || !s.subscribeIn(ctx, l, &u, uri) && !s.from.Shared {
 			return false
 		}
 	}
-	counts[uri]++
+	u.listeners[uri]++
 	return true
+}
+
+// subscribeIn tells the server of a generation of a subscription, unless it knows that, and reports whether it does.
+func (s *session) subscribeIn(ctx context.Context, l *link, u *subscribed, uri string) bool {
+	known := u.told[uri] == l || s.sendCommand(ctx, l, mcp.MethodResourcesSubscribe, "uri", uri)
+	if known {
+		u.noteTold(uri, l)
+	}
+	return known
 }
 
 // subscribeAgain subscribes to all resources anew in a generation, and returns them.
 func (s *session) subscribeAgain(ctx context.Context, l *link) []string {
-	counts, err := s.subs.takeTurn(ctx)
+	u, err := s.subs.takeSubscriptions(ctx)
 	if err != nil {
 		return nil
 	}
-	defer func() { s.subs <- counts }()
-	for uri := range counts {
-		s.sendCommand(ctx, l, mcp.MethodResourcesSubscribe, "uri", uri)
+	defer func() { s.subs <- u }()
+	for uri := range u.listeners {
+		s.subscribeIn(ctx, l, &u, uri)
 	}
-	return slices.Collect(maps.Keys(counts))
+	return slices.Collect(maps.Keys(u.listeners))
 }
 
 // unsubscribeFrom undoes subscribeTo, for resources that lose their last listener.
@@ -171,16 +195,17 @@ func (s *session) unsubscribeFrom(ctx context.Context, uris []string) {
 // updates, and the next listener has them already. A legacy client unsubscribes by itself, and may listen at
 // another replica.
 func (s *session) unsubscribeOne(ctx context.Context, uri string) {
-	counts, err := s.subs.takeTurn(ctx)
+	u, err := s.subs.takeSubscriptions(ctx)
 	if err != nil {
 		return
 	}
-	defer func() { s.subs <- counts }()
-	if counts[uri]--; counts[uri] > 0 {
+	defer func() { s.subs <- u }()
+	if u.listeners[uri]--; u.listeners[uri] > 0 {
 		return
 	}
-	delete(counts, uri)
+	delete(u.listeners, uri)
 	if l := s.currentLink(); l != nil && !s.from.Shared {
+		delete(u.told, uri)
 		s.sendCommand(ctx, l, mcp.MethodResourcesUnsubscribe, "uri", uri)
 	}
 }

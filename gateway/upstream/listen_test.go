@@ -239,6 +239,41 @@ func TestSubscribedTwice(t *testing.T) {
 	})
 }
 
+// What the client of a session has told its server is told it once, however often its stream begins anew: a server may
+// send each update as often as it was told. In a new generation it is told again.
+func TestSubscribedOnce(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		in := shim.Session{Key: "a", Shared: true}
+		ask := func(method string) {
+			reply, err := h.Call(t.Context(), shim.Request{Method: method, Params: json.RawMessage(`{"uri":"file:///a"}`), Session: in}, nil)
+			if err != nil || reply.Error != nil {
+				t.Fatal(err, reply.Error)
+			}
+		}
+		want := func(when string, n int) {
+			t.Helper()
+			if got := len(s.Seen("resources/subscribe")); got != n {
+				t.Errorf("%s: the server was told %d times, want %d", when, got, n)
+			}
+		}
+		listen := func() *ear { return hearIn(t, h, in, shim.Filter{Resources: []string{"file:///a"}}) }
+		ask("resources/subscribe")
+		listen().end(t)
+		listen().end(t)
+		want("two streams", 1)
+		ask("resources/unsubscribe")
+		ask("resources/subscribe")
+		e := listen()
+		want("subscribed again", 2)
+		s.CutListeners()
+		s.LoseSessions()
+		pauseFor(t, 10*time.Second)
+		synctest.Wait()
+		want("a new session", 3)
+		e.end(t)
+	})
+}
+
 // Who subscribes while another unsubscribes is told that it is subscribed once the server
 // has seen both, in this order.
 func TestSubscribedAfterUnsubscribe(t *testing.T) {

@@ -28,7 +28,7 @@ type session struct {
 	key       sessionKey
 	from      shim.Session
 	listeners listeners
-	subs      subscribed
+	subs      subscriptionsSlot
 	get       getStream
 	calls     sessionCalls
 	questions sessionQuestions
@@ -61,13 +61,13 @@ type link struct {
 
 func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
 	s.Capabilities, s.ClientInfo = copyRaw(s.Capabilities), copyRaw(s.ClientInfo) // the client's message is not kept
-	ses := &session{t: t, key: k, from: s, idle: t.wire.cfg.SessionIdle, subs: make(subscribed, 1)}
+	ses := &session{t: t, key: k, from: s, idle: t.wire.cfg.SessionIdle, subs: make(subscriptionsSlot, 1)}
 	ses.get.s, ses.calls.stream = ses, &ses.get
 	ses.calls.told = make(map[string]*exchange)
 	ses.calls.claimed, _ = lru.New[string, struct{}](maxClaimed) // fails only for size 0
 	ses.listeners.m = make(map[*listener]struct{})
 	ses.questions.m = make(map[sessionQuestionKey]*sessionQuestion)
-	ses.subs <- make(map[string]int)
+	ses.subs <- subscribed{listeners: make(map[string]int), told: make(map[string]*link)}
 	if t.isShared(s) && !t.wire.isLocal() {
 		ses.shared.Store(true)
 		t.hearOthers()
