@@ -10,7 +10,6 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
-	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -268,16 +267,11 @@ func Renewed(req *http.Request, resp *http.Response) *http.Request {
 		}
 		again.Body = body
 	}
-	_, _ = io.CopyN(io.Discard, resp.Body, drained)
-	resp.Body.Close()
 	again.Header[headerAuthorization] = []string{value}
 	return again
 }
 
-const (
-	headerAuthorization = "Authorization"
-	drained             = 4 << 10 // how much of a refusal is read, so that its connection can be used again
-)
+const headerAuthorization = "Authorization"
 
 // Represented returns an error if the context of a call lacks parts that belong to its session. The context
 // of the client's request has them, and all contexts made from it; a call of another replica has only those

@@ -108,6 +108,7 @@ func (t *Transport) Perform(req *http.Request) (*http.Response, error) {
 	}
 	forward.Answered(req, resp)
 	if next := forward.Renewed(req, resp); next != nil {
+		Drain(resp.Body)
 		resp, err = t.Base.RoundTrip(next)
 		forward.Answered(next, resp)
 	}
