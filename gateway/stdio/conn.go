@@ -96,19 +96,22 @@ func (c *Conn) Serve(ctx context.Context, in io.Reader) error {
 			time.AfterFunc(lastAnswers, stop)
 		}
 	}()
-	for {
+	for lines != nil || c.busy() {
 		select {
 		case l, more := <-lines:
 			if !more {
-				return c.wait(ctx)
+				lines = nil
+				continue
 			}
 			c.take(ctx, l)
+		case <-c.ended:
 		case <-c.out.done:
 			return c.out.err
 		case <-ctx.Done():
 			return nil
 		}
 	}
+	return nil
 }
 
 // line is a line that was read, or the error that it is too large.
@@ -132,19 +135,6 @@ func readLines(ctx context.Context, r *lineReader, lines chan<- line) (ended boo
 			return false
 		}
 	}
-}
-
-func (c *Conn) wait(ctx context.Context) error {
-	for c.busy() {
-		select {
-		case <-c.ended:
-		case <-c.out.done:
-			return c.out.err
-		case <-ctx.Done():
-			return nil
-		}
-	}
-	return nil
 }
 
 func (c *Conn) busy() bool {
