@@ -200,8 +200,8 @@ func (b *mailbox) questionChange(q []Question, again bool) (Change, int64) {
 		change.Moments = []Moment{{Kind: KindAsked, Detail: methodsOf(q)}}
 	}
 	if r.record.hidden {
-		r.record.raised = max(r.record.raised, b.until+comeBack)
-		change.TTL = r.record.raised
+		r.record.made.TTL = max(r.record.made.TTL, b.until+comeBack)
+		change.TTL = r.record.made.TTL
 	}
 	return change, r.inbox.turn
 }

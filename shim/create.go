@@ -167,8 +167,7 @@ func (c *creation) draftTask() (Task, []Batch) {
 const leastTTL = 2 * time.Second
 
 // retainFor returns how long a task is kept after its end: as the caller wishes, within bounds (L10).
-// With a shorter time, clients that poll would miss the end, and the TTL of a running task would have
-// to be raised all the time.
+// With a shorter time, clients that poll would miss the end.
 func retainFor(c Call, p Policy) time.Duration {
 	d := p.TTL
 	if c.TTL > 0 {

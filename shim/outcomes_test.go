@@ -76,10 +76,17 @@ func TestForgottenTaskIsNotSentAgain(t *testing.T) {
 }
 
 // A task that the store forgets while it runs goes on all the same, and its record is
-// written again by the first write that finds none: here that of its raised ttl.
+// written again by the first write that finds none: here that of its progress.
 func TestRunOutlivesItsRecord(t *testing.T) {
 	hours(t, func(t *testing.T, w *world) {
-		s := w.gateway("a", takes(2*time.Hour), policy(shim.Always))
+		u := &scripted{call: sending(func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+			if _, err := after(ctx, time.Hour); err != nil {
+				return shim.Reply{}, err
+			}
+			s.Progress(shim.Progress{Message: "half"})
+			return after(ctx, time.Hour)
+		})}
+		s := w.gateway("a", u, policy(shim.Always))
 		task := begin(t, s, call())
 		other := openEmbedded(t)
 		pass(time.Second) // the call has been sent

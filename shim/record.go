@@ -15,7 +15,7 @@ import (
 type record struct {
 	run    *run
 	id     ID
-	made   Task // as it was created or adopted
+	made   Task // as it was created or adopted, with the newest TTL
 	hidden bool // the call is still to become a task (design.md 0.13)
 	lease  Lease
 	over   chan struct{} // closed after the last write to the record
@@ -23,26 +23,19 @@ type record struct {
 
 	writing chan struct{} // full while a change is made
 	order   int64         // number of the last change; guarded by writing
-
-	ttl    *time.Timer   // raises the TTL
-	raised time.Duration // the TTL last promised
 }
 
-// setRecord makes a stored task the run's own, and goes on raising its TTL.
+// setRecord makes a stored task the run's own.
 func (r *run) setRecord(t Task, rec *record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec.run = r
 	rec.born = time.Now().Add(-max(0, t.UpdatedAt.Sub(t.CreatedAt)))
-	rec.raised = t.TTL
 	rec.over, rec.writing = make(chan struct{}), make(chan struct{}, 1)
 	r.record = rec
 	r.outbox.next = time.Now().Add(r.outbox.interval())
 	if heard := r.runs.addRun(rec.id, r); heard {
 		r.inbox.rereadRecord()
-	}
-	if !rec.hidden {
-		rec.keepTTL(t.Retain)
 	}
 }
 
@@ -172,7 +165,7 @@ func (rec *record) restoreTask(ctx context.Context) (Task, error) {
 		return Task{}, ErrNotFound
 	}
 	t.Lease, t.StatusMessage, t.Checkpoint, t.Questions = rec.lease, r.outbox.message, r.checkpoint, nil
-	t.Call, t.TTL = r.callRecord(r.checkpoint != nil), rec.raised
+	t.Call = r.callRecord(r.checkpoint != nil)
 	t.Progress.Params = r.outbox.params
 	r.mu.Unlock()
 	// The store may have forgotten this replica as well, and nobody would miss it.
@@ -190,7 +183,7 @@ func (rec *record) restoreTask(ctx context.Context) (Task, error) {
 func (rec *record) revealTask() {
 	r := rec.run
 	r.mu.Lock()
-	change := Change{Op: r.core.newOp(), Visible: true, TTL: rec.raised, Retain: rec.made.Retain}
+	change := Change{Op: r.core.newOp(), Visible: true, TTL: rec.made.TTL, Retain: rec.made.Retain}
 	r.mu.Unlock()
 	_ = rec.persistChange(r.ctx, func() Change { return change }) // if it fails, the end of the task sets Visible
 }
@@ -202,42 +195,8 @@ func (r *run) noteShown(t Task) {
 	r.caller.releaseClient()
 	rec.hidden = false
 	rec.made.Visible, rec.made.TTL, rec.made.Retain = true, t.TTL, t.Retain
-	rec.raised = t.TTL
-	rec.keepTTL(t.Retain)
 	work.Signal(r.caller.news)
 	r.observed.noteMade()
-}
-
-// leastRaise is the least that is left of a TTL after it was raised: a task with a very short retention
-// must not be written every other moment.
-const leastRaise = time.Minute
-
-// keepTTL raises the TTL by retain whenever less than half of that is left, while the task
-// runs (design.md 0.14). run.mu is held.
-func (rec *record) keepTTL(retain time.Duration) {
-	if retain <= 0 || rec.run.ended {
-		return
-	}
-	left := rec.raised - time.Since(rec.born)
-	rec.ttl = rec.run.core.life.later(left-min(retain, left)/2, func() { rec.raiseTTL(retain) })
-}
-
-func (rec *record) raiseTTL(retain time.Duration) {
-	r := rec.run
-	r.mu.Lock()
-	ended := r.ended
-	rec.raised = max(rec.raised+retain, time.Since(rec.born)+leastRaise)
-	raised := rec.raised
-	r.mu.Unlock()
-	if ended {
-		return
-	}
-	if rec.persistChange(r.ctx, func() Change { return Change{TTL: raised} }) != nil {
-		return
-	}
-	r.mu.Lock()
-	rec.keepTTL(retain)
-	r.mu.Unlock()
 }
 
 // closeRecord forgets the record: the task has ended, or another replica has it.
@@ -246,9 +205,6 @@ func (rec *record) closeRecord() {
 	r.runs.removeRun(rec.id, r)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if rec.ttl != nil {
-		rec.ttl.Stop()
-	}
 	r.srv.tasks.Leave(rec.made.Owner)
 	close(rec.over)
 }

@@ -227,8 +227,8 @@ type Task struct {
 	TokenAt   int64
 	CreatedAt time.Time
 	UpdatedAt time.Time
-	// TTL is how long after CreatedAt the task stays readable, as clients see it. It is raised while
-	// the task runs and settled when it ends (design.md 0.14).
+	// TTL is how long after CreatedAt the task stays readable, as clients see it (shownAt). It is
+	// settled when the task ends (design.md 0.14).
 	TTL time.Duration
 	// Retain is how long the task is kept after its end.
 	Retain time.Duration
@@ -291,10 +291,14 @@ var pollSteps = []struct{ age, interval time.Duration }{
 // longestPoll is the interval of a task older than all of them.
 const longestPoll = 15 * time.Second
 
-// shownAt returns the task as a client sees it: a PollInterval that is not configured grows with the
-// time since the task was made, or since its last change if the client has answered a question and
+// shownAt returns the task as a client sees it. While it runs, half of its retention is left of its TTL at
+// least: not all, as the clock of the store may differ from now's. A PollInterval that is not configured grows
+// with the time since the task was made, or since its last change if the client has answered a question and
 // waits for the effect.
 func (t Task) shownAt(now time.Time) Task {
+	if !t.Status.Final() {
+		t.TTL = max(t.TTL, now.Sub(t.CreatedAt)+t.Retain/2)
+	}
 	if t.PollInterval != 0 {
 		return t
 	}
