@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"sync"
 	"time"
 )
 
@@ -70,108 +69,91 @@ type waiter struct {
 	call   Call
 	policy Policy
 	task   Task // by its last read
-	run    *run // nil if another replica runs it
+	run    *run // to whose stream the caller listens; nil for a call that ran elsewhere
 
 	progress json.RawMessage // the caller's newest progress, if the call runs elsewhere
 }
 
-// awaitAnswer looks at each state of the record until it has an answer for the caller.
+// errGrace ends the following of a record of which a task is to be made.
+var errGrace = errors.New("the grace is over")
+
+// awaitAnswer follows the record until it has an answer for the caller.
 func (w *waiter) awaitAnswer(ctx context.Context) (Answered, error) {
 	if a, err, done := w.lookAtRecord(); done {
 		return a, err
 	}
-	watched, stop := context.WithCancel(ctx)
-	states, failed := make(chan Update), make(chan error, 1)
-	var watching sync.WaitGroup
-	watching.Go(func() { failed <- w.followRecord(watched, states) })
-	defer watching.Wait()
-	defer stop()
-	var replied chan struct{} // stays nil if the call runs elsewhere
 	if w.run = w.s.runs.get(w.task.ID); w.run != nil {
 		defer w.run.caller.attachStream(w.call.Stream)()
-		replied = w.run.done
 	}
 	w.progress = w.task.Progress.Params // it was told before the questions
-	grace := w.graceTimer()
-	for {
-		// FollowSet brings each state of the record, and reads it every 30 s by itself; a run on this
-		// replica closes replied.
-		select {
-		case <-ctx.Done():
+	for grace := w.firstGrace(); ; grace = retryCreate {
+		a, err := w.followRecord(ctx, grace)
+		switch {
+		case err != nil && ctx.Err() != nil: // the reason for the failure
 			return w.leaveCall(ctx)
-		case <-w.s.life.ctx.Done():
-			return Answered{}, ErrDraining
-		case <-replied:
-			switch err := w.run.err; {
-			case errors.Is(err, errTaskCancelled):
-				return Answered{}, ErrCancelled
-			case errors.Is(err, ErrDetached), errors.Is(err, ErrDraining): // another replica has it, or will
-				w.run, replied = nil, nil
-			default:
-				return Answered{Reply: w.run.reply}, err
-			}
-		case <-grace:
-			if a, err, done := w.becomeTask(ctx); done {
-				return a, err
-			}
-			grace = time.After(retryCreate)
-		case err := <-failed:
-			if ctx.Err() != nil { // the reason for the failure
-				return w.leaveCall(ctx)
-			}
-			return Answered{}, err
-		case u := <-states:
-			if u.Gone || u.Task.Status.Final() && u.Task.Status != Cancelled && u.Task.Outcome == nil {
-				return Answered{}, ErrNotFound
-			}
-			w.task = *u.Task
-			w.tellProgress()
-			if a, err, done := w.lookAtRecord(); done {
-				return a, err
-			}
+		case !errors.Is(err, errGrace):
+			return a, err
+		}
+		if a, err, done := w.becomeTask(ctx); done {
+			return a, err
 		}
 	}
+}
+
+// followRecord looks at each state of the record, from the known one on, until one has an answer. It returns
+// errGrace after the grace, and ErrDraining once this replica halts.
+func (w *waiter) followRecord(ctx context.Context, grace time.Duration) (a Answered, err error) {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	defer context.AfterFunc(w.s.life.ctx, func() { stop(ErrDraining) })()
+	defer time.AfterFunc(grace, func() { stop(errGrace) }).Stop()
+	record := Tracked{ID: w.task.ID, Hidden: true, Outcome: true}
+	set := setFrom(w.task, record)
+	if w.task.Status.Final() { // the known state lacks the outcome
+		set = NewSet(record)
+	}
+	err = w.s.FollowSet(ctx, w.call.Principal, w.call.Upstream, set, func(u Update) (err error) {
+		if u.Gone || u.Task.Status.Final() && u.Task.Status != Cancelled && u.Task.Outcome == nil {
+			return ErrNotFound
+		}
+		w.task = *u.Task
+		w.tellProgress()
+		var done bool
+		if a, err, done = w.lookAtRecord(); done && err == nil {
+			err = errEnough
+		}
+		return err
+	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return a, err
 }
 
 // tellProgress sends the caller the progress in the record, if the call runs on another replica. The
 // other replica records the newest progress at each poll interval.
 func (w *waiter) tellProgress() {
 	p := w.task.Progress.Params
-	if w.run != nil || w.call.Stream == nil || p == nil || bytes.Equal(p, w.progress) {
+	here := w.run != nil && w.s.runs.get(w.task.ID) == w.run
+	if here || w.call.Stream == nil || p == nil || bytes.Equal(p, w.progress) {
 		return
 	}
 	w.progress = p
 	w.call.Stream.Progress(Progress{Raw: p})
 }
 
-// followRecord hands over the states of the record, from the known one on, until ctx ends.
-func (w *waiter) followRecord(ctx context.Context, states chan<- Update) error {
-	record := Tracked{ID: w.task.ID, Hidden: true, Outcome: true}
-	set := setFrom(w.task, record)
-	if w.task.Status.Final() { // the known state lacks the outcome
-		set = NewSet(record)
-	}
-	return w.s.FollowSet(ctx, w.call.Principal, w.call.Upstream, set, func(u Update) error {
-		select {
-		case states <- u:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	})
-}
-
-// graceTimer fires when a task is to be made of the call: each retry has a grace of its own.
-func (w *waiter) graceTimer() <-chan time.Time {
+// firstGrace is how long the caller waits before a task is made of the call: each retry has a grace of its
+// own.
+func (w *waiter) firstGrace() time.Duration {
 	switch mode := w.policy.Tasks; {
 	case !w.takesTask() || mode == Never:
-		return nil
+		return never
 	case w.call.Handle && mode == Auto:
-		return time.After(w.srv.graceFor(w.call.Request, w.policy))
+		return w.srv.graceFor(w.call.Request, w.policy)
 	case w.call.Handle, mode == Required:
-		return time.After(0)
+		return 0
 	}
-	return time.After(w.call.After)
+	return w.call.After
 }
 
 // takesTask reports whether the caller can be given a task, or told of one.
@@ -214,17 +196,9 @@ func (w *waiter) leaveCall(ctx context.Context) (Answered, error) {
 
 // becomeTask makes a task of the call. While the store is down the caller tries it again.
 func (w *waiter) becomeTask(ctx context.Context) (a Answered, err error, done bool) {
-	var t Task
-	if w.run != nil {
-		t, err = w.run.creation.ensureRecord(true)
-	} else {
-		retain := retainFor(w.call, w.policy)
-		change := Change{Op: w.s.newOp(), Visible: true, TTL: w.task.TTL + retain, Retain: retain, Moments: []Moment{{Kind: KindMade}}}
-		t, err = w.s.changeRecord(ctx, w.task.ID, nil, change)
-		if err == nil {
-			w.s.outcomes.holdEnding(ending{made: t, end: change})
-		}
-	}
+	retain := retainFor(w.call, w.policy)
+	change := Change{Op: w.s.newOp(), Visible: true, TTL: w.task.TTL + retain, Retain: retain, Moments: []Moment{{Kind: KindMade}}}
+	t, err := w.s.changeRecord(ctx, w.task.ID, nil, change)
 	switch {
 	case err != nil: // the store is away, or the call has ended and followRecord tells so
 		return Answered{}, nil, false
@@ -232,5 +206,6 @@ func (w *waiter) becomeTask(ctx context.Context) (a Answered, err error, done bo
 		a, err = w.leaveCall(ctx)
 		return a, err, true
 	}
+	w.s.outcomes.holdEnding(ending{made: t, end: change})
 	return Answered{Task: &t}, nil, true
 }
