@@ -20,13 +20,12 @@ const never = time.Duration(math.MaxInt64)
 const leftMessage = "the client left before it was given the task"
 
 // caller is the client that waits for a run on this replica, in Call or in Reattach. The run owns it.
-// run.mu guards stream and waits; the methods that return an Answered belong to the goroutine of Call.
+// run.mu guards stream, waiting and newest; the methods that return an Answered belong to the goroutine of Call.
 type caller struct {
 	run    *run
 	stream Stream // takes messages for the client before there is a handle; may be nil
-	waits  bool
-	// guests are clients that came back and wait here; newest numbers them.
-	guests, newest int
+	// waiting is how many clients wait here: that of Call, or those that came back. newest numbers the latter.
+	waiting, newest int
 	// news tells Call to look at the run before the reply is there.
 	news chan struct{}
 	// leave stops following the end of the client's context. It is AfterFunc's stop function.
@@ -166,7 +165,7 @@ func (c *caller) lookAtNews(ctx context.Context) (a Answered, err error, done bo
 		return Answered{}, nil, false
 	}
 	c.releaseClient()
-	c.waits = false
+	c.waiting = 0
 	parked := &Parked{ID: r.record.id, Questions: r.box.open, Until: r.box.read.expires}
 	r.mu.Unlock()
 	if ctx.Err() != nil {
@@ -184,9 +183,9 @@ func (c *caller) attachStream(stream Stream) (leave func()) {
 	if !c.run.record.hidden {
 		return func() {}
 	}
-	c.guests++
+	c.waiting++
 	c.newest++
-	c.stream, c.waits = stream, true
+	c.stream = stream
 	number := c.newest
 	return func() {
 		c.run.mu.Lock()
@@ -194,8 +193,7 @@ func (c *caller) attachStream(stream Stream) (leave func()) {
 		if number == c.newest {
 			c.stream = nil
 		}
-		c.guests--
-		c.waits = c.guests > 0
+		c.waiting--
 	}
 }
 
@@ -203,7 +201,7 @@ func (c *caller) attachStream(stream Stream) (leave func()) {
 func (c *caller) detachStream() {
 	c.run.mu.Lock()
 	defer c.run.mu.Unlock()
-	c.stream, c.waits = nil, false
+	c.stream, c.waiting = nil, 0
 }
 
 // releaseClient lets go of the client: the call is independent of its context, and its stream ends with

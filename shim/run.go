@@ -73,7 +73,7 @@ func newRun(ctx context.Context, shared *core, rs *runs[run], srv *server, c Cal
 	r := &run{core: shared, runs: rs, srv: srv, call: c, policy: p, ticket: tk, begun: 1, hold: budget.From(ctx).Share()}
 	r.call.Stream = nil // a waiting task must let go of its caller's request in memory
 	r.assembleParts()
-	r.caller.stream, r.caller.waits = c.Stream, true
+	r.caller.stream, r.caller.waiting = c.Stream, 1
 	r.base = context.WithoutCancel(ctx)
 	r.bindContext(r.base, p.Timeout)
 	stay := c.Stay // instead of c, which holds on to the caller's request
@@ -233,7 +233,7 @@ func (r *run) isHidden() bool {
 func (r *run) hasWaitingCaller() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.record == nil || r.record.hidden && r.caller.waits
+	return r.record == nil || r.record.hidden && r.caller.waiting > 0
 }
 
 // Progress takes a progress notification. It goes to the caller before there is a handle, into the

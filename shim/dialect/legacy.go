@@ -19,13 +19,18 @@ type legacy struct{}
 // Created is the CreateTaskResult of a new task: wrapped, and always working (L6, L8).
 func (l legacy) Created(t shim.Task) json.RawMessage {
 	o := newObject(384)
-	o.raw("task", l.fields(t))
+	o.raw("task", l.Got(t))
 	return o.done()
 }
 
 // Got is a task without its outcome: the result of tasks/get and tasks/cancel, and the params of
 // notifications/tasks/status (L10, L24, L34).
-func (l legacy) Got(t shim.Task) json.RawMessage { return l.fields(t) }
+func (l legacy) Got(t shim.Task) json.RawMessage {
+	t.Status = l.status(t)
+	o := newObject(320)
+	o.task(t, "ttl", "pollInterval")
+	return o.done()
+}
 
 // Listed is the result of tasks/list (L20).
 func (l legacy) Listed(tasks []shim.Task, next string) json.RawMessage {
@@ -34,7 +39,7 @@ func (l legacy) Listed(tasks []shim.Task, next string) json.RawMessage {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(b, l.fields(t)...)
+		b = append(b, l.Got(t)...)
 	}
 	o := newObject(len(b) + len(next) + 64)
 	o.raw("tasks", append(b, ']'))
@@ -57,14 +62,6 @@ func (legacy) Result(t shim.Task) (json.RawMessage, *shim.RPCError) {
 		return nil, legacyError(t.Outcome.Error)
 	}
 	return related(jsonrpc.Without(t.Outcome.Result, "resultType"), t.ID), nil
-}
-
-// fields returns a Task object.
-func (l legacy) fields(t shim.Task) []byte {
-	t.Status = l.status(t)
-	o := newObject(320)
-	o.task(t, "ttl", "pollInterval")
-	return o.done()
 }
 
 // status spells a tool's own error as failed (L29, H1).
