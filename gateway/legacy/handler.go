@@ -223,7 +223,7 @@ func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Princi
 // closes.
 func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, g *writer, hold *getHold, p shim.Principal) {
 	s, interval := g.s, h.Global.KeepAlive
-	out := eventstream.NewWriter(w, eventstream.Options{WriteTimeout: wire.WriteTimeout, KeepAlive: interval})
+	out := eventstream.NewWriter(w, interval)
 	defer out.Close()
 	g.out = out
 	s.noteBegun(hold, g)

@@ -38,7 +38,7 @@ func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session
 	if err == nil && (state == "" || state == "ended" && s.isHeard(ctx, stream, no)) {
 		return true
 	}
-	out := eventstream.NewWriter(w, eventstream.Options{WriteTimeout: wire.WriteTimeout, KeepAlive: h.Global.KeepAlive})
+	out := eventstream.NewWriter(w, h.Global.KeepAlive)
 	defer out.Close()
 	if out.Comment("open") != nil {
 		return false

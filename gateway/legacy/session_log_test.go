@@ -150,7 +150,7 @@ func TestForgottenMessagesAreToldOnce(t *testing.T) {
 	} {
 		table, _ := newTable(newBrokenSessions(t, false))
 		out := httptest.NewRecorder()
-		w := &writer{s: newSession(table, "s"), name: "x", kept: true, out: eventstream.NewWriter(out, eventstream.Options{})}
+		w := &writer{s: newSession(table, "s"), name: "x", kept: true, out: eventstream.NewWriter(out, 0)}
 		w.sendMore(t.Context(), nil, log)
 		if n := strings.Count(out.Body.String(), "messages may be missing"); n != 1 {
 			t.Errorf("it is told %d times:\n%s", n, out.Body)

@@ -19,7 +19,7 @@ const (
 // changes tells a reader when to read again, and leaves out the changes: they may be outdated by then.
 func (h *Handler) changes(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // the stream outlasts the deadline of the listener
-	out := eventstream.NewWriter(w, eventstream.Options{KeepAlive: changesAlive})
+	out := eventstream.NewWriter(w, changesAlive)
 	defer out.Close()
 	ctx, stop := context.WithCancel(r.Context())
 	news, over := make(chan struct{}, 1), make(chan struct{})

@@ -122,7 +122,7 @@ func answer(w http.ResponseWriter, status int, body string) {
 
 // streamTo answers with an event stream, as the gateway does.
 func streamTo(w http.ResponseWriter) *eventstream.Writer {
-	return eventstream.NewWriter(w, eventstream.Options{})
+	return eventstream.NewWriter(w, 0)
 }
 
 // answerEmpty answers a request with an empty result.

@@ -14,9 +14,6 @@ import (
 )
 
 const (
-	// WriteTimeout is the write timeout of a response that Handler did not wrap; Handler applies
-	// client_timeout.
-	WriteTimeout = 30 * time.Second
 	// HeaderRetryAfter says in seconds when a refused request may come again.
 	HeaderRetryAfter   = "Retry-After"
 	headerAuthenticate = "Www-Authenticate"
@@ -120,7 +117,7 @@ func (x *Exchange) begin() error {
 	if x.silence != nil {
 		x.silence.Stop()
 	}
-	x.stream = eventstream.NewWriter(x.w, eventstream.Options{WriteTimeout: WriteTimeout, KeepAlive: x.opts.KeepAlive})
+	x.stream = eventstream.NewWriter(x.w, x.opts.KeepAlive)
 	return nil
 }
 
@@ -297,7 +294,7 @@ func writeJSON(w http.ResponseWriter, body jsonrpc.Spliced, f *Failure) error {
 	if len(f.Challenges) > 0 {
 		h[headerAuthenticate] = f.Challenges
 	}
-	to := eventstream.Pace(w, WriteTimeout)
+	to := eventstream.Pace(w, eventstream.DefaultWriteTimeout)
 	_ = to.Begin()
 	to.WriteHeader(f.httpStatus())
 	var err error

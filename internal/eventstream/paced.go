@@ -1,7 +1,6 @@
 package eventstream
 
 import (
-	"cmp"
 	"errors"
 	"net/http"
 	"sync/atomic"
@@ -25,16 +24,12 @@ type Paced struct {
 	broken atomic.Bool
 }
 
-// Pace returns w with a timeout per Chunk; 0 means DefaultWriteTimeout. A paced response stays as it
-// is.
+// Pace returns w with a timeout per Chunk. A paced response stays as it is.
 func Pace(w http.ResponseWriter, timeout time.Duration) *Paced {
 	if p, ok := w.(*Paced); ok {
 		return p
 	}
-	return &Paced{
-		ResponseWriter: w, ctl: http.NewResponseController(w),
-		timeout: cmp.Or(max(0, timeout), DefaultWriteTimeout), room: Chunk,
-	}
+	return &Paced{ResponseWriter: w, ctl: http.NewResponseController(w), timeout: timeout, room: Chunk}
 }
 
 // Begin starts the deadline of the next chunk. Before the first Begin there is no deadline. A response

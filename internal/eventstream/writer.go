@@ -11,25 +11,19 @@ import (
 	"time"
 )
 
-// DefaultWriteTimeout is how long a Chunk may take by default.
+// DefaultWriteTimeout is how long a Chunk may take if the response was not paced before.
 const DefaultWriteTimeout = 10 * time.Second
 
 // ErrClosed is the error of a write to a closed Writer.
 var ErrClosed = errors.New("event stream closed")
-
-// Options says how a Writer treats its connection.
-type Options struct {
-	WriteTimeout time.Duration // per Chunk; 0 means DefaultWriteTimeout; a Paced response keeps its own
-	KeepAlive    time.Duration // a comment line goes out after this much silence; 0 means never
-}
 
 // Writer writes server-sent events as the response to one request. It is safe for concurrent use; events
 // never interleave. The first write that fails is the last: every later one returns its error.
 //
 // A handler must call Close before it returns, since keep-alive writes to the response on a timer.
 type Writer struct {
-	opts Options
-	to   *Paced
+	keepAlive time.Duration
+	to        *Paced
 
 	mu     sync.Mutex
 	idle   *time.Timer // nil without keep-alive
@@ -38,17 +32,18 @@ type Writer struct {
 }
 
 // NewWriter makes w an event stream. It sets the content type and the headers that keep proxies from
-// buffering or changing the stream. The status and further headers can be set until the first write.
-func NewWriter(w http.ResponseWriter, o Options) *Writer {
+// buffering or changing the stream. The status and further headers can be set until the first write. A comment goes
+// out after a silence of keepAlive; 0 means never.
+func NewWriter(w http.ResponseWriter, keepAlive time.Duration) *Writer {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-cache, no-transform")
 	h.Set("X-Accel-Buffering", "no")
-	ew := &Writer{opts: o, to: Pace(w, o.WriteTimeout)}
-	if o.KeepAlive > 0 {
+	ew := &Writer{keepAlive: keepAlive, to: Pace(w, DefaultWriteTimeout)}
+	if keepAlive > 0 {
 		ew.mu.Lock() // the timer must see a complete Writer
 		// A write stops the timer and starts it anew when it is done, so that it fires only after silence.
-		ew.idle = time.AfterFunc(o.KeepAlive, func() { _ = ew.Comment("k") }) // the next Send returns its error
+		ew.idle = time.AfterFunc(keepAlive, func() { _ = ew.Comment("k") }) // the next Send returns its error
 		ew.mu.Unlock()
 	}
 	return ew
@@ -177,7 +172,7 @@ func (w *Writer) write(id string, rest func() error) error {
 	}
 	w.stop() // the timer would only wait behind a peer that reads slowly
 	if w.err = w.deliver(id, rest); w.err == nil && w.idle != nil {
-		w.idle.Reset(w.opts.KeepAlive)
+		w.idle.Reset(w.keepAlive)
 	}
 	return w.err
 }

@@ -19,10 +19,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-func newRecorded(t testing.TB, o Options) (*Writer, *httptest.ResponseRecorder) {
+func newRecorded(t testing.TB, keepAlive time.Duration) (*Writer, *httptest.ResponseRecorder) {
 	t.Helper()
 	rec := httptest.NewRecorder()
-	return NewWriter(rec, o), rec
+	return NewWriter(rec, keepAlive), rec
 }
 
 func TestWriterBytes(t *testing.T) {
@@ -40,7 +40,7 @@ func TestWriterBytes(t *testing.T) {
 		{"comment", func(w *Writer) error { return w.Comment("k") }, ": k\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w, rec := newRecorded(t, Options{})
+			w, rec := newRecorded(t, 0)
 			if err := tt.do(w); err != nil {
 				t.Fatal(err)
 			}
@@ -52,7 +52,7 @@ func TestWriterBytes(t *testing.T) {
 }
 
 func TestWriterHeaders(t *testing.T) {
-	w, rec := newRecorded(t, Options{})
+	w, rec := newRecorded(t, 0)
 	if rec.Flushed {
 		t.Error("flushed before anything was written")
 	}
@@ -73,14 +73,14 @@ func TestWriterHeaders(t *testing.T) {
 type unflushable struct{ http.ResponseWriter }
 
 func TestWriterNeedsFlush(t *testing.T) {
-	w := NewWriter(unflushable{httptest.NewRecorder()}, Options{})
+	w := NewWriter(unflushable{httptest.NewRecorder()}, 0)
 	if err := w.Comment("x"); err == nil {
 		t.Error("a response that cannot be flushed became a stream")
 	}
 }
 
 func TestWriterClose(t *testing.T) {
-	w, rec := newRecorded(t, Options{})
+	w, rec := newRecorded(t, 0)
 	w.Close()
 	w.Close()
 	if err := w.Send("", []byte("x")); err != ErrClosed {
@@ -95,7 +95,7 @@ func TestWriterClose(t *testing.T) {
 }
 
 func TestWriterBadID(t *testing.T) {
-	w, rec := newRecorded(t, Options{})
+	w, rec := newRecorded(t, 0)
 	if err := w.Send("a\nb", nil); err == nil || rec.Body.Len() > 0 {
 		t.Errorf("%v, %q", err, rec.Body)
 	}
@@ -123,7 +123,7 @@ func (f *failing) FlushError() error { return nil }
 
 func TestWriterFirstErrorStays(t *testing.T) {
 	rec := &failing{httptest.NewRecorder(), 4}
-	w := NewWriter(rec, Options{KeepAlive: time.Hour})
+	w := NewWriter(rec, time.Hour)
 	defer w.Close()
 	if err := w.Send("", []byte("x")); err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func TestWriterFirstErrorStays(t *testing.T) {
 
 func TestWriterKeepAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, rec := newRecorded(t, Options{KeepAlive: 15 * time.Second})
+		w, rec := newRecorded(t, 15*time.Second)
 		after := func(d time.Duration, want string) {
 			t.Helper()
 			<-time.After(d)
@@ -212,7 +212,7 @@ func TestWriterTimeout(t *testing.T) {
 	}
 	var result chan outcome // a channel belongs to the bubble that it is made in
 	overPipes(t, func(rw http.ResponseWriter, _ *http.Request) {
-		w := NewWriter(rw, Options{WriteTimeout: 3 * time.Second, KeepAlive: time.Second})
+		w := NewWriter(Pace(rw, 3*time.Second), time.Second)
 		defer w.Close()
 		begin := time.Now()
 		err := w.Send("", []byte(strings.Repeat("x", 100_000)))
@@ -234,7 +234,7 @@ func TestWriterSlowPeer(t *testing.T) {
 	const size = 1 << 20
 	var result chan error
 	overPipes(t, func(rw http.ResponseWriter, _ *http.Request) {
-		w := NewWriter(rw, Options{WriteTimeout: 10 * time.Second})
+		w := NewWriter(Pace(rw, 10*time.Second), 0)
 		defer w.Close()
 		result <- w.Send("", []byte(strings.Repeat("x", size)))
 	}, func(t *testing.T, dial func() net.Conn) {
@@ -268,7 +268,7 @@ func TestWriterSlowPeer(t *testing.T) {
 // fit for another request afterwards.
 func TestWriterOutlivesItsDeadline(t *testing.T) {
 	overPipes(t, func(rw http.ResponseWriter, _ *http.Request) {
-		w := NewWriter(rw, Options{WriteTimeout: time.Second})
+		w := NewWriter(Pace(rw, time.Second), 0)
 		for range 3 {
 			if err := w.Send("", []byte("x")); err != nil {
 				t.Error(err)
@@ -298,7 +298,7 @@ func TestWriterConcurrentSend(t *testing.T) {
 	const senders, events = 8, 100
 	line := strings.Repeat("x", 3000)
 	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		w := NewWriter(rw, Options{KeepAlive: time.Millisecond})
+		w := NewWriter(rw, time.Millisecond)
 		defer w.Close()
 		var wg sync.WaitGroup
 		for s := range senders {
@@ -340,7 +340,7 @@ func TestWriterReader(t *testing.T) {
 		data := rapid.StringOf(rapid.RuneFrom([]rune("a :\n\ré"))).Draw(t, "data")
 		id := rapid.StringMatching(`[a-z0-9: ]*`).Draw(t, "id")
 		rec := httptest.NewRecorder()
-		w := NewWriter(rec, Options{})
+		w := NewWriter(rec, 0)
 		if err := errors.Join(w.Comment("k"), w.Send(id, []byte(data))); err != nil {
 			t.Fatal(err)
 		}
