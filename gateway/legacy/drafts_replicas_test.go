@@ -73,22 +73,22 @@ func TestStreamStopped(t *testing.T) {
 	})
 }
 
-// TestLastWords: of the requests of a lost stream those are answered that have no answer
-// in its log.
+// TestLastWords: the request of a lost stream is answered if its log has no answer.
 func TestLastWords(t *testing.T) {
 	task := []byte(`{"jsonrpc":"2.0","id":"a","result":{"task":{"taskId":"t"}}}`)
 	fails := []byte(`{"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"no"}}`)
 	asks := []byte(`{"jsonrpc":"2.0","id":"a","method":"roots/list"}`)
-	const waits = `["a",{"task":"t"}]`
+	const waits = `["a",{"keeper":"k"},{"task":"t"}]`
 	for name, c := range map[string]struct {
 		note string
 		had  [][]byte
-		want []string // ids, or texts
+		want []string // the id, or a text
 	}{
 		"none":          {`[]`, nil, nil},
 		"of no release": {`{}`, nil, nil},
-		"all":           {`["a",2]`, [][]byte{asks}, []string{`"a"`, `2`}},
-		"one":           {`["a",2]`, [][]byte{fails, []byte("nonsense")}, []string{`"a"`}},
+		"asked":         {`["a"]`, [][]byte{asks}, []string{`"a"`}},
+		"nonsense":      {`["a"]`, [][]byte{fails, []byte("nonsense")}, []string{`"a"`}},
+		"failed":        {`[2]`, [][]byte{fails}, nil},
 		"with a keeper": {`["a",{"keeper":"k"}]`, nil, []string{`"a"`}},
 		"waits":         {waits, nil, []string{"was lost"}},
 		"answered":      {waits, [][]byte{task}, nil},

@@ -77,12 +77,12 @@ func (h *Handler) waitOf(ctx context.Context, s *session, p shim.Principal, stre
 	defer cancel()
 	state, note, err = s.table.store.State(ctx, s.id, stream)
 	about := readNote(note)
-	if err != nil || state == "ended" || len(about.requests) != 1 || len(about.waits) != 1 {
+	if err != nil || state == "ended" || about.request.IsZero() || about.Task == "" {
 		return nil, state, note, err
 	}
-	msg := jsonrpc.Message{Kind: jsonrpc.Request, ID: about.requests[0], Method: mcp.MethodTasksResult}
-	msg.Params = append(jsonrpc.AppendString([]byte(`{"taskId":`), string(about.waits[0].Task)), '}')
-	if about.waits[0].First {
+	msg := jsonrpc.Message{Kind: jsonrpc.Request, ID: about.request, Method: mcp.MethodTasksResult}
+	msg.Params = append(jsonrpc.AppendString([]byte(`{"taskId":`), string(about.Task)), '}')
+	if about.First {
 		msg.Method = mcp.MethodToolsCall
 		name := jsonrpc.AppendString([]byte(`{"name":`), endpoint.TaskResultTool)
 		msg.Params = append(append(append(name, `,"arguments":`...), msg.Params...), '}')
@@ -98,7 +98,7 @@ func (h *Handler) serveWait(w http.ResponseWriter, r *http.Request, q *request, 
 		return
 	}
 	defer q.leave()
-	about := readNote(note).waits[0]
+	about := readNote(note).askNote
 	x := wire.NewExchange(w, r, wire.ExchangeOptions{
 		Version: q.state.Version, KeepAlive: h.Global.KeepAlive, Outlives: true,
 		Progress: h.KeptProgress(q.msg.Method, q.name, json.RawMessage(about.Token)),

@@ -2,7 +2,6 @@ package legacy
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -286,7 +285,7 @@ const writesSignal = "writes "
 func (s *session) askKeeper(ctx context.Context, stream string, note []byte) {
 	ctx, cancel := s.table.withPatience(ctx)
 	defer cancel()
-	_ = s.table.store.Signal(ctx, s.id, writesSignal+readNote(note).keeper+" "+stream, "") // the next round tries again
+	_ = s.table.store.Signal(ctx, s.id, writesSignal+readNote(note).Keeper+" "+stream, "") // the next round tries again
 }
 
 // endForgotten ends a stream that is unwritten here though the store names this replica as its keeper: the
@@ -359,40 +358,30 @@ func (l *eventLog) spellNote() []byte {
 
 // streamNote is what a note says of a stream.
 type streamNote struct {
-	requests []jsonrpc.ID // that are answered on it
-	keeper   string       // the replica that does
-	waits    []askNote    // the tasks that are waited for
+	request jsonrpc.ID // that is answered on it
+	Keeper  string     // the replica that does
+	askNote            // the task that is waited for, if it is one
 }
 
 // readNote reads what spellNote wrote. The note of another release may be empty to it.
 func readNote(note []byte) (n streamNote) {
-	var raw []json.RawMessage
-	_ = json.Unmarshal(note, &raw)
-	for _, r := range raw {
-		var says struct {
-			askNote
-			Keeper string
-		}
-		if id, err := jsonrpc.ParseID(r); err == nil {
-			n.requests = append(n.requests, id)
-		} else if json.Unmarshal(r, &says) == nil && says.Task != "" {
-			n.waits = append(n.waits, says.askNote)
-		} else {
-			n.keeper = cmp.Or(n.keeper, says.Keeper)
-		}
+	var parts [3]json.RawMessage
+	_ = json.Unmarshal(note, &parts)
+	n.request, _ = jsonrpc.ParseID(parts[0])
+	for _, part := range parts[1:] {
+		_ = json.Unmarshal(part, &n)
 	}
 	return n
 }
 
-// lastWords makes the missing answers to the requests of a stream: errors that say why.
+// lastWords makes the missing answer to the request of a stream: an error that says why.
 func lastWords(why string) func(note []byte, had [][]byte) [][]byte {
-	return func(note []byte, had [][]byte) (last [][]byte) {
-		for _, id := range readNote(note).requests {
-			if !slices.ContainsFunc(had, func(m []byte) bool { return isAnswer(m, id) }) {
-				last = append(last, jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: why}))
-			}
+	return func(note []byte, had [][]byte) [][]byte {
+		id := readNote(note).request
+		if id.IsZero() || slices.ContainsFunc(had, func(m []byte) bool { return isAnswer(m, id) }) {
+			return nil
 		}
-		return last
+		return [][]byte{jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: why})}
 	}
 }
 
