@@ -268,8 +268,8 @@ const headerTraceparent = "Traceparent"
 // remoteContexts reads the two places of a trace. A span that wraps the handler already has the
 // header's context as its parent and stands for it.
 func remoteContexts(ctx context.Context, r *http.Request, meta metaCarrier) (parent, transport trace.SpanContext) {
-	if of := meta.Get(keyTraceparent); of != "" {
-		parent = spanContextOf(propagation.MapCarrier{keyTraceparent: of, keyTracestate: meta.Get(keyTracestate)})
+	if of := meta.Get(mcp.MetaTraceparent); of != "" {
+		parent = spanContextOf(propagation.MapCarrier{mcp.MetaTraceparent: of, mcp.MetaTracestate: meta.Get(mcp.MetaTracestate)})
 	}
 	transport = trace.SpanContextFromContext(ctx)
 	if !transport.IsValid() && r.Header[headerTraceparent] != nil {
@@ -277,12 +277,6 @@ func remoteContexts(ctx context.Context, r *http.Request, meta metaCarrier) (par
 	}
 	return parent, transport
 }
-
-// The names of the trace context in params._meta.
-const (
-	keyTraceparent = "traceparent"
-	keyTracestate  = "tracestate"
-)
 
 func spanContextOf(c propagation.TextMapCarrier) trace.SpanContext {
 	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), c))
