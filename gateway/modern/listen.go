@@ -129,15 +129,12 @@ func (s *subscription) readKinds(want json.RawMessage) error {
 			}
 		}
 	}
-	uris, ok := jsonrpc.Get(want, "resourceSubscriptions")
-	if ok && !jsonrpc.IsArray(uris) {
+	list, given := jsonrpc.Get(want, "resourceSubscriptions")
+	uris, ok := jsonrpc.Strings(list)
+	if given && !ok {
 		return wire.InvalidParams("params.notifications.resourceSubscriptions must be an array of strings")
 	}
-	for u := range jsonrpc.Elements(uris) {
-		uri, ok := jsonrpc.GetString(u)
-		if !ok {
-			return wire.InvalidParams("params.notifications.resourceSubscriptions must be an array of strings")
-		}
+	for _, uri := range uris {
 		if err := endpoint.CheckSubscription(uri, len(s.filter.Resources)); err != nil {
 			return err
 		}

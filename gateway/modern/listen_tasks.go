@@ -16,26 +16,22 @@ import (
 // readTaskIDs reads the ids of the tasks to follow (T43). They need the extension, which is checked
 // first (T7).
 func (s *subscription) readTaskIDs(want json.RawMessage, most int) error {
-	ids, ok := jsonrpc.Get(want, "taskIds")
+	list, ok := jsonrpc.Get(want, "taskIds")
 	if !ok {
 		return nil
 	}
 	if !s.q.tasks {
 		return wire.NeedsTasks("task notifications need the extension " + mcp.ExtensionTasks)
 	}
-	if !jsonrpc.IsArray(ids) {
+	ids, ok := jsonrpc.Strings(list)
+	switch {
+	case !ok:
 		return wire.InvalidParams("params.notifications.taskIds must be an array of strings")
+	case len(ids) > most:
+		return wire.InvalidParams("params.notifications.taskIds names more than %d tasks", most)
 	}
 	s.named = make(map[string]bool)
-	n := 0
-	for v := range jsonrpc.Elements(ids) {
-		text, ok := jsonrpc.GetString(v)
-		if !ok {
-			return wire.InvalidParams("params.notifications.taskIds must be an array of strings")
-		}
-		if n++; n > most {
-			return wire.InvalidParams("params.notifications.taskIds names more than %d tasks", most)
-		}
+	for _, text := range ids {
 		s.named[text] = true
 		if id, err := shim.ParseID(text); err == nil {
 			s.tasks = append(s.tasks, id)

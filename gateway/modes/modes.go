@@ -47,7 +47,7 @@ func (m *Modes) Declare(tasks json.RawMessage) json.RawMessage {
 // none, the answer is the usual one.
 func (m *Modes) Answer(ctx context.Context, r legacy.ModesRequest) (json.RawMessage, error) {
 	list, _ := jsonrpc.Get(r.Capabilities, "tasks", "responses", "modes")
-	declared, _ := words(list)
+	declared, _ := jsonrpc.Strings(list)
 	switch {
 	case declared == nil:
 		return r.Serve(ctx, r.Method, r.Params)
@@ -59,22 +59,11 @@ func (m *Modes) Answer(ctx context.Context, r legacy.ModesRequest) (json.RawMess
 	return r.Serve(ctx, r.Method, r.Params)
 }
 
-// words reads an array of strings; ok says that it is one.
-func words(list json.RawMessage) (all []string, ok bool) {
-	ok = jsonrpc.IsArray(list)
-	for v := range jsonrpc.Elements(list) {
-		word, is := jsonrpc.String(v)
-		ok = ok && is
-		all = append(all, word)
-	}
-	return all, ok
-}
-
 // call answers a tools/call by the first of the modes that both sides list (A3). The call is a task
 // in any case.
 func (m *Modes) call(ctx context.Context, r legacy.ModesRequest, declared []string) (json.RawMessage, error) {
 	list, listed := jsonrpc.Get(r.Params, "task", "responseModes")
-	common, ok := words(list)
+	common, ok := jsonrpc.Strings(list)
 	if listed && !ok {
 		return nil, wire.InvalidParams("params.task.responseModes must be an array of strings")
 	}

@@ -103,6 +103,16 @@ func Elements(arr []byte) iter.Seq[json.RawMessage] {
 	}
 }
 
+// Strings returns the texts of an array of strings. It reports false for any other value.
+func Strings(arr json.RawMessage) (texts []string, ok bool) {
+	ok = IsArray(arr)
+	for v := range Elements(arr) {
+		text, is := String(v)
+		texts, ok = append(texts, text), ok && is
+	}
+	return texts, ok
+}
+
 // findMember looks for the last member called name, through the whole object; m is zero if there is
 // none. It reports false if obj is not an object as far as brackets tell.
 func findMember(obj []byte, name string) (m member, c cursor, ok bool) {
