@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"taskgate/gateway/translate"
@@ -24,10 +25,8 @@ var legacyVersions = []string{mcp.Version20251125, mcp.Version20250618, mcp.Vers
 // negotiateVersion returns the version that a client wishes if it can have that, and the newest of
 // legacyVersions otherwise (X7).
 func negotiateVersion(wish string) string {
-	for _, v := range legacyVersions {
-		if v == wish {
-			return v
-		}
+	if slices.Contains(legacyVersions, wish) {
+		return wish
 	}
 	return legacyVersions[0]
 }

@@ -23,11 +23,7 @@ func (s Spliced) Text() json.RawMessage {
 	if len(s) == 1 {
 		return s[0]
 	}
-	out := make([]byte, 0, s.Len())
-	for _, piece := range s {
-		out = append(out, piece...)
-	}
-	return out
+	return bytes.Join(s, nil)
 }
 
 var comma, closing = []byte{','}, []byte{'}'}

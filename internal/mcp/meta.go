@@ -1,5 +1,7 @@
 package mcp
 
+import "slices"
+
 // Keys of params._meta in a modern request (protocol.md 2.2).
 const (
 	MetaProtocolVersion    = "io.modelcontextprotocol/protocolVersion"
@@ -30,11 +32,4 @@ const (
 var LogLevels = [...]string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
 // LogSeverity returns the position of a level in LogLevels; -1 for any other word.
-func LogSeverity(level string) int {
-	for i, l := range LogLevels {
-		if l == level {
-			return i
-		}
-	}
-	return -1
-}
+func LogSeverity(level string) int { return slices.Index(LogLevels[:], level) }
