@@ -28,10 +28,12 @@ func ReadAll(r io.Reader, length int64, believed bool, limit int64, take func(n 
 	case length >= 0:
 		most, size, growth = length+1, min(firstRead, length+1), 4
 	}
+	held := int64(0)
 	if size > Free {
 		if err := take(size); err != nil {
 			return nil, err
 		}
+		held = size
 	}
 	buf := make([]byte, 0, size)
 	for {
@@ -51,17 +53,9 @@ func ReadAll(r io.Reader, length int64, believed bool, limit int64, take func(n 
 			most = limit + 1
 		}
 		more := min(growth*size, most)
-		if err := take(more - counted(size)); err != nil {
+		if err := take(more - held); err != nil {
 			return nil, err
 		}
-		buf, size = append(make([]byte, 0, more), buf...), more
+		buf, size, held = append(make([]byte, 0, more), buf...), more, more
 	}
-}
-
-// counted returns how many bytes of a buffer of that size are held.
-func counted(size int64) int64 {
-	if size <= Free {
-		return 0
-	}
-	return size
 }
