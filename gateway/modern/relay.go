@@ -92,7 +92,8 @@ func refusalOf(q *request, e *shim.RPCError) error {
 		// Servers of both eras at once (Go SDK 1.8.0) send it in a session as well. Other uses of
 		// the code by legacy servers name no capabilities.
 		required, _ := jsonrpc.Get(e.Data, "requiredCapabilities")
-		required = translate.Undeclared(required)
+		// A client can add only what the gateway declares of it.
+		required = translate.ClientCapabilities(required, translate.ClientView{Asked: true, RootsChange: true})
 		if missing := missingCapabilities(required, q.capabilities); missing != nil {
 			return &wire.Failure{Code: e.Code, Message: e.Message, Status: http.StatusBadRequest,
 				Data: jsonrpc.With(json.RawMessage(`{}`), missing, "requiredCapabilities")}

@@ -102,12 +102,6 @@ func removeMembers(obj json.RawMessage, which func(name string) bool) (rest json
 	return rest, removed, left
 }
 
-// Undeclared are the capabilities that a server misses in its client, as far as the gateway
-// declares such: a client can add these only.
-func Undeclared(required json.RawMessage) json.RawMessage {
-	return ClientCapabilities(required, ClientView{Asked: true, RootsChange: true})
-}
-
 // modernCapabilities are a server's capabilities as modern clients see them: the legacy tasks are
 // removed (T10), and the extensions of the gateway added if it offers them. Their value is always
 // {} (T1): clients read any other as no tasks (Appendix C.1).
@@ -123,11 +117,7 @@ func modernCapabilities(s upstream.Server, tasks bool) json.RawMessage {
 // legacyCapabilities are a server's capabilities as legacy clients see them, with the gateway's own
 // tasks; nil for none.
 func legacyCapabilities(s upstream.Server, tasks json.RawMessage) json.RawMessage {
-	caps := serverCapabilities(s.Capabilities)
-	if tasks != nil {
-		caps = jsonrpc.With(caps, tasks, "tasks")
-	}
-	return caps
+	return jsonrpc.With(serverCapabilities(s.Capabilities), tasks, "tasks") // nil adds none
 }
 
 // serverCapabilities are the capabilities of a server that its clients are told of.
