@@ -332,16 +332,6 @@ func ProgressTo(token json.RawMessage, notify func(string, json.RawMessage) erro
 			return
 		}
 		n++
-		_ = notify(mcp.NotifyProgress, progressParams(token, n, message))
+		_ = notify(mcp.NotifyProgress, wire.ProgressParams(token, float64(n), message))
 	}
-}
-
-// progressParams are the params of a notification about a task's status message. n rises with each
-// one (protocol.md 2.9).
-func progressParams(token json.RawMessage, n int, message string) json.RawMessage {
-	b := append([]byte(`{"progressToken":`), token...)
-	b = append(b, `,"progress":`...)
-	b = strconv.AppendInt(b, int64(n), 10)
-	b = append(b, `,"message":`...)
-	return append(jsonrpc.AppendString(b, message), '}')
 }

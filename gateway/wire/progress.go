@@ -77,13 +77,17 @@ func (x *Exchange) sendProgress() {
 		return
 	}
 	p.last = next
-	params := append([]byte(`{"progressToken":`), p.Token...)
-	params = append(params, `,"progress":`...)
-	params = strconv.AppendFloat(params, p.last, 'f', -1, 64)
-	params = append(params, `,"message":`...)
-	params = jsonrpc.AppendString(params, fmt.Sprintf("%s is still running, %d s", p.About, int(time.Since(p.begun).Seconds())))
-	_ = x.send(jsonrpc.AppendNotification(nil, mcp.NotifyProgress, append(params, '}')), nil) // a client that cannot resume the stream misses it
+	params := ProgressParams(p.Token, p.last, fmt.Sprintf("%s is still running, %d s", p.About, int(time.Since(p.begun).Seconds())))
+	_ = x.send(jsonrpc.AppendNotification(nil, mcp.NotifyProgress, params), nil) // a client that cannot resume the stream misses it
 	p.timer.Reset(p.Every)
+}
+
+// ProgressParams are the params of a notification of the gateway's own progress. It rises with each one of a token
+// (protocol.md 2.9).
+func ProgressParams(token json.RawMessage, progress float64, message string) json.RawMessage {
+	b := append([]byte(`{"progressToken":`), token...)
+	b = strconv.AppendFloat(append(b, `,"progress":`...), progress, 'f', -1, 64)
+	return append(jsonrpc.AppendString(append(b, `,"message":`...), message), '}')
 }
 
 // progressStep is the step of the gateway's own progress.
