@@ -95,7 +95,7 @@ func (q *request) serveMethod(w http.ResponseWriter, r *http.Request, m method) 
 	})
 	defer q.x.Close()
 
-	result, err := q.serveBounded(ctx, m)
+	result, err := q.checkAndServe(ctx, m)
 	switch {
 	case ctx.Err() != nil: // the client has gone, and takes no answer (2.6)
 		op.Cancelled()
@@ -108,21 +108,16 @@ func (q *request) serveMethod(w http.ResponseWriter, r *http.Request, m method) 
 	}
 }
 
-// serveBounded answers if there is room for one more call.
-func (q *request) serveBounded(ctx context.Context, m method) (jsonrpc.Spliced, error) {
-	if m.uncounted {
-		return q.checkAndServe(ctx, m)
-	}
-	owner := q.principal.Owner()
-	if err := q.h.Calls.Enter(owner); err != nil {
-		return nil, wire.TurnAway(err)
-	}
-	defer q.h.Calls.Leave(owner)
-	return q.checkAndServe(ctx, m)
-}
-
-// checkAndServe makes the checks that need the upstream or the method, then calls the method.
+// checkAndServe makes the checks that need the upstream or the method, then calls the method, if there is room for
+// one more call.
 func (q *request) checkAndServe(ctx context.Context, m method) (jsonrpc.Spliced, error) {
+	if !m.uncounted {
+		owner := q.principal.Owner()
+		if err := q.h.Calls.Enter(owner); err != nil {
+			return nil, wire.TurnAway(err)
+		}
+		defer q.h.Calls.Leave(owner)
+	}
 	if q.h.ReadsTasks(q.msg.Method, q.name, q.describeCaller()) {
 		m = method{serve: (*request).taskResult}
 	}
