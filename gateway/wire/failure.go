@@ -82,12 +82,10 @@ func NeedsTasks(message string) *Failure {
 		Data: json.RawMessage(`{"requiredCapabilities":{"extensions":{"` + mcp.ExtensionTasks + `":{}}}}`)}
 }
 
-// Unreadable is the failure of an unreadable message.
+// Unreadable is the failure of a message that jsonrpc.Parse refuses.
 func Unreadable(err error) *Failure {
 	var p *jsonrpc.ParseError
-	if !errors.As(err, &p) {
-		return &Failure{Code: mcp.CodeParse, Message: "unreadable message", Status: http.StatusBadRequest}
-	}
+	errors.As(err, &p) // it has no other errors
 	return &Failure{ID: p.ID, Code: p.Code, Message: p.Reason, Status: http.StatusBadRequest}
 }
 

@@ -2,7 +2,6 @@ package mcp
 
 // Error codes of JSON-RPC 2.0, as MCP uses them (protocol.md 2.5).
 const (
-	CodeParse          = -32700 // unreadable JSON
 	CodeInvalidRequest = -32600 // not one request, notification or response
 	CodeMethodNotFound = -32601
 	CodeInvalidParams  = -32602 // also: unknown task, tool, prompt, resource, cursor
