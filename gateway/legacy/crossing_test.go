@@ -152,6 +152,14 @@ func (b *border) ask(method, body string, headers http.Header) (int, http.Header
 	return resp.StatusCode, resp.Header, string(text)
 }
 
+// want is ask that wants this status, and these texts.
+func (b *border) want(method, body string, headers http.Header, status int, texts ...string) http.Header {
+	b.t.Helper()
+	got, h, text := b.ask(method, body, headers)
+	wantAnswer(b.t, got, text, status, texts...)
+	return h
+}
+
 func modernBody(method, params string) string {
 	return `{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":{` + params + `"_meta":{` + wiretest.Macros.Replace("$META") + `}}}`
 }
@@ -186,24 +194,15 @@ func TestWhatCrosses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBorder(t, c.change)
 			// A client of each era, one after the other.
-			if status, _, body := b.ask("POST", modernBody("tools/call", `"name":"echo",`), c.headers); status != 200 || !strings.Contains(body, "hello") {
-				t.Errorf("modern: %d %s", status, body)
-			}
-			status, h, body := b.ask("POST", wiretest.InitializeBody, c.headers)
-			if status != 200 {
-				t.Errorf("initialize: %d %s", status, body)
-			}
+			b.want("POST", modernBody("tools/call", `"name":"echo",`), c.headers, 200, "hello")
+			h := b.want("POST", wiretest.InitializeBody, c.headers, 200)
 			headers := http.Header{}
 			maps.Copy(headers, c.headers)
 			headers[mcp.HeaderSession] = h[mcp.HeaderSession]
 			for i, method := range []string{"tools/list", "tools/call"} {
-				if status, _, body := b.ask("POST", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":{"name":"echo"}}`, i+2, method), headers); status != 200 || strings.Contains(body, `"error"`) {
-					t.Errorf("%s: %d %s", method, status, body)
-				}
+				b.want("POST", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":{"name":"echo"}}`, i+2, method), headers, 200, `"result"`)
 			}
-			if status, _, body := b.ask("DELETE", "", headers); status/100 != 2 {
-				t.Errorf("DELETE: %d %s", status, body)
-			}
+			b.want("DELETE", "", headers, 200)
 			ends := 1 // of the session of the legacy client
 			if c.anonymous {
 				b.mu.Lock()
@@ -285,9 +284,7 @@ func TestRefusalsComeBack(t *testing.T) {
 	refuse.Store(0)
 	_, h, _ := b.ask("POST", wiretest.InitializeBody, signedIn)
 	in := http.Header{"Authorization": {ofAlice}, mcp.HeaderSession: h[mcp.HeaderSession]}
-	if status, _, body := b.ask("POST", modernBody("tools/call", `"name":"echo",`), signedIn); status != 200 || !strings.Contains(body, "hello") {
-		t.Fatalf("once it has signed in: %d %s", status, body)
-	}
+	b.want("POST", modernBody("tools/call", `"name":"echo",`), signedIn, 200, "hello")
 	for _, want := range []int{401, 403} {
 		refuse.Store(int64(want))
 		for method, params := range map[string]string{
@@ -356,9 +353,7 @@ func TestTenantsAreApart(t *testing.T) {
 				h["X-Tenant"] = nil
 			}
 			b.seen()
-			if status, _, body := b.ask("POST", modernBody("tools/call", `"name":"echo",`), h); status != 200 {
-				t.Fatalf("%d %s", status, body)
-			}
+			b.want("POST", modernBody("tools/call", `"name":"echo",`), h, 200)
 			for _, crossed := range strings.Split(b.seen(), "POST /mcp\n")[1:] {
 				if has := strings.Contains(crossed, "X-Tenant: "+tenant+"\n"); has != (tenant != "") {
 					t.Errorf("for %q: %s", tenant, crossed)
@@ -398,9 +393,9 @@ func TestListeningCarriesHeaders(t *testing.T) {
 	headers := http.Header{"Authorization": {ofAlice}, "X-Tenant": {"acme"}}
 	_, h, _ := b.ask("POST", wiretest.InitializeBody, headers)
 	ctx, leave := context.WithCancel(t.Context())
-	r := wiretest.Must(http.NewRequestWithContext(ctx, http.MethodGet, b.gateway, nil))(t)
-	r.Header = http.Header{"Accept": {mcp.TypeSSE}, "Authorization": {ofAlice}, "X-Tenant": {"acme"}, mcp.HeaderSession: h[mcp.HeaderSession]}
-	resp := wiretest.Must(http.DefaultClient.Do(r))(t)
+	client := newRawClient(t, b.gateway)
+	client.session = h.Get(mcp.HeaderSession)
+	resp := wiretest.Must(client.do(ctx, http.MethodGet, "", "Authorization", ofAlice, "X-Tenant", "acme"))(t)
 	defer resp.Body.Close()
 	defer leave()
 	got := wiretest.Await(t, opened, "the stream of the session with the server")

@@ -173,7 +173,7 @@ const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 // newLegacySession is a server with these replies that makes no tasks, and a client with a session.
 func newLegacySession(t *testing.T, replies map[string]scriptReply, change func(*config.Config), options ...func(*gateway.Options)) (*legacyServer, *taskClient) {
 	t.Helper()
-	s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{"capabilities":{}}`), Replies: replies}, change, options...)
+	s := newLegacyServer(t, upstreamScript{Era: "legacy", Raw: []byte(`{}`), Replies: replies}, change, options...)
 	return s, newClient(t, s, "")
 }
 

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -120,11 +119,7 @@ func TestForeignStates(t *testing.T) {
 				if passed {
 					c.Auth = config.Auth{}
 					c.Auth.Passthrough = config.NewPassthrough()
-					web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // it names the issuer
-						_ = json.NewEncoder(w).Encode(map[string]any{"resource": wiretest.Audience, "authorization_servers": []string{issuer.URL}})
-					}))
-					t.Cleanup(web.Close)
-					c.Upstreams[0].URL = web.URL
+					c.Upstreams[0].URL = nameIssuer(t, issuer, wiretest.Audience)
 				}
 			})
 			token := func(who string) asked {

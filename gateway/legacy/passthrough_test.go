@@ -1,6 +1,7 @@
 package legacy_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -36,25 +37,31 @@ func opaqueOf(i *wiretest.Issuer, subject, server string) string {
 	return i.Opaque(subject, map[string]any{"aud": server})
 }
 
-// withPassthrough has the server sign callers in: its metadata names an issuer. Each key stands
-// for a token of its own; what is no key is a token itself, and "" is none.
-func (h *house) withPassthrough(c *config.Config, token func(i *wiretest.Issuer, subject, server string) string) {
-	issuer := wiretest.NewIssuer(h.t, "")
+// nameIssuer is a server whose metadata name an issuer, for this resource, or itself.
+func nameIssuer(t *testing.T, issuer *wiretest.Issuer, resource string) (url string) {
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/.well-known/oauth-protected-resource" {
 			w.WriteHeader(http.StatusNotFound)
 			return
 		}
-		_ = json.NewEncoder(w).Encode(map[string]any{"resource": "http://" + r.Host, "authorization_servers": []string{issuer.URL}})
+		_ = json.NewEncoder(w).Encode(map[string]any{"resource": cmp.Or(resource, "http://"+r.Host), "authorization_servers": []string{issuer.URL}})
 	}))
-	h.t.Cleanup(web.Close)
+	t.Cleanup(web.Close)
+	return web.URL
+}
+
+// withPassthrough has the server sign callers in: its metadata names an issuer. Each key stands
+// for a token of its own; what is no key is a token itself, and "" is none.
+func (h *house) withPassthrough(c *config.Config, token func(i *wiretest.Issuer, subject, server string) string) {
+	issuer := wiretest.NewIssuer(h.t, "")
+	web := nameIssuer(h.t, issuer, "")
 	c.PublicURL, c.Auth.Passthrough = wiretest.PublicURL, config.NewPassthrough()
 	c.Auth.Passthrough.Introspection = &config.Introspection{URL: issuer.URL + "/introspect", ClientID: "gateway", ClientSecret: wiretest.IntrospectionSecret}
-	c.Upstreams[0].URL = web.URL
-	h.issuer, h.server = issuer, web.URL
+	c.Upstreams[0].URL = web
+	h.issuer, h.server = issuer, web
 	tokens := map[string]string{}
 	for key, subject := range subjects {
-		tokens[key] = token(issuer, subject, web.URL)
+		tokens[key] = token(issuer, subject, web)
 	}
 	h.sign = func(r *http.Request, key string) {
 		if known := tokens[key]; known != "" {

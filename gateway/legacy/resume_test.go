@@ -159,14 +159,35 @@ func TestReplicasResume(t *testing.T) {
 		}
 		again.close()
 	}
-	// To another session the stream is not there, like one that never was.
-	other := stack.begin(t, 1, "")
-	other.takeStream()
-	for _, last := range []string{primed, "unknown.1"} {
-		foreign := openSSE(t, other, http.MethodGet, "", last)
-		if _, data, ok := foreign.event(); ok || foreign.resp.StatusCode != http.StatusNoContent {
-			t.Errorf("%s: %d %s", last, foreign.resp.StatusCode, data)
-		}
+	openSSE(t, b, http.MethodGet, "", "unknown.1").wantStatus(http.StatusNoContent)
+}
+
+// TestReplicasResumeForgotten: a client that was away when its answer came hears that this is lost, at either replica,
+// where Redis has come back as it was before that.
+func TestReplicasResumeForgotten(t *testing.T) {
+	for i, where := range []string{"the same replica", "the other replica"} {
+		t.Run(where, func(t *testing.T) {
+			stack, a, _ := newPair(t, resumeSoon, "")
+			first := openSSE(t, a, http.MethodPost, waitCall, "")
+			primed, _, _ := first.event()
+			wiretest.Await(t, stack.session.started, "the tool")
+			first.close()
+			goBack := stack.snapshot(a.session)
+			stack.session.proceed <- struct{}{}
+			again := openSSE(t, a, http.MethodGet, "", primed)
+			again.end("w1")
+			if _, data, ok := again.event(); ok {
+				t.Errorf("after the answer: %s", data)
+			}
+			goBack()
+			resumed := openSSE(t, stack.on(t, i, a), http.MethodGet, "", primed)
+			if data := resumed.end("w1"); !strings.Contains(data, "the answer to this call was lost") {
+				t.Errorf("resumed: %s", data)
+			}
+			if _, data, ok := resumed.event(); ok {
+				t.Errorf("after the error: %s", data)
+			}
+		})
 	}
 }
 
@@ -564,25 +585,6 @@ func TestResumedHearsOfMissingProgress(t *testing.T) {
 			if !slices.Equal(heard, c.want) || last != c.last {
 				t.Errorf("heard %q up to %d, want %q up to %d", heard, last, c.want, c.last)
 			}
-		})
-	}
-}
-
-// TestResumeForgottenStream: a client that comes back with the last event of an answer that was cleared long ago
-// gets the GET stream that its session lacks, and then hears what the server says.
-func TestResumeForgottenStream(t *testing.T) {
-	_, a, b := newPair(t, resumeSoon, "")
-	for _, c := range []*rawClient{a, b} { // b is at the other replica
-		get := openSSE(t, c, http.MethodGet, "", "forgotten.7")
-		if get.resp.StatusCode != http.StatusOK {
-			t.Fatalf("status %d", get.resp.StatusCode)
-		}
-		openSSE(t, c, http.MethodGet, "", "").wantStatus(http.StatusConflict)
-		get.close()
-		waitUntil(t, "the stream is free", func() bool {
-			again := openSSE(t, c, http.MethodGet, "", "")
-			defer again.close()
-			return again.resp.StatusCode == http.StatusOK
 		})
 	}
 }

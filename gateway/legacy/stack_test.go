@@ -98,7 +98,6 @@ func startReplica(t *testing.T, name string, c *config.Config, p parts) *replica
 		return shim.Policy{
 			Tasks: shim.Mode(tool.Tasks), Grace: tool.Grace, TTL: tool.TTL, PollInterval: tool.PollInterval, Timeout: tool.Timeout,
 			EarlyInput: shim.Early(tool.EarlyInput), InputTimeout: tool.InputTimeout,
-			Partials: shim.Partials{Content: tool.Progress == config.ProgressContent},
 		}
 	}
 	of := shim.Options{

@@ -97,11 +97,13 @@ func newAskWorld(t *testing.T, change func(*config.Config)) *world {
 
 // inAskWorld plays a story of one in a bubble.
 func inAskWorld(t *testing.T, change func(*config.Config), play func(*testing.T, *world)) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { play(t, newAskWorld(t, change)) })
 }
 
 // inDraftWorld plays a story of the other.
 func inDraftWorld(t *testing.T, capabilities string, play func(*testing.T, *world)) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { play(t, newDraftWorld(t, capabilities)) })
 }
 

@@ -29,11 +29,12 @@ type client struct {
 	out    chan string // lines, read one ahead
 	served chan error  // the result of Serve
 	stop   context.CancelFunc
+	over   bool // it is closed, or the test ends it in another way
 }
 
 const maxMessage = 1 << 10
 
-// newClient begins a conversation. The test closes it.
+// newClient begins a conversation. It is closed with the test, if not before.
 func newClient(t *testing.T, h http.HandlerFunc) *client {
 	t.Helper()
 	fromClient, in := io.Pipe()
@@ -54,12 +55,17 @@ func newClient(t *testing.T, h http.HandlerFunc) *client {
 			c.out <- line
 		}
 	}()
+	t.Cleanup(c.close)
 	return c
 }
 
 // close ends the conversation as a client does that goes on reading until the end.
 func (c *client) close() {
 	c.t.Helper()
+	if c.over {
+		return
+	}
+	c.over = true
 	_ = c.in.Close()
 	if err := <-c.served; err != nil {
 		c.t.Errorf("Serve: %v", err)
@@ -171,7 +177,6 @@ func TestAnswersBecomeLines(t *testing.T) {
 		c.hear(`{"jsonrpc":"2.0",  "id":1,"result":{}} `)
 		c.say("", "  \r", ask(2, "events")+"\r")
 		c.hear(`{"jsonrpc":"2.0","method":"n"}`, `{"jsonrpc":"2.0", "id":2,"result":{}}`)
-		c.close()
 	})
 }
 
@@ -184,7 +189,6 @@ func TestLargeEvent(t *testing.T) {
 		})
 		c.say(ask(1, "tools/call"))
 		c.hear(`{"jsonrpc":"2.0","id":1,"result":` + large + `}`)
-		c.close()
 	})
 }
 
@@ -232,7 +236,6 @@ func TestErrorsNameTheirRequest(t *testing.T) {
 		}
 		c.say(`{"jsonrpc":"2.0","method":"busy"}`) // nobody is told of that
 		c.silent()
-		c.close()
 	})
 }
 
@@ -347,7 +350,6 @@ func TestLateAnswer(t *testing.T) {
 			t.Error("a request waits for an answer to be taken")
 		}
 		close(taken)
-		c.close()
 	})
 }
 
@@ -403,7 +405,6 @@ func TestCancelInSession(t *testing.T) {
 		}
 		<-time.After(time.Hour)
 		c.silent()
-		c.close()
 	})
 }
 
@@ -428,7 +429,6 @@ func TestCancelModern(t *testing.T) {
 		}
 		c.say(cancels("1"), cancels("{}")) // are about nothing
 		c.silent()
-		c.close()
 	})
 }
 
@@ -448,7 +448,6 @@ func TestEndOfListen(t *testing.T) {
 		c.hear(`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged"}`)
 		close(ends)
 		c.hear(cancels("7"), `{"jsonrpc":"2.0","id":7,"result":{}}`)
-		c.close()
 	})
 }
 
@@ -473,7 +472,6 @@ func TestRequestsInFlight(t *testing.T) {
 		}
 		c.say(modern("1", "tools/call"))
 		c.hear(`{"jsonrpc":"2.0","id":1,"result":{}}`)
-		c.close()
 	})
 }
 
@@ -528,6 +526,7 @@ func TestClientLeaves(t *testing.T) {
 func TestClientDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, func(w http.ResponseWriter, r *http.Request) { answerEmpty(w, r, messageOf(r)) })
+		c.over = true
 		var said int
 		go func() {
 			for said = 0; said < 1000; said++ {
@@ -609,6 +608,5 @@ func TestOrder(t *testing.T) {
 		if !slices.Equal(came, want) {
 			t.Errorf("they came as %q", came)
 		}
-		c.close()
 	})
 }
