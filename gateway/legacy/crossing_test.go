@@ -215,9 +215,7 @@ func TestWhatCrosses(t *testing.T) {
 			file := filepath.Join("testdata", "crossing", name+".txt")
 			got := b.seen()
 			if *wiretest.Update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				wiretest.Check(t, os.WriteFile(file, []byte(got), 0o644))
 				return
 			}
 			want := wiretest.Must(os.ReadFile(file))(t)

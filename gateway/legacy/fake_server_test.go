@@ -93,9 +93,7 @@ func exchange(t *testing.T, a asked, url string) (int, string) {
 	resp := wiretest.Must(http.DefaultClient.Do(a.request(t.Context(), url, "")))(t)
 	defer resp.Body.Close()
 	var b strings.Builder
-	if err := resp.Write(&b); err != nil {
-		t.Fatal(err)
-	}
+	wiretest.Check(t, resp.Write(&b))
 	return resp.StatusCode, b.String()
 }
 

@@ -247,9 +247,7 @@ func TestSessionOutlastsAnOutage(t *testing.T) {
 // to try again.
 func TestLegacyDraining(t *testing.T) {
 	s, c := newLegacySession(t, nil, nil)
-	if err := s.shim.Drain(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	wiretest.Check(t, s.shim.Drain(t.Context()))
 	w := c.wantPost(s, plainCall, http.StatusServiceUnavailable, shim.ErrDraining.Error())
 	if after := w.Header().Get("Retry-After"); after != "1" {
 		t.Errorf("again after %q", after)

@@ -182,9 +182,7 @@ func TestReplicasUpstream(t *testing.T) {
 		t.Errorf("the server saw %s", got)
 	}
 	for ss := range stack.server.Sessions() {
-		if err := ss.Close(); err != nil {
-			t.Fatal(err)
-		}
+		wiretest.Check(t, ss.Close())
 	}
 	waitUntil(t, "the session is lost", func() bool { return stack.sessions() == 0 })
 	both()

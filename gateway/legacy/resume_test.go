@@ -273,7 +273,8 @@ func resumedWorld(t *testing.T, method string) (w *world, resume func() *hearing
 	return w, func() *hearing { return w.resume(w.b, request) }
 }
 
-// A client that comes back for an answer gets it, or hears that it is lost, whatever the store has forgotten, and once.
+// A client that comes back for an answer gets it, or hears that it is lost, whatever the store has forgotten, and once:
+// also where the store was away just when its log was read, or was so slow that it comes back twice.
 func TestResumeForgotten(t *testing.T) {
 	for name, play := range map[string]func(t *testing.T, w *world, resume func() *hearing){
 		"the store was away when the answer came, and is back without the stream": func(t *testing.T, w *world, resume func() *hearing) {
@@ -310,9 +311,32 @@ func TestResumeForgotten(t *testing.T) {
 			wiretest.Wait(legacy.StoreAgain + legacy.ResumeCheck)
 			resumed.wantOnly(`"result"`)
 		},
+		"a result whose log cannot be read at first": func(_ *testing.T, w *world, resume func() *hearing) {
+			w.sessions.unread.Store(true)
+			refused := resume()
+			wiretest.Wait(5 * time.Second)
+			refused.wantOnly("not available")
+			w.sessions.unread.Store(false)
+			again := resume()
+			wiretest.Wait(70 * time.Second)
+			again.wantOnly(`"text":"one"`)
+		},
+		"a result, twice at once": func(_ *testing.T, w *world, resume func() *hearing) {
+			slow := make(chan struct{})
+			w.sessions.held <- slow
+			resume()
+			again := resume()
+			close(slow)
+			wiretest.Wait(70 * time.Second)
+			again.wantOnly(`"text":"one"`)
+		},
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			w, resume := resumedWorld(t, mcp.MethodToolsCall)
+			method := mcp.MethodToolsCall
+			if strings.HasPrefix(name, "a result") {
+				method = mcp.MethodTasksResult
+			}
+			w, resume := resumedWorld(t, method)
 			play(t, w, resume)
 		})
 	}
@@ -461,35 +485,6 @@ func TestWaitingMessages(t *testing.T) {
 		if want := strings.Join([]string{logged, tools, logged, prompts}, "\n"); got != want {
 			t.Errorf("heard %s\nwant %s", got, want)
 		}
-	})
-}
-
-// A client that cannot resume an answer, since the store was away just when its log was read, resumes it later.
-func TestResumeUnread(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, resume := resumedWorld(t, mcp.MethodTasksResult)
-		w.sessions.unread.Store(true)
-		refused := resume()
-		wiretest.Wait(5 * time.Second)
-		refused.wantOnly("not available")
-		w.sessions.unread.Store(false)
-		again := resume()
-		wiretest.Wait(70 * time.Second)
-		again.wantOnly(`"text":"one"`)
-	})
-}
-
-// A client that resumes an answer twice, since the store was slow the first time, gets it once.
-func TestResumeTwiceAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, resume := resumedWorld(t, mcp.MethodTasksResult)
-		slow := make(chan struct{})
-		w.sessions.held <- slow
-		resume()
-		again := resume()
-		close(slow)
-		wiretest.Wait(70 * time.Second)
-		again.wantOnly(`"text":"one"`)
 	})
 }
 

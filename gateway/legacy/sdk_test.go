@@ -154,9 +154,7 @@ func checkCalls(t *testing.T, c *stackClient) {
 
 func checkSubscription(t *testing.T, s *legacyStack, c *stackClient) {
 	t.Helper()
-	if err := c.Subscribe(t.Context(), &sdk.SubscribeParams{URI: "test://a"}); err != nil {
-		t.Fatal(err)
-	}
+	wiretest.Check(t, c.Subscribe(t.Context(), &sdk.SubscribeParams{URI: "test://a"}))
 	wiretest.Await(t, s.session.subs, "the subscription upstream")
 	wiretest.Check(t, s.server.ResourceUpdated(t.Context(), &sdk.ResourceUpdatedNotificationParams{URI: "test://a"}))
 	wantNext(t, c.updated, "an update", "test://a")

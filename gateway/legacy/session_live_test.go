@@ -46,6 +46,18 @@ func newTable(store Sessions) (*Table, *endings) {
 	return NewTable(store, 3*time.Second, func(_ context.Context, s Ended) { e.add(s) }), e
 }
 
+// runTable runs a table; stop ends that, and waits for it.
+func runTable(t *testing.T, table *Table) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- table.Run(ctx) }()
+	return func() {
+		cancel()
+		wiretest.Check(t, <-done)
+	}
+}
+
 func mustCreate(t *testing.T, table *Table, st sessionState) *session {
 	t.Helper()
 	s := wiretest.Must(table.createSession(t.Context(), st))(t)
@@ -142,9 +154,7 @@ func TestSessionUpdateTogether(t *testing.T) {
 	if n := len(s.currentState().Subscriptions); n != 20 {
 		t.Errorf("%d of 20 changes are left", n)
 	}
-	if err := table.endSession(t.Context(), s.id, s.currentState()); err != nil {
-		t.Fatal(err)
-	}
+	wiretest.Check(t, table.endSession(t.Context(), s.id, s.currentState()))
 	if err := s.subscribeTo(t.Context(), "late"); !errors.Is(err, errNoSession) {
 		t.Errorf("an ended session was changed: %v", err)
 	}
@@ -269,9 +279,7 @@ func TestSessionForgotten(t *testing.T) {
 	if _, _, err := table.store.Since(t.Context(), s.id, getStream, 0, func(_ int64, m []byte) { said += string(m) }); said != "m" || err != nil {
 		t.Errorf("the message is lost with its session: %q, %v", said, err)
 	}
-	if err := table.endSession(t.Context(), s.id, s.currentState()); err != nil {
-		t.Fatal(err)
-	}
+	wiretest.Check(t, table.endSession(t.Context(), s.id, s.currentState()))
 	if live() != 0 || s.ctx.Err() == nil || ended.String() != "["+s.id+"]" {
 		t.Errorf("%d live, context %v, ended %s", live(), s.ctx.Err(), ended)
 	}
@@ -336,9 +344,7 @@ func TestSessionStoreDown(t *testing.T) {
 func TestSessionMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table, ended := newTable(wiretest.OpenSessions(t, 3, 24*time.Hour).PerOwner(2))
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- table.Run(ctx) }()
+		defer runTable(t, table)()
 		alices := sessionState{Owner: "alice"}
 		used := mustCreate(t, table, alices)
 		idle := mustCreate(t, table, alices)
@@ -368,8 +374,6 @@ func TestSessionMakesRoom(t *testing.T) {
 			t.Errorf("ended %s; idle was %s, in use is %s: %v", ended, idle.id, used.id, used.ctx.Err())
 		}
 		used.endUse()
-		stop()
-		<-done
 	})
 }
 
@@ -377,9 +381,7 @@ func TestSessionMakesRoom(t *testing.T) {
 func TestSessionExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table, ended := newTable(wiretest.OpenSessions(t, 10, time.Minute))
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- table.Run(ctx) }()
+		stop := runTable(t, table)
 		idle := mustCreate(t, table, sessionState{Since: time.Now().Unix(), Maker: table.name})
 		idle.postMessage([]byte("m"))
 		idle.endUse()
@@ -398,7 +400,6 @@ func TestSessionExpiry(t *testing.T) {
 			t.Error("idle time did not begin at the end of the use")
 		}
 		stop()
-		wiretest.Check(t, <-done)
 		wiretest.Check(t, table.Close(t.Context()))
 	})
 }

@@ -112,9 +112,7 @@ func TestCancelOfAnEndedRequest(t *testing.T) {
 				if call.Err() != nil {
 					t.Fatal("the cancellation of another request has ended it")
 				}
-				if err := s.abortRequest(t.Context(), id, ""); err != nil {
-					t.Fatal(err)
-				}
+				wiretest.Check(t, s.abortRequest(t.Context(), id, ""))
 				wiretest.Wait(time.Second)
 				if !errors.Is(context.Cause(call), shim.ErrCancelled) {
 					t.Error("it is not cancelled")

@@ -141,14 +141,10 @@ func TestReplicasStandingMoves(t *testing.T) {
 		stack.awaitListening(t, from, a.session, false)
 		stack.awaitListening(t, to, a.session, true)
 		for ss := range stack.server.Sessions() {
-			if err := ss.Log(t.Context(), &sdk.LoggingMessageParams{Level: "error", Data: fmt.Sprint("message ", i)}); err != nil {
-				t.Fatal(err)
-			}
+			wiretest.Check(t, ss.Log(t.Context(), &sdk.LoggingMessageParams{Level: "error", Data: fmt.Sprint("message ", i)}))
 		}
 		stream.awaitText(fmt.Sprint("message ", i))
-		if err := stack.server.ResourceUpdated(t.Context(), &sdk.ResourceUpdatedNotificationParams{URI: "test://a"}); err != nil {
-			t.Fatal(err)
-		}
+		wiretest.Check(t, stack.server.ResourceUpdated(t.Context(), &sdk.ResourceUpdatedNotificationParams{URI: "test://a"}))
 		last = stream.awaitText("test://a")
 	}
 }
@@ -253,9 +249,7 @@ func TestReplicasStandingNotRead(t *testing.T) {
 			large := json.RawMessage(`"` + strings.Repeat("x", 1<<20) + `"`)
 			for ss := range stack.server.Sessions() {
 				for range 20 { // more than the buffers of a connection hold
-					if err := ss.Log(t.Context(), &sdk.LoggingMessageParams{Level: "error", Data: large}); err != nil {
-						t.Fatal(err)
-					}
+					wiretest.Check(t, ss.Log(t.Context(), &sdk.LoggingMessageParams{Level: "error", Data: large}))
 				}
 			}
 			begin := time.Now()

@@ -120,9 +120,7 @@ func TestTaskResultOnAStoppingReplica(t *testing.T) {
 		done := p.waiting(t.Context(), modern)
 		for range 2 { // the second one begins after the end
 			start := time.Now()
-			if err := p.a.Close(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			wiretest.Check(t, p.a.Close(t.Context()))
 			if rec := <-done; !strings.Contains(rec.Body.String(), `"text":"status: working; `) || time.Since(start) != 0 {
 				t.Errorf("after %v: %s", time.Since(start), rec.Body)
 			}

@@ -72,9 +72,7 @@ func replayTranscripts(t *testing.T, folder string, play func(*testing.T, *txtar
 			want := txtar.Format(archive)
 			play(t, archive)
 			if got := txtar.Format(archive); *wiretest.Update {
-				if err := os.WriteFile(file, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
+				wiretest.Check(t, os.WriteFile(file, got, 0o644))
 			} else if diff := cmp.Diff(string(want), string(got)); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
