@@ -184,6 +184,7 @@ func TestCancelDuringCreation(t *testing.T) {
 			return task, err
 		}}
 		s := w.over("a", h, u, policy(shim.Always))
+		pass(time.Second) // until it hears messages
 		task := begin(t, s, call())
 		pass(time.Second)
 		wantStatus(t, read(t, s, task.ID), shim.Cancelled)
