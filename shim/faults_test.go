@@ -15,7 +15,7 @@ import (
 func step() int {
 	switch {
 	case testing.Short():
-		return 97
+		return 69
 	case raceDetector || !programtest.Whole():
 		return 15
 	}
