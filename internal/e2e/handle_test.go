@@ -38,12 +38,6 @@ func handlingReplicas(t *testing.T, store *redistest.Server, prefix string, args
 	return startGateway(t, configured(t, yaml)...), startGateway(t, configured(t, yaml)...)
 }
 
-// What the tool says of a task that has no result.
-const (
-	unknownTask   = "There is no task with this taskId"
-	cancelledTask = "was cancelled"
-)
-
 // handledTools are those that a client without tasks sees.
 var handledTools = []string{"count_words", "fail", "forecast", "research", "write", "task_result"}
 
@@ -77,89 +71,6 @@ func (s *goSession) read(t *testing.T, id string) (result *mcp.CallToolResult, w
 	}
 }
 
-// A client of the Go SDK, which knows nothing of tasks, in each of the eras that it
-// speaks: a slow call is answered with a text, by which it gets at another replica
-// what the server's tool returned, or hears why there is nothing.
-func TestGoSDKHandle(t *testing.T) {
-	t.Parallel()
-	store := redistest.Start(t)
-	for name, args := range map[string][]string{"legacy": nil, "modern": {"--stateless"}} {
-		a, b := handlingReplicas(t, store, "go-"+name, args...)
-		for _, version := range []string{"2025-11-25", "2026-07-28"} {
-			t.Run(name+" server, "+version, func(t *testing.T) {
-				t.Parallel()
-				maker, reader := connectAs(t, a.url, version), connectAs(t, b.url, version)
-				checkHandleTools(t, maker)
-				checkHandleResults(t, maker, reader)
-				checkHandleResults(t, maker, connectAs(t, strings.Replace(b.url, "/mcp", "/other/mcp", 1), version)) // of another server
-				checkHandleWithout(t, a, maker, reader)
-			})
-		}
-	}
-}
-
-func checkHandleTools(t *testing.T, s *goSession) {
-	t.Helper()
-	var names []string
-	for tool, err := range s.Tools(t.Context(), nil) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		names = append(names, tool.Name)
-		if tool.OutputSchema != nil {
-			t.Errorf("%s has an output schema", tool.Name)
-		}
-		if tool.Name == "task_result" && (tool.Annotations == nil || !tool.Annotations.ReadOnlyHint) {
-			t.Errorf("annotations of the gateway's tool: %+v", tool.Annotations)
-		}
-	}
-	if !slices.Equal(names, handledTools) {
-		t.Errorf("the tools are %q", names)
-	}
-}
-
-// checkHandleResults reads at one replica what was called at another.
-func checkHandleResults(t *testing.T, maker, reader *goSession) {
-	t.Helper()
-	if got, _ := json.Marshal(maker.call(t, "forecast", map[string]any{"city": "Oslo", "seconds": 0.01}).StructuredContent); string(got) != `{"city":"Oslo","temperatures":[16,12,17]}` {
-		t.Errorf("a quick answer: %s", got)
-	}
-	told := maker.call(t, "forecast", map[string]any{"city": "Oslo", "seconds": 3})
-	if told.IsError || told.StructuredContent != nil {
-		t.Errorf("told: %+v", told)
-	}
-	result, waits := reader.read(t, toldID(t, goText(t, told)))
-	if got, _ := json.Marshal(result.StructuredContent); string(got) != `{"city":"Oslo","temperatures":[16,12,17]}` || result.IsError || waits == 0 {
-		t.Errorf("after %d waits: %s", waits, got)
-	}
-	if heard := strings.Join(reader.heard(), ", "); !strings.Contains(heard, "day 3") {
-		t.Errorf("progress while waiting: %q", heard)
-	}
-	result, _ = reader.read(t, toldID(t, goText(t, maker.call(t, "fail", map[string]any{"seconds": 1}))))
-	if got := goText(t, result); !result.IsError || got != "the archive is closed today" {
-		t.Errorf("the tool's error: %v %q", result.IsError, got)
-	}
-}
-
-// checkHandleWithout asks for results that there are not.
-func checkHandleWithout(t *testing.T, g *gateway, maker, reader *goSession) {
-	t.Helper()
-	if r, _ := reader.read(t, "00000000-0000-4000-8000-000000000000"); !r.IsError || !strings.HasPrefix(goText(t, r), unknownTask) {
-		t.Errorf("an unknown task: %+v", goText(t, r))
-	}
-	if r, _ := reader.read(t, cancelledAt(t, g)); !r.IsError || !strings.Contains(goText(t, r), cancelledTask) {
-		t.Errorf("a cancelled task: %+v", goText(t, r))
-	}
-	brief := toldID(t, goText(t, maker.call(t, "count_words", map[string]any{"text": "one two"})))
-	if r, _ := reader.read(t, brief); goText(t, r) != "2" {
-		t.Errorf("a required task: %q", goText(t, r))
-	}
-	until(t, "the end of a result's time", func() bool {
-		r, _ := reader.read(t, brief)
-		return strings.HasPrefix(goText(t, r), unknownTask)
-	})
-}
-
 // plainAnswer is what the script plain.mjs saw.
 type plainAnswer struct {
 	Tools []struct {
@@ -178,8 +89,9 @@ type plainAnswer struct {
 	Progress []string
 }
 
-// Clients of the TypeScript SDKs, which know nothing of tasks and hold results against
-// the output schemas that they were shown, are served likewise.
+// Clients of the TypeScript SDKs, which know nothing of tasks and hold results against the output schemas
+// that they were shown: a slow call is answered with a text, by which they get what the server's tool
+// returned, also at another replica and at the endpoint of another server.
 func TestTypeScriptHandle(t *testing.T) {
 	t.Parallel()
 	nodeDir(t)
@@ -197,21 +109,11 @@ func TestTypeScriptHandle(t *testing.T) {
 					t.Fatal(err)
 				}
 				var got plainAnswer
-				runNodeInto(t, &got, "plain.mjs", "URL="+a.url, "READER="+b.url, "SDK="+c.sdk, "MODE="+c.mode, "CALLS="+string(calls))
+				runNodeInto(t, &got, "plain.mjs", "URL="+a.url, "READER="+strings.Replace(b.url, "/mcp", "/other/mcp", 1), "SDK="+c.sdk, "MODE="+c.mode, "CALLS="+string(calls))
 				checkPlain(t, got)
 			})
 		}
 	}
-}
-
-// cancelledAt makes a task and cancels it.
-func cancelledAt(t *testing.T, g *gateway) string {
-	t.Helper()
-	id := toldID(t, callPlain(t, g.client(false), "research", research(60)))
-	if err := g.client(true).Cancel(t.Context(), id); err != nil {
-		t.Fatal(err)
-	}
-	return id
 }
 
 func checkPlain(t *testing.T, a plainAnswer) {

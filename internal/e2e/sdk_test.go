@@ -40,9 +40,6 @@ func connectOver(t *testing.T, road mcp.Transport, version string) *goSession {
 		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada"}}, nil
 		},
-		CreateMessageHandler: func(context.Context, *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
-			return &mcp.CreateMessageResult{Role: "assistant", Model: "m", Content: &mcp.TextContent{Text: "a poem"}}, nil
-		},
 		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) {
 			select {
 			case s.changed <- struct{}{}:
@@ -50,7 +47,6 @@ func connectOver(t *testing.T, road mcp.Transport, version string) *goSession {
 			}
 		},
 	})
-	client.AddRoots(&mcp.Root{URI: "file:///tmp", Name: "root"})
 	session, err := client.Connect(t.Context(), road, &mcp.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
 		t.Fatal(err)

@@ -246,6 +246,9 @@ func until(t *testing.T, what string, condition func() bool) {
 	programtest.Until(t, what, 30*time.Second, condition)
 }
 
+// none are no arguments, and no capabilities.
+var none = map[string]any{}
+
 // errNotYet is for conditions that need no words.
 var errNotYet = errors.New("not yet")
 
