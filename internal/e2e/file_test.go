@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"taskgate/internal/proc"
+	"taskgate/internal/taskclient"
 )
 
 // command is a command line of the gateway that is given again after each end of the process.
@@ -119,18 +121,51 @@ upstreams:
 	}
 }
 
-// A disk that is full: nothing more fits into the files of the gateway.
+// A disk that is full: nothing more fits into the files of the gateway. Calls that can be answered without a
+// task are; those that cannot get an error; what runs is not lost, and ends once there is room.
 func TestFullFolder(t *testing.T) {
 	t.Parallel()
 	_, err := exec.LookPath("prlimit")
 	need(t, err == nil, "prlimit")
-	folder := filepath.Join(t.TempDir(), "store")
-	checkFull(t, "file:"+folder, func(g *gateway, full bool) {
-		size := map[bool]string{true: "100", false: "unlimited"}[full]
+	folder, admin := filepath.Join(t.TempDir(), "store"), freeAddr(t)
+	g := startGateway(t, configured(t, fmt.Sprintf(`
+store: file:%s
+admin: %s
+drain_delay: 0s
+upstreams:
+  - name: slow
+    path: /mcp
+    url: %s
+    defaults: {tasks: auto, grace: 300ms, poll_interval: 100ms}
+    tools:
+      - {match: count_words, tasks: required}
+`, folder, admin, startServer(t, "slowserver")))...)
+	limit := func(size string) {
+		t.Helper()
 		if out, err := exec.Command("prlimit", "--pid", fmt.Sprint(g.PID()), "--fsize="+size+":").CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-	}, func(r readiness) bool {
-		return r.status == 503 && r.Store.Kind == "file "+folder && strings.Contains(r.Store.Error, "file too large")
-	})
+	}
+	client := g.client(true)
+	running := callTask(t, client, "research", research(1))
+	limit("100")
+	var answer *taskclient.Error
+	_, task, err := client.CallTool(t.Context(), "count_words", map[string]any{"text": "one two"})
+	if task != nil || !errors.As(err, &answer) || answer.Code != -32603 {
+		t.Errorf("a call that has to be a task: %v %v", task, err)
+	}
+	// Longer than the first one takes: its outcome has to wait.
+	if err := wantReport(callPlain(t, client, "research", research(1.5))); err != nil {
+		t.Error(err)
+	}
+	if now, err := client.Get(t.Context(), running.ID); err != nil || now.Ended() {
+		t.Errorf("the task that runs: %+v %v", now, err)
+	}
+	if r, err := readyz(admin); err != nil || r.status != 503 || r.Store.Kind != "file "+folder || !strings.Contains(r.Store.Error, "file too large") {
+		t.Errorf("ready: %+v %v", r, err)
+	}
+	limit("unlimited")
+	if err := wantReport(textOf(t, waitFor(t, client, running.ID, "completed").Result)); err != nil {
+		t.Error(err)
+	}
 }

@@ -1,13 +1,37 @@
 package e2e
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"testing"
+	"time"
 
 	"taskgate/internal/redistest"
 	"taskgate/internal/taskclient"
 )
+
+// readiness is what /readyz answers.
+type readiness struct {
+	status int
+	Store  struct {
+		Reachable   bool
+		Kind, Error string
+	}
+}
+
+// readyz asks the admin listener.
+func readyz(addr string) (r readiness, err error) {
+	client := &http.Client{Timeout: 5 * time.Second}
+	resp, err := client.Get("http://" + addr + "/readyz")
+	if err != nil {
+		return r, err
+	}
+	defer resp.Body.Close()
+	r.status = resp.StatusCode
+	return r, json.NewDecoder(resp.Body).Decode(&r)
+}
 
 // Without its Redis the gateway serves what needs no task, says so where it needs one, and is itself
 // again once Redis is back: a task that has ended meanwhile has its result.
