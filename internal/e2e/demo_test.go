@@ -67,4 +67,5 @@ func TestDemoCurlCommands(t *testing.T) {
 	if len(lines) != 2 || !strings.Contains(lines[0], `"resultType":"task"`) || !strings.Contains(lines[1], `"status":"working"`) {
 		t.Errorf("output:\n%s", out)
 	}
+	g.Kill() // it would wait for the task
 }

@@ -111,7 +111,7 @@ upstreams:
 	if got := textOf(t, waitFor(t, g.client(true), task.ID, "completed").Result); got != "did task" {
 		t.Errorf("the result is %q", got)
 	}
-	if r, _ := s.read(t, id); goText(t, r) != "did told" {
+	if r := s.read(t, id); goText(t, r) != "did told" {
 		t.Errorf("the result is %+v", r)
 	}
 	for _, key := range []string{"task", "told"} {

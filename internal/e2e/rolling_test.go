@@ -205,12 +205,12 @@ func loads(t *testing.T, to string) map[string]func(context.Context) error {
 	}
 }
 
-// While three replicas behind a balancer that polls /readyz each second are restarted one
+// While two replicas behind a balancer that polls /readyz each second are restarted one
 // after the other, no client sees an error.
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
 	store, server := redistest.Start(t), startServer(t, "slowserver")
-	w := startRolling(t, "taskgate", 3, func(admin string) string { return fmt.Sprintf(rolling, store.URL(), admin, server) })
+	w := startRolling(t, "taskgate", 2, func(admin string) string { return fmt.Sprintf(rolling, store.URL(), admin, server) })
 	defer w.load(t)()
 	w.restart(t, "taskgate")
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -107,4 +109,34 @@ func plain(t *testing.T, v any) any {
 		delete(m, "resultType")
 	}
 	return out
+}
+
+// toldID finds the task in what a client is told of it.
+func toldID(t *testing.T, text string) string {
+	t.Helper()
+	m := regexp.MustCompile(`the tool task_result of this server, arguments {"taskId":"([0-9a-f-]+)","turn":1}`).FindStringSubmatch(text)
+	if m == nil {
+		t.Fatalf("no task is told of in %q", text)
+	}
+	return m[1]
+}
+
+// goText is the text of a result of the Go SDK.
+func goText(t *testing.T, r *mcp.CallToolResult) string {
+	t.Helper()
+	if len(r.Content) == 0 {
+		t.Fatalf("no content in %+v", r)
+	}
+	return r.Content[0].(*mcp.TextContent).Text
+}
+
+// read calls task_result until the task has ended.
+func (s *goSession) read(t *testing.T, id string) *mcp.CallToolResult {
+	t.Helper()
+	for {
+		r := s.call(t, "task_result", map[string]any{"taskId": id})
+		if !strings.HasPrefix(goText(t, r), "status: ") {
+			return r
+		}
+	}
 }
