@@ -213,7 +213,7 @@ func signInWithSDKs(t *testing.T, provider oidc, addr string, more []string, che
 		for name, c := range signInPeers {
 			t.Run("TypeScript SDK "+name, func(t *testing.T) {
 				t.Parallel()
-				got := c.signIn(t, addr, append(more, fmt.Sprint("WAIT=", expires.Milliseconds()))...)
+				got := c.signIn(t, addr, append(slices.Clone(more), fmt.Sprint("WAIT=", expires.Milliseconds()))...)
 				if len(got.Tools) == 0 || !slices.Equal(got.Tools, got.Again) || !got.Refreshed || !slices.Contains(got.Asked, "http://"+addr+"/mcp") {
 					t.Errorf("%+v", got)
 				}
