@@ -40,7 +40,7 @@ func TestReloads(t *testing.T) {
 	t.Parallel()
 	times := 20
 	if programtest.Whole() {
-		times = 200
+		times = 500
 	}
 	admin, server, file := freeAddr(t), startServer(t, "slowserver"), filepath.Join(t.TempDir(), "taskgate.yaml")
 	write := func(n int) {
