@@ -12,11 +12,11 @@
 // record (create.go); the stored record, with the changes of the run (record.go); the
 // inbox, which reads the record after others have changed it (inbox.go); the mailbox with
 // the server's questions (ask.go); the rounds of a server that asks with its result
-// (rounds.go); and the outbox, with the status message (status.go) and the pieces that the
-// server streams (pieces.go, batcher.go). A run ends in settle.go, and recover.go goes on with one that
-// was taken over. core.go has the state that all runs of a replica share. Above the runs,
-// the [Shim] takes over tasks (adopt.go), and readers follow tasks by a [Set] (follow.go,
-// follower.go).
+// (rounds.go); and the outbox, which writes the status message (outbox.go) and the pieces
+// that the server streams (pieces.go, batcher.go). A run ends in settle.go, and
+// recover.go goes on with one that was taken over. core.go has the state that all runs of
+// a replica share. Above the runs, the [Shim] takes over tasks (adopt.go), and readers
+// follow tasks by a [Set] (follow.go, follower.go).
 //
 // The life of a task (task.go has the transitions):
 //

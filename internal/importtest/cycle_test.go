@@ -31,7 +31,7 @@ var layers = map[string][]string{
 	"shim": {
 		"doc task store wait upstream api asking batcher mark heartbeat observer outcomes",
 		"bound slots grace server runs core",                                             // what a replica has
-		"run caller create record inbox ask rounds status pieces observe settle recover", // one call
+		"run caller create record inbox ask rounds outbox pieces observe settle recover", // one call
 		"shim call access answer follow follower reattach operator adopt",                // all of them
 	},
 	"gateway/upstream": {
