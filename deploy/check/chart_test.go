@@ -36,6 +36,8 @@ config:
 redis: {secret: taskgate}
 env:
   - {name: TOKEN, valueFrom: {secretKeyRef: {name: mcp-server, key: token}}}
+volumes: [{name: secrets, secret: {secretName: taskgate-files}}]
+volumeMounts: [{name: secrets, mountPath: /etc/secrets, readOnly: true}]
 serviceMonitor: {enabled: true}
 `
 
@@ -115,6 +117,9 @@ func TestChart(t *testing.T) {
 	}
 	if !maps.Equal(budget.Spec.Selector.MatchLabels, deployment.Spec.Selector.MatchLabels) {
 		t.Errorf("the budget is for %v, the pods are %v", budget.Spec.Selector, deployment.Spec.Selector)
+	}
+	if n := len(pod.Volumes); n != 2 || pod.Volumes[1].Secret.SecretName != "taskgate-files" || len(gate.VolumeMounts) != 2 || gate.VolumeMounts[1].MountPath != "/etc/secrets" {
+		t.Errorf("the files are %v at %v", pod.Volumes, gate.VolumeMounts)
 	}
 	ports := map[string]string{}
 	for _, p := range gate.Ports {
