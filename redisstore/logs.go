@@ -250,7 +250,7 @@ func (c *sessionLogs) readSince(ctx context.Context, id, stream, after string) (
 	case v[1] == keeperLeft:
 		return "left", v, nil
 	}
-	switch gone, err := c.IsGone(ctx, shim.Replica(v[1])); {
+	switch gone, err := c.isReplicaGone(ctx, shim.Replica(v[1])); {
 	case err != nil:
 		return "", nil, err
 	case gone:

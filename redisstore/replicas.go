@@ -110,11 +110,11 @@ func (s *Store) readHeld(ctx context.Context, r shim.Replica, part int) (out []s
 	return out, err
 }
 
-// IsGone reports whether another replica is gone: it has no heartbeat, or its last beat or its goodbye is a
+// isReplicaGone reports whether another replica is gone: it has no heartbeat, or its last beat or its goodbye is a
 // whole expiry ago. As for an adoption, that counts only while the heartbeats of the others are reliable: an
 // outage, a jump of the clock or a store that went back hides them. The error is shim.ErrUnavailable if the
 // store does not answer.
-func (c *sessionLogs) IsGone(ctx context.Context, other shim.Replica) (gone bool, err error) {
+func (c *sessionLogs) isReplicaGone(ctx context.Context, other shim.Replica) (gone bool, err error) {
 	s, own := c.store, c.heart.Replica()
 	if other == own {
 		return false, nil

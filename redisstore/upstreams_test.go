@@ -39,7 +39,7 @@ func testWhoIsGone(t *testing.T, s *Store) {
 	heart := shim.NewHeart(s, "asks", 300*time.Millisecond, s.log)
 	sessions := s.Sessions(10, time.Hour).As(heart)
 	isGone := func() bool {
-		gone, err := sessions.IsGone(t.Context(), "r")
+		gone, err := sessions.isReplicaGone(t.Context(), "r")
 		must(t, err)
 		return gone
 	}
