@@ -37,7 +37,8 @@ type outbox struct {
 	gathers bool // else readers get only the result
 	batcher      // the unstored pieces
 
-	due     *time.Timer   // will have what is new written
+	due     *time.Timer   // will have what is new written; nil for none
+	dueAt   time.Time     // when it does
 	writing chan struct{} // closed after the current write; nil between writes
 	stopped bool          // the run has ended: writing is over
 	halted  chan struct{} // closed by haltWriting
@@ -51,12 +52,18 @@ func (o *outbox) scheduleWrite() {
 		return
 	}
 	if d > 0 {
+		at := time.Now().Add(d)
+		if o.due != nil && !at.Before(o.dueAt) { // progress may come often
+			return
+		}
 		if o.due != nil {
 			o.due.Stop()
 		}
+		o.dueAt = at
 		o.due = r.core.life.later(d, func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()
+			o.due = nil
 			o.scheduleWrite()
 		})
 		return
