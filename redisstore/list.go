@@ -17,7 +17,7 @@ import (
 const (
 	// listSlack is how much longer than the ttl of its tasks a list lives: a task may run for longer, and
 	// renews it at its end only.
-	listSlack = 7 * 24 * time.Hour
+	listSlack = 3 * 24 * time.Hour
 	// youth is how long an entry is left alone while its task is missing: the entry is written before the
 	// task.
 	youth = 10 * time.Minute
