@@ -16,8 +16,8 @@ const (
 	defaultSettleBytes = 64 << 20
 )
 
-// ending is how a task ended here, with the data to write that again. It may also be that a call which
-// another replica runs became a task here: then end has no status.
+// ending is how a task ended here, with the data to write that again. It may also be that a call became a task
+// here: then end has no status.
 type ending struct {
 	made Task // as it was created, or adopted
 	end  Change
@@ -66,6 +66,10 @@ func (o *outcomes) holdEnding(e ending) bool {
 	if was, ok := o.held[id]; ok {
 		was.drop.Stop()
 		o.bytes -= was.heldBytes()
+		if e.end.To == "" && was.end.To != "" { // it has ended since it became a task
+			e.end = was.end
+			e.end.Visible = true
+		}
 	}
 	e.at = time.Now()
 	e.drop = o.life.later(o.settle, func() {

@@ -28,3 +28,16 @@ func TestEndingInPlaceOfAnother(t *testing.T) {
 		}
 	})
 }
+
+// A call may end before the replica that has just made a task of it notes that.
+func TestEndingOutlastsTheNoteThatATaskWasMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &outcomes{store: silent{}, life: newLife(), held: make(map[ID]ending), settle: time.Minute, most: 100}
+		o.holdEnding(ending{made: Task{ID: "a"}, end: Change{To: Completed, Outcome: &Outcome{Result: []byte("{}")}}})
+		o.holdEnding(ending{made: Task{ID: "a", Visible: true}, end: Change{Visible: true}})
+		e, _ := o.findEnding("a")
+		if e.drop.Stop(); e.end.To != Completed || !e.end.Visible || !e.made.Visible || o.bytes != 2 {
+			t.Errorf("%+v is kept of it, in %d bytes", e.end, o.bytes)
+		}
+	})
+}
