@@ -169,7 +169,7 @@ func (s *session) subscribeIn(ctx context.Context, l *link, u *subscribed, uri s
 	return known
 }
 
-// subscribeAgain subscribes to all resources anew in a generation, and returns them.
+// subscribeAgain tells the server of a generation of all subscriptions that it lacks, and returns all resources.
 func (s *session) subscribeAgain(ctx context.Context, l *link) []string {
 	u, err := s.subs.takeSubscriptions(ctx)
 	if err != nil {
