@@ -105,8 +105,9 @@ func TestAfterCallerLeaves(t *testing.T) {
 // taken After from then on, be it on another replica.
 func TestAfterAQuestion(t *testing.T) {
 	hours(t, func(t *testing.T, w *world) {
-		a := w.gateway("a", elicits(time.Minute, "a"), policy(shim.Auto))
-		b := w.gateway("b", takes(0), policy(shim.Auto))
+		often := policy(shim.Auto)
+		often.PollInterval = 0 // it grows
+		a, b := w.gateway("a", elicits(time.Minute, "a"), often), w.gateway("b", takes(0), often)
 		for _, s := range []*shim.Shim{a, b} {
 			c := askable(shim.AskPark)
 			c.After = 45 * time.Second
@@ -115,6 +116,9 @@ func TestAfterAQuestion(t *testing.T) {
 			got, err := s.Reattach(t.Context(), c, p.ID, results("a"))
 			if err != nil || got.Task == nil || time.Since(start) != 45*time.Second {
 				t.Fatalf("after %v: %+v, %v", time.Since(start), got, err)
+			}
+			if got.Task.PollInterval <= 0 {
+				t.Error("it is not told how often to ask")
 			}
 			pass(time.Minute)
 			wantStatus(t, read(t, b, got.Task.ID), shim.Completed)

@@ -172,6 +172,7 @@ func (w *waiter) lookAtRecord() (a Answered, err error, done bool) {
 	case t.Status.Final():
 		return Answered{Reply: Reply{Result: t.Outcome.Result, IsError: t.Outcome.IsError}}, nil, true
 	case t.Visible && w.takesTask():
+		t = t.shownAt(time.Now())
 		return Answered{Task: &t}, nil, true
 	case t.Visible:
 		return Answered{}, ErrNotFound, true
@@ -207,5 +208,6 @@ func (w *waiter) becomeTask(ctx context.Context) (a Answered, err error, done bo
 		return a, err, true
 	}
 	w.s.outcomes.holdEnding(ending{made: t, end: change})
+	t = t.shownAt(time.Now())
 	return Answered{Task: &t}, nil, true
 }
