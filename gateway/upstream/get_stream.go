@@ -400,8 +400,8 @@ func (h *getHold) handleRequest(ctx context.Context, x *exchange, m jsonrpc.Mess
 	}
 }
 
-// bridgeGap follows a break in which events may be lost. It makes the subscriptions that the server of a new
-// generation lacks, and tells all listeners to look again.
+// bridgeGap follows a break in which events may be lost. It makes the subscriptions that the server may lack, and
+// tells all listeners to look again.
 func (h *getHold) bridgeGap(ctx context.Context) {
 	h.s.t.memory.listChanged(mcp.NotifyToolsListChanged, h.s.key.isSame)
 	uris := h.s.subscribeAgain(ctx, h.l)

@@ -169,7 +169,8 @@ func (s *session) subscribeIn(ctx context.Context, l *link, u *subscribed, uri s
 	return known
 }
 
-// subscribeAgain tells the server of a generation of all subscriptions that it lacks, and returns all resources.
+// subscribeAgain tells the server of a generation of all subscriptions that it may lack, and returns all resources. A
+// server without session ids may have been started anew in the same generation.
 func (s *session) subscribeAgain(ctx context.Context, l *link) []string {
 	u, err := s.subs.takeSubscriptions(ctx)
 	if err != nil {
@@ -177,6 +178,9 @@ func (s *session) subscribeAgain(ctx context.Context, l *link) []string {
 	}
 	defer func() { s.subs <- u }()
 	for uri := range u.listeners {
+		if l.session == "" {
+			delete(u.told, uri)
+		}
 		s.subscribeIn(ctx, l, &u, uri)
 	}
 	return slices.Collect(maps.Keys(u.listeners))

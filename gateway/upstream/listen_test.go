@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"taskgate/internal/mcp"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
@@ -477,5 +479,44 @@ func TestListenAsTheGatewayStops(t *testing.T) {
 		if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != shim.KindUnreachable {
 			t.Errorf("Listen: %v", err)
 		}
+	})
+}
+
+// A server without session ids may have been started anew where its stream breaks, and is told again.
+func TestSubscribedAgainWithoutSessionIDs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, cut := fake.NewHandler(t, fake.Stateless), make(chan struct{})
+		l := newPipes()
+		web := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodGet {
+				s.ServeHTTP(w, r)
+				return
+			}
+			w.Header().Set("Content-Type", mcp.TypeSSE)
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-cut:
+			case <-r.Context().Done():
+			}
+		})}
+		go web.Serve(l)
+		h, err := New(Config{URL: "http://fake/mcp"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		baseOf(h).DialContext = l.dial
+		e := hearIn(t, h, shim.Session{Key: "a", Shared: true}, shim.Filter{Resources: []string{"file:///a"}})
+		cut <- struct{}{}
+		pauseFor(t, 10*time.Second)
+		if n := len(s.Seen("resources/subscribe")); n != 2 {
+			t.Errorf("the server was told %d times, want 2", n)
+		}
+		e.end(t)
+		if err := h.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+		s.Close()
+		web.Close()
+		synctest.Wait()
 	})
 }
