@@ -134,8 +134,10 @@ func (c subscriptionsSlot) takeSubscriptions(ctx context.Context) (subscribed, e
 // noteSubscribed notes that a client has told the server in a generation of a subscription, or, with nil, of its end.
 func (c subscriptionsSlot) noteSubscribed(ctx context.Context, uri string, l *link) {
 	if u, err := c.takeSubscriptions(ctx); err == nil {
-		if u.noteTold(uri, l); l == nil {
+		if l == nil {
 			delete(u.told, uri)
+		} else {
+			u.noteTold(uri, l)
 		}
 		c <- u
 	}
