@@ -66,9 +66,9 @@ type shown struct {
 }
 
 // isGood reports whether the token may go out with requests that the gateway makes for the client.
-func (t *shown) isGood() bool {
-	return t != nil && !t.standing.isRefusedHere() && (t.Expires.IsZero() || time.Now().Before(t.Expires))
-}
+func (t *shown) isGood() bool { return t != nil && !t.standing.isRefusedHere() && !t.hasExpired() }
+
+func (t *shown) hasExpired() bool { return !t.Expires.IsZero() && !time.Now().Before(t.Expires) }
 
 // Represent returns what signs in a call that this replica has taken over. description comes from
 // Credential.Describe. It returns nil for an upstream without passthrough.
@@ -229,8 +229,8 @@ func (c *Credential) findStandIn(of grade) *shown {
 
 // Ready waits until the token of the next request of the call is good. next is Own, Later or Brought. The call
 // is shown as waiting meanwhile. A server may refuse by mistake, and a client with a key has nothing else to show:
-// a request goes out with the refused token after lookAgain, and after pauses that double. If the server takes
-// none, the wait ends with errNotSignedIn after signInWait in all.
+// a request goes out with the refused token after lookAgain, and after pauses that double, unless it has expired. If
+// the server takes none, the wait ends with errNotSignedIn after signInWait in all.
 func (c *Credential) Ready(ctx context.Context, next func() (authorization string, good bool)) error {
 	if _, good := next(); good || !c.Waits() {
 		return nil
@@ -242,7 +242,7 @@ func (c *Credential) Ready(ctx context.Context, next func() (authorization strin
 	defer shim.SayWaiting(ctx)()
 	defer c.from.endAwait(c.need.Owner)
 	for came := c.from.awaitToken(c.need.Owner); ; came = c.from.nextShown(c.need.Owner) {
-		if value, good := next(); good || value != "" && !time.Now().Before(again) {
+		if value, good := next(); good || !time.Now().Before(again) && c.isAlive(value) {
 			return nil
 		}
 		// The next request of the owner wakes it, and the time does if that is lost.
@@ -250,6 +250,15 @@ func (c *Credential) Ready(ctx context.Context, next func() (authorization strin
 			return err
 		}
 	}
+}
+
+// isAlive reports whether this is the value of a token of the call that has yet to expire.
+func (c *Credential) isAlive(authorization string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc([]*shown{c.own, c.brought}, func(t *shown) bool {
+		return t != nil && t.authorization == authorization && !t.hasExpired()
+	})
 }
 
 // noteWaiting returns since when the call waits for a token that the server takes.

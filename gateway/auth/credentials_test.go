@@ -291,6 +291,31 @@ func TestReady(t *testing.T) {
 	})
 }
 
+// TestExpiredTokenStaysHere: the server is not asked again with a token that has expired: no refusal of that passes, and
+// one of an answer would end its call. The next token of the owner goes out.
+func TestExpiredTokenStaysHere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		keys := generate(t)
+		p := newTokenCache(10, 3*time.Hour, keys)
+		c, leave := p.request(token("own", nil))
+		brought, _ := p.request(token("brought", nil))
+		c.Bring("call", brought.Seal("call"))
+		leave()
+		<-time.After(2 * time.Hour)
+		for name, next := range map[string]func() (string, bool){"Later": c.Later, "Brought": c.Brought} {
+			brief, stop := context.WithTimeout(t.Context(), 5*time.Minute)
+			if err := c.Ready(brief, next); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v, and %q goes out", name, err, header(next))
+			}
+			stop()
+		}
+		p.putToken(token("refreshed", nil))
+		if err := c.Ready(t.Context(), c.Brought); err != nil || header(c.Brought) != "Bearer refreshed" {
+			t.Errorf("alice has come: %v, %q", err, header(c.Brought))
+		}
+	})
+}
+
 // TestStrangersLeaveNothing: a token that signs nobody in is not remembered, unless a call waits for it.
 func TestStrangersLeaveNothing(t *testing.T) {
 	p := newTokenCache(3, time.Hour, nil)
