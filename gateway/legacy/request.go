@@ -209,7 +209,7 @@ func (q *request) answerPing(context.Context) (json.RawMessage, error) {
 func newLog(ctx context.Context, q *request, x *wire.Exchange, stream string) *eventLog {
 	l := &eventLog{
 		s: q.s, x: x, version: q.state.Version, ctx: context.WithoutCancel(ctx), stream: stream, id: q.msg.ID,
-		unsent: make(map[string]bool),
+		unsent: make(map[string]bool), ended: make(chan struct{}),
 	}
 	l.client, l.cut = context.WithCancel(ctx)
 	return l

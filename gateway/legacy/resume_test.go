@@ -274,7 +274,8 @@ func resumedWorld(t *testing.T, method string) (w *world, resume func() *hearing
 }
 
 // A client that comes back for an answer gets it, or hears that it is lost, whatever the store has forgotten, and once:
-// also where the store was away just when its log was read, or was so slow that it comes back twice.
+// also where the store was away just when its log was read, or was so slow that it comes back twice, or before the
+// replica has said that it was left.
 func TestResumeForgotten(t *testing.T) {
 	for name, play := range map[string]func(t *testing.T, w *world, resume func() *hearing){
 		"the store was away when the answer came, and is back without the stream": func(t *testing.T, w *world, resume func() *hearing) {
@@ -326,6 +327,19 @@ func TestResumeForgotten(t *testing.T) {
 			w.sessions.held <- slow
 			resume()
 			again := resume()
+			close(slow)
+			wiretest.Wait(70 * time.Second)
+			again.wantOnly(`"text":"one"`)
+		},
+		"a result that is still being left": func(_ *testing.T, w *world, _ func() *hearing) {
+			request := w.c.ask(w.a, mcp.MethodTasksResult, `{"taskId":"`+string(w.c.call(w.a, "plain"))+`"}`)
+			wiretest.Wait(2 * time.Second)
+			slow := make(chan struct{})
+			w.sessions.leaving <- slow
+			request.leave()
+			synctest.Wait()
+			again := w.resume(w.a, request)
+			wiretest.Wait(time.Second / 2)
 			close(slow)
 			wiretest.Wait(70 * time.Second)
 			again.wantOnly(`"text":"one"`)

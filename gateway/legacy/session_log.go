@@ -30,7 +30,8 @@ type eventLog struct {
 	ctx     context.Context // has the patience of the request, and outlives it
 	client  context.Context // ends when the client goes, or has resumed the stream here
 	cut     context.CancelFunc
-	id      jsonrpc.ID // of the request it answers
+	ended   chan struct{} // closed when the stream is over here
+	id      jsonrpc.ID    // of the request it answers
 	stream  string
 	asked   map[string]bool          // questions that its client was asked before it was resumed
 	timer   *time.Timer              // nil for a resumed stream
@@ -43,6 +44,9 @@ type eventLog struct {
 	left   bool            // this replica answers no more: the client has gone, and can resume
 	about  askNote         // what the answer waits for
 }
+
+// leaveWait is how long an answer that goes on with a stream waits for the one before to leave it.
+const leaveWait = time.Second
 
 // beginLog runs on the timer, or earlier when the client is asked something. A client of 2025-11-25 gets an
 // event at once from which it can resume. Older clients fail on an event without data, and get ids as messages
@@ -77,6 +81,9 @@ func (l *eventLog) openStream(ctx context.Context) (after int64, err error) {
 	t.mu.Unlock()
 	if before != nil && before != l { // beginLog tries again after the store was away
 		before.cut()
+		// What its handler has begun to write, such as that it was left, would end the log under this one. The end of
+		// the handler wakes it, and the time does if that writes to a client that is gone.
+		_ = work.PauseFor(ctx, before.ended, leaveWait)
 	}
 	after, err = t.store.Open(ctx, l.s.id, l.stream, l.spellNote())
 	l.on.Store(err == nil)
@@ -177,6 +184,7 @@ func (l *eventLog) noteLeft() {
 // finishStream says that the answer is complete, or given up. A client that missed a question which may be in
 // the log counts as gone: other streams ask it.
 func (l *eventLog) finishStream() {
+	defer close(l.ended)
 	defer l.cut()
 	l.mu.Lock()
 	l.over = true

@@ -65,7 +65,7 @@ func newWorld(t *testing.T) *world {
 	store := wiretest.Must(redisstore.Open(t.Context(), "embedded", redisstore.Options{ClockTTL: true}))(t)
 	t.Cleanup(func() { _ = store.Close() })
 	return &world{t: t, store: &faultyStore{Store: store}, sessions: &faultySessions{
-		Sessions: &together{Sessions: store.Sessions(100, time.Hour)}, held: make(chan chan struct{}, 1),
+		Sessions: &together{Sessions: store.Sessions(100, time.Hour)}, held: make(chan chan struct{}, 1), leaving: make(chan chan struct{}, 1),
 	}}
 }
 
@@ -467,6 +467,7 @@ type faultySessions struct {
 	older    atomic.Int64       // they have come back as they were after this message; 0 for not
 	looks    atomic.Int64       // how often a log was looked at
 	held     chan chan struct{} // closed for the next one to open a log to go on
+	leaving  chan chan struct{} // closed for the next one to leave a log to go on
 	opened   sync.Map           // the streams that were opened
 	lost     sync.Map           // those whose replica has died
 }
@@ -494,6 +495,11 @@ func (f *faultySessions) Post(ctx context.Context, id, stream string, message []
 func (f *faultySessions) Leave(ctx context.Context, id, stream string, note []byte) error {
 	if f.away.Load() || f.gone.Load() {
 		return shim.ErrUnavailable
+	}
+	select {
+	case held := <-f.leaving:
+		<-held
+	default:
 	}
 	return f.Sessions.Leave(ctx, id, stream, note)
 }
