@@ -242,11 +242,16 @@ func (c *Credential) Ready(ctx context.Context, next func() (authorization strin
 	defer shim.SayWaiting(ctx)()
 	defer c.from.endAwait(c.need.Owner)
 	for came := c.from.awaitToken(c.need.Owner); ; came = c.from.nextShown(c.need.Owner) {
-		if value, good := next(); good || !time.Now().Before(again) && c.isAlive(value) {
+		switch value, good := next(); {
+		case good:
+			c.endWaiting()
+			return nil
+		case !time.Now().Before(again) && c.isAlive(value):
 			return nil
 		}
 		// The next request of the owner wakes it, and the time does if that is lost.
 		if err := work.PauseFor(ctx, came, lookAgain); err != nil {
+			c.endWaiting()
 			return err
 		}
 	}
@@ -269,6 +274,12 @@ func (c *Credential) noteWaiting() time.Time {
 		c.waiting = time.Now()
 	}
 	return c.waiting
+}
+
+func (c *Credential) endWaiting() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiting = time.Time{}
 }
 
 // Waits reports whether a call whose token is refused waits for another one: its client is gone.

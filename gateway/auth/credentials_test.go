@@ -291,6 +291,41 @@ func TestReady(t *testing.T) {
 	})
 }
 
+// TestWaitBeginsAnew: once the owner has come, or the wait was given up, the next wait is as long as any.
+func TestWaitBeginsAnew(t *testing.T) {
+	for name, wait := range map[string]func(t *testing.T, p *tokenCache, c *Credential) error{
+		"she has come": func(t *testing.T, p *tokenCache, c *Credential) error {
+			time.AfterFunc(time.Second, func() { p.putToken(token("newer", nil)) })
+			return c.Ready(t.Context(), c.Later)
+		},
+		"it was given up": func(t *testing.T, p *tokenCache, c *Credential) error {
+			brief, stop := context.WithTimeout(t.Context(), time.Second)
+			defer stop()
+			_ = c.Ready(brief, c.Later)
+			p.putToken(token("newer", nil))
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newTokenCache(10, time.Hour, nil)
+				c, leave := p.request(token("own", nil))
+				leave()
+				c.hear("Bearer own", 401)
+				if err := wait(t, p, c); err != nil || header(c.Later) != "Bearer newer" {
+					t.Fatalf("%v, and %q", err, header(c.Later))
+				}
+				c.hear("Bearer newer", 503) // which says nothing of the token
+				<-time.After(20 * time.Minute)
+				c.hear("Bearer newer", 401)
+				if err := c.Ready(t.Context(), c.Later); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 // TestExpiredTokenStaysHere: the server is not asked again with a token that has expired: no refusal of that passes, and
 // one of an answer would end its call. The next token of the owner goes out.
 func TestExpiredTokenStaysHere(t *testing.T) {
