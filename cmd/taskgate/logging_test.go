@@ -90,21 +90,25 @@ func TestFailedExportIsNotExported(t *testing.T) {
 }
 
 // Why nothing can be sent is logged at first and once in a while, and not with each batch. A reason may name a port
-// that is new each time.
+// that is new each time, and one signal that fails all the time hides no other.
 func TestFailedExportsAreLoggedRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		failed := newExportFailures(newLogger(config.Default().Log, &out))
 		for port := range 9 * 60 {
-			failed.Handle(fmt.Errorf("127.0.0.1:%d: connection reset", port))
+			failed.Handle(fmt.Errorf("traces export: 127.0.0.1:%d: connection reset", port))
 			<-time.After(time.Second)
 		}
 		if n := strings.Count(out.String(), "\n"); n != 3 {
 			t.Errorf("%d lines in nine minutes", n)
 		}
+		failed.Handle(errors.New("failed to upload metrics: 401 Unauthorized"))
 		<-time.After(2 * time.Minute)
-		failed.Handle(errors.New("refused"))
-		if n := strings.Count(out.String(), "\n"); n != 4 {
+		failed.Handle(errors.New("traces export: refused"))
+		for n := range 1000 { // each of a kind of its own
+			failed.Handle(fmt.Errorf("%d", n))
+		}
+		if n := strings.Count(out.String(), "\n"); n != 5+14+3 {
 			t.Errorf("%d lines after eleven minutes:\n%s", n, &out)
 		}
 	})

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -145,21 +147,35 @@ func (t *telemetry) flushAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// exportFailures logs the errors of OpenTelemetry as warnings: the first ones, which may be of different signals, and
-// then one in failurePause. Its logger writes locally only: an export of the record would fail as well, and be logged,
-// for ever.
+// exportFailures logs the errors of OpenTelemetry as warnings: of each kind the first ones, and then one in failurePause.
+// Their beginning names the kind, such as "traces export"; the rest may be new each time. Its logger writes locally only:
+// an export of the record would fail as well, and be logged, for ever.
 type exportFailures struct {
-	log   *slog.Logger
-	often rate.Sometimes
+	log *slog.Logger
+
+	mu    sync.Mutex
+	often map[string]*rate.Sometimes // by the kind; "" for those beyond mostKinds
 }
 
-const failurePause = 10 * time.Minute
+const (
+	failurePause = 10 * time.Minute
+	mostKinds    = 16
+)
 
 func newExportFailures(log *slog.Logger) *exportFailures {
-	return &exportFailures{log: log, often: rate.Sometimes{First: 3, Interval: failurePause}}
+	return &exportFailures{log: log, often: map[string]*rate.Sometimes{}}
 }
 
 // Handle implements otel.ErrorHandler.
 func (e *exportFailures) Handle(err error) {
-	e.often.Do(func() { e.log.Warn("OpenTelemetry reports an error", "err", err) })
+	kind, _, _ := strings.Cut(err.Error(), ":")
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.often[kind] == nil && len(e.often) >= mostKinds {
+		kind = ""
+	}
+	if e.often[kind] == nil {
+		e.often[kind] = &rate.Sometimes{First: 3, Interval: failurePause}
+	}
+	e.often[kind].Do(func() { e.log.Warn("OpenTelemetry reports an error", "err", err) })
 }
