@@ -44,18 +44,8 @@ func (c *call) inLegacy(ctx context.Context, v *verdict, ses *session, l *link, 
 	if err != nil && isDetached(ctx) && x.reached.Load() {
 		ses.retainSession()
 	}
-	if err == nil && x.answer.Error == nil && c.r.Method == mcp.MethodSetLevel {
-		if level, ok := jsonrpc.GetString(c.r.Params, "level"); ok {
-			ses.noteLevel(ctx, level)
-		}
-	}
-	if uri, ok := jsonrpc.GetString(c.r.Params, "uri"); ok && err == nil && x.answer.Error == nil {
-		switch c.r.Method {
-		case mcp.MethodResourcesSubscribe:
-			ses.subs.noteSubscribed(ctx, uri, l)
-		case mcp.MethodResourcesUnsubscribe:
-			ses.subs.noteSubscribed(ctx, uri, nil)
-		}
+	if err == nil && x.answer.Error == nil {
+		c.noteAgreed(ctx, ses, l)
 	}
 	reply, err := c.legacyReply(ctx, v, ses, l, x, err)
 	if reply.Error != nil && reply.Error.Code == mcp.CodeMethodNotFound && c.r.Method == mcp.MethodToolsCall {
@@ -65,6 +55,24 @@ func (c *call) inLegacy(ctx context.Context, v *verdict, ses *session, l *link, 
 		reply.Round = openFirst(c.r.Session, reply.Error)
 	}
 	return reply, err
+}
+
+// noteAgreed notes what the server has agreed to and a later generation may have to be told again.
+func (c *call) noteAgreed(ctx context.Context, ses *session, l *link) {
+	switch c.r.Method {
+	case mcp.MethodSetLevel:
+		if level, ok := jsonrpc.GetString(c.r.Params, "level"); ok {
+			ses.noteLevel(ctx, level)
+		}
+	case mcp.MethodResourcesSubscribe:
+		if uri, ok := jsonrpc.GetString(c.r.Params, "uri"); ok {
+			ses.subs.noteSubscribed(ctx, uri, l)
+		}
+	case mcp.MethodResourcesUnsubscribe:
+		if uri, ok := jsonrpc.GetString(c.r.Params, "uri"); ok {
+			ses.subs.noteSubscribed(ctx, uri, nil)
+		}
+	}
 }
 
 // legacyReply reads the answer, or the news about the session in its place.

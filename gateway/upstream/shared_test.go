@@ -231,7 +231,7 @@ func TestSharedEndsSoonButKept(t *testing.T) {
 	})
 }
 
-// What waits for a slow client is bounded, in number and in bytes, and the end of its call waits for a moment.
+// The queue of a slow client is bounded, in number and in bytes, and the end of its call waits for a moment.
 func TestAsidesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []string
