@@ -30,14 +30,15 @@ func LoadAdmin(path string) (string, error) {
 	}
 	s := newSource(path, data)
 	root := s.parseDocument(data)
-	if root == nil || root.Kind != yaml.MappingNode {
-		_, err = Parse(path, data, os.LookupEnv)
-		return "", err
+	c := s.readDocument(root, os.LookupEnv)
+	if c != nil {
+		s.list = slices.DeleteFunc(s.list, func(e *Error) bool { return e.Path != "admin" })
 	}
-	c := s.readConfig(root, os.LookupEnv)
-	s.list = slices.DeleteFunc(s.list, func(e *Error) bool { return e.Path != "admin" })
+	if len(s.list) == 0 {
+		return c.Admin, nil
+	}
 	s.addExcerpts(root)
-	return c.Admin, asError(s.list)
+	return "", asError(s.list)
 }
 
 // Parse is [Load] for data that is already read. Messages use the filename, and relative paths
@@ -46,19 +47,26 @@ func LoadAdmin(path string) (string, error) {
 func Parse(filename string, data []byte, getenv func(string) (string, bool)) (*Config, error) {
 	s := newSource(filename, data)
 	root := s.parseDocument(data)
+	c := s.readDocument(root, getenv)
+	if len(s.list) == 0 {
+		return c, nil
+	}
+	s.addExcerpts(root)
+	return nil, asError(s.list)
+}
+
+// readDocument is readConfig for a document that may lack keys: then it adds that mistake, unless there is
+// another one, and returns nil.
+func (s *source) readDocument(root *yaml.Node, env lookup) *Config {
 	switch {
 	case root != nil && root.Kind == yaml.MappingNode:
-		c := s.readConfig(root, getenv)
-		if len(s.list) == 0 {
-			return c, nil
-		}
+		return s.readConfig(root, env)
 	case root != nil && !isNull(root):
 		s.addAt(root, "", "expected keys such as upstreams, found "+describeNode(root))
 	case len(s.list) == 0:
 		s.addMistake(1, 1, "", "the file is empty")
 	}
-	s.addExcerpts(root)
-	return nil, asError(s.list)
+	return nil
 }
 
 // readConfig turns the tree of a file into a configuration and adds its mistakes to those of the
