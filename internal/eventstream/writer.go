@@ -24,6 +24,7 @@ var ErrClosed = errors.New("event stream closed")
 type Writer struct {
 	keepAlive time.Duration
 	to        *Paced
+	direct    Direct // nil for a response that takes events
 
 	mu     sync.Mutex
 	idle   *time.Timer // nil without keep-alive
@@ -40,6 +41,7 @@ func NewWriter(w http.ResponseWriter, keepAlive time.Duration) *Writer {
 	h.Set("Cache-Control", "no-cache, no-transform")
 	h.Set("X-Accel-Buffering", "no")
 	ew := &Writer{keepAlive: keepAlive, to: Pace(w, DefaultWriteTimeout)}
+	ew.direct, _ = ew.to.ResponseWriter.(Direct)
 	if keepAlive > 0 {
 		ew.mu.Lock() // the timer must see a complete Writer
 		// A write stops the timer and starts it anew when it is done, so that it fires only after silence.
@@ -59,8 +61,8 @@ type Direct interface {
 // is the default: some clients need it (vercel/ai #16002). Data may have several lines; the peer gets \r\n and \r as
 // \n.
 func (w *Writer) Send(id string, data ...[]byte) error {
-	if d, ok := w.to.ResponseWriter.(Direct); ok {
-		return w.write("", func() error { return d.Message(data...) })
+	if w.direct != nil {
+		return w.write("", func() error { return w.direct.Message(data...) })
 	}
 	return w.write(id, func() error { return writeData(w.to, data) })
 }
@@ -148,7 +150,7 @@ func (w *Writer) Blocked() time.Duration { return w.to.Blocked() }
 func (w *Writer) Break() { w.to.Break() }
 
 func (w *Writer) writeText(id, text string) error {
-	if _, ok := w.to.ResponseWriter.(Direct); ok {
+	if w.direct != nil {
 		return nil
 	}
 	return w.write(id, func() error {
