@@ -44,7 +44,7 @@ func (s *Shim) makeCall(ctx context.Context, c Call) (Answered, error) {
 	}
 	var tk ticket // unlimited for other requests than tools/call
 	if c.Request.Method == callTool {
-		if tk, err = srv.slots.reserveSlots(c.Request.Name, p.Concurrency, false); err != nil {
+		if tk, err = srv.slots.reserveSlot(c.Request.Name, p.Concurrency, false); err != nil {
 			return Answered{}, err
 		}
 	}

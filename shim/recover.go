@@ -100,7 +100,7 @@ func (r *run) sendAnew(how string) (Reply, error) {
 	r.observed.noteUnsent(how)
 	if r.rounds.open == nil { // else it waits for its turn once it has the answers
 		var err error
-		if r.ticket, err = r.srv.slots.reserveSlots(r.call.Request.Name, r.policy.Concurrency, true); err != nil {
+		if r.ticket, err = r.srv.slots.reserveSlot(r.call.Request.Name, r.policy.Concurrency, true); err != nil {
 			return Reply{}, err
 		}
 	}

@@ -288,7 +288,7 @@ func (rs *rounds) takePlace() error {
 		return nil
 	}
 	var err error
-	if r.ticket, err = r.srv.slots.reserveSlots(r.call.Request.Name, r.policy.Concurrency, true); err != nil {
+	if r.ticket, err = r.srv.slots.reserveSlot(r.call.Request.Name, r.policy.Concurrency, true); err != nil {
 		return err
 	}
 	return r.takeTurn()

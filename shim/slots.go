@@ -85,9 +85,9 @@ type ticket struct {
 	turn  chan struct{} // closed with the slot
 }
 
-// reserveSlots claims a slot. A full queue is a *BusyError, unless forced: a task that was acknowledged
+// reserveSlot claims a slot. A full queue is a *BusyError, unless forced: a task that was acknowledged
 // is always admitted.
-func (s *slots) reserveSlots(tool string, most int, forced bool) (ticket, error) {
+func (s *slots) reserveSlot(tool string, most int, forced bool) (ticket, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := ticket{slots: s, name: tool, tool: s.tools[tool]}

@@ -10,7 +10,7 @@ import (
 func TestNothingIsKeptPerTool(t *testing.T) {
 	s := newServer("up", Server{Concurrency: 2, Queue: 1}, nil).slots
 	for i := range 100 {
-		tk, err := s.reserveSlots(fmt.Sprintf("tool %d", i), 1, false)
+		tk, err := s.reserveSlot(fmt.Sprintf("tool %d", i), 1, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -20,15 +20,15 @@ func TestNothingIsKeptPerTool(t *testing.T) {
 	if len(s.tools) != 0 || s.server.held != 0 || s.server.places != 0 {
 		t.Errorf("%d tools, %d slots and %d places are held", len(s.tools), s.server.held, s.server.places)
 	}
-	held, err := s.reserveSlots("one", 1, false)
+	held, err := s.reserveSlot("one", 1, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	queued, err := s.reserveSlots("one", 1, false)
+	queued, err := s.reserveSlot("one", 1, false)
 	if err != nil || !queued.isQueued() {
 		t.Fatalf("%v, queued %v", err, queued.isQueued())
 	}
-	if _, err := s.reserveSlots("one", 1, false); err == nil {
+	if _, err := s.reserveSlot("one", 1, false); err == nil {
 		t.Error("a full queue took one more")
 	}
 	queued.dropSlot()

@@ -192,7 +192,7 @@ func (r *Reader) takeField(line []byte, from int) {
 			r.ev.ID, r.ev.HasID = string(value), true
 		}
 	case "retry":
-		if d, ok := milliseconds(value); ok {
+		if d, ok := parseMilliseconds(value); ok {
 			r.ev.Retry, r.ev.HasRetry = d, true
 		}
 	default:
@@ -201,9 +201,9 @@ func (r *Reader) takeField(line []byte, from int) {
 	r.dirty = true
 }
 
-// milliseconds reads a retry value: ASCII digits only. A value beyond a Duration counts as the
+// parseMilliseconds reads a retry value: ASCII digits only. A value beyond a Duration counts as the
 // longest Duration.
-func milliseconds(b []byte) (time.Duration, bool) {
+func parseMilliseconds(b []byte) (time.Duration, bool) {
 	if len(b) == 0 || len(bytes.Trim(b, "0123456789")) > 0 {
 		return 0, false
 	}

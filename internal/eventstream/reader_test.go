@@ -274,7 +274,7 @@ func reference(in []byte) (evs []Event) {
 		case name == "id" && !strings.Contains(value, "\x00"):
 			ev.ID, ev.HasID = value, true
 		case name == "retry":
-			if d, ok := milliseconds([]byte(value)); ok {
+			if d, ok := parseMilliseconds([]byte(value)); ok {
 				ev.Retry, ev.HasRetry = d, true
 			}
 		}

@@ -45,8 +45,8 @@ func Params(inputSchema []byte) ([]Param, error) {
 		return nil, nil
 	}
 	f := finder{seen: make(map[string]bool)}
-	f.take = f.found
-	f.walk(inputSchema, schemaAt, nil, true, 0)
+	f.take = f.takeParam
+	f.takeAnnotations(inputSchema, schemaAt, nil, true, 0)
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -84,14 +84,14 @@ const (
 
 var errDepth = errors.New("schema nests too deeply")
 
-// walk takes the annotations of a value, and returns the value as it is then. A part that nests too deeply stays as
+// takeAnnotations takes those of a value, and returns the value as it is then. A part that nests too deeply stays as
 // it is.
-func (w *walker) walk(b []byte, at place, path []string, reachable bool, depth int) []byte {
+func (w *walker) takeAnnotations(b []byte, at place, path []string, reachable bool, depth int) []byte {
 	switch {
 	case !mayAnnotate(b):
 		return b
 	case depth > maxDepth:
-		w.fail(errDepth)
+		w.noteFault(errDepth)
 		return b
 	case !jsonrpc.IsObject(b):
 		return w.walkList(b, depth)
@@ -99,25 +99,25 @@ func (w *walker) walk(b []byte, at place, path []string, reachable bool, depth i
 	return jsonrpc.Edit(b, func(name string, value json.RawMessage) json.RawMessage {
 		switch {
 		case at == namesAt:
-			return w.walk(value, schemaAt, append(slices.Clone(path), name), reachable, depth+1)
+			return w.takeAnnotations(value, schemaAt, append(slices.Clone(path), name), reachable, depth+1)
 		case name == annotation:
 			return w.take(b, value, path, reachable)
 		case name == "properties":
-			return w.walk(value, namesAt, path, reachable, depth+1)
+			return w.takeAnnotations(value, namesAt, path, reachable, depth+1)
 		case isNameMap(name):
-			return w.walk(value, namesAt, nil, false, depth+1)
+			return w.takeAnnotations(value, namesAt, nil, false, depth+1)
 		case isData(name):
 			return value
 		}
-		return w.walk(value, schemaAt, nil, false, depth+1)
+		return w.takeAnnotations(value, schemaAt, nil, false, depth+1)
 	})
 }
 
-// walkList is walk for a list of schemas; any other value stays as it is.
+// walkList is takeAnnotations for a list of schemas; any other value stays as it is.
 func (w *walker) walkList(b []byte, depth int) []byte {
 	out, changed := []byte{}, false
 	for e := range jsonrpc.Elements(b) {
-		s := w.walk(e, schemaAt, nil, false, depth+1)
+		s := w.takeAnnotations(e, schemaAt, nil, false, depth+1)
 		changed = changed || len(s) != len(e)
 		out = append(append(out, ','), s...)
 	}
@@ -128,7 +128,7 @@ func (w *walker) walkList(b []byte, depth int) []byte {
 	return append(out, ']')
 }
 
-func (w *walker) fail(err error) { w.err = cmp.Or(w.err, err) }
+func (w *walker) noteFault(err error) { w.err = cmp.Or(w.err, err) }
 
 // isNameMap reports keywords whose value maps names to schemas. So a property that is called
 // x-mcp-header is told from an annotation.
@@ -149,20 +149,20 @@ func isData(keyword string) bool {
 	return false
 }
 
-// found checks one annotation, and records it.
-func (f *finder) found(schema, value []byte, path []string, reachable bool) []byte {
+// takeParam checks one annotation, and records it.
+func (f *finder) takeParam(schema, value []byte, path []string, reachable bool) []byte {
 	header, ok := jsonrpc.GetString(value)
 	typ, _ := jsonrpc.GetString(schema, "type")
 	lower := strings.ToLower(header)
 	switch {
 	case !ok || !httpguts.ValidHeaderFieldName(header):
-		f.fail(fmt.Errorf("%s %s is not a header name", annotation, value))
+		f.noteFault(fmt.Errorf("%s %s is not a header name", annotation, value))
 	case !reachable || len(path) == 0:
-		f.fail(fmt.Errorf("%s %q is not on a property that properties alone lead to", annotation, header))
+		f.noteFault(fmt.Errorf("%s %q is not on a property that properties alone lead to", annotation, header))
 	case f.seen[lower]:
-		f.fail(fmt.Errorf("%s %q is used twice", annotation, header))
+		f.noteFault(fmt.Errorf("%s %q is used twice", annotation, header))
 	case typ != typeInteger && typ != typeString && typ != typeBoolean:
-		f.fail(fmt.Errorf("%s %q is not on an integer, string or boolean", annotation, header))
+		f.noteFault(fmt.Errorf("%s %q is not on an integer, string or boolean", annotation, header))
 	}
 	f.seen[lower] = true
 	f.params = append(f.params, Param{Header: header, Path: path, Type: typ})

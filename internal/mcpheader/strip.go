@@ -6,5 +6,5 @@ package mcpheader
 // every other byte. A part that nests too deeply stays as it is.
 func Strip(inputSchema []byte) []byte {
 	w := walker{take: func(_, _ []byte, _ []string, _ bool) []byte { return nil }}
-	return w.walk(inputSchema, schemaAt, nil, true, 0)
+	return w.takeAnnotations(inputSchema, schemaAt, nil, true, 0)
 }

@@ -30,11 +30,11 @@ func Validate(t testing.TB, version, definition string, text []byte) {
 
 // Check is Validate for callers that want the error.
 func Check(version, definition string, text []byte) error {
-	s, err := load(version)
+	s, err := loadSchema(version)
 	if err != nil {
 		return fmt.Errorf("schema %s: %w", version, err)
 	}
-	if !s.has(definition) {
+	if !s.defines(definition) {
 		return fmt.Errorf("schema %s %s: no such definition", version, definition)
 	}
 	var value any
@@ -49,8 +49,8 @@ func Check(version, definition string, text []byte) error {
 
 // Has reports whether a version defines something of this name.
 func Has(version, definition string) bool {
-	s, err := load(version)
-	return err == nil && s.has(definition)
+	s, err := loadSchema(version)
+	return err == nil && s.defines(definition)
 }
 
 // schema is the document of one version. It is resolved once, since that takes long: as the schema of an
@@ -60,19 +60,19 @@ type schema struct {
 	resolved    *jsonschema.Resolved
 }
 
-func (s *schema) has(definition string) bool { return s.definitions[definition] != nil }
+func (s *schema) defines(definition string) bool { return s.definitions[definition] != nil }
 
 var loaded sync.Map // version → func() (*schema, error)
 
-// load reads the document of a version, once.
-func load(version string) (*schema, error) {
-	once, _ := loaded.LoadOrStore(version, sync.OnceValues(func() (*schema, error) { return read(version) }))
+// loadSchema reads the document of a version, once.
+func loadSchema(version string) (*schema, error) {
+	once, _ := loaded.LoadOrStore(version, sync.OnceValues(func() (*schema, error) { return readSchema(version) }))
 	return once.(func() (*schema, error))()
 }
 
-// read reads a document. Those of 2025-11-25 and later are of JSON Schema 2020-12, the older ones of draft-07,
+// readSchema reads a document. Those of 2025-11-25 and later are of JSON Schema 2020-12, the older ones of draft-07,
 // which keeps definitions under another key.
-func read(version string) (*schema, error) {
+func readSchema(version string) (*schema, error) {
 	text, err := files.ReadFile("schemas/" + version + ".json")
 	if err != nil {
 		return nil, err
