@@ -110,7 +110,7 @@ func writeJSON(w http.ResponseWriter, id json.RawMessage, result string) {
 	w.Header().Set("Content-Type", mcp.TypeJSON)
 	w.Header().Set("Content-Length", strconv.Itoa(length))
 	for _, text := range parts {
-		_, _ = io.WriteString(w, text)
+		_, _ = w.Write([]byte(text))
 	}
 }
 
@@ -118,7 +118,7 @@ func writeJSON(w http.ResponseWriter, id json.RawMessage, result string) {
 func writeEvent(w http.ResponseWriter, id json.RawMessage, result string) {
 	w.Header().Set("Content-Type", mcp.TypeSSE)
 	for _, text := range []string{"event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":", string(id), `,"result":`, result, "}\n\n"} {
-		_, _ = io.WriteString(w, text)
+		_, _ = w.Write([]byte(text))
 	}
 }
 
@@ -132,7 +132,7 @@ func (s *server) hold(w http.ResponseWriter, r *http.Request, id json.RawMessage
 	legacy := r.Header.Get(mcp.HeaderProtocolVersion) != mcp.Version20260728
 	if legacy {
 		w.Header().Set("Content-Type", mcp.TypeSSE)
-		_, _ = io.WriteString(w, "id: 1\ndata:\n\n")
+		_, _ = w.Write([]byte("id: 1\ndata:\n\n"))
 		_ = http.NewResponseController(w).Flush()
 	}
 	select {
@@ -162,7 +162,7 @@ func (s *server) control(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, _ = io.WriteString(w, strconv.Itoa(len(s.held)))
+	_, _ = w.Write([]byte(strconv.Itoa(len(s.held))))
 }
 
 // release answers the oldest call.

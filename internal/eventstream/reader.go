@@ -18,7 +18,7 @@ const (
 )
 
 // spare has the readers of what has arrived. A reader that waits for the next event has none.
-var spare = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 8<<10) }}
+var spare = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 32<<10) }}
 
 // Reader splits a byte stream into events. It is not safe for concurrent use.
 //
@@ -156,7 +156,9 @@ func (r *Reader) appendPart(part []byte) error {
 		if err := r.account(size); err != nil {
 			return err
 		}
-		r.buf = append(make([]byte, 0, size), r.buf...)
+		grown := make([]byte, size) // with the copy behind it, only the rest is cleared
+		copy(grown, r.buf)
+		r.buf = grown[:len(r.buf)]
 	}
 	r.buf = append(r.buf, part...)
 	return nil

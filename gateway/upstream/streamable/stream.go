@@ -200,7 +200,9 @@ func (s *stream) mayBeAnswer(said []byte) bool {
 // isFlat reports whether JSON is nested so little that parsing it takes little stack: progress and log
 // messages usually are, and questions are deeper. The goroutine of a call keeps the stack that it has grown
 // to while it waits for the next event.
-func isFlat(b []byte) bool { return bytes.Count(b, []byte("{"))+bytes.Count(b, []byte("[")) <= 3 }
+func isFlat(b []byte) bool {
+	return len(b) < 4<<10 && bytes.Count(b, []byte("{"))+bytes.Count(b, []byte("[")) <= 3
+}
 
 // Close drops the response.
 func (s *stream) Close() {
