@@ -85,7 +85,7 @@ func (h *Handler) serveRequest(w http.ResponseWriter, r *http.Request, s *sessio
 func newLegacyRequest(h *Handler, s *session, p shim.Principal, msg jsonrpc.Message) *request {
 	q := &request{h: h, s: s, state: s.currentState(), principal: s.principalOf(p), msg: msg}
 	var params [4]json.RawMessage
-	jsonrpc.Pick(msg.Params, []string{"_meta", mcp.NameParam(msg.Method), "task", "requestState"}, params[:])
+	msg.Pick([]string{"_meta", mcp.NameParam(msg.Method), "task", "requestState"}, params[:])
 	q.meta, q.task, q.retry = params[0], params[2], params[3]
 	q.name, _ = jsonrpc.String(params[1])
 	// A token must be a string or a number, and short enough to be kept and repeated; any other one is ignored.

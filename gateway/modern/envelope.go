@@ -60,7 +60,7 @@ var metaNames = [metaMembers]string{
 func readEnvelope(h http.Header, msg jsonrpc.Message) (*request, error) {
 	q := &request{msg: msg, header: h}
 	var params [5]json.RawMessage
-	jsonrpc.Pick(msg.Params, []string{"_meta", mcp.NameParam(msg.Method), "arguments", "inputResponses", "requestState"}, params[:])
+	msg.Pick([]string{"_meta", mcp.NameParam(msg.Method), "arguments", "inputResponses", "requestState"}, params[:])
 	q.meta, q.arguments, q.responses, q.state = params[0], params[2], params[3], params[4]
 	q.name, q.named = jsonrpc.String(params[1])
 	var meta [metaMembers]json.RawMessage

@@ -31,10 +31,10 @@ type answer struct {
 
 var answerNames = []string{"isError", "resultType", "_meta", "requestState", "task"}
 
-// readAnswer finds the members of a result in a single pass, as it may be large.
+// readAnswer finds the members of a result.
 func readAnswer(m jsonrpc.Message) answer {
 	var found [5]json.RawMessage
-	jsonrpc.Pick(m.Result, answerNames, found[:])
+	m.Pick(answerNames, found[:])
 	return answer{m, found[0], found[1], found[2], found[3], found[4]}
 }
 

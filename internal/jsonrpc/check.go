@@ -88,11 +88,17 @@ func (w *walker) checkArray(i int) int {
 }
 
 func (w *walker) checkObject(i int) int {
-	o := object{from: len(w.names)}
+	o, isInner := object{from: len(w.names)}, w.depth == 1
+	if isInner {
+		w.members = 0
+	}
 	for i = w.enterNested(i); i >= 0; {
 		var m member
 		if m, i = w.checkMember(&o, i, w.strict); i < 0 || m.name.to == 0 {
 			break
+		}
+		if isInner {
+			w.noteMember(m)
 		}
 	}
 	return i

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"slices"
+	"strings"
 	"testing"
 	"unicode/utf8"
 
@@ -41,6 +42,38 @@ func FuzzParse(f *testing.F) {
 		}
 		if id, err := ParseID([]byte(strict.ID.Raw())); !strict.ID.IsZero() && (err != nil || id != strict.ID) {
 			t.Errorf("id %s does not read back", strict.ID.Raw())
+		}
+	})
+}
+
+// FuzzPick: the members that a parse has noted are those that are found by reading again.
+func FuzzPick(f *testing.F) {
+	for _, s := range []string{
+		`{"isError":true,"_meta":{"a":1},"content":[{"isError":1}]}`, ` {"_meta":1,"\u005fmeta":2 , "isError" : null} `, `{}`, `[{"isError":1}]`, `1`,
+		`{"1":1,"2":1,"3":1,"4":1,"5":1,"6":1,"7":1,"8":1,"9":1,"10":1,"11":1,"12":1,"13":1,"14":1,"isError":1}`,
+		`{"1":1,"2":1,"3":1,"4":1,"5":1,"6":1,"7":1,"8":1,"9":1,"10":1,"11":1,"12":1,"13":1,"14":1,"15":1,"isError":1}`,
+	} {
+		f.Add([]byte(s))
+	}
+	large, _ := json.Marshal(strings.Repeat("x", largePayload))
+	names := []string{"isError", "_meta", "large", ""}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		for _, payload := range []json.RawMessage{b, With(b, large, "large")} {
+			for _, head := range []string{`{"jsonrpc":"2.0","id":1,"result":`, `{"jsonrpc":"2.0","method":"m","params":`} {
+				m, err := ParseLenient(slices.Concat([]byte(head), payload, []byte(`,"error":null,"other":{"isError":2}}`)))
+				if err != nil {
+					continue
+				}
+				for range 2 {
+					want, got := make([]json.RawMessage, len(names)), make([]json.RawMessage, len(names))
+					Pick(slices.Concat(m.Params, m.Result), names, want)
+					m.Pick(names, got)
+					if d := cmp.Diff(want, got); d != "" {
+						t.Errorf("%q: %s", m.Raw, d)
+					}
+					m.Params, m.Result = With(m.Params, []byte("7"), "isError"), With(m.Result, []byte("7"), "isError")
+				}
+			}
 		}
 	})
 }

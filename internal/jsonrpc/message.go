@@ -44,6 +44,31 @@ type Message struct {
 	Result json.RawMessage // of a result; any JSON value
 	Error  *Error          // of an error response
 	Raw    []byte          // the whole input
+
+	inner []member // of a large payload, as a parse has found them in Raw; else nil
+}
+
+// Pick is the function [Pick] for the params or the result. A large payload that is as it was parsed is left
+// unread: its members are known.
+func (m *Message) Pick(names []string, values []json.RawMessage) {
+	payload := m.Params
+	if m.Kind == Result {
+		payload = m.Result
+	}
+	if len(m.inner) == 0 || !startsAt(payload, m.Raw, m.inner[0]) {
+		Pick(payload, names, values)
+		return
+	}
+	clear(values)
+	for _, one := range m.inner {
+		pickMember(m.Raw, one, names, values)
+	}
+}
+
+// startsAt reports whether the object payload is the part of raw whose first member this is.
+func startsAt(payload, raw []byte, first member) bool {
+	at := skipSpace(payload, 1)
+	return at < len(payload) && &payload[at] == &raw[first.name.from]
 }
 
 // Error is a JSON-RPC error object (JSON-RPC 2.0 section 5.1). It implements error, so that a client

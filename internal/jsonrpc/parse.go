@@ -2,6 +2,7 @@ package jsonrpc
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -33,14 +34,20 @@ func parse(b []byte, strict bool) (Message, error) {
 		perr.ID, _ = ParseID(env.id)
 		return Message{}, perr
 	}
-	m.Raw = b
+	m.Raw, m.inner = b, env.inner
 	return m, nil
 }
 
 // envelope holds the members that were found; nil means absent.
 type envelope struct {
 	version, id, method, params, result, err json.RawMessage
+
+	inner []member // of params or result, if that is large
 }
+
+// largePayload is the size in bytes from which the members of a payload are noted. A smaller one is read again
+// at less cost.
+const largePayload = 1 << 10
 
 // read finds the members of the envelope.
 func (e *envelope) read(b []byte, strict bool) *ParseError {
@@ -53,8 +60,13 @@ func (e *envelope) read(b []byte, strict bool) *ParseError {
 		if perr != nil || name == nil {
 			return perr
 		}
-		if field := e.field(name); field != nil {
-			*field = value
+		field := e.field(name)
+		if field == nil {
+			continue
+		}
+		*field = value
+		if isPayload := field == &e.params || field == &e.result; isPayload && len(value) >= largePayload && value[0] == '{' && w.members <= mostNoted {
+			e.inner = slices.Clone(w.inner[:w.members])
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-var cmpMessage = cmp.Options{cmp.AllowUnexported(ID{}), cmpopts.IgnoreFields(Message{}, "Raw")}
+var cmpMessage = cmp.Options{cmp.AllowUnexported(ID{}), cmpopts.IgnoreFields(Message{}, "Raw", "inner")}
 
 func nested(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 

@@ -51,16 +51,20 @@ func Pick(obj []byte, names []string, values []json.RawMessage) {
 		if m, ok = c.member(); !ok {
 			break
 		}
-		name := obj[m.name.from:m.name.to]
-		for i := range names {
-			if isName(name, names[i]) {
-				values[i] = obj[m.value.from:m.value.to:m.value.to]
-				break
-			}
-		}
+		pickMember(obj, m, names, values)
 	}
 	if !c.complete() {
 		clear(values)
+	}
+}
+
+// pickMember sets the value of a member whose name is among names.
+func pickMember(b []byte, m member, names []string, values []json.RawMessage) {
+	for i := range names {
+		if isName(b[m.name.from:m.name.to], names[i]) {
+			values[i] = b[m.value.from:m.value.to:m.value.to]
+			return
+		}
 	}
 }
 

@@ -22,6 +22,22 @@ type walker struct {
 	depth  int
 	names  [][]byte // of the objects that it is in, if they must be unique
 	reason string   // of the first fault
+	// inner has the first members of the latest object that is a value of the outermost one, and members says
+	// how many it has.
+	inner   [mostNoted]member
+	members int
+}
+
+// mostNoted is how many members of a payload a message notes. More would cost as much memory as a hostile text
+// likes.
+const mostNoted = 16
+
+// noteMember notes a member of an inner object.
+func (w *walker) noteMember(m member) {
+	if w.members < mostNoted {
+		w.inner[w.members] = m
+	}
+	w.members++
 }
 
 func newWalker(b []byte, strict bool) *walker {
