@@ -50,14 +50,16 @@ func TestQuestionOutlivesItsReplica(t *testing.T) {
 		after    time.Duration // counted from the question
 	}{
 		"answered meanwhile": {true, `{"answers":[{"to":"a"}]}`, 10 * time.Second},
-		"not answered":       {false, `{"answers":[{"action":"cancel"}]}`, 10 * time.Minute},
+		"not answered":       {false, `{"answers":[{"action":"cancel"}]}`, time.Minute},
 	} {
 		bubbleOf(t, name, func(t *testing.T, w *world) {
+			p := policy(shim.Auto)
+			p.InputTimeout = time.Minute
 			first, heir := elicits(0, "a"), elicits(0, "a")
-			b := w.gateway("b", heir, policy(shim.Auto))
+			b := w.gateway("b", heir, p)
 			pass(6 * time.Second)
 			began := time.Now()
-			id := w.lost(first, policy(shim.Auto), taskCall(), time.Second).Task.ID
+			id := w.lost(first, p, taskCall(), time.Second).Task.ID
 			if c.answered {
 				updateTask(t, b, id, results("a"))
 			}

@@ -26,7 +26,7 @@ func bubble(t *testing.T, f func(t *testing.T, w *world)) {
 func hours(t *testing.T, f func(t *testing.T, w *world)) {
 	t.Helper()
 	bubble(t, func(t *testing.T, w *world) {
-		w.heartbeat = time.Minute
+		w.heartbeat = 10 * time.Minute
 		f(t, w)
 	})
 }

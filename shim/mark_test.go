@@ -117,8 +117,8 @@ func TestIDsOfAStoreThatLostItsData(t *testing.T) {
 		store := &renamed{Store: w.store.Store}
 		w.store.Store = store
 		p := policy(shim.Always)
-		p.TTL = 5 * time.Minute
-		s := w.gateway("r", takes(time.Minute), p)
+		p.TTL = time.Minute
+		s := w.gateway("r", takes(10*time.Second), p)
 		called := func() shim.ID {
 			a, err := s.Call(t.Context(), call())
 			if err != nil {
@@ -130,7 +130,7 @@ func TestIDsOfAStoreThatLostItsData(t *testing.T) {
 		store.lost.Store(true)
 		pass(time.Minute)
 		id := called()
-		pass(2 * time.Minute)
+		pass(20 * time.Second)
 		if got, err := s.Get(t.Context(), anyone, "up", id); err != nil || got.Status != shim.Completed {
 			t.Fatalf("at its end: %+v, %v", got, err)
 		}

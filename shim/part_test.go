@@ -188,7 +188,7 @@ func TestNextReplicaGoesOn(t *testing.T) {
 		}
 		w.closes(a)
 		w.closes(a) // once more changes nothing
-		pass(10 * time.Minute)
+		pass(2 * time.Minute)
 		b := w.gateway("b", &scripted{resume: resumes}, policy(shim.Always))
 		pass(7 * time.Second)
 		wantStatus(t, read(t, b, task.ID), shim.Completed)
