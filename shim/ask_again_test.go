@@ -60,9 +60,7 @@ func TestComesBackAfterItsAnswers(t *testing.T) {
 	for name, then := range map[string]func(*testing.T, *world){
 		"stopped": func(_ *testing.T, w *world) { w.stops[1]() },
 		"taken over": func(t *testing.T, w *world) {
-			if err := w.store.Beat(t.Context(), "a", 0); err != nil {
-				t.Fatal(err)
-			}
+			must(t, w.store.Beat(t.Context(), "a", 0))
 		},
 		"beside": func(*testing.T, *world) {},
 	} {
@@ -158,14 +156,10 @@ func TestAnswerOutlivesAnOlderStore(t *testing.T) {
 				}
 				updateTask(t, s, task.ID, results("a"))
 				pass(time.Second)
-				if err := memory.Restore(before); err != nil {
-					t.Fatal(err)
-				}
+				must(t, memory.Restore(before))
 				pass(time.Minute)
 				open, err := s.Outstanding(t.Context(), anyone, "up", task.ID)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if !knows {
 					wantKeys(t, open, "b")
 				}
@@ -185,12 +179,8 @@ func TestAnswerWaitsForItsQuestion(t *testing.T) {
 		before := memory.Snapshot()
 		task := begin(t, a, taskCall())
 		pass(time.Second)
-		if err := memory.Restore(before); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.Answer(t.Context(), anyone, "up", task.ID, "a", shim.Answer{Result: results("a")["a"]}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, memory.Restore(before))
+		must(t, b.Answer(t.Context(), anyone, "up", task.ID, "a", shim.Answer{Result: results("a")["a"]}))
 		pass(time.Minute)
 		wantResult(t, b, task.ID, `{"answers":[{"to":"a"}]}`)
 	})
@@ -202,9 +192,7 @@ func overMemory(t *testing.T, f func(*testing.T, *world, *redistest.Memory)) {
 	bubble(t, func(t *testing.T, w *world) {
 		memory := redistest.NewMemory()
 		store, err := redisstore.Open(t.Context(), "redis://memory:6379", redisstore.Options{Dialer: memory.Dial, Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer func() {
 			w.close()
 			_ = store.Close()

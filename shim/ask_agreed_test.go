@@ -72,8 +72,7 @@ func TestNotAgreedFirst(t *testing.T) {
 		hoursOf(t, name, func(t *testing.T, w *world) {
 			u := refuses(1)
 			s := w.gateway("r1", u, policy(shim.Always))
-			c := taskCall()
-			id := begin(t, s, c).ID
+			id := begin(t, s, taskCall()).ID
 			pass(time.Second)
 			if answer != "" {
 				updateTask(t, s, id, map[string]json.RawMessage{"q1": json.RawMessage(answer)})

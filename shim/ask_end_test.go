@@ -16,8 +16,7 @@ import (
 // asked begins a task that waits for answers.
 func asked(t *testing.T, s *shim.Shim, keys ...string) shim.Task {
 	t.Helper()
-	c := taskCall()
-	task := begin(t, s, c)
+	task := begin(t, s, taskCall())
 	synctest.Wait()
 	got := read(t, s, task.ID)
 	wantStatus(t, got, shim.InputRequired)
@@ -150,8 +149,7 @@ func TestStoreAwayWhileAsked(t *testing.T) {
 		pass(time.Second)
 		w.store.down.Store(true)
 		time.AfterFunc(time.Second, func() { w.store.down.Store(false) })
-		c := taskCall()
-		task := begin(t, s, c)
+		task := begin(t, s, taskCall())
 		pass(10 * time.Second) // it is tried again now and then
 		wantStatus(t, read(t, s, task.ID), shim.InputRequired)
 	})
@@ -225,7 +223,7 @@ func TestWhoMayAnswer(t *testing.T) {
 			"answer":             s.Answer(t.Context(), mallory, "up", made.ID, "a", shim.Answer{Result: json.RawMessage("{}")}),
 			"answer, nobody":     s.Answer(t.Context(), anyone, "up", made.ID, "a", shim.Answer{Result: json.RawMessage("{}")}),
 			"elsewhere":          s.Update(t.Context(), alice, "other", made.ID, results("a")),
-			"outstanding":        second(s.Outstanding(t.Context(), mallory, "up", made.ID)),
+			"outstanding":        errorOf(s.Outstanding(t.Context(), mallory, "up", made.ID)),
 			"another's session":  s.Answer(t.Context(), shim.Principal{Session: "2"}, "up", p.ID, "a", shim.Answer{}),
 			"update what is not": s.Update(t.Context(), session, "up", p.ID, results("a")),
 			"reattach": func() error {
@@ -245,8 +243,6 @@ func TestWhoMayAnswer(t *testing.T) {
 		}
 	})
 }
-
-func second[T any](_ T, err error) error { return err }
 
 // A server that withdraws one of several questions gets the answer to the other one, and nobody is asked the first any more.
 func TestOneOfTheQuestionsIsWithdrawn(t *testing.T) {

@@ -139,9 +139,7 @@ func TestRoundsOnTheCallsStream(t *testing.T) {
 			pass(2 * time.Second)
 			wantKeys(t, stream.asked, "q1")
 			if c.answer.Result != nil || c.answer.Error != nil {
-				if err := s.Answer(t.Context(), req.Principal, "up", stream.id, "q1", c.answer); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Answer(t.Context(), req.Principal, "up", stream.id, "q1", c.answer))
 			}
 			<-k.done
 			got := string(k.a.Reply.Result)

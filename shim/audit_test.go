@@ -41,9 +41,7 @@ func TestTaskWhoseAdoptionWasLost(t *testing.T) {
 		adopted.Store(true)
 		updateTask(t, s, task.ID, nil)
 		adopted.Store(true)
-		if _, err := w.store.Store.Apply(t.Context(), task.ID, nil, shim.Change{TTL: 48 * time.Hour}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorOf(w.store.Store.Apply(t.Context(), task.ID, nil, shim.Change{TTL: 48 * time.Hour})))
 		pass(time.Second)
 		if err := u.ended(); !errors.Is(err, shim.ErrDetached) {
 			t.Fatalf("the call of a task that was adopted ended with %v", err)
@@ -88,14 +86,10 @@ func TestRunThatHasLetGoIsReplaced(t *testing.T) {
 		task := begin(t, s, call())
 		pass(6 * time.Second)
 		lost.Store(true)
-		if _, err := w.store.Store.Apply(t.Context(), task.ID, nil, shim.Change{TTL: 48 * time.Hour}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorOf(w.store.Store.Apply(t.Context(), task.ID, nil, shim.Change{TTL: 48 * time.Hour})))
 		pass(100 * time.Millisecond)
 		whole, err := w.store.Store.Get(t.Context(), task.ID, shim.WithRun)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		back.Store(&whole) // as adopted again, under a lease that is no newer
 		pass(5 * time.Second)
 		close(release)
@@ -179,9 +173,7 @@ func TestAcknowledgedCancellationIsWrittenAgain(t *testing.T) {
 		pass(6 * time.Second)
 		answer := w.lostAfter(takes(time.Hour), policy(shim.Always), call(), func(a shim.Answered) {
 			pass(time.Second)
-			if _, err := before.Create(t.Context(), *a.Task); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errorOf(before.Create(t.Context(), *a.Task)))
 			cancelTask(t, b, a.Task.ID)
 		})
 		w.store.failover.Store(&before)

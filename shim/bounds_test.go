@@ -41,9 +41,7 @@ func marked(i int) json.RawMessage { return fmt.Appendf(nil, `{"mark":"m%d"}`, i
 func (w *world) stored(id shim.ID) (record string, t shim.Task) {
 	w.t.Helper()
 	t, err := w.store.Get(w.t.Context(), id, shim.WithRun)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return fmt.Sprintf("%s %s %s", t.Call, t.Checkpoint, spellQuestions(t.Questions)), t
 }
 
@@ -240,9 +238,7 @@ func TestAnswersThatAreReplaced(t *testing.T) {
 		bubbleOf(t, name, func(t *testing.T, w *world) {
 			s := w.checking("r1", elicits(0, "a"), asksLittle())
 			id := begin(t, s, taskCall()).ID
-			if err := s.Answer(t.Context(), anyone, "up", id, "a", c.answer); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Answer(t.Context(), anyone, "up", id, "a", c.answer))
 			pass(time.Second)
 			got := read(t, s, id)
 			wantStatus(t, got, shim.Completed)

@@ -42,6 +42,16 @@ func hoursOf(t *testing.T, name string, f func(t *testing.T, w *world)) {
 	t.Run(name, func(t *testing.T) { hours(t, f) })
 }
 
+// must ends the test at an error, and errorOf is the error beside a value that a test does not need.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func errorOf[T any](_ T, err error) error { return err }
+
 // begin makes a call that is expected to become a task.
 func begin(t *testing.T, s *shim.Shim, c shim.Call) shim.Task {
 	t.Helper()
@@ -67,25 +77,19 @@ func read(t *testing.T, s *shim.Shim, id shim.ID) shim.Task {
 // updateTask answers questions of anyone's task.
 func updateTask(t *testing.T, s *shim.Shim, id shim.ID, answers map[string]json.RawMessage) {
 	t.Helper()
-	if err := s.Update(t.Context(), anyone, "up", id, answers); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Update(t.Context(), anyone, "up", id, answers))
 }
 
 // answerTask answers one question with a result.
 func answerTask(t *testing.T, s *shim.Shim, p shim.Principal, id shim.ID, key, result string) {
 	t.Helper()
-	if err := s.Answer(t.Context(), p, "up", id, key, shim.Answer{Result: json.RawMessage(result)}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Answer(t.Context(), p, "up", id, key, shim.Answer{Result: json.RawMessage(result)}))
 }
 
 // cancelTask cancels anyone's task.
 func cancelTask(t *testing.T, s *shim.Shim, id shim.ID) {
 	t.Helper()
-	if _, err := s.Cancel(t.Context(), anyone, "up", id); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errorOf(s.Cancel(t.Context(), anyone, "up", id)))
 }
 
 // wantResult wants anyone's task to have completed with this result.
@@ -220,9 +224,7 @@ func TestPlainCalls(t *testing.T) {
 			if c.call != nil {
 				c.call(&made)
 			}
-			if _, err := w.gateway("a", u, policy(c.mode)).Call(t.Context(), made); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errorOf(w.gateway("a", u, policy(c.mode)).Call(t.Context(), made)))
 			if got := <-plain; got != c.want {
 				t.Errorf("plain: %v", got)
 			}
@@ -267,9 +269,7 @@ func TestCancelStopsTheCallWhereverItRuns(t *testing.T) {
 			gates := map[string]*shim.Shim{"a": a, "b": w.gateway("b", u, policy(shim.Always))}
 			task := begin(t, gates["a"], call())
 			got, err := gates[by].Cancel(t.Context(), anyone, "up", task.ID)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			wantStatus(t, got, shim.Cancelled)
 			synctest.Wait()
 			if err := u.ended(); err == nil || errors.Is(err, shim.ErrDetached) {

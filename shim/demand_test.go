@@ -60,9 +60,7 @@ func TestCancelledBeforeTheHandle(t *testing.T) {
 		}
 		synctest.Wait()
 		tasks, _, err := s.List(t.Context(), c.Principal, "up", "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, task := range tasks {
 			wantStatus(t, task, shim.Cancelled)
 		}

@@ -11,9 +11,7 @@ import (
 func openEmbedded(t *testing.T) shim.Store {
 	t.Helper()
 	s, err := redisstore.Open(t.Context(), "embedded", redisstore.Options{ClockTTL: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }

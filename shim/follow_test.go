@@ -40,9 +40,7 @@ func TestFollowShowsOnlyTheOwners(t *testing.T) {
 		pass(1500 * time.Millisecond)
 		for _, p := range []shim.Principal{anyone, {Subject: "bob"}} {
 			f := trackAs(t, s, p, shim.Tracked{ID: task.ID, Pieces: true})
-			if err := f.ended(t); err != nil {
-				t.Error(err)
-			}
+			must(t, f.ended(t))
 			f.want(t, "")
 		}
 	})
@@ -100,9 +98,7 @@ func TestFollowDistrustsSilence(t *testing.T) {
 		f.want(t, "")
 		pass(6 * time.Second)
 		f.want(t, "completed")
-		if err := f.ended(t); err != nil {
-			t.Error(err)
-		}
+		must(t, f.ended(t))
 	})
 }
 
@@ -122,9 +118,7 @@ func TestFollowMergesChanges(t *testing.T) {
 		}()
 		synctest.Wait()
 		for _, message := range []string{"1", "2", "3"} {
-			if _, err := w.store.Apply(t.Context(), task.ID, nil, shim.Change{Op: message, StatusMessage: &message}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errorOf(w.store.Apply(t.Context(), task.ID, nil, shim.Change{Op: message, StatusMessage: &message})))
 		}
 		synctest.Wait()
 		close(gate)

@@ -31,16 +31,12 @@ func TestLearnedGrace(t *testing.T) {
 			c, begin := call(), time.Now()
 			c.Request.Name = tool
 			got, err := s.Call(t.Context(), c)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got.Task == nil {
 				return -1
 			}
 			grace := time.Since(begin)
-			if _, err := s.Wait(t.Context(), c.Principal, "up", got.Task.ID, nil); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errorOf(s.Wait(t.Context(), c.Principal, "up", got.Task.ID, nil)))
 			return grace
 		}
 		for i, c := range []struct{ takes, want time.Duration }{
@@ -103,13 +99,10 @@ func TestPollIntervalGrows(t *testing.T) {
 			p := policy(shim.Always)
 			p.PollInterval = configured
 			s := w.gateway("a", takes(time.Hour), p)
-			a, err := s.Call(t.Context(), call())
-			if err != nil {
-				t.Fatal(err)
-			}
-			begin, got, want := time.Now(), *a.Task, time.Second
+			got, want := begin(t, s, call()), time.Second
+			id, start := got.ID, time.Now()
 			for polls := 0; ; polls++ {
-				switch age := time.Since(begin); {
+				switch age := time.Since(start); {
 				case configured > 0:
 					want = configured
 				case age >= 10*time.Minute:
@@ -120,15 +113,13 @@ func TestPollIntervalGrows(t *testing.T) {
 					want = 2 * time.Second
 				}
 				if got.PollInterval != want {
-					t.Fatalf("after %v: %v, want %v", time.Since(begin), got.PollInterval, want)
+					t.Fatalf("after %v: %v, want %v", time.Since(start), got.PollInterval, want)
 				}
-				if time.Since(begin) > 11*time.Minute {
+				if time.Since(start) > 11*time.Minute {
 					break
 				}
 				pass(got.PollInterval)
-				if got, err = s.Get(t.Context(), anyone, "up", a.Task.ID); err != nil {
-					t.Fatal(err)
-				}
+				got = read(t, s, id)
 			}
 		})
 	}

@@ -30,14 +30,8 @@ func TestLostTaskIsAVerdict(t *testing.T) {
 		s := keyed("before", w, "new", "old")
 		c := call()
 		c.Principal = ann
-		a, err := s.Call(t.Context(), c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		id = a.Task.ID
-		if _, err := shim.ParseID(string(id)); err != nil {
-			t.Fatal(err)
-		}
+		id = begin(t, s, c).ID
+		must(t, errorOf(shim.ParseID(string(id))))
 
 		empty := newWorld(t) // what a restart finds over the embedded store, or a Redis without its data
 		defer empty.close()
@@ -119,17 +113,10 @@ func TestIDsOfAStoreThatLostItsData(t *testing.T) {
 		p := policy(shim.Always)
 		p.TTL = time.Minute
 		s := w.gateway("r", takes(10*time.Second), p)
-		called := func() shim.ID {
-			a, err := s.Call(t.Context(), call())
-			if err != nil {
-				t.Fatal(err)
-			}
-			return a.Task.ID
-		}
-		called()
+		begin(t, s, call())
 		store.lost.Store(true)
 		pass(time.Minute)
-		id := called()
+		id := begin(t, s, call()).ID
 		pass(20 * time.Second)
 		if got, err := s.Get(t.Context(), anyone, "up", id); err != nil || got.Status != shim.Completed {
 			t.Fatalf("at its end: %+v, %v", got, err)

@@ -53,9 +53,7 @@ func TestMetricsOfCalls(t *testing.T) {
 		begin(t, s, call()) // waits for the place of the first
 		pass(time.Second)
 		r.Want(map[string]float64{"taskgate.queue.length" + ofUp: 1, working: 1, "taskgate.tasks.oldest_age" + ofSlow: 1})
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-done)
 		pass(5 * time.Second)
 		r.Want(map[string]float64{
 			"taskgate.queue.length" + ofUp:             0,
@@ -131,9 +129,7 @@ func TestMetricsOfHandOver(t *testing.T) {
 		s, r := w.measured("a", u, policy(shim.Always))
 		begin(t, s, call())
 		pass(time.Second)
-		if err := s.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Close(t.Context()))
 		r.Want(map[string]float64{working: 0, unknownOutcomes: 0})
 		for point := range r.Points() {
 			if strings.Contains(point, "taskgate.task.duration") {

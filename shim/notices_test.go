@@ -53,9 +53,7 @@ func TestSlowClientHoldsUpNoOther(t *testing.T) {
 	answer := func(id shim.ID, key string) {
 		t.Helper()
 		result := shim.Answer{Result: json.RawMessage(`{"to":"` + key + `"}`)}
-		if err := other.Answer(t.Context(), legacy(nil).Principal, "up", id, key, result); err != nil {
-			t.Fatal(err)
-		}
+		must(t, other.Answer(t.Context(), legacy(nil).Principal, "up", id, key, result))
 	}
 
 	held := &stuck{asked: make(chan shim.ID), free: make(chan struct{})}

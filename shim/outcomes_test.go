@@ -13,20 +13,14 @@ import (
 func (w *world) replicate(id shim.ID, to shim.Store) {
 	w.t.Helper()
 	task, err := w.store.Get(w.t.Context(), id, shim.WithRun)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	pieces, err := w.store.Batches(w.t.Context(), id, 0)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	var begin []shim.Batch
 	for _, piece := range pieces {
 		begin = append(begin, shim.Batch{Content: piece})
 	}
-	if _, err := to.Create(w.t.Context(), task, begin...); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, errorOf(to.Create(w.t.Context(), task, begin...)))
 }
 
 // A replica of the store that takes over without having heard of a task's end, or

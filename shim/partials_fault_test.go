@@ -42,9 +42,7 @@ func TestPartialsOutlastTheStore(t *testing.T) {
 				t.Errorf("got %q", l.lines)
 			}
 			l.mu.Unlock()
-			if err := l.ended(t); err != nil {
-				t.Error(err)
-			}
+			must(t, l.ended(t))
 		})
 	}
 }
@@ -158,9 +156,7 @@ func TestPartialsComeOnceWithTheEnd(t *testing.T) {
 func (w *world) begun(said string) shim.ID {
 	w.t.Helper()
 	id := shim.NewID()
-	if err := w.store.Beat(w.t.Context(), "gone", time.Second); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, w.store.Beat(w.t.Context(), "gone", time.Second))
 	if _, err := w.store.Create(w.t.Context(), shim.Task{
 		ID: id, Op: "op", Upstream: "up", Visible: true, TTL: time.Hour, Retain: time.Hour,
 		Lease: shim.Lease{Replica: "gone"}, Method: "tools/call", Tool: "slow", Checkpoint: json.RawMessage(`{"at":1}`),
@@ -382,9 +378,7 @@ func TestHeldUpCheckpointIsOld(t *testing.T) {
 		close(held)
 		pass(time.Second)
 		got, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if string(got.Checkpoint) != `"after b"` || got.Position != 2 {
 			t.Errorf("the call is resumed at %s, and %d batches are stored", got.Checkpoint, got.Position)
 		}
@@ -418,9 +412,7 @@ func TestCheckpointAfterAFailover(t *testing.T) {
 		w.store.failover.Store(&other)
 		pass(3 * time.Second)
 		got, err := other.Get(t.Context(), task.ID, shim.WithRun)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if string(got.Checkpoint) != `"asked"` || got.Position != 2 {
 			t.Errorf("the call is resumed at %s, and %d batches are stored", got.Checkpoint, got.Position)
 		}

@@ -161,14 +161,10 @@ func TestPartialsAreBatched(t *testing.T) {
 		l.want(t, "1:b+c+d")
 		pass(10 * time.Second)
 		l.want(t, "2:e 3:f+g completed")
-		if err := l.ended(t); err != nil {
-			t.Error(err)
-		}
+		must(t, l.ended(t))
 		late := track(t, other, shim.Tracked{ID: task.ID, Pieces: true, From: 2})
 		late.want(t, "2:e 3:f+g completed")
-		if err := late.ended(t); err != nil {
-			t.Error(err)
-		}
+		must(t, late.ended(t))
 	})
 }
 
@@ -184,9 +180,7 @@ func TestPartialsAfterTheEnd(t *testing.T) {
 		l.want(t, "working 0:a 1:b completed")
 		late := track(t, s, live)
 		late.want(t, "completed")
-		if err := late.ended(t); err != nil {
-			t.Error(err)
-		}
+		must(t, late.ended(t))
 	})
 }
 

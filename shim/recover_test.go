@@ -169,9 +169,7 @@ func TestAdoptedRunnerLetsGo(t *testing.T) {
 		task := begin(t, a, call())
 		pass(10 * time.Second)
 		// By the store's judgement a is gone: it says goodbye without knowing it.
-		if err := w.store.Beat(t.Context(), "a", 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.store.Beat(t.Context(), "a", 0))
 		adopted, err := w.store.Adopt(t.Context(), "z", []string{"up"}, 10)
 		if err != nil || len(adopted) != 1 || adopted[0].ID != task.ID {
 			t.Fatalf("adopted %+v, %v", adopted, err)
@@ -260,9 +258,7 @@ func TestAuditBesideAHinderedAdoption(t *testing.T) {
 		away.Store(true)
 		pass(10 * time.Second)
 		message := "cancelled"
-		if _, err := w.store.Apply(t.Context(), task.ID, nil, shim.Change{Op: "x", To: shim.Cancelled, StatusMessage: &message}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorOf(w.store.Apply(t.Context(), task.ID, nil, shim.Change{Op: "x", To: shim.Cancelled, StatusMessage: &message})))
 		pass(30 * time.Second)
 		if u.ended() == nil {
 			t.Error("the call goes on")

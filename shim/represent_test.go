@@ -55,9 +55,7 @@ func TestAdoptedTasksWaitForTheirOwner(t *testing.T) {
 			b := w.gatewayFor("b", serves(waitsFor(came, &resumed), policy(shim.Always)))
 			pass(20 * time.Second)
 			got, err := b.Get(t.Context(), ann, "up", task.ID)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			wantStatus(t, got, shim.Working)
 			if !strings.HasPrefix(got.StatusMessage, "waits for its owner") || resumed != 0 {
 				t.Errorf("it says %q, and was resumed %d times", got.StatusMessage, resumed)
@@ -130,8 +128,6 @@ func TestResultsThatAreReadTakeRoom(t *testing.T) {
 		for _, hold := range holds {
 			hold.Release()
 		}
-		if _, err := s.Get(budget.With(t.Context(), bytes.Hold()), ann, "up", task.ID); err != nil {
-			t.Error(err)
-		}
+		must(t, errorOf(s.Get(budget.With(t.Context(), bytes.Hold()), ann, "up", task.ID)))
 	})
 }

@@ -98,9 +98,7 @@ func TestPose(t *testing.T) {
 			ctx, over := context.WithCancelCause(t.Context())
 			done := make(chan bool, 1)
 			id, err := s.AskSession(ctx, sessionQuestion(), json.RawMessage(`{}`), func(_ shim.ID, over bool) { done <- over })
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			last := heard(t, other, client, id)
 			pass(time.Second)
 			if _, err := s.Get(t.Context(), client, "up", id); !errors.Is(err, shim.ErrNotFound) {
@@ -134,9 +132,7 @@ func TestPoseIsLogged(t *testing.T) {
 			Upstream: elicits(0, "a"), Policy: func(string) shim.Policy { return policy(shim.Auto) }, Other: shim.Policy{InputTimeout: time.Minute},
 		}, func(o *shim.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 		over := make(chan bool, 1)
-		if _, err := s.AskSession(t.Context(), sessionQuestion(), json.RawMessage(`{}`), func(_ shim.ID, o bool) { over <- o }); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorOf(s.AskSession(t.Context(), sessionQuestion(), json.RawMessage(`{}`), func(_ shim.ID, o bool) { over <- o })))
 		<-over
 		synctest.Wait()
 		text := log.String()
@@ -158,9 +154,7 @@ func TestPoseOutlivesItsReplica(t *testing.T) {
 			stop := run(s)
 			over := make(chan bool, 1)
 			id, err := s.AskSession(t.Context(), sessionQuestion(), json.RawMessage(`{}`), func(_ shim.ID, o bool) { over <- o })
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			pass(time.Second)
 			if stops {
 				if err := s.Halt(t.Context()); err != nil {

@@ -115,9 +115,7 @@ func TestSetTakesMoreTasksWhileItIsFollowed(t *testing.T) {
 		default:
 		}
 		set.Close()
-		if err := <-f.done; err != nil {
-			t.Error(err)
-		}
+		must(t, <-f.done)
 	})
 }
 
@@ -139,9 +137,7 @@ func TestSetIsFollowedUntilItIsEmpty(t *testing.T) {
 				t.Errorf("the set has %v", tasks)
 			}
 			leave(s, set, id)
-			if err := <-f.done; err != nil {
-				t.Error(err)
-			}
+			must(t, <-f.done)
 		})
 	}
 }
@@ -182,9 +178,7 @@ func TestSetTellsOutcomes(t *testing.T) {
 		pass(20 * time.Second)
 		f.want(t)
 		away.Store(false)
-		if err := <-f.done; err != nil {
-			t.Error(err)
-		}
+		must(t, <-f.done)
 		for _, task := range f.tasks[2:] {
 			whole := task.Outcome != nil && string(task.Outcome.Result) == result
 			if task.Status != shim.Completed || whole != (task.ID == one) {
@@ -202,9 +196,7 @@ func TestSetOfAllKinds(t *testing.T) {
 		})
 		q := w.poses("b", elicits(0, "q"))
 		question, err := q.AskSession(t.Context(), sessionQuestion(), json.RawMessage(`{}`), func(shim.ID, bool) {})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c := call()
 		c.Principal = client
 		task := begin(t, s, c).ID
@@ -214,9 +206,7 @@ func TestSetOfAllKinds(t *testing.T) {
 		f := followSet(t, q, client, set, question, task)
 		f.want(t, "a:input_required", "b:working")
 		answerTask(t, q, client, question, "q", `{}`)
-		if err := <-f.done; err != nil {
-			t.Error(err)
-		}
+		must(t, <-f.done)
 		pieces, ended := slices.Index(f.got, "b:pieces"), slices.Index(f.got, "b:completed")
 		if got := strings.Join(f.got, " "); pieces < 0 || ended < pieces || !slices.Contains(f.got, "a:completed") {
 			t.Errorf("yielded %s", got)

@@ -234,9 +234,7 @@ func TestOutcomeIsRecordedWhileHalting(t *testing.T) {
 		time.AfterFunc(time.Second, func() { w.store.down.Store(false) })
 		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second) // longer than any pause between two attempts by then
 		defer stop()
-		if err := a.Close(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.Close(ctx))
 		wantStatus(t, read(t, b, task.ID), shim.Completed)
 	})
 }

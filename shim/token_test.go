@@ -130,9 +130,7 @@ func TestTokenOfWhoBrings(t *testing.T) {
 				c.Handle = true
 				task := begin(t, a, c).ID
 				id, err := bring(t, at, task, kept)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				pass(2 * tokenWait)
 				want := []string{"new for " + string(id) + " to " + string(id)}
 				if where == "there, lost" {

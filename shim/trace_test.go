@@ -117,9 +117,7 @@ func TestProgressIsToldAtABoundedRate(t *testing.T) {
 		})
 		s := o.observed("a", u, policy(shim.Always))
 		pass(time.Minute)
-		if _, err := s.Call(context.Background(), call()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorOf(s.Call(context.Background(), call())))
 		pass(time.Minute)
 		if got, want := o.events(), []string{"made", "sent", "progress", "progress", "progress", "progress", "ended"}; !slices.Equal(got, want) {
 			t.Errorf("events %q, want %q", got, want)

@@ -80,9 +80,7 @@ func (w *world) still(name string, srv shim.Server, change func(*shim.Options)) 
 		change(&o)
 	}
 	s, err := shim.New(o)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return s
 }
 
