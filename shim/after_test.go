@@ -18,52 +18,6 @@ func told() shim.Call {
 	return c
 }
 
-// For a client without tasks the policy's grace means nothing: its answer stays
-// direct until After is over, by every mode but the two that need no waiting.
-func TestAfter(t *testing.T) {
-	for name, c := range map[string]struct {
-		mode  shim.Mode
-		takes time.Duration
-		task  bool
-		after time.Duration
-	}{
-		"auto, in time":   {shim.Auto, 44 * time.Second, false, 44 * time.Second},
-		"auto, too late":  {shim.Auto, time.Minute, true, 45 * time.Second},
-		"always, in time": {shim.Always, 44 * time.Second, false, 44 * time.Second},
-		"always":          {shim.Always, time.Minute, true, 45 * time.Second},
-		"required":        {shim.Required, time.Minute, true, 0},
-		"never":           {shim.Never, time.Minute, false, time.Minute},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for _, block := range []bool{false, true} { // what a legacy client is, too
-				hours(t, func(t *testing.T, w *world) {
-					u := takes(c.takes)
-					s := w.gateway("a", u, policy(c.mode))
-					made := told()
-					made.Block = block
-					start := time.Now()
-					got, err := s.Call(t.Context(), made)
-					if err != nil || (got.Task != nil) != c.task || time.Since(start) != c.after {
-						t.Fatalf("after %v: %+v, %v", time.Since(start), got, err)
-					}
-					if got.Task == nil {
-						if n := w.store.ops.Load(); n != 0 {
-							t.Errorf("%d operations on the store for a direct answer", n)
-						}
-						return
-					}
-					pass(c.takes)
-					done := read(t, s, got.Task.ID)
-					wantStatus(t, done, shim.Completed)
-					if string(done.Outcome.Result) != result || u.calls.Load() != 1 {
-						t.Errorf("result %s after %d calls", done.Outcome.Result, u.calls.Load())
-					}
-				})
-			}
-		})
-	}
-}
-
 // Who leaves before is treated as ever: its call is cancelled, unless it stays.
 func TestAfterCallerLeaves(t *testing.T) {
 	for name, c := range map[string]struct {

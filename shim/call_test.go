@@ -1,9 +1,11 @@
 package shim_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -140,93 +142,98 @@ func TestSlowCallBecomesATask(t *testing.T) {
 	})
 }
 
+// TestModes: when a call becomes a task, and what its server is told of that. For a client without tasks the policy's
+// grace means nothing: its answer stays direct until After is over, by every mode but the two that need no waiting.
 func TestModes(t *testing.T) {
-	for name, c := range map[string]struct {
+	type modeCase struct {
 		mode  shim.Mode
 		call  func(*shim.Call)
+		takes time.Duration // 8 s by default
 		task  bool
 		err   error
 		after time.Duration
-	}{
-		"never":                           {mode: shim.Never, after: 8 * time.Second},
-		"auto, in time":                   {mode: shim.Auto, call: quickly, after: 4 * time.Second},
+		plain bool // the server is told that nobody gets a task of the call, as that is certain from the start
+	}
+	const long, short = time.Minute, 44 * time.Second
+	cases := map[string]modeCase{
+		"never":                           {mode: shim.Never, after: 8 * time.Second, plain: true},
+		"auto":                            {mode: shim.Auto, task: true, after: 5 * time.Second},
+		"auto, in time":                   {mode: shim.Auto, takes: 4 * time.Second, after: 4 * time.Second},
 		"always":                          {mode: shim.Always, task: true},
 		"required":                        {mode: shim.Required, task: true},
-		"auto, client without tasks":      {mode: shim.Auto, call: noHandle, after: 8 * time.Second},
-		"always, client without tasks":    {mode: shim.Always, call: noHandle, after: 8 * time.Second},
+		"auto, client without tasks":      {mode: shim.Auto, call: noHandle, after: 8 * time.Second, plain: true},
+		"always, client without tasks":    {mode: shim.Always, call: noHandle, after: 8 * time.Second, plain: true},
 		"required, client without tasks":  {mode: shim.Required, call: noHandle, err: shim.ErrNeedsTask},
-		"required, client that may block": {mode: shim.Required, call: func(c *shim.Call) { c.Handle, c.Block = false, true }, after: 8 * time.Second},
+		"required, client that may block": {mode: shim.Required, call: func(c *shim.Call) { c.Handle, c.Block = false, true }, after: 8 * time.Second, plain: true},
 		"never, task demanded":            {mode: shim.Never, call: demand, err: shim.ErrForbidsTask},
 		"auto, task demanded":             {mode: shim.Auto, call: demand, task: true},
 		"never, of a legacy client":       {mode: shim.Never, call: demandsLegacy, err: shim.ErrForbidsTask}, // (L4, L6)
 		"auto, of a legacy client":        {mode: shim.Auto, call: demandsLegacy, task: true},
 		"always, of a legacy client":      {mode: shim.Always, call: demandsLegacy, task: true},
 		"required, of a legacy client":    {mode: shim.Required, call: demandsLegacy, task: true},
-	} {
-		bubbleOf(t, name, func(t *testing.T, w *world) {
-			u, quick := takes(8*time.Second), takes(4*time.Second)
-			s := w.gateway("a", &scripted{call: func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
-				if r.Name == "quick" {
-					return quick.Call(ctx, r, s)
-				}
-				return u.Call(ctx, r, s)
-			}}, policy(c.mode))
-			made := call()
-			if c.call != nil {
-				c.call(&made)
-			}
-			start := time.Now()
-			got, err := s.Call(t.Context(), made)
-			if !errors.Is(err, c.err) || (got.Task != nil) != c.task || time.Since(start) != c.after {
-				t.Fatalf("after %v: %+v, %v", time.Since(start), got, err)
-			}
-			if c.err != nil && u.calls.Load() != 0 {
-				t.Error("a refused call was sent")
-			}
-			if n := w.store.ops.Load(); !c.task && n != 0 {
-				t.Errorf("%d operations on the store, want none", n)
-			}
-			if !c.task && err == nil && string(got.Reply.Result) != result {
-				t.Errorf("answered %s", got.Reply.Result)
-			}
-		})
-	}
-}
 
-// A server is told how long a call may take, and that nobody gets a task of it where that is certain from the start.
-func TestPlainCalls(t *testing.T) {
-	for name, c := range map[string]struct {
-		mode shim.Mode
-		call func(*shim.Call)
-		want bool
-	}{
-		"auto":                                   {shim.Auto, nil, false},
-		"always":                                 {shim.Always, nil, false},
-		"never":                                  {shim.Never, nil, true},
-		"auto, client without tasks":             {shim.Auto, noHandle, true},
-		"always, client without tasks":           {shim.Always, noHandle, true},
-		"auto, client that is told of a task":    {shim.Auto, func(c *shim.Call) { c.Handle, c.After = false, time.Minute }, false},
-		"never, client that is told of a task":   {shim.Never, func(c *shim.Call) { c.Handle, c.After = false, time.Minute }, true},
-		"required, client that may block":        {shim.Required, func(c *shim.Call) { c.Handle, c.Block = false, true }, true},
-		"auto, task demanded":                    {shim.Auto, demand, false},
-		"auto, principal that may have no tasks": {shim.Auto, func(c *shim.Call) { c.Principal.NoTasks = true }, true},
-	} {
-		bubbleOf(t, name, func(t *testing.T, w *world) {
-			plain := make(chan bool, 1)
-			u := &scripted{call: func(ctx context.Context, r shim.Request, _ shim.Sink) (shim.Reply, error) {
-				if r.Within != 24*time.Hour { // the timeout of its policy
-					t.Errorf("it may take %v", r.Within)
+		"auto, told in words, in time":   {mode: shim.Auto, call: inWords, takes: short, after: short},
+		"auto, told in words":            {mode: shim.Auto, call: inWords, takes: long, task: true, after: 45 * time.Second},
+		"always, told in words, in time": {mode: shim.Always, call: inWords, takes: short, after: short},
+		"always, told in words":          {mode: shim.Always, call: inWords, takes: long, task: true, after: 45 * time.Second},
+		"required, told in words":        {mode: shim.Required, call: inWords, takes: long, task: true},
+		"never, told in words":           {mode: shim.Never, call: inWords, takes: long, after: long, plain: true},
+	}
+	for _, mode := range []shim.Mode{shim.Never, shim.Auto, shim.Always, shim.Required} { // whatever its client and the operator want
+		for name, change := range map[string]func(*shim.Call){
+			"takes": func(*shim.Call) {}, "demands": func(c *shim.Call) { c.Handle, c.Demand = false, true }, "is told of": inWords,
+		} {
+			cases[string(mode)+", principal that may have no tasks "+name+" one"] = modeCase{mode: mode, call: func(c *shim.Call) {
+				change(c)
+				c.Principal = shim.Principal{Subject: "x", NoTasks: true}
+			}, takes: long, after: long, plain: true}
+		}
+	}
+	for name, c := range cases {
+		hoursOf(t, name, func(t *testing.T, w *world) {
+			for _, block := range []bool{false, true} { // a legacy client that is told in words blocks as well
+				made, works := call(), cmp.Or(c.takes, 8*time.Second)
+				if c.call != nil {
+					c.call(&made)
 				}
-				plain <- r.NoTask
-				return shim.Reply{Result: json.RawMessage(result)}, nil
-			}}
-			made := call()
-			if c.call != nil {
-				c.call(&made)
-			}
-			must(t, errorOf(w.gateway("a", u, policy(c.mode)).Call(t.Context(), made)))
-			if got := <-plain; got != c.want {
-				t.Errorf("plain: %v", got)
+				if block && made.After == 0 {
+					continue
+				}
+				made.Block = made.Block || block
+				u, plain := takes(works), !c.plain
+				begin := u.call
+				u.call = func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
+					if plain = r.NoTask; r.Within != 24*time.Hour { // the timeout of its policy
+						t.Errorf("it may take %v", r.Within)
+					}
+					return begin(ctx, r, s)
+				}
+				s := w.gateway(fmt.Sprintf("blocks=%t", block), u, policy(c.mode))
+				before, start := w.store.ops.Load(), time.Now()
+				got, err := s.Call(t.Context(), made)
+				if !errors.Is(err, c.err) || (got.Task != nil) != c.task || time.Since(start) != c.after {
+					t.Fatalf("after %v: %+v, %v", time.Since(start), got, err)
+				}
+				if n := w.store.ops.Load() - before; !c.task && n != 0 {
+					t.Errorf("%d operations on the store, want none", n)
+				}
+				if c.err != nil {
+					if u.calls.Load() != 0 {
+						t.Error("a refused call was sent")
+					}
+					continue
+				}
+				reply := string(got.Reply.Result)
+				if c.task {
+					pass(works)
+					done, err := s.Get(t.Context(), made.Principal, "up", got.Task.ID)
+					must(t, err)
+					wantStatus(t, done, shim.Completed)
+					reply = string(done.Outcome.Result)
+				}
+				if reply != result || u.calls.Load() != 1 || plain != c.plain {
+					t.Errorf("answered %s by %d calls, plain: %t", reply, u.calls.Load(), plain)
+				}
 			}
 		})
 	}
@@ -235,10 +242,10 @@ func TestPlainCalls(t *testing.T) {
 func noHandle(c *shim.Call) { c.Handle = false }
 func demand(c *shim.Call)   { c.Demand = true }
 
-// quickly has the server answer within the grace.
-func quickly(c *shim.Call) { c.Request.Name = "quick" }
-
 func demandsLegacy(c *shim.Call) { *c = demanded(0) }
+
+// inWords has the client told of a task in words.
+func inWords(c *shim.Call) { *c = told() }
 
 func TestClientThatStaysIsOnlyCancelledInWords(t *testing.T) {
 	for name, c := range map[string]struct {

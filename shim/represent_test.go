@@ -77,29 +77,6 @@ func TestAdoptedTasksWaitForTheirOwner(t *testing.T) {
 	}
 }
 
-// TestPrincipalsWithoutTasks: a call of one who gets no tasks blocks, whatever its client and the
-// operator want.
-func TestPrincipalsWithoutTasks(t *testing.T) {
-	for _, mode := range []shim.Mode{shim.Never, shim.Auto, shim.Always, shim.Required} {
-		for name, change := range map[string]func(*shim.Call){
-			"takes tasks": func(*shim.Call) {},
-			"demands one": func(c *shim.Call) { c.Handle, c.Demand = false, true },
-			"is told":     func(c *shim.Call) { c.Handle, c.After = false, time.Second },
-		} {
-			hours(t, func(t *testing.T, w *world) {
-				s := w.gateway("a", takes(time.Minute), policy(mode))
-				c := call()
-				change(&c)
-				c.Principal = shim.Principal{Subject: "x", NoTasks: true}
-				answered, err := s.Call(t.Context(), c)
-				if err != nil || answered.Task != nil || string(answered.Reply.Result) != result || w.store.creates.Load() != 0 {
-					t.Errorf("%s, %s: %+v, %v", mode, name, answered, err)
-				}
-			})
-		}
-	}
-}
-
 // TestResultsThatAreReadTakeRoom: a result that is read from the store counts as bytes in flight of the
 // request that reads it, and one for which there is no room is not read.
 func TestResultsThatAreReadTakeRoom(t *testing.T) {
