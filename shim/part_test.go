@@ -196,7 +196,7 @@ func TestNextReplicaGoesOn(t *testing.T) {
 }
 
 // Who waits at the replica that stops hears of the end of a task that ends with it,
-// and is sent elsewhere for one that goes on. Who blocks is told that it stops.
+// and is sent elsewhere for one that goes on.
 func TestWaitersOfAReplicaThatStops(t *testing.T) {
 	for name, goesOn := range map[string]bool{"goes on": true, "ends": false} {
 		bubbleOf(t, name, func(t *testing.T, w *world) {
@@ -204,26 +204,15 @@ func TestWaitersOfAReplicaThatStops(t *testing.T) {
 			if goesOn {
 				u.resume = resumes
 			}
-			a := w.leaving(shim.Server{Upstream: u, Policy: func(tool string) shim.Policy {
-				if tool == "blocks" {
-					return policy(shim.Never)
-				}
-				return policy(shim.Always)
-			}})
+			a := w.leaving(serves(u, policy(shim.Always)))
 			task := begin(t, a, call())
 			var end shim.Task
-			var waited, blocked error
-			var callers sync.WaitGroup
-			callers.Go(func() { end, waited = a.Wait(context.Background(), anyone, "up", task.ID, nil) })
-			callers.Go(func() {
-				c := call()
-				c.Request.Name = "blocks"
-				_, blocked = a.Call(context.Background(), c)
-			})
+			var waited error
+			var caller sync.WaitGroup
+			caller.Go(func() { end, waited = a.Wait(context.Background(), anyone, "up", task.ID, nil) })
 			pass(time.Second)
 			w.closes(a)
-			callers.Wait()
-			wantMayBeDone(t, blocked, shutDown)
+			caller.Wait()
 			if goesOn && !errors.Is(waited, shim.ErrDraining) {
 				t.Errorf("a task that goes on: %+v, %v", end, waited)
 			}

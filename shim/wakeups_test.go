@@ -57,34 +57,6 @@ func TestFailedReadIsRepeated(t *testing.T) {
 	})
 }
 
-// Whatever event is lost, the runner reads its record within a period.
-func TestLostEvents(t *testing.T) {
-	for name, c := range map[string]struct {
-		do   func(t *testing.T, w *world, b *shim.Shim, id shim.ID)
-		want shim.Status
-	}{
-		"cancel": {func(t *testing.T, _ *world, b *shim.Shim, id shim.ID) {
-			cancelTask(t, b, id)
-		}, shim.Cancelled},
-		"answer": {func(t *testing.T, _ *world, b *shim.Shim, id shim.ID) {
-			updateTask(t, b, id, results("a"))
-		}, shim.Completed},
-	} {
-		bubbleOf(t, name, func(t *testing.T, w *world) {
-			u := elicits(0, "a")
-			s, b := w.over("a", &hooked{drop: hint}, u, policy(shim.Always)), w.gateway("b", u, policy(shim.Always))
-			task := begin(t, s, taskCall())
-			pass(time.Second)
-			c.do(t, w, b, task.ID)
-			pass(period)
-			wantStatus(t, read(t, b, task.ID), c.want)
-			if c.want == shim.Cancelled && u.ended() == nil {
-				t.Error("the call of a cancelled task goes on")
-			}
-		})
-	}
-}
-
 // One task that cannot be read holds up no other.
 func TestUnreadableTaskHoldsUpNoOther(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
