@@ -251,7 +251,7 @@ func (rv *recovery) reclaimTask(ctx context.Context, id ID) {
 	if s.runs.isKnown(id) {
 		return
 	}
-	if _, held := s.outcomes.findEnding(id); held { // its run has ended before it was forgotten
+	if e, held := s.outcomes.findEnding(id); held && e.end.To != "" { // its run has ended before it was forgotten
 		return
 	}
 	t, err := s.readRecord(ctx, id, WithRun)

@@ -83,8 +83,12 @@ func (s *Shim) storeAnswers(ctx context.Context, t Task, wanted map[string]json.
 	}
 	change := Change{Op: s.newOp(), Answer: wanted, Token: s.bringToken(ctx, t), Moments: []Moment{{Kind: KindAnswered}}}
 	t, err := outlast(ctx, s, func(ctx context.Context) (Task, error) { return s.changeRecord(ctx, t.ID, nil, change) })
-	if errors.Is(err, ErrFinal) {
+	switch {
+	case errors.Is(err, ErrFinal):
 		err = nil
+	case err == nil:
+		change.Token = ""
+		s.outcomes.holdEnding(ending{made: t, end: change})
 	}
 	return t, err
 }

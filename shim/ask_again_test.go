@@ -171,6 +171,46 @@ func TestAnswerOutlivesAnOlderStore(t *testing.T) {
 	}
 }
 
+// An answer that its client knows to be stored reaches the server also where Redis goes back to before it, and the runner
+// has not read it by then: a client that has answered need not answer again.
+func TestAnswerThatRedisForgetsUnread(t *testing.T) {
+	for name, parks := range map[string]bool{"of a task": false, "of a call that becomes a task": true} {
+		t.Run(name, func(t *testing.T) {
+			overMemory(t, func(t *testing.T, w *world, memory *redistest.Memory) {
+				w.heartbeat = time.Hour // no audit reads the answers
+				p, c := policy(shim.Auto), taskCall()
+				if parks {
+					p.EarlyInput, p.Grace = shim.EarlyMRTR, time.Second
+				}
+				a, b := w.over("a", &hooked{drop: hint}, elicits(0, "a", "b"), p), w.gatewayFor("b", serves(elicits(0), p))
+				got, err := a.Call(t.Context(), c)
+				if err != nil || parks != (got.Parked != nil) {
+					t.Fatalf("%+v, %v", got, err)
+				}
+				pass(5 * time.Second)
+				before := memory.Snapshot()
+				var id shim.ID
+				if parks {
+					id = got.Parked.ID
+					answerTask(t, b, anyone, id, "a", `{"to":"a"}`)
+					if got, err = b.Reattach(t.Context(), c, id, results("b")); err != nil || got.Task == nil {
+						t.Fatalf("%+v, %v", got, err)
+					}
+				} else {
+					id = got.Task.ID
+					updateTask(t, b, id, results("a"))
+					updateTask(t, b, id, results("b"))
+				}
+				if err := memory.Restore(before); err != nil {
+					t.Fatal(err)
+				}
+				pass(time.Minute)
+				wantResult(t, b, id, `{"answers":[{"to":"a"},{"to":"b"}]}`)
+			})
+		})
+	}
+}
+
 // An answer that comes when Redis is back without its question, and before the runner has asked that again, waits for
 // it.
 func TestAnswerWaitsForItsQuestion(t *testing.T) {

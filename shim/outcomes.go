@@ -2,6 +2,7 @@ package shim
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"maps"
@@ -16,8 +17,8 @@ const (
 	defaultSettleBytes = 64 << 20
 )
 
-// ending is how a task ended here, with the data to write that again. It may also be that a call became a task
-// here: then end has no status.
+// ending is how a task ended here, with the data to write that again. It may also be that a call became a task here, or
+// that its questions were answered here: then end has no status.
 type ending struct {
 	made Task // as it was created, or adopted
 	end  Change
@@ -33,7 +34,31 @@ func (e ending) heldBytes() int64 {
 	for _, b := range e.end.Tail {
 		n += int64(len(b.Content))
 	}
+	for _, answer := range e.end.Answer {
+		n += int64(len(answer))
+	}
 	return n
+}
+
+// joinEarlier adds to an ending without a status what was held of the task before.
+func (e *ending) joinEarlier(was Change) {
+	if was.To != "" { // it has ended since
+		was.Visible = was.Visible || e.end.Visible
+		e.end = was
+		return
+	}
+	e.end.Visible = e.end.Visible || was.Visible
+	e.end.TTL, e.end.Retain = max(e.end.TTL, was.TTL), max(e.end.Retain, was.Retain)
+	answers := make(map[string]json.RawMessage, len(was.Answer)+len(e.end.Answer))
+	maps.Copy(answers, was.Answer)
+	maps.Copy(answers, e.end.Answer)
+	e.end.Answer = answers
+}
+
+// isMissing reports whether a record lacks the ending.
+func (e ending) isMissing(t Task) bool {
+	unanswered := func(q Question) bool { return q.Outstanding() && e.end.Answer[q.Key] != nil }
+	return !t.Status.Final() && (e.end.To != "" || e.end.Visible && !t.Visible || slices.ContainsFunc(t.Questions, unanswered))
 }
 
 // outcomes keeps the ends of tasks here until they have settled, against a failover of the store. Redis
@@ -56,7 +81,7 @@ type outcomes struct {
 // ending is dropped: bounded memory comes before a second chance. The record that is written again lacks the
 // call, which its creation may call unsent: if the end then fails to follow, nobody sends the call.
 func (o *outcomes) holdEnding(e ending) bool {
-	e.made.Call, e.made.Checkpoint = nil, nil
+	e.made.Call, e.made.Checkpoint, e.made.Questions = nil, nil, nil
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.settle <= 0 || o.bytes+e.heldBytes() > o.most {
@@ -66,9 +91,8 @@ func (o *outcomes) holdEnding(e ending) bool {
 	if was, ok := o.held[id]; ok {
 		was.drop.Stop()
 		o.bytes -= was.heldBytes()
-		if e.end.To == "" && was.end.To != "" { // it has ended since it became a task
-			e.end = was.end
-			e.end.Visible = true
+		if e.end.To == "" {
+			e.joinEarlier(was.end)
 		}
 	}
 	e.at = time.Now()
@@ -112,15 +136,18 @@ func (o *outcomes) assureEnding(ctx context.Context, id ID) {
 	}
 	_, err := retry(ctx, func(ctx context.Context) (Task, error) { return o.endAgain(ctx, e) })
 	if err != nil && ctx.Err() == nil {
-		o.observer.logTask(e.made, slog.LevelError, "the end of a task was lost by the store and could not be written again", "err", err)
+		o.observer.logTask(e.made, slog.LevelError, "what a client was told of a task was lost by the store and could not be written again", "err", err)
 	}
 }
 
 // endAgain makes one attempt at assureEnding, and returns the task after it.
 func (o *outcomes) endAgain(ctx context.Context, e ending) (Task, error) {
 	t, err := o.store.Get(ctx, e.made.ID, Summary)
+	if t.Lease != e.made.Lease { // another runner may have given the keys to other questions
+		e.end.Answer = nil
+	}
 	switch {
-	case err == nil && (t.Status.Final() || e.end.To == "" && t.Visible):
+	case err == nil && !e.isMissing(t):
 		return t, nil
 	case errors.Is(err, ErrNotFound):
 		if time.Since(e.at) >= e.made.Retain || e.end.To == "" {
@@ -132,7 +159,7 @@ func (o *outcomes) endAgain(ctx context.Context, e ending) (Task, error) {
 	case err != nil:
 		return t, err
 	}
-	o.observer.logTask(e.made, slog.LevelWarn, "the store had forgotten the end of a task; it is written again")
+	o.observer.logTask(e.made, slog.LevelWarn, "the store had forgotten the newest of a task; it is written again")
 	t, err = o.store.Apply(ctx, e.made.ID, nil, e.end)
 	if errors.Is(err, ErrPosition) { // it has also lost pieces that nobody has any more
 		e.end.Tail, e.end.At = nil, 0

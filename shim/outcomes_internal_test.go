@@ -2,6 +2,8 @@ package shim
 
 import (
 	"context"
+	"encoding/json"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,4 +42,31 @@ func TestEndingOutlastsTheNoteThatATaskWasMade(t *testing.T) {
 			t.Errorf("%+v is kept of it, in %d bytes", e.end, o.bytes)
 		}
 	})
+}
+
+// asking is a Store with a task that waits for an answer, and counts what is written.
+type asking struct {
+	Store
+	task  Task
+	wrote int
+}
+
+func (s *asking) Get(context.Context, ID, Part) (Task, error) { return s.task, nil }
+
+func (s *asking) Apply(context.Context, ID, *Lease, Change) (Task, error) {
+	s.wrote++
+	return s.task, nil
+}
+
+// An answer is written again only for the runner that asked: another one may have given the key to another question.
+func TestAnswerIsForItsRunner(t *testing.T) {
+	asked := Lease{Replica: "a", Adoption: 1}
+	for _, l := range []Lease{asked, {Replica: "b", Adoption: 2}} {
+		s := &asking{task: Task{Lease: l, Questions: []Question{{Key: "q1", Method: elicit}}}}
+		o := &outcomes{store: s, observer: &observer{log: slog.New(slog.DiscardHandler), life: newLife()}}
+		e := ending{made: Task{Lease: asked}, end: Change{Answer: map[string]json.RawMessage{"q1": []byte("{}")}}}
+		if _, err := o.endAgain(t.Context(), e); err != nil || (s.wrote == 1) != (l == asked) {
+			t.Errorf("it is written %d times for %v, %v", s.wrote, l, err)
+		}
+	}
 }

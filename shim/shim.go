@@ -26,8 +26,8 @@ type Options struct {
 	Store     Store
 	Servers   map[string]Server // by configured name; Serve replaces them
 	Heartbeat time.Duration     // expiry of this replica's heartbeat, default 5s
-	// Settle is how long this replica keeps the end of a task in case the store forgets it in a
-	// failover; default 30s, negative for no time. SettleBytes bounds the memory for that; default
+	// Settle is how long this replica keeps the end of a task, and an answer, in case the store forgets it in
+	// a failover; default 30s, negative for no time. SettleBytes bounds the memory for that; default
 	// 64 MiB.
 	Settle      time.Duration
 	SettleBytes int64
