@@ -15,7 +15,7 @@ import (
 func step() int {
 	switch {
 	case testing.Short():
-		return 69
+		return 139
 	case raceDetector || !programtest.Whole():
 		return 15
 	}
