@@ -201,7 +201,7 @@ func TestOutageOrphansNobody(t *testing.T) {
 				w.store.down.Store(true)
 				pass(outage)
 				w.store.down.Store(false)
-				pass(20*time.Second + 210*time.Millisecond)
+				pass(10*time.Second + 210*time.Millisecond)
 			}
 			if ua.ended() != nil || ub.ended() != nil {
 				t.Errorf("calls ended: %v, %v", ua.ended(), ub.ended())

@@ -111,7 +111,8 @@ func TestResultOutlastsAnOutage(t *testing.T) {
 // next may wait when they have gone.
 func TestWaitingRequestsAreBounded(t *testing.T) {
 	hours(t, func(t *testing.T, w *world) {
-		s, away := w.patient(25*time.Second, takes(time.Hour))
+		const wait = 5 * time.Second
+		s, away := w.patient(wait, takes(time.Hour))
 		id := begin(t, s, call()).ID
 		away.Store(true)
 		get := func() (took time.Duration, err error) {
@@ -122,18 +123,18 @@ func TestWaitingRequestsAreBounded(t *testing.T) {
 		var waiting sync.WaitGroup
 		for range 1000 {
 			waiting.Go(func() {
-				if took, err := get(); took < 25*time.Second || !errors.Is(err, shim.ErrRepeat) {
+				if took, err := get(); took < wait || !errors.Is(err, shim.ErrRepeat) {
 					t.Errorf("one of a thousand: %v after %v", err, took)
 				}
 			})
 		}
-		pass(10 * time.Second)
+		pass(wait / 2)
 		if took, err := get(); took != 0 || !errors.Is(err, shim.ErrRepeat) {
 			t.Errorf("one more: %v after %v", err, took)
 		}
 		waiting.Wait()
-		time.AfterFunc(10*time.Second, func() { away.Store(false) })
-		if took, err := get(); took < 10*time.Second || err != nil {
+		time.AfterFunc(wait/2, func() { away.Store(false) })
+		if took, err := get(); took < wait/2 || err != nil {
 			t.Errorf("afterwards: %v after %v", err, took)
 		}
 	})
