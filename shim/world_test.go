@@ -20,7 +20,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	debug.SetGCPercent(400) // each world is new and small
+	debug.SetGCPercent(1000) // each world is new and small, and each script makes a Lua state anew
 	os.Exit(m.Run())
 }
 
