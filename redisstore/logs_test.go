@@ -11,6 +11,27 @@ import (
 	"taskgate/shim"
 )
 
+// say adds a message to a stream of the session "s", and returns its number.
+func say(t *testing.T, c *Sessions, stream, message string) int64 {
+	t.Helper()
+	no, err := c.Append(t.Context(), "s", stream, []byte(message))
+	must(t, err)
+	same(t, true, no != 0)
+	return no
+}
+
+// since is what a reader of a stream gets after a number: its state and note, and each message after a space.
+func since(t *testing.T, c *Sessions, stream string, after int64) (said string) {
+	t.Helper()
+	state, note, err := c.Since(t.Context(), "s", stream, after, func(_ int64, m []byte) {
+		if said += " " + string(m); m == nil {
+			said += "missing"
+		}
+	})
+	must(t, err)
+	return state + string(note) + said
+}
+
 // A repeat of a message that was added, after its reply was lost, is told from a second
 // message, though another replica has added to the stream in between. It has the number of the first.
 func TestLogRepeats(t *testing.T) {
@@ -47,28 +68,21 @@ func TestLogForgetsEndedStreams(t *testing.T) {
 	server := redistest.Start(t)
 	c := openTest(t, server.URL(), testOptions()).Sessions(10, time.Hour).Keep(20, 1<<20, time.Hour)
 	ctx := t.Context()
-	since := func(stream string) (said string) {
-		t.Helper()
-		state, _, err := c.Since(ctx, "s", stream, 0, func(_ int64, m []byte) { said += string(m) })
-		must(t, err)
-		return state + " " + said
-	}
 	makeSession(t, c, "s", "open")
 	for i := range 100 {
 		stream := fmt.Sprint("x", i)
 		_, err := c.Open(ctx, "s", stream, []byte("[1]"))
 		must(t, err)
-		_, err = c.Append(ctx, "s", stream, []byte(stream))
-		must(t, err)
+		say(t, c, stream, stream)
 		must(t, c.Finish(ctx, "s", stream, false))
 		must(t, c.Finish(ctx, "s", stream, false)) // a repeat is no second end
-		same(t, "ended "+stream, since(stream))
+		same(t, "ended "+stream, since(t, c, stream, 0))
 	}
 	for i := 91; i < 100; i++ {
-		same(t, fmt.Sprint("ended x", i), since(fmt.Sprint("x", i)))
+		same(t, fmt.Sprint("ended x", i), since(t, c, fmt.Sprint("x", i), 0))
 	}
-	same(t, " ", since("x0"))
-	same(t, "open ", since("open"))
+	same(t, "", since(t, c, "x0", 0))
+	same(t, "open", since(t, c, "open", 0))
 	// The log has four fields of its own and 20 entries, of which 10 are ends with two fields each; the open stream
 	// has two.
 	if n, _ := server.Do("hlen", c.store.keys.log("s")[1]).(int64); n > 4+20+2 {
@@ -78,10 +92,9 @@ func TestLogForgetsEndedStreams(t *testing.T) {
 	large := strings.Repeat("l", 2<<20)
 	_, err := c.Open(ctx, "s", "large", nil)
 	must(t, err)
-	_, err = c.Append(ctx, "s", "large", []byte(large))
-	must(t, err)
+	say(t, c, "large", large)
 	must(t, c.Finish(ctx, "s", "large", false))
-	if got := since("large"); got != "ended "+large {
+	if got := since(t, c, "large", 0); got != "ended "+large {
 		t.Errorf("of a large answer there are %d bytes", len(got))
 	}
 }
@@ -102,8 +115,7 @@ func TestLogOfAnUnusedSessionIsCleared(t *testing.T) {
 		ctx := t.Context()
 		stop := runSessions(t, c, false, nil)
 		makeSession(t, c, "s", "call")
-		_, err := c.Append(ctx, "s", "call", []byte(strings.Repeat("l", 1<<20)))
-		must(t, err)
+		say(t, c, "call", strings.Repeat("l", 1<<20))
 		must(t, c.Finish(ctx, "s", "call", false))
 		pass(2 * logAfterEnd)
 		n, err := s.client.XLen(ctx, s.keys.log("s")[0]).Result()
@@ -119,43 +131,25 @@ func TestLogOfAnUnusedSessionIsCleared(t *testing.T) {
 func endedStreamLeaves(t *testing.T, url string) {
 	c := openTest(t, url, testOptions()).Sessions(10, 8*time.Second).Keep(1000, 4<<20, 40*time.Millisecond)
 	ctx := t.Context()
-	makeSession(t, c, "s")
-	append := func(stream, message string) int64 {
-		t.Helper()
-		no, err := c.Append(ctx, "s", stream, []byte(message))
-		if err != nil || no == 0 {
-			t.Fatal(no, err)
-		}
-		return no
-	}
-	since := func(stream string, after int64) (said string) {
-		t.Helper()
-		state, _, err := c.Since(ctx, "s", stream, after, func(_ int64, m []byte) { said += " " + string(m[:1]) })
-		must(t, err)
-		return state + said
-	}
-	for _, stream := range []string{"early", "get", "late"} {
-		_, err := c.Open(ctx, "s", stream, nil)
-		must(t, err)
-	}
+	makeSession(t, c, "s", "early", "get", "late")
 	large := strings.Repeat("l", 1<<20)
-	append("early", large)
-	a := append("get", "a")
-	append("late", large)
+	say(t, c, "early", large)
+	a := say(t, c, "get", "a")
+	say(t, c, "late", large)
 	_, holder, _, err := c.Ask(ctx, "s", "late", "asker", "question", "", []byte("q"))
 	same(t, "", holder)
 	must(t, err)
 	must(t, c.Finish(ctx, "s", "late", false))
-	append("get", "b")
+	say(t, c, "get", "b")
 	stop := runSessions(t, c, true, nil)
-	eventually(t, "the stream that has ended is gone", func() bool { return since("late", 0) == "" })
-	same(t, "open l", since("early", 0))
-	same(t, "open a b", since("get", 0))
-	same(t, "open b", since("get", a))
+	eventually(t, "the stream that has ended is gone", func() bool { return since(t, c, "late", 0) == "" })
+	same(t, true, since(t, c, "early", 0) == "open "+large)
+	same(t, "open a b", since(t, c, "get", 0))
+	same(t, "open b", since(t, c, "get", a))
 	must(t, c.Finish(ctx, "s", "early", false))
-	eventually(t, "and so is the other one", func() bool { return since("early", 0) == "" })
-	append("get", "c")
-	same(t, "open a b c", since("get", 0))
+	eventually(t, "and so is the other one", func() bool { return since(t, c, "early", 0) == "" })
+	say(t, c, "get", "c")
+	same(t, "open a b c", since(t, c, "get", 0))
 	about := c.store.keys.log("s")[1]
 	if n, err := c.store.client.HGet(ctx, about, "bytes").Result(); err != nil || len(n) > 2 {
 		t.Errorf("%s bytes count, %v", n, err)
@@ -190,37 +184,21 @@ func TestLogOfOlderRedis(t *testing.T) {
 	store := openTest(t, redis.URL(), o)
 	c, reader := store.Sessions(10, time.Hour), openTest(t, redis.URL(), o).Sessions(10, time.Hour)
 	makeSession(t, c, "s", "get")
-	add := func(stream, message string) int64 {
-		t.Helper()
-		no, err := c.Append(t.Context(), "s", stream, []byte(message))
-		must(t, err)
-		return no
-	}
-	read := func(stream string, after int64) (got string) {
-		t.Helper()
-		state, _, err := reader.Since(t.Context(), "s", stream, after, func(_ int64, m []byte) {
-			if got += " " + string(m); m == nil {
-				got += "missing"
-			}
-		})
-		must(t, err)
-		return state + got
-	}
-	first := add("get", "one")
+	first := say(t, c, "get", "one")
 	goBack := dumpLog(t, store, "s")
-	last := add("get", "two")
+	last := say(t, c, "get", "two")
 	_, err := c.Open(t.Context(), "s", "call", nil)
 	must(t, err)
 	goBack()
-	same(t, "open one", read("get", first-1))
-	if no := add("get", "three"); no <= last {
+	same(t, "open one", since(t, reader, "get", first-1))
+	if no := say(t, c, "get", "three"); no <= last {
 		t.Errorf("number %d after %d", no, last)
 	}
-	same(t, "open three", read("get", last))
-	same(t, "open one missing three", read("get", first-1))
-	same(t, "", read("call", 0))
-	add("call", "answer")
-	same(t, "open missing answer", read("call", 0))
+	same(t, "open three", since(t, reader, "get", last))
+	same(t, "open one missing three", since(t, reader, "get", first-1))
+	same(t, "", since(t, reader, "call", 0))
+	say(t, c, "call", "answer")
+	same(t, "open missing answer", since(t, reader, "call", 0))
 
 	must(t, store.client.Del(t.Context(), store.keys.session("s")).Err())
 	_, err = c.Append(t.Context(), "s", "call", []byte("answer"))
@@ -237,37 +215,19 @@ func TestLogOfOlderRedisAtAnother(t *testing.T) {
 	makeSession(t, c, "s", "call")
 	_, err := other.Open(t.Context(), "s", "other", nil)
 	must(t, err)
-	add := func(c *Sessions, stream, message string) int64 {
-		t.Helper()
-		no, err := c.Append(t.Context(), "s", stream, []byte(message))
-		must(t, err)
-		return no
-	}
-	one := int64(0)
-	read := func(want string) {
-		t.Helper()
-		got := ""
-		state, _, err := other.Since(t.Context(), "s", "call", one, func(_ int64, m []byte) {
-			if got += " " + string(m); m == nil {
-				got += "missing"
-			}
-		})
-		must(t, err)
-		same(t, want, state+got)
-	}
-	one = add(c, "call", "one")
-	add(other, "other", "aside")
+	one := say(t, c, "call", "one")
+	say(t, other, "other", "aside")
 	goBack := dumpLog(t, store, "s")
-	add(c, "call", "two")
+	say(t, c, "call", "two")
 	goBack()
 	for range 3 {
-		add(other, "other", "aside")
+		say(t, other, "other", "aside")
 	}
-	add(c, "call", "three")
-	read("open missing three")
-	add(other, "other", "aside")
-	add(c, "call", "four")
-	read("open missing three four")
+	say(t, c, "call", "three")
+	same(t, "open missing three", since(t, other, "call", one))
+	say(t, other, "other", "aside")
+	say(t, c, "call", "four")
+	same(t, "open missing three four", since(t, other, "call", one))
 }
 
 // A stream that was left more than once, and one that was left before it ended, is forgotten when the last entry that
@@ -283,24 +243,16 @@ func TestLogKeepsAStreamThatWasLeftAgain(t *testing.T) {
 		must(t, c.Leave(ctx, "s", stream, []byte("note")))
 		_, err = c.Open(ctx, "s", stream, nil)
 		must(t, err)
-		_, err = c.Append(ctx, "s", stream, []byte("answer"))
-		must(t, err)
+		say(t, c, stream, "answer")
 	}
 	must(t, c.Finish(ctx, "s", "ended", false))
 	must(t, c.Leave(ctx, "s", "left", []byte("note")))
-	since := func(stream string) (said string) {
-		t.Helper()
-		state, note, err := c.Since(ctx, "s", stream, 0, func(_ int64, m []byte) { said += " " + string(m) })
-		must(t, err)
-		return state + string(note) + said
-	}
 	for n, want := range []string{
 		6: "ended answer, leftnote answer", 7: "ended, leftnote answer", 8: "ended, leftnote answer",
 		9: "ended, leftnote", 10: ", leftnote", 11: ", ",
 	} {
-		_, err := c.Append(ctx, "s", "other", []byte("more"))
-		must(t, err)
-		if got := since("ended") + ", " + since("left"); want != "" && got != want {
+		say(t, c, "other", "more")
+		if got := since(t, c, "ended", 0) + ", " + since(t, c, "left", 0); want != "" && got != want {
 			t.Errorf("after %d messages of another stream: %q, not %q", n+1, got, want)
 		}
 	}
@@ -312,21 +264,12 @@ func TestLogOfOlderRedisThatIsBehind(t *testing.T) {
 	t.Parallel()
 	c := openTest(t, "embedded", testOptions()).Sessions(10, time.Hour)
 	makeSession(t, c, "s")
-	add := func(message string) int64 {
-		t.Helper()
-		no, err := c.Append(t.Context(), "s", "get", []byte(message))
-		must(t, err)
-		return no
-	}
-	last := add("lost")
+	last := say(t, c, "get", "lost")
 	must(t, c.store.client.Del(t.Context(), c.store.keys.log("s")...).Err())
 	c.store.embedded.server.SetTime(time.Now().Add(-time.Minute))
-	if no := add("one"); no <= last {
+	if no := say(t, c, "get", "one"); no <= last {
 		t.Errorf("number %d after %d", no, last)
 	}
-	add("two")
-	got := ""
-	_, _, err := c.Since(t.Context(), "s", "get", last, func(_ int64, m []byte) { got += " " + string(m) })
-	must(t, err)
-	same(t, " one two", got)
+	say(t, c, "get", "two")
+	same(t, "open one two", since(t, c, "get", last))
 }

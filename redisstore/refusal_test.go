@@ -119,7 +119,7 @@ func TestFullRedisRefuses(t *testing.T) {
 	same(t, keys, len(redis.Keys("*")))
 	same(t, []string{"[0]"}, batches(t, s, task.ID))
 	redis.Do("config", "set", "maxmemory", "0")
-	same(t, shim.Completed, end(t, s, task).Status)
+	same(t, shim.Completed, end(t, s, task).Status) // the op was not noted without its change
 	same(t, int64(2), read(t, s, task.ID, shim.Summary).Version)
 }
 

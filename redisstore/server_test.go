@@ -87,23 +87,6 @@ func TestWrongCredentials(t *testing.T) {
 	}
 }
 
-// A full Redis refuses new tasks, and what is there can still be read.
-func TestFullRedis(t *testing.T) {
-	t.Parallel()
-	redis := redistest.Start(t)
-	o := testOptions()
-	s := openTest(t, redis.URL(), o)
-	task := create(t, s, newTask())
-	redis.Do("config", "set", "maxmemory", "1")
-	_, err := s.Create(t.Context(), newTask())
-	is(t, err, shim.ErrUnavailable)
-	_, err = s.Apply(t.Context(), task.ID, &held, shim.Change{Op: "end", To: shim.Completed})
-	is(t, err, shim.ErrUnavailable)
-	same(t, task, read(t, s, task.ID, shim.Summary))
-	redis.Do("config", "set", "maxmemory", "0")
-	same(t, shim.Completed, end(t, s, task).Status) // the op was not noted without its change
-}
-
 // A Redis that evicts is warned of.
 func TestPolicyWarning(t *testing.T) {
 	t.Parallel()

@@ -190,12 +190,9 @@ func TestSessionsKeys(t *testing.T) {
 	o := testOptions()
 	s := openTest(t, server.URL(), o).Sessions(10, time.Hour)
 	ctx := context.Background()
-	if _, err := s.Make(ctx, "a", "", []byte("one")); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Signal(ctx, "a", "signal", ""); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.Make(ctx, "a", "", []byte("one"))
+	must(t, err)
+	must(t, s.Signal(ctx, "a", "signal", ""))
 	all := server.Keys("*")
 	if len(all) != 4 {
 		t.Errorf("keys %v", all)
@@ -205,9 +202,7 @@ func TestSessionsKeys(t *testing.T) {
 			t.Errorf("key %s", key)
 		}
 	}
-	if err := s.Delete(ctx, "a"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Delete(ctx, "a"))
 	if left := server.Keys("*"); len(left) != 0 {
 		t.Errorf("left %v", left)
 	}
@@ -219,9 +214,8 @@ func TestLogOfASessionInUse(t *testing.T) {
 	server := redistest.Start(t)
 	s := openTest(t, server.URL(), testOptions()).Sessions(10, 8*time.Second) // a tick each second
 	makeSession(t, s, "a", "x")
-	if _, err := s.Append(t.Context(), "a", "x", []byte("one")); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.Append(t.Context(), "a", "x", []byte("one"))
+	must(t, err)
 	stop := runSessions(t, s, true, nil)
 	for range 3 {
 		for _, key := range s.store.keys.log("a") {
@@ -282,9 +276,8 @@ func TestSessionsLostEvents(t *testing.T) {
 	bubble(t, func(t *testing.T, store *Store) {
 		s := store.Sessions(10, time.Hour)
 		for _, id := range []string{"a", "b", "idle"} {
-			if _, err := s.Make(t.Context(), id, "", nil); err != nil {
-				t.Fatal(err)
-			}
+			_, err := s.Make(t.Context(), id, "", nil)
+			must(t, err)
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		signals, over, done := make(chan string, 10), make(chan string, 10), make(chan error, 1)
