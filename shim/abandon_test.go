@@ -15,11 +15,7 @@ import (
 func returning(t *testing.T, s *shim.Shim, c shim.Call, p shim.Parked) *calling {
 	t.Helper()
 	pass(10*time.Minute + 30*time.Second)
-	k := &calling{done: make(chan struct{})}
-	go func() {
-		defer close(k.done)
-		k.a, k.err = s.Reattach(t.Context(), c, p.ID, nil)
-	}()
+	k := goes(func() (shim.Answered, error) { return s.Reattach(t.Context(), c, p.ID, nil) })
 	synctest.Wait()
 	return k
 }

@@ -53,10 +53,6 @@ func TestAskedAgainAfterTheDeadline(t *testing.T) {
 // A caller who has answered and comes back waits for what becomes of the call: after a restart of
 // the replica, after another one has taken the call over, and beside one who waits already.
 func TestComesBackAfterItsAnswers(t *testing.T) {
-	type got struct {
-		a   shim.Answered
-		err error
-	}
 	for name, then := range map[string]func(*testing.T, *world){
 		"stopped": func(_ *testing.T, w *world) { w.stops[1]() },
 		"taken over": func(t *testing.T, w *world) {
@@ -75,21 +71,16 @@ func TestComesBackAfterItsAnswers(t *testing.T) {
 			pass(6 * time.Second)
 			c := askable(shim.AskPark)
 			p := parked(t, a, c, "a")
-			first := make(chan got, 1)
-			go func() {
-				got := got{}
-				got.a, got.err = a.Reattach(t.Context(), c, p.ID, results("a"))
-				first <- got
-			}()
+			first := goes(func() (shim.Answered, error) { return a.Reattach(t.Context(), c, p.ID, results("a")) })
 			pass(5 * time.Second)
 			then(t, w)
 			pass(5 * time.Second)
 			back, err := b.Reattach(t.Context(), c, p.ID, results("a"))
 			wantReply(t, back, err, `{"answers":[{"to":"a"}]}`)
-			if got := <-first; name != "stopped" {
-				wantReply(t, got.a, got.err, `{"answers":[{"to":"a"}]}`)
-			} else if !errors.Is(got.err, shim.ErrDraining) {
-				t.Errorf("%+v, %v", got.a, got.err)
+			if <-first.done; name != "stopped" {
+				wantReply(t, first.a, first.err, `{"answers":[{"to":"a"}]}`)
+			} else if !errors.Is(first.err, shim.ErrDraining) {
+				t.Errorf("%+v, %v", first.a, first.err)
 			}
 			if n := u.delivered(); n != 1 {
 				t.Errorf("%d deliveries", n)

@@ -54,12 +54,17 @@ type calling struct {
 }
 
 func calls(t *testing.T, s *shim.Shim, c shim.Call) *calling {
+	k := goes(func() (shim.Answered, error) { return s.Call(t.Context(), c) })
+	synctest.Wait()
+	return k
+}
+
+func goes(call func() (shim.Answered, error)) *calling {
 	k := &calling{done: make(chan struct{})}
 	go func() {
 		defer close(k.done)
-		k.a, k.err = s.Call(t.Context(), c)
+		k.a, k.err = call()
 	}()
-	synctest.Wait()
 	return k
 }
 

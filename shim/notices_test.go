@@ -42,13 +42,7 @@ func TestSlowClientHoldsUpNoOther(t *testing.T) {
 	u := &scripted{call: slow.call}
 	s, other := w.gateway("r1", u, policy(shim.Auto)), w.gateway("r2", u, policy(shim.Auto))
 	call := func(stream shim.Stream) *calling {
-		k := &calling{done: make(chan struct{})}
-		c := legacy(stream)
-		go func() {
-			defer close(k.done)
-			k.a, k.err = s.Call(t.Context(), c)
-		}()
-		return k
+		return goes(func() (shim.Answered, error) { return s.Call(t.Context(), legacy(stream)) })
 	}
 	answer := func(id shim.ID, key string) {
 		t.Helper()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -50,13 +51,14 @@ func streaming(content bool) shim.Policy {
 	return p
 }
 
-// listening is one Track under way: what it has yielded, one line each, as the
-// texts of the pieces or the status.
+// listening is one Track or FollowSet under way: what it has yielded, one line each, as the
+// texts of the pieces or the status, and the states.
 type listening struct {
 	leave context.CancelFunc
 	done  chan error
 	mu    sync.Mutex
 	lines []string
+	tasks []shim.Task
 }
 
 func track(t *testing.T, s *shim.Shim, tasks ...shim.Tracked) *listening {
@@ -66,19 +68,41 @@ func track(t *testing.T, s *shim.Shim, tasks ...shim.Tracked) *listening {
 
 func trackAs(t *testing.T, s *shim.Shim, p shim.Principal, tasks ...shim.Tracked) *listening {
 	t.Helper()
+	return listen(t, nil, func(ctx context.Context, yield func(shim.Update) error) error {
+		return s.Track(ctx, p, "up", tasks, yield)
+	})
+}
+
+// followSet follows a set. In the lines tasks are told by their place in ids.
+func followSet(t *testing.T, s *shim.Shim, p shim.Principal, set *shim.Set, ids ...shim.ID) *listening {
+	t.Helper()
+	return listen(t, ids, func(ctx context.Context, yield func(shim.Update) error) error {
+		return s.FollowSet(ctx, p, "up", set, yield)
+	})
+}
+
+func listen(t *testing.T, ids []shim.ID, follow func(context.Context, func(shim.Update) error) error) *listening {
+	t.Helper()
 	ctx, leave := context.WithCancel(t.Context())
 	l := &listening{leave: leave, done: make(chan error, 1)}
 	status := map[shim.ID]shim.Status{} // a status message that changes is not of interest
 	go func() {
-		l.done <- s.Track(ctx, p, "up", tasks, func(u shim.Update) error {
+		l.done <- follow(ctx, func(u shim.Update) error {
 			l.mu.Lock()
 			defer l.mu.Unlock()
+			name := ""
+			if ids != nil {
+				name = string(rune('a'+slices.Index(ids, u.ID))) + ":"
+			}
+			if u.Gone {
+				l.lines = append(l.lines, name+"gone")
+			}
 			if u.Task != nil && (u.Task.Status != status[u.ID] || u.Task.Status.Final()) {
-				l.lines = append(l.lines, string(u.Task.Status))
+				l.lines, l.tasks = append(l.lines, name+string(u.Task.Status)), append(l.tasks, *u.Task)
 				status[u.ID] = u.Task.Status
 			}
 			for i, p := range u.Pieces {
-				l.lines = append(l.lines, fmt.Sprintf("%d:%s", u.First+int64(i), texts(p)))
+				l.lines = append(l.lines, fmt.Sprintf("%s%d:%s", name, u.First+int64(i), texts(p)))
 			}
 			return nil
 		})
@@ -116,6 +140,7 @@ func wantStored(t *testing.T, store shim.Store, id shim.ID, want string) {
 // want checks what was yielded since the last time, lines separated by spaces.
 func (l *listening) want(t *testing.T, want string) {
 	t.Helper()
+	synctest.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if got := strings.Join(l.lines, " "); got != want {

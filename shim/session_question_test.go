@@ -39,25 +39,12 @@ func (w *world) poses(name string, u shim.Upstream) *shim.Shim {
 	})
 }
 
-// heard follows the question, until it is over, and returns the last of it.
-func heard(t *testing.T, s *shim.Shim, p shim.Principal, id shim.ID) <-chan shim.Task {
+// heard follows the question until it is over.
+func heard(t *testing.T, s *shim.Shim, p shim.Principal, id shim.ID) *listening {
 	t.Helper()
-	out := make(chan shim.Task, 1)
-	go func() {
-		var last shim.Task
-		set := shim.NewSet(shim.Tracked{ID: id, Hidden: true})
-		set.Close()
-		if err := s.FollowSet(t.Context(), p, "up", set, func(u shim.Update) error {
-			if u.Task != nil {
-				last = *u.Task
-			}
-			return nil
-		}); err != nil {
-			t.Error(err)
-		}
-		out <- last
-	}()
-	return out
+	set := shim.NewSet(shim.Tracked{ID: id, Hidden: true})
+	set.Close()
+	return followSet(t, s, p, set)
 }
 
 // A question that belongs to no call has a record that nobody but its client can see, and
@@ -104,12 +91,13 @@ func TestPose(t *testing.T) {
 			if _, err := s.Get(t.Context(), client, "up", id); !errors.Is(err, shim.ErrNotFound) {
 				t.Errorf("it looks like a task: %v", err)
 			}
-			if got := <-heard(t, s, shim.Principal{Session: "x"}, id); got.ID != "" {
-				t.Errorf("a stranger sees %+v", got)
-			}
+			stranger := heard(t, s, shim.Principal{Session: "x"}, id)
+			must(t, <-stranger.done)
+			stranger.want(t, "gone")
 			c.do(t, other, id, over)
 			pass(time.Second)
-			if got := <-last; got.Status != c.to || len(got.Questions) != 1 || got.Questions[0].Key != "a" {
+			must(t, <-last.done)
+			if got := last.tasks[len(last.tasks)-1]; got.Status != c.to || len(got.Questions) != 1 || got.Questions[0].Key != "a" {
 				t.Errorf("in the end %+v", got)
 			}
 			if !<-done || u.calls.Load() != 0 {
