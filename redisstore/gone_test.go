@@ -131,18 +131,17 @@ func TestLeapsOfSlowAnswers(t *testing.T) {
 	})
 }
 
-// idle is an upstream that takes an hour, and knows of calls that were ended.
-type idle struct{ ended chan error }
+// idle is an upstream that takes an hour. It is sent no notification, and nobody listens to it.
+type idle struct{ shim.Upstream }
 
 // Call implements shim.Upstream.
-func (u idle) Call(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+func (idle) Call(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
 	if err := s.Checkpoint(json.RawMessage(`"sent"`))(ctx); err != nil {
 		return shim.Reply{}, err
 	}
 	select {
 	case <-time.After(time.Hour):
 	case <-ctx.Done():
-		u.ended <- context.Cause(ctx)
 	}
 	return shim.Reply{}, context.Cause(ctx)
 }
@@ -155,14 +154,6 @@ func (u idle) Resume(ctx context.Context, r shim.Request, _ json.RawMessage, s s
 // Resumable implements shim.Upstream.
 func (idle) Resumable(json.RawMessage) bool { return true }
 
-// Notify implements shim.Upstream.
-func (idle) Notify(context.Context, shim.Session, shim.Notification) error { return nil }
-
-// Listen implements shim.Upstream.
-func (idle) Listen(context.Context, shim.Session, shim.Filter, func(shim.Filter), func(shim.Notification)) error {
-	return nil
-}
-
 // A failover that is so short that no heartbeat is missed, to a Redis whose clock is
 // ahead: whichever replica beats first, it takes nothing from those that live.
 func TestLeapOrphansNobody(t *testing.T) {
@@ -172,7 +163,7 @@ func TestLeapOrphansNobody(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				redis, open := newFast(t)
 				server := shim.Server{
-					Upstream: idle{make(chan error, 10)},
+					Upstream: idle{},
 					Policy: func(string) shim.Policy {
 						return shim.Policy{Tasks: shim.Always, TTL: time.Hour, Timeout: 24 * time.Hour}
 					},

@@ -18,6 +18,8 @@ import (
 // server is a legacy server with one tool, as all replicas reach it. It counts what
 // must not happen twice.
 type server struct {
+	shim.Upstream // nothing else is asked of it
+
 	takes     time.Duration // until it answers, counted from the question's answer if it asks
 	asks      bool          // it asks the question "a" first, on the stream of the call
 	says      []said        // its progress, counted from the beginning of the call
@@ -58,14 +60,6 @@ func (s *server) Resume(ctx context.Context, _ shim.Request, checkpoint json.Raw
 
 // Resumable implements shim.Upstream.
 func (s *server) Resumable(json.RawMessage) bool { return s.resumable }
-
-// Notify implements shim.Upstream.
-func (s *server) Notify(context.Context, shim.Session, shim.Notification) error { return nil }
-
-// Listen implements shim.Upstream.
-func (s *server) Listen(context.Context, shim.Session, shim.Filter, func(shim.Filter), func(shim.Notification)) error {
-	return nil
-}
 
 // mark is the checkpoint after the n-th word.
 func (s *server) mark(n int) json.RawMessage { return fmt.Appendf(nil, `{"at":%d}`, n) }

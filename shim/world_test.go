@@ -127,6 +127,8 @@ const result = `{"content":[{"type":"text","text":"\u003cdone"}],"n":90071992547
 
 // scripted is an Upstream whose calls are functions.
 type scripted struct {
+	shim.Upstream // nothing else is asked of it
+
 	call   func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error)
 	resume func(ctx context.Context, r shim.Request, cp json.RawMessage, s shim.Sink) (shim.Reply, error)
 	calls  atomic.Int64 // how often a call was begun
@@ -194,12 +196,6 @@ func (u *scripted) ended() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.cause
-}
-
-func (u *scripted) Notify(context.Context, shim.Session, shim.Notification) error { return nil }
-
-func (u *scripted) Listen(context.Context, shim.Session, shim.Filter, func(shim.Filter), func(shim.Notification)) error {
-	return nil
 }
 
 // faultyStore is a Store whose operations can be made to fail, before or after
