@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"taskgate/internal/redistest"
@@ -169,11 +171,13 @@ func TestAnswerThatRedisForgetsUnread(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			overMemory(t, func(t *testing.T, w *world, memory *redistest.Memory) {
 				w.heartbeat = time.Hour // no audit reads the answers
+				var hears atomic.Bool
+				drop := func(e shim.Event) bool { return hint(e) && !hears.Load() }
 				p, c := policy(shim.Auto), taskCall()
 				if parks {
 					p.EarlyInput, p.Grace = shim.EarlyMRTR, time.Second
 				}
-				a, b := w.over("a", &hooked{drop: hint}, elicits(0, "a", "b"), p), w.gatewayFor("b", serves(elicits(0), p))
+				a, b := w.over("a", &hooked{drop: drop}, elicits(0, "a", "b"), p), w.gatewayFor("b", serves(elicits(0), p))
 				got, err := a.Call(t.Context(), c)
 				if err != nil || parks != (got.Parked != nil) {
 					t.Fatalf("%+v, %v", got, err)
@@ -192,6 +196,8 @@ func TestAnswerThatRedisForgetsUnread(t *testing.T) {
 					updateTask(t, b, id, results("a"))
 					updateTask(t, b, id, results("b"))
 				}
+				synctest.Wait()
+				hears.Store(true)
 				if err := memory.Restore(before); err != nil {
 					t.Fatal(err)
 				}
