@@ -60,9 +60,9 @@ func taskOf(t shim.Task) Task {
 
 // Task implements Source.
 func (d *Deployment) Task(ctx context.Context, id string, content bool) (TaskDetail, error) {
-	t, err := d.read(ctx, id, shim.WithTimeline)
+	t, err := d.o.Tasks.Read(ctx, shim.ID(id), shim.WithTimeline)
 	if err == nil && content && t.OutcomeSize <= maxShown {
-		t, err = d.read(ctx, id, shim.WithAll)
+		t, err = d.o.Tasks.Read(ctx, t.ID, shim.WithAll)
 	}
 	if err != nil {
 		return TaskDetail{}, err
@@ -82,15 +82,6 @@ func (d *Deployment) Task(ctx context.Context, id string, content bool) (TaskDet
 		}
 	}
 	return out, nil
-}
-
-// read reads a task by an id that an operator typed.
-func (d *Deployment) read(ctx context.Context, id string, part shim.Part) (shim.Task, error) {
-	known, err := shim.ParseID(id)
-	if err != nil {
-		return shim.Task{}, err
-	}
-	return d.o.Tasks.Read(ctx, known, part)
 }
 
 // traceOf is the id of the trace of a task: the second part of its traceparent.
@@ -121,11 +112,7 @@ func askedOf(q shim.Question, content bool) Asked {
 
 // Cancel implements Source.
 func (d *Deployment) Cancel(ctx context.Context, id, operator string) (Task, error) {
-	known, err := shim.ParseID(id)
-	if err != nil {
-		return Task{}, err
-	}
-	t, err := d.o.Tasks.Cancel(ctx, known, operator)
+	t, err := d.o.Tasks.Cancel(ctx, shim.ID(id), operator)
 	return taskOf(t), err
 }
 

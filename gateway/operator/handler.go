@@ -40,7 +40,15 @@ type Handler struct {
 func New(o Options) *Handler {
 	h := &Handler{o: o, mux: http.NewServeMux()}
 	for _, one := range routes {
-		h.mux.HandleFunc(one.method+" "+Base+one.path, func(w http.ResponseWriter, r *http.Request) { one.serve(h, w, r) })
+		h.mux.HandleFunc(one.method+" "+Base+one.path, func(w http.ResponseWriter, r *http.Request) {
+			if one.read == nil {
+				h.changes(w, r)
+			} else if body, err := one.read(h, r); err != nil {
+				failed(w, err)
+			} else {
+				write(w, http.StatusOK, body)
+			}
+		})
 	}
 	h.mux.HandleFunc(Base+"/", func(w http.ResponseWriter, r *http.Request) { fail(w, http.StatusNotFound, "there is no such path") })
 	return h
@@ -77,8 +85,6 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func answer(w http.ResponseWriter, body any) { write(w, http.StatusOK, body) }
-
 func fail(w http.ResponseWriter, status int, message string) { write(w, status, Error{message}) }
 
 func write(w http.ResponseWriter, status int, body any) {
@@ -89,9 +95,14 @@ func write(w http.ResponseWriter, status int, body any) {
 	_ = e.Encode(body)     // a client that has gone needs none
 }
 
-// failed answers with the error of a Source.
+// queryError is a mistake in the query of a request.
+type queryError struct{ error }
+
+// failed answers with a queryError, or with the error of a Source.
 func failed(w http.ResponseWriter, err error) {
 	switch {
+	case errors.As(err, new(queryError)):
+		fail(w, http.StatusBadRequest, err.Error())
 	case errors.Is(err, shim.ErrNotFound):
 		fail(w, http.StatusNotFound, "there is no such task")
 	case errors.Is(err, shim.ErrFinal):
@@ -103,58 +114,38 @@ func failed(w http.ResponseWriter, err error) {
 	}
 }
 
-func (h *Handler) access(w http.ResponseWriter, r *http.Request) {
-	answer(w, Access{Principal: callerOf(r).Principal.Owner(), Content: h.o.Content, Version: h.o.Version, Replica: h.o.Replica})
+func (h *Handler) access(r *http.Request) (any, error) {
+	return Access{Principal: callerOf(r).Principal.Owner(), Content: h.o.Content, Version: h.o.Version, Replica: h.o.Replica}, nil
 }
 
-// reply answers with a result of a Source.
-func reply[T any](w http.ResponseWriter, body T, err error) {
-	if err != nil {
-		failed(w, err)
-		return
-	}
-	answer(w, body)
-}
-
-func (h *Handler) tasks(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) tasks(r *http.Request) (any, error) {
 	q, err := queryOf(r.URL.Query(), time.Now())
 	if err != nil {
-		fail(w, http.StatusBadRequest, err.Error())
-		return
+		return nil, queryError{err}
 	}
-	page, err := h.o.Source.Tasks(r.Context(), q)
-	reply(w, page, err)
+	return h.o.Source.Tasks(r.Context(), q)
 }
 
-func (h *Handler) task(w http.ResponseWriter, r *http.Request) {
-	t, err := h.o.Source.Task(r.Context(), r.PathValue("id"), h.o.Content)
-	reply(w, t, err)
+func (h *Handler) task(r *http.Request) (any, error) {
+	return h.o.Source.Task(r.Context(), r.PathValue("id"), h.o.Content)
 }
 
-func (h *Handler) cancel(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) cancel(r *http.Request) (any, error) {
 	t, err := h.o.Source.Cancel(r.Context(), r.PathValue("id"), callerOf(r).Principal.Owner())
 	if err == nil {
 		h.note(r, callerOf(r), "task cancelled by an operator", "upstream", t.Upstream, "task", t.ID, "owner", t.Principal)
 	}
-	reply(w, t, err)
+	return t, err
 }
 
-func (h *Handler) questions(w http.ResponseWriter, r *http.Request) {
-	q, err := h.o.Source.Questions(r.Context(), h.o.Content)
-	reply(w, q, err)
+func (h *Handler) questions(r *http.Request) (any, error) {
+	return h.o.Source.Questions(r.Context(), h.o.Content)
 }
 
-func (h *Handler) replicas(w http.ResponseWriter, r *http.Request) {
-	all, err := h.o.Source.Replicas(r.Context())
-	reply(w, all, err)
-}
+func (h *Handler) replicas(r *http.Request) (any, error) { return h.o.Source.Replicas(r.Context()) }
 
-func (h *Handler) upstreams(w http.ResponseWriter, r *http.Request) {
-	all, err := h.o.Source.Upstreams(r.Context())
-	reply(w, all, err)
-}
+func (h *Handler) upstreams(r *http.Request) (any, error) { return h.o.Source.Upstreams(r.Context()) }
 
-func (h *Handler) stats(w http.ResponseWriter, r *http.Request) {
-	s, err := h.o.Source.Stats(r.Context(), r.URL.Query().Get("upstream"))
-	reply(w, s, err)
+func (h *Handler) stats(r *http.Request) (any, error) {
+	return h.o.Source.Stats(r.Context(), r.URL.Query().Get("upstream"))
 }

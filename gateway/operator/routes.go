@@ -9,10 +9,10 @@ const Base = "/api/v1"
 type route struct {
 	method, path string // path is below Base
 	says         string
-	params       []param // of the query
-	answer       any     // of this type, as JSON; nil for a stream of events
-	fails        []int   // its own error statuses, besides those of a refused request
-	serve        func(h *Handler, w http.ResponseWriter, r *http.Request)
+	params       []param                                        // of the query
+	answer       any                                            // of this type, as JSON; nil for a stream of events
+	fails        []int                                          // its own error statuses, besides those of a refused request
+	read         func(h *Handler, r *http.Request) (any, error) // returns the answer; nil for a stream of events
 }
 
 // param is a parameter of a query.
@@ -48,24 +48,24 @@ var taskParams = append(filters,
 
 var routes = []route{
 	{
-		method: "GET", path: "/access", says: "who asks, and what is shown", answer: Access{}, serve: (*Handler).access,
+		method: "GET", path: "/access", says: "who asks, and what is shown", answer: Access{}, read: (*Handler).access,
 	}, {
-		method: "GET", path: "/tasks", says: "tasks, page by page", answer: Tasks{}, fails: []int{400}, serve: (*Handler).tasks,
+		method: "GET", path: "/tasks", says: "tasks, page by page", answer: Tasks{}, fails: []int{400}, read: (*Handler).tasks,
 		params: taskParams,
 	}, {
-		method: "GET", path: "/tasks/{id}", says: "one task with its events", answer: TaskDetail{}, fails: []int{404}, serve: (*Handler).task,
+		method: "GET", path: "/tasks/{id}", says: "one task with its events", answer: TaskDetail{}, fails: []int{404}, read: (*Handler).task,
 	}, {
-		method: "POST", path: "/tasks/{id}/cancel", says: "cancels a task; 409 where it has ended already", answer: Task{}, fails: []int{404, 409}, serve: (*Handler).cancel,
+		method: "POST", path: "/tasks/{id}/cancel", says: "cancels a task; 409 where it has ended already", answer: Task{}, fails: []int{404, 409}, read: (*Handler).cancel,
 	}, {
-		method: "GET", path: "/questions", says: "the open questions", answer: Questions{}, serve: (*Handler).questions,
+		method: "GET", path: "/questions", says: "the open questions", answer: Questions{}, read: (*Handler).questions,
 	}, {
-		method: "GET", path: "/replicas", says: "the processes of the deployment", answer: Replicas{}, serve: (*Handler).replicas,
+		method: "GET", path: "/replicas", says: "the processes of the deployment", answer: Replicas{}, read: (*Handler).replicas,
 	}, {
-		method: "GET", path: "/upstreams", says: "the servers, and what runs there now", answer: Upstreams{}, serve: (*Handler).upstreams,
+		method: "GET", path: "/upstreams", says: "the servers, and what runs there now", answer: Upstreams{}, read: (*Handler).upstreams,
 	}, {
-		method: "GET", path: "/stats", says: "counts of the last hour by minute", answer: Stats{}, serve: (*Handler).stats,
+		method: "GET", path: "/stats", says: "counts of the last hour by minute", answer: Stats{}, read: (*Handler).stats,
 		params: []param{{name: "upstream", says: "of one upstream alone"}},
 	}, {
-		method: "GET", path: "/changes", says: "a stream of server-sent events: one named change, at most twice a second, when something has changed that the other paths show; read them again then, and every 10 s", serve: (*Handler).changes,
+		method: "GET", path: "/changes", says: "a stream of server-sent events: one named change, at most twice a second, when something has changed that the other paths show; read them again then, and every 10 s",
 	},
 }
