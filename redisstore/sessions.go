@@ -63,8 +63,7 @@ type knownSession struct {
 	wrote  int64           // the number of the last write here
 	read   time.Time       // when it was last known to be current; zero: look again
 	used   time.Time       // when it was last asked for
-	kept   time.Time       // when its expiry, and that of its log, was last renewed, and its signals were read
-	tidied time.Time       // when it was last used before the look at its log that follows its use
+	kept   time.Time       // when Run last looked after it
 	awaits bool            // the event of a signal that was read is on its way
 	told   map[string]bool // signals that this replica has handed on, as they are stored
 }

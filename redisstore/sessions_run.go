@@ -37,13 +37,14 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 		case <-t.C:
 		}
 		used, left := c.dueSessions()
-		if len(left) > 0 && !c.lookAfter(ctx, left, false) {
-			c.noteUntidy(left)
+		if len(left) > 0 && c.lookAfter(ctx, left, false) {
+			c.noteKept(left)
 		}
 		for ids := range slices.Chunk(used, 100) {
 			if !c.lookAfter(ctx, ids, true) {
 				break // the next tick tries again
 			}
+			c.noteKept(ids)
 		}
 		kept = c.sweepSets(ctx, used, kept)
 	}
@@ -211,30 +212,18 @@ func (c *Sessions) lookAfter(ctx context.Context, ids []string, used bool) bool 
 			_, err := c.changeLog(ctx, id, "", "clear", nil, "") // if it fails, the next look repeats it
 			done = done && err == nil
 		}
-		if used {
-			c.noteKept(id)
-		}
 	}
 	return done
 }
 
-// noteUntidy notes that the logs of unused sessions wait for another look.
-func (c *Sessions) noteUntidy(ids []string) {
+// noteKept notes that sessions were looked after.
+func (c *Sessions) noteKept(ids []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, id := range ids {
 		if k := c.known[id]; k != nil {
-			k.tidied = time.Time{}
+			k.kept = time.Now()
 		}
-	}
-}
-
-// noteKept notes that the expiry of a session in use was renewed.
-func (c *Sessions) noteKept(id string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if k := c.known[id]; k != nil {
-		k.kept = time.Now()
 	}
 }
 
@@ -243,7 +232,7 @@ func (c *Sessions) noteKept(id string) {
 func (c *Sessions) dueSessions() (ids, left []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := time.Now()
+	now, unused := time.Now(), c.afterEnd*3/2
 	for id, k := range c.known {
 		if c.busy(id) {
 			k.used = now
@@ -253,8 +242,8 @@ func (c *Sessions) dueSessions() (ids, left []string) {
 			delete(c.known, id)
 		case k.awaits, k.used.After(k.kept) && now.Sub(k.kept) >= min(signalsCheck-c.tick, c.idle/8, c.afterEnd/4):
 			ids = append(ids, id)
-		case !k.tidied.Equal(k.used) && now.Sub(k.used) > c.afterEnd*3/2 && len(left) < 100:
-			left, k.tidied = append(left, id), k.used
+		case now.Sub(k.used) > unused && k.kept.Sub(k.used) <= unused && len(left) < 100:
+			left = append(left, id)
 		}
 	}
 	return ids, left
