@@ -36,26 +36,22 @@ func (s *Store) listTask(ctx context.Context, listKey string, t shim.Task) error
 	if !t.CreatedAt.IsZero() {
 		created = strconv.FormatInt(t.CreatedAt.UnixMilli(), 10)
 	}
-	a.add(string(t.ID), created, millis(t.TTL+t.Retain+listSlack), millis(youth))
-	a.addInt(sweepEvery)
+	a.add(string(t.ID), created, millis(t.TTL+t.Retain+listSlack))
 	v, err := indexScript.runOn(ctx, s.client, []string{s.keys.list(listKey)}, a)
 	if err != nil {
 		return err
 	}
-	if old, _ := strconv.ParseInt(v[1], 10, 64); old > 0 {
-		s.sweepList(ctx, listKey, old)
+	if n, _ := strconv.ParseInt(v[1], 10, 64); created == "" && n%sweepEvery == 0 {
+		s.sweepList(ctx, listKey, n)
 	}
 	return nil
 }
 
-// sweepList looks at some of the oldest n entries of a list, and removes those without a task. A later sweep
-// repeats what fails.
+// sweepList looks at some entries in the older half of a list with n entries, and removes those without a task.
+// A later sweep repeats what fails.
 func (s *Store) sweepList(ctx context.Context, listKey string, n int64) {
-	from := int64(0)
-	if n > sweepSize {
-		from = rand.N(n)
-	}
-	ids, err := s.client.ZRange(ctx, s.keys.list(listKey), from, min(from+sweepSize, n)-1).Result()
+	from := rand.N(max(1, n/2-sweepSize))
+	ids, err := s.client.ZRange(ctx, s.keys.list(listKey), from, from+sweepSize-1).Result()
 	if err != nil {
 		return
 	}

@@ -1,13 +1,11 @@
 -- index puts a task on a list, and lets the list live at least as long as the task.
 --
 -- KEYS  1 the list
--- ARGV  1 id  2 creation time in ms, '' for now  3 how long after it, in ms  4 youth in ms
---       5 after how many entries those past their youth are counted
--- reply ok, how many are past their youth; 0 if they are not counted
+-- ARGV  1 id  2 creation time in ms, '' for now  3 how long after it, in ms
+-- reply ok, how many tasks are on the list
 --
 -- The score is in microseconds, so that tasks of one ms are in order as well.
-local id, created, life, youth = next_arg(), next_arg(), tonumber(next_arg()), tonumber(next_arg())
-local every = tonumber(next_arg())
+local id, created, life = next_arg(), next_arg(), tonumber(next_arg())
 local t = redis.call('TIME')
 local score = tonumber(t[1]) * 1000000 + tonumber(t[2])
 local time = math.floor(score / 1000)
@@ -18,9 +16,4 @@ local left = redis.call('PTTL', KEYS[1])
 if left < 0 or time + left < since + life then
   redis.call('PEXPIREAT', KEYS[1], int(since + life))
 end
--- Only now and then, because miniredis sorts the list for it.
-local old = 0
-if created == '' and redis.call('ZCARD', KEYS[1]) % every == 0 then
-  old = redis.call('ZCOUNT', KEYS[1], '-inf', int((time - youth) * 1000))
-end
-return { 'ok', int(old) }
+return { 'ok', int(redis.call('ZCARD', KEYS[1])) }
