@@ -101,27 +101,17 @@ func (a *adoption) listGone(ctx context.Context) (gone []dead) {
 	return gone
 }
 
-// adoptFrom adopts tasks of one replica, some shards at a time. It begins at a random shard, so that several
-// adopters want different tasks. A replica is forgotten in time, once every shard has said that it has no
-// tasks.
+// adoptFrom adopts tasks of one replica, some shards at a time, in random order, so that several adopters want
+// different tasks. A replica is forgotten in time, once every shard has said that it has no tasks.
 func (a *adoption) adoptFrom(ctx context.Context, d dead) {
 	const chunk = 64
 	tags := a.busyShards(ctx, d.name)
-	if len(tags) == 0 && len(a.lost) == 0 && ctx.Err() == nil {
-		if d.past {
-			a.forgetReplica(ctx, d)
-		}
-		return
+	if d.past && len(tags) == 0 && len(a.lost) == 0 && ctx.Err() == nil {
+		a.forgetReplica(ctx, d)
 	}
-	start := 0
-	if len(tags) > 0 {
-		start = rand.N(len(tags))
-	}
-	for some := range slices.Chunk(slices.Concat(tags[start:], tags[:start]), chunk) {
-		if a.isOver(ctx) {
-			return
-		}
-		if !a.adoptSome(ctx, d, a.runningTasks(ctx, some, d.name)) {
+	rand.Shuffle(len(tags), func(i, j int) { tags[i], tags[j] = tags[j], tags[i] })
+	for some := range slices.Chunk(tags, chunk) {
+		if a.isOver(ctx) || !a.adoptSome(ctx, d, a.runningTasks(ctx, some, d.name)) {
 			return
 		}
 	}
