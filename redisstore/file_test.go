@@ -59,7 +59,7 @@ func TestFileKeeps(t *testing.T) {
 	must(t, err)
 	number, err := sessions.Post(t.Context(), "session", "stream", []byte("message"))
 	must(t, err)
-	must(t, Refusals{s}.SetRefused(t.Context(), "up:token", time.Hour))
+	must(t, s.SetRefused(t.Context(), "up:token", time.Hour))
 
 	again := fileStore(t, killed(t, path), o)
 	y.kept(t, again)
@@ -79,7 +79,7 @@ func TestFileKeeps(t *testing.T) {
 	})
 	must(t, err)
 	same(t, true, state == nil)
-	refused, err := Refusals{again}.IsRefused(t.Context(), "up:token")
+	refused, err := again.IsRefused(t.Context(), "up:token")
 	must(t, err)
 	same(t, true, refused)
 

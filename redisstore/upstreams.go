@@ -79,12 +79,8 @@ func (u *UpstreamSessions) Hear(ctx context.Context, hear func(key string, messa
 	}
 }
 
-// Refusals implements auth.Refusals.
-type Refusals struct{ Store *Store }
-
 // SetRefused implements auth.Refusals.
-func (r Refusals) SetRefused(ctx context.Context, token string, keep time.Duration) error {
-	s := r.Store
+func (s *Store) SetRefused(ctx context.Context, token string, keep time.Duration) error {
 	return s.doRepeated(ctx, "token refused", func(ctx context.Context) error {
 		if keep <= 0 {
 			return s.client.Del(ctx, s.keys.refusedToken(token)).Err()
@@ -94,8 +90,7 @@ func (r Refusals) SetRefused(ctx context.Context, token string, keep time.Durati
 }
 
 // IsRefused implements auth.Refusals.
-func (r Refusals) IsRefused(ctx context.Context, token string) (refused bool, err error) {
-	s := r.Store
+func (s *Store) IsRefused(ctx context.Context, token string) (refused bool, err error) {
 	err = s.doRepeated(ctx, "token refused", func(ctx context.Context) error {
 		n, err := s.client.Exists(ctx, s.keys.refusedToken(token)).Result()
 		refused = n > 0

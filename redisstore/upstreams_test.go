@@ -15,7 +15,7 @@ import (
 
 var (
 	_ upstream.Sessions = (*UpstreamSessions)(nil)
-	_ auth.Refusals     = Refusals{}
+	_ auth.Refusals     = (*Store)(nil)
 )
 
 func TestUpstreamSessions(t *testing.T) {
@@ -29,7 +29,7 @@ func TestUpstreamSessions(t *testing.T) {
 			testUpstreamSessions(t, store().(*Store).UpstreamSessions("up"), store().(*Store).UpstreamSessions("up"))
 			testTold(t, store().(*Store).UpstreamSessions("up"), store().(*Store).UpstreamSessions("up"))
 			testWhoIsGone(t, store().(*Store))
-			testRefusals(t, Refusals{store().(*Store)}, Refusals{store().(*Store)})
+			testRefusals(t, store().(*Store), store().(*Store))
 		})
 	}
 }
@@ -89,7 +89,7 @@ func testTold(t *testing.T, a, b *UpstreamSessions) {
 
 // testRefusals: a token that one replica says is refused is refused at each, until one says that it is taken, or for
 // as long as was said.
-func testRefusals(t *testing.T, a, b Refusals) {
+func testRefusals(t *testing.T, a, b auth.Refusals) {
 	refused := func(want bool) {
 		t.Helper()
 		got, err := b.IsRefused(t.Context(), "up:token")

@@ -126,7 +126,7 @@ func (s *server) buildGateway(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.credentials = auth.NewCredentials(keys, redisstore.Refusals{Store: s.store})
+	s.credentials = auth.NewCredentials(keys, s.store)
 	if s.upstreams, err = s.planUpstreams(s.config); err != nil {
 		return err
 	}
