@@ -166,8 +166,6 @@ func TestFileHoldsEachType(t *testing.T) {
 		func(p redis.Pipeliner) { p.HIncrBy(ctx, hash(), "n", 3) },
 		func(p redis.Pipeliner) { p.HDel(ctx, hash(), word()) },
 		func(p redis.Pipeliner) { p.RPush(ctx, key("list"), word(), word()) },
-		func(p redis.Pipeliner) { p.LPop(ctx, key("list")) },
-		func(p redis.Pipeliner) { p.LSet(ctx, key("list"), 0, word()) },
 		func(p redis.Pipeliner) { p.LTrim(ctx, key("list"), -3, -1) },
 		func(p redis.Pipeliner) {
 			id++

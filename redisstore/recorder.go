@@ -64,13 +64,12 @@ const (
 	itself  = "recorder"
 )
 
-// recorded has the commands that write; the value is true if the command may make a key. Only files of
-// versions before 0.1.0 have LPOP and LSET.
+// recorded has the commands that write; the value is true if the command may make a key.
 var recorded = map[string]bool{
 	"DEL": false, "PERSIST": false, "PEXPIRE": false, "PEXPIREAT": false,
 	"SET": true, "SETNX": true,
 	"HSET": true, "HINCRBY": true, "HDEL": false,
-	"RPUSH": true, "LPOP": false, "LSET": false, "LTRIM": false,
+	"RPUSH": true, "LTRIM": false,
 	"XADD": true, "XDEL": false,
 	"ZADD": true, "ZREM": false, "ZREMRANGEBYSCORE": false,
 }

@@ -56,9 +56,7 @@ func (r *recorder) loadEntry(entry []byte) error {
 		r.asleep.keepEntry(entry, words)
 		return nil
 	}
-	reply := r.askEngine(nil, toLine(words))
-	// A rewrite may have yet to reach the list whose entry is replaced. Its entries of that list follow.
-	if strings.HasPrefix(reply, "-") && string(words[0]) != "LSET" {
+	if reply := r.askEngine(nil, toLine(words)); strings.HasPrefix(reply, "-") {
 		return errors.New(strings.TrimSpace(reply))
 	}
 	return nil
