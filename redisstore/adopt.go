@@ -292,8 +292,7 @@ func (a *adoption) learnAttempt(ctx context.Context, o orphan) error {
 func (a *adoption) adoptArgs(o orphan, from *dead, until int64) ([]string, *argv) {
 	k, tag := a.s.keys, shard(o.id)
 	v := &argv{}
-	v.add(string(o.id), string(o.old), string(a.replica), o.op, k.events(o.id), k.inbox(tag, o.old), open)
-	v.addFlag(from != nil && from.any)
+	v.add(string(o.id), string(o.old), string(a.replica), o.op, k.events(o.id), k.inbox(tag, o.old), open, optional(from != nil && from.any, "1"))
 	v.addInt(until)
 	if from != nil {
 		addList(v, a.upstreams)

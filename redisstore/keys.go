@@ -109,11 +109,6 @@ func (k keys) record(id shim.ID, runner shim.Replica) []string {
 	return []string{k.task(id), k.batches(id), k.run(shard(id), runner)}
 }
 
-// created has those of a new task, and the set of all tasks.
-func (k keys) created(id shim.ID, runner shim.Replica, all string) []string {
-	return append(k.record(id, runner), all)
-}
-
 // sessionTag is the hash tag of a client session. It is made from the hash of the id, because clients may
 // send any id.
 func sessionTag(id string) string { return digest(id)[:2] }

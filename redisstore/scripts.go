@@ -134,15 +134,6 @@ func (a *argv) addInt(values ...int64) {
 	}
 }
 
-// addFlag adds '1' or ”.
-func (a *argv) addFlag(b bool) {
-	if b {
-		a.list = append(a.list, "1")
-	} else {
-		a.list = append(a.list, "")
-	}
-}
-
 // addList adds a list, preceded by its length. Byte strings are not copied.
 func addList[V ~string | ~[]byte](a *argv, values []V) {
 	a.list = append(a.list, len(values))

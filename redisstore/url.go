@@ -69,9 +69,6 @@ var quietOnce sync.Once
 func (t target) newClient(opts Options) redis.UniversalClient {
 	quietOnce.Do(func() { redis.SetLogger(debugLogger{}) })
 	b := t.base
-	if b == nil {
-		b = &redis.Options{}
-	}
 	secure := b.TLSConfig
 	if secure != nil && opts.TLS != nil {
 		secure = opts.TLS

@@ -38,7 +38,7 @@ func (s *Store) Create(ctx context.Context, t shim.Task, begin ...shim.Batch) (s
 		if err := s.listTask(ctx, t.ListKey, t); err != nil {
 			return err
 		}
-		v, err := s.runScript(ctx, createScript, s.keys.created(t.ID, t.Lease.Replica, s.keys.all(string(t.ID[:len(s.begins[0])]))), args, true)
+		v, err := s.runScript(ctx, createScript, append(s.keys.record(t.ID, t.Lease.Replica), s.keys.all(string(t.ID[:len(s.begins[0])]))), args, true)
 		if err != nil {
 			return err
 		}
@@ -56,8 +56,7 @@ func createArgs(events string, slack int64, t shim.Task, begin []shim.Batch) *ar
 	a := &argv{}
 	a.add(string(t.ID), t.Op, events, string(t.Lease.Replica))
 	a.addInt(slack)
-	a.addFlag(t.Visible)
-	a.addFlag(t.Status.Final())
+	a.add(optional(t.Visible, "1"), optional(t.Status.Final(), "1"))
 	a.addInt(ms(t.TTL), ms(t.Retain))
 	a.addFields(encode(t))
 	addMoments(a, t.Timeline)
@@ -168,11 +167,8 @@ func applyArgs(events, inbox string, slack int64, id shim.ID, runner shim.Lease,
 	a := &argv{list: make([]any, 0, 32)}
 	a.add(string(id), string(runner.Replica), lease, c.Op, events, inbox)
 	a.addInt(slack)
-	a.add(open, string(c.To), spellStatuses(c.To.From()))
-	a.addFlag(isEnd(c))
-	a.add(string(shim.InputRequired), string(shim.Working))
-	a.addFlag(c.Visible)
-	a.add(optional(c.TTL > 0, millis(c.TTL)), optional(c.Retain > 0, millis(c.Retain)))
+	a.add(open, string(c.To), spellStatuses(c.To.From()), optional(isEnd(c), "1"), string(shim.InputRequired), string(shim.Working))
+	a.add(optional(c.Visible, "1"), optional(c.TTL > 0, millis(c.TTL)), optional(c.Retain > 0, millis(c.Retain)))
 	a.addInt(int64(c.At))
 	a.add(optional(c.Order > 0, strconv.FormatInt(c.Order, 10)), optional(c.Token != "", " "+withToken+c.Token))
 	a.addFields(changedFields(c))
