@@ -112,6 +112,7 @@ func (c *creation) awaitAttempt() {
 func (c *creation) createRecord(visible bool) (Task, error) {
 	r := c.run
 	draft, begin := c.draftTask()
+	again := c.maybe != nil
 	if !visible {
 		draft.Visible, draft.TTL, draft.Retain = false, r.box.answerTimeout()+comeBack, hiddenRetain
 	}
@@ -124,8 +125,8 @@ func (c *creation) createRecord(visible bool) (Task, error) {
 	if t.Visible {
 		r.caller.releaseClient()
 	}
-	if r.checkpoint != nil && t.Checkpoint == nil {
-		r.unsaved = true // what is stored is from an attempt before the call was sent
+	if again && r.checkpoint != nil {
+		r.unsaved = true // what is stored may be from an attempt before the call was sent
 	}
 	if r.unsaved || r.outbox.message != draft.StatusMessage {
 		r.outbox.fresh = true

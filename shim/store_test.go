@@ -95,6 +95,32 @@ func TestLostReplyOfCreate(t *testing.T) {
 	})
 }
 
+// A new task is written once, with all that is known of its call. Only a creation whose reply was lost may have stored less:
+// then the rest follows.
+func TestNewTaskIsWrittenOnce(t *testing.T) {
+	for name, lost := range map[string]bool{"heard of": false, "reply lost": true} {
+		bubbleOf(t, name, func(t *testing.T, w *world) {
+			p := policy(shim.Auto)
+			if lost {
+				p = policy(shim.Always) // the first attempt is made before the call is sent
+				w.store.deaf.Store(true)
+				time.AfterFunc(7500*time.Millisecond, func() { w.store.deaf.Store(false) })
+			}
+			s := w.gateway("a", takes(time.Hour), p)
+			task := begin(t, s, call())
+			before := w.store.ops.Load() + w.store.appends.Load()
+			pass(10 * time.Second)
+			if n := w.store.ops.Load() + w.store.appends.Load() - before; n != 0 && !lost {
+				t.Errorf("the store was used %d times more", n)
+			}
+			got, err := w.store.Get(t.Context(), task.ID, shim.WithRun)
+			if err != nil || string(got.Checkpoint) != `{"sent":true}` {
+				t.Errorf("the record has the checkpoint %s, %v", got.Checkpoint, err)
+			}
+		})
+	}
+}
+
 // Sent is recorded before the first byte goes out: a call whose record cannot be
 // written is not sent.
 func TestNotSentBeforeItIsRecorded(t *testing.T) {
