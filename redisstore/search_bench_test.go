@@ -55,9 +55,7 @@ func BenchmarkSearch(b *testing.B) {
 // fill makes the tasks: one in a hundred still runs, and one in twenty is that of a caller.
 func fill(b *testing.B, s *Store) {
 	b.Helper()
-	if err := s.Beat(b.Context(), "r", time.Hour); err != nil {
-		b.Fatal(err)
-	}
+	must(b, s.Beat(b.Context(), "r", time.Hour))
 	var all sync.WaitGroup
 	const workers = 16
 	for w := range workers {
@@ -113,9 +111,7 @@ func BenchmarkMade(b *testing.B) {
 				defer func() { createScript = listing }()
 			}
 			for i := 1; b.Loop(); i++ {
-				if err := makeTask(b.Context(), s, 20*i+1, listed); err != nil {
-					b.Fatal(err)
-				}
+				must(b, makeTask(b.Context(), s, 20*i+1, listed))
 			}
 			b.ReportMetric(scriptTime(b, s), "redis-us/script")
 		})
@@ -126,9 +122,7 @@ func BenchmarkMade(b *testing.B) {
 func scriptTime(b *testing.B, s *Store) (us float64) {
 	b.Helper()
 	stats, err := s.client.Info(b.Context(), "commandstats").Result()
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	for line := range strings.Lines(stats) {
 		if _, rest, ok := strings.Cut(line, "cmdstat_evalsha:"); ok {
 			_, per, _ := strings.Cut(rest, "usec_per_call=")

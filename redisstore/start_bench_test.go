@@ -3,6 +3,7 @@ package redisstore
 import (
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -15,11 +16,7 @@ import (
 // endTasks makes so many tasks that have ended with a result of 1 kB.
 func endTasks(b *testing.B, s *Store, tasks int64) {
 	b.Helper()
-	result := make([]byte, 1024)
-	for i := range result {
-		result[i] = 'x'
-	}
-	done := &shim.Outcome{Result: append(append([]byte(`{"content":[{"type":"text","text":"`), result...), `"}]}`...)}
+	done := &shim.Outcome{Result: []byte(`{"content":[{"type":"text","text":"` + strings.Repeat("x", 1024) + `"}]}`)}
 	var left atomic.Int64
 	left.Store(tasks)
 	var writers sync.WaitGroup
@@ -48,13 +45,9 @@ func BenchmarkFileStart(b *testing.B) {
 	const tasks = 20_000
 	path, o := filepath.Join(b.TempDir(), "store"), testOptions()
 	s, err := Open(b.Context(), "file:"+path, o)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	endTasks(b, s, tasks)
-	if err := s.Close(); err != nil {
-		b.Fatal(err)
-	}
+	must(b, s.Close())
 	var cpu time.Duration
 	for b.Loop() {
 		b.StopTimer()
@@ -64,15 +57,11 @@ func BenchmarkFileStart(b *testing.B) {
 		s, err := Open(b.Context(), "file:"+path, o)
 		b.StopTimer()
 		cpu += cpuTime(b) - before
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		if n := len(s.embedded.recorder.asleep.sleepingKeys()); n < tasks {
 			b.Fatalf("%d keys", n)
 		}
-		if err := s.Close(); err != nil {
-			b.Fatal(err)
-		}
+		must(b, s.Close())
 		b.StartTimer()
 	}
 	b.ReportMetric(float64(cpu.Milliseconds())/float64(b.N), "cpu-ms/op")
@@ -81,8 +70,6 @@ func BenchmarkFileStart(b *testing.B) {
 // cpuTime is how much this process has used.
 func cpuTime(b *testing.B) time.Duration {
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	must(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
