@@ -47,34 +47,27 @@ func (a *around) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	}
 }
 
-// A replica that beats again while its tasks are looked for keeps them.
-func TestAdoptionLooksAgainWhoIsGone(t *testing.T) {
-	bubble(t, func(t *testing.T, s *Store) {
-		ids := bereaved(t, s, shards[7])
-		s.client.AddHook(&around{script: runningScript, before: func() error {
-			return s.Beat(t.Context(), held.Replica, time.Hour)
-		}})
-		got, err := heir(t, s, 10)
-		must(t, err)
-		same(t, 0, len(got))
-		same(t, held, read(t, s, ids[0], shim.Summary).Lease)
-	})
-}
-
-// An adoption that Redis executes long after it was asked for is none: the old runner may
-// be back.
-func TestLateAdoptionIsNone(t *testing.T) {
-	bubble(t, func(t *testing.T, s *Store) {
-		ids := bereaved(t, s, shards[7])
-		s.client.AddHook(&around{script: adoptScript, before: func() error {
-			pass(adoptWithin)
-			return nil
-		}})
-		got, err := heir(t, s, 10)
-		must(t, err)
-		same(t, 0, len(got))
-		same(t, held, read(t, s, ids[0], shim.Summary).Lease)
-	})
+// A replica that beats again while its tasks are looked for keeps them. An adoption that Redis executes long after it was
+// asked for is none: the old runner may be back.
+func TestAdoptionOfWhoIsBack(t *testing.T) {
+	for name, c := range map[string]struct {
+		script *script
+		before func(t *testing.T, s *Store) error
+	}{
+		"beats":      {runningScript, func(t *testing.T, s *Store) error { return s.Beat(t.Context(), held.Replica, time.Hour) }},
+		"long after": {adoptScript, func(*testing.T, *Store) error { pass(adoptWithin); return nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *Store) {
+				ids := bereaved(t, s, shards[7])
+				s.client.AddHook(&around{script: c.script, before: func() error { return c.before(t, s) }})
+				got, err := heir(t, s, 10)
+				must(t, err)
+				same(t, 0, len(got))
+				same(t, held, read(t, s, ids[0], shim.Summary).Lease)
+			})
+		})
+	}
 }
 
 // A connection that cannot be set up, since Redis refuses the password, say, does not read
