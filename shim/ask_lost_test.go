@@ -124,7 +124,7 @@ func TestParkedCallOfALostReplica(t *testing.T) {
 			if _, err := b.Get(t.Context(), anyone, "up", id); !errors.Is(err, shim.ErrNotFound) {
 				t.Errorf("it has become a task: %v", err)
 			}
-			pass(2 * time.Minute)
+			pass(62 * time.Second)
 			w.wantGone(id)
 		})
 	}

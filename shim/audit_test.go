@@ -21,20 +21,24 @@ func resumable(d time.Duration) *scripted {
 	return u
 }
 
+// adoptedOnce is the get of a store whose next answer is that of an adoption, which is lost then.
+func adoptedOnce(next *atomic.Bool) func(context.Context, shim.ID, func(context.Context) (shim.Task, error)) (shim.Task, error) {
+	return func(ctx context.Context, _ shim.ID, get func(context.Context) (shim.Task, error)) (shim.Task, error) {
+		task, err := get(ctx)
+		if next.CompareAndSwap(true, false) {
+			task.Lease = shim.Lease{Replica: "lost", Adoption: 1}
+		}
+		return task, err
+	}
+}
+
 // A run lets go of a task that another replica has adopted. If a failover loses that
 // adoption, the task is this replica's again by its record, and it goes on with it.
 func TestTaskWhoseAdoptionWasLost(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		u := resumable(time.Second)
 		var adopted atomic.Bool
-		h := &hooked{}
-		h.get = func(ctx context.Context, _ shim.ID, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
-			task, err := next(ctx)
-			if adopted.CompareAndSwap(true, false) {
-				task.Lease = shim.Lease{Replica: "lost", Adoption: 1}
-			}
-			return task, err
-		}
+		h := &hooked{get: adoptedOnce(&adopted)}
 		s := w.over("a", h, u, policy(shim.Always))
 		task := begin(t, s, call())
 		pass(time.Second)
@@ -68,14 +72,7 @@ func TestRunThatHasLetGoIsReplaced(t *testing.T) {
 		}
 		var lost atomic.Bool
 		var back atomic.Pointer[shim.Task]
-		h := &hooked{}
-		h.get = func(ctx context.Context, _ shim.ID, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
-			task, err := next(ctx)
-			if lost.CompareAndSwap(true, false) {
-				task.Lease = shim.Lease{Replica: "lost", Adoption: 1}
-			}
-			return task, err
-		}
+		h := &hooked{get: adoptedOnce(&lost)}
 		h.adopt = func(context.Context, func(context.Context) ([]shim.Task, error)) ([]shim.Task, error) {
 			if task := back.Swap(nil); task != nil {
 				return []shim.Task{*task}, nil

@@ -56,7 +56,7 @@ func spellQuestions(questions []shim.Question) string {
 // However many questions a call asks, its record has the content of those alone that are
 // open, and answers that are not delivered. That the others have been, it keeps (T39).
 func TestRecordKeepsOpenQuestionsOnly(t *testing.T) {
-	const n = 20
+	const n = 10
 	for name, u := range map[string]shim.Upstream{
 		"legacy": asksOneByOne(n),
 		"modern": asksInRounds(0, slices.Repeat([]string{"s"}, n)...),
