@@ -237,24 +237,3 @@ func TestForgottenReplica(t *testing.T) {
 		}, false}, &faults{}, 0)
 	})
 }
-
-// TestTimeoutOfATask: a task keeps the timeout under which it was made, also at a replica with another one.
-func TestTimeoutOfATask(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		runFaults(t, scenario{"timeout", func(w *faultWorld) {
-			s := &server{takes: 3 * time.Minute, resumable: true}
-			before, after := policy(shim.Always), policy(shim.Always)
-			before.Timeout, after.Timeout = 10*time.Minute, time.Minute
-			a, b := w.replica("a", s, before), w.replica("b", s, after)
-			w.server = s
-			w.begin()
-			id := w.task(a, call())
-			pass(2 * time.Minute)
-			w.dies(a)
-			pass(70 * time.Second)
-			if got, err := b.Get(w.ctx, anyone, "up", id); err != nil || got.Status != shim.Completed {
-				w.Errorf("%s %s, %v", got.Status, got.StatusMessage, err)
-			}
-		}, false}, &faults{}, 0)
-	})
-}

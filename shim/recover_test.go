@@ -134,6 +134,19 @@ func TestRetriedCallIsTheSame(t *testing.T) {
 	})
 }
 
+// A task keeps the timeout under which it was made, also at a replica with another one.
+func TestTimeoutOfATask(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		before, after := policy(shim.Always), policy(shim.Always)
+		before.Timeout, after.Timeout = 10*time.Minute, time.Minute
+		b := w.gateway("b", resumable(2*time.Minute), after) // longer than each adopted task may take
+		pass(6 * time.Second)
+		task := w.dies("a", takes(time.Hour), before)
+		pass(10*time.Second + 2*time.Minute)
+		wantStatus(t, read(t, b, task.ID), shim.Completed)
+	})
+}
+
 func TestRetriesAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		retry := policy(shim.Always)
