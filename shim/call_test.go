@@ -127,7 +127,6 @@ func TestSlowCallBecomesATask(t *testing.T) {
 		leave() // nothing happens to a task once it was handed out
 		wantStatus(t, read(t, s, got.Task.ID), shim.Working)
 		pass(4 * time.Second)
-		synctest.Wait()
 		done := read(t, s, got.Task.ID)
 		wantStatus(t, done, shim.Completed)
 		if string(done.Outcome.Result) != result {
@@ -362,7 +361,6 @@ func TestTimeoutFailsTheTaskAndCancelsUpstream(t *testing.T) {
 		s := w.gateway("a", u, p)
 		task := begin(t, s, call())
 		pass(10*time.Minute + time.Second)
-		synctest.Wait()
 		got := read(t, s, task.ID)
 		wantStatus(t, got, shim.Failed)
 		if err := u.ended(); err == nil || errors.Is(err, shim.ErrDetached) {
