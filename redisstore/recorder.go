@@ -40,9 +40,8 @@ type recorder struct {
 
 	rewriting sync.Mutex // held by the rewrite that is under way
 
-	mu sync.Mutex // held while something runs that may write, until its effect is recorded
-	// running is the connection that holds mu for its command; nil for none.
-	running atomic.Pointer[server.Peer]
+	mu      sync.Mutex  // held while something runs that may write, until its effect is recorded
+	running atomic.Bool // a script holds mu
 	unit    unit
 
 	asleep asleep
@@ -94,7 +93,7 @@ func (r *recorder) isVolatile(key string) bool {
 // beforeCommand is the hook of the miniredis. It returns true if it has run the command.
 func (r *recorder) beforeCommand(p *server.Peer, cmd string, args ...string) bool {
 	_, writes := recorded[cmd]
-	if p.ClientName == itself || r.running.Load() == p {
+	if p.ClientName == itself {
 		return false
 	}
 	r.wakeNamed(p, args)
@@ -116,16 +115,12 @@ func (r *recorder) recordScript(p *server.Peer, line []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.unit = unit{refuse: r.journal.Err()}
-	if r.unit.refuse == nil {
-		r.running.Store(p)
-		r.server.Dispatch(p, line)
+	r.running.Store(true)
+	defer r.running.Store(false)
+	if reply := r.askEngine(p.Ctx, line); r.unit.refused {
+		p.WriteError("MISCONF " + r.unit.refuse.Error())
 	} else {
-		reply := r.askEngine(p.Ctx, line)
-		if r.unit.refused {
-			p.WriteError("MISCONF " + r.unit.refuse.Error())
-		} else {
-			p.WriteRaw(reply)
-		}
+		p.WriteRaw(reply)
 	}
 	if u := r.unit; len(u.entries) > 0 || len(u.events) > 0 {
 		r.journal.Add(u.keys, u.entries, func() {
@@ -134,7 +129,6 @@ func (r *recorder) recordScript(p *server.Peer, line []string) {
 			}
 		})
 	}
-	r.running.Store(nil)
 }
 
 // recordInside takes a command of a script. While the journal fails, it refuses the first command that
@@ -248,7 +242,7 @@ func toLine(words [][]byte) []string {
 
 // awaitSaved returns once everything about the keys that the commands name is on disk.
 func (r *recorder) awaitSaved(ctx context.Context, cmds ...redis.Cmder) error {
-	if r.running.Load() != nil { // its effect may have been seen
+	if r.running.Load() { // its effect may have been seen
 		r.mu.Lock()
 		//lint:ignore SA2001 it has been recorded once the lock was free
 		r.mu.Unlock()
