@@ -269,22 +269,17 @@ func (a *adoption) adoptBatch(ctx context.Context, d dead, tasks []found) {
 // behind the others, and ends this run; the next run begins with those behind it.
 func (a *adoption) settleDoubtful(ctx context.Context, doubtful []orphan) {
 	for i, o := range doubtful {
-		if err := a.learnAttempt(ctx, o); err != nil {
+		keys, args := a.adoptArgs(o, nil, 0)
+		if a.doUnlessFailed(ctx, func() error {
+			got, err := adoptScript.runOn(ctx, a.s.client, keys, args)
+			return a.takeReply(ctx, o, got, err)
+		}) != nil {
 			a.s.orphans.putDoubtful(a.replica, doubtful[i+1:]...)
 			a.s.orphans.putDoubtful(a.replica, o)
 			a.lost[shard(o.id)] = true
 			return
 		}
 	}
-}
-
-// learnAttempt learns whether an attempt to adopt a task was made.
-func (a *adoption) learnAttempt(ctx context.Context, o orphan) error {
-	keys, args := a.adoptArgs(o, nil, 0)
-	return a.doUnlessFailed(ctx, func() error {
-		got, err := adoptScript.runOn(ctx, a.s.client, keys, args)
-		return a.takeReply(ctx, o, got, err)
-	})
 }
 
 // adoptArgs makes the keys and arguments of adopt.lua. If from is nil, the script adopts nothing, and only
