@@ -25,10 +25,8 @@ type param struct {
 // Statuses are those of a task.
 var Statuses = []string{"working", "input_required", "completed", "failed", "cancelled"}
 
-var orders = []string{"newest", "oldest"}
-
-// filters are the parameters that choose tasks.
-var filters = []param{
+// taskParams are the parameters of a list of tasks.
+var taskParams = []param{
 	{name: "upstream", says: "the name of an upstream"},
 	{name: "tool", says: "the name of a tool"},
 	{name: "status", says: "a status; given several times, any of them", repeats: true, enum: Statuses},
@@ -38,13 +36,10 @@ var filters = []param{
 	{name: "older_than", says: "a duration such as 90s or 2h: they were made before that"},
 	{name: "newer_than", says: "a duration: they were made since then"},
 	{name: "outcome", says: "unknown, for those whose server may have done the work", enum: []string{"unknown"}},
+	{name: "order", says: "by creation; newest unless given", enum: []string{"newest", "oldest"}},
+	{name: "limit", says: "how many at most, 1 to 500; 100 unless given"},
+	{name: "cursor", says: "next of the page before, with the same filters and order"},
 }
-
-// taskParams are those of a list of tasks.
-var taskParams = append(filters,
-	param{name: "order", says: "by creation; newest unless given", enum: orders},
-	param{name: "limit", says: "how many at most, 1 to 500; 100 unless given"},
-	param{name: "cursor", says: "next of the page before, with the same filters and order"})
 
 var routes = []route{
 	{
