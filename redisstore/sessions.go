@@ -382,7 +382,7 @@ func (c *Sessions) Delete(ctx context.Context, id string) error {
 	if len(id) > sessionName {
 		return nil
 	}
-	owner, err := c.ownerOf(ctx, id)
+	got, err := c.store.fetchState(ctx, c.store.keys.session(id), 0) // it has the owner
 	if err != nil {
 		return err
 	}
@@ -395,22 +395,10 @@ func (c *Sessions) Delete(ctx context.Context, id string) error {
 	return c.store.doRepeated(ctx, "session delete", func(ctx context.Context) error {
 		p := c.store.client.Pipeline()
 		p.ZRem(ctx, c.store.keys.sessions(), id)
-		p.ZRem(ctx, c.store.keys.sessionsOf(owner), id)
+		p.ZRem(ctx, c.store.keys.sessionsOf(got.owner), id)
 		_, err := p.Exec(ctx)
 		return err
 	})
-}
-
-// ownerOf is the digest of the name of a session's owner.
-func (c *Sessions) ownerOf(ctx context.Context, id string) (string, error) {
-	c.mu.Lock()
-	k := c.known[id]
-	c.mu.Unlock()
-	if k != nil {
-		return k.owner, nil
-	}
-	got, err := c.store.fetchState(ctx, c.store.keys.session(id), 0)
-	return got.owner, err
 }
 
 // endSession deletes the stored data of a session, and tells all replicas.

@@ -317,9 +317,6 @@ func (c *Sessions) removeExpired(ctx context.Context, id string) (gone bool, err
 		if err := c.endSession(ctx, id); err != nil { // its log and its signals
 			return err
 		}
-		if err := c.store.client.Publish(ctx, c.store.keys.sessionEvents(), id+" 0").Err(); err != nil {
-			return err
-		}
 		// The entry in its owner's set expires by itself: the owner is unknown by now.
 		removed, err := c.store.client.ZRem(ctx, c.store.keys.sessions(), id).Result()
 		gone = gone || removed > 0

@@ -4,5 +4,6 @@
 -- ARGV  1 id  2 channel
 -- reply ok
 local id, events = next_arg(), next_arg()
-if redis.call('DEL', unpack(KEYS)) > 0 then redis.call('PUBLISH', events, id .. ' 0') end
+redis.call('DEL', unpack(KEYS))
+redis.call('PUBLISH', events, id .. ' 0')
 return { 'ok' }
