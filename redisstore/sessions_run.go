@@ -28,7 +28,6 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 	loops.Go(func() { c.listenForChanges(ctx) })
 	t := time.NewTicker(c.tick)
 	defer t.Stop()
-	var kept []string
 	for {
 		// A later tick repeats what fails.
 		select {
@@ -46,7 +45,7 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 			}
 			c.noteKept(ids)
 		}
-		kept = c.sweepSets(ctx, used, kept)
+		c.sweepSets(ctx, used)
 	}
 }
 
@@ -270,15 +269,14 @@ func (c *Sessions) ownersOf(ids []string) (keys, used []string) {
 	return keys, used
 }
 
-// sweepSets notes the sessions in use in the set of all sessions, and takes the expired ones out. It returns
-// those that look expired and still exist. The replica that takes a session out reports its end, so that it
-// is reported even if every replica has forgotten the session.
-func (c *Sessions) sweepSets(ctx context.Context, ids, kept []string) []string {
+// sweepSets notes the sessions in use in the set of all sessions, and takes the expired ones out. The replica
+// that takes a session out reports its end, so that it is reported even if every replica has forgotten the
+// session.
+func (c *Sessions) sweepSets(ctx context.Context, ids []string) {
 	keys, used := c.ownersOf(ids)
 	a := &argv{}
 	a.addInt(c.life().Milliseconds(), sweepMax)
 	addList(a, used)
-	addList(a, kept)
 	var found []string
 	err := c.store.doRepeated(ctx, "session sweep", func(ctx context.Context) (err error) {
 		found, err = sessionSweepScript.runOn(ctx, c.store.client, keys, a)
@@ -286,19 +284,13 @@ func (c *Sessions) sweepSets(ctx context.Context, ids, kept []string) []string {
 	})
 	if err != nil {
 		c.store.log.DebugContext(ctx, "idle sessions were not looked for", "err", err)
-		return nil
+		return
 	}
-	kept = nil
 	for _, id := range found[1:] {
-		gone, err := c.removeExpired(ctx, id)
-		if err != nil {
-			return kept
-		}
-		if !gone {
-			kept = append(kept, id)
+		if _, err := c.removeExpired(ctx, id); err != nil {
+			return
 		}
 	}
-	return kept
 }
 
 // removeExpired takes a session out of the set if its hash is gone, which it reports. It tells its end here if this
