@@ -87,9 +87,8 @@ func (k keys) epoch() string { return k.prefix + ":epoch" }
 // heartbeats, so that it is within reach where they are.
 func (k keys) back() string { return k.prefix + ":back{" + k.replicas() + "}" }
 
-// nothing is a key that never exists, nothingIn one in a shard.
-func (k keys) nothing() string               { return k.prefix + ":nothing" }
-func (k keys) nothingIn(shard string) string { return k.in(shard, "nothing", "") }
+// nothing is a key in a shard that never exists.
+func (k keys) nothing(shard string) string { return k.in(shard, "nothing", "") }
 
 // probe is the channel on which a Store tests its own subscription.
 func (k keys) probe(name string) string { return k.prefix + ":probe:" + name }

@@ -197,29 +197,24 @@ func newStore(t target, opts Options) *Store {
 // and refuses writes counts as unavailable: a read-only replica, one that cannot write to its disk,
 // or one that is full.
 func (s *Store) Ping(ctx context.Context) error {
-	return s.doRepeated(ctx, "ping", func(ctx context.Context) error { return s.pingOnce(ctx) })
+	return s.doRepeated(ctx, "ping", s.pingOnce)
 }
 
-// pingOnce makes one attempt at Ping. It replaces a key that never exists: that leaves the data as
-// it is, and Redis refuses it where it refuses writes or is full. In a cluster only masters are
-// asked, each for a key of its own.
+// pingOnce makes one attempt at Ping. It replaces keys that never exist: that leaves the data as it
+// is, and Redis refuses it where it refuses writes or is full. In a cluster there is one in each
+// shard, and so at each master.
 func (s *Store) pingOnce(ctx context.Context) error {
-	c, ok := s.client.(*redis.ClusterClient)
-	if !ok {
-		return s.client.SetXX(ctx, s.keys.nothing(), "", 0).Err()
+	tags := shards[:1]
+	if _, many := s.client.(*redis.ClusterClient); many {
+		tags = shards[:]
 	}
-	key := map[*redis.Client]string{}
-	for _, tag := range shards {
-		if m, err := c.MasterForKey(ctx, s.keys.nothingIn(tag)); err == nil {
-			key[m] = s.keys.nothingIn(tag)
+	_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, tag := range tags {
+			p.SetXX(ctx, s.keys.nothing(tag), "", 0)
 		}
-	}
-	return c.ForEachMaster(ctx, func(ctx context.Context, m *redis.Client) error {
-		if key[m] == "" {
-			return m.Ping(ctx).Err()
-		}
-		return m.SetXX(ctx, key[m], "", 0).Err()
+		return nil
 	})
+	return err
 }
 
 // Close ends all watches and closes all connections. The stored data stays, except in the embedded
