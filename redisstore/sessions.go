@@ -22,7 +22,7 @@ const (
 	sessionFresh = 5 * time.Second
 	// sessionTick is how often the store is told which sessions are in use.
 	sessionTick = 5 * time.Second
-	// sessionName bounds the id of a session, in bytes: clients may send any id.
+	// sessionName bounds the ids of sessions that are looked for, in bytes: clients may send any id.
 	sessionName = 256
 	// signalTime and signalMax bound the signals that wait to be read.
 	signalTime = time.Minute
@@ -215,9 +215,6 @@ func (c *Sessions) doubtState(id string) {
 // Make makes a session that counts towards the bounds of its owner, and returns its revision; 0 if a session
 // has this id. The empty owner is all anonymous callers together, which PerOwner leaves unbounded.
 func (c *Sessions) Make(ctx context.Context, id, owner string, state []byte) (int64, error) {
-	if len(id) > sessionName {
-		return 0, nil
-	}
 	most := int(c.perOwner.Load())
 	if owner == "" {
 		most = 0
@@ -231,7 +228,7 @@ func (c *Sessions) Make(ctx context.Context, id, owner string, state []byte) (in
 // Put stores the state if the revision still is rev, and returns the new revision, which differs from all
 // earlier ones. If the revision has moved on, or the session is missing, it returns 0 and changes nothing.
 func (c *Sessions) Put(ctx context.Context, id string, rev int64, state []byte) (int64, error) {
-	if len(id) > sessionName || rev == 0 {
+	if rev == 0 {
 		return 0, nil
 	}
 	return c.putState(ctx, id, stored{state: state, rev: rev})
@@ -379,9 +376,6 @@ func (c *Sessions) life() time.Duration { return c.ttl() + 2*c.tick }
 
 // Delete ends a session. It returns nil if there is none.
 func (c *Sessions) Delete(ctx context.Context, id string) error {
-	if len(id) > sessionName {
-		return nil
-	}
 	got, err := c.store.fetchState(ctx, c.store.keys.session(id), 0) // it has the owner
 	if err != nil {
 		return err
