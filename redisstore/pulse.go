@@ -78,15 +78,6 @@ func (p *pulses) endProbes() {
 	p.probes.Wait()
 }
 
-// runProbe runs a probe, unless the store is closed.
-func (p *pulses) runProbe(f func(context.Context)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.ctx.Err() == nil {
-		p.probes.Go(func() { f(p.ctx) })
-	}
-}
-
 // pulse is that of one Redis.
 type pulse struct {
 	all    *pulses
@@ -178,18 +169,22 @@ func (p *pulse) noteFailure(begin time.Time) {
 		return
 	}
 	p.all.log.Warn("redis does not answer; requests do not wait for it until it does", "address", p.addr)
-	p.all.runProbe(p.probeRedis)
+	p.all.mu.Lock()
+	defer p.all.mu.Unlock()
+	if p.all.ctx.Err() == nil { // else the store is closed
+		p.all.probes.Go(p.probeRedis)
+	}
 }
 
 // probeRedis asks until there is an answer. It uses a new connection, because those of the pool may
 // all be dead.
-func (p *pulse) probeRedis(ctx context.Context) {
+func (p *pulse) probeRedis() {
 	o := *p.client.Load().Options()
 	o.PoolSize, o.MinIdleConns = 1, 0
 	own := redis.NewClient(&o)
 	defer own.Close()
 	for p.away.Load() {
-		attempt, stop := context.WithTimeout(ctx, probeTime)
+		attempt, stop := context.WithTimeout(p.all.ctx, probeTime)
 		err := own.Ping(attempt).Err()
 		stop()
 		switch {
@@ -197,7 +192,7 @@ func (p *pulse) probeRedis(ctx context.Context) {
 			p.noteAnswer()
 		case p.isUnused():
 			p.away.Store(false) // the node may come back
-		case work.Pause(ctx, probePause) != nil:
+		case work.Pause(p.all.ctx, probePause) != nil:
 			return
 		}
 	}
