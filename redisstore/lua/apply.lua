@@ -37,8 +37,9 @@ if not within(open, status) then return reply('final') end
 if lease ~= '' and was[2] ~= lease then return { 'lost' } end
 if holder(was[2]) ~= runner then return { 'moved', holder(was[2]) } end
 if to ~= '' and not within(from, status) then return reply('final') end
-local skip = stored(tonumber(was[8]), at_batch, #contents)
-if not skip then return { 'gap' } end
+local have = tonumber(was[8])
+if at_batch > have then return { 'gap' } end
+local skip = math.min(have - at_batch, #contents) -- these are there already
 
 -- A change that was held up on its way must not replace newer ones of the runner, and its questions
 -- have lost their caller: the runner makes one change after the other. A checkpoint belongs behind
@@ -47,7 +48,7 @@ if order ~= '' and tonumber(order) < tonumber(was[11] or '0') then
   order, ask = '', {}
   if to == '' then set = {} end
 end
-local old = tonumber(was[8]) > at_batch + #contents
+local old = have > at_batch + #contents
 local changed = to ~= ''
 for i = #set - 1, 1, -2 do
   if set[i] ~= 'checkpoint' then
@@ -98,7 +99,7 @@ if changed then
   put('updated', int(time))
 end
 local pushed = push(KEYS[2], contents, skip)
-if pushed > 0 then set[#set + 1], set[#set + 2] = 'batches', int(was[8] + pushed) end
+if pushed > 0 then set[#set + 1], set[#set + 2] = 'batches', int(have + pushed) end
 if op ~= '' then put('lastop', op) end
 if order ~= '' and #set > 0 then set[#set + 1], set[#set + 2] = 'order', order end
 if #moments > 0 then

@@ -68,13 +68,6 @@ local function note(before, moments, time)
   return before
 end
 
--- stored says how many of n pieces that belong at a position are there already; nil if pieces
--- before them are missing.
-local function stored(have, at, n)
-  if at > have then return nil end
-  return math.min(have - at, n)
-end
-
 -- push appends all values after the first skip and returns how many it appended.
 local function push(key, values, skip)
   for i = skip + 1, #values do redis.call('RPUSH', key, values[i]) end
