@@ -24,44 +24,33 @@ type starts struct {
 // shareOf returns the server that the modern requests of an owner share. The first request opens it, and the
 // others wait for that.
 func (t *Transport) shareOf(ctx context.Context, m *transport.Message, owner Owner) (*server, error) {
-	for {
-		t.mu.Lock()
-		if s := t.shared[owner.Name]; s != nil {
-			t.mu.Unlock()
-			return s, nil
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for t.shared[owner.Name] == nil && t.starting[owner.Name] {
+		if err := t.awaitChange(ctx); err != nil {
+			return nil, err
 		}
-		if begun := t.starting[owner.Name]; begun != nil {
-			t.mu.Unlock()
-			select {
-			case <-begun:
-				continue
-			case <-ctx.Done():
-				return nil, context.Cause(ctx)
-			}
-		}
-		begun := make(chan struct{})
-		t.starting[owner.Name] = begun
-		t.mu.Unlock()
-		s, err := t.openServer(ctx, m, owner, owner, func(s *server) { t.shared[owner.Name] = s })
-		t.mu.Lock()
-		delete(t.starting, owner.Name)
-		close(begun)
-		t.mu.Unlock()
-		return s, err
 	}
+	if s := t.shared[owner.Name]; s != nil {
+		return s, nil
+	}
+	t.starting[owner.Name] = true
+	s, err := t.openServer(ctx, m, owner, owner, func(s *server) { t.shared[owner.Name] = s })
+	delete(t.starting, owner.Name)
+	t.noteChange()
+	return s, err
 }
 
 // claimServer returns the server of a new session: one that was asked only for its era, or else a new one.
 func (t *Transport) claimServer(ctx context.Context, m *transport.Message, session string) (*server, error) {
 	modern, legacy := t.cfg.Owner(m.Caller, false), t.cfg.Owner(m.Caller, true)
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	if s := t.shared[modern.Name]; s != nil && s.claimSession(session, m.Params) {
 		delete(t.shared, modern.Name)
 		t.servers[s], t.sessions[session] = legacy, s
-		t.mu.Unlock()
 		return s, nil
 	}
-	t.mu.Unlock()
 	return t.openServer(ctx, m, modern, legacy, func(s *server) {
 		s.claimSession(session, m.Params) // a new server is always free
 		t.sessions[session] = s
@@ -73,7 +62,7 @@ func (t *Transport) claimServer(ctx context.Context, m *transport.Message, sessi
 func (t *Transport) takeBack(s *server, session string) {
 	t.mu.Lock()
 	delete(t.sessions, session)
-	free := t.shared[s.owner.Name] == nil && t.starting[s.owner.Name] == nil && !t.closed && !s.isOver()
+	free := t.shared[s.owner.Name] == nil && !t.starting[s.owner.Name] && !t.closed && !s.isOver()
 	if free {
 		t.shared[s.owner.Name] = s
 		t.servers[s] = s.owner
@@ -85,30 +74,19 @@ func (t *Transport) takeBack(s *server, session string) {
 }
 
 // openServer opens a server once the limits allow it. It counts as one of payer's; owner's modern requests
-// may share it. keep notes where to find it; it is called with t.mu held, so that this precedes the note of
-// its end.
+// may share it. keep notes where to find it, before the end of the server can be noted. t.mu is held, but for
+// the waits.
 func (t *Transport) openServer(ctx context.Context, first *transport.Message, owner, payer Owner, keep func(*server)) (*server, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	for {
 		wait, err := t.mayOpen(payer)
+		if err == nil && wait { // a server that does not end by itself is killed
+			err = t.awaitChange(ctx)
+		}
 		if err != nil {
 			return nil, err
 		}
 		if !wait {
 			break
-		}
-		gone := t.gone
-		t.mu.Unlock()
-		// The end of a server wakes it. A server that does not end by itself is killed.
-		select {
-		case <-gone:
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		}
-		t.mu.Lock()
-		if err != nil {
-			return nil, err
 		}
 	}
 	t.running.Add(1) // Close waits for what is begun
@@ -294,6 +272,25 @@ func (t *Transport) buryServer(s *server) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.servers, s)
-	close(t.gone)
-	t.gone = make(chan struct{})
+	t.noteChange()
+}
+
+// awaitChange waits until a server has ended, or the opening of a shared one. t.mu is held before and
+// afterwards.
+func (t *Transport) awaitChange(ctx context.Context) error {
+	changed := t.changed
+	t.mu.Unlock()
+	defer t.mu.Lock()
+	select { // noteChange wakes it
+	case <-changed:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// noteChange wakes all who wait for a change. t.mu is held.
+func (t *Transport) noteChange() {
+	close(t.changed)
+	t.changed = make(chan struct{})
 }

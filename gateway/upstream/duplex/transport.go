@@ -25,19 +25,19 @@ type Transport struct {
 
 	mu       sync.Mutex
 	closed   bool
-	servers  map[*server]Owner // those that run or are being opened, with the owner that each counts for
-	starting map[string]chan struct{}
+	servers  map[*server]Owner  // those that run or are being opened, with the owner that each counts for
+	starting map[string]bool    // by owner: one for the modern era is being opened
 	shared   map[string]*server // by owner: those for the modern era, or of an unknown one
 	sessions map[string]*server
 	starts   map[string]*starts // by owner
-	gone     chan struct{}      // closed and renewed when a server has ended
+	changed  chan struct{}      // closed and renewed when a server has ended, or the opening of a shared one
 }
 
 // New makes a transport. Servers are opened when they are needed.
 func New(c Config) *Transport {
 	return &Transport{
-		cfg: c.withDefaults(), hurry: make(chan struct{}), gone: make(chan struct{}),
-		servers: make(map[*server]Owner), starting: make(map[string]chan struct{}),
+		cfg: c.withDefaults(), hurry: make(chan struct{}), changed: make(chan struct{}),
+		servers: make(map[*server]Owner), starting: make(map[string]bool),
 		shared: make(map[string]*server), sessions: make(map[string]*server), starts: make(map[string]*starts),
 	}
 }
