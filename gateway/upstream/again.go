@@ -26,6 +26,8 @@ const (
 // notBegun is an answer that proves that the server did not begin a request.
 type notBegun struct {
 	why proof
+	// unproven says that the answer leaves it open after all: only the wrong basis of the request is dropped.
+	unproven bool
 	// The wrong basis of the request: a generation of a session, the verdict, or what is known of its
 	// tool.
 	ses  *session
@@ -45,17 +47,6 @@ type call struct {
 	r    shim.Request
 	sink shim.Sink
 	met  [proofs]bool
-}
-
-// sendAgainIfUnbegun has the request sent again if the answer is proof that it was not begun. Any other
-// answer is returned. The wrong basis of the request is dropped in both cases, so that the next request is
-// right.
-func (c *call) sendAgainIfUnbegun(proof bool, nb *notBegun) (shim.Reply, error) {
-	if proof {
-		return shim.Reply{}, nb
-	}
-	c.dropStale(nb)
-	return nb.reply, nb.err
 }
 
 // dropStale forgets what a request was wrongly based on.
@@ -98,7 +89,7 @@ func (c *call) runAttempts(ctx context.Context) (shim.Reply, error) {
 			return reply, publicError(err)
 		}
 		c.dropStale(nb)
-		if c.met[nb.why] || ctx.Err() != nil {
+		if nb.unproven || c.met[nb.why] || ctx.Err() != nil {
 			return nb.reply, publicError(nb.err)
 		}
 		c.met[nb.why] = true

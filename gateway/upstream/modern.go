@@ -38,8 +38,7 @@ func (c *call) attemptModern(ctx context.Context, v *verdict) (shim.Reply, error
 	}
 	switch {
 	case rpc != nil && r.NoTask && requiresTask(v, rpc):
-		again := &notBegun{why: needsTask, tool: tool, reply: modernFailure(mcp.CodeMissingCapability, rpc)}
-		return c.sendAgainIfUnbegun(!x.told, again)
+		return shim.Reply{}, &notBegun{why: needsTask, unproven: x.told, tool: tool, reply: modernFailure(mcp.CodeMissingCapability, rpc)}
 	case rpc != nil:
 		return c.modernError(v, rpc, refused)
 	case err != nil:
@@ -60,9 +59,9 @@ func (c *call) modernError(v *verdict, rpc *jsonrpc.Error, refused bool) (shim.R
 	reply := modernFailure(code, rpc)
 	switch code {
 	case mcp.CodeHeaderMismatch:
-		return c.sendAgainIfUnbegun(refused, &notBegun{why: otherHeaders, reply: reply})
+		return shim.Reply{}, &notBegun{why: otherHeaders, unproven: !refused, reply: reply}
 	case mcp.CodeUnsupportedVersion:
-		return c.sendAgainIfUnbegun(refused && listed, &notBegun{why: otherVersion, v: v, reply: reply})
+		return shim.Reply{}, &notBegun{why: otherVersion, unproven: !refused || !listed, v: v, reply: reply}
 	}
 	if v.mute && code == mcp.CodeMethodNotFound {
 		c.h.memory.forgetVerdict(v) // it never described itself, and now knows no method
