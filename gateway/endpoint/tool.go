@@ -25,11 +25,11 @@ func (e *Endpoint) CheckTool(ctx context.Context, s shim.Session, server upstrea
 		return nil
 	}
 	check := func() error {
-		tool, _, err := e.Upstream.Tool(ctx, s, name)
+		tool, listed, err := e.Upstream.Tool(ctx, s, name)
 		switch {
 		case err != nil:
 			return nil // if the tools cannot be listed, the call goes as it is
-		case tool.Invalid != nil && server.Era == mcp.Modern, tool.Missing && taskFirst:
+		case tool.Invalid != nil && server.Era == mcp.Modern, !listed && taskFirst:
 			return wire.InvalidParams("unknown tool: %s", name)
 		}
 		return fits(tool)

@@ -67,8 +67,6 @@ type Tool struct {
 	// Invalid says why an HTTP client must drop this tool from a modern server's list (protocol.md
 	// 2.4); nil for a valid tool.
 	Invalid error
-	// Missing says that the server's list lacks it.
-	Missing bool
 	// taskSupport is that of a server of 2025-11-25 (L4); "" for none.
 	taskSupport string
 	// needsTask says whether the server has refused the tool to a caller that takes no tasks (T5),

@@ -53,7 +53,6 @@ func (h *HTTP) Tool(ctx context.Context, s shim.Session, name string) (Tool, boo
 	if !ok && err != nil {
 		return Tool{}, false, publicError(err)
 	}
-	tool.Missing = !ok
 	return tool, ok, nil
 }
 
