@@ -95,13 +95,8 @@ func TestLegacyPartialsResumed(t *testing.T) {
 // A client that reads slowly misses nothing, and holds up no more than its own stream.
 func TestLegacyPartialsToASlowClient(t *testing.T) {
 	inDraftWorld(t, takePartial, func(t *testing.T, w *world) {
-		slow := &hearing{t: t, w: &tape{header: http.Header{}, full: make(chan struct{}, 1000)}, done: make(chan struct{})}
-		slow.leave = func() {}
-		go func() {
-			defer close(slow.done)
-			w.b.Handler().ServeHTTP(slow.w, w.c.request(t.Context(), http.MethodGet, ""))
-		}()
-		synctest.Wait() // the stream is there before the task
+		slow := w.c.begin(w.b, "")
+		slow.w.hold()
 		many := w.c.call(w.a, "many")
 		wiretest.Wait(2 * time.Minute)
 		if n := len(slow.said()); n != 0 {
@@ -111,14 +106,11 @@ func TestLegacyPartialsToASlowClient(t *testing.T) {
 		if _, _, err := w.sessions.Since(t.Context(), w.c.session, legacy.GetStream, 0, func(int64, []byte) { logged++ }); err != nil || logged > 16+2 {
 			t.Errorf("%d messages wait for it, %v", logged, err)
 		}
-		close(slow.w.full)
+		slow.w.letGo()
 		wiretest.Wait(time.Minute)
 		r := newPartialReader(t)
-		r.take(slow.said())
+		r.take(slow.quit())
 		r.wantAll(many, allPieces)
-		w.c.request(t.Context(), http.MethodDelete, "")
-		streamsOf(w.b.Gateway).Close(t.Context())
-		<-slow.done
 	})
 }
 

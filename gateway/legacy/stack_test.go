@@ -19,7 +19,6 @@ import (
 	"taskgate/gateway/config"
 	"taskgate/gateway/legacy"
 	"taskgate/gateway/upstream"
-	"taskgate/gateway/wire"
 	"taskgate/internal/wiretest"
 	"taskgate/redisstore"
 	"taskgate/shim"
@@ -249,9 +248,4 @@ func steps(ctx context.Context, r *sdk.CallToolRequest) error {
 // tableOf is the session table of a gateway, which only the gateway has.
 func tableOf(g *gateway.Gateway) *legacy.Table {
 	return (*legacy.Table)(reflect.ValueOf(g).Elem().FieldByName("sessions").UnsafePointer())
-}
-
-// streamsOf are the open streams of a gateway.
-func streamsOf(g *gateway.Gateway) *wire.Streams {
-	return (*wire.Streams)(reflect.ValueOf(g).Elem().FieldByName("streams").UnsafePointer())
 }
