@@ -21,7 +21,7 @@ const (
 	// youth is how long an entry is left alone while its task is missing: the entry is written before the
 	// task.
 	youth = 10 * time.Minute
-	// After every sweepEvery new entries, sweepSize entries of a list are looked at. sweepSize is larger, so
+	// At every sweepEvery entries, sweepSize entries of a list are looked at. sweepSize is larger, so
 	// that a list that clients leave unread stays about as long as it has tasks.
 	sweepEvery, sweepSize = 64, 128
 )

@@ -202,7 +202,7 @@ func (s *Store) Ping(ctx context.Context) error {
 
 // pingOnce makes one attempt at Ping. It replaces keys that never exist: that leaves the data as it
 // is, and Redis refuses it where it refuses writes or is full. In a cluster there is one in each
-// shard, and so at each master.
+// shard, and so at each master that has tasks.
 func (s *Store) pingOnce(ctx context.Context) error {
 	tags := shards[:1]
 	if _, many := s.client.(*redis.ClusterClient); many {

@@ -35,15 +35,15 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 			return nil
 		case <-t.C:
 		}
-		used, left := c.dueSessions()
+		used, left, now := c.dueSessions()
 		if len(left) > 0 && c.lookAfter(ctx, left, false) {
-			c.noteKept(left)
+			c.noteKept(left, now)
 		}
 		for ids := range slices.Chunk(used, 100) {
 			if !c.lookAfter(ctx, ids, true) {
 				break // the next tick tries again
 			}
-			c.noteKept(ids)
+			c.noteKept(ids, now)
 		}
 		c.sweepSets(ctx, used)
 	}
@@ -215,23 +215,24 @@ func (c *Sessions) lookAfter(ctx context.Context, ids []string, used bool) bool 
 	return done
 }
 
-// noteKept notes that sessions were looked after.
-func (c *Sessions) noteKept(ids []string) {
+// noteKept notes that sessions were looked after. now is when they were due: a use since then is still to be noted.
+func (c *Sessions) noteKept(ids []string, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, id := range ids {
 		if k := c.known[id]; k != nil {
-			k.kept = time.Now()
+			k.kept = now
 		}
 	}
 }
 
 // dueSessions returns the sessions in use that need a look by now, and up to 100 whose logs can be cleared since their
-// use. It forgets those that have been unused for long.
-func (c *Sessions) dueSessions() (ids, left []string) {
+// use, both as of now. It forgets those that have been unused for long.
+func (c *Sessions) dueSessions() (ids, left []string, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now, unused := time.Now(), c.afterEnd*3/2
+	now = time.Now()
+	unused := c.afterEnd * 3 / 2
 	for id, k := range c.known {
 		if c.busy(id) {
 			k.used = now
@@ -245,7 +246,7 @@ func (c *Sessions) dueSessions() (ids, left []string) {
 			left = append(left, id)
 		}
 	}
-	return ids, left
+	return ids, left, now
 }
 
 // ownersOf returns the sessions that are known here, each with the number of the key of its owner's set.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -383,5 +384,26 @@ func TestOwnersSetForgets(t *testing.T) {
 		if n, err := st.client.ZCard(t.Context(), st.keys.sessionsOf(digest("o"))).Result(); n > 4 || err != nil {
 			t.Errorf("%d entries, %v", n, err)
 		}
+	})
+}
+
+// A request that uses a session while its log is looked at counts as a use of it.
+func TestUseDuringALookIsNoted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &Sessions{idle: time.Hour, tick: 5 * time.Second, store: &Store{}, sessionLogs: &sessionLogs{afterEnd: 10 * time.Minute}}
+		c.busy = func(string) bool { return false }
+		k := &knownSession{used: time.Now(), kept: time.Now().Add(time.Second)}
+		c.known = map[string]*knownSession{"s": k}
+		pass(20 * time.Minute)
+		_, left, now := c.dueSessions()
+		same(t, []string{"s"}, left)
+		pass(time.Second)
+		k.used = time.Now()
+		pass(time.Second)
+		c.noteKept(left, now)
+		pass(time.Minute)
+		used, left, _ := c.dueSessions()
+		same(t, []string{"s"}, used)
+		same(t, 0, len(left))
 	})
 }
