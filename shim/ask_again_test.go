@@ -208,6 +208,34 @@ func TestAnswerThatRedisForgetsUnread(t *testing.T) {
 	}
 }
 
+// Of two answers that come at once, the one that was stored is written again.
+func TestAnswerThatCameTooLateIsNotWrittenAgain(t *testing.T) {
+	overMemory(t, func(t *testing.T, w *world, memory *redistest.Memory) {
+		w.heartbeat = time.Hour
+		var hears atomic.Bool
+		drop := func(e shim.Event) bool { return hint(e) && !hears.Load() }
+		late := &hooked{}
+		a, b := w.over("a", &hooked{drop: drop}, elicits(0, "a"), policy(shim.Auto)), w.over("b", late, elicits(0), policy(shim.Auto))
+		got, err := a.Call(t.Context(), taskCall())
+		must(t, err)
+		pass(5 * time.Second)
+		before, id := memory.Snapshot(), got.Task.ID
+		late.apply = func(ctx context.Context, c shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+			if _, first := c.Answer["a"]; first {
+				late.apply = nil
+				updateTask(t, b, id, map[string]json.RawMessage{"a": json.RawMessage(`{"to":"first"}`)})
+			}
+			return next(ctx)
+		}
+		updateTask(t, b, id, map[string]json.RawMessage{"a": json.RawMessage(`{"to":"late"}`)})
+		synctest.Wait()
+		hears.Store(true)
+		must(t, memory.Restore(before))
+		pass(time.Minute)
+		wantResult(t, b, id, `{"answers":[{"to":"first"}]}`)
+	})
+}
+
 // An answer that comes when Redis is back without its question, and before the runner has asked that again, waits for
 // it.
 func TestAnswerWaitsForItsQuestion(t *testing.T) {

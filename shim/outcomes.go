@@ -18,7 +18,7 @@ const (
 )
 
 // ending is how a task ended here, with the data to write that again. It may also be that a call became a task here, or
-// that its questions were answered here: then end has no status.
+// that its questions were answered here: then end has no status, and made is the record after that.
 type ending struct {
 	made Task // as it was created, or adopted
 	end  Change
@@ -49,10 +49,17 @@ func (e *ending) joinEarlier(was Change) {
 	}
 	e.end.Visible = e.end.Visible || was.Visible
 	e.end.TTL, e.end.Retain = max(e.end.TTL, was.TTL), max(e.end.Retain, was.Retain)
-	answers := make(map[string]json.RawMessage, len(was.Answer)+len(e.end.Answer))
-	maps.Copy(answers, was.Answer)
-	maps.Copy(answers, e.end.Answer)
-	e.end.Answer = answers
+}
+
+// untakenAnswers returns the answers that a record has and its runner has not taken.
+func untakenAnswers(questions []Question) map[string]json.RawMessage {
+	answers := make(map[string]json.RawMessage)
+	for _, q := range questions {
+		if q.Answer != nil && !q.Taken {
+			answers[q.Key] = q.Answer
+		}
+	}
+	return answers
 }
 
 // isMissing reports whether a record lacks the ending.
@@ -61,9 +68,9 @@ func (e ending) isMissing(t Task) bool {
 	return !t.Status.Final() && (e.end.To != "" || e.end.Visible && !t.Visible || slices.ContainsFunc(t.Questions, unanswered))
 }
 
-// outcomes keeps the ends of tasks here until they have settled, against a failover of the store. Redis
-// replicates asynchronously: a Redis replica that takes over may lack the last writes, and then a task
-// that has ended runs again, or is gone. So an ending is kept for a while and written again if need be
+// outcomes keeps the ends of tasks here until they have settled, against a failover of the store, and what else a
+// client was told of a task. Redis replicates asynchronously: a Redis replica that takes over may lack the last writes,
+// and then a task that has ended runs again, or is gone. So an ending is kept for a while and written again if need be
 // (design.md 0.20). The Shim owns it.
 type outcomes struct {
 	store    Store
@@ -81,6 +88,9 @@ type outcomes struct {
 // ending is dropped: bounded memory comes before a second chance. The record that is written again lacks the
 // call, which its creation may call unsent: if the end then fails to follow, nobody sends the call.
 func (o *outcomes) holdEnding(e ending) bool {
+	if e.end.To == "" { // an answer that came too late is not among these
+		e.end.Answer = untakenAnswers(e.made.Questions)
+	}
 	e.made.Call, e.made.Checkpoint, e.made.Questions = nil, nil, nil
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -128,7 +138,7 @@ func (o *outcomes) findEnding(id ID) (ending, bool) {
 	return e, ok
 }
 
-// assureEnding reads a task that has ended here, and ends it again if the store has forgotten its end.
+// assureEnding reads a task of which an ending is held, and writes that again if the store has forgotten it.
 func (o *outcomes) assureEnding(ctx context.Context, id ID) {
 	e, ok := o.findEnding(id)
 	if !ok {

@@ -70,3 +70,20 @@ func TestAnswerIsForItsRunner(t *testing.T) {
 		}
 	}
 }
+
+// The answers that are held are those of the newest state of the record: one under an earlier lease, or one that its
+// runner has taken, is held no longer.
+func TestAnswersOfTheNewestStateAreHeld(t *testing.T) {
+	o := &outcomes{settle: time.Hour, most: 1 << 20, held: map[ID]ending{}, life: newLife()}
+	for _, questions := range [][]Question{
+		{{Key: "q1", Answer: []byte("1")}, {Key: "q2", Answer: []byte("1")}},
+		{{Key: "q1", Answer: []byte("2")}, {Key: "q2"}, {Key: "q3", Answer: []byte(Forgotten), Taken: true}},
+	} {
+		o.holdEnding(ending{made: Task{ID: "x", Questions: questions}})
+	}
+	e, _ := o.findEnding("x")
+	e.drop.Stop()
+	if len(e.end.Answer) != 1 || string(e.end.Answer["q1"]) != "2" || o.bytes != 1 {
+		t.Errorf("held are %q, %d bytes", e.end.Answer, o.bytes)
+	}
+}
