@@ -198,8 +198,8 @@ func (s *stream) mayBeAnswer(said []byte) bool {
 }
 
 // isFlat reports whether JSON is nested so little that parsing it takes little stack: progress and log
-// messages usually are, and questions are deeper. The goroutine of a call keeps the stack that it has grown
-// to while it waits for the next event.
+// messages usually are, and questions are deeper. Large JSON is not looked through. The goroutine of a call
+// keeps the stack that it has grown to while it waits for the next event.
 func isFlat(b []byte) bool {
 	return len(b) < 4<<10 && bytes.Count(b, []byte("{"))+bytes.Count(b, []byte("[")) <= 3
 }
