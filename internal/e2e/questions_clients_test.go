@@ -114,8 +114,21 @@ func newLine(up context.Context) *http.Transport {
 		if err == nil {
 			context.AfterFunc(up, func() { _ = c.Close() })
 		}
-		return c, err
+		return lineConn{c, up}, err
 	}}
+}
+
+// lineConn is a connection of a line. Nothing is written to it from the cut on, as its end comes a moment later.
+type lineConn struct {
+	net.Conn
+	up context.Context
+}
+
+func (c lineConn) Write(b []byte) (int, error) {
+	if err := c.up.Err(); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(b)
 }
 
 // clientSDK is a client of the Go SDK that is asked in the call of the moment.
