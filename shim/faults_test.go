@@ -15,7 +15,7 @@ import (
 func step() int {
 	switch {
 	case testing.Short():
-		return 139
+		return 599
 	case raceDetector || !programtest.Whole():
 		return 15
 	}
