@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-
 	"taskgate/internal/budget"
 	"taskgate/internal/work"
 )
@@ -190,8 +188,8 @@ func (s *Shim) adoptedRun(t Task) *run {
 	}
 	r.outbox.message, r.outbox.params = t.StatusMessage, t.Progress.Params
 	r.outbox.at, r.outbox.made = t.Position, int(t.Position)
-	r.observed.adoptTrace(t)
-	ctx := trace.ContextWithRemoteSpanContext(s.life.ctx, r.observed.above)
+	r.observeRun(s.life.ctx)
+	ctx := r.observed.adoptTrace(t)
 	r.hold = s.budget.Hold()
 	ctx = budget.With(ctx, r.hold)
 	if srv.Represent != nil {

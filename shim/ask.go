@@ -39,7 +39,7 @@ func (b *mailbox) askQuestions(ctx context.Context, q []Question) ([]Answer, err
 	err := work.Apart(func() error {
 		err := b.storeQuestions(ctx, q)
 		if err == nil {
-			settled = b.run.observed.noteAsked(q)
+			settled = b.run.observed.noteAsked(q, b.asksAgain(q))
 		}
 		return err
 	})
@@ -192,11 +192,12 @@ func (b *mailbox) questionChange(q []Question, again bool) (Change, int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.rounds.noteOpen()
-	if !again && !b.asksAgain(q) {
+	again = again || b.goesOn(q)
+	if !again {
 		b.until = time.Since(r.record.born) + b.answerTimeout()
 	}
 	change := Change{Ask: withoutKeys(q, b.gone), Call: r.callRecord(true)}
-	if !again && !b.asksAgain(q) {
+	if !again {
 		change.Moments = []Moment{{Kind: KindAsked, Detail: methodsOf(q)}}
 	}
 	if r.record.hidden {
@@ -213,9 +214,15 @@ func (b *mailbox) asksInTask() bool {
 	return call.Demand || call.Handle && policy.Tasks != Never && policy.EarlyInput != EarlyMRTR
 }
 
-// asksAgain reports whether these are open questions of the previous runner: then their time goes on.
-// run.mu is held.
+// asksAgain reports whether these are open questions of the previous runner.
 func (b *mailbox) asksAgain(q []Question) bool {
+	b.run.mu.Lock()
+	defer b.run.mu.Unlock()
+	return b.goesOn(q)
+}
+
+// goesOn is asksAgain with run.mu held. The time of such questions goes on.
+func (b *mailbox) goesOn(q []Question) bool {
 	for i := range q {
 		if _, ok := findQuestion(b.run.record.made.Questions, q[i].Key); !ok {
 			return false

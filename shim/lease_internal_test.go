@@ -29,7 +29,7 @@ func (s *renewed) Apply(_ context.Context, _ ID, l *Lease, _ Change) (Task, erro
 // newTestRun is a run of a task under a lease, without a call.
 func newTestRun(store Store, l Lease) *run {
 	r := &run{core: &core{store: store, life: newLife()}, record: &record{lease: l, writing: make(chan struct{}, 1)}}
-	r.record.run, r.inbox.run, r.observed.run = r, r, r
+	r.record.run, r.inbox.run = r, r
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	return r
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,19 +31,49 @@ import (
 // A span is exported at its end, and that of an attempt may last for hours, or be lost with its replica. So
 // it has no children: the spans of an attempt hang below the short span that came before.
 
-// observation reports on a run. The run owns it. above and span are set before the run has its record.
+// observation reports on a run, and knows only what it was told of it. The run owns it. Its lock is held for
+// a moment only, and may be taken while the run's lock is held.
 type observation struct {
-	run *run
+	*observer
+	metrics *metrics.Tasks
+	ctx     context.Context                  // of the measurements; it has the span of the caller
+	tool    string                           // that the call names; "" for none
+	counted atomic.Pointer[metrics.ToolLoad] // the last count of the run
+
+	mu sync.Mutex // guards all below
+	// task has the fields of the task that its log records and spans name; the ID is empty until there is a
+	// record.
+	task Task
+	born time.Time // of the record
 	// above is the parent of this attempt's spans. It is exported already. If tracing is off it is the
 	// caller's span, which the server may need.
-	above trace.SpanContext
-	span  trace.Span // of the attempt
-	// adopted: the call was taken over from another replica. It is set before the goroutine of the upstream
-	// call begins.
-	adopted bool
-	told    told                             // run.mu guards it, and noted
-	noted   []Moment                         // moments that the timeline still lacks, by the clock of this process
-	counted atomic.Pointer[metrics.ToolLoad] // the last count of the run
+	above   trace.SpanContext
+	span    trace.Span // of the attempt
+	adopted bool       // the call was taken over from another replica
+	told    told
+	noted   []Moment // moments that the timeline still lacks, by the clock of this process
+}
+
+// observeRun begins to report on a run. Measurements are made in ctx.
+func (r *run) observeRun(ctx context.Context) {
+	w := &r.observed
+	w.observer, w.metrics, w.ctx, w.tool = &r.core.observer, r.srv.metrics, ctx, r.call.Request.tool()
+	w.task = Task{Upstream: r.srv.name, Method: r.call.Request.Method, Tool: r.call.Request.Name}
+}
+
+// setTask notes that the run has a record, which was made at that time.
+func (w *observation) setTask(t Task, born time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.task = Task{ID: t.ID, Visible: t.Visible, Upstream: t.Upstream, Method: t.Method, Tool: t.Tool}
+	w.born = born
+}
+
+// state returns the fields of the task, and the parent of the attempt's spans.
+func (w *observation) state() (Task, trace.SpanContext) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.task, w.above
 }
 
 // startTrace begins the trace of a task that is about to be stored, whose root is linked to the request
@@ -50,16 +81,15 @@ type observation struct {
 // context goes into the record, for readers and adopters of the task. A repeated creation keeps the trace
 // that its record may have by now.
 func (w *observation) startTrace(t, before *Task) trace.Span {
-	r := w.run
 	if before != nil {
 		t.Trace = before.Trace
 		return noop.Span{}
 	}
 	var links []trace.Link
-	if sc := trace.SpanContextFromContext(r.base); sc.IsValid() {
+	if sc := trace.SpanContextFromContext(w.ctx); sc.IsValid() {
 		links = []trace.Link{{SpanContext: sc}}
 	}
-	ctx, span := r.core.observer.tracer.Start(r.base, rootName(*t), trace.WithNewRoot(), trace.WithLinks(links...), trace.WithAttributes(attrsOf(*t)...))
+	ctx, span := w.tracer.Start(w.ctx, rootName(*t), trace.WithNewRoot(), trace.WithLinks(links...), trace.WithAttributes(attrsOf(*t)...))
 	t.Trace = carryTrace(ctx)
 	return span
 }
@@ -73,40 +103,46 @@ func rootName(t Task) string {
 
 // beginSpan begins the span of the run that has made a task.
 func (w *observation) beginSpan(t Task) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.above = contextOf(t).WithRemote(false)
-	w.span = w.run.core.observer.startAttempt(w.above, t, semconv.AttemptRun)
+	w.span = w.startAttempt(w.above, t, semconv.AttemptRun)
 }
 
-// adoptTrace begins the spans of a run that goes on with another replica's task.
-func (w *observation) adoptTrace(t Task) {
-	o := &w.run.core.observer
+// adoptTrace begins the spans of a run that goes on with another replica's task, and returns the context
+// below them.
+func (w *observation) adoptTrace(t Task) context.Context {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.told.saidSent, w.told.notedSent = true, true // unless it is sent anew
-	ctx := trace.ContextWithRemoteSpanContext(o.life.ctx, contextOf(t))
-	more := append(o.attemptAttrs(t), semconv.TaskFrom.String(string(t.From)))
-	_, span := o.tracer.Start(ctx, "adopt "+spanSubject(t), trace.WithAttributes(append(attrsOf(t), more...)...))
+	ctx := trace.ContextWithRemoteSpanContext(w.ctx, contextOf(t))
+	more := append(w.attemptAttrs(t), semconv.TaskFrom.String(string(t.From)))
+	_, span := w.tracer.Start(ctx, "adopt "+spanSubject(t), trace.WithAttributes(append(attrsOf(t), more...)...))
 	span.End()
 	w.above = span.SpanContext()
-	w.span = o.startAttempt(w.above, t, semconv.AttemptNone)
+	w.span = w.startAttempt(w.above, t, semconv.AttemptNone)
+	w.ctx = trace.ContextWithRemoteSpanContext(w.ctx, w.above)
+	return w.ctx
 }
 
-// contextOfRun returns the context for the run's present operations: below the task's span, if there is a
-// record, else below the caller's.
-func (w *observation) contextOfRun() context.Context {
-	r := w.run
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.record == nil || !w.above.IsValid() {
-		return r.ctx
+// placeBelow returns the context for the run's present operations: below the task's span, if there is a
+// record, else below the caller's, which ctx has.
+func (w *observation) placeBelow(ctx context.Context) context.Context {
+	t, above := w.state()
+	if t.ID == "" || !above.IsValid() {
+		return ctx
 	}
-	return trace.ContextWithSpanContext(r.ctx, w.above)
+	return trace.ContextWithSpanContext(ctx, above)
 }
 
 func (w *observation) setKind(kind string) { w.span.SetAttributes(semconv.AttemptKind.String(kind)) }
 
 // noteAdopted reports that the call of the run was taken over.
 func (w *observation) noteAdopted(t Task) {
+	w.mu.Lock()
 	w.adopted = true
-	w.run.srv.metrics.Adopted(w.run.ctx, w.run.call.Request.tool())
+	w.mu.Unlock()
+	w.metrics.Adopted(w.ctx, w.tool)
 	w.logEvent(KindAdopted, slog.LevelInfo, "took over a task", "attempt", t.Lease.Adoption+1, "from", string(t.From))
 }
 
@@ -114,7 +150,7 @@ func (w *observation) noteAdopted(t Task) {
 // call goes the same way, and is left out unless another replica had it before.
 func (w *observation) noteResumed(resumable bool) {
 	w.countRecovery(semconv.RecoveryResumed)
-	if resumable && w.adopted {
+	if resumable && w.isAdopted() {
 		w.setKind(semconv.AttemptResume)
 		w.logEvent(KindResumed, slog.LevelInfo, "the call of a task is resumed")
 		w.noteMoment(KindResumed, "")
@@ -132,50 +168,57 @@ func (w *observation) noteRetried(runs int) {
 // again. how is a value of semconv.Recovery.
 func (w *observation) noteUnsent(how string) {
 	w.countRecovery(how)
-	w.run.mu.Lock()
-	defer w.run.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.told = told{heard: w.told.heard, progress: w.told.progress}
 }
 
 // countRecovery counts how a call that was taken over goes on: a value of semconv.Recovery.
 func (w *observation) countRecovery(how string) {
-	if w.adopted {
-		w.run.srv.metrics.Recovered(w.run.ctx, how)
+	if w.isAdopted() {
+		w.metrics.Recovered(w.ctx, how)
 	}
+}
+
+func (w *observation) isAdopted() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.adopted
 }
 
 // noteQueue reports that the call waits for its slots; over ends the wait. The span shows the duration. A
 // call that became a task meanwhile has a second span, from then on, in the trace of the task.
 func (w *observation) noteQueue() (over func(error)) {
-	r, o := w.run, &w.run.core.observer
-	t := Task{Upstream: r.srv.name, Method: r.call.Request.Method, Tool: r.call.Request.Name}
-	if r.hasRecord() {
-		t = r.record.constantPart()
-	}
-	_, span := o.tracer.Start(w.contextOfRun(), "queue "+spanSubject(t), trace.WithAttributes(attrsOf(t)...))
+	before, _ := w.state()
+	span := w.startQueue(before)
 	return func(err error) {
 		defer span.End()
 		if err != nil {
 			span.SetAttributes(semconv.ErrorType.String(labelOf(err)))
 			span.SetStatus(codes.Error, "")
 		}
-		if t.ID == "" && r.hasRecord() {
-			t = r.record.constantPart()
-			_, since := o.tracer.Start(w.contextOfRun(), "queue "+spanSubject(t), trace.WithAttributes(attrsOf(t)...), trace.WithTimestamp(r.record.born))
-			since.End()
+		if t, _ := w.state(); before.ID == "" && t.ID != "" {
+			w.startQueue(t, trace.WithTimestamp(w.born)).End()
 		}
 	}
 }
 
+func (w *observation) startQueue(t Task, more ...trace.SpanStartOption) trace.Span {
+	more = append(more, trace.WithAttributes(attrsOf(t)...))
+	_, span := w.tracer.Start(w.placeBelow(w.ctx), "queue "+spanSubject(t), more...)
+	return span
+}
+
 // measureTask measures the end of the task, if the call is one.
 func (w *observation) measureTask(outcome string) {
-	if r := w.run; !r.isHidden() {
-		r.srv.metrics.Ended(r.ctx, r.call.Request.Name, outcome, time.Since(r.record.born))
+	if t, _ := w.state(); t.Visible {
+		w.metrics.Ended(w.ctx, t.Tool, outcome, time.Since(w.born))
 	}
 }
 
-func (w *observation) noteEnd(f finish) {
-	defer w.logEnd(f)
+// noteEnd reports the end of the run, and the error of its call, if any.
+func (w *observation) noteEnd(f finish, err error) {
+	defer w.logEnd(f, err)
 	defer w.span.End()
 	if !w.span.IsRecording() {
 		return
@@ -218,18 +261,18 @@ func labelOf(err error) string {
 
 // noteMoment adds a moment to the timeline, with the next change of the record.
 func (w *observation) noteMoment(kind Kind, detail string) {
-	w.run.mu.Lock()
-	defer w.run.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.noted = append(w.noted, Moment{Kind: kind, At: time.Now(), Detail: detail})
 }
 
 // takeMoments takes the noted moments. If the call was sent since, that is noted with them.
 func (w *observation) takeMoments() (all []Moment) {
-	w.run.mu.Lock()
-	defer w.run.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if at := w.told.sent; !at.IsZero() && !w.told.notedSent {
 		w.told.notedSent = true
-		w.noted = append(w.noted, Moment{Kind: KindSent, At: at, Detail: string(w.run.core.replica)})
+		w.noted = append(w.noted, Moment{Kind: KindSent, At: at, Detail: string(w.replica)})
 	}
 	all, w.noted = w.noted, nil
 	for i := range all {
@@ -240,15 +283,15 @@ func (w *observation) takeMoments() (all []Moment) {
 
 // returnMoments keeps moments whose write has failed for the next one.
 func (w *observation) returnMoments(noted []Moment) {
-	w.run.mu.Lock()
-	defer w.run.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.noted = slices.Concat(noted, w.noted)
 }
 
 // progressEvery is the least time between two records of progress of one task.
 const progressEvery = 10 * time.Second
 
-// told is the part of a run that the log has already. run.mu guards it.
+// told is the part of a run that the log has already.
 type told struct {
 	sent     time.Time // when the call went to the server; zero before
 	saidSent bool
@@ -258,11 +301,6 @@ type told struct {
 	progress  time.Time // of the last record of progress
 }
 
-// constantPart returns the fields of the task that stay the same: run.mu guards the others in made.
-func (rec *record) constantPart() Task {
-	return Task{ID: rec.id, Upstream: rec.made.Upstream, Method: rec.made.Method, Tool: rec.made.Tool}
-}
-
 // logRun writes a record about the task of the run, below the first span of its attempt.
 func (w *observation) logRun(level slog.Level, message string, more ...any) {
 	w.logRunAt(time.Now(), level, message, more...)
@@ -270,7 +308,8 @@ func (w *observation) logRun(level slog.Level, message string, more ...any) {
 
 // logRunAt is logRun for an earlier event.
 func (w *observation) logRunAt(at time.Time, level slog.Level, message string, more ...any) {
-	w.run.core.observer.logTaskAt(at, w.above, w.run.record.constantPart(), level, message, more...)
+	t, above := w.state()
+	w.logTaskAt(at, above, t, level, message, more...)
 }
 
 func (w *observation) logEvent(kind Kind, level slog.Level, message string, more ...any) {
@@ -279,22 +318,24 @@ func (w *observation) logEvent(kind Kind, level slog.Level, message string, more
 
 // noteMade reports that a task was made of the call.
 func (w *observation) noteMade() {
-	w.run.srv.metrics.Made(w.run.call.Request.tool())
+	w.mu.Lock()
+	w.task.Visible = true
+	w.mu.Unlock()
+	w.metrics.Made(w.tool)
 	w.logEvent(KindMade, slog.LevelInfo, "a task was made")
 }
 
 // measureQueue measures how long a task has waited for the first sending of its call, which comes now.
 func (w *observation) measureQueue() {
-	r := w.run
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.record != nil && !r.record.hidden && r.checkpoint == nil && r.begun == 1 && r.rounds.open == nil {
-		r.srv.metrics.Sent(r.ctx, time.Since(r.record.born))
+	if t, _ := w.state(); t.Visible {
+		w.metrics.Sent(w.ctx, time.Since(w.born))
 	}
 }
 
-// noteReached notes when the server was first reached. run.mu is held.
+// noteReached notes when the server was first reached.
 func (w *observation) noteReached() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.told.sent.IsZero() {
 		w.told.sent = time.Now()
 	}
@@ -302,20 +343,29 @@ func (w *observation) noteReached() {
 
 // logSent logs once for each attempt that its call went to the server.
 func (w *observation) logSent() {
-	w.run.mu.Lock()
+	w.mu.Lock()
 	at := w.told.sent
-	due := w.run.record != nil && !at.IsZero() && !w.told.saidSent
+	due := w.task.ID != "" && !at.IsZero() && !w.told.saidSent
 	w.told.saidSent = w.told.saidSent || due
-	w.run.mu.Unlock()
+	w.mu.Unlock()
 	if due {
 		w.logRunAt(at, slog.LevelDebug, "the call of a task is sent", "event", KindSent.eventName())
 	}
 }
 
-// countProgress counts progress, and returns the count if it is to be logged: at once for the first of a
-// task, and then at a bounded rate. run.mu is held.
+// noteProgress logs the count of progress notifications: at once for the first of a task, and then at a bounded
+// rate.
+func (w *observation) noteProgress() {
+	if heard := w.countProgress(); heard > 0 {
+		w.logEvent(KindProgress, slog.LevelDebug, "a task makes progress", "notifications", heard)
+	}
+}
+
+// countProgress counts one notification, and returns the count if it is to be logged, else 0.
 func (w *observation) countProgress() (heard int) {
-	if w.run.record == nil {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.task.ID == "" {
 		return 0
 	}
 	w.told.heard++
@@ -327,44 +377,36 @@ func (w *observation) countProgress() (heard int) {
 	return w.told.heard
 }
 
-// logProgress logs a count that countProgress has returned; 0 for none.
-func (w *observation) logProgress(heard int) {
-	if heard > 0 {
-		w.logEvent(KindProgress, slog.LevelDebug, "a task makes progress", "notifications", heard)
-	}
-}
-
-func (w *observation) logEnd(f finish) {
+func (w *observation) logEnd(f finish, err error) {
 	level, kind, message := slog.LevelInfo, KindEnded, "a task has ended"
 	more := []any{"status", string(f.status), "outcome", f.outcome}
+	t, _ := w.state()
 	switch {
 	case f.outcome == semconv.OutcomeLeft:
 		kind, message = KindLeft, "a task is left to another replica"
-	case w.run.err != nil && f.outcome != semconv.OutcomeCancelled:
+	case err != nil && f.outcome != semconv.OutcomeCancelled:
 		level, message = slog.LevelWarn, "the call of a task failed"
-	case w.run.isHidden():
+	case !t.Visible:
 		level, message = slog.LevelDebug, "a stored call has ended, which was no task"
 	}
 	if f.kind != "" {
 		more = append(more, "error_type", f.kind)
 	}
 	if level == slog.LevelWarn {
-		more = append(more, "err", w.run.err)
+		more = append(more, "err", err)
 	}
 	w.logEvent(kind, level, message, more...)
 }
 
-// noteAsked reports questions that are open now, and settled how each ended, nil for withdrawn; contents
-// are left out. Those that another replica has reported are left out of the log.
-func (w *observation) noteAsked(q []Question) (settled func(how []string)) {
-	r := w.run
-	r.mu.Lock()
-	again := r.box.asksAgain(q)
-	r.mu.Unlock()
-	ctx, attrs := w.contextOfRun(), attrsOf(r.record.constantPart())
+// noteAsked reports questions that are open now. Those that the previous runner asked are left out of the log.
+// settled reports how each ended, nil for withdrawn; contents are left out.
+func (w *observation) noteAsked(q []Question, again bool) (settled func(how []string)) {
+	since := time.Now()
+	t, _ := w.state()
+	ctx, attrs := w.placeBelow(w.ctx), attrsOf(t)
 	spans := make([]trace.Span, len(q))
 	for i := range q {
-		_, spans[i] = r.core.observer.tracer.Start(ctx, "question "+q[i].Method, trace.WithAttributes(append(attrs, semconv.MCPMethod.String(q[i].Method))...))
+		_, spans[i] = w.tracer.Start(ctx, "question "+q[i].Method, trace.WithAttributes(append(attrs, semconv.MCPMethod.String(q[i].Method))...))
 	}
 	if !again {
 		w.logEvent(KindAsked, slog.LevelInfo, "a task asks its client", "questions", len(q))
@@ -373,9 +415,6 @@ func (w *observation) noteAsked(q []Question) (settled func(how []string)) {
 		if how != nil {
 			w.logEvent(KindAnswered, slog.LevelInfo, "the questions of a task are settled", "outcomes", how)
 		}
-		r.mu.Lock()
-		since := r.box.since
-		r.mu.Unlock()
 		for i, span := range spans {
 			outcome := semconv.QuestionWithdrawn
 			if how != nil {
@@ -387,9 +426,7 @@ func (w *observation) noteAsked(q []Question) (settled func(how []string)) {
 				span.SetStatus(codes.Error, "")
 			}
 			span.End()
-			if !since.IsZero() { // else they are still undelivered
-				r.srv.metrics.Answered(r.ctx, outcome, time.Since(since))
-			}
+			w.metrics.Answered(w.ctx, outcome, time.Since(since))
 		}
 	}
 }

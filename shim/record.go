@@ -33,6 +33,7 @@ func (r *run) setRecord(t Task, rec *record) {
 	rec.born = time.Now().Add(-max(0, t.UpdatedAt.Sub(t.CreatedAt)))
 	rec.over, rec.writing = make(chan struct{}), make(chan struct{}, 1)
 	r.record = rec
+	r.observed.setTask(t, rec.born)
 	r.outbox.next = time.Now().Add(r.outbox.interval())
 	if heard := r.runs.addRun(rec.id, r); heard {
 		r.inbox.rereadRecord()

@@ -104,7 +104,7 @@ func (rs *rounds) sendOnce(retry *Retry) (Reply, error) {
 	r.sent.Store(true)
 	begin := time.Now()
 	for d := retryFirst; ; d = min(2*d, retryMost) {
-		reply, err := r.srv.Upstream.Call(r.observed.contextOfRun(), r.upstreamRequest(retry), r)
+		reply, err := r.srv.Upstream.Call(r.observed.placeBelow(r.ctx), r.upstreamRequest(retry), r)
 		if r.policy.Grace == GraceAuto && err == nil && reply.Result != nil {
 			r.srv.graces.learnGrace(r.call.Request.Name, time.Since(begin), reply.Result)
 		}

@@ -75,6 +75,7 @@ func newRun(ctx context.Context, shared *core, rs *runs[run], srv *server, c Cal
 	r.assembleParts()
 	r.caller.stream, r.caller.waiting = c.Stream, 1
 	r.base = context.WithoutCancel(ctx)
+	r.observeRun(r.base)
 	r.bindContext(r.base, p.Timeout)
 	stay := c.Stay // instead of c, which holds on to the caller's request
 	r.caller.leave = context.AfterFunc(ctx, func() {
@@ -89,7 +90,7 @@ func newRun(ctx context.Context, shared *core, rs *runs[run], srv *server, c Cal
 func (r *run) assembleParts() {
 	r.done = make(chan struct{})
 	r.caller = caller{run: r, news: make(chan struct{}, 1), leave: func() bool { return true }}
-	r.observed.run, r.creation.run, r.outbox.run, r.rounds.run, r.inbox.run, r.box.run = r, r, r, r, r, r
+	r.creation.run, r.outbox.run, r.rounds.run, r.inbox.run, r.box.run = r, r, r, r, r
 	r.box.wake, r.token = make(chan struct{}, 1), tokenInbox{run: r, came: make(chan struct{}, 1)}
 	r.outbox.gathers, r.outbox.Partials = r.call.keepsPieces(r.policy.Partials), r.policy.Partials
 	r.outbox.halted = make(chan struct{})
@@ -144,8 +145,17 @@ func (r *run) queueAndSend() (Reply, error) {
 	if err := r.takeTurn(); err != nil {
 		return Reply{}, err
 	}
-	r.observed.measureQueue()
+	if r.isUnsent() {
+		r.observed.measureQueue()
+	}
 	return r.rounds.sendRounds()
+}
+
+// isUnsent reports whether the call is still to be sent for the first time.
+func (r *run) isUnsent() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.checkpoint == nil && r.begun == 1 && r.rounds.open == nil
 }
 
 // takeTurn waits for a slot, and says so in the status message.
@@ -239,11 +249,7 @@ func (r *run) hasWaitingCaller() bool {
 // Progress takes a progress notification. It goes to the caller before there is a handle, into the
 // status message after it (protocol.md H17, T44), and into the pieces of the task.
 func (r *run) Progress(p Progress) {
-	r.observed.logProgress(r.takeProgress(p))
-}
-
-// takeProgress is Progress, and returns what observation.logProgress needs.
-func (r *run) takeProgress(p Progress) (heard int) {
+	defer r.observed.noteProgress()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p.Checkpoint != nil {
@@ -257,7 +263,6 @@ func (r *run) takeProgress(p Progress) (heard int) {
 		}
 		r.outbox.gatherProgress(p)
 	}
-	return r.observed.countProgress()
 }
 
 // Log takes a log notification. It goes to the caller before there is a handle, and is dropped after it

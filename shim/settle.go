@@ -21,7 +21,7 @@ func (r *run) settle() {
 	defer rec.closeRecord()
 	r.outbox.haltWriting()
 	c, how := r.endChange()
-	defer func() { r.observed.noteEnd(how) }()
+	defer func() { r.observed.noteEnd(how, r.err) }()
 	if c.To == "" {
 		switch {
 		case errors.Is(r.err, errTaskCancelled):
