@@ -16,8 +16,8 @@ const (
 	changesAlive = 15 * time.Second
 )
 
-// changes tells a reader when to read again, and leaves out the changes: they may be outdated by then.
-func (h *Handler) changes(w http.ResponseWriter, r *http.Request) {
+// streamChanges tells a reader when to read again, and leaves out the changes: they may be outdated by then.
+func (h *Handler) streamChanges(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // the stream outlasts the deadline of the listener
 	out := eventstream.NewWriter(w, changesAlive)
 	defer out.Close()

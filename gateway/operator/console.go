@@ -13,7 +13,7 @@ var console embed.FS
 func serveConsole(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
-		fail(w, http.StatusMethodNotAllowed, "the console is read with GET")
+		writeError(w, http.StatusMethodNotAllowed, "the console is read with GET")
 		return
 	}
 	files, _ := fs.Sub(console, "console") // fails only for a bad path

@@ -42,15 +42,17 @@ func New(o Options) *Handler {
 	for _, one := range routes {
 		h.mux.HandleFunc(one.method+" "+Base+one.path, func(w http.ResponseWriter, r *http.Request) {
 			if one.read == nil {
-				h.changes(w, r)
+				h.streamChanges(w, r)
 			} else if body, err := one.read(h, r); err != nil {
-				failed(w, err)
+				writeFailure(w, err)
 			} else {
-				write(w, http.StatusOK, body)
+				writeJSON(w, http.StatusOK, body)
 			}
 		})
 	}
-	h.mux.HandleFunc(Base+"/", func(w http.ResponseWriter, r *http.Request) { fail(w, http.StatusNotFound, "there is no such path") })
+	h.mux.HandleFunc(Base+"/", func(w http.ResponseWriter, r *http.Request) {
+		writeError(w, http.StatusNotFound, "there is no such path")
+	})
 	return h
 }
 
@@ -72,11 +74,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head.Set("Cache-Control", "no-store")
 	switch {
 	case h.o.Method == nil:
-		fail(w, http.StatusForbidden, "the interface for operators is off: it needs admin_auth, or an admin address on loopback")
+		writeError(w, http.StatusForbidden, "the interface for operators is off: it needs admin_auth, or an admin address on loopback")
 	case r.URL.Path == "/openapi.json":
 		head.Set("Content-Type", "application/json")
 		_, _ = w.Write(openAPI)
-	case below(r.URL.Path, "/console/"):
+	case isBelow(r.URL.Path, "/console/"):
 		serveConsole(w, r)
 	default:
 		if r = h.letIn(w, r); r != nil {
@@ -85,9 +87,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func fail(w http.ResponseWriter, status int, message string) { write(w, status, Error{message}) }
+func writeError(w http.ResponseWriter, status int, message string) {
+	writeJSON(w, status, Error{message})
+}
 
-func write(w http.ResponseWriter, status int, body any) {
+func writeJSON(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	e := json.NewEncoder(w)
@@ -98,27 +102,27 @@ func write(w http.ResponseWriter, status int, body any) {
 // queryError is a mistake in the query of a request.
 type queryError struct{ error }
 
-// failed answers with a queryError, or with the error of a Source.
-func failed(w http.ResponseWriter, err error) {
+// writeFailure answers with a queryError, or with the error of a Source.
+func writeFailure(w http.ResponseWriter, err error) {
 	switch {
 	case errors.As(err, new(queryError)):
-		fail(w, http.StatusBadRequest, err.Error())
+		writeError(w, http.StatusBadRequest, err.Error())
 	case errors.Is(err, shim.ErrNotFound):
-		fail(w, http.StatusNotFound, "there is no such task")
+		writeError(w, http.StatusNotFound, "there is no such task")
 	case errors.Is(err, shim.ErrFinal):
-		fail(w, http.StatusConflict, "the task has ended already")
+		writeError(w, http.StatusConflict, "the task has ended already")
 	case errors.Is(err, shim.ErrCursor):
-		fail(w, http.StatusBadRequest, "cursor: not one of these filters and this order")
+		writeError(w, http.StatusBadRequest, "cursor: not one of these filters and this order")
 	default:
-		fail(w, http.StatusServiceUnavailable, "the store is unavailable: "+err.Error())
+		writeError(w, http.StatusServiceUnavailable, "the store is unavailable: "+err.Error())
 	}
 }
 
-func (h *Handler) access(r *http.Request) (any, error) {
+func (h *Handler) readAccess(r *http.Request) (any, error) {
 	return Access{Principal: callerOf(r).Principal.Owner(), Content: h.o.Content, Version: h.o.Version, Replica: h.o.Replica}, nil
 }
 
-func (h *Handler) tasks(r *http.Request) (any, error) {
+func (h *Handler) readTasks(r *http.Request) (any, error) {
 	q, err := queryOf(r.URL.Query(), time.Now())
 	if err != nil {
 		return nil, queryError{err}
@@ -126,26 +130,28 @@ func (h *Handler) tasks(r *http.Request) (any, error) {
 	return h.o.Source.Tasks(r.Context(), q)
 }
 
-func (h *Handler) task(r *http.Request) (any, error) {
+func (h *Handler) readTask(r *http.Request) (any, error) {
 	return h.o.Source.Task(r.Context(), r.PathValue("id"), h.o.Content)
 }
 
-func (h *Handler) cancel(r *http.Request) (any, error) {
+func (h *Handler) cancelTask(r *http.Request) (any, error) {
 	t, err := h.o.Source.Cancel(r.Context(), r.PathValue("id"), callerOf(r).Principal.Owner())
 	if err == nil {
-		h.note(r, callerOf(r), "task cancelled by an operator", "upstream", t.Upstream, "task", t.ID, "owner", t.Principal)
+		h.noteEvent(r, callerOf(r), "task cancelled by an operator", "upstream", t.Upstream, "task", t.ID, "owner", t.Principal)
 	}
 	return t, err
 }
 
-func (h *Handler) questions(r *http.Request) (any, error) {
+func (h *Handler) readQuestions(r *http.Request) (any, error) {
 	return h.o.Source.Questions(r.Context(), h.o.Content)
 }
 
-func (h *Handler) replicas(r *http.Request) (any, error) { return h.o.Source.Replicas(r.Context()) }
+func (h *Handler) readReplicas(r *http.Request) (any, error) { return h.o.Source.Replicas(r.Context()) }
 
-func (h *Handler) upstreams(r *http.Request) (any, error) { return h.o.Source.Upstreams(r.Context()) }
+func (h *Handler) readUpstreams(r *http.Request) (any, error) {
+	return h.o.Source.Upstreams(r.Context())
+}
 
-func (h *Handler) stats(r *http.Request) (any, error) {
+func (h *Handler) readStats(r *http.Request) (any, error) {
 	return h.o.Source.Stats(r.Context(), r.URL.Query().Get("upstream"))
 }

@@ -8,33 +8,33 @@ import (
 	"taskgate/gateway/auth"
 )
 
-// below reports whether a path is a folder or in it.
-func below(path, folder string) bool {
+// isBelow reports whether a path is a folder or in it.
+func isBelow(path, folder string) bool {
 	return strings.HasPrefix(path, folder) || path+"/" == folder
 }
 
 // letIn returns the request of a caller who may ask, with that caller. It answers any other request itself, and
 // returns nil.
 func (h *Handler) letIn(w http.ResponseWriter, r *http.Request) *http.Request {
-	if reason := h.foreign(r); reason != "" {
-		h.refuse(w, r, auth.Caller{}, &auth.Refusal{Status: http.StatusForbidden, Message: reason})
+	if reason := h.findForeign(r); reason != "" {
+		h.refuseCaller(w, r, auth.Caller{}, &auth.Refusal{Status: http.StatusForbidden, Message: reason})
 		return nil
 	}
 	c, refusal := h.o.Method.Identify(r)
 	if refusal != nil {
-		h.refuse(w, r, c, refusal)
+		h.refuseCaller(w, r, c, refusal)
 		return nil
 	}
 	return r.WithContext(auth.WithCaller(r.Context(), c))
 }
 
-// foreign says why a request is that of a page which is not the console; "" for any other. A page of another
+// findForeign says why a request is that of a page which is not the console; "" for any other. A page of another
 // origin cannot add a key to a request, but a browser adds by itself the credentials that a proxy in front
 // reads.
-func (h *Handler) foreign(r *http.Request) string {
+func (h *Handler) findForeign(r *http.Request) string {
 	origins := r.Header.Values("Origin")
 	switch site := r.Header.Get("Sec-Fetch-Site"); {
-	case len(origins) > 1, len(origins) == 1 && !own(origins[0], r.Host):
+	case len(origins) > 1, len(origins) == 1 && !isOwnOrigin(origins[0], r.Host):
 		return "this Origin is not that of the console"
 	case site != "" && site != "same-origin" && site != "none":
 		return "the request is that of another page"
@@ -44,19 +44,19 @@ func (h *Handler) foreign(r *http.Request) string {
 	return ""
 }
 
-// own reports whether an origin is that of the host in the request.
-func own(origin, host string) bool {
+// isOwnOrigin reports whether an origin is that of the host in the request.
+func isOwnOrigin(origin, host string) bool {
 	u, err := url.Parse(origin)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && strings.EqualFold(u.Host, host)
 }
 
-// refuse answers a caller who is not let in.
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, c auth.Caller, f *auth.Refusal) {
-	h.note(r, c, "operator refused", "address", r.RemoteAddr, "status", f.Status, "reason", f.Message)
+// refuseCaller answers a caller who is not let in.
+func (h *Handler) refuseCaller(w http.ResponseWriter, r *http.Request, c auth.Caller, f *auth.Refusal) {
+	h.noteEvent(r, c, "operator refused", "address", r.RemoteAddr, "status", f.Status, "reason", f.Message)
 	if f.Challenge != "" {
 		w.Header().Set("WWW-Authenticate", f.Challenge)
 	}
-	fail(w, f.Status, f.Message)
+	writeError(w, f.Status, f.Message)
 }
 
 func callerOf(r *http.Request) auth.Caller {
@@ -64,8 +64,8 @@ func callerOf(r *http.Request) auth.Caller {
 	return c
 }
 
-// note writes a record of what a caller did, or was refused.
-func (h *Handler) note(r *http.Request, c auth.Caller, event string, more ...any) {
+// noteEvent writes a record of what a caller did, or was refused.
+func (h *Handler) noteEvent(r *http.Request, c auth.Caller, event string, more ...any) {
 	if h.o.Audit == nil {
 		return
 	}

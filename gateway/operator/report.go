@@ -72,7 +72,7 @@ func (d *Deployment) Run(ctx context.Context) error {
 	tick := time.NewTicker(reportEvery)
 	defer tick.Stop()
 	for {
-		if err := d.report(ctx); err != nil && ctx.Err() == nil {
+		if err := d.sendReport(ctx); err != nil && ctx.Err() == nil {
 			d.o.Logger.Debug("operators do not hear of this replica", "err", err)
 		}
 		select {
@@ -80,14 +80,14 @@ func (d *Deployment) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			last, stop := context.WithTimeout(context.Background(), lastReport)
 			defer stop()
-			_ = d.report(last) // it says that the replica has stopped: otherwise it looks as if it had died
+			_ = d.sendReport(last) // it says that the replica has stopped: otherwise it looks as if it had died
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// report reports the state of this replica, and stores its counts, of this minute as well.
-func (d *Deployment) report(ctx context.Context) error {
+// sendReport reports the state of this replica, and stores its counts, of this minute as well.
+func (d *Deployment) sendReport(ctx context.Context) error {
 	ctx, stop := context.WithTimeoutCause(ctx, reportEvery, shim.ErrUnavailable)
 	defer stop()
 	now := time.Now().Unix() / 60
@@ -130,42 +130,41 @@ func toolsOf(l metrics.Load) []Tool {
 	return tools
 }
 
-// heard is a replica with its own report.
+// heard is a replica with its own report; that is zero before the first one.
 type heard struct {
 	shim.Standing
 	Report
-	said bool
 }
 
-// hear reads the reports of all replicas.
-func (d *Deployment) hear(ctx context.Context) ([]heard, error) {
+// readReports reads the reports of all replicas.
+func (d *Deployment) readReports(ctx context.Context) ([]heard, error) {
 	standing, err := d.o.Store.Replicas(ctx)
 	all := make([]heard, len(standing))
 	for i, s := range standing {
 		all[i].Standing = s
-		all[i].said = s.About != nil && json.Unmarshal(s.About, &all[i].Report) == nil
+		_ = json.Unmarshal(s.About, &all[i].Report) // it is missing before the first report
 	}
 	return all, err
 }
 
 // Replicas implements Source.
 func (d *Deployment) Replicas(ctx context.Context) (Replicas, error) {
-	all, err := d.hear(ctx)
+	all, err := d.readReports(ctx)
 	out := Replicas{Replicas: make([]Replica, len(all))}
 	for i, h := range all {
 		out.Replicas[i] = Replica{
 			Name: string(h.Replica), Alive: h.Alive, SeenAt: h.Seen, Host: h.Host, Address: h.Address, Version: h.Version,
 			Config: h.Config, Draining: h.Draining, Tasks: h.Running,
 		}
-		if h.said {
+		if !h.Since.IsZero() {
 			out.Replicas[i].Since = &h.Since
 		}
 	}
-	slices.SortStableFunc(out.Replicas, func(a, b Replica) int { return since(a).Compare(since(b)) })
+	slices.SortStableFunc(out.Replicas, func(a, b Replica) int { return startOf(a).Compare(startOf(b)) })
 	return out, err
 }
 
-func since(r Replica) time.Time {
+func startOf(r Replica) time.Time {
 	if r.Since == nil {
 		return r.SeenAt
 	}
@@ -174,7 +173,7 @@ func since(r Replica) time.Time {
 
 // Upstreams implements Source.
 func (d *Deployment) Upstreams(ctx context.Context) (Upstreams, error) {
-	all, err := d.hear(ctx)
+	all, err := d.readReports(ctx)
 	if err != nil {
 		return Upstreams{}, err
 	}
@@ -183,7 +182,7 @@ func (d *Deployment) Upstreams(ctx context.Context) (Upstreams, error) {
 	for _, h := range all {
 		for _, u := range h.Upstreams {
 			if h.Alive {
-				join(byName, string(h.Replica), u)
+				addReport(byName, string(h.Replica), u)
 			}
 		}
 	}
@@ -197,8 +196,8 @@ func (d *Deployment) Upstreams(ctx context.Context) (Upstreams, error) {
 	return out, nil
 }
 
-// join adds one replica's report of an upstream.
-func join(byName map[string]*Upstream, replica string, u ReportedUpstream) {
+// addReport adds one replica's report of an upstream.
+func addReport(byName map[string]*Upstream, replica string, u ReportedUpstream) {
 	sum := byName[u.Name]
 	if sum == nil {
 		sum = &Upstream{Name: u.Name, Reachable: true, Removed: true, Policies: u.Policies, Tools: []Tool{}, Replicas: []Reach{}}

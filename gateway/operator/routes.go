@@ -43,22 +43,22 @@ var taskParams = []param{
 
 var routes = []route{
 	{
-		method: "GET", path: "/access", says: "who asks, and what is shown", answer: Access{}, read: (*Handler).access,
+		method: "GET", path: "/access", says: "who asks, and what is shown", answer: Access{}, read: (*Handler).readAccess,
 	}, {
-		method: "GET", path: "/tasks", says: "tasks, page by page", answer: Tasks{}, fails: []int{400}, read: (*Handler).tasks,
+		method: "GET", path: "/tasks", says: "tasks, page by page", answer: Tasks{}, fails: []int{400}, read: (*Handler).readTasks,
 		params: taskParams,
 	}, {
-		method: "GET", path: "/tasks/{id}", says: "one task with its events", answer: TaskDetail{}, fails: []int{404}, read: (*Handler).task,
+		method: "GET", path: "/tasks/{id}", says: "one task with its events", answer: TaskDetail{}, fails: []int{404}, read: (*Handler).readTask,
 	}, {
-		method: "POST", path: "/tasks/{id}/cancel", says: "cancels a task; 409 where it has ended already", answer: Task{}, fails: []int{404, 409}, read: (*Handler).cancel,
+		method: "POST", path: "/tasks/{id}/cancel", says: "cancels a task; 409 where it has ended already", answer: Task{}, fails: []int{404, 409}, read: (*Handler).cancelTask,
 	}, {
-		method: "GET", path: "/questions", says: "the open questions", answer: Questions{}, read: (*Handler).questions,
+		method: "GET", path: "/questions", says: "the open questions", answer: Questions{}, read: (*Handler).readQuestions,
 	}, {
-		method: "GET", path: "/replicas", says: "the processes of the deployment", answer: Replicas{}, read: (*Handler).replicas,
+		method: "GET", path: "/replicas", says: "the processes of the deployment", answer: Replicas{}, read: (*Handler).readReplicas,
 	}, {
-		method: "GET", path: "/upstreams", says: "the servers, and what runs there now", answer: Upstreams{}, read: (*Handler).upstreams,
+		method: "GET", path: "/upstreams", says: "the servers, and what runs there now", answer: Upstreams{}, read: (*Handler).readUpstreams,
 	}, {
-		method: "GET", path: "/stats", says: "counts of the last hour by minute", answer: Stats{}, read: (*Handler).stats,
+		method: "GET", path: "/stats", says: "counts of the last hour by minute", answer: Stats{}, read: (*Handler).readStats,
 		params: []param{{name: "upstream", says: "of one upstream alone"}},
 	}, {
 		method: "GET", path: "/changes", says: "a stream of server-sent events: one named change, at most twice a second, when something has changed that the other paths show; read them again then, and every 10 s",
