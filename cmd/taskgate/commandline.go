@@ -104,10 +104,19 @@ func reportMisuse(stderr io.Writer, format string, args ...any) int {
 
 // reportFailure reports why a verb has failed, and returns the exit code.
 func reportFailure(stderr io.Writer, err error) int {
-	if mistake, ok := errors.AsType[*terminal.UsageError](err); ok {
-		return reportMisuse(stderr, "%s", mistake.Text)
+	if mistake, ok := errors.AsType[terminal.UsageError](err); ok {
+		return reportMisuse(stderr, "%v", mistake)
 	}
 	fmt.Fprintf(stderr, "taskgate: %v\n", err)
+	return exitFailure
+}
+
+// reportMistakes reports why a verb has no configuration. Mistakes in a file begin with its name.
+func reportMistakes(stderr io.Writer, verb string, err error) int {
+	if mistake, ok := errors.AsType[terminal.UsageError](err); ok {
+		return reportMisuse(stderr, "%s: %v", verb, mistake)
+	}
+	fmt.Fprintln(stderr, err)
 	return exitFailure
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/operator/terminal"
 )
 
 // serveOptions are the flags of serve.
@@ -53,18 +54,13 @@ func (o *serveOptions) declare(name string, change func(c *config.Config, value 
 	})
 }
 
-// usageError is a mistake in the command line, as opposed to one in a file.
-type usageError string
-
-func (e usageError) Error() string { return string(e) }
-
 // loadConfig makes the configuration that the flags describe: that of the file or of the one
 // upstream, with the given flags over it.
 func (o *serveOptions) loadConfig() (*config.Config, error) {
 	var cfg *config.Config
 	switch {
 	case (o.file == "") == (o.upstream == ""):
-		return nil, usageError("give either --config FILE or --upstream URL")
+		return nil, terminal.UsageError("give either --config FILE or --upstream URL")
 	case o.file != "":
 		var err error
 		if cfg, err = config.Load(o.file); err != nil {
@@ -85,7 +81,7 @@ func (o *serveOptions) overrideConfig(cfg *config.Config) error {
 	var wrong error
 	o.flags.Visit(func(f *flag.Flag) {
 		if o.file != "" && slices.Contains([]string{"grace", "era", "without-tasks"}, f.Name) {
-			wrong = usageError("--" + f.Name + " does not go with --config; set it in the file")
+			wrong = terminal.UsageError("--" + f.Name + " does not go with --config; set it in the file")
 		}
 	})
 	if wrong != nil {
@@ -95,7 +91,7 @@ func (o *serveOptions) overrideConfig(cfg *config.Config) error {
 		change(cfg)
 	}
 	if err := cfg.Validate(); err != nil {
-		return usageError(err.Error())
+		return terminal.UsageError(err.Error())
 	}
 	return nil
 }

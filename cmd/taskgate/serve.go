@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
-	"fmt"
 	"io"
 )
 
@@ -19,13 +17,8 @@ func serve(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return reportMisuse(stderr, "serve takes no arguments besides its options")
 	}
 	cfg, err := options.loadConfig()
-	var wrong usageError
-	switch {
-	case errors.As(err, &wrong):
-		return reportMisuse(stderr, "serve: %v", err)
-	case err != nil:
-		fmt.Fprintln(stderr, err)
-		return exitFailure
+	if err != nil {
+		return reportMistakes(stderr, flags.Name(), err)
 	}
 	ctx, end := context.WithCancel(ctx)
 	defer end()

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/operator/terminal"
 	"taskgate/gateway/stdio"
 )
 
@@ -32,13 +32,8 @@ func serveStdio(ctx context.Context, args []string, stdin io.Reader, stdout, std
 		return code
 	}
 	cfg, err := options.loadConfig(flags.Args())
-	var wrong usageError
-	switch {
-	case errors.As(err, &wrong):
-		return reportMisuse(stderr, "stdio: %v", err)
-	case err != nil:
-		fmt.Fprintln(stderr, err)
-		return exitFailure
+	if err != nil {
+		return reportMistakes(stderr, flags.Name(), err)
 	}
 	s, err := newStdioServer(ctx, cfg, stderr)
 	if err == nil {
@@ -78,11 +73,11 @@ func (o *stdioOptions) loadConfig(command []string) (*config.Config, error) {
 		cfg.Store = config.StoreEmbedded
 	}
 	if cfg.Audit == config.AuditStdout {
-		return nil, usageError("audit: stdout is where the client reads; name a file")
+		return nil, terminal.UsageError("audit: stdout is where the client reads; name a file")
 	}
 	for _, signal := range []string{"TRACES", "METRICS", "LOGS"} {
 		if name := "OTEL_" + signal + "_EXPORTER"; os.Getenv(name) == "console" && os.Getenv("OTEL_SDK_DISABLED") != "true" {
-			return nil, usageError(name + "=console is where the client reads; name another exporter")
+			return nil, terminal.UsageError(name + "=console is where the client reads; name another exporter")
 		}
 	}
 	cfg.MaxBody = max(cfg.MaxBody, ownMessage)
@@ -96,7 +91,7 @@ func (o *stdioOptions) loadConfig(command []string) (*config.Config, error) {
 		return nil, err
 	}
 	if cfg.Store == config.StoreFile {
-		return nil, usageError("--store file:DIRECTORY names its folder here")
+		return nil, terminal.UsageError("--store file:DIRECTORY names its folder here")
 	}
 	return cfg, nil
 }
@@ -111,9 +106,9 @@ func (o *stdioOptions) readSource(command []string) (*config.Config, error) {
 	}
 	switch {
 	case given != 1:
-		return nil, usageError("give one of --upstream URL, --config FILE and -- COMMAND")
+		return nil, terminal.UsageError("give one of --upstream URL, --config FILE and -- COMMAND")
 	case o.name != "" && o.file == "":
-		return nil, usageError("--name goes with --config")
+		return nil, terminal.UsageError("--name goes with --config")
 	case o.file != "":
 		return o.fromFile()
 	}
@@ -150,7 +145,7 @@ func (o *stdioOptions) fromFile() (*config.Config, error) {
 		}
 		names = append(names, u.Name)
 	}
-	return nil, usageError("--name NAME is one of " + strings.Join(names, ", "))
+	return nil, terminal.UsageError("--name NAME is one of " + strings.Join(names, ", "))
 }
 
 // clientEnvironment is the environment that the client gave to the process. A server that the

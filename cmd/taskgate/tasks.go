@@ -53,7 +53,7 @@ func gatewayAt(file, address, key string) (*terminal.Gateway, error) {
 		}
 	}
 	if address = cmp.Or(address, os.Getenv(terminal.AddressVariable)); address == "" {
-		return nil, &terminal.UsageError{Text: "give --admin HOST:PORT, --config FILE, or " + terminal.AddressVariable}
+		return nil, terminal.UsageError("give --admin HOST:PORT, --config FILE, or " + terminal.AddressVariable)
 	}
 	return terminal.NewGateway(address, key)
 }

@@ -32,12 +32,12 @@ const (
 )
 
 // UsageError is a mistake in the command line.
-type UsageError struct{ Text string }
+type UsageError string
 
 // Error says what is wrong.
-func (e *UsageError) Error() string { return e.Text }
+func (e UsageError) Error() string { return string(e) }
 
-func misuse(format string, args ...any) error { return &UsageError{fmt.Sprintf(format, args...)} }
+func misuse(format string, args ...any) error { return UsageError(fmt.Sprintf(format, args...)) }
 
 // Streams are those of the process. Interactive says that a person is at the terminal, who can be asked, and
 // for whom the screen is redrawn.
