@@ -83,13 +83,3 @@ func (a *admin) close() error {
 	_ = a.listener.Close() // http.Server closes only listeners that it has served
 	return err
 }
-
-// newReadiness makes the readiness of this process; ctx ends when the drain begins.
-func (s *server) newReadiness(ctx context.Context) *readiness {
-	r := &readiness{
-		draining: func() bool { return ctx.Err() != nil },
-		store:    &part{check: s.store.Ping, kind: storeKind(s.config)},
-	}
-	r.setUpstreams(s.upstreams)
-	return r
-}

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -36,18 +35,16 @@ const (
 type readiness struct {
 	draining  func() bool
 	store     *part
-	upstreams atomic.Pointer[map[string]*part]
+	upstreams func() upstreams // those that are removed do not count
 }
 
-// setUpstreams takes the upstreams that count from now on, which leaves out the removed ones.
-func (r *readiness) setUpstreams(us upstreams) {
-	next := make(map[string]*part, len(us))
-	for name, one := range us {
-		if !one.config.Removed {
-			next[name] = &part{check: one.client.Reach}
-		}
+// newReadiness makes the readiness of this process; ctx ends when the drain begins.
+func (s *server) newReadiness(ctx context.Context) *readiness {
+	return &readiness{
+		draining:  func() bool { return ctx.Err() != nil },
+		store:     &part{check: s.store.Ping, kind: storeKind(s.config)},
+		upstreams: s.served,
 	}
-	r.upstreams.Store(&next)
 }
 
 // report is the body of /readyz.
@@ -73,14 +70,16 @@ const (
 
 // askParts asks all parts at the same time, except those that were asked within age.
 func (r *readiness) askParts(age time.Duration, exclude []string) report {
-	parts := *r.upstreams.Load()
-	out := report{Draining: r.draining(), Upstreams: make(map[string]state, len(parts))}
+	out := report{Draining: r.draining(), Upstreams: map[string]state{}}
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	all.Go(func() { out.Store = r.store.stateNow(age) })
-	for name, p := range parts {
+	for name, one := range r.upstreams() {
+		if one.config.Removed {
+			continue
+		}
 		all.Go(func() {
-			s := p.stateNow(age)
+			s := one.reach.stateNow(age)
 			mu.Lock()
 			defer mu.Unlock()
 			out.Upstreams[name] = s

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"taskgate/gateway/config"
 )
 
 // faked is a part whose state a test decides.
@@ -56,7 +58,11 @@ func newFakedReadiness() *fakedReadiness {
 		draining: f.draining.Load,
 		store:    &part{check: f.store.check, kind: "memory"},
 	}
-	f.upstreams.Store(&map[string]*part{"a": {check: f.a.check}, "b": {check: f.b.check}})
+	one := func(check func(context.Context) error) *offered {
+		return &offered{config: &config.Upstream{}, reach: &part{check: check}}
+	}
+	served := upstreams{"a": one(f.a.check), "b": one(f.b.check)}
+	f.upstreams = func() upstreams { return served }
 	return f
 }
 
@@ -64,8 +70,8 @@ func newFakedReadiness() *fakedReadiness {
 func (f *fakedReadiness) probe(t *testing.T, query string) (int, report) {
 	t.Helper()
 	f.readiness.store.at = time.Time{}
-	for _, p := range *f.upstreams.Load() {
-		p.at = time.Time{}
+	for _, one := range f.upstreams() {
+		one.reach.at = time.Time{}
 	}
 	return probe(t, f, query)
 }

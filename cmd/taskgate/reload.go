@@ -171,7 +171,7 @@ func (s *server) useConfig(c *config.Config) error {
 		planned.discardClients()
 		return err
 	}
-	before := s.upstreams
+	before := s.served()
 	for name, one := range planned {
 		if one.config.Removed {
 			one.until = before[name].keptUntil(time.Now())
@@ -183,13 +183,12 @@ func (s *server) useConfig(c *config.Config) error {
 	s.sessions.PerOwner(next.MaxSessionsPerOwner)
 	s.shim.Serve(planned.servers(s.credentials))
 	serve()
-	s.ready.setUpstreams(planned)
 	hash := c.Hash()
-	s.upstreams, s.config, s.loaded = planned, &next, c
-	s.served.Store(&planned)
+	s.config, s.loaded = &next, c
+	s.upstreams.Store(&planned)
 	s.hash.Store(&hash)
 	s.warnOpen()
-	s.saysChanges(before)
+	s.saysChanges(before, planned)
 	for name, one := range before {
 		if planned[name] == nil {
 			s.gone.Go(context.Background(), func(ctx context.Context) { _ = one.client.retireClient(ctx) })
@@ -201,8 +200,9 @@ func (s *server) useConfig(c *config.Config) error {
 // removedUpstreams returns the upstreams that a configuration lacks, and whose tasks can still be read: at
 // their path, even if another upstream has it now.
 func (s *server) removedUpstreams(c *config.Config, now time.Time) (kept []*config.Upstream) {
-	for _, name := range slices.Sorted(maps.Keys(s.upstreams)) {
-		one := s.upstreams[name]
+	served := s.served()
+	for _, name := range slices.Sorted(maps.Keys(served)) {
+		one := served[name]
 		stays := slices.ContainsFunc(c.Upstreams, func(u *config.Upstream) bool { return u.Name == name })
 		if !stays && now.Before(one.keptUntil(now)) {
 			u := *one.config
@@ -223,7 +223,7 @@ func (one *offered) keptUntil(now time.Time) time.Time {
 
 // isOver reports whether the time of any removed upstream is over.
 func (s *server) isOver(now time.Time) bool {
-	for _, one := range s.upstreams {
+	for _, one := range s.served() {
 		if one.config.Removed && !now.Before(one.until) {
 			return true
 		}
@@ -232,9 +232,9 @@ func (s *server) isOver(now time.Time) bool {
 }
 
 // saysChanges logs which upstreams have changed.
-func (s *server) saysChanges(before upstreams) {
-	for _, name := range slices.Sorted(maps.Keys(s.upstreams)) {
-		now, old := s.upstreams[name], before[name]
+func (s *server) saysChanges(before, after upstreams) {
+	for _, name := range slices.Sorted(maps.Keys(after)) {
+		now, old := after[name], before[name]
 		switch {
 		case now.config.Removed && !old.config.Removed:
 			s.log.Info("an upstream takes no calls any more; its tasks can be read", "upstream", name, "until", now.until)
@@ -246,7 +246,7 @@ func (s *server) saysChanges(before upstreams) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(before)) {
-		if s.upstreams[name] == nil {
+		if after[name] == nil {
 			s.log.Info("an upstream is gone", "upstream", name)
 		}
 	}

@@ -72,8 +72,7 @@ type server struct {
 	sessions *redisstore.Sessions
 	// credentials are those that clients of passthrough have shown, for requests to servers.
 	credentials *auth.Credentials
-	upstreams   upstreams
-	served      atomic.Pointer[upstreams] // the same, for other goroutines
+	upstreams   atomic.Pointer[upstreams]
 	shim        *shim.Shim
 	gateway     *gateway.Gateway
 	audit       io.Closer    // nil unless it is a file
@@ -92,7 +91,9 @@ type server struct {
 // newServer makes the server of a configuration. It opens nothing yet.
 func newServer(c *config.Config, stderr io.Writer) *server {
 	log := newLogger(c.Log, stderr)
-	return &server{config: c, reloader: newReloader(c), log: log, plain: log, bytesWait: bytesWait, processIdle: processIdle}
+	s := &server{config: c, reloader: newReloader(c), log: log, plain: log, bytesWait: bytesWait, processIdle: processIdle}
+	s.upstreams.Store(&upstreams{})
+	return s
 }
 
 // openServer builds the gateway and opens its listener; if it fails, it closes what it has opened. It
@@ -127,12 +128,12 @@ func (s *server) buildGateway(ctx context.Context) (err error) {
 		return err
 	}
 	s.credentials = auth.NewCredentials(keys, s.store)
-	if s.upstreams, err = s.planUpstreams(s.config); err != nil {
+	planned, err := s.planUpstreams(s.config)
+	if err != nil {
 		return err
 	}
-	s.upstreams.beginClients()
-	served := s.upstreams
-	s.served.Store(&served)
+	planned.beginClients()
+	s.upstreams.Store(&planned)
 	if s.shim, err = s.newShim(); err != nil {
 		return err
 	}
@@ -141,7 +142,7 @@ func (s *server) buildGateway(ctx context.Context) (err error) {
 		return fmt.Errorf("audit: %w", err)
 	}
 	s.audit, s.auditLog = file, audit
-	clients, secure := s.upstreams.clients()
+	clients, secure := planned.clients()
 	s.sessions = s.store.Sessions(s.config.MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner).As(s.shim.Heart)
 	s.gateway, err = gateway.New(gateway.Options{
 		Audit: audit, Credentials: s.credentials, TLS: secure,
@@ -203,7 +204,7 @@ func (s *server) newShim() (*shim.Shim, error) {
 		return nil, err
 	}
 	return shim.New(shim.Options{
-		Replica: s.replica, Store: s.store, Servers: s.upstreams.servers(s.credentials), Heartbeat: s.config.Heartbeat,
+		Replica: s.replica, Store: s.store, Servers: s.served().servers(s.credentials), Heartbeat: s.config.Heartbeat,
 		StoreTimeout: s.config.StoreTimeout, StoreWait: s.config.StoreWait, MarkKeys: marks, CheckAnswer: upstream.CheckAnswer,
 		Budget: s.budget, Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"), Metrics: s.tel.metrics,
 	})
@@ -254,7 +255,7 @@ func (s *server) showOperators() (err error) {
 		Say: func() operator.Report {
 			host, _ := os.Hostname() // "" if unknown
 			r := operator.Report{Host: host, Address: s.listener.Addr().String(), Version: moduleVersion(), Config: s.inUse(), Since: begun}
-			r.Upstreams = s.served.Load().reported(s.ready.askParts(reportAge, nil).Upstreams)
+			r.Upstreams = s.served().reported(s.ready.askParts(reportAge, nil).Upstreams)
 			return r
 		},
 	}, operator.Options{Version: moduleVersion(), Replica: string(s.replica), Audit: s.auditLog}, s.log)
@@ -454,7 +455,7 @@ func (s *server) closeAll() error {
 	if s.shim != nil {
 		errs = append(errs, s.shim.Close(ctx))
 	}
-	errs = append(errs, s.upstreams.closeClients(ctx), s.gone.Close(ctx))
+	errs = append(errs, s.served().closeClients(ctx), s.gone.Close(ctx))
 	if s.store != nil {
 		errs = append(errs, s.store.Close())
 	}

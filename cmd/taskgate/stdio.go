@@ -163,7 +163,8 @@ func clientEnvironment() map[string]string {
 // newStdioServer builds a gateway without a listener. A process of its server lasts as long as the
 // client, as it would without the gateway.
 func newStdioServer(ctx context.Context, c *config.Config, stderr io.Writer) (*server, error) {
-	s := &server{config: c, reloader: newReloader(c), log: newLogger(c.Log, stderr), bytesWait: bytesWait}
+	s := newServer(c, stderr)
+	s.processIdle = 0
 	if err := s.buildGateway(ctx); err != nil {
 		return nil, errors.Join(err, s.closeAll())
 	}

@@ -33,6 +33,7 @@ type offered struct {
 	config *config.Upstream
 	client *renewable
 	way    way
+	reach  *part         // says whether the server can be reached
 	next   *lease        // is to replace the one in client; nil if nothing changes
 	most   time.Duration // the longest time for which a policy since the start keeps a task of it
 	until  time.Time     // until when the tasks of a removed upstream are kept; else zero
@@ -48,15 +49,17 @@ type way struct {
 // planUpstreams returns the upstreams to serve, with clients for those that are new or changed. beginClients
 // makes the change; until then servers are left alone.
 func (s *server) planUpstreams(c *config.Config) (next upstreams, err error) {
+	served := s.served()
 	next = make(upstreams, len(c.Upstreams))
 	for _, u := range c.Upstreams {
 		one := &offered{config: u, most: longestTask(u)}
-		old := s.upstreams[u.Name]
+		old := served[u.Name]
 		if old != nil {
 			one.client, one.way, one.most = old.client, old.way, max(old.most, one.most)
 		} else {
 			one.client = newRenewable()
 		}
+		one.reach = &part{check: one.client.Reach}
 		pass, files := c.AuthOf(u).Passthrough != nil, u.TLS.Files()
 		if old == nil || old.way.passthrough != pass || old.way.files != files || !old.config.SameServer(u) {
 			one.way = way{files: files, passthrough: pass}
@@ -70,6 +73,9 @@ func (s *server) planUpstreams(c *config.Config) (next upstreams, err error) {
 	}
 	return next, nil
 }
+
+// served returns the upstreams that are served now. It may be called from any goroutine.
+func (s *server) served() upstreams { return *s.upstreams.Load() }
 
 // longestTask is the longest time for which a task of an upstream may be kept.
 func longestTask(u *config.Upstream) time.Duration {
