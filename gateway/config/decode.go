@@ -25,6 +25,20 @@ type decoder struct {
 // holds the list they are in.
 type seeder interface{ seed(parent any) }
 
+// seedValue gives a value the defaults of its type.
+func seedValue(v reflect.Value, parent any) {
+	if s, ok := v.Addr().Interface().(seeder); ok {
+		s.seed(parent)
+	}
+}
+
+// NewValue returns a value of a type of the configuration as it is before any of its keys is read.
+func NewValue(t reflect.Type) reflect.Value {
+	v := reflect.New(t).Elem()
+	seedValue(v, nil)
+	return v
+}
+
 // enum is a type with a fixed set of values.
 type enum interface{ Values() []string }
 
@@ -39,9 +53,7 @@ func (d *decoder) decodeValue(n *yaml.Node, path string, v reflect.Value, parent
 		d.decodeScalar(n, path, v)
 	case isNull(n):
 		// A list or mapping whose entries are all commented out.
-		if s, ok := v.Addr().Interface().(seeder); ok {
-			s.seed(parent)
-		}
+		seedValue(v, parent)
 	case v.Kind() == reflect.Slice:
 		d.decodeList(n, path, v, parent)
 	case v.Kind() == reflect.Map:
@@ -58,9 +70,7 @@ func (d *decoder) decodeMapping(n *yaml.Node, path string, v reflect.Value, pare
 		d.addAt(n, path, "expected keys, found "+describeNode(n))
 		return
 	}
-	if s, ok := v.Addr().Interface().(seeder); ok {
-		s.seed(parent)
-	}
+	seedValue(v, parent)
 	entries := d.readEntries(n)
 	keys := keysOf(v.Type())
 	for _, k := range keys {

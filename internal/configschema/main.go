@@ -11,63 +11,32 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 )
 
-// outputs are the files written, relative to the module's root.
-var outputs = []string{"config.schema.json", "gateway/config/schema.json"}
+// root is the top of the repository, as seen from gateway/config.
+const root = "../.."
 
-// sourceDir holds the structs, relative to the module's root.
-const sourceDir = "gateway/config"
+// outputs are the files written.
+var outputs = []string{root + "/config.schema.json", root + "/gateway/config/schema.json"}
 
 func main() {
-	if err := run(); err != nil {
+	schema, err := generate()
+	for _, name := range outputs {
+		if err == nil {
+			err = os.WriteFile(name, schema, 0o644)
+		}
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "configschema:", err)
 		os.Exit(1)
 	}
 }
 
-func run() error {
-	root, err := moduleRoot()
-	if err != nil {
-		return err
-	}
-	schema, err := generate(root)
-	if err != nil {
-		return err
-	}
-	for _, name := range outputs {
-		if err := os.WriteFile(filepath.Join(root, name), schema, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// moduleRoot is the nearest directory upwards with a go.mod.
-func moduleRoot() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir, nil
-		}
-		up := filepath.Dir(dir)
-		if up == dir {
-			return "", errors.New("no go.mod above the working directory")
-		}
-		dir = up
-	}
-}
-
 // generate returns the schema as it is written to the files.
-func generate(root string) ([]byte, error) {
-	docs, err := readDocs(filepath.Join(root, sourceDir))
+func generate() ([]byte, error) {
+	docs, err := readDocs(root + "/gateway/config")
 	if err != nil {
 		return nil, err
 	}

@@ -100,31 +100,10 @@ func (g *generator) value(f reflect.StructField, v reflect.Value) object {
 	case reflect.Map:
 		return object{{"type", nullable("object")}, {"additionalProperties", object{{"type", "string"}}}}
 	case reflect.Pointer:
-		return g.optional(f.Type.Elem())
+		return append(object{{"type", "object"}}, g.structure(config.NewValue(f.Type.Elem()))...)
 	default:
 		return append(object{{"type", nullable("object")}}, g.structure(v)...)
 	}
-}
-
-// optional describes a struct that is not there by default.
-func (g *generator) optional(elem reflect.Type) object {
-	var v any
-	switch elem {
-	case reflect.TypeFor[config.UpstreamAuth]():
-		v = &config.UpstreamAuth{Anonymous: config.Off}
-	case reflect.TypeFor[config.JWT]():
-		v = &config.JWT{}
-	case reflect.TypeFor[config.Passthrough]():
-		v = config.NewPassthrough()
-	case reflect.TypeFor[config.Introspection]():
-		v = &config.Introspection{}
-	case reflect.TypeFor[config.TrustedHeader]():
-		v = &config.TrustedHeader{}
-	default:
-		g.err = fmt.Errorf("no description for an optional %s", elem)
-		return nil
-	}
-	return append(object{{"type", "object"}}, g.structure(reflect.ValueOf(v).Elem())...)
 }
 
 // scalar describes the types that have a form of their own.
@@ -168,19 +147,18 @@ func bounds(f reflect.StructField) (o object) {
 // list describes a list; entries of struct type bring their own defaults.
 func (g *generator) list(elem reflect.Type) object {
 	items := object{{"type", "string"}}
-	switch elem {
-	case reflect.TypeFor[string](), reflect.TypeFor[config.StateKey]():
-	case reflect.TypeFor[*config.Upstream]():
-		// The default path follows from the name; no one value describes it.
-		u := config.NewUpstream("", "")
-		u.Path = ""
-		items = append(object{{"type", "object"}}, g.structure(reflect.ValueOf(u).Elem())...)
-		items = append(items, member{"oneOf", []object{{{"required", []string{"url"}}}, {{"required", []string{"command"}}}}})
-	case reflect.TypeFor[config.BearerKey]():
+	if elem.Kind() == reflect.Pointer {
+		elem = elem.Elem()
+	}
+	switch {
+	case elem.Kind() == reflect.Struct:
+		items = append(object{{"type", "object"}}, g.structure(config.NewValue(elem))...)
+		if elem == reflect.TypeFor[config.Upstream]() {
+			items = append(items, member{"oneOf", []object{{{"required", []string{"url"}}}, {{"required", []string{"command"}}}}})
+		}
+	case elem == reflect.TypeFor[config.BearerKey]():
 		items = append(items, member{"pattern", config.BearerKeyForm + "|" + variable})
-	case reflect.TypeFor[config.Rule]():
-		items = append(object{{"type", "object"}}, g.structure(reflect.ValueOf(config.Rule{}))...)
-	default:
+	case elem.Kind() != reflect.String:
 		g.err = fmt.Errorf("no description for a list of %s", elem)
 	}
 	return object{{"type", nullable("array")}, {"items", items}}
