@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -61,7 +60,7 @@ func (t *telemetry) learnTools(c *config.Config) {
 	}
 	for _, u := range c.Upstreams {
 		for _, tool := range u.Tools {
-			if !strings.ContainsAny(tool.Match, `*?[\`) {
+			if tool.IsName() {
 				t.metrics.Names.Learn(u.Name, "tools/call", tool.Match)
 			}
 		}

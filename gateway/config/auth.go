@@ -139,12 +139,7 @@ func (c *Config) SameAudiences(a, b *Upstream) bool {
 
 // Open reports whether everybody may call one of the upstreams.
 func (c *Config) Open() bool {
-	for _, u := range c.Upstreams {
-		if !c.AuthOf(u).Required() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.Upstreams, func(u *Upstream) bool { return !c.AuthOf(u).Required() })
 }
 
 // ValidKey reports whether a client can present key as a bearer token (RFC 6750

@@ -231,14 +231,6 @@ type Fixed struct {
 	SessionIdle time.Duration
 }
 
-// DefaultFixed returns the values of production.
-func DefaultFixed() Fixed {
-	return Fixed{
-		StoreTimeout: 3 * time.Second, MaxCalls: 10_000, MaxConnections: 50_000, MaxStreams: 20_000, MaxStreamsPerOwner: 5000,
-		ClientTimeout: 30 * time.Second, KeepAlive: 15 * time.Second, MaxSessions: 10_000, SessionIdle: 24 * time.Hour,
-	}
-}
-
 // The values of audit that are no file names.
 const (
 	AuditStdout = "stdout"
@@ -280,29 +272,25 @@ func (c *Config) WithStoreFolder(path string) { c.Store = storeFolder + path }
 // Default returns the configuration of an empty file: every default, and no upstream yet.
 func Default() *Config {
 	return &Config{
-
-		Listen:       "127.0.0.1:8080",
-		Store:        StoreFile,
-		KeyPrefix:    "tg",
-		AdminContent: Off,
-		Heartbeat:    5 * time.Second,
-		StoreWait:    25 * time.Second,
-		DrainDelay:   5 * time.Second,
-		DrainTimeout: 30 * time.Second,
-		Log:          Log{Level: LevelInfo, Format: FormatText},
-		MaxBody:      4 * MiB,
-
-		MaxBytesInFlight: 256 * MiB,
-
-		ProgressKeepAlive: 25 * time.Second,
-
+		Listen:              "127.0.0.1:8080",
+		Store:               StoreFile,
+		KeyPrefix:           "tg",
+		AdminContent:        Off,
+		Heartbeat:           5 * time.Second,
+		StoreWait:           25 * time.Second,
+		DrainDelay:          5 * time.Second,
+		DrainTimeout:        30 * time.Second,
+		Log:                 Log{Level: LevelInfo, Format: FormatText},
+		MaxBody:             4 * MiB,
+		MaxBytesInFlight:    256 * MiB,
+		ProgressKeepAlive:   25 * time.Second,
 		MaxSessionsPerOwner: 1000,
-
-		MaxCallsPerOwner: 5000,
-
-		ResumeAfter: 5 * time.Second,
-
-		Fixed: DefaultFixed(),
+		MaxCallsPerOwner:    5000,
+		ResumeAfter:         5 * time.Second,
+		Fixed: Fixed{
+			StoreTimeout: 3 * time.Second, MaxCalls: 10_000, MaxConnections: 50_000, MaxStreams: 20_000, MaxStreamsPerOwner: 5000,
+			ClientTimeout: 30 * time.Second, KeepAlive: 15 * time.Second, MaxSessions: 10_000, SessionIdle: 24 * time.Hour,
+		},
 	}
 }
 

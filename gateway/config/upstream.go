@@ -217,28 +217,28 @@ type Rule struct {
 	Tool `yaml:",inline"`
 }
 
+// IsName reports whether Match is the name of a single tool.
+func (r *Rule) IsName() bool { return !hasMeta(r.Match) }
+
 // NewUpstream returns an upstream with every default, served at /<name>/mcp.
 func NewUpstream(name, url string) *Upstream {
 	return &Upstream{
-		Name:             name,
-		Path:             defaultPath(name),
-		URL:              url,
-		Era:              EraAuto,
-		UpstreamTasks:    UpstreamTasksAuto,
-		StartTimeout:     time.Minute,
-		Transport:        TransportAuto,
-		ForwardHost:      Off,
-		MaxProcesses:     32,
-		MaxResult:        32 * MiB,
-		MaxTasks:         20_000,
-		MaxTasksPerOwner: 1000,
-
-		ResponseModes: Off,
-
+		Name:              name,
+		Path:              defaultPath(name),
+		URL:               url,
+		Era:               EraAuto,
+		UpstreamTasks:     UpstreamTasksAuto,
+		StartTimeout:      time.Minute,
+		Transport:         TransportAuto,
+		ForwardHost:       Off,
+		MaxProcesses:      32,
+		MaxResult:         32 * MiB,
+		MaxTasks:          20_000,
+		MaxTasksPerOwner:  1000,
+		ResponseModes:     Off,
 		WithoutTasks:      WithoutTasksAuto,
 		WithoutTasksAfter: Auto,
-
-		Defaults: DefaultTool(),
+		Defaults:          DefaultTool(),
 	}
 }
 

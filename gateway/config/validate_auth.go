@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"net/url"
 	"regexp"
-	"slices"
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
@@ -101,12 +100,18 @@ func (p *problems) checkJWT(at string, j *JWT) {
 	if len(j.Audiences) == 0 {
 		p.addFor([]string{at + ".audiences", at}, "audiences is required: without it, tokens for any other service of the issuer would do")
 	}
-	if i := slices.Index(j.Audiences, ""); i >= 0 {
-		p.add(fmt.Sprintf("%s.audiences[%d]", at, i), "is empty")
-	}
+	p.checkAudiences(at, j.Audiences)
 	for i, scope := range j.Scopes {
 		if !isScope(scope) {
 			p.add(fmt.Sprintf("%s.scopes[%d]", at, i), "not a scope")
+		}
+	}
+}
+
+func (p *problems) checkAudiences(at string, audiences []string) {
+	for i, audience := range audiences {
+		if audience == "" {
+			p.add(fmt.Sprintf("%s.audiences[%d]", at, i), "is empty")
 		}
 	}
 }
@@ -191,11 +196,7 @@ func (p *problems) toolScopes(at string, scopes string, a Auth) {
 // checkPassthrough checks how the callers of a server that signs them in are known.
 func (p *problems) checkPassthrough(at string, t *Passthrough, c *Config) {
 	p.checkFields(at, t)
-	for i, audience := range t.Audiences {
-		if audience == "" {
-			p.add(fmt.Sprintf("%s.audiences[%d]", at, i), "is empty")
-		}
-	}
+	p.checkAudiences(at, t.Audiences)
 	if i := t.Introspection; i != nil {
 		at := at + ".introspection"
 		p.checkFields(at, i)
