@@ -1,9 +1,9 @@
 package sealed
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/json"
+	"maps"
 	"slices"
 
 	"taskgate/internal/jsonrpc"
@@ -48,19 +48,11 @@ func canonical(b []byte, v json.RawMessage) []byte {
 }
 
 func canonicalObject(b []byte, v json.RawMessage) []byte {
-	type member struct {
-		name  string
-		value json.RawMessage
-	}
-	var members []member
-	for name, value := range jsonrpc.Members(v) {
-		members = append(members, member{name, value})
-	}
-	slices.SortFunc(members, func(a, b member) int { return cmp.Compare(a.name, b.name) })
+	members := maps.Collect(jsonrpc.Members(v)) // names differ
 	b = append(b, '{')
-	for _, m := range members {
-		b = append(jsonrpc.AppendString(b, m.name), ':')
-		b = append(canonical(b, m.value), ',')
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		b = append(jsonrpc.AppendString(b, name), ':')
+		b = append(canonical(b, members[name]), ',')
 	}
 	return append(b, '}')
 }

@@ -6,6 +6,7 @@ package content
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"taskgate/internal/jsonrpc"
@@ -73,9 +74,5 @@ func IsLeftOut(block json.RawMessage) bool {
 // Blocks returns the content blocks of a result.
 func Blocks(result json.RawMessage) []json.RawMessage {
 	content, _ := jsonrpc.Get(result, "content")
-	var blocks []json.RawMessage
-	for b := range jsonrpc.Elements(content) {
-		blocks = append(blocks, b)
-	}
-	return blocks
+	return slices.Collect(jsonrpc.Elements(content))
 }

@@ -64,19 +64,14 @@ func (r *reader) says(text string) bool {
 			return false
 		}
 		ahead := whole[r.said:]
-		if strings.HasPrefix(ahead, text) {
+		if len(text) < len(ahead) && strings.HasPrefix(ahead, text) {
 			r.said += len(text)
-			break
+			return true
 		}
 		if text, ok = strings.CutPrefix(text, ahead); !ok {
 			return false
 		}
 		r.blocks, r.said = r.blocks[1:], 0
-	}
-	if len(r.blocks) > 0 && r.said > 0 {
-		if whole, _ := textOf(r.blocks[0]); r.said == len(whole) {
-			r.blocks, r.said = r.blocks[1:], 0
-		}
 	}
 	return true
 }
@@ -93,9 +88,6 @@ func (r *reader) has(block json.RawMessage) bool {
 // left returns the blocks that are still unread, beginning with the rest of a partly read one.
 func (r *reader) left() []json.RawMessage {
 	if r.said == 0 {
-		if len(r.blocks) == 0 {
-			return nil
-		}
 		return r.blocks
 	}
 	whole, _ := textOf(r.blocks[0])

@@ -34,15 +34,12 @@ func (l legacy) Got(t shim.Task) json.RawMessage {
 
 // Listed is the result of tasks/list (L20).
 func (l legacy) Listed(tasks []shim.Task, next string) json.RawMessage {
-	b := append(make([]byte, 0, 64+320*len(tasks)), '[')
+	list := make([]json.RawMessage, len(tasks))
 	for i, t := range tasks {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, l.Got(t)...)
+		list[i] = l.Got(t)
 	}
-	o := newObject(len(b) + len(next) + 64)
-	o.raw("tasks", append(b, ']'))
+	o := newObject(64 + 320*len(tasks) + len(next))
+	o.raw("tasks", jsonrpc.Array(list))
 	if next != "" {
 		o.str("nextCursor", next)
 	}
