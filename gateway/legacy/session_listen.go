@@ -46,7 +46,6 @@ type listener struct {
 	unwatch context.CancelFunc      // ends watch, which lasts as long as there is one
 	hearing int                     // the number of the one whose messages count
 	started int
-	halted  bool
 }
 
 func newListener(s *session) *listener { return &listener{s: s, left: make(chan struct{}, 1)} }
@@ -76,7 +75,7 @@ func (l *listener) startListening(ctx context.Context, up upstream.Client) (shim
 	defer l.turn.Unlock()
 	uris := l.s.currentState().Subscriptions
 	l.mu.Lock()
-	if l.halted || l.stop != nil && slices.Equal(l.uris, uris) {
+	if l.s.table.ctx.Err() != nil || l.stop != nil && slices.Equal(l.uris, uris) {
 		defer l.mu.Unlock()
 		return l.agreed, l.failed
 	}
@@ -84,7 +83,7 @@ func (l *listener) startListening(ctx context.Context, up upstream.Client) (shim
 	if old == nil {
 		watched, unwatch := context.WithCancel(forward.Carry(l.s.ctx, ctx))
 		l.unwatch = unwatch
-		l.s.table.work.Go(func() { l.watchSession(watched, up) }) // only before haltListening, like listenUntilEnd
+		l.s.table.work.Go(func() { l.watchSession(watched, up) }) // the table waits for its end, as for that of listenUntilEnd
 	}
 	run, stop := context.WithCancelCause(upstream.WhileHere(forward.Carry(l.s.ctx, ctx), l.s.isAttached)) // it asks in the name of its client
 	l.started++
@@ -93,7 +92,7 @@ func (l *listener) startListening(ctx context.Context, up upstream.Client) (shim
 	ready, ended := make(chan struct{}), make(chan struct{})
 	l.ended = ended
 	once := sync.OnceFunc(func() { close(ready) })
-	l.s.table.work.Go(func() { // only before haltListening: after that the table waits for the end
+	l.s.table.work.Go(func() {
 		defer close(ended)
 		defer once()
 		l.listenUntilEnd(run, up, uris, no, once)
@@ -199,14 +198,6 @@ func (l *listener) endListening(cause error) (ended <-chan struct{}) {
 	defer l.mu.Unlock()
 	l.quitListening(cause)
 	return l.ended
-}
-
-// haltListening ends the listening for good: this replica stops.
-func (l *listener) haltListening() {
-	l.mu.Lock()
-	l.halted = true
-	l.mu.Unlock()
-	l.endListening(nil)
 }
 
 func (l *listener) quitListening(cause error) {

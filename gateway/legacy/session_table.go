@@ -36,12 +36,11 @@ type Table struct {
 
 	ending sync.Mutex // held by endForgotten
 
-	mu     sync.Mutex
-	live   map[string]*session
-	logs   map[string]*eventLog // of the streams that are written here, by name
-	closed bool                 // the listening has stopped
-	late   int                  // bytes of messages that wait for the store, to end logs with
-	work   work.Group           // goroutines that outlive a request
+	mu   sync.Mutex // stop is called under it
+	live map[string]*session
+	logs map[string]*eventLog // of the streams that are written here, by name
+	late int                  // bytes of messages that wait for the store, to end logs with
+	work work.Group           // goroutines that outlive a request
 }
 
 // Ended is a session that is over. Only the replica that made it fills in the details, so that it is measured
@@ -102,11 +101,10 @@ func (t *Table) createSession(ctx context.Context, st sessionState) (*session, e
 	id := uuid.NewString() // visible ASCII with 122 random bits (X6, Z7)
 	s := t.pinSession(id)
 	rev, err := t.store.Make(ctx, id, st.Owner, st.encode())
-	switch {
-	case err == nil && rev == 0: // 122 random bits twice: somebody's id generator is broken
+	if err == nil && rev == 0 { // 122 random bits twice: somebody's id generator is broken
 		err = errors.New("session id exists")
-		fallthrough
-	case err != nil:
+	}
+	if err != nil {
 		s.endUse()
 		return nil, err
 	}
@@ -136,9 +134,6 @@ func (t *Table) pinSession(id string) *session {
 	s := t.live[id]
 	if s == nil {
 		s = newSession(t, id)
-		if t.closed {
-			s.listen.haltListening()
-		}
 		t.live[id] = s
 	}
 	s.pins++
@@ -217,21 +212,17 @@ func (t *Table) reapSession(s *session) {
 func (t *Table) outlive(f func()) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.closed {
-		t.work.Go(f)
-	}
-	return !t.closed
+	return t.ctx.Err() == nil && t.work.Go(f)
 }
 
 // Close stops listening upstream for all sessions, and waits until ctx ends for the goroutines that outlive a
 // request. Sessions and calls in flight go on.
 func (t *Table) Close(ctx context.Context) error {
 	t.mu.Lock()
-	t.closed = true
+	t.stop()
 	for _, s := range t.live {
-		s.listen.haltListening()
+		s.listen.endListening(nil)
 	}
 	t.mu.Unlock()
-	t.stop()
 	return t.work.Wait(ctx)
 }
