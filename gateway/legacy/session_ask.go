@@ -49,29 +49,27 @@ type asker struct {
 	late bool // it leaves questions to the GET stream for a while
 	work sync.WaitGroup
 
-	mu    sync.Mutex
-	tasks map[shim.ID]shim.Task // the latest state of those with open questions
-	asked map[string]bool       // questions that the client may answer, by name
-	held  map[string]*holding   // questions that other streams have, by name
-	seen  map[string]time.Time  // since when a question is open at the latest, by name
-	wake  chan struct{}         // nil before the goroutine begins
+	mu     sync.Mutex
+	tasks  map[shim.ID]shim.Task // the latest state of those with open questions
+	places map[string]*place     // of these questions, by name
+	wake   chan struct{}         // nil before the goroutine begins
 }
 
-// holding is another stream that has a question.
-type holding struct {
-	stream string
-	dead   bool // the last check has found it dead
+// place is where an open question is. asker.mu guards it, but for since and dead, which only the goroutine uses.
+type place struct {
+	asked  bool      // the client may answer it on this stream
+	holder string    // another stream that has it; "" for none
+	since  time.Time // since when it is open at the latest; zero until the goroutine has seen it
+	dead   bool      // the last check has found the holder dead
 }
 
 // newAsker makes an asker for a stream whose client has been asked these questions before.
 func newAsker(ctx context.Context, s *session, asked map[string]bool, line askLine) *asker {
-	if asked == nil {
-		asked = make(map[string]bool)
+	a := &asker{s: s, ctx: ctx, line: line, tasks: make(map[shim.ID]shim.Task), places: make(map[string]*place)}
+	for name := range asked {
+		a.places[name] = &place{asked: true}
 	}
-	return &asker{
-		s: s, ctx: ctx, line: line, tasks: make(map[shim.ID]shim.Task), asked: asked,
-		held: make(map[string]*holding), seen: make(map[string]time.Time),
-	}
+	return a
 }
 
 // takeState takes the state of a task. The client is told at once which questions are over.
@@ -103,16 +101,14 @@ func (a *asker) takeState(t shim.Task) {
 // those which the client may still answer. The caller holds a.mu.
 func (a *asker) forgetSettled(t shim.Task) (over [][]byte) {
 	for _, q := range t.Questions {
-		name := questionName(t.ID, q.Key)
 		if q.Outstanding() && !t.Status.Final() {
 			continue
 		}
-		if a.asked[name] && q.Answer == nil {
+		name := questionName(t.ID, q.Key)
+		if at := a.places[name]; at != nil && at.asked && q.Answer == nil {
 			over = append(over, questionOver(t.ID, q.Key))
 		}
-		delete(a.asked, name)
-		delete(a.held, name)
-		delete(a.seen, name)
+		delete(a.places, name)
 	}
 	return over
 }
@@ -121,7 +117,7 @@ func (a *asker) forgetSettled(t shim.Task) (over [][]byte) {
 func (a *asker) forgetAsked(call shim.ID, key string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.asked, questionName(call, key))
+	delete(a.places, questionName(call, key))
 }
 
 // askUntilEnd asks all open questions until the stream ends.
@@ -180,31 +176,32 @@ func (a *asker) askOne(t shim.Task, q shim.Question, checks bool) (again time.Du
 		a.mu.Unlock()
 		return 0
 	}
-	asked, held := a.asked[name], a.held[name]
-	seen, known := a.seen[name]
-	if !known {
-		if seen = time.Now(); t.UpdatedAt.Before(seen) { // it was asked before that
-			seen = t.UpdatedAt
-		}
-		a.seen[name] = seen
-	}
+	at := a.placeOf(name)
+	asked, held := at.asked, at.holder
 	a.mu.Unlock()
+	if at.since.IsZero() {
+		if at.since = time.Now(); t.UpdatedAt.Before(at.since) { // it was asked before that
+			at.since = t.UpdatedAt
+		}
+	}
 	void := ""
 	switch {
-	case asked, held != nil && !checks:
+	case asked, held != "" && !checks:
 		return 0
-	case held != nil:
-		if void = a.checkHolder(held); void == "" {
+	case held != "": // it has to be found dead twice: its client may be about to resume it
+		before := at.dead
+		if at.dead = a.isDead(held); !before || !at.dead {
 			return 0
 		}
+		void = held
 	case a.late:
-		if left := time.Until(seen.Add(getFirst)); left > 0 && (a.s.isAttached() || a.s.isElsewhere(a.ctx)) {
+		if left := time.Until(at.since.Add(getFirst)); left > 0 && (a.s.isAttached() || a.s.isElsewhere(a.ctx)) {
 			return left
 		}
 	}
 	message := questionRequest(t.ID, q, t.Visible)
 	holder, has, err := a.line.ask(a.ctx, name, void, message)
-	if err == nil && holder != "" && !has && held == nil && a.isDead(holder) {
+	if err == nil && holder != "" && !has && held == "" && a.isDead(holder) {
 		holder, has, err = a.line.ask(a.ctx, name, holder, message)
 	}
 	switch {
@@ -224,30 +221,26 @@ func (a *asker) isOpen(id shim.ID, key string) bool {
 
 // notePlaced notes where a question is. It reports whether this stream has asked it and it is over by now.
 func (a *asker) notePlaced(id shim.ID, key, holder string, has bool) (over bool) {
-	name := questionName(id, key)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.held, name)
-	switch {
-	case !a.isOpen(id, key):
+	if !a.isOpen(id, key) {
 		return holder == ""
-	case holder != "" && !has:
-		a.held[name] = &holding{stream: holder}
-	default:
-		a.asked[name] = true
 	}
+	at := a.placeOf(questionName(id, key))
+	at.dead = false
+	if at.holder = holder; has {
+		at.holder = ""
+	}
+	at.asked = at.holder == ""
 	return false
 }
 
-// checkHolder checks the stream that has a question, and returns its name once the question is to be taken
-// from it. The stream has to be found dead twice: its client may be about to resume it.
-func (a *asker) checkHolder(h *holding) (void string) {
-	dead := a.isDead(h.stream)
-	if dead && h.dead {
-		return h.stream
+// placeOf finds or makes the place of a question. The caller holds a.mu.
+func (a *asker) placeOf(name string) *place {
+	if a.places[name] == nil {
+		a.places[name] = &place{}
 	}
-	h.dead = dead
-	return ""
+	return a.places[name]
 }
 
 // isDead reports whether a stream of the session is over; false while the store is away.
