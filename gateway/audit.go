@@ -163,7 +163,7 @@ func (a audit) Answer(ctx context.Context, p shim.Principal, upstream string, id
 
 // refused notes a request that was refused for its caller: the caller is unknown, or lacks a right.
 func (u *route) refused(ctx context.Context, address string, c auth.Caller, f *auth.Refusal) {
-	if u.audit == nil {
+	if u.options.Audit == nil {
 		return
 	}
 	event := "sign-in refused"
@@ -171,5 +171,5 @@ func (u *route) refused(ctx context.Context, address string, c auth.Caller, f *a
 		event = "call refused"
 	}
 	attrs := []any{"principal", c.Principal.Owner(), "upstream", u.endpoint.Name, "address", address, "status", f.Status, "reason", f.Message}
-	u.audit.InfoContext(ctx, event, append(attrs, c.Names()...)...)
+	u.options.Audit.InfoContext(ctx, event, append(attrs, c.Names()...)...)
 }

@@ -16,8 +16,6 @@ import (
 	"taskgate/shim"
 )
 
-const headerAuthenticate = "Www-Authenticate"
-
 // authenticated is a handler that knows its caller. The type makes each new route ask for the caller.
 type authenticated func(w http.ResponseWriter, r *http.Request, c auth.Caller)
 
@@ -43,7 +41,7 @@ func (u *route) authenticate(next authenticated) http.HandlerFunc {
 			refuse(w, jsonrpc.ID{}, refusal)
 			return
 		}
-		if u.audit != nil || c.Shows() {
+		if u.options.Audit != nil || c.Shows() {
 			r = r.WithContext(auth.WithCaller(r.Context(), c))
 			defer c.Leave()
 		}

@@ -75,8 +75,6 @@ type Gateway struct {
 	connections *shim.Bound
 	streams     *wire.Streams
 	sessions    *legacy.Table
-	audit       *slog.Logger // nil for no records
-	budget      *budget.Bytes
 	state       *sealed.Keyring
 	now         atomic.Pointer[table]
 }
@@ -106,7 +104,7 @@ func New(o Options) (*Gateway, error) {
 		o.Logger.Warn("without state_keys a client of 2026-07-28 that takes no tasks cannot be asked by a server of the 2025 versions;" +
 			" \"taskgate state-key\" prints a key, and all replicas need the same")
 	}
-	g := &Gateway{options: o, tel: tel, audit: o.Audit, budget: o.Budget, state: state}
+	g := &Gateway{options: o, tel: tel, state: state}
 	g.bound(o.Config)
 	g.sessions = legacy.NewTable(o.Sessions, o.Config.StoreTimeout, g.sessionEnded)
 	o.Metrics.ReadOpen(g.calls.Count, g.connections.Count, g.streams.Count, g.sessions.Count)

@@ -102,7 +102,7 @@ func cors(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
 	h.Add("Vary", "Origin")
 	if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
-		h.Set("Access-Control-Expose-Headers", mcp.HeaderSession+", "+mcp.HeaderProtocolVersion+", "+headerAuthenticate+", "+wire.HeaderRetryAfter)
+		h.Set("Access-Control-Expose-Headers", mcp.HeaderSession+", "+mcp.HeaderProtocolVersion+", "+wire.HeaderAuthenticate+", "+wire.HeaderRetryAfter)
 		return false
 	}
 	h.Set("Access-Control-Allow-Methods", "POST, GET, DELETE")

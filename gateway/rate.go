@@ -46,10 +46,8 @@ func (p *pace) admit(w http.ResponseWriter, r *http.Request, method auth.Method)
 	if wait == 0 {
 		return true
 	}
-	err := wire.TurnAway(&shim.BusyError{Key: wire.KeyRate, Limit: "requests of this caller", RetryAfter: wait})
-	p.tel.Refused(r.Context(), err)
 	leaveUnread(w, r)
-	wire.WriteFailure(w, "", wire.FailureOf("", err))
+	p.tel.Refuse(w, r, wire.Request{}, wire.TurnAway(&shim.BusyError{Key: wire.KeyRate, Limit: "requests of this caller", RetryAfter: wait}))
 	return false
 }
 

@@ -37,19 +37,18 @@ const strangers = "strangers"
 // servePOST reads the message and hands it to the handler of its era.
 func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller) {
 	p := c.Principal
-	if u.budget != nil {
+	if bytes := u.options.Budget; bytes != nil {
 		owner := p.Owner()
 		if c.IsStranger() {
 			owner = strangers
 		}
-		hold := u.budget.HoldOf(owner) // for its message and the answer
+		hold := bytes.HoldOf(owner) // for its message and the answer
 		defer hold.Release()
 		r = r.WithContext(budget.With(r.Context(), hold))
 	}
 	body, fail := wire.ReadBody(w, r, int64(u.config.MaxBody), u.config.ClientTimeout)
 	if fail != nil {
-		u.endpoint.Telemetry.Refused(r.Context(), fail)
-		wire.WriteFailure(w, "", fail)
+		u.tel.Refuse(w, r, wire.Request{}, fail)
 		return
 	}
 	var (
@@ -74,7 +73,7 @@ func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller)
 	case err != nil:
 		// The envelope is unreadable, so the header says how the error is spelt.
 		version := wire.TrimOWS(r.Header.Get(mcp.HeaderProtocolVersion))
-		u.endpoint.Telemetry.Refuse(w, r, wire.Request{Msg: msg, Version: version, Upstream: u.endpoint.Name}, err)
+		u.tel.Refuse(w, r, wire.Request{Msg: msg, Version: version, Upstream: u.endpoint.Name}, err)
 	case era == mcp.Modern:
 		u.modern.ServePOST(w, r, p, msg)
 	default:

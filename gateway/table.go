@@ -77,7 +77,7 @@ func (g *Gateway) newTable(c *config.Config, methods *auth.Methods, upstreams ma
 			continue // the upstream that has its path reads its tasks
 		}
 		e := &endpoint.Endpoint{
-			Name: u.Name, Config: u, Global: c, Upstream: upstreams[u.Name], Shim: audited(g.options.Shim, g.audit),
+			Name: u.Name, Config: u, Global: c, Upstream: upstreams[u.Name], Shim: audited(g.options.Shim, g.options.Audit),
 			Telemetry: g.tel, Log: g.options.Logger.With("upstream", u.Name), Calls: g.calls, Streams: g.streams, State: g.state,
 			Relist: rate.Sometimes{Interval: endpoint.RelistAge},
 		}

@@ -60,7 +60,7 @@ func (h *Handler) initializeSession(w http.ResponseWriter, r *http.Request, p sh
 	defer op.End()
 	// Keep-alive is off: a stream that has begun sends the headers, and with them the session's id,
 	// before it is known that there is a session.
-	x := wire.NewExchange(w, r, wire.ExchangeOptions{Version: st.Version, Op: op})
+	x := wire.NewExchange(w, r, wire.ExchangeOptions{Version: st.Version})
 	defer x.Close()
 	server, err := h.Upstream.Describe(ctx, s.upstreamSession(ctx))
 	if err == nil && server.Era == mcp.Modern {
@@ -70,11 +70,13 @@ func (h *Handler) initializeSession(w http.ResponseWriter, r *http.Request, p sh
 		})
 	}
 	if err != nil {
-		if !wire.FailureOf(st.Version, err).Refuses() { // signing in begins this way
+		f := wire.FailureOf(st.Version, err)
+		if !f.Refuses() { // signing in begins this way
 			h.Log.WarnContext(ctx, "initialize failed upstream", "err", err)
 		}
 		_ = h.Sessions.endSession(context.WithoutCancel(ctx), s.id, sessionState{}) // the client never gets its id; idle time ends it otherwise
-		x.Fail(msg.ID, err)
+		op.Failed(f.Code)
+		x.Error(msg.ID, f)
 		return
 	}
 	own := h.ownTasks(st)
@@ -98,13 +100,7 @@ func (h *Handler) readIntroduction(p shim.Principal, params json.RawMessage) (se
 		if ok && !jsonrpc.IsObject(value) {
 			return st, wire.InvalidParams("params.%s must be an object", name)
 		}
-		*field = value
+		*field = slices.Clone(value) // the request's buffer is not kept
 	}
-	if err := st.checkSize(); err != nil {
-		return st, err
-	}
-	for _, field := range []*json.RawMessage{&st.Capabilities, &st.ClientInfo} {
-		*field = append(json.RawMessage(nil), *field...) // the request's buffer is not kept
-	}
-	return st, nil
+	return st, st.checkSize()
 }

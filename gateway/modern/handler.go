@@ -90,7 +90,7 @@ func (q *request) serveMethod(w http.ResponseWriter, r *http.Request, m method) 
 	defer op.End()
 	q.op = op
 	q.x = wire.NewExchange(w, r, wire.ExchangeOptions{
-		Version: q.version, KeepAlive: q.h.Global.KeepAlive, Op: op,
+		Version: q.version, KeepAlive: q.h.Global.KeepAlive,
 		Progress: q.h.KeptProgress(q.msg.Method, q.name, q.token),
 	})
 	defer q.x.Close()
@@ -102,7 +102,9 @@ func (q *request) serveMethod(w http.ResponseWriter, r *http.Request, m method) 
 	case err != nil:
 		q.h.Telemetry.Refused(ctx, err)
 		q.h.LogFailure(ctx, q.msg.Method, err)
-		q.x.Fail(q.msg.ID, err)
+		f := wire.FailureOf(q.version, err)
+		op.Failed(f.Code)
+		q.x.Error(q.msg.ID, f)
 	default:
 		q.x.Spliced(q.msg.ID, result)
 	}

@@ -13,10 +13,10 @@ import (
 	"taskgate/internal/mcp"
 )
 
+// Headers of refusals, as net/http spells them: when a request may come again, in seconds, and how to sign in.
 const (
-	// HeaderRetryAfter says in seconds when a refused request may come again.
 	HeaderRetryAfter   = "Retry-After"
-	headerAuthenticate = "Www-Authenticate"
+	HeaderAuthenticate = "Www-Authenticate"
 )
 
 // Exchange is the answer to one client request. It is JSON until something has to go out before the
@@ -56,8 +56,6 @@ type ExchangeOptions struct {
 	// Outlives says that the request goes on when its client has gone. The client's connection is
 	// given back then; otherwise the server holds it for as long as the request lasts.
 	Outlives bool
-	// Op is told how the request ended. May be nil.
-	Op *Operation
 }
 
 // NewExchange begins the answer to r. The handler must call Close before it returns.
@@ -215,12 +213,8 @@ func (x *Exchange) Spliced(id jsonrpc.ID, result jsonrpc.Spliced) {
 // Error answers with a failure, spelt for the client's version. Its status and its challenges are sent only before
 // a stream has begun.
 func (x *Exchange) Error(id jsonrpc.ID, f *Failure) {
-	x.opts.Op.Failed(f.Code)
 	x.finish(f.spellMessage(x.opts.Version, id), f)
 }
-
-// Fail is Error for any error, by the table in failure.go.
-func (x *Exchange) Fail(id jsonrpc.ID, err error) { x.Error(id, FailureOf(x.opts.Version, err)) }
 
 // finish sends the last message. f is empty for a result.
 func (x *Exchange) finish(message jsonrpc.Spliced, f *Failure) {
@@ -292,7 +286,7 @@ func writeJSON(w http.ResponseWriter, body jsonrpc.Spliced, f *Failure) error {
 		h.Set(HeaderRetryAfter, retry)
 	}
 	if len(f.Challenges) > 0 {
-		h[headerAuthenticate] = f.Challenges
+		h[HeaderAuthenticate] = f.Challenges
 	}
 	to := eventstream.Pace(w, eventstream.DefaultWriteTimeout)
 	_ = to.Begin()

@@ -130,9 +130,10 @@ func (t *Telemetry) later(ctx context.Context, r *http.Request, q Request, opts 
 	}
 }
 
-// Refuse answers a message that is refused for its content or its headers. A request is observed
-// all the same.
+// Refuse answers a message that is kept out, or refused for its content or its headers. A request is
+// observed all the same.
 func (t *Telemetry) Refuse(w http.ResponseWriter, r *http.Request, q Request, err error) {
+	t.Refused(r.Context(), err)
 	f := *FailureOf(q.Version, err)
 	if q.Msg.Kind == jsonrpc.Request {
 		f.ID = q.Msg.ID
