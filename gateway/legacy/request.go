@@ -33,9 +33,6 @@ type request struct {
 	out       *wire.Exchange
 	op        *wire.Operation
 	log       *eventLog // of its answer
-	// land takes the request from those in flight. It runs before the answer goes out, since a client may use
-	// the id again as soon as it has the answer.
-	land func()
 	// leave takes it from the calls that the limit counts; nil before enterCalls.
 	leave func()
 }
@@ -75,11 +72,7 @@ func (h *Handler) serveRequest(w http.ResponseWriter, r *http.Request, s *sessio
 	q.log = startLog(r.Context(), q, x, h.Global.ResumeAfter)
 	defer q.log.finishStream()
 	q.out = x
-	ctx, end := q.beginRequest(r)
-	defer end()
-	if ctx != nil {
-		q.answerRequest(ctx)
-	}
+	q.answerRequest(r)
 }
 
 func newLegacyRequest(h *Handler, s *session, p shim.Principal, msg jsonrpc.Message) *request {
@@ -114,53 +107,31 @@ func (q *request) enterCalls() error {
 	return nil
 }
 
-// beginRequest puts a request under observation and among those in flight. If there is no room for it, or if it is a
-// call that is in flight already, it answers the request with an error, and ctx is nil. The caller calls end in any
-// case.
-func (q *request) beginRequest(r *http.Request) (ctx context.Context, end func()) {
-	ctx, q.op = q.h.Telemetry.Start(r.Context(), r, wire.Request{
+// answerRequest puts a request under observation and among those in flight, serves it, and answers it if its client
+// still waits. If there is no room for it, or if it is a call that is in flight already, the answer is an error.
+func (q *request) answerRequest(r *http.Request) {
+	ctx, op := q.h.Telemetry.Start(r.Context(), r, wire.Request{
 		Msg: q.msg, Meta: q.meta, Name: q.name, Version: q.state.Version, Upstream: q.h.Name, SessionID: q.s.id,
 	})
+	q.op = op
+	defer op.End()
 	if q.leave == nil {
 		if err := q.enterCalls(); err != nil {
 			q.answerError(err)
-			return nil, q.op.End
+			return
 		}
 	}
-	ctx, done, ok := q.s.beginRequest(ctx, q.msg)
+	defer q.leave()
+	ctx, land, ok := q.s.beginRequest(ctx, q.msg)
 	if !ok {
 		q.answerError(wire.InvalidRequest(q.msg.ID, "this call is in flight already"))
-		return nil, func() {
-			q.leave()
-			q.op.End()
-		}
+		return
 	}
+	defer land() // also after a panic
 	wire.Begun(q.log.client)
-	q.land = sync.OnceFunc(done)
-	return ctx, func() {
-		q.land()
-		q.leave()
-		q.op.End()
-	}
-}
-
-// answerRequest serves a request and answers it, if its client still waits.
-func (q *request) answerRequest(ctx context.Context) {
-	serve, known := methods[q.msg.Method]
-	var result json.RawMessage
-	var err error
-	switch {
-	case q.strayState():
-		err = sealed.ErrSealed
-	case serve != nil:
-		result, err = serve(q, ctx)
-	case known:
-		err = wire.MethodNotFound(q.msg.Method)
-	default:
-		result, err = q.relayRequest(ctx)
-	}
+	result, err := q.serveMethod(ctx)
 	cause := context.Cause(ctx)
-	q.land()
+	land() // before the answer: a client may use the id again as soon as it has that
 	switch {
 	case errors.Is(cause, shim.ErrCancelled):
 		q.op.Cancelled()
@@ -175,6 +146,20 @@ func (q *request) answerRequest(ctx context.Context) {
 	default:
 		q.out.Result(q.msg.ID, result)
 	}
+}
+
+// serveMethod serves a request by its method.
+func (q *request) serveMethod(ctx context.Context) (json.RawMessage, error) {
+	serve, known := methods[q.msg.Method]
+	switch {
+	case q.strayState():
+		return nil, sealed.ErrSealed
+	case serve != nil:
+		return serve(q, ctx)
+	case known:
+		return nil, wire.MethodNotFound(q.msg.Method)
+	}
+	return q.relayRequest(ctx)
 }
 
 // answerError answers with an error. It keeps three statuses: 400 for a wrong message, 429 and 503 for a call

@@ -116,11 +116,7 @@ func (h *Handler) serveWait(w http.ResponseWriter, r *http.Request, q *request, 
 		return
 	}
 	q.log, q.out = l, x
-	ctx, end := q.beginRequest(r)
-	defer end()
-	if ctx != nil {
-		q.answerRequest(ctx)
-	}
+	q.answerRequest(r)
 }
 
 // resumeStream makes this replica the one that keeps the stream, and sends what its log has after message no.
