@@ -295,13 +295,13 @@ func (w *writer) leaveStream() {
 		return
 	}
 	t, id, note, begun := w.s.table, w.s.id, strconv.AppendInt(nil, w.no, 10), false
-	t.closeLog(context.Background(), 0, func(ctx context.Context, _ bool) bool {
+	t.closeLog(context.Background(), nil, func(ctx context.Context, _ [][]byte) bool {
 		if begun && t.isAttached(id) { // the next one is here
 			return true
 		}
 		begun = true
 		return t.store.Leave(ctx, id, getStream, note) == nil
-	}, func() {})
+	})
 }
 
 // postMessage sends a message to the client of the session: on its GET stream, on any replica, or on the next

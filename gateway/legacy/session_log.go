@@ -193,31 +193,28 @@ func (l *eventLog) finishStream() {
 	if l.timer != nil {
 		l.timer.Stop()
 	}
-	t := l.s.table
-	switch {
-	case !l.on.Load(), l.isTaken():
+	if !l.on.Load() || l.isTaken() {
 		l.forgetStream()
-	case left:
-		t.closeLog(l.ctx, 0, func(ctx context.Context, _ bool) bool {
-			return l.isTaken() || t.store.Leave(ctx, l.s.id, l.stream, note) == nil
-		}, l.forgetStream)
-	default:
-		var last [][]byte
-		if m := l.unkept.Load(); m != nil {
-			last = *m
-		}
-		size := 0
-		for _, m := range last {
-			size += len(m)
-		}
-		gone := l.x.Gone() || unsent
-		t.closeLog(l.ctx, size, func(ctx context.Context, room bool) bool {
-			if !room {
-				last = nil
-			}
-			return t.endLog(ctx, l.s.id, l.stream, last, gone)
-		}, l.forgetStream)
+		return
 	}
+	t := l.s.table
+	var last [][]byte
+	if m := l.unkept.Load(); m != nil && !left {
+		last = *m
+	}
+	gone := l.x.Gone() || unsent
+	t.closeLog(l.ctx, last, func(ctx context.Context, last [][]byte) bool {
+		var over bool
+		if left {
+			over = l.isTaken() || t.store.Leave(ctx, l.s.id, l.stream, note) == nil
+		} else {
+			over = t.endLog(ctx, l.s.id, l.stream, last, gone)
+		}
+		if over {
+			l.forgetStream()
+		}
+		return over
+	})
 }
 
 // forgetStream says that this replica has stopped writing the stream.
@@ -233,35 +230,34 @@ func (l *eventLog) forgetStream() {
 // lateBytes bounds the messages that wait for the store, to end logs with.
 const lateBytes = 64 << 20
 
-// closeLog attempts to end a log, with ctx for the first attempt. While the store is away it tries again each
-// storeAgain, since the stream looks open until then. room says whether that many bytes may wait. closed is
-// called once the log has ended.
-func (t *Table) closeLog(ctx context.Context, bytes int, attempt func(ctx context.Context, room bool) bool, closed func()) {
-	try := func(ctx context.Context, room bool) bool {
+// closeLog attempts to end a log, with ctx for the first attempt and the last messages, which the log may lack.
+// While the store is away it tries again each storeAgain, since the stream looks open until then. The messages are
+// left out if there is no room for them.
+func (t *Table) closeLog(ctx context.Context, last [][]byte, attempt func(ctx context.Context, last [][]byte) bool) {
+	try := func(ctx context.Context) bool {
 		ctx, cancel := t.withPatience(ctx)
 		defer cancel()
-		ok := attempt(ctx, room)
-		if ok {
-			closed()
-		}
-		return ok
+		return attempt(ctx, last)
 	}
-	if try(ctx, true) {
+	if try(ctx) {
 		return
 	}
-	t.mu.Lock()
-	room := t.late+bytes <= lateBytes
-	if !room {
-		bytes = 0
+	size := 0
+	for _, m := range last {
+		size += len(m)
 	}
-	t.late += bytes
+	t.mu.Lock()
+	if t.late+size > lateBytes {
+		last, size = nil, 0
+	}
+	t.late += size
 	t.mu.Unlock()
 	t.outlive(func() { // else other replicas end it when this one is gone
-		for work.Pause(t.ctx, storeAgain) == nil && !try(context.Background(), room) {
+		for work.Pause(t.ctx, storeAgain) == nil && !try(context.Background()) {
 			continue
 		}
 		t.mu.Lock()
-		t.late -= bytes
+		t.late -= size
 		t.mu.Unlock()
 	})
 }
