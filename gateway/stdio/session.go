@@ -27,8 +27,7 @@ type session struct {
 	mu    sync.Mutex
 	id    string             // "" without a session
 	hello []byte             // the parameters of its initialize
-	ready bool               // the client has sent notifications/initialized
-	deaf  context.CancelFunc // ends its GET stream; nil without one
+	deaf  context.CancelFunc // ends its GET stream; nil until the client has sent notifications/initialized
 }
 
 // current is the id of the session; "" without a session.
@@ -44,7 +43,7 @@ func (s *session) opened(id string, hello []byte) (before string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before = s.id
-	s.id, s.hello, s.ready = id, hello, false
+	s.id, s.hello = id, hello
 	if s.deaf != nil {
 		s.deaf()
 		s.deaf = nil
@@ -73,7 +72,6 @@ func (c *Conn) initialized() {
 	if s.id == "" || s.deaf != nil {
 		return
 	}
-	s.ready = true
 	ctx, deaf := context.WithCancel(c.ctx)
 	s.deaf = deaf
 	id := s.id
@@ -106,7 +104,7 @@ func (c *Conn) renew(ctx context.Context, lost string) (id string, err error) {
 		return "", context.Cause(ctx)
 	}
 	s.mu.Lock()
-	id, hello, ready := s.id, s.hello, s.ready
+	id, hello, ready := s.id, s.hello, s.deaf != nil
 	s.mu.Unlock()
 	if id != lost {
 		return id, nil // another goroutine was quicker
