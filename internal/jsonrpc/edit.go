@@ -31,11 +31,10 @@ func Edit(obj []byte, f func(name string, value json.RawMessage) json.RawMessage
 func Splice(obj []byte, f func(name string, value json.RawMessage) json.RawMessage, more func() []byte) Spliced {
 	out := make(Spliced, 0, 8)
 	copied, kept := 0, false
-	c, ok := newCursor(obj, '{')
-	for ok {
-		before := c.last
-		var m member
-		if m, ok = c.member(); !ok {
+	c := newCursor(obj, '{')
+	for before := c.last; ; before = c.last {
+		m, ok := c.member()
+		if !ok {
 			break
 		}
 		old := obj[m.value.from:m.value.to:m.value.to]

@@ -45,12 +45,8 @@ func GetString(obj []byte, path ...string) (string, bool) {
 // differ, and there are as many values.
 func Pick(obj []byte, names []string, values []json.RawMessage) {
 	clear(values)
-	c, ok := newCursor(obj, '{')
-	for ok {
-		var m member
-		if m, ok = c.member(); !ok {
-			break
-		}
+	c := newCursor(obj, '{')
+	for m, ok := c.member(); ok; m, ok = c.member() {
 		pickMember(obj, m, names, values)
 	}
 	if !c.complete() {
@@ -82,12 +78,10 @@ func String(value json.RawMessage) (string, bool) {
 // must be.
 func Members(obj []byte) iter.Seq2[string, json.RawMessage] {
 	return func(yield func(string, json.RawMessage) bool) {
-		c, ok := newCursor(obj, '{')
-		for ok {
-			var m member
-			if m, ok = c.member(); ok {
-				name := unquote(obj[m.name.from:m.name.to])
-				ok = yield(name, obj[m.value.from:m.value.to:m.value.to])
+		c := newCursor(obj, '{')
+		for m, ok := c.member(); ok; m, ok = c.member() {
+			if !yield(unquote(obj[m.name.from:m.name.to]), obj[m.value.from:m.value.to:m.value.to]) {
+				return
 			}
 		}
 	}
@@ -97,11 +91,10 @@ func Members(obj []byte) iter.Seq2[string, json.RawMessage] {
 // yields nothing, and it stops where the text is broken. See [Get] for what arr must be.
 func Elements(arr []byte) iter.Seq[json.RawMessage] {
 	return func(yield func(json.RawMessage) bool) {
-		c, ok := newCursor(arr, '[')
-		for ok {
-			var s span
-			if s, ok = c.element(); ok {
-				ok = yield(arr[s.from:s.to:s.to])
+		c := newCursor(arr, '[')
+		for s, ok := c.element(); ok; s, ok = c.element() {
+			if !yield(arr[s.from:s.to:s.to]) {
+				return
 			}
 		}
 	}
@@ -120,18 +113,13 @@ func Strings(arr json.RawMessage) (texts []string, ok bool) {
 // findMember looks for the last member called name, through the whole object; m is zero if there is
 // none. It reports false if obj is not an object as far as brackets tell.
 func findMember(obj []byte, name string) (m member, c cursor, ok bool) {
-	if c, ok = newCursor(obj, '{'); !ok {
-		return m, c, false
-	}
-	for {
-		next, more := c.member()
-		if !more {
-			return m, c, c.complete()
-		}
+	c = newCursor(obj, '{')
+	for next, more := c.member(); more; next, more = c.member() {
 		if isName(obj[next.name.from:next.name.to], name) {
 			m = next
 		}
 	}
+	return m, c, c.complete()
 }
 
 // isName reports whether the quoted raw is name.

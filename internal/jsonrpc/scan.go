@@ -101,13 +101,13 @@ type cursor struct {
 	ended bool // the closing bracket, at index at-1, was reached
 }
 
-// newCursor enters the object or array that b holds.
-func newCursor(b []byte, bracket byte) (cursor, bool) {
+// newCursor enters the object or array that b holds. In any other value the cursor finds nothing.
+func newCursor(b []byte, bracket byte) cursor {
 	i := skipSpace(b, 0)
 	if i >= len(b) || b[i] != bracket {
-		return cursor{}, false
+		return cursor{}
 	}
-	return cursor{b: b, at: i + 1, last: i + 1, empty: true}, true
+	return cursor{b: b, at: i + 1, last: i + 1, empty: true}
 }
 
 // more goes to the next item and reports whether there is one before close.
