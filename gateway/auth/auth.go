@@ -37,11 +37,16 @@ type Method interface {
 // Caller is who a request is from.
 type Caller struct {
 	Principal shim.Principal
-	token     *grant    // nil if the gateway has verified none
-	name      string    // in a trusted header, or what the issuer calls it; "" for none
-	issuer    string    // of a verified token; "" for none
-	client    string    // to which that was given; "" if unknown
-	request   *passedOn // of a request whose token goes on to the server; else nil
+	names
+	token   *grant    // nil if the gateway has verified none
+	request *passedOn // of a request whose token goes on to the server; else nil
+}
+
+// names are those by which people know a caller.
+type names struct {
+	issuer string // of a verified token; "" for none
+	name   string // in a trusted header, or what the issuer calls it; "" for none
+	client string // to which the token was given; "" if unknown
 }
 
 // Names are the names by which an operator knows a caller whose principal is a hash, as attributes of a record:

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,6 +55,12 @@ func sameHost(a, b string) bool {
 // newVerification is remembered for a while of a token of which only this verdict is known.
 func newVerification(v verdict) *verification {
 	return &verification{verdict: v, until: time.Now().Add(remember)}
+}
+
+// newVerified is what is known of a verified token, without the hash.
+func newVerified(who names, g grade, until time.Time) *verification {
+	g.Owner, g.Client = newPrincipal("passthrough", who.issuer, who.name, who.client).Owner(), who.client != ""
+	return &verification{verdict: verified, names: who, grade: g, until: until}
 }
 
 // trustedIssuers returns the issuers that the server's metadata names now; none for a server without
@@ -118,9 +125,9 @@ func (p *passthrough) asJWT(ctx context.Context, t *trust, issuer, token string)
 	g, err := of.verifyToken(ctx, token)
 	switch {
 	case err == nil:
-		return &verification{verdict: verified, issuer: issuer, name: g.name, client: g.client, until: g.until, grant: g, grade: grade{
-			Owner: newPrincipal("passthrough", issuer, g.name, g.client).Owner(), Client: g.client != "", Audience: g.audience, Scopes: g.scopes, Issued: g.issued, Expires: g.until,
-		}}, nil
+		f := newVerified(g.names, g.grade, g.Expires)
+		f.grant = g
+		return f, nil
 	case errors.Is(err, jwt.ErrExpired), errors.Is(err, jwt.ErrNotValidYet), errors.Is(err, jwt.ErrIssuedInTheFuture):
 		return newVerification(refuted), nil
 	case errors.Is(err, errKeyless):
@@ -184,15 +191,9 @@ func (p *passthrough) introspectToken(ctx context.Context, t *trust, token strin
 		return nil, err
 	}
 	var says struct {
-		client
-		Active   bool             `json:"active"`
-		Issuer   string           `json:"iss"`
-		Subject  string           `json:"sub"`
-		Scope    json.RawMessage  `json:"scope"`
-		Audience *jwt.Audience    `json:"aud"` // nil, as null, is for nobody
-		Issued   *jwt.NumericDate `json:"iat"`
-		Expiry   *jwt.NumericDate `json:"exp"`
-		Begins   *jwt.NumericDate `json:"nbf"`
+		claims
+		Active   bool          `json:"active"`
+		Audience *jwt.Audience `json:"aud"` // nil, as null, is for nobody
 	}
 	if err := json.Unmarshal(body, &says); err != nil {
 		p.log.WarnContext(ctx, "the introspection endpoint answers something else")
@@ -203,34 +204,25 @@ func (p *passthrough) introspectToken(ctx context.Context, t *trust, token strin
 		audience = *says.Audience
 	}
 	now := time.Now()
-	expires := time.Time{}
-	if says.Expiry != nil {
-		expires = says.Expiry.Time().Add(clockLeeway)
+	expires, until := timeOf(says.Expiry), now.Add(remember)
+	if !expires.IsZero() {
+		expires = expires.Add(clockLeeway)
+		if expires.Before(until) {
+			until = expires
+		}
 	}
 	switch {
 	case !says.Active && (before == nil || before.verdict == unverified):
 		return newVerification(unverified), nil // another authorization server of the server may know it
-	case !says.Active, !expires.IsZero() && !now.Before(expires), says.Begins != nil && now.Add(clockLeeway).Before(says.Begins.Time()):
+	case !says.Active, !expires.IsZero() && !now.Before(expires), now.Add(clockLeeway).Before(timeOf(says.NotBefore)):
 		return newVerification(refuted), nil
 	case says.Subject == "", !slices.ContainsFunc(p.audiences(t), audience.Contains):
 		return newVerification(unverified), nil
 	}
-	from := says.Issuer
-	if from == "" {
-		from = at.URL // the endpoint that says so stands in for the issuer
-	}
-	client := says.id()
-	f := &verification{verdict: verified, issuer: from, name: says.Subject, client: client, until: now.Add(remember), grade: grade{
-		Owner: newPrincipal("passthrough", from, says.Subject, client).Owner(), Client: client != "",
-		Audience: slices.Sorted(slices.Values(audience)), Scopes: scopesOf(says.Scope), Expires: expires,
-	}}
-	if says.Issued != nil {
-		f.grade.Issued = says.Issued.Time()
-	}
-	if !expires.IsZero() && expires.Before(f.until) {
-		f.until = expires
-	}
-	return f, nil
+	from := cmp.Or(says.Issuer, at.URL) // the endpoint that says so stands in for the issuer
+	return newVerified(names{from, says.Subject, says.id()}, grade{
+		Audience: slices.Sorted(slices.Values(audience)), Scopes: scopesOf(says.Scope), Issued: timeOf(says.IssuedAt), Expires: expires,
+	}, until), nil
 }
 
 // algorithms are those that a token may be signed with. All are asymmetric: a key that verifies a

@@ -55,10 +55,8 @@ type passthrough struct {
 // verification is what was found out about a token.
 type verification struct {
 	verdict  verdict
-	issuer   string // if it is verified
-	name     string
-	client   string    // to which the token was given
-	grade    grade     // if it is verified
+	names    names // if it is verified, as is grade
+	grade    grade
 	until    time.Time // it is believed until then
 	grant    *grant    // of a JWT; nil for none
 	standing *standing
@@ -171,7 +169,7 @@ func (p *passthrough) bySubject(ctx context.Context, authorization string, f *ve
 	t := &shown{grade: f.grade, authorization: authorization, verified: true, standing: f.standing}
 	t.Hash = p.hashShown(authorization)
 	c := p.callerOf(ctx, shim.Principal{Subject: t.Owner}, p.tokens.putToken(t), f)
-	c.issuer, c.name, c.client = f.issuer, f.name, f.client
+	c.names = f.names
 	return c
 }
 

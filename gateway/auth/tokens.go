@@ -36,14 +36,10 @@ type tokens struct {
 
 // grant is what a token gives.
 type grant struct {
+	grade // without what depends on the upstream
+	names
 	of        *tokens
 	principal shim.Principal
-	name      string // of the owner, as its issuer says
-	client    string // that it was given to
-	audience  []string
-	scopes    []string
-	issued    time.Time
-	until     time.Time
 	keys      *keySet // the set with the key of its signature
 }
 
@@ -104,7 +100,7 @@ func (t *tokens) Identify(r *http.Request) (Caller, *Refusal) {
 		t.log.DebugContext(r.Context(), "a token is refused", "reason", err)
 		return Caller{}, t.invalid
 	}
-	return Caller{Principal: g.principal, token: g, issuer: t.expected.Issuer, name: g.name, client: g.client}, g.refuseWithout(nil)
+	return Caller{Principal: g.principal, token: g, names: g.names}, g.refuseWithout(nil)
 }
 
 // Recall finds the owner of a token that was verified before.
@@ -113,7 +109,7 @@ func (t *tokens) Recall(r *http.Request) string {
 	if found != present {
 		return ""
 	}
-	if g, ok := t.verified.Peek(sha256.Sum256([]byte(token))); ok && time.Now().Before(g.until) {
+	if g, ok := t.verified.Peek(sha256.Sum256([]byte(token))); ok && time.Now().Before(g.Expires) {
 		return g.principal.Owner()
 	}
 	return ""
@@ -123,7 +119,7 @@ func (t *tokens) Recall(r *http.Request) string {
 // its issuer has withdrawn the key that signed it.
 func (t *tokens) grantOf(ctx context.Context, token string) (*grant, error) {
 	hash := sha256.Sum256([]byte(token))
-	if g, ok := t.verified.Get(hash); ok && g.isSigned(ctx) && time.Now().Before(g.until) {
+	if g, ok := t.verified.Get(hash); ok && g.isSigned(ctx) && time.Now().Before(g.Expires) {
 		return g, nil
 	}
 	g, err := t.verifyToken(ctx, token)
@@ -191,14 +187,21 @@ func (t *tokens) verifyToken(ctx context.Context, token string) (*grant, error) 
 		return nil, errors.New("the token has no sub")
 	}
 	g := &grant{
-		of: t, name: c.Subject, client: c.id(), keys: set, audience: slices.Sorted(slices.Values(c.Audience)),
-		scopes: append(scopesOf(c.Scope), scopesOf(c.SCP)...), until: c.Expiry.Time().Add(clockLeeway),
-	}
-	if c.IssuedAt != nil {
-		g.issued = c.IssuedAt.Time()
+		of: t, names: names{c.Issuer, c.Subject, c.id()}, keys: set, grade: grade{
+			Audience: slices.Sorted(slices.Values(c.Audience)), Scopes: append(scopesOf(c.Scope), scopesOf(c.SCP)...),
+			Issued: timeOf(c.IssuedAt), Expires: c.Expiry.Time().Add(clockLeeway),
+		},
 	}
 	g.principal = newPrincipal("jwt", c.Issuer, "sub", c.Subject, g.client)
 	return g, nil
+}
+
+// timeOf is a time in a token; zero if the token has none.
+func timeOf(d *jwt.NumericDate) time.Time {
+	if d == nil {
+		return time.Time{}
+	}
+	return d.Time()
 }
 
 // checkType refuses a signed text that calls itself something else than an access token (RFC 8725 section
@@ -233,7 +236,7 @@ func scopesOf(raw json.RawMessage) []string {
 // refuseWithout refuses a token that lacks one of these scopes or of those that every token needs. Its
 // client is told all of them, so that it asks for them at once.
 func (g *grant) refuseWithout(scopes []string) *Refusal {
-	missing := func(s string) bool { return !slices.Contains(g.scopes, s) }
+	missing := func(s string) bool { return !slices.Contains(g.Scopes, s) }
 	if !slices.ContainsFunc(g.of.scopes, missing) && !slices.ContainsFunc(scopes, missing) {
 		return nil
 	}
