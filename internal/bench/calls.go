@@ -11,6 +11,7 @@ import (
 
 	"taskgate/internal/mcp"
 	"taskgate/internal/taskclient"
+	"taskgate/internal/work"
 )
 
 // request prepares the bytes of one HTTP request of a modern client. name is that of the tool
@@ -144,7 +145,7 @@ func (r row) measure(ctx context.Context, length time.Duration, cells map[cell]*
 		if err != nil {
 			return fmt.Errorf("taskgate, %s: %w", r.name, err)
 		}
-		if err := pause(ctx, r.rest); err != nil {
+		if err := work.Pause(ctx, r.rest); err != nil {
 			return err
 		}
 		c := cell{r.name, conns}

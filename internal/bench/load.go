@@ -2,10 +2,10 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -32,14 +32,10 @@ const warmUp = 10
 
 // measure does requests on so many connections, first to warm up and then for the given length.
 func (l load) measure(conns int, length time.Duration) (sample, error) {
-	workers := make([]*httpConn, conns)
-	for i := range workers {
-		w, err := dialHTTP(l.addr, l.request)
-		if err != nil {
-			return sample{}, err
-		}
-		defer w.Close()
-		workers[i] = w
+	workers, hangUp, err := l.dialWorkers(conns)
+	defer hangUp()
+	if err != nil {
+		return sample{}, err
 	}
 	until := func(length time.Duration) func() bool {
 		end := time.Now().Add(length)
@@ -54,6 +50,31 @@ func (l load) measure(conns int, length time.Duration) (sample, error) {
 		return sample{}, err
 	}
 	return summarise(times, time.Since(begin)), nil
+}
+
+// dialWorkers opens connections; hangUp closes them.
+func (l load) dialWorkers(n int) (workers []*httpConn, hangUp func(), err error) {
+	hangUp = func() {
+		for _, w := range workers {
+			w.Close()
+		}
+	}
+	for range n {
+		w, err := dialHTTP(l.addr, l.request)
+		if err != nil {
+			return workers, hangUp, err
+		}
+		workers = append(workers, w)
+	}
+	return workers, hangUp, nil
+}
+
+// doTimes does n requests, which are to be at least as many as the workers.
+func (l load) doTimes(workers []*httpConn, n int) error {
+	var made atomic.Int64
+	made.Store(int64(len(workers))) // each does one without being asked
+	_, err := l.drive(workers, func() bool { return made.Add(1) <= int64(n) })
+	return err
 }
 
 // drive has each worker do requests while there are more to do, one at least, and returns how
@@ -127,15 +148,4 @@ func short(d time.Duration) string {
 		return fmt.Sprintf("%.0f µs", float64(d)/float64(time.Microsecond))
 	}
 	return fmt.Sprintf("%.2f ms", float64(d)/float64(time.Millisecond))
-}
-
-// pause waits, or fails if the benchmark is interrupted.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	return ctx.Err()
 }

@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync/atomic"
 	"time"
+
+	"taskgate/internal/work"
 )
 
 // parkedConns is how many connections make the tasks, and the other calls beside them.
@@ -72,43 +73,31 @@ func parkAt(ctx context.Context, s settings, era string, n int) (level, error) {
 // park makes n tasks that last, and returns the id of one.
 func (st *stage) park(n int) (id string, err error) {
 	hold := call(st.gateway, toolHold, true, handled)
-	first, err := dialHTTP(hold.addr, hold.request)
+	workers, hangUp, err := hold.dialWorkers(min(parkedConns, max(n-1, 1)))
+	defer hangUp()
 	if err != nil {
 		return "", err
 	}
-	defer first.Close()
-	answer, err := first.do()
+	answer, err := workers[0].do()
 	if err != nil {
 		return "", err
 	}
 	if id, err = taskID(answer); err != nil || n == 1 {
 		return id, err
 	}
-	workers := []*httpConn{first}
-	for range min(parkedConns, n-1) - 1 {
-		w, err := dialHTTP(hold.addr, hold.request)
-		if err != nil {
-			return "", err
-		}
-		defer w.Close()
-		workers = append(workers, w)
-	}
-	var made atomic.Int64
-	made.Store(int64(len(workers))) // each makes one without being asked
-	_, err = hold.drive(workers, func() bool { return made.Add(1) < int64(n) })
-	return id, err
+	return id, hold.doTimes(workers, n-1)
 }
 
 // watch looks at what the gateway and Redis use while nothing happens.
 func (st *stage) watch(ctx context.Context, l *level) error {
-	if err := pause(ctx, settled); err != nil {
+	if err := work.Pause(ctx, settled); err != nil {
 		return err
 	}
 	before, err := st.usage()
 	if err != nil {
 		return err
 	}
-	if err := pause(ctx, l.length); err != nil {
+	if err := work.Pause(ctx, l.length); err != nil {
 		return err
 	}
 	after, err := st.usage()

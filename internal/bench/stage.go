@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"taskgate/internal/proc"
+	"taskgate/internal/work"
 )
 
 // stage is the running parties of a part, each by its address.
@@ -50,11 +51,10 @@ upstreams:
 func newStage(ctx context.Context, s settings, era string) (*stage, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	dir, err := os.MkdirTemp("", "taskgate-bench")
+	st, err := emptyStage()
 	if err != nil {
 		return nil, err
 	}
-	st := &stage{dir: dir}
 	if err := st.start(ctx, s.taskgate, era); err != nil {
 		st.close()
 		return nil, err
@@ -62,13 +62,19 @@ func newStage(ctx context.Context, s settings, era string) (*stage, error) {
 	return st, nil
 }
 
-func (st *stage) start(ctx context.Context, taskgate, era string) error {
+// emptyStage has addresses for all parties, and no party.
+func emptyStage() (*stage, error) {
+	dir, err := os.MkdirTemp("", "taskgate-bench")
+	st := &stage{dir: dir}
 	for _, addr := range []*string{&st.redis, &st.server, &st.proxy, &st.gateway, &st.second} {
-		var err error
-		if *addr, err = proc.FreeAddr(); err != nil {
-			return err
+		if err == nil {
+			*addr, err = proc.FreeAddr()
 		}
 	}
+	return st, err
+}
+
+func (st *stage) start(ctx context.Context, taskgate, era string) error {
 	if _, err := st.startRedis(ctx, "--appendonly", "no"); err != nil {
 		return err
 	}
@@ -166,7 +172,7 @@ func (st *stage) waitHeld(ctx context.Context, n int) error {
 		if err != nil || have >= n {
 			return err
 		}
-		if pause(ctx, 20*time.Millisecond) != nil {
+		if work.Pause(ctx, 20*time.Millisecond) != nil {
 			return fmt.Errorf("%d calls are open, not %d", have, n)
 		}
 	}

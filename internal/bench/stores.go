@@ -6,10 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"taskgate/internal/proc"
+	"taskgate/internal/work"
 )
 
 // kinds of stores, in the order of the table.
@@ -41,17 +41,11 @@ func measureStores(ctx context.Context, s settings) (string, error) {
 	if !s.wants("stores") {
 		return "", nil
 	}
-	dir, err := os.MkdirTemp("", "taskgate-bench")
+	st, err := emptyStage()
 	if err != nil {
 		return "", err
 	}
-	st := &stage{dir: dir}
 	defer st.close()
-	for _, addr := range []*string{&st.redis, &st.server, &st.proxy} {
-		if *addr, err = proc.FreeAddr(); err != nil {
-			return "", err
-		}
-	}
 	starting, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	if err := st.startServers(starting); err != nil {
@@ -62,7 +56,7 @@ func measureStores(ctx context.Context, s settings) (string, error) {
 		return "", err
 	}
 	all := []*overStore{
-		{kind: inMemory, store: "embedded"}, {kind: inFolder, store: "file:" + filepath.Join(dir, "store")}, {kind: inRedis, store: "redis://" + st.redis + "/0"},
+		{kind: inMemory, store: "embedded"}, {kind: inFolder, store: "file:" + filepath.Join(st.dir, "store")}, {kind: inRedis, store: "redis://" + st.redis + "/0"},
 	}
 	for _, o := range all {
 		o.made = map[int][]sample{}
@@ -105,7 +99,7 @@ func (o *overStore) measure(ctx context.Context, length time.Duration) error {
 			return fmt.Errorf("%s: %w\n%s", o.kind, err, o.process.Output())
 		}
 		o.made[conns] = append(o.made[conns], got)
-		if err := pause(ctx, 300*time.Millisecond); err != nil { // for work that goes on behind the answers
+		if err := work.Pause(ctx, 300*time.Millisecond); err != nil { // for work that goes on behind the answers
 			return err
 		}
 	}
@@ -115,19 +109,12 @@ func (o *overStore) measure(ctx context.Context, length time.Duration) error {
 // fill makes tasks with results of 1 kB.
 func (o *overStore) fill(n int) error {
 	fills := call(o.addr, toolKilobyte, true, handled)
-	var workers []*httpConn
-	for range min(parkedConns, n) {
-		w, err := dialHTTP(fills.addr, fills.request)
-		if err != nil {
-			return err
-		}
-		defer w.Close()
-		workers = append(workers, w)
+	workers, hangUp, err := fills.dialWorkers(min(parkedConns, n))
+	defer hangUp()
+	if err != nil {
+		return err
 	}
-	var made atomic.Int64
-	made.Store(int64(len(workers))) // each makes one without being asked
-	_, err := fills.drive(workers, func() bool { return made.Add(1) <= int64(n) })
-	return err
+	return fills.doTimes(workers, n)
 }
 
 // keep fills the folder and the Redis with as many tasks, kills the gateway over the folder, and
@@ -139,7 +126,7 @@ func (st *stage) keep(ctx context.Context, s settings, folder, redis *overStore)
 			return k, fmt.Errorf("%s: %w\n%s", o.kind, err, o.process.Output())
 		}
 	}
-	if err := pause(ctx, settled); err != nil {
+	if err := work.Pause(ctx, settled); err != nil {
 		return k, err
 	}
 	folder.process.Kill()

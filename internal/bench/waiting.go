@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 )
 
 // releaseEvery is the time between two completions: a hundred each second.
@@ -77,13 +78,13 @@ func (st *stage) wait(ctx context.Context, s settings) (map[string][]time.Durati
 	if err := st.waitHeld(ctx, s.waiters); err != nil {
 		return nil, errors.Join(err, context.Cause(ctx))
 	}
-	if pause(ctx, settled) != nil {
+	if work.Pause(ctx, settled) != nil {
 		return nil, context.Cause(ctx)
 	}
 	if _, err := st.held(ctx, "?every="+releaseEvery.String()); err != nil {
 		return nil, err
 	}
-	if pause(ctx, max(15*s.length, 2*time.Second)) != nil {
+	if work.Pause(ctx, max(15*s.length, 2*time.Second)) != nil {
 		return nil, context.Cause(ctx)
 	}
 	stop(nil)

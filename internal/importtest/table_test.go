@@ -85,7 +85,7 @@ var imports = map[string][]string{
 	"internal/programtest":       {"internal/proc"},
 	"internal/taskclient":        {"internal/eventstream", "internal/mcp"},
 	"internal/balancer":          {},
-	"internal/bench":             {"internal/mcp", "internal/proc", "internal/taskclient"},
+	"internal/bench":             {"internal/mcp", "internal/proc", "internal/taskclient", "internal/work"},
 	"internal/e2e":               {},
 	"internal/chaos":             {},
 	"internal/agents":            {},
