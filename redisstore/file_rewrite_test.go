@@ -67,7 +67,7 @@ func TestFileCopiesWhatExpires(t *testing.T) {
 	o.tick = time.Millisecond
 	s := fileStore(t, t.TempDir(), o)
 	r := s.embedded.recorder
-	for range 100 {
+	for range rounds(100) {
 		p := s.client.Pipeline()
 		p.HSet(t.Context(), "hash", "a", "b")
 		p.PExpire(t.Context(), "hash", 2*time.Millisecond)

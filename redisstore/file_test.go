@@ -183,7 +183,7 @@ func TestFileHoldsEachType(t *testing.T) {
 		},
 		func(p redis.Pipeliner) { p.Del(ctx, hash()) },
 	}
-	for round := range 12 {
+	for round := range 3 * rounds(4) {
 		p := s.client.Pipeline()
 		for range 150 {
 			changes[rand.N(len(changes))](p)
@@ -253,7 +253,7 @@ func TestFileRewritesUnderLoad(t *testing.T) {
 		})
 	}
 	var want map[shim.ID]shim.Task
-	for kills := 0; kills < 10 || len(want) < 100; kills++ {
+	for kills := 0; kills < rounds(12) || len(want) < rounds(100); kills++ {
 		mu.Lock()
 		want = maps.Clone(acknowledged)
 		mu.Unlock()

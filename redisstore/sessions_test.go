@@ -28,7 +28,8 @@ func sessionsOver(open shimtest.OpenStore) gatewaytest.OpenSessions {
 		replica := func(name shim.Replica) legacy.Sessions {
 			s := store().(*Store)
 			heart := shim.NewHeart(s, name, 2*time.Second, s.log)
-			return beatingSessions{s.Sessions(limit, idle).PerOwner(perOwner).As(heart), heart}
+			sessions := s.Sessions(limit, idle).PerOwner(perOwner).As(heart)
+			return beatingSessions{sessions.Keep(gatewaytest.MaxMessages, gatewaytest.MaxBytes, logAfterEnd), heart}
 		}
 		return []legacy.Sessions{replica("a"), replica("b")}
 	}

@@ -134,7 +134,7 @@ func testLogBounds(t *testing.T, open OpenSessions) {
 	var writers sync.WaitGroup
 	for range 20 {
 		writers.Go(func() {
-			for range 50 {
+			for range MaxMessages / 20 {
 				if no, err := a.Append(t.Context(), "s", "x", []byte("new")); no == 0 || err != nil {
 					t.Errorf("a message has number %d, %v", no, err)
 				}
@@ -142,8 +142,8 @@ func testLogBounds(t *testing.T, open OpenSessions) {
 		})
 	}
 	writers.Wait()
-	a.expect("s", "x", 0, "open"+strings.Repeat(" new", 1000))
-	large := strings.Repeat("l", 5<<20)
+	a.expect("s", "x", 0, "open"+strings.Repeat(" new", MaxMessages))
+	large := strings.Repeat("l", MaxBytes*5/4)
 	no := a.append("s", "x", large)
 	a.expect("s", "x", no-1, "open "+large)
 	a.expect("s", "x", no, "open")

@@ -18,6 +18,12 @@ import (
 // patience is how long a test waits for what has to happen.
 const patience = 20 * time.Second
 
+// MaxMessages and MaxBytes are how much the log of a session keeps in these tests.
+const (
+	MaxMessages = 100
+	MaxBytes    = 256 << 10
+)
+
 // OpenSessions opens an empty set of at most limit sessions, and at most perOwner of one
 // owner if that is not 0, that end after idle, as two or more replicas see it.
 type OpenSessions func(t *testing.T, limit, perOwner int, idle time.Duration) []legacy.Sessions

@@ -98,18 +98,18 @@ func TestCutAtEveryPoint(t *testing.T) {
 		t.Fatalf("only %d operations", whole.ops)
 	}
 	for cut := range whole.ops {
+		m := newMemory()
+		m.left = cut
+		told := 0
+		synctest.Test(t, func(t *testing.T) {
+			if k, err := reopen(m, quiet()); err == nil {
+				told = run(k)
+			}
+		})
 		for _, kept := range []int{0, 1, 7, 13, 30, 1000} {
 			for _, holes := range []bool{false, true} {
 				for _, unsynced := range []bool{false, true} {
 					name := fmt.Sprintf("cut %d kept %d holes %t unsynced %t", cut, kept, holes, unsynced)
-					m := newMemory()
-					m.left = cut
-					told := 0
-					synctest.Test(t, func(t *testing.T) {
-						if k, err := reopen(m, quiet()); err == nil {
-							told = run(k)
-						}
-					})
 					synctest.Test(t, func(t *testing.T) { found(t, name, m.after(kept, holes, unsynced), told) })
 				}
 			}

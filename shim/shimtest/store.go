@@ -177,7 +177,7 @@ func batch(content string) shim.Batch { return shim.Batch{Content: json.RawMessa
 // eventually waits until something is so.
 func (t *storeTest) eventually(what string, so func() bool) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
+	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for !so() {
 		select {
@@ -186,6 +186,14 @@ func (t *storeTest) eventually(what string, so func() bool) {
 			t.Fatalf("never: %s", what)
 		}
 	}
+}
+
+// rounds is how often something is done that may go wrong by chance: most often it shows in a quarter of them.
+func rounds(n int) int {
+	if testing.Short() {
+		n /= 4
+	}
+	return n
 }
 
 // pointer is the address of a value.

@@ -138,7 +138,7 @@ var replicaCases = []storeCase{
 	}},
 	{"Adopt/several at once share", func(t *storeTest) {
 		t.beat(runner, time.Hour)
-		const n = 60
+		n := rounds(100)
 		for range n {
 			t.create(nil)
 		}
@@ -149,7 +149,7 @@ var replicaCases = []storeCase{
 		for i := range got {
 			store := []shim.Store{t.a, t.b}[i%2]
 			all.Go(func() {
-				for found.Load() < n && t.ctx.Err() == nil {
+				for found.Load() < int64(n) && t.ctx.Err() == nil {
 					tasks, err := store.Adopt(t.ctx, shim.Replica(fmt.Sprint("heir", i)), []string{upstream}, 4)
 					if err != nil && !errors.Is(err, shim.ErrUnavailable) { // a store that answers late is asked again
 						t.Error(err)

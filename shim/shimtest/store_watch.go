@@ -124,7 +124,7 @@ var watchCases = []storeCase{
 		t.synced(slow())
 		t.synced(quick())
 		var last shim.Task
-		for i := range 200 {
+		for i := range 50 {
 			last = t.apply(task, shim.Change{StatusMessage: pointer(fmt.Sprint(i))})
 		}
 		for e := quick(); e.Version < last.Version; e = quick() {
@@ -134,7 +134,7 @@ var watchCases = []storeCase{
 			n++
 		}
 		if n > 2 {
-			t.Errorf("%d events where nobody listened to 200", n)
+			t.Errorf("%d events where nobody listened to 50", n)
 		}
 	}},
 	{"Watch/ends with its context", func(t *storeTest) {
@@ -173,7 +173,7 @@ var watchCases = []storeCase{
 		t.hears(next, t.end(task))
 	}},
 	{"Watch/nothing is missed between Synced and a read", func(t *storeTest) {
-		for i := range 40 {
+		for i := range rounds(40) {
 			task := t.create(nil)
 			var all sync.WaitGroup
 			all.Go(func() {
