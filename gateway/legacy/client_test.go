@@ -325,8 +325,9 @@ func (r *partialReader) wantAll(id shim.ID, text string) {
 	}
 }
 
-// allPieces is what the tool "many" says, each second one of them: more than is kept for a client that does not read.
-var allPieces = strings.Repeat("x", 80)
+// The tool "some" says somePieces, each second one of them; "many" says allPieces: more than is kept for a client that
+// does not read.
+var somePieces, allPieces = strings.Repeat("x", 40), strings.Repeat("x", 80)
 
 // draftScript is a server whose tools say something on the way.
 func draftScript() upstreamScript {
@@ -348,14 +349,16 @@ func draftScript() upstreamScript {
 		"tools/call letters": {Every: "2s", Progress: progress("a", "b", "c", "d", "e"), After: "1s",
 			Result: json.RawMessage(`{"content":[{"type":"text","text":"abcde"}]}`)},
 		"tools/call forever": {Every: "10s", Progress: progress("a", "b"), Blocks: true},
-		"tools/call many": {Every: "1s", Progress: progress(strings.Split(allPieces, "")...), After: "1s",
+		"tools/call some": {Every: "1s", Progress: progress(strings.Split(somePieces, "")...), After: "1s",
 			Result: json.RawMessage(`{"content":[{"type":"text","text":"done"}]}`)},
+		"tools/call many": {Every: "1s", Progress: progress(strings.Split(allPieces, "")...), After: "1s",
+			Result: json.RawMessage(`{"content":[]}`)},
 		"tools/list":       {Result: json.RawMessage(`{"tools":[{"name":"plain","inputSchema":{"type":"object"}},{"name":"never","inputSchema":{"type":"object"}}]}`)},
 		"logging/setLevel": {Result: json.RawMessage(`{}`)},
 	}}
 }
 
-// draftConfig vouches for the progress of all tools but plain, and many.
+// draftConfig vouches for the progress of all tools but plain, some and many.
 func draftConfig(t *testing.T) *config.Config {
 	t.Helper()
 	return parseConfig(t, `
@@ -366,6 +369,7 @@ upstreams:
     defaults: {grace: 5s, progress: content}
     tools:
       - {match: plain, progress: status}
+      - {match: some, progress: status}
       - {match: many, progress: status}
       - {match: never, tasks: never}
       - {match: always, tasks: always}

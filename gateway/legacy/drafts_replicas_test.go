@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"taskgate/gateway/legacy"
@@ -29,29 +28,6 @@ func TestReplicasStream(t *testing.T) {
 		s.take(h.quit()[1:])
 		w.pullRest(w.b, s)
 		s.wantMerged(w.c, w.a)
-	})
-}
-
-// TestReplicasPartials: partial results follow a client that takes its GET stream from
-// replica to replica, while the old one has not noticed, without gap or repeat.
-func TestReplicasPartials(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, r := newDraftWorld(t, takePartial), newPartialReader(t)
-		stream := w.c.begin(w.b, "")
-		many := w.c.call(w.a, "many")
-		for turn := range 6 {
-			wiretest.Wait(10 * time.Second)
-			r.take(stream.said())
-			old := stream
-			stream = w.resume([]*legacyServer{w.a, w.b}[turn%2], stream)
-			wiretest.Wait(3 * time.Second)
-			if !old.ended() {
-				t.Error("the stream before goes on")
-			}
-		}
-		wiretest.Wait(100 * time.Second)
-		r.take(stream.quit())
-		r.wantAll(many, allPieces)
 	})
 }
 

@@ -186,6 +186,9 @@ func privateParked(t *testing.T, p *private) {
 			states = append(states, state)
 		}
 		for _, c := range answers {
+			if c.bad && i > 0 { // how it ends has nothing to do with those
+				continue
+			}
 			bad := state + "x"
 			if i%2 == 0 && !c.bad {
 				bad = "tg1." + marker
@@ -211,6 +214,9 @@ func privateTasks(t *testing.T, p *private) {
 		task, update := a.makeTask(t, p.at[0], "")
 		key, _ := task.awaitQuestion(t, p.at[0])
 		for _, c := range answers {
+			if c.bad && i > 0 {
+				continue
+			}
 			if m := update.send(t, p.at[0], inputResponses(key, c.answer)); (m.Error != nil) != c.bad {
 				t.Errorf("%s: %s", c.answer, m.Raw)
 			}

@@ -59,7 +59,7 @@ func TestManyTasksOfOneSession(t *testing.T) {
 			calls.Go(func() { one.call(w.a, "slow") })
 		}
 		calls.Wait()
-		wiretest.Wait(2 * time.Minute)
+		wiretest.Wait(70 * time.Second)
 		if got := stream.statuses(); len(got) != legacy.MostTold {
 			t.Errorf("told %d times, want of the end of %d tasks: %q", len(got), legacy.MostTold, got)
 		}
