@@ -19,7 +19,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 ACTIONLINT  := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 # Packages that are tested at a time: more than two processors would have, since many tests wait.
 PACKAGES    ?= 4
-# Packages whose tests are all about processes. In the others -short leaves out those that need a Redis.
+# Packages whose tests are all about processes. In the others -short leaves out those that start one.
 PROCESSES   := /(upstream/stdio|internal/(agents|chaos|e2e|proc|redistest))$$
 # Without the check for what is deprecated: the peers in the tests have to use what
 # the protocol has deprecated and clients and servers still do.

@@ -36,6 +36,7 @@ func TestCompletionsHaveEverything(t *testing.T) {
 
 // TestBashCompletion asks bash what it offers for the last word of a command line.
 func TestBashCompletion(t *testing.T) {
+	startsProcesses(t)
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/gate.yaml", nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -24,6 +24,7 @@ func (r *running) beginLegacy(path string) (session, said string) {
 // The process of a client that has left makes room for another one, though the session and its GET
 // stream are kept for a while; that of a client which listens does not.
 func TestClientsThatHaveLeftMakeRoom(t *testing.T) {
+	startsProcesses(t)
 	g := runServer(t, "", func(c *config.Config) {
 		u := c.Upstreams[0]
 		u.Command, u.Env, u.MaxProcesses, u.Era = self(), map[string]string{hangingVar: "http://127.0.0.1:1"}, 2, config.EraLegacy

@@ -31,8 +31,17 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"taskgate": main})
 }
 
+// startsProcesses leaves a test out of make check.
+func startsProcesses(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: the test starts processes")
+	}
+}
+
 // Each file in testdata is a terminal session.
 func TestScripts(t *testing.T) {
+	startsProcesses(t)
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
@@ -82,6 +91,7 @@ func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe
 
 // TestLogWithoutReader: a gateway serves on when nobody reads its log any more.
 func TestLogWithoutReader(t *testing.T) {
+	startsProcesses(t)
 	cmd := exec.CommandContext(t.Context(), "taskgate", "serve", "--upstream", "http://127.0.0.1:1/", "--listen", "127.0.0.1:0", "--store", "embedded")
 	log, err := cmd.StderrPipe()
 	if err == nil {

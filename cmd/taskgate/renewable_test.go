@@ -56,6 +56,7 @@ func locked(lock string) {
 // TestReloadOfACommand: a server over stdio that owns a lock starts anew with each change of its
 // environment, after the process of before, whether that is idle or has a call under way.
 func TestReloadOfACommand(t *testing.T) {
+	startsProcesses(t)
 	t.Parallel()
 	slow, called, letGo := named(t, "slow")
 	lock := t.TempDir() + "/lock"
