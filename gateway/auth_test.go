@@ -119,22 +119,12 @@ func TestStrangersBodyIsNotAwaited(t *testing.T) {
 		"expect":  "Expect: 100-continue\r\nContent-Length: 1000",
 	} {
 		t.Run(name, func(t *testing.T) {
-			conn, err := net.Dial("tcp", front.Listener.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := wiretest.Must(net.Dial("tcp", front.Listener.Addr().String()))(t)
 			defer conn.Close()
-			if err := conn.SetDeadline(time.Now().Add(wiretest.Patience)); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := io.WriteString(conn, "POST /up/mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"+head+"\r\n\r\n"); err != nil {
-				t.Fatal(err)
-			}
+			wiretest.Check(t, conn.SetDeadline(time.Now().Add(wiretest.Patience)))
+			wiretest.Must(io.WriteString(conn, "POST /up/mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"+head+"\r\n\r\n"))(t)
 			in := bufio.NewReader(conn)
-			resp, err := http.ReadResponse(in, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := wiretest.Must(http.ReadResponse(in, nil))(t)
 			if _, err := io.Copy(io.Discard, resp.Body); err != nil {
 				t.Error(err)
 			}
@@ -153,33 +143,20 @@ func TestStrangersBodyIsNotAwaited(t *testing.T) {
 func TestRefusedConnectionIsKept(t *testing.T) {
 	front := httptest.NewServer(newGuarded(t))
 	t.Cleanup(front.Close)
-	conn, err := net.Dial("tcp", front.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := wiretest.Must(net.Dial("tcp", front.Listener.Addr().String()))(t)
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(wiretest.Patience)); err != nil {
-		t.Fatal(err)
-	}
+	wiretest.Check(t, conn.SetDeadline(time.Now().Add(wiretest.Patience)))
 	in := bufio.NewReader(conn)
 	for _, key := range []string{"", wiretest.AliceKey} {
-		r, err := http.NewRequest("POST", front.URL+"/up/mcp", strings.NewReader(wiretest.InitializeBody))
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := wiretest.Must(http.NewRequest("POST", front.URL+"/up/mcp", strings.NewReader(wiretest.InitializeBody)))(t)
 		r.Header.Set("Content-Type", mcp.TypeJSON)
 		want := http.StatusUnauthorized
 		if key != "" {
 			want = http.StatusOK
 			r.Header.Set("Authorization", "Bearer "+key)
 		}
-		if err := r.Write(conn); err != nil {
-			t.Fatal(err)
-		}
-		resp, err := http.ReadResponse(in, r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		wiretest.Check(t, r.Write(conn))
+		resp := wiretest.Must(http.ReadResponse(in, r))(t)
 		if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != want {
 			t.Errorf("status %d, want %d (%v)", resp.StatusCode, want, err)
 		}

@@ -17,9 +17,7 @@ import (
 // startLogged is a gateway of a configuration, and its log.
 func startLogged(t *testing.T, c *config.Config) (http.Handler, *bytes.Buffer) {
 	t.Helper()
-	if err := c.Validate(); err != nil {
-		t.Fatal(err)
-	}
+	wiretest.Check(t, c.Validate())
 	s := newStage(t)
 	var log bytes.Buffer
 	s.config, s.log = c, slog.New(slog.NewTextHandler(&log, nil))

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"taskgate/internal/mcp"
+	"taskgate/internal/wiretest"
 )
 
 // oneConn is a listener with one connection in memory, on which time can be faked.
@@ -85,10 +86,7 @@ func TestSlowClient(t *testing.T) {
 				t.Fatalf("%s: sending: %v", accept, err)
 			}
 			got := 0
-			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := wiretest.Must(http.ReadResponse(bufio.NewReader(conn), nil))(t)
 			if err := slowly(1<<20, func(n int) (int, error) {
 				m, err := io.CopyN(io.Discard, resp.Body, int64(n))
 				got += int(m)
@@ -109,9 +107,7 @@ func TestStoppedClient(t *testing.T) {
 		conn := dialled(t)
 		request := call(mcp.TypeJSON, 300<<10)
 		begin := time.Now()
-		if _, err := io.WriteString(conn, request[:200<<10]); err != nil {
-			t.Fatal(err)
-		}
+		wiretest.Must(io.WriteString(conn, request[:200<<10]))(t)
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil || resp.StatusCode != http.StatusBadRequest || time.Since(begin) != 10*time.Second {
 			t.Errorf("after %v: %v, %v", time.Since(begin), resp, err)
@@ -119,12 +115,8 @@ func TestStoppedClient(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		conn := dialled(t)
-		if _, err := io.WriteString(conn, call(mcp.TypeJSON, 0)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.CopyN(io.Discard, conn, 200<<10); err != nil {
-			t.Fatal(err)
-		}
+		wiretest.Must(io.WriteString(conn, call(mcp.TypeJSON, 0)))(t)
+		wiretest.Must(io.CopyN(io.Discard, conn, 200<<10))(t)
 		<-time.After(11 * time.Second)
 		if n, err := io.Copy(io.Discard, conn); err != nil || n > 64<<10 {
 			t.Errorf("%d bytes more, %v", n, err)

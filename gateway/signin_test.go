@@ -52,9 +52,7 @@ func newSignIn(t *testing.T) *signIn {
 		}
 		c.Upstreams = append(c.Upstreams, u)
 	}
-	if err := c.Validate(); err != nil {
-		t.Fatal(err)
-	}
+	wiretest.Check(t, c.Validate())
 	var audit bytes.Buffer
 	s.config, s.audit = c, slog.New(slog.NewTextHandler(&audit, nil))
 	h := s.start()

@@ -52,10 +52,7 @@ func playTranscripts(t *testing.T, glob string) {
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			ar, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ar := wiretest.Must(txtar.ParseFile(file))(t)
 			synctest.Test(t, func(t *testing.T) { newStage(t).play(ar) })
 			if *wiretest.Update {
 				wiretest.WriteTranscript(t, file, ar)

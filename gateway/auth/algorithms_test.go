@@ -52,17 +52,11 @@ func TestAlgorithms(t *testing.T) {
 		}
 		for _, of := range []string{"", string(algorithm), "HS256"} {
 			k := jose.JSONWebKey{Key: private, KeyID: "k", Algorithm: of}
-			set, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{k.Public()}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			set := wiretest.Must(json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{k.Public()}}))(t)
 			token := wiretest.SignedToken(t, algorithm, &jose.JSONWebKey{Key: k.Key, KeyID: "k"}, i.Claims("alice", nil))
 			source := issuerAt(i.URL, "")
 			source.keys.fetch = func(context.Context) (*keySet, error) { return keysIn(t, set), nil }
-			m, err := newTokens(wiretest.WithTokens(config.Default(), i), source, "x", slog.New(slog.DiscardHandler))
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := wiretest.Must(newTokens(wiretest.WithTokens(config.Default(), i), source, "x", slog.New(slog.DiscardHandler)))(t)
 			if _, refusal := m.Identify(request("Bearer " + token)); (refusal == nil) != (of != "HS256") {
 				t.Errorf("%s by a key for %q: %v", algorithm, of, refusal)
 			}

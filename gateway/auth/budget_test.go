@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"taskgate/internal/wiretest"
 )
 
 // TestLookupsAtOnce: thousands of made-up tokens that come at once from one address have as few of them looked up as if
@@ -69,9 +71,7 @@ func TestLookupsFromEverywhere(t *testing.T) {
 		finds := func(verdict verdict) func() (*verification, error) {
 			return func() (*verification, error) { return &verification{verdict: verdict}, nil }
 		}
-		if _, err := l.lookUp(t.Context(), "known", nil, finds(verified)); err != nil {
-			t.Fatal(err)
-		}
+		wiretest.Must(l.lookUp(t.Context(), "known", nil, finds(verified)))(t)
 		var asked atomic.Int64
 		var all sync.WaitGroup
 		for n := range 1000 {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"taskgate/gateway/sealed"
+	"taskgate/internal/wiretest"
 )
 
 // token is one of alice, with a grade that is changed.
@@ -28,11 +29,7 @@ func token(name string, change func(*grade)) *shown {
 // generate makes keys that seal tokens.
 func generate(t *testing.T) *sealed.Keyring {
 	t.Helper()
-	keys, err := sealed.Generate()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return keys
+	return wiretest.Must(sealed.Generate())(t)
 }
 
 // request is what signs in for a request that came with a token.
@@ -318,9 +315,7 @@ func TestWaitBeginsAnew(t *testing.T) {
 				c.hear("Bearer newer", 503) // which says nothing of the token
 				<-time.After(20 * time.Minute)
 				c.hear("Bearer newer", 401)
-				if err := c.Ready(t.Context(), c.Later); err != nil {
-					t.Error(err)
-				}
+				wiretest.Check(t, c.Ready(t.Context(), c.Later))
 			})
 		})
 	}

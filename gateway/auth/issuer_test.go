@@ -41,22 +41,12 @@ func quietIssuer(t *testing.T, fetch func(context.Context) (*keySet, error)) *is
 func keysIn(t *testing.T, document []byte) *keySet {
 	t.Helper()
 	var text struct{ Keys []json.RawMessage }
-	if err := json.Unmarshal(document, &text); err != nil {
-		t.Fatal(err)
-	}
+	wiretest.Check(t, json.Unmarshal(document, &text))
 	var all []jwkset.JWK
 	for _, raw := range text.Keys {
-		k, err := jwkset.NewJWKFromRawJSON(raw, jwkset.JWKMarshalOptions{}, jwkset.JWKValidateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, k)
+		all = append(all, wiretest.Must(jwkset.NewJWKFromRawJSON(raw, jwkset.JWKMarshalOptions{}, jwkset.JWKValidateOptions{}))(t))
 	}
-	set, err := newKeySet(all)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return set
+	return wiretest.Must(newKeySet(all))(t)
 }
 
 // has asks an issuer for a key.
@@ -79,9 +69,7 @@ func TestUnknownKeysDoNotHammer(t *testing.T) {
 			if err := i.has(t.Context(), "made-up"); !errors.Is(err, errUnknownKey) {
 				t.Fatal(err)
 			}
-			if err := i.has(t.Context(), of.Key().KeyID); err != nil {
-				t.Fatal(err)
-			}
+			wiretest.Check(t, i.has(t.Context(), of.Key().KeyID))
 			<-time.After(100*time.Millisecond + time.Duration(n)*time.Microsecond)
 		}
 		if fetched < 5 || fetched > 12 { // in 100.5 s
@@ -128,9 +116,7 @@ func TestKeysAreRefreshed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := quietIssuer(t, func(context.Context) (*keySet, error) { return keysIn(t, of.Keys()), nil })
 		old := of.Key().KeyID
-		if err := i.has(t.Context(), old); err != nil {
-			t.Error(err)
-		}
+		wiretest.Check(t, i.has(t.Context(), old))
 		of.NewKey()
 		of.Withdraw()
 		<-time.After(20 * time.Minute)
@@ -193,9 +179,7 @@ func TestNewKeyOfSlowIssuer(t *testing.T) {
 			<-time.After(slow)
 			return keysIn(t, of.Keys()), nil
 		})
-		if err := i.has(t.Context(), of.Key().KeyID); err != nil {
-			t.Fatal(err)
-		}
+		wiretest.Check(t, i.has(t.Context(), of.Key().KeyID))
 		<-time.After(time.Minute)
 		slow = fetchWait + time.Second
 		of.NewKey()
@@ -222,16 +206,12 @@ func TestSlowIssuerIsAwaitedOnce(t *testing.T) {
 			}
 			return keysIn(t, of.Keys()), nil
 		})
-		if err := i.has(t.Context(), of.Key().KeyID); err != nil {
-			t.Fatal(err)
-		}
+		wiretest.Check(t, i.has(t.Context(), of.Key().KeyID))
 		<-time.After(refreshEvery)
 		slow = true
 		before := runtime.NumGoroutine()
 		for range 1000 {
-			if err := i.has(t.Context(), of.Key().KeyID); err != nil {
-				t.Fatal(err)
-			}
+			wiretest.Check(t, i.has(t.Context(), of.Key().KeyID))
 		}
 		synctest.Wait()
 		if n := runtime.NumGoroutine() - before; n > 10 {

@@ -13,10 +13,7 @@ import (
 // TestKeysAreAccepted: the scheme's case does not matter, nor does blank space
 // around the key, and every key of a principal is as good.
 func TestKeysAreAccepted(t *testing.T) {
-	k, err := newKeyring(func() []config.BearerKey { c := config.Default(); wiretest.WithKeys(c); return c.Auth.Keys }())
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := wiretest.Must(newKeyring(func() []config.BearerKey { c := config.Default(); wiretest.WithKeys(c); return c.Auth.Keys }()))(t)
 	for value, want := range map[string]string{
 		"Bearer " + wiretest.AliceKey:          "alice",
 		"bearer   " + wiretest.AliceNext + " ": "alice",
@@ -66,10 +63,7 @@ func request(values ...string) *http.Request {
 // TestIdentifyAllocates keeps the check of a good key off the heap. A token that was good before
 // is copied once, to be hashed.
 func TestIdentifyAllocates(t *testing.T) {
-	keyring, err := newKeyring([]config.BearerKey{wiretest.KeyOf("alice", wiretest.AliceKey)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	keyring := wiretest.Must(newKeyring([]config.BearerKey{wiretest.KeyOf("alice", wiretest.AliceKey)}))(t)
 	i := wiretest.NewIssuer(t, "")
 	tokens := startTokens(t, wiretest.WithTokens(config.Default(), i))
 	for name, one := range map[string]struct {

@@ -96,9 +96,7 @@ func passConfig(t *testing.T, s *oauthServer, change ...func(*config.Passthrough
 		f(c.Auth.Passthrough)
 	}
 	c.Upstreams = []*config.Upstream{config.NewUpstream("up", s.URL)}
-	if err := c.Validate(); err != nil {
-		t.Fatal(err)
-	}
+	wiretest.Check(t, c.Validate())
 	return c
 }
 
@@ -379,10 +377,7 @@ func TestUnverified(t *testing.T) {
 	of := func(key string, how config.Unverified) Method {
 		c := passConfig(t, s, func(p *config.Passthrough) { p.Unverified = how })
 		c.StateKeys[0] = config.StateKey(key)
-		m, err := New(c, Options{Logger: slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))})
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := wiretest.Must(New(c, Options{Logger: slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))}))(t)
 		return m.Of("up")
 	}
 	block := of(string(stateKey), config.UnverifiedBlock)
@@ -506,10 +501,7 @@ func TestLookupsAreBounded(t *testing.T) {
 func TestStrangersTakeNoRoom(t *testing.T) {
 	i := wiretest.NewIssuer(t, "")
 	c := passConfig(t, newOAuthServer(t, i.URL), withIntrospection(i))
-	m, err := New(c, Options{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := wiretest.Must(New(c, Options{Logger: slog.New(slog.DiscardHandler)}))(t)
 	token := i.Opaque("alice", nil)
 	alice := letIn(t, m.Of("up"), "Bearer "+token)
 	for n := range 10 {

@@ -131,10 +131,7 @@ func TestMetadataThatCannotBeHad(t *testing.T) {
 		}
 		s.setStatus(0)
 		r.age()
-		want, err := r.Metadata(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := wiretest.Must(r.Metadata(t.Context()))(t)
 		s.setStatus(status)
 		r.age()
 		if got, err := r.Metadata(t.Context()); err != nil || string(got) != string(want) {

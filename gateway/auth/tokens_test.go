@@ -33,9 +33,7 @@ func startTokens(t *testing.T, j *config.JWT) Method {
 	c := config.Default()
 	c.PublicURL, c.Auth.JWT = wiretest.PublicURL, j
 	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://127.0.0.1:1/")}
-	if err := c.Validate(); err != nil {
-		t.Fatal(err)
-	}
+	wiretest.Check(t, c.Validate())
 	return start(t, c).Of("up")
 }
 
@@ -48,10 +46,7 @@ func start(t *testing.T, c *config.Config) *Methods {
 // startWith starts the methods of one replica.
 func startWith(t *testing.T, c *config.Config, credentials *Credentials) *Methods {
 	t.Helper()
-	m, err := New(c, Options{Logger: slog.New(slog.DiscardHandler), Credentials: credentials})
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := wiretest.Must(New(c, Options{Logger: slog.New(slog.DiscardHandler), Credentials: credentials}))(t)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(ctx) }()
@@ -66,10 +61,7 @@ func startWith(t *testing.T, c *config.Config, credentials *Credentials) *Method
 func unsigned(t *testing.T, header, claims map[string]any, signature string) string {
 	t.Helper()
 	part := func(v any) string {
-		b, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := wiretest.Must(json.Marshal(v))(t)
 		return base64.RawURLEncoding.EncodeToString(b)
 	}
 	return part(header) + "." + part(claims) + "." + signature
@@ -81,10 +73,7 @@ func TestTokens(t *testing.T) {
 	i, other := wiretest.NewIssuer(t, ""), wiretest.NewIssuer(t, "")
 	m := startTokens(t, wiretest.WithTokens(config.Default(), i))
 	soon, past := time.Now().Add(time.Hour).Unix(), time.Now().Add(-time.Minute).Unix()
-	public, err := x509.MarshalPKIXPublicKey(i.Key().Public().Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	public := wiretest.Must(x509.MarshalPKIXPublicKey(i.Key().Public().Key))(t)
 	secret := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})
 	ours := map[string]any{"alg": "ES256", "kid": i.Key().KeyID, "typ": "at+jwt"}
 	good := i.Token("alice", nil)
@@ -249,10 +238,7 @@ func TestRememberedTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := quietIssuer(t, func(context.Context) (*keySet, error) { return keysIn(t, i.Keys()), nil })
 		source.name = i.URL
-		m, err := newTokens(j, source, "x", slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := wiretest.Must(newTokens(j, source, "x", slog.New(slog.DiscardHandler)))(t)
 		want := func(what, token string, good bool) {
 			t.Helper()
 			if _, refusal := m.Identify(request("Bearer " + token)); (refusal == nil) != good {
@@ -293,9 +279,7 @@ func TestAudienceOfAnotherUpstream(t *testing.T) {
 	passed := passConfig(t, newOAuthServer(t, i.URL), func(p *config.Passthrough) { p.Audiences = all })
 	for prefix, c := range map[string]*config.Config{"jwt:": own, "passthrough:": passed} {
 		c.Upstreams = append(c.Upstreams, config.NewUpstream("other", newOAuthServer(t, i.URL).URL))
-		if err := c.Validate(); err != nil {
-			t.Fatal(err)
-		}
+		wiretest.Check(t, c.Validate())
 		m := start(t, c)
 		for audience, takes := range audiences {
 			r := request("Bearer " + i.Token("alice", map[string]any{"aud": audience}))

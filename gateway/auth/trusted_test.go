@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"taskgate/gateway/config"
+	"taskgate/internal/wiretest"
 )
 
 // trustedOf is the method of an upstream that believes the header X-User of 10.0.0.0/8 and of
@@ -15,13 +16,8 @@ func trustedOf(t *testing.T, name string) Method {
 	t.Helper()
 	c := config.FromFlags("http://127.0.0.1:1/")
 	c.Auth.TrustedHeader = &config.TrustedHeader{Name: name, From: []string{"10.0.0.0/8", "2001:db8::1"}}
-	if err := c.Validate(); err != nil {
-		t.Fatal(err)
-	}
-	m, err := New(c, Options{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	wiretest.Check(t, c.Validate())
+	m := wiretest.Must(New(c, Options{Logger: slog.New(slog.DiscardHandler)}))(t)
 	return m.Of("mcp")
 }
 

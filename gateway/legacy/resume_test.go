@@ -489,9 +489,7 @@ func TestWaitingMessages(t *testing.T) {
 		tools := `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
 		prompts := `{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`
 		for _, message := range []string{logged, tools, logged, prompts, tools, prompts} {
-			if _, err := w.sessions.Post(t.Context(), w.c.session, legacy.GetStream, []byte(message)); err != nil {
-				t.Fatal(err)
-			}
+			wiretest.Must(w.sessions.Post(t.Context(), w.c.session, legacy.GetStream, []byte(message)))(t)
 		}
 		next := w.c.begin(w.a, "")
 		wiretest.Wait(time.Second)

@@ -44,14 +44,10 @@ func TestSaidBeforeTheClientMoves(t *testing.T) {
 		store := wiretest.OpenSessions(t, 1, time.Hour)
 		table, _ := newTable(slowSessions{store})
 		s := mustCreate(t, table, sessionState{Version: "2025-11-25"})
-		if _, err := s.listen.startListening(t.Context(), talker{}); err != nil {
-			t.Fatal(err)
-		}
+		wiretest.Must(s.listen.startListening(t.Context(), talker{}))(t)
 		s.endUse()
 		wiretest.Wait(500 * time.Millisecond)
-		if _, err := store.Open(t.Context(), s.id, getStream, []byte("other/ "+digestOf(nil))); err != nil {
-			t.Fatal(err)
-		}
+		wiretest.Must(store.Open(t.Context(), s.id, getStream, []byte("other/ "+digestOf(nil))))(t)
 		wiretest.Wait(3 * time.Second)
 		said := 0
 		if _, _, err := store.Since(t.Context(), s.id, getStream, 0, func(int64, []byte) { said++ }); err != nil || said != 2 {

@@ -60,8 +60,7 @@ func runTable(t *testing.T, table *Table) (stop func()) {
 
 func mustCreate(t *testing.T, table *Table, st sessionState) *session {
 	t.Helper()
-	s := wiretest.Must(table.createSession(t.Context(), st))(t)
-	return s
+	return wiretest.Must(table.createSession(t.Context(), st))(t)
 }
 
 func TestSessionIDs(t *testing.T) {
@@ -516,8 +515,7 @@ func TestStateKeepsRoomForNames(t *testing.T) {
 func TestStateKeepsToItsQuestions(t *testing.T) {
 	var st sessionState
 	for range mostSessionQuestions {
-		next := wiretest.Must(st.withSessionQuestions([]shim.ID{shim.NewID()}, nil))(t)
-		st = next
+		st = wiretest.Must(st.withSessionQuestions([]shim.ID{shim.NewID()}, nil))(t)
 	}
 	if full, err := st.withSessionQuestions([]shim.ID{shim.NewID()}, nil); !errors.Is(err, errManySessionQuestions) || len(full.SessionQuestions) != mostSessionQuestions {
 		t.Errorf("one more: %v", err)

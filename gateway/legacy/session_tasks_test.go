@@ -27,9 +27,7 @@ func TestTaskStatusOnAnyReplica(t *testing.T) {
 		first, second := w.c.call(w.a, "slow"), w.c.call(w.b, "forever")
 		wiretest.Wait(30 * time.Second)
 		message := "half way"
-		if _, err := w.store.Apply(t.Context(), second, nil, shim.Change{Op: "test", StatusMessage: &message}); err != nil {
-			t.Fatal(err)
-		}
+		wiretest.Must(w.store.Apply(t.Context(), second, nil, shim.Change{Op: "test", StatusMessage: &message}))(t)
 		wiretest.Wait(40 * time.Second)
 		want := []string{string(second) + " working half way", string(first) + " completed"}
 		if got := stream.statuses(); !slices.Equal(got, want) {

@@ -83,14 +83,10 @@ func TestTaskResultProgress(t *testing.T) {
 		done := p.waiting(t.Context(), modern)
 		for i, message := range []string{"one", "two", "two", `th"ree`} {
 			change := shim.Change{Op: fmt.Sprint("test-", i), StatusMessage: &message}
-			if _, err := p.store.Apply(t.Context(), p.task, nil, change); err != nil {
-				t.Fatal(err)
-			}
+			wiretest.Must(p.store.Apply(t.Context(), p.task, nil, change))(t)
 			<-time.After(time.Second)
 		}
-		if _, err := p.a.shim.Cancel(t.Context(), shim.Principal{}, "up", p.task); err != nil {
-			t.Fatal(err)
-		}
+		wiretest.Must(p.a.shim.Cancel(t.Context(), shim.Principal{}, "up", p.task))(t)
 		rec := <-done
 		var heard []string
 		for _, text := range wiretest.MessagesOf(rec.Header().Get("Content-Type"), rec.Body.Bytes()) {
