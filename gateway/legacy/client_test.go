@@ -7,9 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -196,23 +198,30 @@ func (a *hearing) ids() (ids []string) {
 }
 
 // segments is a client of SEP-1905 that trusts nobody: it wants the blocks in order,
-// each once, by whatever way they come, and nothing after the end.
+// each once, by whatever way they come, and nothing after the end. With anyOrder it does what the SEP wants of a
+// client (A11): it takes blocks from any response, in any order, notes those that come again, sees where some are
+// missing, and puts them in order.
 type segments struct {
-	t      *testing.T
-	task   shim.ID
-	last   int64
-	blocks []string
-	over   bool
-	failed bool
-	reason string // of a failure without any block
+	t        *testing.T
+	anyOrder bool
+	task     shim.ID
+	last     int64            // the highest number
+	blocks   map[int64]string // by number
+	repeats  []int64
+	over     bool
+	failed   bool
+	reason   string // of a failure without any block
 }
 
 // take reads the answers to one request.
-func (s *segments) take(msgs [][]byte) {
+func (s *segments) take(msgs ...[]byte) {
 	s.t.Helper()
 	for _, text := range msgs {
 		m, err := jsonrpc.Parse(text)
 		if err != nil || m.Kind != jsonrpc.Result {
+			if s.anyOrder {
+				s.t.Fatalf("no result: %s", text)
+			}
 			continue
 		}
 		if id, ok := jsonrpc.GetString(m.Result, "task", "taskId"); ok {
@@ -227,12 +236,14 @@ func (s *segments) take(msgs [][]byte) {
 
 func (s *segments) segment(result json.RawMessage) {
 	s.t.Helper()
-	if s.over {
+	if s.over && !s.anyOrder {
 		s.t.Errorf("after the end: %s", result)
 	}
 	related, _ := jsonrpc.GetString(result, "_meta", mcp.MetaRelatedTask, "taskId")
-	if _, first := jsonrpc.Get(result, "task"); !first && related != string(s.task) {
-		s.t.Errorf("related to %q, want %q: %s", related, s.task, result)
+	if _, first := jsonrpc.Get(result, "task"); !first {
+		if s.task = cmp.Or(s.task, shim.ID(related)); related != string(s.task) {
+			s.t.Errorf("related to %q, want %q: %s", related, s.task, result)
+		}
 	}
 	list, pieces := jsonrpc.Get(result, "partial-content")
 	if !pieces { // what failed before it said anything (A14)
@@ -243,26 +254,56 @@ func (s *segments) segment(result json.RawMessage) {
 		}
 	}
 	for b := range jsonrpc.Elements(list) {
-		no, _ := jsonrpc.Get(b, "seqNr")
-		if s.last++; string(no) != fmt.Sprint(s.last) {
-			s.t.Fatalf("seqNr %s, want %d: %s", no, s.last, result)
-		}
-		plain := jsonrpc.Without(b, "seqNr")
-		schematest.Validate(s.t, mcp.Version20251125, "ContentBlock", plain)
-		s.blocks = append(s.blocks, string(plain))
+		s.block(b)
 	}
 	complete, _ := jsonrpc.Get(result, "isComplete")
 	failed, _ := jsonrpc.Get(result, "isError")
-	s.over, s.failed = string(complete) == "true", string(failed) == "true"
+	s.over, s.failed = s.over || string(complete) == "true", string(failed) == "true"
 }
 
-// wantMerged wants all that came to be the content of the task's result (A12).
+// block reads one block.
+func (s *segments) block(b json.RawMessage) {
+	s.t.Helper()
+	raw, _ := jsonrpc.Get(b, "seqNr")
+	no, err := strconv.ParseInt(string(raw), 10, 64)
+	if err != nil || no < 1 || !s.anyOrder && no != s.last+1 {
+		s.t.Fatalf("seqNr %s, after %d: %s", raw, s.last, b)
+	}
+	plain := jsonrpc.Without(b, "seqNr")
+	schematest.Validate(s.t, mcp.Version20251125, "ContentBlock", plain)
+	if was, known := s.blocks[no]; known {
+		if s.repeats = append(s.repeats, no); was != string(plain) {
+			s.t.Errorf("%d is %s, and was %s", no, plain, was)
+		}
+	}
+	if s.blocks == nil {
+		s.blocks = make(map[int64]string)
+	}
+	s.blocks[no], s.last = string(plain), max(s.last, no)
+}
+
+// numbers are those of the blocks that it has.
+func (s *segments) numbers() []int64 { return slices.Sorted(maps.Keys(s.blocks)) }
+
+// gap is the number after which the first block is missing.
+func (s *segments) gap() (after int64, missing bool) {
+	for s.blocks[after+1] != "" {
+		after++
+	}
+	return after, after < int64(len(s.blocks))
+}
+
+// wantMerged wants all that came, in order, to be the content of the task's result (A12).
 func (s *segments) wantMerged(c *taskClient, g *legacyServer) {
 	s.t.Helper()
 	result := c.do(g, mcp.MethodTasksResult, `{"taskId":"`+string(s.task)+`"}`)
 	schematest.Validate(s.t, mcp.Version20251125, "CallToolResult", result)
 	content, _ := jsonrpc.Get(result, "content")
-	if got := "[" + strings.Join(s.blocks, ",") + "]"; !s.over || got != string(content) {
+	var list []string
+	for _, no := range s.numbers() {
+		list = append(list, s.blocks[no])
+	}
+	if got := "[" + strings.Join(list, ",") + "]"; !s.over || got != string(content) {
 		s.t.Errorf("complete: %t; all segments %s are not the content %s", s.over, got, content)
 	}
 }

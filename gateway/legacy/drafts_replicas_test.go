@@ -16,7 +16,7 @@ func (w *world) pullRest(g *legacyServer, s *segments) {
 	w.t.Helper()
 	for !s.over {
 		wiretest.Wait(2 * time.Second)
-		s.take([][]byte{w.pull(g, s.task, fmt.Sprint(s.last)).one()})
+		s.take(w.pull(g, s.task, fmt.Sprint(s.last)).one())
 	}
 }
 
@@ -25,7 +25,7 @@ func TestReplicasStream(t *testing.T) {
 	inDraftWorld(t, allModes, func(t *testing.T, w *world) {
 		h, s := w.stream(t, "tokens")
 		wiretest.Wait(11 * time.Second)
-		s.take(h.quit()[1:])
+		s.take(h.quit()[1:]...)
 		w.pullRest(w.b, s)
 		s.wantMerged(w.c, w.a)
 	})
@@ -37,7 +37,7 @@ func TestStreamStopped(t *testing.T) {
 		h, s := w.stream(t, "tokens")
 		wiretest.Wait(11 * time.Second)
 		heard := h.said()
-		s.take(heard[1:])
+		s.take(heard[1:]...)
 		wiretest.Check(t, w.a.Close(t.Context()))
 		said := h.quit()[len(heard):] // one error that says how to get the rest
 		if len(said) != 1 {

@@ -2,10 +2,7 @@ package legacy_test
 
 import (
 	"fmt"
-	"maps"
 	"net/http"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -33,7 +30,7 @@ func (w *world) stream(t *testing.T, tool string) (*hearing, *segments) {
 	h := w.call(tool, `["streaming"]`)
 	wiretest.Wait(firstWait)
 	s := &segments{t: t}
-	s.take(h.said())
+	s.take(h.said()...)
 	if s.task == "" || h.ended() {
 		t.Fatalf("no task first, or no more after it: %s", h.said())
 	}
@@ -85,7 +82,7 @@ func wantNoTexts(t *testing.T, got []byte, unwanted ...string) {
 // modeScenarios are the fifteen that SEP-1905 recommends, by its numbers (section "Test
 // Scenarios" of seps/1905-task-streaming-result.md in pull request 1905 of
 // modelcontextprotocol/modelcontextprotocol, commit 3cece38). Of these, 7, 12
-// and 15 say what a client does, and are judged by one that does it (gatherer).
+// and 15 say what a client does, and are judged by one that does it (anyOrder).
 var modeScenarios = []modeCase{
 	{"01 immediate, complete results", allModes, func(t *testing.T, w *world) {
 		got := w.call("quick", `["immediate"]`).one()
@@ -117,7 +114,7 @@ var modeScenarios = []modeCase{
 			t.Errorf("one answer as %s", kind)
 		}
 		s := &segments{t: t}
-		s.take([][]byte{got})
+		s.take(got)
 		if s.task == "" || s.last != 2 {
 			t.Errorf("%d blocks in %s", s.last, got)
 		}
@@ -128,7 +125,7 @@ var modeScenarios = []modeCase{
 		wiretest.Wait(5 * time.Second)
 		s := &segments{t: t}
 		first := h.said()
-		if s.take(first); len(first) != 1 || s.last != 2 || s.over {
+		if s.take(first...); len(first) != 1 || s.last != 2 || s.over {
 			t.Fatalf("at first %d blocks: %s", s.last, first)
 		}
 		if got := w.status(s.task); got != "working" { // until isComplete (A13)
@@ -136,7 +133,7 @@ var modeScenarios = []modeCase{
 		}
 		wiretest.Wait(40 * time.Second)
 		all := h.said()
-		if s.take(all[1:]); len(all) != 5 || s.last != 5 {
+		if s.take(all[1:]...); len(all) != 5 || s.last != 5 {
 			t.Errorf("%d blocks in %s", s.last, all)
 		}
 		if got := w.status(s.task); got != "completed" {
@@ -162,7 +159,7 @@ var modeScenarios = []modeCase{
 			if id, _ := jsonrpc.Get([]byte(event.data), "id"); string(id) != "2" {
 				t.Errorf("a response to %s: %s", id, event.data)
 			}
-			s.take([][]byte{[]byte(event.data)})
+			s.take([]byte(event.data))
 		}
 		s.wantMerged(w.c, w.b)
 	}},
@@ -170,20 +167,20 @@ var modeScenarios = []modeCase{
 		h, s := w.stream(t, "letters")
 		wiretest.Wait(6500 * time.Millisecond)
 		h.leave()
-		if s.take(h.said()[1:]); s.last != 3 {
+		if s.take(h.said()[1:]...); s.last != 3 {
 			t.Fatalf("%d blocks", s.last)
 		}
 		wiretest.Wait(2 * time.Second)
 		got := w.pull(w.a, s.task, "3").one()
 		wantTexts(t, got, `"id":3,`, `"partial-content":[{"type":"text","text":"d","seqNr":4}],"isComplete":false`)
-		s.take([][]byte{got})
+		s.take(got)
 		w.pullRest(w.a, s)
 		s.wantMerged(w.c, w.b)
 	}},
 	{"07 streaming, gap detection", allModes, func(t *testing.T, w *world) {
 		h := w.call("letters", `["streaming"]`)
 		wiretest.Wait(10500 * time.Millisecond)
-		g := &gatherer{t: t, blocks: map[int64]string{}}
+		g := &segments{t: t, anyOrder: true}
 		for _, msg := range h.said() { // it loses two
 			if !strings.Contains(string(msg), `"seqNr":2`) && !strings.Contains(string(msg), `"seqNr":4`) {
 				g.take(msg)
@@ -218,7 +215,7 @@ var modeScenarios = []modeCase{
 		h := w.call("tokens", `["task","streaming","immediate"]`)
 		wiretest.Wait(40 * time.Second)
 		s := &segments{t: t}
-		s.take(h.said())
+		s.take(h.said()...)
 		s.wantMerged(w.c, w.b)
 	}},
 	{"09 the ttl expires amid the stream", allModes, func(t *testing.T, w *world) {
@@ -226,7 +223,7 @@ var modeScenarios = []modeCase{
 		h := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"letters","task":{"ttl":2000,"responseModes":["streaming"]}}`)
 		wiretest.Wait(10500 * time.Millisecond)
 		s := &segments{t: t}
-		if s.take(h.said()); s.last != 5 || s.over {
+		if s.take(h.said()...); s.last != 5 || s.over {
 			t.Errorf("%d blocks, over %t", s.last, s.over)
 		}
 		wiretest.Wait(time.Second)
@@ -251,14 +248,14 @@ var modeScenarios = []modeCase{
 	{"10 cancelled amid the stream", allModes, func(t *testing.T, w *world) {
 		h, s := w.stream(t, "forever")
 		wiretest.Wait(11 * time.Second)
-		s.take(h.said()[1:])
+		s.take(h.said()[1:]...)
 		if s.last != 1 || s.over {
 			t.Errorf("%d blocks, over %t", s.last, s.over)
 		}
 		before := len(h.said())
 		w.c.do(w.b, mcp.MethodTasksCancel, `{"taskId":"`+string(s.task)+`"}`)
 		wiretest.Wait(time.Second)
-		s.take(h.said()[before:])
+		s.take(h.said()[before:]...)
 		if !s.over || s.failed || !h.ended() || w.status(s.task) != "cancelled" {
 			t.Errorf("over %t failed %t, the stream ended %t, %s", s.over, s.failed, h.ended(), w.status(s.task))
 		}
@@ -269,7 +266,7 @@ var modeScenarios = []modeCase{
 		for tool, pieces := range map[string]int64{"breaks": 2, "fails": 3} {
 			h, s := w.stream(t, tool)
 			wiretest.Wait(40 * time.Second)
-			s.take(h.said()[1:])
+			s.take(h.said()[1:]...)
 			if !s.over || !s.failed || s.last != pieces || !h.ended() || w.status(s.task) != "failed" {
 				t.Errorf("%s: over %t failed %t after %d blocks, %s", tool, s.over, s.failed, s.last, w.status(s.task))
 			}
@@ -277,7 +274,7 @@ var modeScenarios = []modeCase{
 		}
 		h, s := w.stream(t, "broken") // before there was anything
 		wiretest.Wait(40 * time.Second)
-		s.take(h.said()[1:])
+		s.take(h.said()[1:]...)
 		if !s.over || !s.failed || s.last != 0 || s.reason != "no ink" || w.status(s.task) != "failed" {
 			t.Errorf("over %t failed %t after %d blocks: %q", s.over, s.failed, s.last, s.reason)
 		}
@@ -286,7 +283,7 @@ var modeScenarios = []modeCase{
 	{"12 the client removes repeats", allModes, func(t *testing.T, w *world) {
 		h := w.call("tokens", `["streaming"]`)
 		wiretest.Wait(11 * time.Second)
-		g := &gatherer{t: t, blocks: map[int64]string{}}
+		g := &segments{t: t, anyOrder: true}
 		g.take(w.pull(w.a, created(h), "1").one()) // what it fetches comes on the stream as well
 		wiretest.Wait(10 * time.Second)
 		g.take(w.pull(w.b, created(h), "1").one())
@@ -322,15 +319,15 @@ var modeScenarios = []modeCase{
 		for tool, pull := range map[string]bool{"letters": false, "tokens": true} {
 			h := w.call(tool, `["streaming","immediate"]`)
 			wiretest.Wait(20 * time.Second)
-			g := &gatherer{t: t, blocks: map[int64]string{}}
+			g := &segments{t: t, anyOrder: true}
 			g.take(h.said()...) // the initial response, and events
 			if pull {
 				wiretest.Wait(7 * time.Second)
-				g.take(w.pull(w.a, g.task, fmt.Sprint(slices.Max(g.numbers()))).one())
+				g.take(w.pull(w.a, g.task, fmt.Sprint(g.last)).one())
 			}
 			wiretest.Wait(40 * time.Second)
 			if pull {
-				g.take(w.pull(w.a, g.task, fmt.Sprint(slices.Max(g.numbers()))).one())
+				g.take(w.pull(w.a, g.task, fmt.Sprint(g.last)).one())
 			}
 			if _, missing := g.gap(); missing || len(g.repeats) != 0 || !h.ended() {
 				t.Errorf("%s: %v with %v twice, ended %t", tool, g.numbers(), g.repeats, h.ended())
@@ -368,7 +365,7 @@ var modeRules = []modeCase{
 		wantTexts(t, w.call("quick", `["task","streaming","immediate"]`).one(), `"text":"quick"`)
 		h, s := w.stream(t, "quick")
 		wiretest.Wait(2 * time.Second)
-		s.take(h.said()[1:])
+		s.take(h.said()[1:]...)
 		s.wantMerged(w.c, w.a)
 		wantTexts(t, w.call("plain", `["task"]`).one(), `"task":{`)
 	}},
@@ -386,7 +383,7 @@ var modeRules = []modeCase{
 	{"A9 without event streams", allModes, func(t *testing.T, w *world) {
 		got := w.c.ask(w.a, mcp.MethodToolsCall, `{"name":"tokens","task":{"responseModes":["streaming"]}}`, "Accept", mcp.TypeJSON).one()
 		s := &segments{t: t} // there is only the first answer
-		s.take([][]byte{got})
+		s.take(got)
 		wiretest.Wait(11 * time.Second)
 		wantTexts(t, w.pull(w.b, s.task, "1").one(), `"partial-content":[],"isComplete":false,"isError":false`)
 		wiretest.Wait(11 * time.Second)
@@ -414,7 +411,7 @@ var modeRules = []modeCase{
 		for _, tool := range []string{"quick", "plain", "tokens"} {
 			h, s := w.stream(t, tool)
 			wiretest.Wait(2 * time.Minute)
-			s.take(h.said()[1:])
+			s.take(h.said()[1:]...)
 			if !h.ended() {
 				t.Errorf("%s: not at its end", tool)
 			}
@@ -448,75 +445,6 @@ func TestForeignSegments(t *testing.T) {
 	alice.legacy(mcp.MethodTasksResult, `"taskId":"`+running+`","lastSeqNr":1`).want(t, http.StatusOK, `"partial-content":[],"isComplete":false`)
 	h.events.proceed <- struct{}{}
 	alice.awaitStatus(running, "completed")
-}
-
-// gatherer is a client that does what SEP-1905 wants of one (A11): it takes blocks from
-// any response, in any order, notes those that come again, sees where some are missing,
-// and puts them in order.
-type gatherer struct {
-	t       *testing.T
-	task    shim.ID
-	blocks  map[int64]string
-	repeats []int64
-	over    bool
-}
-
-// take reads responses.
-func (g *gatherer) take(msgs ...[]byte) {
-	g.t.Helper()
-	for _, text := range msgs {
-		m, err := jsonrpc.Parse(text)
-		if err != nil || m.Kind != jsonrpc.Result {
-			g.t.Fatalf("no result: %s", text)
-		}
-		for _, path := range [][]string{{"task", "taskId"}, {"_meta", mcp.MetaRelatedTask, "taskId"}} {
-			if id, ok := jsonrpc.GetString(m.Result, path...); ok {
-				g.task = shim.ID(id)
-			}
-		}
-		list, _ := jsonrpc.Get(m.Result, "partial-content")
-		for block := range jsonrpc.Elements(list) {
-			raw, _ := jsonrpc.Get(block, "seqNr")
-			no, err := strconv.ParseInt(string(raw), 10, 64)
-			plain := jsonrpc.Without(block, "seqNr")
-			if err != nil || no < 1 {
-				g.t.Fatalf("no numbered block: %s", block)
-			}
-			if was, known := g.blocks[no]; known {
-				if g.repeats = append(g.repeats, no); was != string(plain) {
-					g.t.Errorf("%d is %s, and was %s", no, plain, was)
-				}
-			}
-			g.blocks[no] = string(plain)
-		}
-		if complete, _ := jsonrpc.Get(m.Result, "isComplete"); string(complete) == "true" {
-			g.over = true
-		}
-	}
-}
-
-// numbers are those of the blocks that it has.
-func (g *gatherer) numbers() []int64 { return slices.Sorted(maps.Keys(g.blocks)) }
-
-// gap is the number after which the first block is missing.
-func (g *gatherer) gap() (after int64, missing bool) {
-	for g.blocks[after+1] != "" {
-		after++
-	}
-	return after, after < int64(len(g.blocks))
-}
-
-// wantMerged wants all blocks, in order, to be the content of the task's result (A12).
-func (g *gatherer) wantMerged(c *taskClient, at *legacyServer) {
-	g.t.Helper()
-	var list []string
-	for _, no := range g.numbers() {
-		list = append(list, g.blocks[no])
-	}
-	content, _ := jsonrpc.Get(c.do(at, mcp.MethodTasksResult, `{"taskId":"`+string(g.task)+`"}`), "content")
-	if got := "[" + strings.Join(list, ",") + "]"; !g.over || got != string(content) {
-		g.t.Errorf("complete: %t; merged %s are not the content %s", g.over, got, content)
-	}
 }
 
 // heardEvent is an event of a stream.

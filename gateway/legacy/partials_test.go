@@ -166,7 +166,7 @@ func TestLegacyDraftsOfOthers(t *testing.T) {
 		other := newClient(t, w.b, takeAll)
 		theirs := other.begin(w.b, "")
 		wiretest.Wait(2 * time.Minute)
-		s.take(h.said()[1:])
+		s.take(h.said()[1:]...)
 		s.wantMerged(w.c, w.b)
 		for _, text := range mine.quit() {
 			wantNoTexts(t, text, "seqNr")
