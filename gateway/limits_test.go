@@ -188,17 +188,3 @@ func TestRateBeforeLookup(t *testing.T) {
 		t.Errorf("the good token after that: %d", got)
 	}
 }
-
-// TestRateOff: where no rate is configured, nothing is counted.
-func TestRateOff(t *testing.T) {
-	s := rated(t)
-	s.config.Rate = 0
-	for range 3 {
-		if got := s.status(discover()); got != http.StatusOK {
-			t.Error(got)
-		}
-	}
-	if s.gateway.now.Load().pace != nil {
-		t.Error("there is a rate")
-	}
-}

@@ -2,7 +2,6 @@ package auth
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -211,14 +210,5 @@ func TestMetadataHolds(t *testing.T) {
 		if got, err := m.resource.Metadata(t.Context()); err == nil {
 			t.Errorf("%d: it holds for ever: %s", status, got)
 		}
-	}
-}
-
-// TestResourceOf: only the servers of passthrough have metadata of their own.
-func TestResourceOf(t *testing.T) {
-	c := config.Default()
-	c.Upstreams = []*config.Upstream{config.NewUpstream("up", "http://127.0.0.1:1/")}
-	if r := start(t, c).Resource("up"); r != nil {
-		t.Error(fmt.Sprint(r))
 	}
 }

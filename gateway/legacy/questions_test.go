@@ -305,11 +305,16 @@ func TestQuestionOfACallThatBecomesATask(t *testing.T) {
 	})
 }
 
-// What a client was asked while it waited for a task, it still has when it waits again.
-// Another session of the caller is asked: the client may have begun anew.
+// What a client was asked while it waited for a task, it still has when it waits again. If it has gone amid its
+// wait it is asked again: what was sent to it may not have come. Another session of the caller is asked, too: the client
+// may have begun anew.
 func TestQuestionOfATaskThatIsReadAgain(t *testing.T) {
 	inAskWorld(t, handling, func(t *testing.T, w *world) {
 		_, task := w.handle("late")
+		gone := w.read(w.c, w.b, task)
+		wiretest.Wait(20 * time.Second)
+		gone.quit()
+		gone.wantAsked("before it has gone", nameQuestion(task, 0))
 		first := w.read(w.c, w.a, task)
 		wiretest.Wait(46 * time.Second)
 		first.wantAsked("the first time", nameQuestion(task, 0))
@@ -326,22 +331,6 @@ func TestQuestionOfATaskThatIsReadAgain(t *testing.T) {
 		w.answer(w.a, nameQuestion(task, 0))
 		wiretest.Wait(time.Second)
 		other.wantLast("accept")
-	})
-}
-
-// A client that has gone amid its wait is asked again when it comes back: what was sent to
-// it may not have come.
-func TestQuestionOfAReaderThatHasGone(t *testing.T) {
-	inAskWorld(t, handling, func(t *testing.T, w *world) {
-		_, task := w.handle("late")
-		first := w.read(w.c, w.a, task)
-		wiretest.Wait(20 * time.Second)
-		first.quit()
-		first.wantAsked("the first time", nameQuestion(task, 0))
-		again := w.read(w.c, w.b, task)
-		wiretest.Wait(time.Second)
-		again.wantAsked("the second time", nameQuestion(task, 0))
-		w.closeAll(again)
 	})
 }
 
