@@ -57,10 +57,8 @@ func TestChallenge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, method := range []string{"POST", "GET", "DELETE"} {
 				r := httptest.NewRequest(method, "/up/mcp?access_token="+wiretest.AliceKey, unreadable401{t})
-				r.Host = "127.0.0.1"
 				r.Header["Authorization"] = c.authorization
-				w := httptest.NewRecorder()
-				h.ServeHTTP(w, r)
+				w := serve(h, r)
 				if w.Code != c.status || w.Header().Get("WWW-Authenticate") != c.challenge {
 					t.Errorf("%s: %d, %q", method, w.Code, w.Header().Get("WWW-Authenticate"))
 				}
@@ -90,15 +88,12 @@ func TestPreflightNeedsNoKey(t *testing.T) {
 	h := newGuarded(t)
 	send := func(method string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest(method, "/up/mcp", nil)
-		r.Host = "127.0.0.1"
 		r.Header.Set("Origin", "http://localhost:5173")
 		if method == http.MethodOptions {
 			r.Header.Set("Access-Control-Request-Method", "POST")
 			r.Header.Set("Access-Control-Request-Headers", "authorization,content-type")
 		}
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, r)
-		return w
+		return serve(h, r)
 	}
 	if w := send("OPTIONS"); w.Code != http.StatusNoContent || w.Header().Get("Access-Control-Allow-Headers") != "authorization,content-type" {
 		t.Errorf("preflight: %d %v", w.Code, w.Header())

@@ -132,18 +132,11 @@ func TestRateRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := rated(t)
 		s.config.Rate = 2
-		send := func() *httptest.ResponseRecorder {
-			r := httptest.NewRequest(http.MethodPost, "/mcp", unreadable401{t})
-			r.Host = "127.0.0.1"
-			rec := httptest.NewRecorder()
-			s.start().ServeHTTP(rec, r)
-			return rec
-		}
 		s.status(discover())
 		s.status(discover())
 		const want = `{"jsonrpc":"2.0","error":{"code":-32603,"message":"too many requests of this caller","data":{"retryAfterMs":500}}}`
 		for range 3 { // one that is refused does not count
-			if rec := send(); rec.Code != http.StatusTooManyRequests || rec.Header().Get("Retry-After") != "1" || strings.TrimSpace(rec.Body.String()) != want {
+			if rec := serve(s.start(), httptest.NewRequest(http.MethodPost, "/mcp", unreadable401{t})); rec.Code != http.StatusTooManyRequests || rec.Header().Get("Retry-After") != "1" || strings.TrimSpace(rec.Body.String()) != want {
 				t.Errorf("%d %v %s", rec.Code, rec.Header(), rec.Body)
 			}
 		}

@@ -50,10 +50,8 @@ func TestHosts(t *testing.T) {
 	}
 	for range 2 {
 		r := wiretest.ModernPost(mcp.MethodDiscover, `{"_meta":{$META}}`)
-		r.Host = "127.0.0.1:8080"
 		r.Header.Set("Origin", "https://page.example")
-		w := httptest.NewRecorder()
-		if h.ServeHTTP(w, r); w.Code != http.StatusForbidden {
+		if w := serve(h, r); w.Code != http.StatusForbidden {
 			t.Errorf("a foreign page: %d", w.Code)
 		}
 	}

@@ -53,13 +53,10 @@ func passed(t *testing.T, server http.Handler, change ...func(*config.Config)) (
 	h := s.start()
 	return func(method, path, body string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest(method, path, strings.NewReader(body))
-		r.Host = "127.0.0.1"
 		r.Header.Set("Authorization", "Basic "+body)
 		r.Header.Set("Cookie", "c=1")
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, r)
-		return w
+		return serve(h, r)
 	}, web.URL, s.gateway
 }
 

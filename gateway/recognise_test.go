@@ -138,10 +138,7 @@ func TestModernOnly(t *testing.T) {
 	c.Upstreams[0].Eras = []string{"modern"}
 	h, _ := startLogged(t, c)
 	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodDelete} {
-		w := httptest.NewRecorder()
-		r := httptest.NewRequest(method, "/mcp", nil)
-		r.Host = "127.0.0.1:8080"
-		h.ServeHTTP(w, r)
+		w := serve(h, httptest.NewRequest(method, "/mcp", nil))
 		if allow := w.Header().Get("Allow"); w.Code != http.StatusMethodNotAllowed || allow != http.MethodPost {
 			t.Errorf("%s: %d, Allow: %s", method, w.Code, allow)
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -69,27 +70,18 @@ func newSignIn(t *testing.T) *signIn {
 func (s *signIn) send(upstream, body string, headers http.Header) *httptest.ResponseRecorder {
 	s.t.Helper()
 	r := httptest.NewRequest("POST", "/"+upstream+"/mcp", strings.NewReader(body))
-	r.Host = "127.0.0.1"
 	r.Header.Set("Accept", mcp.TypeAccept)
 	r.Header.Set("Content-Type", mcp.TypeJSON)
 	if msg, err := jsonrpc.Parse([]byte(body)); err == nil {
 		wiretest.CorrectHeaders(r.Header, msg)
 	}
-	for name, values := range headers {
-		r.Header[name] = values
-	}
-	w := httptest.NewRecorder()
-	s.http.ServeHTTP(w, r)
-	return w
+	maps.Copy(r.Header, headers)
+	return serve(s.http, r)
 }
 
 // do sends a request without a body.
 func (s *signIn) do(method, path string) *httptest.ResponseRecorder {
-	r := httptest.NewRequest(method, path, nil)
-	r.Host = "127.0.0.1"
-	w := httptest.NewRecorder()
-	s.http.ServeHTTP(w, r)
-	return w
+	return serve(s.http, httptest.NewRequest(method, path, nil))
 }
 
 func bearerOf(token string) http.Header { return http.Header{"Authorization": {"Bearer " + token}} }
@@ -156,10 +148,7 @@ func TestMetadataOfTheRoot(t *testing.T) {
 	wiretest.WithTokens(c, wiretest.NewIssuer(t, ""))
 	s := newStage(t)
 	s.config = c
-	r := httptest.NewRequest("GET", "/.well-known/oauth-protected-resource", nil)
-	r.Host = "127.0.0.1"
-	w := httptest.NewRecorder()
-	s.start().ServeHTTP(w, r)
+	w := serve(s.start(), httptest.NewRequest("GET", "/.well-known/oauth-protected-resource", nil))
 	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"resource":"`+wiretest.PublicURL+`/"`) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}

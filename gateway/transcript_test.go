@@ -113,20 +113,14 @@ func (s *stage) play(ar *txtar.Archive) {
 }
 
 func (s *stage) configure(yaml []byte) {
-	c, err := config.Parse("config.yaml", yaml, func(string) (string, bool) { return "", false })
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.config = c
+	s.config = wiretest.Must(config.Parse("config.yaml", yaml, func(string) (string, bool) { return "", false }))(s.t)
 }
 
 func (s *stage) script(into any, text []byte) {
 	s.t.Helper()
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		s.t.Fatal(err)
-	}
+	wiretest.Check(s.t, d.Decode(into))
 }
 
 // compare checks what was recorded, or records it.
@@ -147,14 +141,18 @@ func (s *stage) start() http.Handler {
 		for _, u := range s.config.Upstreams {
 			clients[u.Name] = s.up
 		}
-		g, err := New(Options{Config: s.config, Shim: s.shim, Upstreams: clients, Sessions: wiretest.OpenSessions(s.t, s.config.MaxSessions, s.config.SessionIdle),
-			Logger: stdcmp.Or(s.log, slog.New(slog.DiscardHandler)), Audit: s.audit, Version: "1.0.0", TracerProvider: s.traces, Metrics: s.metrics})
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		s.gateway = g
+		s.gateway = wiretest.Must(New(Options{Config: s.config, Shim: s.shim, Upstreams: clients, Sessions: wiretest.OpenSessions(s.t, s.config.MaxSessions, s.config.SessionIdle),
+			Logger: stdcmp.Or(s.log, slog.New(slog.DiscardHandler)), Audit: s.audit, Version: "1.0.0", TracerProvider: s.traces, Metrics: s.metrics}))(s.t)
 	}
 	return s.gateway.Handler()
+}
+
+// serve has a handler answer a request to the machine itself.
+func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	r.Host = "127.0.0.1"
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
 }
 
 // request plays one request and returns the response as text.
@@ -173,9 +171,7 @@ func (s *stage) request(text string) string {
 	switch word {
 	case "close":
 		synctest.Wait()
-		if err := s.gateway.Close(context.Background()); err != nil {
-			s.t.Error(err)
-		}
+		wiretest.Check(s.t, s.gateway.Close(context.Background()))
 	case "leave":
 		synctest.Wait()
 		leave()

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -112,18 +113,18 @@ func withIntrospection(i *wiretest.Issuer) func(*config.Passthrough) {
 }
 
 // verifying is passthrough in front of a server that names an issuer, whose keys say whose a token is.
-func verifying(t *testing.T) (*wiretest.Issuer, *oauthServer, *passthrough) {
+func verifying(t *testing.T, change ...func(*config.Passthrough)) (*wiretest.Issuer, *oauthServer, *passthrough) {
 	t.Helper()
 	i := wiretest.NewIssuer(t, "")
 	s := newOAuthServer(t, i.URL)
-	return i, s, startPassthrough(t, s)
+	return i, s, startPassthrough(t, s, change...)
 }
 
 // introspected is verifying with an endpoint that says so of opaque tokens, too.
-func introspected(t *testing.T) (*wiretest.Issuer, *oauthServer, *passthrough) {
+func introspected(t *testing.T) (i *wiretest.Issuer, s *oauthServer, m *passthrough) {
 	t.Helper()
-	i := wiretest.NewIssuer(t, "")
-	s := newOAuthServer(t, i.URL)
+	i = wiretest.NewIssuer(t, "")
+	s = newOAuthServer(t, i.URL)
 	return i, s, startPassthrough(t, s, withIntrospection(i))
 }
 
@@ -202,14 +203,11 @@ func TestPassthroughPrincipal(t *testing.T) {
 
 // TestPassthroughProbes: a token that is wrong in some way is never its alleged owner's.
 func TestPassthroughProbes(t *testing.T) {
-	i, other := wiretest.NewIssuer(t, ""), wiretest.NewIssuer(t, "")
-	s := newOAuthServer(t, i.URL)
-	m := startPassthrough(t, s)
+	i, s, m := verifying(t)
+	other := wiretest.NewIssuer(t, "")
 	claims := func(more map[string]any) map[string]any {
 		all := map[string]any{"aud": s.URL}
-		for k, v := range more {
-			all[k] = v
-		}
+		maps.Copy(all, more)
 		return all
 	}
 	good := i.Token("alice", claims(nil))
@@ -449,9 +447,8 @@ func TestWhoMayBeAsked(t *testing.T) {
 // TestOtherIssuers: a server that names another issuer each time does not have the gateway keep
 // the keys of all of them.
 func TestOtherIssuers(t *testing.T) {
-	i, next := wiretest.NewIssuer(t, ""), wiretest.NewIssuer(t, "")
-	s := newOAuthServer(t, i.URL)
-	m := startPassthrough(t, s)
+	i, s, m := verifying(t)
+	next := wiretest.NewIssuer(t, "")
 	token := i.Token("alice", map[string]any{"aud": s.URL})
 	letIn(t, m, "Bearer "+token)
 	s.set(wellKnown+"/mcp", next.URL)
@@ -565,9 +562,7 @@ func TestMadeUpTokensDoNotExhaustTheIssuer(t *testing.T) {
 // TestRefusedTokensOwnNothing: a token that the server has refused gets no tasks and is shown none, on
 // this request and the next, until the server takes it again. One that nobody can verify likewise.
 func TestRefusedTokensOwnNothing(t *testing.T) {
-	i := wiretest.NewIssuer(t, "")
-	s := newOAuthServer(t, i.URL)
-	m := startPassthrough(t, s, func(p *config.Passthrough) { p.Unverified = config.UnverifiedToken })
+	i, s, m := verifying(t, func(p *config.Passthrough) { p.Unverified = config.UnverifiedToken })
 	for name, authorization := range map[string]string{
 		"verified": "Bearer " + i.Token("alice", map[string]any{"aud": s.URL}), "unverified": "Bearer of-nobody-knows-whom",
 	} {
@@ -598,9 +593,7 @@ func TestRefusedTokensOwnNothing(t *testing.T) {
 // TestWhatTakesATokenAgain: after a 401 the server takes a token again by its answer to a later request of the same
 // method, or to a later call. That to an older request, to another method or with a redirect proves nothing.
 func TestWhatTakesATokenAgain(t *testing.T) {
-	i := wiretest.NewIssuer(t, "")
-	s := newOAuthServer(t, i.URL)
-	m := startPassthrough(t, s)
+	i, s, m := verifying(t)
 	for name, c := range map[string]struct {
 		refused, taken string // methods
 		age            time.Duration
@@ -632,9 +625,7 @@ func TestWhatTakesATokenAgain(t *testing.T) {
 
 // TestStrangers: a token that nobody can verify is a stranger's until the server has taken a call with it.
 func TestStrangers(t *testing.T) {
-	i := wiretest.NewIssuer(t, "")
-	s := newOAuthServer(t, i.URL)
-	m := startPassthrough(t, s)
+	i, s, m := verifying(t)
 	for _, method := range []string{"", "tools/list", "tools/call"} {
 		c := letIn(t, m, "Bearer opaque")
 		if !c.IsStranger() {

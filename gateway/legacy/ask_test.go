@@ -131,24 +131,13 @@ func TestReplicasAskRefused(t *testing.T) {
 // question returns the next request on a stream, of a task or, without one, of a call.
 func (s *sseClient) question(task string) (id string) {
 	s.t.Helper()
-	last := ""
-	for {
-		_, data, ok := s.event()
-		if !ok {
-			s.t.Fatalf("the stream ended without a question: %s", last)
-		}
-		last = data
-		if method, _ := jsonrpc.GetString([]byte(data), "method"); method != mcp.MethodElicit {
-			continue
-		}
-		schematest.Validate(s.t, mcp.Version20251125, "ElicitRequest", []byte(data))
-		related, _ := jsonrpc.GetString([]byte(data), "params", "_meta", mcp.MetaRelatedTask, "taskId")
-		if related != task {
-			s.t.Errorf("related to task %q, want %q", related, task)
-		}
-		id, _ = jsonrpc.GetString([]byte(data), "id")
-		return id
+	_, data := s.until("a question", func(data string) bool { return strings.Contains(data, `"method":"`+mcp.MethodElicit+`"`) })
+	schematest.Validate(s.t, mcp.Version20251125, "ElicitRequest", []byte(data))
+	if related, _ := jsonrpc.GetString([]byte(data), "params", "_meta", mcp.MetaRelatedTask, "taskId"); related != task {
+		s.t.Errorf("related to task %q, want %q", related, task)
 	}
+	id, _ = jsonrpc.GetString([]byte(data), "id")
+	return id
 }
 
 func answerBody(id, colour string) string {
@@ -158,15 +147,11 @@ func answerBody(id, colour string) string {
 // end returns the message that answers a request on its stream.
 func (s *sseClient) end(id string) string {
 	s.t.Helper()
-	for give := time.After(wiretest.Patience); ; {
-		_, data, ok := s.eventUntil(give)
-		if !ok {
-			s.t.Fatalf("the stream ended without the answer to %s", id)
-		}
-		if got, _ := jsonrpc.GetString([]byte(data), "id"); got == id && !strings.Contains(data, `"method"`) {
-			return data
-		}
-	}
+	_, data := s.until("the answer to "+id, func(data string) bool {
+		got, _ := jsonrpc.GetString([]byte(data), "id")
+		return got == id && !strings.Contains(data, `"method"`)
+	})
+	return data
 }
 
 // wantEnd wants that message to say this.
@@ -274,22 +259,13 @@ func TestReplicasTaskProgress(t *testing.T) {
 		} else {
 			moved <- struct{}{}
 		}
-		for {
-			_, data, ok := get.event()
-			if !ok {
-				t.Fatal("the stream ended")
-			}
-			if method, _ := jsonrpc.GetString([]byte(data), "method"); method != mcp.NotifyProgress {
-				continue
-			}
-			schematest.Validate(t, mcp.Version20251125, "ProgressNotification", []byte(data))
-			token, _ := jsonrpc.Get([]byte(data), "params", "progressToken")
-			progress, _ := jsonrpc.Get([]byte(data), "params", "progress")
-			related, _ := jsonrpc.GetString([]byte(data), "params", "_meta", mcp.MetaRelatedTask, "taskId") // L31
-			if string(token) != "7" || string(progress) != fmt.Sprint(i) || related != task {
-				t.Errorf("progress %d: %s", i, data)
-			}
-			break
+		_, data := get.until("progress", func(data string) bool { return strings.Contains(data, mcp.NotifyProgress) })
+		schematest.Validate(t, mcp.Version20251125, "ProgressNotification", []byte(data))
+		token, _ := jsonrpc.Get([]byte(data), "params", "progressToken")
+		progress, _ := jsonrpc.Get([]byte(data), "params", "progress")
+		related, _ := jsonrpc.GetString([]byte(data), "params", "_meta", mcp.MetaRelatedTask, "taskId") // L31
+		if string(token) != "7" || string(progress) != fmt.Sprint(i) || related != task {
+			t.Errorf("progress %d: %s", i, data)
 		}
 	}
 }

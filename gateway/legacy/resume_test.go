@@ -109,6 +109,20 @@ func (s *sseClient) eventUntil(give <-chan time.Time) (id, data string, ok bool)
 	}
 }
 
+// until reads events until it is this one.
+func (s *sseClient) until(what string, is func(data string) bool) (id, data string) {
+	s.t.Helper()
+	for give := time.After(wiretest.Patience); ; {
+		id, next, ok := s.eventUntil(give)
+		if !ok {
+			s.t.Fatalf("the stream ended before %s: %s", what, data)
+		}
+		if data = next; is(data) {
+			return id, data
+		}
+	}
+}
+
 // rest is all that comes until the end.
 func (s *sseClient) rest() (said string) {
 	s.t.Helper()

@@ -43,15 +43,8 @@ func (r *legacyReplicas) snapshot(session string) (goBack func()) {
 // awaitText waits for an event that says this.
 func (s *sseClient) awaitText(what string) (id string) {
 	s.t.Helper()
-	for give := time.After(wiretest.Patience); ; {
-		id, data, ok := s.eventUntil(give)
-		if !ok {
-			s.t.Fatalf("the stream ended before %s", what)
-		}
-		if strings.Contains(data, what) {
-			return id
-		}
-	}
+	id, _ = s.until(what, func(data string) bool { return strings.Contains(data, what) })
+	return id
 }
 
 // awaitListening waits until a replica listens to the server for a session.
