@@ -19,12 +19,12 @@ func resourceOf(t *testing.T, s *oauthServer) *Resource {
 	return start(t, passConfig(t, s)).Resource("up")
 }
 
-// age makes what is known of the metadata old.
-func (r *Resource) age() {
+// age makes what is known of the metadata that much older.
+func (r *Resource) age(by time.Duration) {
 	m := &r.metadata
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.tried, m.at = m.tried.Add(-time.Hour), m.at.Add(-time.Hour)
+	m.tried, m.at = m.tried.Add(-by), m.at.Add(-by)
 }
 
 // TestServerMetadata: it is looked for where clients look, and passed on as it is.
@@ -108,13 +108,9 @@ func TestMetadataOfATakenOverName(t *testing.T) {
 		if renamed == config.Off {
 			host, as, by = strings.TrimSuffix(strings.TrimPrefix(s.URL, "http://"), "/mcp"), "", ""
 		}
-		check := func(what string) {
-			t.Helper()
-			if s.host != host || s.header.Get("X-Forwarded-Host") != as || s.header.Get("X-Forwarded-Proto") != by {
-				t.Errorf("%s: asked as %s, with %v", what, s.host, s.header)
-			}
+		if s.host != host || s.header.Get("X-Forwarded-Host") != as || s.header.Get("X-Forwarded-Proto") != by {
+			t.Errorf("asked as %s, with %v", s.host, s.header)
 		}
-		check("metadata")
 	}
 }
 
@@ -129,10 +125,10 @@ func TestMetadataThatCannotBeHad(t *testing.T) {
 			t.Errorf("%d: %s, %v", status, got, err)
 		}
 		s.setStatus(0)
-		r.age()
+		r.age(time.Hour)
 		want := wiretest.Must(r.Metadata(t.Context()))(t)
 		s.setStatus(status)
-		r.age()
+		r.age(time.Hour)
 		if got, err := r.Metadata(t.Context()); err != nil || string(got) != string(want) {
 			t.Errorf("%d: the old one is gone: %s, %v", status, got, err)
 		}
@@ -170,19 +166,13 @@ func TestMetadataHolds(t *testing.T) {
 		i, s, m := verifying(t)
 		token := "Bearer " + i.Token("alice", map[string]any{"aud": s.URL})
 		alice := letIn(t, m, token).Principal
-		back := func(by time.Duration) {
-			f := &m.resource.metadata
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			f.tried, f.at = f.tried.Add(-by), f.at.Add(-by)
-		}
 		settle := func() { // what was asked for before has been answered then
-			back(fetchFloor)
+			m.resource.age(fetchFloor)
 			_, _ = m.resource.metadata.renewAnswer(t.Context())
 		}
 		s.setStatus(status)
 		for range 3 {
-			back(time.Hour)
+			m.resource.age(time.Hour)
 			if c := letIn(t, m, token); c.Principal != alice {
 				t.Errorf("%d: she is %+v", status, c.Principal)
 			}
@@ -195,7 +185,7 @@ func TestMetadataHolds(t *testing.T) {
 		before := len(s.seen())
 		deadline := time.Now().Add(wiretest.Patience)
 		for len(s.seen()) == before && time.Now().Before(deadline) {
-			back(fetchFloor)
+			m.resource.age(fetchFloor)
 			if _, err := m.resource.Metadata(t.Context()); err != nil {
 				t.Error(err)
 			}
@@ -206,7 +196,7 @@ func TestMetadataHolds(t *testing.T) {
 		}
 		s.setStatus(status)
 		settle()
-		back(holdFor)
+		m.resource.age(holdFor)
 		if got, err := m.resource.Metadata(t.Context()); err == nil {
 			t.Errorf("%d: it holds for ever: %s", status, got)
 		}

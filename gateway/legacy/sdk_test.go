@@ -100,29 +100,18 @@ func checkInitialized(t *testing.T, c *stackClient, version string) {
 
 func checkLists(t *testing.T, c *stackClient) {
 	t.Helper()
-	ctx := t.Context()
-	if r, err := c.ListTools(ctx, nil); err != nil || len(r.Tools) != 3 {
-		t.Errorf("tools: %+v, %v", r, err)
-	}
-	if r, err := c.ListPrompts(ctx, nil); err != nil || len(r.Prompts) != 1 {
-		t.Errorf("prompts: %+v, %v", r, err)
-	}
-	if r, err := c.GetPrompt(ctx, &sdk.GetPromptParams{Name: "greet"}); err != nil || len(r.Messages) != 1 {
-		t.Errorf("prompt: %+v, %v", r, err)
-	}
-	if r, err := c.ListResources(ctx, nil); err != nil || len(r.Resources) != 1 {
-		t.Errorf("resources: %+v, %v", r, err)
-	}
-	if r, err := c.ListResourceTemplates(ctx, nil); err != nil || len(r.ResourceTemplates) != 1 {
-		t.Errorf("templates: %+v, %v", r, err)
-	}
-	if r, err := c.ReadResource(ctx, &sdk.ReadResourceParams{URI: "test://a"}); err != nil || r.Contents[0].Text != "body" {
-		t.Errorf("resource: %+v, %v", r, err)
-	}
-	ref := &sdk.CompleteReference{Type: "ref/prompt", Name: "greet"}
-	r, err := c.Complete(ctx, &sdk.CompleteParams{Ref: ref, Argument: sdk.CompleteParamsArgument{Name: "a", Value: "r"}})
-	if err != nil || len(r.Completion.Values) != 1 {
-		t.Errorf("completion: %+v, %v", r, err)
+	ctx, greet := t.Context(), &sdk.CompleteReference{Type: "ref/prompt", Name: "greet"}
+	got := fmt.Sprint([]any{
+		len(wiretest.Must(c.ListTools(ctx, nil))(t).Tools),
+		len(wiretest.Must(c.ListPrompts(ctx, nil))(t).Prompts),
+		len(wiretest.Must(c.GetPrompt(ctx, &sdk.GetPromptParams{Name: "greet"}))(t).Messages),
+		len(wiretest.Must(c.ListResources(ctx, nil))(t).Resources),
+		len(wiretest.Must(c.ListResourceTemplates(ctx, nil))(t).ResourceTemplates),
+		wiretest.Must(c.ReadResource(ctx, &sdk.ReadResourceParams{URI: "test://a"}))(t).Contents[0].Text,
+		wiretest.Must(c.Complete(ctx, &sdk.CompleteParams{Ref: greet, Argument: sdk.CompleteParamsArgument{Name: "a", Value: "r"}}))(t).Completion.Values,
+	})
+	if got != "[3 1 1 1 1 body [red]]" {
+		t.Errorf("listed %s", got)
 	}
 }
 

@@ -69,11 +69,8 @@ func TestAskerIsAnsweredMeanwhile(t *testing.T) {
 // through that.
 func tablesOfReplicas(t *testing.T) (a, b *Table) {
 	t.Helper()
-	store, err := redisstore.Open(t.Context(), "embedded",
-		redisstore.Options{ClockTTL: true, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := wiretest.Must(redisstore.Open(t.Context(), "embedded",
+		redisstore.Options{ClockTTL: true, Logger: slog.New(slog.DiscardHandler)}))(t)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 2)
 	for _, table := range []**Table{&a, &b} {
@@ -100,9 +97,7 @@ func TestCancelOfAnEndedRequest(t *testing.T) {
 				a, b := tablesOfReplicas(t)
 				s := mustCreate(t, a, sessionState{Upstream: "up"})
 				defer s.endUse()
-				if err := s.abortRequest(t.Context(), id, ""); err != nil { // it has ended
-					t.Fatal(err)
-				}
+				wiretest.Check(t, s.abortRequest(t.Context(), id, "")) // it has ended
 				wiretest.Wait(10 * time.Second)
 				o := wiretest.Must(b.open(t.Context(), s.id, "up", shim.Principal{}))(t)
 				defer o.endUse()

@@ -132,13 +132,10 @@ func (w *world) gateway(name string, script upstreamScript, c *config.Config) *l
 				PollInterval: p.PollInterval, InputTimeout: p.InputTimeout, Timeout: p.Timeout, FoldProgress: p.Progress != config.ProgressOff, Partials: shim.NewPartials(p.Progress == config.ProgressContent)}
 		}}
 	}
-	sh, err := shim.New(shim.Options{
+	sh := wiretest.Must(shim.New(shim.Options{
 		Replica: shim.Replica(name), Store: w.store, Logger: slog.New(slog.DiscardHandler), Servers: servers,
 		Heartbeat: 10 * time.Minute, // no replica is lost, and each beat costs time
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	}))(w.t)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- sh.Run(ctx) }()
@@ -393,16 +390,13 @@ func newLegacyServer(t testing.TB, script upstreamScript, change func(*config.Co
 	if change != nil {
 		change(c)
 	}
-	sh, err := shim.New(shim.Options{
+	sh := wiretest.Must(shim.New(shim.Options{
 		Replica: "test", Store: noStore{}, StoreWait: c.StoreWait, Logger: slog.New(slog.DiscardHandler),
 		Servers: map[string]shim.Server{"up": {
 			Upstream: up,
 			Policy:   func(string) shim.Policy { return shim.Policy{Tasks: shim.Required, Timeout: 24 * time.Hour} },
 		}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	return startLegacyServer(t, up, sh, c, options...)
 }
 
