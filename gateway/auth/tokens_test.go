@@ -67,50 +67,64 @@ func unsigned(t *testing.T, header, claims map[string]any, signature string) str
 	return part(header) + "." + part(claims) + "." + signature
 }
 
-// TestTokens probes everything that a token can be wrong in: all of it is refused in the same
-// words (Z3).
-func TestTokens(t *testing.T) {
-	i, other := wiretest.NewIssuer(t, ""), wiretest.NewIssuer(t, "")
-	m := startTokens(t, wiretest.WithTokens(config.Default(), i))
-	soon, past := time.Now().Add(time.Hour).Unix(), time.Now().Add(-time.Minute).Unix()
+// wrongTokens are alleged tokens of alice at an issuer, each wrong in one thing beside these claims, which are good.
+func wrongTokens(t *testing.T, i *wiretest.Issuer, claims map[string]any) map[string]string {
+	t.Helper()
+	other := wiretest.NewIssuer(t, "")
 	public := wiretest.Must(x509.MarshalPKIXPublicKey(i.Key().Public().Key))(t)
 	secret := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})
+	but := func(name string, value any) map[string]any {
+		all := maps.Clone(claims)
+		all[name] = value
+		return all
+	}
+	alices := i.Claims("alice", claims)
 	ours := map[string]any{"alg": "ES256", "kid": i.Key().KeyID, "typ": "at+jwt"}
-	good := i.Token("alice", nil)
+	good := i.Token("alice", claims)
 	head, signature := good[:strings.LastIndex(good, ".")], good[strings.LastIndex(good, ".")+1:]
 	renamed := *i.Key()
 	renamed.KeyID = "key-of-nobody"
-
-	for name, token := range map[string]string{
-		"another issuer":             other.Token("alice", nil),
-		"another issuer's key":       wiretest.SignedToken(t, jose.ES256, other.Key(), i.Claims("alice", nil)),
-		"another iss":                i.Token("alice", map[string]any{"iss": other.URL}),
-		"iss with a slash":           i.Token("alice", map[string]any{"iss": i.URL + "/"}),
-		"no iss":                     i.Token("alice", map[string]any{"iss": nil}),
-		"another audience":           i.Token("alice", map[string]any{"aud": "https://elsewhere.example"}),
-		"other audiences":            i.Token("alice", map[string]any{"aud": []string{"a", wiretest.Audience + "/"}}),
-		"no audience":                i.Token("alice", map[string]any{"aud": nil}),
-		"expired":                    i.Token("alice", map[string]any{"exp": past}),
-		"no exp":                     i.Token("alice", map[string]any{"exp": nil}),
-		"not yet valid":              i.Token("alice", map[string]any{"nbf": soon}),
-		"issued in the future":       i.Token("alice", map[string]any{"iat": soon}),
-		"no sub":                     i.Token("", map[string]any{"sub": nil}),
-		"empty sub":                  i.Token("", nil),
-		"sub is a number":            i.Token("", map[string]any{"sub": 7}),
-		"wrong kid":                  wiretest.SignedToken(t, jose.ES256, renamed, i.Claims("alice", nil)),
-		"HS256 with the public key":  wiretest.SignedToken(t, jose.HS256, jose.JSONWebKey{Key: secret, KeyID: i.Key().KeyID}, i.Claims("alice", nil)),
-		"ES384":                      unsigned(t, map[string]any{"alg": "ES384", "kid": i.Key().KeyID}, i.Claims("alice", nil), signature),
-		"none":                       unsigned(t, map[string]any{"alg": "none", "kid": i.Key().KeyID}, i.Claims("alice", nil), ""),
-		"none in odd case":           unsigned(t, map[string]any{"alg": "nOnE"}, i.Claims("alice", nil), ""),
-		"another's signature":        unsigned(t, ours, i.Claims("bob", nil), signature),
+	return map[string]string{
+		"another issuer":             other.Token("alice", claims),
+		"another issuer's key":       wiretest.SignedToken(t, jose.ES256, other.Key(), alices),
+		"another iss":                i.Token("alice", but("iss", other.URL)),
+		"iss with a slash":           i.Token("alice", but("iss", i.URL+"/")),
+		"no iss":                     i.Token("alice", but("iss", nil)),
+		"another audience":           i.Token("alice", but("aud", "https://elsewhere.example")),
+		"other audiences":            i.Token("alice", but("aud", []string{"a", "https://elsewhere.example/"})),
+		"no audience":                i.Token("alice", but("aud", nil)),
+		"no exp":                     i.Token("alice", but("exp", nil)),
+		"no sub":                     i.Token("", but("sub", nil)),
+		"empty sub":                  i.Token("", claims),
+		"sub is a number":            i.Token("", but("sub", 7)),
+		"wrong kid":                  wiretest.SignedToken(t, jose.ES256, renamed, alices),
+		"HS256 with the public key":  wiretest.SignedToken(t, jose.HS256, jose.JSONWebKey{Key: secret, KeyID: i.Key().KeyID}, alices),
+		"ES384":                      unsigned(t, map[string]any{"alg": "ES384", "kid": i.Key().KeyID}, alices, signature),
+		"none":                       unsigned(t, map[string]any{"alg": "none", "kid": i.Key().KeyID}, alices, ""),
+		"none in odd case":           unsigned(t, map[string]any{"alg": "nOnE"}, alices, ""),
+		"another's signature":        unsigned(t, ours, i.Claims("bob", claims), signature),
 		"no signature":               head + ".",
-		"a key of its own":           unsigned(t, map[string]any{"alg": "ES256", "jwk": other.Key().Public()}, i.Claims("alice", nil), signature),
-		"an extension it must know":  wiretest.SignedToken(t, jose.ES256, i.Key(), i.Claims("alice", nil), map[jose.HeaderKey]any{"crit": []string{"x"}, "x": 1}),
-		"a logout token":             wiretest.SignedToken(t, jose.ES256, i.Key(), i.Claims("alice", nil), map[jose.HeaderKey]any{"typ": "logout+jwt"}),
+		"a key of its own":           unsigned(t, map[string]any{"alg": "ES256", "jwk": other.Key().Public()}, alices, signature),
+		"an extension it must know":  wiretest.SignedToken(t, jose.ES256, i.Key(), alices, map[jose.HeaderKey]any{"crit": []string{"x"}, "x": 1}),
+		"a logout token":             wiretest.SignedToken(t, jose.ES256, i.Key(), alices, map[jose.HeaderKey]any{"typ": "logout+jwt"}),
 		"two parts":                  head,
 		"a key and no token":         wiretest.AliceKey,
 		"encrypted, or so it claims": "a.b.c.d.e",
-	} {
+	}
+}
+
+// TestTokens probes everything that a token can be wrong in: all of it is refused in the same
+// words (Z3).
+func TestTokens(t *testing.T) {
+	i := wiretest.NewIssuer(t, "")
+	m := startTokens(t, wiretest.WithTokens(config.Default(), i))
+	soon, past := time.Now().Add(time.Hour).Unix(), time.Now().Add(-time.Minute).Unix()
+	wrong := wrongTokens(t, i, map[string]any{})
+	wrong["another path"] = i.Token("alice", map[string]any{"aud": []string{"a", wiretest.Audience + "/"}})
+	wrong["expired"] = i.Token("alice", map[string]any{"exp": past})
+	wrong["not yet valid"] = i.Token("alice", map[string]any{"nbf": soon})
+	wrong["issued in the future"] = i.Token("alice", map[string]any{"iat": soon})
+	for name, token := range wrong {
 		t.Run(name, func(t *testing.T) {
 			c, refusal := m.Identify(request("Bearer " + token))
 			if refusal == nil || refusal.Status != http.StatusUnauthorized || refusal.Challenge != tokenInvalid || c.Principal.Subject != "" {
@@ -119,7 +133,7 @@ func TestTokens(t *testing.T) {
 		})
 	}
 	for name, token := range map[string]string{
-		"good":                good,
+		"good":                i.Token("alice", nil),
 		"among its audiences": i.Token("alice", map[string]any{"aud": []string{"https://elsewhere.example", wiretest.Audience}}),
 		"within the leeway":   i.Token("alice", map[string]any{"exp": time.Now().Add(-10 * time.Second).Unix()}),
 		"plain JWT":           wiretest.SignedToken(t, jose.ES256, i.Key(), i.Claims("alice", nil), map[jose.HeaderKey]any{"typ": "JWT"}),
