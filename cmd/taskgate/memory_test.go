@@ -140,26 +140,26 @@ func answered(conn net.Conn, least int) error {
 	return err
 }
 
-// TestLargeCallsAtOnce: of 20 calls of 1 MiB at once as many are on their way as there is
+// TestLargeCallsAtOnce: of 20 calls of 256 KiB at once as many are on their way as there is
 // room for. The others wait, and are served in the end.
 func TestLargeCallsAtOnce(t *testing.T) {
 	up := newBulky(t, 0)
-	r := runServer(t, up.URL, bound(config.MiB, config.MiB, 4))
-	const calls = 20
+	const size, calls = 256 << 10, 20
+	r := runServer(t, up.URL, bound(size, size, 4))
 	enough := make(chan struct{})
 	goOn := sync.OnceFunc(func() { close(enough) })
 	t.Cleanup(goOn)
 	up.seen = func() {
 		<-enough
 		r.within()
-		if room := int64(r.s.config.MaxBytesInFlight) / (1 << 20); up.calls.Load() > room {
+		if room := int64(r.s.config.MaxBytesInFlight) / size; up.calls.Load() > room {
 			t.Errorf("%d calls are on their way, and there is room for %d", up.calls.Load(), room)
 		}
 	}
 	var all sync.WaitGroup
 	for range calls {
 		all.Go(func() {
-			conn, err := r.send(asFew, 1<<20-1024)
+			conn, err := r.send(asFew, size-1024)
 			if err == nil {
 				err = answered(conn, 1)
 			}
@@ -224,14 +224,14 @@ func TestLongWaitsForItsTurn(t *testing.T) {
 	}
 }
 
-// TestUnreadResults: 12 clients ask for 8 MiB and do not read. As many results are held as
+// TestUnreadResults: 12 clients ask for 4 MiB and do not read. As many results are held as
 // there is room for. Who leaves gives its bytes back, and who reads is served.
 func TestUnreadResults(t *testing.T) {
 	t.Parallel()
-	const size = 8 << 20
+	const size = 4 << 20 // more than the buffers of a connection take
 	up := newBulky(t, size)
 	for _, tool := range []string{asAnEvent, asJSON, asChunks} {
-		r := runServer(t, up.URL, bound(config.MiB, 9*config.MiB, 3))
+		r := runServer(t, up.URL, bound(config.MiB, 5*config.MiB, 3))
 		up.seen = r.within
 		var conns []net.Conn
 		for range 12 {
@@ -265,9 +265,9 @@ func TestUnreadResults(t *testing.T) {
 // waited for its bytes gets them.
 func TestUnreadIsCut(t *testing.T) {
 	t.Parallel()
-	const size = 8 << 20
+	const size = 4 << 20 // more than the buffers of a connection take
 	up := newBulky(t, size)
-	r := runServer(t, up.URL, bound(config.MiB, 9*config.MiB, 2), func(s *server) { s.config.ClientTimeout = time.Second })
+	r := runServer(t, up.URL, bound(config.MiB, 5*config.MiB, 2), func(s *server) { s.config.ClientTimeout = time.Second })
 	for range 2 {
 		conn, err := r.send(asJSON, 0)
 		if err != nil {
@@ -290,9 +290,9 @@ func TestUnreadIsCut(t *testing.T) {
 // was sent.
 func TestNoRoomInTime(t *testing.T) {
 	t.Parallel()
-	const size = 8 << 20
+	const size = 4 << 20 // more than the buffers of a connection take
 	up := newBulky(t, size)
-	r := runServer(t, up.URL, bound(config.MiB, 9*config.MiB, 2), func(s *server) { s.bytesWait = 10 * time.Millisecond })
+	r := runServer(t, up.URL, bound(config.MiB, 5*config.MiB, 2), func(s *server) { s.bytesWait = 10 * time.Millisecond })
 	for range 2 {
 		conn, err := r.send(asJSON, 0)
 		if err != nil {
@@ -373,9 +373,9 @@ func TestLargeResultIsHeldOnce(t *testing.T) {
 // TestListenerGivesBack: a client that listens to its tasks hears the end of each, though their results are more
 // together than may be held at a time.
 func TestListenerGivesBack(t *testing.T) {
-	const size, tasks = 1 << 20, 20
+	const size, tasks = 256 << 10, 20
 	r := runServer(t, newBulky(t, size).URL, func(c *config.Config) {
-		bound(config.MiB, 2*config.MiB, 3)(c)
+		bound(size, 2*size, 3)(c)
 		c.Upstreams[0].Defaults.Tasks = config.TasksAlways
 	})
 	var ids []string

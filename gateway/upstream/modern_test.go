@@ -152,11 +152,12 @@ func TestToolPages(t *testing.T) {
 				t.Errorf("%s: %v, %v", name, ok, err)
 			}
 		}
-		s.On("tools/list", fake.Result(`{"tools":[],"nextCursor":"x"}`))
+		s.On("tools/list", fake.Status(503, "", ""))
 		h.Forget(shim.Session{})
 		if _, ok, err := h.Tool(t.Context(), shim.Session{}, "one"); !ok || err != nil {
 			t.Errorf("the list that was there before: %v, %v", ok, err)
 		}
+		s.On("tools/list", fake.Result(`{"tools":[],"nextCursor":"x"}`))
 		pauseFor(t, toolsMinAge)
 		if _, _, err := h.Tool(t.Context(), shim.Session{}, "four"); err == nil {
 			t.Error("an endless list is accepted")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"runtime/debug"
 	"sync"
 	"testing"
 
@@ -14,7 +15,10 @@ import (
 	"taskgate/shim/shimtest/sdkpeer"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400) // most tests are short, and make a client and a server anew
+	goleak.VerifyTestMain(m)
+}
 
 // counts are what the tools of a peer record.
 type counts struct {

@@ -332,8 +332,8 @@ func testRelay(t *testing.T, p *Peer) {
 
 func testParallel(t *testing.T, p *Peer) {
 	var wg sync.WaitGroup
-	ctx := within(t)
-	for i := range 50 {
+	ctx, calls := within(t), rounds(50)
+	for i := range calls {
 		wg.Go(func() {
 			text := fmt.Sprint("text ", i)
 			r, err := p.Upstream.Call(ctx, Tool("echo", fmt.Sprint("k", i), "text", text), &Sink{})
@@ -347,7 +347,7 @@ func testParallel(t *testing.T, p *Peer) {
 		})
 	}
 	wg.Wait()
-	for i := range 50 {
+	for i := range calls {
 		once(t, p, fmt.Sprint("k", i))
 	}
 }
