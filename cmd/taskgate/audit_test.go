@@ -19,9 +19,7 @@ import (
 func TestAuditFile(t *testing.T) {
 	url, _, letGo := named(t, "up")
 	file := filepath.Join(t.TempDir(), "audit.jsonl")
-	if err := os.WriteFile(file, []byte("{\"event\":\"of before\"}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("{\"event\":\"of before\"}\n"), 0o600))
 	r := runServer(t, url, func(c *config.Config) {
 		c.Audit, c.Upstreams[0].Defaults.Grace = file, time.Millisecond
 	})
@@ -31,9 +29,7 @@ func TestAuditFile(t *testing.T) {
 	letGo()
 	r.ends()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	var last map[string]any
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil || len(lines) != 2 {

@@ -19,9 +19,7 @@ func TestCompletionsHaveEverything(t *testing.T) {
 	}
 	for file, option := range map[string]string{"taskgate.bash": "--", "_taskgate": "--", "taskgate.fish": "-l "} {
 		text, err := os.ReadFile(completions + file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, m := range words {
 			word := m[1]
 			if word == "" {
@@ -38,13 +36,9 @@ func TestCompletionsHaveEverything(t *testing.T) {
 func TestBashCompletion(t *testing.T) {
 	startsProcesses(t)
 	dir := t.TempDir()
-	if err := os.WriteFile(dir+"/gate.yaml", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(dir+"/gate.yaml", nil, 0o600))
 	file, err := os.ReadFile(completions + "taskgate.bash")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for line, want := range map[string]string{
 		"taskgate s":                      "serve stdio state-key schema",
 		"taskgate serve --log-":           "--log-format --log-level",

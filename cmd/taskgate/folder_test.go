@@ -16,13 +16,9 @@ func served(t *testing.T, log io.Writer, args ...string) *server {
 	t.Helper()
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
 	o := newServeOptions(flags)
-	if err := flags.Parse(args); err != nil {
-		t.Fatal(err)
-	}
+	must(t, flags.Parse(args))
 	c, err := o.loadConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := newServer(c, log)
 	s.chooseFolder(o.nameFolder(c))
 	return s
@@ -58,14 +54,10 @@ func TestFolderOfItsOwn(t *testing.T) {
 	t.Setenv("STATE_DIRECTORY", t.TempDir())
 	t.Chdir(t.TempDir())
 	for _, name := range []string{"taskgate.yaml", "other.yaml"} {
-		if err := os.WriteFile(name, []byte("upstreams: [{name: a, url: 'http://127.0.0.1:1'}]\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, []byte("upstreams: [{name: a, url: 'http://127.0.0.1:1'}]\n"), 0o600))
 	}
 	here, err := filepath.Abs("taskgate.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	folder := func(args ...string) string {
 		path, named := served(t, io.Discard, args...).config.StoreFolder()
 		info, err := os.Stat(path)
@@ -98,9 +90,7 @@ func TestFolderOfItsOwn(t *testing.T) {
 // Where no folder can be made, tasks are in memory, and the log says so.
 func TestNoFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, nil, 0o600))
 	t.Setenv("STATE_DIRECTORY", file)
 	var log logged
 	s := served(t, &log, "--upstream", "http://127.0.0.1:1/mcp")

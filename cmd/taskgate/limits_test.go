@@ -237,9 +237,7 @@ func newLimitWorld(t *testing.T, l limit) *limitWorld {
 func (w *limitWorld) do(ctx context.Context, by http.RoundTripper, body string) (*http.Response, error) {
 	body = wiretest.Macros.Replace(body)
 	msg, err := jsonrpc.Parse([]byte(body))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	h := http.Header{"Content-Type": {mcp.TypeJSON}, "Accept": {mcp.TypeAccept}}
 	if msg.Method != mcp.MethodInitialize {
 		wiretest.CorrectHeaders(h, msg)
@@ -254,14 +252,10 @@ func (w *limitWorld) do(ctx context.Context, by http.RoundTripper, body string) 
 func (w *limitWorld) post(ctx context.Context, body string) (*http.Response, []byte) {
 	w.t.Helper()
 	resp, err := w.do(ctx, http.DefaultTransport, body)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return resp, text
 }
 
@@ -271,9 +265,7 @@ func (w *limitWorld) begin(body string) {
 	w.t.Helper()
 	if body != hangs { // it has its room once it is answered, or its stream has begun
 		resp, err := w.do(w.t.Context(), http.DefaultTransport, body)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		must(w.t, err)
 		w.t.Cleanup(func() { resp.Body.Close() })
 		first, err := bufio.NewReader(resp.Body).ReadString('}')
 		if err != nil || resp.StatusCode != http.StatusOK || strings.Contains(first, "error") {
@@ -315,9 +307,7 @@ func refusalsIn(page []byte) map[string]int {
 // no other that it refuses a client so.
 func TestLimitsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, table, ok := strings.Cut(string(text), "\n## Limits\n")
 	if !ok {
 		t.Fatal("docs/operations.md has no section Limits")

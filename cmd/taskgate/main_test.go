@@ -43,9 +43,7 @@ func startsProcesses(t *testing.T) {
 func TestScripts(t *testing.T) {
 	startsProcesses(t)
 	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
@@ -84,9 +82,7 @@ func TestMistakesOfCommandLines(t *testing.T) {
 		"admin.yaml": "admin: 127.0.0.1:1\nstate_keys: ['${file:/etc/taskgate/no-such-key}']\nupstreams: [{name: a, " + url + ", headers: {Authorization: 'Bearer ${TOKEN}'}}]",
 		"wrong.yaml": "admin: ${ADMIN}\nupstreams: [{name: a, " + url + ", headers: {Authorization: 'Bearer ${TOKEN}'}}]",
 	} {
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, []byte(text), 0o600))
 	}
 	for _, c := range []struct {
 		line string
@@ -170,9 +166,7 @@ func TestLogWithoutReader(t *testing.T) {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -189,9 +183,7 @@ func TestLogWithoutReader(t *testing.T) {
 		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, at[1], nil)
 		r.Header.Set("Origin", "https://page.example")
 		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_ = resp.Body.Close()
 	}
 }

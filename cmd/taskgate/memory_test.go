@@ -186,9 +186,7 @@ func TestLongWaitsForItsTurn(t *testing.T) {
 	})
 	call := func(key string, padding int) net.Conn {
 		conn, err := r.sendAs(key, asFew, padding)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return conn
 	}
 	begun, goOn := make(chan struct{}), make(chan struct{})
@@ -208,13 +206,9 @@ func TestLongWaitsForItsTurn(t *testing.T) {
 	r.until("the long call is read", func() bool { return r.s.budget.Held() > 1<<20 })
 	const short = 20
 	for range short {
-		if err := answered(call(wiretest.AliceKey, 0), 1); err != nil {
-			t.Fatal(err)
-		}
+		must(t, answered(call(wiretest.AliceKey, 0), 1))
 	}
-	if err := answered(call(wiretest.BobKey, 1<<20), 1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, answered(call(wiretest.BobKey, 1<<20), 1))
 	if n := seen.Load(); n != short+1 {
 		t.Errorf("the server has seen %d calls, want the %d short ones and that of the other", n, short)
 	}
@@ -236,9 +230,7 @@ func TestUnreadResults(t *testing.T) {
 		var conns []net.Conn
 		for range 12 {
 			conn, err := r.send(tool, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			conns = append(conns, conn)
 		}
 		// Each holds its request, which is not counted, and an answer, or waits for it.
@@ -270,9 +262,7 @@ func TestUnreadIsCut(t *testing.T) {
 	r := runServer(t, up.URL, bound(config.MiB, 5*config.MiB, 2), func(s *server) { s.config.ClientTimeout = time.Second })
 	for range 2 {
 		conn, err := r.send(asJSON, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer conn.Close()
 	}
 	r.until("full", func() bool { return r.s.budget.Held() > 2*size })
@@ -295,9 +285,7 @@ func TestNoRoomInTime(t *testing.T) {
 	r := runServer(t, up.URL, bound(config.MiB, 5*config.MiB, 2), func(s *server) { s.bytesWait = 10 * time.Millisecond })
 	for range 2 {
 		conn, err := r.send(asJSON, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer conn.Close()
 	}
 	r.until("full", func() bool { return r.s.budget.Held() > 2*size })
@@ -310,13 +298,9 @@ func TestNoRoomInTime(t *testing.T) {
 			r.fill()
 		}
 		conn, err := r.send(tool, padding)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		body, err := io.ReadAll(resp.Body)
 		if got := fmt.Sprintf("%d %s", resp.StatusCode, body); err != nil || got != want {
 			t.Errorf("%s, %v", got, err)
@@ -350,9 +334,7 @@ func TestLargeResultIsHeldOnce(t *testing.T) {
 	r := runServer(t, newBulky(t, size).URL, bound(config.MiB, 2*config.MiB, 3))
 	call := func() {
 		conn, err := r.send(asJSON, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer conn.Close()
 		if n, err := io.CopyN(io.Discard, conn, size); err != nil {
 			t.Fatal(n, err)

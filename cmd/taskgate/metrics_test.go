@@ -126,9 +126,7 @@ func TestMetricsCardinality(t *testing.T) {
 			body = strings.Replace(body, `"tools/call"`, `"`+name+`"`, 1)
 		}
 		q, err := http.NewRequestWithContext(t.Context(), []string{"POST", "POST", "MARKER7411"}[i%3], "http://"+r.s.listener.Addr().String()+"/mcp?"+name, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if i%3 == 2 { // which is refused for it
 			q.Host = name + ".localhost"
 		}
@@ -137,9 +135,7 @@ func TestMetricsCardinality(t *testing.T) {
 			q.Header.Set(key, value)
 		}
 		resp, err := http.DefaultClient.Do(q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, _ = io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()
 	}

@@ -19,9 +19,7 @@ func supervised(t *testing.T) (next func() string) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "notify")
 	supervisor, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = supervisor.Close() }) // and so the reader ends
 	said := make(chan string, 1000)              // as many as the test can last
 	go func() {
@@ -59,9 +57,7 @@ func TestWatchdogHearsNothing(t *testing.T) {
 	next := supervised(t)
 	t.Setenv("WATCHDOG_USEC", "200000")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	s := &server{listener: l}
 	done := make(chan error, 1)

@@ -75,15 +75,11 @@ type series map[string]map[string][]string
 func shows(t *testing.T) series {
 	t.Helper()
 	tel, err := newTelemetry(t.Context(), "replica", true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = tel.flushAll(t.Context()) })
 	everything(t, tel.metrics)
 	families, err := tel.gathered.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all := series{"up": {"job": nil, "instance": nil}} // Prometheus' own
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
@@ -118,19 +114,13 @@ func shows(t *testing.T) series {
 func TestSeries(t *testing.T) {
 	const file = observability + "/check/testdata/series.json"
 	got, err := json.MarshalIndent(shows(t), "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got = append(got, '\n')
 	if *wiretest.Update {
-		if err := os.WriteFile(file, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, got, 0o644))
 	}
 	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("go test ./cmd/taskgate -run TestSeries -update writes it:\n%s", diff)
 	}
@@ -149,9 +139,7 @@ type rule struct {
 func alerts(t *testing.T) []rule {
 	t.Helper()
 	text, err := os.ReadFile(rulesFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var file struct {
 		Groups []struct {
 			Name  string `yaml:"name"`
@@ -160,9 +148,7 @@ func alerts(t *testing.T) []rule {
 	}
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
-	if err := d.Decode(&file); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Decode(&file))
 	var all []rule
 	for _, g := range file.Groups {
 		all = append(all, g.Rules...)
@@ -186,9 +172,7 @@ func TestAlertsAreExplained(t *testing.T) {
 func operations(t *testing.T, heading string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, section, ok := strings.Cut(string(text), "\n## "+heading+"\n")
 	if !ok {
 		t.Fatalf("docs/operations.md has no section %s", heading)
@@ -252,9 +236,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 // nothing listens but for this machine.
 func TestCompose(t *testing.T) {
 	text, err := os.ReadFile(observability + "/compose.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var compose struct {
 		Services map[string]struct {
 			Volumes []string `yaml:"volumes"`
@@ -263,9 +245,7 @@ func TestCompose(t *testing.T) {
 			Build   any      `yaml:"build"`
 		} `yaml:"services"`
 	}
-	if err := yaml.Unmarshal(text, &compose); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal(text, &compose))
 	for name, s := range compose.Services {
 		if s.Image == "" && s.Build == nil {
 			t.Errorf("%s is made of nothing", name)
@@ -286,13 +266,9 @@ func TestCompose(t *testing.T) {
 		t.Errorf("only %d services", len(compose.Services))
 	}
 	c, err := config.Load(observability + "/taskgate.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	scrapes, err := os.ReadFile(observability + "/prometheus/prometheus.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, replica := range []string{"taskgate-a", "taskgate-b"} {
 		if !strings.Contains(string(scrapes), `"`+replica+c.Admin+`"`) {
 			t.Errorf("Prometheus does not read %s", replica)

@@ -36,9 +36,7 @@ func runFile(t *testing.T, c *changing, every time.Duration) *changing {
 	t.Helper()
 	load := func() (*config.Config, error) { return config.Load(c.file) }
 	cfg, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.running = runConfig(t, cfg, func(s *server) { s.load, s.lookEvery = load, every })
 	return c
 }
@@ -50,12 +48,8 @@ func (c *changing) write(t *testing.T, text string) {
 	if !strings.Contains(text, "listen:") {
 		head += "listen: 127.0.0.1:0\n"
 	}
-	if err := os.WriteFile(c.file+".new", []byte(head+text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(c.file+".new", c.file); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(c.file+".new", []byte(head+text), 0o600))
+	must(t, os.Rename(c.file+".new", c.file))
 }
 
 // reload asks for a reload.
@@ -63,9 +57,7 @@ func (c *changing) reload() (int, outcome) {
 	c.t.Helper()
 	status, body := c.asOperator("POST", "/reload", "")
 	var got outcome
-	if err := json.Unmarshal(body, &got); err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, json.Unmarshal(body, &got))
 	return status, got
 }
 
@@ -239,23 +231,15 @@ func TestReloadLooks(t *testing.T) {
 	url, _, _ := named(t, "one")
 	dir := t.TempDir()
 	folder := func(name, secret string) {
-		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(filepath.Join(dir, name), 0o700))
 		text := "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nstore: embedded\ndrain_delay: 0s\n" +
 			upstreamsOf("{name: a, url: '"+url+"', headers: {X-Secret: '${file:secret}'}}", "{name: b, url: '"+url+"', defaults: {ttl: 1ms, timeout: 1ms}}")
 		for file, text := range map[string]string{"taskgate.yaml": text, "secret": secret} {
-			if err := os.WriteFile(filepath.Join(dir, name, file), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(dir, name, file), []byte(text), 0o600))
 		}
 		_ = os.Remove(filepath.Join(dir, "next")) // there is none at first
-		if err := os.Symlink(name, filepath.Join(dir, "next")); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(filepath.Join(dir, "next"), filepath.Join(dir, "data")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(name, filepath.Join(dir, "next")))
+		must(t, os.Rename(filepath.Join(dir, "next"), filepath.Join(dir, "data")))
 	}
 	folder("1", "first")
 	c := runFile(t, &changing{file: filepath.Join(dir, "data", "taskgate.yaml")}, 20*time.Millisecond)
@@ -265,9 +249,7 @@ func TestReloadLooks(t *testing.T) {
 		_, body := c.ask("/a/mcp", "", "tools/call", "work")
 		return strings.Contains(body, "one second")
 	})
-	if err := os.WriteFile(filepath.Join(dir, "2", "secret"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "2", "secret"), nil, 0o600))
 	c.until("an empty secret is refused", func() bool { return strings.Contains(c.log.String(), "is empty") })
 	c.calls("/a/mcp", "one second")
 	c.write(t, upstreamsOf("{name: a, url: '"+url+"'}"))
@@ -389,9 +371,7 @@ func TestPathIsTakenOver(t *testing.T) {
 	page := func(want string) {
 		t.Helper()
 		resp, err := http.Get("http://" + c.s.listener.Addr().String() + "/.well-known/oauth-protected-resource/mcp")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer resp.Body.Close()
 		if text, _ := io.ReadAll(resp.Body); !strings.Contains(string(text), want) {
 			t.Errorf("the page says %s, without %s", text, want)

@@ -19,9 +19,7 @@ import (
 func counted(t *testing.T, server string) (at string, requests *atomic.Int64) {
 	t.Helper()
 	to, err := url.Parse(server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	requests = &atomic.Int64{}
 	pass := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: to.Scheme, Host: to.Host})
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -98,9 +98,7 @@ func TestHandover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := func() *lease {
 			up, err := upstream.New(upstream.Config{Name: "a", URL: "http://127.0.0.1:1/mcp"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			l := newLease()
 			l.HTTP = up
 			return l

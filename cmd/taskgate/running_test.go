@@ -22,6 +22,14 @@ import (
 // patience is how long a real process part may take before a test gives up.
 const patience = 20 * time.Second
 
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // logged collects what a server logs.
 type logged struct {
 	mu sync.Mutex
@@ -109,9 +117,7 @@ func (r *running) until(what string, so func() bool) {
 func (r *running) asOperator(method, path, key string, headers ...string) (int, []byte) {
 	r.t.Helper()
 	q, err := http.NewRequest(method, "http://"+r.s.admin.listener.Addr().String()+path, nil)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	if key != "" {
 		q.Header.Set("Authorization", "Bearer "+key)
 	}
@@ -122,14 +128,10 @@ func (r *running) asOperator(method, path, key string, headers ...string) (int, 
 		}
 	}
 	resp, err := http.DefaultClient.Do(q)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	return resp.StatusCode, b
 }
 

@@ -13,13 +13,9 @@ func stdioConfigOf(t *testing.T, args ...string) *config.Config {
 	t.Helper()
 	flags := flag.NewFlagSet("stdio", flag.ContinueOnError)
 	o := newStdioOptions(flags)
-	if err := flags.Parse(args); err != nil {
-		t.Fatal(err)
-	}
+	must(t, flags.Parse(args))
 	c, err := o.loadConfig(flags.Args())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 

@@ -10,9 +10,7 @@ import (
 func TestKeptKey(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state-key")
 	first, err := keptKey(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info, err)
@@ -20,9 +18,7 @@ func TestKeptKey(t *testing.T) {
 	if again, err := keptKey(path); again != first || err != nil {
 		t.Errorf("another key, %v", err)
 	}
-	if err := os.WriteFile(path, []byte("none"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("none"), 0o600))
 	if _, err := keptKey(path); err == nil {
 		t.Error("a damaged key was taken")
 	}

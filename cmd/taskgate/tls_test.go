@@ -34,9 +34,7 @@ func runSecured(t *testing.T, url string, change func(c *config.Config, a *wiret
 		if change != nil {
 			change(c, a)
 		}
-		if err := c.Validate(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Validate())
 	}, func(s *server) { s.lookEvery = 20 * time.Millisecond })
 	return s
 }
@@ -47,9 +45,7 @@ func (s *secured) ask(user string, pair ...tls.Certificate) (status int, shown *
 	s.t.Helper()
 	text := `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{` + wiretest.Macros.Replace("$META") + `}}}`
 	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, "https://"+s.s.listener.Addr().String()+"/mcp", strings.NewReader(text))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	for name, value := range map[string]string{"Content-Type": mcp.TypeJSON, "Accept": mcp.TypeAccept,
 		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "server/discover", "X-User": user} {
 		r.Header.Set(name, value)
@@ -98,9 +94,7 @@ func TestNewCertificate(t *testing.T) {
 		return shown
 	}
 	first := shown()
-	if err := os.WriteFile(s.key, []byte("nonsense"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(s.key, []byte("nonsense"), 0o600))
 	s.until("it is not said that the files are bad", func() bool {
 		if !shown().Equal(first) {
 			t.Fatal("another certificate")
@@ -125,9 +119,7 @@ func TestNewClientAuthority(t *testing.T) {
 		if err == nil {
 			err = os.WriteFile(file, text, 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	s := runSecured(t, url, func(c *config.Config, a *wiretest.Authority) {
 		believe(a)
@@ -204,9 +196,7 @@ func TestTLSFilesAtTheStart(t *testing.T) {
 	a, dir := wiretest.NewAuthority(t), t.TempDir()
 	cert, key, empty := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "empty.pem")
 	a.Issue("gateway", cert, key)
-	if err := os.WriteFile(empty, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(empty, nil, 0o600))
 	for name, change := range map[string]func(c *config.Config){
 		"no such file":      func(c *config.Config) { c.TLS = config.ListenerTLS{CertFile: cert + "x", KeyFile: key} },
 		"not a pair":        func(c *config.Config) { c.TLS = config.ListenerTLS{CertFile: a.File, KeyFile: key} },

@@ -162,9 +162,7 @@ func checkKind(t *testing.T, r shim.Reply, err error, kind string, code int64) {
 
 func TestDown(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	addr := l.Addr().String()
 	l.Close()
 	for _, era := range []Era{EraAuto, EraLegacy} {
@@ -238,9 +236,7 @@ func TestBytesSurvive(t *testing.T) {
 				}
 				h := newTestClient(t, Config{URL: s.URL})
 				r, err := callTool(t, h, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if string(r.Result) != payload {
 					t.Errorf("result of %d bytes differs from what was sent (%d bytes)", len(r.Result), len(payload))
 				}

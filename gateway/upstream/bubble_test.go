@@ -12,6 +12,14 @@ import (
 	"taskgate/shim/shimtest/fake"
 )
 
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // pipes is a listener in memory, so that a server and an upstream client fit into a bubble of
 // synctest, where hours pass at once.
 type pipes struct {
@@ -57,9 +65,7 @@ func bubble(t *testing.T, m fake.Mode, c Config, run func(t *testing.T, s *fake.
 		go web.Serve(l)
 		c.URL = "http://fake/mcp"
 		h, err := New(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		baseOf(h).DialContext = l.dial
 		run(t, s, h)
 		if err := h.Close(context.Background()); err != nil {
@@ -69,6 +75,12 @@ func bubble(t *testing.T, m fake.Mode, c Config, run func(t *testing.T, s *fake.
 		web.Close()
 		synctest.Wait()
 	})
+}
+
+// bubbleOf is bubble for one case of a test.
+func bubbleOf(t *testing.T, name string, m fake.Mode, c Config, run func(t *testing.T, s *fake.Server, h *HTTP)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { bubble(t, m, c, run) })
 }
 
 // baseOf performs the HTTP requests of a client.

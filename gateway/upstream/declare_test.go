@@ -75,22 +75,20 @@ func TestModernTaskDeclaredAtOnce(t *testing.T) {
 		"always":                        {TasksAlways, func(*shim.Request) {}, true, "D"},
 		"a server without tasks":        {"", func(*shim.Request) {}, false, "D"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, fake.Modern, Config{Tasks: c.use}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				if c.tasks {
-					fake.TaskExtension(s)
-				}
-				s.Tool("t", fake.Text("done"))
-				r := hearing()
-				c.change(&r)
-				reply, err := h.Call(t.Context(), r, nil)
-				if got := textIn(t, reply, err); got != "done" {
-					t.Errorf("%q", got)
-				}
-				if got := declarations(s); got != c.want {
-					t.Errorf("declared %s, want %s", got, c.want)
-				}
-			})
+		bubbleOf(t, name, fake.Modern, Config{Tasks: c.use}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			if c.tasks {
+				fake.TaskExtension(s)
+			}
+			s.Tool("t", fake.Text("done"))
+			r := hearing()
+			c.change(&r)
+			reply, err := h.Call(t.Context(), r, nil)
+			if got := textIn(t, reply, err); got != "done" {
+				t.Errorf("%q", got)
+			}
+			if got := declarations(s); got != c.want {
+				t.Errorf("declared %s, want %s", got, c.want)
+			}
 		})
 	}
 }

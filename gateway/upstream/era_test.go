@@ -57,26 +57,24 @@ func TestVerdict(t *testing.T) {
 		{"cut", func(x *fake.Exchange) { x.Cut() }, "", shim.KindClosed},
 		{"silence", func(x *fake.Exchange) { x.Hang() }, "", shim.KindTimeout},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble(t, fake.Stateless, Config{StartTimeout: 5 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				s.On("server/discover", c.answer)
-				s.On("initialize", fake.Result(legacyInit))
-				v, err := h.findEra(t.Context(), shim.Session{})
-				if c.era != "" {
-					if err != nil || v.era.String() != c.era {
-						t.Fatalf("verdict %+v, %v, want %s", v, err, c.era)
-					}
-					return
+		bubbleOf(t, c.name, fake.Stateless, Config{StartTimeout: 5 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.On("server/discover", c.answer)
+			s.On("initialize", fake.Result(legacyInit))
+			v, err := h.findEra(t.Context(), shim.Session{})
+			if c.era != "" {
+				if err != nil || v.era.String() != c.era {
+					t.Fatalf("verdict %+v, %v, want %s", v, err, c.era)
 				}
-				var ue *shim.UpstreamError
-				if !errors.As(err, &ue) || ue.Kind != c.kind {
-					t.Fatalf("verdict %+v, error %v, want kind %s", v, err, c.kind)
-				}
-				s.On("server/discover", fake.Result(discover(`"2026-07-28"`)))
-				if v, err := h.findEra(t.Context(), shim.Session{}); err != nil || v.era.String() != "modern" {
-					t.Errorf("afterwards: %+v, %v: no verdict must have been kept", v, err)
-				}
-			})
+				return
+			}
+			var ue *shim.UpstreamError
+			if !errors.As(err, &ue) || ue.Kind != c.kind {
+				t.Fatalf("verdict %+v, error %v, want kind %s", v, err, c.kind)
+			}
+			s.On("server/discover", fake.Result(discover(`"2026-07-28"`)))
+			if v, err := h.findEra(t.Context(), shim.Session{}); err != nil || v.era.String() != "modern" {
+				t.Errorf("afterwards: %+v, %v: no verdict must have been kept", v, err)
+			}
 		})
 	}
 }
@@ -133,18 +131,16 @@ func TestHandshakeFailures(t *testing.T) {
 		{"cut", fake.Stateless, func(x *fake.Exchange) { x.Cut() }, shim.KindClosed, ""},
 		{"silence", fake.Stateless, func(x *fake.Exchange) { x.Hang() }, shim.KindTimeout, ""},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble(t, c.mode, Config{StartTimeout: 5 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				s.On("initialize", c.answer)
-				_, err := h.Call(t.Context(), in("a", ``), nil)
-				var ue *shim.UpstreamError
-				if !errors.As(err, &ue) || ue.Kind != c.kind || !ue.Unsent || !strings.Contains(ue.Message, c.says) {
-					t.Fatalf("error %v, want unsent %s that says %q", err, c.kind, c.says)
-				}
-				if strings.Contains(ue.Message, "secret") {
-					t.Errorf("message %q tells too much", ue.Message)
-				}
-			})
+		bubbleOf(t, c.name, c.mode, Config{StartTimeout: 5 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.On("initialize", c.answer)
+			_, err := h.Call(t.Context(), in("a", ``), nil)
+			var ue *shim.UpstreamError
+			if !errors.As(err, &ue) || ue.Kind != c.kind || !ue.Unsent || !strings.Contains(ue.Message, c.says) {
+				t.Fatalf("error %v, want unsent %s that says %q", err, c.kind, c.says)
+			}
+			if strings.Contains(ue.Message, "secret") {
+				t.Errorf("message %q tells too much", ue.Message)
+			}
 		})
 	}
 }

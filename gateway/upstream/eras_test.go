@@ -79,30 +79,28 @@ func TestEraFitsTheClient(t *testing.T) {
 	for _, client := range []mcp.Era{mcp.Legacy, mcp.Modern} {
 		for server, mode := range serverKinds {
 			for _, era := range []Era{EraAuto, EraLegacy, EraModern} {
-				t.Run(fmt.Sprintf("%v client, %s server, era %s", client, server, era), func(t *testing.T) {
-					bubble(t, mode, Config{Era: era}, func(t *testing.T, s *fake.Server, h *HTTP) {
-						s.Tool("t", fake.Text("ok"))
-						want := both[cell{client, server, era}]
-						if want.era == mcp.NoEra {
-							if _, err := h.Call(t.Context(), clientOf(client, 0), nil); err == nil || s.Runs("k") != 0 {
-								t.Errorf("the call has the error %v, and ran %d times", err, s.Runs("k"))
-							}
-							if era == EraModern {
-								asked(t, s, mcp.MethodInitialize, 0)
-							}
-							return
+				bubbleOf(t, fmt.Sprintf("%v client, %s server, era %s", client, server, era), mode, Config{Era: era}, func(t *testing.T, s *fake.Server, h *HTTP) {
+					s.Tool("t", fake.Text("ok"))
+					want := both[cell{client, server, era}]
+					if want.era == mcp.NoEra {
+						if _, err := h.Call(t.Context(), clientOf(client, 0), nil); err == nil || s.Runs("k") != 0 {
+							t.Errorf("the call has the error %v, and ran %d times", err, s.Runs("k"))
 						}
-						for range 3 {
-							for n := range 2 {
-								spokenTo(t, s, h, clientOf(client, n), want.era)
-							}
+						if era == EraModern {
+							asked(t, s, mcp.MethodInitialize, 0)
 						}
-						if n := s.Runs("k"); n != 6 {
-							t.Errorf("the tool ran %d times", n)
+						return
+					}
+					for range 3 {
+						for n := range 2 {
+							spokenTo(t, s, h, clientOf(client, n), want.era)
 						}
-						asked(t, s, mcp.MethodDiscover, want.probes)
-						asked(t, s, mcp.MethodInitialize, want.handshakes)
-					})
+					}
+					if n := s.Runs("k"); n != 6 {
+						t.Errorf("the tool ran %d times", n)
+					}
+					asked(t, s, mcp.MethodDiscover, want.probes)
+					asked(t, s, mcp.MethodInitialize, want.handshakes)
 				})
 			}
 		}
@@ -122,26 +120,24 @@ func TestErasSideBySide(t *testing.T) {
 		"both":           {fake.Both, mcp.Legacy, mcp.Modern, 1, 5},
 		"both, unlisted": {fake.BothUnlisted, mcp.Legacy, mcp.Modern, 1, 5},
 	} {
-		t.Run(server, func(t *testing.T) {
-			bubble(t, want.mode, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				s.Tool("t", fake.Text("ok"))
-				var wg sync.WaitGroup
-				for n := range 5 {
-					for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
-						wg.Go(func() { mustCall(t, h, clientOf(era, n)) })
-					}
+		bubbleOf(t, server, want.mode, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tool("t", fake.Text("ok"))
+			var wg sync.WaitGroup
+			for n := range 5 {
+				for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
+					wg.Go(func() { mustCall(t, h, clientOf(era, n)) })
 				}
-				wg.Wait()
-				for n := range 5 {
-					spokenTo(t, s, h, clientOf(mcp.Legacy, n), want.legacy)
-					spokenTo(t, s, h, clientOf(mcp.Modern, n), want.modern)
-				}
-				if n := s.Runs("k"); n != 20 {
-					t.Errorf("the tool ran %d times", n)
-				}
-				asked(t, s, mcp.MethodDiscover, want.probes)
-				asked(t, s, mcp.MethodInitialize, want.handshakes)
-			})
+			}
+			wg.Wait()
+			for n := range 5 {
+				spokenTo(t, s, h, clientOf(mcp.Legacy, n), want.legacy)
+				spokenTo(t, s, h, clientOf(mcp.Modern, n), want.modern)
+			}
+			if n := s.Runs("k"); n != 20 {
+				t.Errorf("the tool ran %d times", n)
+			}
+			asked(t, s, mcp.MethodDiscover, want.probes)
+			asked(t, s, mcp.MethodInitialize, want.handshakes)
 		})
 	}
 }
@@ -159,36 +155,34 @@ func TestErasChange(t *testing.T) {
 			if from == to {
 				continue
 			}
-			t.Run(from+" to "+to, func(t *testing.T) {
-				bubble(t, before, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-					s.Tool("t", fake.Text("ok"))
-					clients := []shim.Request{clientOf(mcp.Legacy, 0), clientOf(mcp.Modern, 0)}
-					for i, r := range clients {
-						spokenTo(t, s, h, r, eras[from][i])
-					}
-					s.Become(after)
-					legacyIntroduces(s, "another")
-					want := 2
-					for range 2 {
-						for _, r := range clients {
-							reply, err := h.Call(t.Context(), r, nil)
-							if err == nil && reply.Error == nil {
-								want++
-							}
+			bubbleOf(t, from+" to "+to, before, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+				s.Tool("t", fake.Text("ok"))
+				clients := []shim.Request{clientOf(mcp.Legacy, 0), clientOf(mcp.Modern, 0)}
+				for i, r := range clients {
+					spokenTo(t, s, h, r, eras[from][i])
+				}
+				s.Become(after)
+				legacyIntroduces(s, "another")
+				want := 2
+				for range 2 {
+					for _, r := range clients {
+						reply, err := h.Call(t.Context(), r, nil)
+						if err == nil && reply.Error == nil {
+							want++
 						}
 					}
-					if n := s.Runs("k"); n != want || want < 4 {
-						t.Errorf("the tool ran %d times for %d calls that succeeded", n, want)
-					}
-					pauseFor(t, aloneFor)
-					for _, r := range clients { // which hear of the new server now
-						_, _ = h.Describe(t.Context(), r.Session)
-						mustCall(t, h, r)
-					}
-					for i, r := range clients {
-						spokenTo(t, s, h, r, eras[to][i])
-					}
-				})
+				}
+				if n := s.Runs("k"); n != want || want < 4 {
+					t.Errorf("the tool ran %d times for %d calls that succeeded", n, want)
+				}
+				pauseFor(t, aloneFor)
+				for _, r := range clients { // which hear of the new server now
+					_, _ = h.Describe(t.Context(), r.Session)
+					mustCall(t, h, r)
+				}
+				for i, r := range clients {
+					spokenTo(t, s, h, r, eras[to][i])
+				}
 			})
 		}
 	}
@@ -201,20 +195,18 @@ func TestHandshakeInTrouble(t *testing.T) {
 		"503": fake.Status(503, "", ""), "502": fake.Status(502, "", ""), "401": fake.Status(401, "", ""),
 		"cut": func(x *fake.Exchange) { x.Cut() },
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, fake.Both, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				s.Tool("t", fake.Text("ok"))
-				r := clientOf(mcp.Legacy, 0)
-				s.On(mcp.MethodInitialize, trouble)
-				if _, err := h.Call(t.Context(), r, nil); err == nil {
-					t.Error("the call succeeded")
-				}
-				s.On(mcp.MethodInitialize, nil)
-				spokenTo(t, s, h, r, mcp.Legacy)
-				if n := s.Runs("k"); n != 1 {
-					t.Errorf("the tool ran %d times", n)
-				}
-			})
+		bubbleOf(t, name, fake.Both, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tool("t", fake.Text("ok"))
+			r := clientOf(mcp.Legacy, 0)
+			s.On(mcp.MethodInitialize, trouble)
+			if _, err := h.Call(t.Context(), r, nil); err == nil {
+				t.Error("the call succeeded")
+			}
+			s.On(mcp.MethodInitialize, nil)
+			spokenTo(t, s, h, r, mcp.Legacy)
+			if n := s.Runs("k"); n != 1 {
+				t.Errorf("the tool ran %d times", n)
+			}
 		})
 	}
 }
@@ -227,16 +219,14 @@ func TestHandshakeRefused(t *testing.T) {
 		"422": fake.Status(422, "application/json", `{"detail":"no"}`), "500": fake.Status(500, "", ""),
 		"modern version": fake.Result(`{"protocolVersion":"2026-07-28"}`), "nonsense": fake.HTML(),
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, fake.Both, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				s.Tool("t", fake.Text("ok"))
-				s.On(mcp.MethodInitialize, refusal)
-				for n := range 3 {
-					spokenTo(t, s, h, clientOf(mcp.Legacy, n), mcp.Modern)
-				}
-				asked(t, s, mcp.MethodInitialize, 1)
-				asked(t, s, mcp.MethodDiscover, 1)
-			})
+		bubbleOf(t, name, fake.Both, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tool("t", fake.Text("ok"))
+			s.On(mcp.MethodInitialize, refusal)
+			for n := range 3 {
+				spokenTo(t, s, h, clientOf(mcp.Legacy, n), mcp.Modern)
+			}
+			asked(t, s, mcp.MethodInitialize, 1)
+			asked(t, s, mcp.MethodDiscover, 1)
 		})
 	}
 }
@@ -292,13 +282,9 @@ func TestRecordKeepsTheEra(t *testing.T) {
 		bubble(t, fake.Both, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 			s.Tool("t", fake.Text("ok"))
 			record, err := json.Marshal(clientOf(era, 0))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			var r shim.Request
-			if err := json.Unmarshal(record, &r); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal(record, &r))
 			spokenTo(t, s, h, r, era)
 		})
 	}

@@ -352,23 +352,21 @@ func TestAnswerOnTheGETStream(t *testing.T) {
 		{"cut", true, func(s *fake.Server, _ string) { time.AfterFunc(time.Second, s.CutListeners) }, shim.KindClosed},
 		{"no stream", false, func(*fake.Server, string) {}, shim.KindProtocol},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				s.Tool("t", func(x *fake.Exchange) {
-					x.Run()
-					c.aside(s, x.Fill(result))
-					fake.Status(http.StatusAccepted, "", "")(x)
-				})
-				if c.listen {
-					e := hear(t, h, "a", everything)
-					defer e.end(t)
-				}
-				r, err := h.Call(t.Context(), in("a", ``), nil)
-				checkKind(t, r, err, c.kind, 0)
-				if n := s.Runs("k"); n != 1 {
-					t.Errorf("the tool ran %d times", n)
-				}
+		bubbleOf(t, c.name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tool("t", func(x *fake.Exchange) {
+				x.Run()
+				c.aside(s, x.Fill(result))
+				fake.Status(http.StatusAccepted, "", "")(x)
 			})
+			if c.listen {
+				e := hear(t, h, "a", everything)
+				defer e.end(t)
+			}
+			r, err := h.Call(t.Context(), in("a", ``), nil)
+			checkKind(t, r, err, c.kind, 0)
+			if n := s.Runs("k"); n != 1 {
+				t.Errorf("the tool ran %d times", n)
+			}
 		})
 	}
 }
@@ -473,9 +471,7 @@ func TestAnswerAsideOfNoStream(t *testing.T) {
 func TestAnswerAsideOfTask(t *testing.T) {
 	s := sharedSession(t, newSharedMap())
 	m, err := jsonrpc.ParseLenient([]byte(`{"jsonrpc":"2.0","id":"r-1","result":{}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	x := s.newExchange(target{}, shim.Request{Method: "tools/call"}, &shimtest.Sink{})
 	x.rec.state.ID = "r-1"
 	x.id = "r-1"

@@ -23,20 +23,18 @@ func TestInitializedIsTheClients(t *testing.T) {
 		},
 		"request": func(t *testing.T, h *HTTP, r shim.Request) { mustCall(t, h, r) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				s.Tool("t", fake.Text("ok"))
-				r := clientOf(mcp.Legacy, 0)
-				if _, err := h.Describe(t.Context(), r.Session); err != nil {
-					t.Fatal(err)
-				}
-				asked(t, s, mcp.NotifyInitialized, 0)
-				ready(t, h, r)
-				asked(t, s, mcp.NotifyInitialized, 1)
-				mustCall(t, h, r)
-				asked(t, s, mcp.NotifyInitialized, 1)
-				asked(t, s, mcp.MethodInitialize, 1)
-			})
+		bubbleOf(t, name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tool("t", fake.Text("ok"))
+			r := clientOf(mcp.Legacy, 0)
+			if _, err := h.Describe(t.Context(), r.Session); err != nil {
+				t.Fatal(err)
+			}
+			asked(t, s, mcp.NotifyInitialized, 0)
+			ready(t, h, r)
+			asked(t, s, mcp.NotifyInitialized, 1)
+			mustCall(t, h, r)
+			asked(t, s, mcp.NotifyInitialized, 1)
+			asked(t, s, mcp.MethodInitialize, 1)
 		})
 	}
 }
@@ -69,15 +67,13 @@ func TestRefusedHandshakeInTheServersWords(t *testing.T) {
 		"503 of another id":   fake.Status(503, "application/json", body),
 		"402, as plain words": fake.Status(402, "text/plain", body),
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, fake.Stateful, Config{Era: EraLegacy}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				s.On(mcp.MethodInitialize, refuse)
-				_, err := h.Describe(t.Context(), clientOf(mcp.Legacy, 0).Session)
-				var ue *shim.UpstreamError
-				if !errors.As(err, &ue) || !strings.HasSuffix(ue.TellClient(), ": no seats left") || strings.Contains(ue.TellClient(), "no MCP endpoint") {
-					t.Errorf("%v", err)
-				}
-			})
+		bubbleOf(t, name, fake.Stateful, Config{Era: EraLegacy}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.On(mcp.MethodInitialize, refuse)
+			_, err := h.Describe(t.Context(), clientOf(mcp.Legacy, 0).Session)
+			var ue *shim.UpstreamError
+			if !errors.As(err, &ue) || !strings.HasSuffix(ue.TellClient(), ": no seats left") || strings.Contains(ue.TellClient(), "no MCP endpoint") {
+				t.Errorf("%v", err)
+			}
 		})
 	}
 }
@@ -99,24 +95,22 @@ func TestRefusedVersion(t *testing.T) {
 		"as a single one":               {400, mcp.CodeInvalidRequest, "", `{"expected":"2025-06-18"}`, "2025-11-25 2025-06-18"},
 		"only modern ones":              {400, mcp.CodeInvalidParams, "", `{"supported":["2026-07-28"]}`, "2025-11-25"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, fake.Stateful, Config{Era: EraLegacy}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				refuse := fake.RPCError(c.status, c.code, cmp.Or(c.message, "unsupported protocol version"), c.data)
-				s.On(mcp.MethodInitialize, func(x *fake.Exchange) {
-					s.On(mcp.MethodInitialize, nil)
-					refuse(x)
-				})
-				s.Tool("t", fake.Text("ok"))
-				_, err := h.Call(t.Context(), in("a", ``), nil)
-				var asked []string
-				for _, seen := range s.Seen(mcp.MethodInitialize) {
-					v, _ := jsonrpc.GetString(seen.Params, "protocolVersion")
-					asked = append(asked, v)
-				}
-				if got := strings.Join(asked, " "); got != c.want || (err == nil) != (len(asked) == 2) {
-					t.Errorf("asked for %s, %v", got, err)
-				}
+		bubbleOf(t, name, fake.Stateful, Config{Era: EraLegacy}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			refuse := fake.RPCError(c.status, c.code, cmp.Or(c.message, "unsupported protocol version"), c.data)
+			s.On(mcp.MethodInitialize, func(x *fake.Exchange) {
+				s.On(mcp.MethodInitialize, nil)
+				refuse(x)
 			})
+			s.Tool("t", fake.Text("ok"))
+			_, err := h.Call(t.Context(), in("a", ``), nil)
+			var asked []string
+			for _, seen := range s.Seen(mcp.MethodInitialize) {
+				v, _ := jsonrpc.GetString(seen.Params, "protocolVersion")
+				asked = append(asked, v)
+			}
+			if got := strings.Join(asked, " "); got != c.want || (err == nil) != (len(asked) == 2) {
+				t.Errorf("asked for %s, %v", got, err)
+			}
 		})
 	}
 }

@@ -109,9 +109,7 @@ func (s *saidLate) Next() *transport.Event {
 func TestSilenceBeginsWhenTheRequestIsTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, err := New(Config{Transport: slowTransport{}, Era: EraLegacy, IdleTimeout: 10 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := h.Call(t.Context(), shimtest.Tool("echo", "late"), &shimtest.Sink{}); err != nil {
 			t.Error(err)
 		}

@@ -501,9 +501,7 @@ func TestSubscribedAgainWithoutSessionIDs(t *testing.T) {
 		})}
 		go web.Serve(l)
 		h, err := New(Config{URL: "http://fake/mcp"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		baseOf(h).DialContext = l.dial
 		e := hearIn(t, h, shim.Session{Key: "a", Shared: true}, shim.Filter{Resources: []string{"file:///a"}})
 		cut <- struct{}{}

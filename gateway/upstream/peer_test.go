@@ -78,9 +78,7 @@ func newTestClient(t testing.TB, c Config) *HTTP {
 	t.Helper()
 	c.Replica = "r1"
 	h, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := h.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Errorf("Close: %v", err)

@@ -27,42 +27,40 @@ func TestAskedTooMuch(t *testing.T) {
 		"too large": {shim.QuestionLimits{Bytes: 10}, elicit, 0, "may have 10 bytes together"},
 		"default":   {shim.QuestionLimits{}, elicit, 10, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				refused := make(chan string, 20)
-				s.Tool("t", func(x *fake.Exchange) {
-					var waiting []<-chan json.RawMessage
-					for i := range 10 {
-						waiting = append(waiting, x.Expect(fmt.Sprint(i)))
-						x.Event(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"elicitation/create","params":%s}`, i, c.params))
-					}
-					for _, answer := range waiting[c.asked:] {
-						refused <- string(x.Await(answer))
-					}
-					_ = work.Pause(x.R.Context(), 2*gather) // until the others are asked
-					x.Event(x.Fill(result))
-				})
-				sink := silent()
-				r := asksIn("a", all)
-				r.Limits = c.limits
-				if reply, err := h.Call(t.Context(), r, sink); err != nil || reply.Error != nil {
-					t.Fatalf("%+v, %v", reply, err)
+		bubbleOf(t, name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			refused := make(chan string, 20)
+			s.Tool("t", func(x *fake.Exchange) {
+				var waiting []<-chan json.RawMessage
+				for i := range 10 {
+					waiting = append(waiting, x.Expect(fmt.Sprint(i)))
+					x.Event(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"elicitation/create","params":%s}`, i, c.params))
 				}
-				if n := len(sink.Asked()); n != c.asked || len(refused) != 10-c.asked {
-					t.Errorf("asked %d and refused %d, want %d", n, len(refused), c.asked)
+				for _, answer := range waiting[c.asked:] {
+					refused <- string(x.Await(answer))
 				}
-				close(refused)
-				for text := range refused {
-					if !strings.Contains(text, c.says) || !strings.Contains(text, `"code":-32603`) {
-						t.Errorf("the server was told %s", text)
-					}
-				}
-				for _, cp := range sink.Checkpoints() {
-					if n := strings.Count(string(cp), `"key"`); n > c.asked {
-						t.Errorf("a checkpoint has %d questions: %s", n, cp)
-					}
-				}
+				_ = work.Pause(x.R.Context(), 2*gather) // until the others are asked
+				x.Event(x.Fill(result))
 			})
+			sink := silent()
+			r := asksIn("a", all)
+			r.Limits = c.limits
+			if reply, err := h.Call(t.Context(), r, sink); err != nil || reply.Error != nil {
+				t.Fatalf("%+v, %v", reply, err)
+			}
+			if n := len(sink.Asked()); n != c.asked || len(refused) != 10-c.asked {
+				t.Errorf("asked %d and refused %d, want %d", n, len(refused), c.asked)
+			}
+			close(refused)
+			for text := range refused {
+				if !strings.Contains(text, c.says) || !strings.Contains(text, `"code":-32603`) {
+					t.Errorf("the server was told %s", text)
+				}
+			}
+			for _, cp := range sink.Checkpoints() {
+				if n := strings.Count(string(cp), `"key"`); n > c.asked {
+					t.Errorf("a checkpoint has %d questions: %s", n, cp)
+				}
+			}
 		})
 	}
 }

@@ -16,15 +16,11 @@ func TestReach(t *testing.T) {
 	reach := func(raw string, proxy string) error {
 		t.Helper()
 		h, err := New(Config{Name: "up", URL: raw})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		baseOf(h).Proxy = nil
 		if proxy != "" {
 			u, err := url.Parse(proxy)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			baseOf(h).Proxy = http.ProxyURL(u)
 		}
 		return h.Reach(t.Context())
@@ -47,9 +43,7 @@ func TestReach(t *testing.T) {
 	default:
 	}
 	h, err := New(Config{Name: "up", URL: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := h.Reach(ctx); !errors.Is(err, context.Canceled) {

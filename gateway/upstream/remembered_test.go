@@ -38,9 +38,7 @@ func legacyIntroduces(s *fake.Server, instructions string) {
 func says(t *testing.T, h *HTTP, s shim.Session) string {
 	t.Helper()
 	d, err := h.Describe(t.Context(), s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	word, _ := jsonrpc.GetString(d.Capabilities, "prompts", "says")
 	if d.Instructions != "be kind" && d.Instructions != word {
 		t.Errorf("instructions %q, capabilities %s", d.Instructions, d.Capabilities)

@@ -60,26 +60,24 @@ func TestResumeInCall(t *testing.T) {
 		{"polling", 3 * time.Second, 1, false},
 		{"replay of everything", 0, 4, true},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble(t, fake.Stateful, Config{IdleTimeout: 4 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				s.Tool("other", steps(2, 0, 0))
-				s.Tool("t", steps(5, c.retry, c.cut))
-				if c.all {
-					s.ReplayAll()
-				}
-				other := shimtest.Tool("other", "other")
-				other.Session.Key = "a"
-				mustCall(t, h, other)
-				var sink shimtest.Sink
-				r, err := callIn(t, h, ``, &sink)
-				checkKind(t, r, err, "", 0)
-				if p, _ := sink.Heard(); messages(p) != "1 2 3 4 5" {
-					t.Errorf("heard %q", messages(p))
-				}
-				if s.Runs("k") != 1 || len(s.Seen("GET")) != 1 {
-					t.Errorf("tool ran %d times, %d GETs", s.Runs("k"), len(s.Seen("GET")))
-				}
-			})
+		bubbleOf(t, c.name, fake.Stateful, Config{IdleTimeout: 4 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tool("other", steps(2, 0, 0))
+			s.Tool("t", steps(5, c.retry, c.cut))
+			if c.all {
+				s.ReplayAll()
+			}
+			other := shimtest.Tool("other", "other")
+			other.Session.Key = "a"
+			mustCall(t, h, other)
+			var sink shimtest.Sink
+			r, err := callIn(t, h, ``, &sink)
+			checkKind(t, r, err, "", 0)
+			if p, _ := sink.Heard(); messages(p) != "1 2 3 4 5" {
+				t.Errorf("heard %q", messages(p))
+			}
+			if s.Runs("k") != 1 || len(s.Seen("GET")) != 1 {
+				t.Errorf("tool ran %d times, %d GETs", s.Runs("k"), len(s.Seen("GET")))
+			}
 		})
 	}
 }
@@ -103,21 +101,19 @@ func TestResumeRefused(t *testing.T) {
 		{"cut", func(x *fake.Exchange) { x.Cut() }, shim.KindClosed, maxTries},
 		{"empty", func(x *fake.Exchange) { x.Head("text/event-stream") }, shim.KindClosed, maxTries},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				s.Tool("t", steps(5, 0, 2))
-				s.On("GET", c.get)
-				r, err := callIn(t, h, ``, nil)
-				checkKind(t, r, err, c.kind, 0)
-				gets := len(s.Seen("GET"))
-				if c.name == "cut" && gets == c.gets+1 {
-					gets-- // net/http repeats a GET on a connection that was used before
-				}
-				if s.Runs("k") != 1 || gets != c.gets {
-					t.Errorf("tool ran %d times, %d GETs, want 1 and %d", s.Runs("k"), len(s.Seen("GET")), c.gets)
-				}
-				pauseFor(t, time.Minute) // for the fake's own work
-			})
+		bubbleOf(t, c.name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tool("t", steps(5, 0, 2))
+			s.On("GET", c.get)
+			r, err := callIn(t, h, ``, nil)
+			checkKind(t, r, err, c.kind, 0)
+			gets := len(s.Seen("GET"))
+			if c.name == "cut" && gets == c.gets+1 {
+				gets-- // net/http repeats a GET on a connection that was used before
+			}
+			if s.Runs("k") != 1 || gets != c.gets {
+				t.Errorf("tool ran %d times, %d GETs, want 1 and %d", s.Runs("k"), len(s.Seen("GET")), c.gets)
+			}
+			pauseFor(t, time.Minute) // for the fake's own work
 		})
 	}
 }
@@ -160,9 +156,7 @@ func another(t *testing.T, h *HTTP) *HTTP {
 	c := h.wire.cfg
 	c.Replica, c.FirstID = "other", 1000
 	o, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	baseOf(o).DialContext = baseOf(h).DialContext
 	t.Cleanup(func() { _ = o.Close(context.WithoutCancel(t.Context())) })
 	return o
@@ -215,27 +209,25 @@ func TestResumeQuestion(t *testing.T) {
 			})
 		}, shim.KindClosed},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				var got json.RawMessage
-				s.Tool("t", asking(&got, func(func(string)) {}))
-				r := in("a", all)
-				first, second := silent(), &shimtest.Sink{OnAsk: answering}
-				cp := detach(t, h, r, first, time.Second)
-				c.resumes(s)
-				o := another(t, h)
-				ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
-				defer stop()
-				reply, err := o.Resume(ctx, r, cp, second)
-				checkKind(t, reply, err, c.kind, 0)
-				q1, q2 := first.Asked(), second.Asked()
-				if len(q1) != 1 || len(q2) != 1 || q1[0].Key != q2[0].Key || string(q2[0].Params) == "" {
-					t.Errorf("questions %+v and %+v", q1, q2)
-				}
-				if c.kind == "" && !strings.Contains(string(got), `"id":"q"`) {
-					t.Errorf("the server got %s", got)
-				}
-			})
+		bubbleOf(t, name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			var got json.RawMessage
+			s.Tool("t", asking(&got, func(func(string)) {}))
+			r := in("a", all)
+			first, second := silent(), &shimtest.Sink{OnAsk: answering}
+			cp := detach(t, h, r, first, time.Second)
+			c.resumes(s)
+			o := another(t, h)
+			ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+			defer stop()
+			reply, err := o.Resume(ctx, r, cp, second)
+			checkKind(t, reply, err, c.kind, 0)
+			q1, q2 := first.Asked(), second.Asked()
+			if len(q1) != 1 || len(q2) != 1 || q1[0].Key != q2[0].Key || string(q2[0].Params) == "" {
+				t.Errorf("questions %+v and %+v", q1, q2)
+			}
+			if c.kind == "" && !strings.Contains(string(got), `"id":"q"`) {
+				t.Errorf("the server got %s", got)
+			}
 		})
 	}
 }
@@ -375,36 +367,34 @@ func asking(got *json.RawMessage, after func(send func(string))) fake.Behaviour 
 // the newer one: the question is heard once more, and not taken for a replay.
 func TestQuestionComesBack(t *testing.T) {
 	for name, answers := range map[string]bool{"detached while asked": false, "detached with the answer": true} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				var got json.RawMessage
-				s.Tool("t", asking(&got, func(func(string)) {}))
-				r := in("a", all)
-				ctx, end := context.WithCancelCause(t.Context())
-				first := &shimtest.Sink{OnAsk: func(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
-					end(shim.ErrDetached)
-					if answers {
-						return answering(ctx, q...)
-					}
-					return nil, context.Cause(ctx)
-				}}
-				if _, err := h.Call(ctx, r, first); !errors.Is(err, shim.ErrDetached) {
-					t.Fatalf("the call ended with %v", err)
+		bubbleOf(t, name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			var got json.RawMessage
+			s.Tool("t", asking(&got, func(func(string)) {}))
+			r := in("a", all)
+			ctx, end := context.WithCancelCause(t.Context())
+			first := &shimtest.Sink{OnAsk: func(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
+				end(shim.ErrDetached)
+				if answers {
+					return answering(ctx, q...)
 				}
-				var state checkpoint
-				if err := json.Unmarshal(first.Latest(), &state); err != nil || len(state.Pending) != 1 {
-					t.Errorf("the last checkpoint is %s (%v)", first.Latest(), err)
-				}
-				second := &shimtest.Sink{OnAsk: answering}
-				ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-				defer stop()
-				reply, err := h.Resume(ctx, r, first.Checkpoints()[1], second)
-				checkKind(t, reply, err, "", 0)
-				q1, q2 := first.Asked(), second.Asked()
-				if len(q1) != 1 || len(q2) != 1 || q1[0].Key != q2[0].Key || !strings.Contains(string(got), `"id":"q"`) {
-					t.Errorf("questions %+v and %+v, the server got %s", q1, q2, got)
-				}
-			})
+				return nil, context.Cause(ctx)
+			}}
+			if _, err := h.Call(ctx, r, first); !errors.Is(err, shim.ErrDetached) {
+				t.Fatalf("the call ended with %v", err)
+			}
+			var state checkpoint
+			if err := json.Unmarshal(first.Latest(), &state); err != nil || len(state.Pending) != 1 {
+				t.Errorf("the last checkpoint is %s (%v)", first.Latest(), err)
+			}
+			second := &shimtest.Sink{OnAsk: answering}
+			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+			defer stop()
+			reply, err := h.Resume(ctx, r, first.Checkpoints()[1], second)
+			checkKind(t, reply, err, "", 0)
+			q1, q2 := first.Asked(), second.Asked()
+			if len(q1) != 1 || len(q2) != 1 || q1[0].Key != q2[0].Key || !strings.Contains(string(got), `"id":"q"`) {
+				t.Errorf("questions %+v and %+v, the server got %s", q1, q2, got)
+			}
 		})
 	}
 }
@@ -462,9 +452,7 @@ func TestCheckpointWhileAQuestionIsHeard(t *testing.T) {
 	}
 	x.rec.saveCheckpoint(t.Context())
 	x.asking.mu.Unlock()
-	if err := <-handled; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-handled)
 	x.rec.saveCheckpoint(t.Context())
 	for _, p := range sink.Checkpoints() {
 		if c, _ := decodeResumable(p); c.Last == "e1" && len(c.Pending) == 0 {

@@ -237,37 +237,35 @@ func TestAskedOnGETAndOver(t *testing.T) {
 		}, ""},
 		{"detached", func(_ *fake.Server, _ chan struct{}, f *aloft) { f.cancel(shim.ErrDetached) }, ""},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				may := make(chan struct{})
-				s.Tool("t", held(may, true))
-				var why error
-				sink := &shimtest.Sink{OnAsk: func(ctx context.Context, _ ...shim.Question) ([]shim.Answer, error) {
-					<-ctx.Done()
-					why = context.Cause(ctx)
-					return nil, why
-				}}
-				f := aloftIn(t, h, asksIn("a", all), sink)
-				var got json.RawMessage
-				go func() { got = s.Request(`9`, "elicitation/create", elicit) }()
-				pauseFor(t, time.Second)
-				if len(sink.Asked()) != 1 {
-					t.Fatalf("asked %v", sink.Asked())
-				}
-				c.end(s, may, f)
-				<-f.done
-				synctest.Wait()
-				if why == nil || !strings.Contains(string(got), c.told) || c.told == "" && got != nil {
-					t.Errorf("the client was told %v, the server %s", why, got)
-				}
-				left := strings.Contains(string(sink.Latest()), `"pending"`)
-				if c.name == "detached" && !left || c.name == "withdrawn" && left { // after an end it does not matter
-					t.Errorf("checkpoint %s", sink.Latest())
-				}
-				if c.name == "cancelled" || c.name == "detached" {
-					close(may)
-				}
-			})
+		bubbleOf(t, c.name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			may := make(chan struct{})
+			s.Tool("t", held(may, true))
+			var why error
+			sink := &shimtest.Sink{OnAsk: func(ctx context.Context, _ ...shim.Question) ([]shim.Answer, error) {
+				<-ctx.Done()
+				why = context.Cause(ctx)
+				return nil, why
+			}}
+			f := aloftIn(t, h, asksIn("a", all), sink)
+			var got json.RawMessage
+			go func() { got = s.Request(`9`, "elicitation/create", elicit) }()
+			pauseFor(t, time.Second)
+			if len(sink.Asked()) != 1 {
+				t.Fatalf("asked %v", sink.Asked())
+			}
+			c.end(s, may, f)
+			<-f.done
+			synctest.Wait()
+			if why == nil || !strings.Contains(string(got), c.told) || c.told == "" && got != nil {
+				t.Errorf("the client was told %v, the server %s", why, got)
+			}
+			left := strings.Contains(string(sink.Latest()), `"pending"`)
+			if c.name == "detached" && !left || c.name == "withdrawn" && left { // after an end it does not matter
+				t.Errorf("checkpoint %s", sink.Latest())
+			}
+			if c.name == "cancelled" || c.name == "detached" {
+				close(may)
+			}
 		})
 	}
 }

@@ -29,9 +29,7 @@ func inReplicas(t *testing.T, run func(t *testing.T, r *replicas)) {
 	t.Helper()
 	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		other, err := New(Config{Replica: "b", URL: h.wire.cfg.URL})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		baseOf(other).DialContext = baseOf(h).DialContext
 		r := &replicas{t: t, s: s, clients: [2]*HTTP{h, other}}
 		shared := newSharedMap()

@@ -171,9 +171,7 @@ func TestIdleSession(t *testing.T) {
 
 func pauseFor(t *testing.T, d time.Duration) {
 	t.Helper()
-	if err := work.Pause(t.Context(), d); err != nil {
-		t.Fatal(err)
-	}
+	must(t, work.Pause(t.Context(), d))
 }
 
 // A lost session is opened anew once, however many calls meet the loss, and the

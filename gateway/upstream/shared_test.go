@@ -97,9 +97,7 @@ func (m *sharedMap) Hear(ctx context.Context, hear func(key string, message []by
 func sharedSession(t *testing.T, m *sharedMap) *session {
 	t.Helper()
 	h, err := New(Config{Name: "up", URL: "http://127.0.0.1:1/", Replica: "a", Sessions: m, StartTimeout: 2 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = h.Close(context.Background()) })
 	return newSession(h.sessions, sessionKey{key: "k", caps: fingerprintOf(nil)}, shim.Session{Key: "k", Shared: true})
 }
@@ -560,9 +558,7 @@ func TestSlowClientHoldsUpNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSharedMap()
 		h, err := New(Config{Name: "up", URL: "http://127.0.0.1:1/", Replica: "a", Sessions: m})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		slow := h.sessions.acquireSession(shim.Session{Key: "slow", Shared: true})
 		other := h.sessions.acquireSession(shim.Session{Key: "other", Shared: true})
 		x := slow.newExchange(target{}, shim.Request{Method: "tools/call"}, &shimtest.Sink{OnProgress: func(shim.Progress) {

@@ -89,18 +89,16 @@ func TestModernTaskPollInterval(t *testing.T) {
 		`"ttlMs":null,"pollIntervalMs":1`:       101,
 		`"ttlMs":null,"pollIntervalMs":9000000`: 1,
 	} {
-		t.Run(wants, func(t *testing.T) {
-			bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				fake.TaskExtension(s, fake.TaskTool{Name: "t", First: func(j *fake.Job) { j.Wants(wants) }, Script: after(10*time.Second+time.Millisecond, complete)})
-				began := time.Now()
-				mustCall(t, h, in("a", ``))
-				if n := len(s.Seen("tasks/get")); n != polls {
-					t.Errorf("asked %d times, want %d", n, polls)
-				}
-				if took := time.Since(began); took > time.Minute+time.Second {
-					t.Errorf("it took %v", took)
-				}
-			})
+		bubbleOf(t, wants, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			fake.TaskExtension(s, fake.TaskTool{Name: "t", First: func(j *fake.Job) { j.Wants(wants) }, Script: after(10*time.Second+time.Millisecond, complete)})
+			began := time.Now()
+			mustCall(t, h, in("a", ``))
+			if n := len(s.Seen("tasks/get")); n != polls {
+				t.Errorf("asked %d times, want %d", n, polls)
+			}
+			if took := time.Since(began); took > time.Minute+time.Second {
+				t.Errorf("it took %v", took)
+			}
 		})
 	}
 }
@@ -185,9 +183,7 @@ func TestModernTaskAsks(t *testing.T) {
 		if got := <-answered; got != `{"to":"elicitation/create"}` {
 			t.Errorf("answered with %s", got)
 		}
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-done)
 		asked, updates := sink.Asked(), s.Seen("tasks/update")
 		if len(asked) != 3 || len(updates) != 2 {
 			t.Errorf("%d questions, %d answers", len(asked), len(updates))

@@ -69,27 +69,25 @@ func TestServerTaskChosen(t *testing.T) {
 		{TasksNever, baseTasks, "optional", "plain", 0},
 		{TasksAuto, `{"cancel":{}}`, "required", "", 0}, // without the capability the value is void (L4)
 	} {
-		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			bubble(t, fake.Stateful, Config{Tasks: c.use}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				s.Tasks(c.caps, fake.TaskTool{Name: "t", Support: c.support, Script: func(j *fake.Job) { j.End("completed", "") }})
-				r := in("a", ``)
-				r.Within = time.Minute
-				reply, err := h.Call(t.Context(), r, nil)
-				if c.want == "" {
-					if err != nil || reply.Error == nil || reply.Error.Code != -32601 {
-						t.Errorf("%+v, %v", reply, err)
-					}
-				} else if got := textIn(t, reply, err); got != c.want {
-					t.Errorf("the result is %q, want %q", got, c.want)
+		bubbleOf(t, fmt.Sprint(i), fake.Stateful, Config{Tasks: c.use}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tasks(c.caps, fake.TaskTool{Name: "t", Support: c.support, Script: func(j *fake.Job) { j.End("completed", "") }})
+			r := in("a", ``)
+			r.Within = time.Minute
+			reply, err := h.Call(t.Context(), r, nil)
+			if c.want == "" {
+				if err != nil || reply.Error == nil || reply.Error.Code != -32601 {
+					t.Errorf("%+v, %v", reply, err)
 				}
-				if got := len(s.Seen("tools/list")); got != c.listings {
-					t.Errorf("%d listings, want %d", got, c.listings)
-				}
-				asked := strings.Contains(seenParams(s, "tools/call"), `"task":{"ttl":60000`)
-				if asked != strings.HasPrefix(c.want, "result") {
-					t.Errorf("called with %s", seenParams(s, "tools/call"))
-				}
-			})
+			} else if got := textIn(t, reply, err); got != c.want {
+				t.Errorf("the result is %q, want %q", got, c.want)
+			}
+			if got := len(s.Seen("tools/list")); got != c.listings {
+				t.Errorf("%d listings, want %d", got, c.listings)
+			}
+			asked := strings.Contains(seenParams(s, "tools/call"), `"task":{"ttl":60000`)
+			if asked != strings.HasPrefix(c.want, "result") {
+				t.Errorf("called with %s", seenParams(s, "tools/call"))
+			}
 		})
 	}
 }
@@ -110,17 +108,15 @@ func TestServerTaskEnds(t *testing.T) {
 			return err == nil && r.Error != nil && r.Error.Code == -32603 && strings.HasSuffix(r.Error.Message, ": no time")
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: c.script})
-				reply, err := h.Call(t.Context(), in("a", ``), nil)
-				if !c.check(reply, err) {
-					t.Errorf("%+v, %+v, %v", reply, reply.Error, err)
-				}
-				if n := s.Runs("k"); n != 1 {
-					t.Errorf("the tool ran %d times", n)
-				}
-			})
+		bubbleOf(t, name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: c.script})
+			reply, err := h.Call(t.Context(), in("a", ``), nil)
+			if !c.check(reply, err) {
+				t.Errorf("%+v, %+v, %v", reply, reply.Error, err)
+			}
+			if n := s.Runs("k"); n != 1 {
+				t.Errorf("the tool ran %d times", n)
+			}
 		})
 	}
 }
@@ -232,24 +228,22 @@ func TestServerTaskProgress(t *testing.T) {
 // notifications/cancelled (L28).
 func TestServerTaskCancelled(t *testing.T) {
 	for _, early := range []bool{false, true} {
-		t.Run(fmt.Sprint("early ", early), func(t *testing.T) {
-			bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				over := make(chan struct{})
-				s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(j *fake.Job) { j.Cancelled(); close(over) }})
-				sink := &shimtest.Sink{}
-				ctx, cancel := context.WithCancel(t.Context())
-				if early {
-					sink.OnCheckpoint = cancelLater(cancel)
-				}
-				time.AfterFunc(time.Second, cancel)
-				if _, err := h.Call(ctx, in("a", ``), sink); !errors.Is(err, context.Canceled) {
-					t.Errorf("error %v", err)
-				}
-				<-over
-				if n := len(s.Seen("notifications/cancelled")); n != 0 {
-					t.Errorf("%d notifications/cancelled", n)
-				}
-			})
+		bubbleOf(t, fmt.Sprint("early ", early), fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			over := make(chan struct{})
+			s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(j *fake.Job) { j.Cancelled(); close(over) }})
+			sink := &shimtest.Sink{}
+			ctx, cancel := context.WithCancel(t.Context())
+			if early {
+				sink.OnCheckpoint = cancelLater(cancel)
+			}
+			time.AfterFunc(time.Second, cancel)
+			if _, err := h.Call(ctx, in("a", ``), sink); !errors.Is(err, context.Canceled) {
+				t.Errorf("error %v", err)
+			}
+			<-over
+			if n := len(s.Seen("notifications/cancelled")); n != 0 {
+				t.Errorf("%d notifications/cancelled", n)
+			}
 		})
 	}
 }

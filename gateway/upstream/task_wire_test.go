@@ -60,18 +60,16 @@ func TestServerTaskNotMade(t *testing.T) {
 		"an immediate one":   `{"content":[{"type":"text","text":"at once"}],"_meta":{"x":1,"io.modelcontextprotocol/related-task":{"taskId":"z"}}}`,
 		"with metadata only": `{"content":[{"type":"text","text":"at once"}],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"z"}}}`,
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, fake.Stateful, Config{Tasks: TasksAlways}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "optional"})
-				s.Tool("t", fake.Result(answer))
-				reply, err := h.Call(t.Context(), askedCall("a"), nil)
-				if got := textIn(t, reply, err); got != "at once" {
-					t.Errorf("%q", got)
-				}
-				if n := len(s.Seen("tasks/result")); n != 0 {
-					t.Errorf("asked for a result %d times", n)
-				}
-			})
+		bubbleOf(t, name, fake.Stateful, Config{Tasks: TasksAlways}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "optional"})
+			s.Tool("t", fake.Result(answer))
+			reply, err := h.Call(t.Context(), askedCall("a"), nil)
+			if got := textIn(t, reply, err); got != "at once" {
+				t.Errorf("%q", got)
+			}
+			if n := len(s.Seen("tasks/result")); n != 0 {
+				t.Errorf("asked for a result %d times", n)
+			}
 		})
 	}
 }
@@ -85,19 +83,17 @@ func TestServerTaskNonsense(t *testing.T) {
 		"a result that is none":  {fake.Result(`{"taskId":"job-1","status":"completed"}`), fake.Result(`[]`)},
 		"a page":                 {fake.Result(`{"taskId":"job-1","status":"working"}`), fake.HTML()},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(*fake.Job) {}})
-				s.On("tasks/get", c.status)
-				s.On("tasks/result", c.result)
-				reply, err := h.Call(t.Context(), in("a", ``), nil)
-				if err == nil {
-					t.Errorf("answered %+v", reply)
-				}
-				if s.Runs("k") != 1 {
-					t.Errorf("%d runs", s.Runs("k"))
-				}
-			})
+		bubbleOf(t, name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(*fake.Job) {}})
+			s.On("tasks/get", c.status)
+			s.On("tasks/result", c.result)
+			reply, err := h.Call(t.Context(), in("a", ``), nil)
+			if err == nil {
+				t.Errorf("answered %+v", reply)
+			}
+			if s.Runs("k") != 1 {
+				t.Errorf("%d runs", s.Runs("k"))
+			}
 		})
 	}
 }

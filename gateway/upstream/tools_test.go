@@ -22,23 +22,21 @@ func TestCallWithoutTheList(t *testing.T) {
 			fake.Result(`{"resultType":"complete","ttlMs":60000,"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)(x)
 		}, listPatience},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-				s.Tool("t", fake.Text("ok"))
-				s.On(mcp.MethodToolsList, c.lists)
-				began := time.Now()
-				mustCall(t, h, in("a", ``))
-				if d := time.Since(began); d > c.most {
-					t.Errorf("answered after %s", d)
+		bubbleOf(t, name, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tool("t", fake.Text("ok"))
+			s.On(mcp.MethodToolsList, c.lists)
+			began := time.Now()
+			mustCall(t, h, in("a", ``))
+			if d := time.Since(began); d > c.most {
+				t.Errorf("answered after %s", d)
+			}
+			if name == "slow" {
+				<-time.After(20 * time.Second)
+				if _, ok, err := h.Tool(t.Context(), shim.Session{Key: "a"}, "t"); !ok || err != nil {
+					t.Errorf("the list has the tool: %t, %v", ok, err)
 				}
-				if name == "slow" {
-					<-time.After(20 * time.Second)
-					if _, ok, err := h.Tool(t.Context(), shim.Session{Key: "a"}, "t"); !ok || err != nil {
-						t.Errorf("the list has the tool: %t, %v", ok, err)
-					}
-					asked(t, s, mcp.MethodToolsList, 1)
-				}
-			})
+				asked(t, s, mcp.MethodToolsList, 1)
+			}
 		})
 	}
 }

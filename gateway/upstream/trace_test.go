@@ -21,9 +21,7 @@ const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 func from(t *testing.T) context.Context {
 	ctx := propagation.TraceContext{}.Extract(t.Context(), propagation.MapCarrier{"traceparent": parent, "tracestate": "a=b"})
 	b, err := baggage.Parse("tenant=x,secret=y")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return baggage.ContextWithBaggage(ctx, b)
 }
 
@@ -68,9 +66,7 @@ func TestSpans(t *testing.T) {
 			cfg := h.wire.cfg
 			cfg.Name, cfg.TracerProvider = "up", sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(rec))
 			traced, err := New(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			baseOf(traced).DialContext = baseOf(h).DialContext
 			_, _ = traced.Call(from(t), in("a", ``), nil)
 			_ = traced.Close(t.Context())

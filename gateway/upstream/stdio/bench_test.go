@@ -46,9 +46,7 @@ func nullChild() {
 // it, with a line to the same program and back, one at a time and 16 at a time.
 func BenchmarkCall(b *testing.B) {
 	exe, err := os.Executable()
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	config := Config{Command: exe, Env: []string{childVar + "=null"}, Modern: true}
 	for _, n := range []int{1, 16} {
 		b.Run(fmt.Sprint("pipe/", n), func(b *testing.B) { benchPipe(b, exe, n) })
@@ -89,16 +87,10 @@ func benchPipe(b *testing.B, exe string, n int) {
 	cmd := exec.Command(exe)
 	cmd.Env = []string{childVar + "=null"}
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
+	must(b, cmd.Start())
 	lines := bufio.NewReaderSize(out, chunk)
 	var mu sync.Mutex
 	last := make(chan struct{})
@@ -143,9 +135,7 @@ func benchTransport(b *testing.B, t *Transport, n int) {
 
 func benchClient(b *testing.B, t *Transport, n int) {
 	up, err := upstream.New(upstream.Config{Era: upstream.EraModern, Transport: t, Replica: "r1"})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	request := shimtest.Tool("t", "k")
 	inFlight(b, n, func(int) error {
 		reply, err := up.Call(context.Background(), request, nil)

@@ -32,6 +32,14 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("taskgate/internal/procgroup.serve"))
 }
 
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // world is a server over stdio with its upstream client.
 type world struct {
 	t    *testing.T
@@ -62,9 +70,7 @@ func (l *logs) String() string {
 func start(t *testing.T, child string, c Config, u upstream.Config) *world {
 	t.Helper()
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w := &world{t: t, logs: &logs{}}
 	c.Command = exe
 	c.Env = append(c.Env, childVar+"="+child)
@@ -176,7 +182,5 @@ func kill(t *testing.T, pid string) {
 	if _, err := fmt.Sscan(pid, &n); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Kill(n, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Kill(n, syscall.SIGKILL))
 }

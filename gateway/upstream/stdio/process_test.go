@@ -81,16 +81,12 @@ func TestClose(t *testing.T) {
 // comes too late to be written.
 func TestLateWordDoesNotKill(t *testing.T) {
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := Config{Command: exe, Env: []string{childVar + "=stubborn"}, Logger: slog.New(slog.DiscardHandler), patience: time.Hour}
 	c = c.withDefaults()
 	var running sync.WaitGroup
 	p, err := startChild(&c, &running, make(chan struct{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p.Stop()
 	shimtest.Eventually(t, func() bool {
 		return errors.Is(p.Send(t.Context(), &transport.Message{Body: []byte("{}"), Sender: transport.Nobody{}}, nil), duplex.ErrOver)
@@ -185,9 +181,7 @@ func TestProgramThatIsNotThere(t *testing.T) {
 			t.Errorf("Reach: %v, want %s…%s", err, c.reached, c.wrong)
 		}
 		up, err := upstream.New(upstream.Config{Transport: tr})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, err = up.Call(t.Context(), shimtest.Tool("echo", "k"), &shimtest.Sink{})
 		ue, ok := err.(*shim.UpstreamError)
 		if !ok || ue.Kind != "unreachable" || !ue.Unsent || ue.Message != "the process of the server cannot be started: "+c.wrong || !strings.Contains(ue.Error(), c.config.Command) {
@@ -207,9 +201,7 @@ func TestProgramThatIsNotThere(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	t.Setenv("SECRET_OF_THE_GATEWAY", "x")
 	dir, err := os.MkdirTemp("", "stdio")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { os.Remove(dir) })
 	w := legacy(t, "plain", Config{Env: []string{"A=b"}, Dir: dir})
 	if got := w.text("environment"); got != "A=b "+childVar+"=plain" {

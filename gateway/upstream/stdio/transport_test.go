@@ -29,9 +29,7 @@ func (w *world) as(s shim.Session, tool string, more ...any) (string, error) {
 func (w *world) pidOf(s shim.Session) string {
 	w.t.Helper()
 	pid, err := w.as(s, "pid")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return pid
 }
 
