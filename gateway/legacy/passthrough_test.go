@@ -16,6 +16,19 @@ import (
 	"taskgate/internal/wiretest"
 )
 
+// eachOwner is eachHouse with the servers that sign callers in themselves as well: nothing of
+// whose task is whose depends on that.
+func eachOwner(t *testing.T, run func(t *testing.T, h *house)) {
+	eachHouse(t, run)
+	for name, token := range map[string]func(i *wiretest.Issuer, subject, server string) string{
+		"passthrough, JWT": jwtOf, "passthrough, opaque": opaqueOf,
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, newHouseOf(t, func(h *house, c *config.Config) { h.withPassthrough(c, token) }))
+		})
+	}
+}
+
 func jwtOf(i *wiretest.Issuer, subject, server string) string {
 	return i.Token(subject, map[string]any{"aud": server, "jti": time.Now().String()})
 }

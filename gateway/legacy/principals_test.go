@@ -420,7 +420,7 @@ func wantAlike(t *testing.T, what string, foreign, unknown reply) {
 // TestForeignTasks: to everyone but its owner a task does not exist, neither in
 // what is said nor in what is done (Z6, T47, L37).
 func TestForeignTasks(t *testing.T) {
-	eachHouse(t, func(t *testing.T, h *house) {
+	eachOwner(t, func(t *testing.T, h *house) {
 		alice, next, bob := h.caller(wiretest.AliceKey), h.caller(wiretest.AliceNext), h.caller(wiretest.BobKey)
 		done := alice.task()
 		h.events.proceed <- struct{}{}
@@ -469,7 +469,7 @@ func TestForeignTasks(t *testing.T) {
 // TestForeignSessions: a session id of somebody else is an unknown one (Z7), and
 // the session goes on.
 func TestForeignSessions(t *testing.T) {
-	eachHouse(t, func(t *testing.T, h *house) {
+	eachOwner(t, func(t *testing.T, h *house) {
 		alice := h.caller(wiretest.AliceKey).initialize()
 		for _, try := range sessionTries("1", strange+"/q") {
 			r := try.do(h.caller(wiretest.BobKey), alice.session)

@@ -51,16 +51,15 @@ func TestManyTasksOfOneSession(t *testing.T) {
 		w := newWorld(t).start(askScript(), newConfig(nil), "")
 		stream := w.c.begin(w.a, "")
 		var calls sync.WaitGroup
-		const many = legacy.MostTold / 2
-		for i := range many {
+		for i := range legacy.MostTold {
 			one := *w.c
 			one.serial = 1000 * (i + 1)
 			calls.Go(func() { one.call(w.a, "slow") })
 		}
 		calls.Wait()
 		wiretest.Wait(70 * time.Second)
-		if got := stream.statuses(); len(got) != many {
-			t.Errorf("told %d times, want of the end of %d tasks: %q", len(got), many, got)
+		if got := stream.statuses(); len(got) != legacy.MostTold {
+			t.Errorf("told %d times, want of the end of %d tasks: %q", len(got), legacy.MostTold, got)
 		}
 		b, _, err := w.sessions.Get(t.Context(), w.c.session)
 		if err != nil || bytes.Contains(b, []byte("tasks")) {
