@@ -14,7 +14,6 @@ import (
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/legacy"
 	"taskgate/gateway/modern"
-	"taskgate/gateway/modes"
 	"taskgate/gateway/upstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -115,9 +114,6 @@ func (g *Gateway) identity() []byte {
 // add adds an upstream to those that are served.
 func (t *table) add(e *endpoint.Endpoint) {
 	h := &legacy.Handler{Endpoint: e, Sessions: t.sessions}
-	if e.Config.ResponseModes == config.On && e.Convertible() {
-		h.Modes = modes.New(e)
-	}
 	t.routes = append(t.routes, &route{table: t, endpoint: e, modern: &modern.Handler{Endpoint: e}, legacy: h, scoped: e.Config.Scoped(),
 		metadata: t.methods.Page(e.Name), resource: t.methods.Resource(e.Name), page: t.config.PublicURL + auth.MetadataPath(e.Config)})
 }

@@ -27,7 +27,6 @@ import (
 type Handler struct {
 	*endpoint.Endpoint
 	Sessions *Table // shared by all endpoints
-	Modes    Modes  // nil where response modes are switched off
 }
 
 // ServePOST answers a message of the initialize era.

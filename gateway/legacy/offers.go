@@ -5,6 +5,7 @@ import (
 
 	"taskgate/gateway/config"
 	"taskgate/gateway/endpoint"
+	"taskgate/gateway/modes"
 	"taskgate/internal/jsonrpc"
 	"taskgate/shim"
 )
@@ -29,8 +30,8 @@ func (h *Handler) ownTasks(st sessionState) json.RawMessage {
 		return nil
 	}
 	own := json.RawMessage(`{"list":{},"cancel":{},"requests":{"tools":{"call":{}}},"streaming":{"partial":{}}}`)
-	if h.Modes != nil {
-		own = h.Modes.Declare(own)
+	if h.hasModes() {
+		own = modes.Declare(own)
 	}
 	return own
 }

@@ -12,6 +12,7 @@ import (
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
+	"taskgate/shim/dialect"
 )
 
 // askAgain is the time between two questions to the replica of a resumed stream whether it still writes it.
@@ -80,8 +81,7 @@ func (h *Handler) waitOf(ctx context.Context, s *session, p shim.Principal, stre
 	if err != nil || state == "ended" || about.request.IsZero() || about.Task == "" {
 		return nil, state, note, err
 	}
-	msg := jsonrpc.Message{Kind: jsonrpc.Request, ID: about.request, Method: mcp.MethodTasksResult}
-	msg.Params = append(jsonrpc.AppendString([]byte(`{"taskId":`), string(about.Task)), '}')
+	msg := jsonrpc.Message{Kind: jsonrpc.Request, ID: about.request, Method: mcp.MethodTasksResult, Params: dialect.Legacy.Named(about.Task)}
 	if about.First {
 		msg.Method = mcp.MethodToolsCall
 		name := jsonrpc.AppendString([]byte(`{"name":`), endpoint.TaskResultTool)

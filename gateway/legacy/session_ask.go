@@ -14,6 +14,7 @@ import (
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
 	"taskgate/shim"
+	"taskgate/shim/dialect"
 )
 
 // A task's questions are asked on one stream of a legacy session: on its GET stream if it has one, and on
@@ -311,14 +312,9 @@ func questionRequest(call shim.ID, q shim.Question, task bool) []byte {
 		if params == nil {
 			params = json.RawMessage(`{}`)
 		}
-		params = ofTask(params, call)
+		params = dialect.Legacy.Related(params, call)
 	}
 	return jsonrpc.AppendRequest(nil, id, q.Method, params)
-}
-
-// ofTask returns params that name the task that a message is about (L31).
-func ofTask(params json.RawMessage, id shim.ID) json.RawMessage {
-	return jsonrpc.With(params, append(jsonrpc.AppendString([]byte(`{"taskId":`), string(id)), '}'), "_meta", mcp.MetaRelatedTask)
 }
 
 // questionOver tells a client that the question is over.

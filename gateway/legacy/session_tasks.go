@@ -212,7 +212,7 @@ func (t *taskNotifier) tellState(ctx context.Context, task shim.Task) error {
 	if p := task.Progress; p.Token != nil && p.Params != nil && progress != string(p.Params) {
 		progress = string(p.Params)
 		params := translate.Unrelated(jsonrpc.With(p.Params, p.Token, mcp.MetaProgressToken)) // the token is good until the task ends (L35)
-		messages = append(messages, jsonrpc.AppendNotification(nil, mcp.NotifyProgress, ofTask(params, task.ID)))
+		messages = append(messages, jsonrpc.AppendNotification(nil, mcp.NotifyProgress, dialect.Legacy.Related(params, task.ID)))
 	}
 	params := dialect.Legacy.Got(task)
 	status, _ := jsonrpc.GetString(params, "status")

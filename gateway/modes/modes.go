@@ -1,8 +1,8 @@
 // Package modes answers calls of tasks in the response modes of SEP-1905 (protocol.md 6.1), if an
 // upstream has response_modes: on and the client of a session declares them. It stands in front of
-// two methods of gateway/legacy, by legacy.Modes. It takes a tools/call with params.task, or a
-// tasks/result, and gives one answer, or several responses to one request. It reads the stream of a
-// task from the task's partial results, and has no state of its own.
+// two methods of gateway/legacy. It takes a tools/call with params.task, or a tasks/result, and
+// gives one answer, or several responses to one request. It reads the stream of a task from the
+// task's partial results, and has no state of its own.
 package modes
 
 import (
@@ -15,7 +15,6 @@ import (
 
 	"taskgate/gateway/config"
 	"taskgate/gateway/endpoint"
-	"taskgate/gateway/legacy"
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -30,38 +29,44 @@ const (
 	task      = "task"
 )
 
-// Modes are the response modes of one upstream.
-type Modes struct{ e *endpoint.Endpoint }
-
-var _ legacy.Modes = (*Modes)(nil)
-
-// New returns the response modes of an upstream.
-func New(e *endpoint.Endpoint) *Modes { return &Modes{e} }
+// Request is a request of a session that can make tasks.
+type Request struct {
+	Endpoint     *endpoint.Endpoint
+	Method       string // tools/call or tasks/result
+	Params       json.RawMessage
+	Principal    shim.Principal
+	Capabilities json.RawMessage // of the client
+	Client       context.Context // ends when the client's connection does
+	// Serve answers a tools/call or a tasks/result in the plain way.
+	Serve func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
+	// Send sends a response ahead of the last one; nil if the client takes one answer only.
+	Send func(result json.RawMessage) error
+}
 
 // Declare adds the modes to the capability of tasks (A1).
-func (m *Modes) Declare(tasks json.RawMessage) json.RawMessage {
+func Declare(tasks json.RawMessage) json.RawMessage {
 	return jsonrpc.With(tasks, json.RawMessage(`{"modes":["task","immediate","streaming"]}`), "responses")
 }
 
 // Answer answers a tools/call or a tasks/result. If the client has declared no modes, or asks for
 // none, the answer is the usual one.
-func (m *Modes) Answer(ctx context.Context, r legacy.ModesRequest) (json.RawMessage, error) {
+func (r Request) Answer(ctx context.Context) (json.RawMessage, error) {
 	list, _ := jsonrpc.Get(r.Capabilities, "tasks", "responses", "modes")
 	declared, _ := jsonrpc.Strings(list)
 	switch {
 	case declared == nil:
 		return r.Serve(ctx, r.Method, r.Params)
 	case r.Method == mcp.MethodToolsCall:
-		return m.call(ctx, r, declared)
+		return r.answerCall(ctx, declared)
 	case slices.Contains(declared, streaming):
-		return m.result(ctx, r)
+		return r.answerResult(ctx)
 	}
 	return r.Serve(ctx, r.Method, r.Params)
 }
 
-// call answers a tools/call by the first of the modes that both sides list (A3). The call is a task
-// in any case.
-func (m *Modes) call(ctx context.Context, r legacy.ModesRequest, declared []string) (json.RawMessage, error) {
+// answerCall answers a tools/call by the first of the modes that both sides list (A3). The call is a
+// task in any case.
+func (r Request) answerCall(ctx context.Context, declared []string) (json.RawMessage, error) {
 	list, listed := jsonrpc.Get(r.Params, "task", "responseModes")
 	common, ok := jsonrpc.Strings(list)
 	if listed && !ok {
@@ -74,15 +79,15 @@ func (m *Modes) call(ctx context.Context, r legacy.ModesRequest, declared []stri
 	}
 	common = slices.DeleteFunc(common, func(mode string) bool { return !slices.Contains(declared, mode) })
 	tool, _ := jsonrpc.GetString(r.Params, "name")
-	p := &pieces{m: m, r: r, id: shim.ID(id), streams: m.streams(tool)}
+	p := &pieces{r: r, id: shim.ID(id), streams: r.streamsBlocks(tool)}
 	if slices.Contains(common, immediate) {
-		if result, err := m.immediate(ctx, p, tool); !errors.Is(err, errLate) {
+		if result, err := p.awaitInGrace(ctx, tool); !errors.Is(err, errLate) {
 			return result, err
 		}
 	}
 	switch {
 	case slices.Contains(common, streaming) && (p.streams || !slices.Contains(common, immediate)): // A7
-		return m.stream(ctx, p, created)
+		return p.stream(ctx, created)
 	case !slices.Contains(common, task): // A5
 		return jsonrpc.With(created, json.RawMessage(`"`+task+`"`), "_meta", mcp.MetaFallbackMode), nil
 	}
@@ -92,9 +97,9 @@ func (m *Modes) call(ctx context.Context, r legacy.ModesRequest, declared []stri
 // errLate says that a task has not ended in the grace of its tool.
 var errLate = errors.New("the task has not ended yet")
 
-// immediate is the result of a task that ends in the grace of its tool (A6), or errLate.
-func (m *Modes) immediate(ctx context.Context, p *pieces, tool string) (json.RawMessage, error) {
-	grace := m.e.Config.Tool(tool).Grace
+// awaitInGrace returns the result of a task that ends in the grace of its tool (A6), or errLate.
+func (p *pieces) awaitInGrace(ctx context.Context, tool string) (json.RawMessage, error) {
+	grace := p.r.Endpoint.Config.Tool(tool).Grace
 	if grace == config.Auto {
 		grace = shim.LearnedGrace
 	}
@@ -107,15 +112,15 @@ func (m *Modes) immediate(ctx context.Context, p *pieces, tool string) (json.Raw
 	return result, err
 }
 
-// streams reports whether the partial results of a tool are blocks of its result; otherwise they
-// are hints.
-func (m *Modes) streams(tool string) bool {
-	return m.e.Config.Tool(tool).Progress == config.ProgressContent
+// streamsBlocks reports whether the partial results of a tool are blocks of its result; otherwise
+// they are hints.
+func (r Request) streamsBlocks(tool string) bool {
+	return r.Endpoint.Config.Tool(tool).Progress == config.ProgressContent
 }
 
 // stream answers a call with its task and the blocks that are there, and then sends the others as
 // they come (A9). A client that takes one answer only fetches them.
-func (m *Modes) stream(ctx context.Context, p *pieces, created json.RawMessage) (json.RawMessage, error) {
+func (p *pieces) stream(ctx context.Context, created json.RawMessage) (json.RawMessage, error) {
 	err := p.follow(ctx, firstWait, func() error { return errEnough })
 	if err != nil && !errors.Is(err, errEnough) && !errors.Is(err, errLate) {
 		return created, nil // the task is there, and its blocks can be fetched
@@ -123,7 +128,7 @@ func (m *Modes) stream(ctx context.Context, p *pieces, created json.RawMessage) 
 	if p.ended() || p.r.Send == nil {
 		return p.next(ctx, created)
 	}
-	ctx, done, err := m.e.Streams.Enter(ctx)
+	ctx, done, err := p.r.Endpoint.Streams.Enter(ctx)
 	defer done()
 	if err != nil {
 		return created, nil
@@ -152,9 +157,9 @@ func (m *Modes) stream(ctx context.Context, p *pieces, created json.RawMessage) 
 	return nil, err // it ends with an error, since blocks may be missing
 }
 
-// result answers a tasks/result: with the present blocks after lastSeqNr (A12), or with the result,
+// answerResult answers a tasks/result: with the present blocks after lastSeqNr (A12), or with the result,
 // whose content is all blocks.
-func (m *Modes) result(ctx context.Context, r legacy.ModesRequest) (json.RawMessage, error) {
+func (r Request) answerResult(ctx context.Context) (json.RawMessage, error) {
 	after, at, err := lastSeqNr(r.Params)
 	if err != nil {
 		return nil, err
@@ -167,11 +172,11 @@ func (m *Modes) result(ctx context.Context, r legacy.ModesRequest) (json.RawMess
 	if err != nil {
 		return nil, err
 	}
-	t, err := m.e.Shim.Peek(ctx, r.Principal, m.e.Name, id)
+	t, err := r.Endpoint.Shim.Peek(ctx, r.Principal, r.Endpoint.Name, id)
 	if err != nil {
 		return nil, err
 	}
-	p := &pieces{m: m, r: r, id: id, streams: m.streams(t.Tool), sent: after}
+	p := &pieces{r: r, id: id, streams: r.streamsBlocks(t.Tool), sent: after}
 	var result json.RawMessage
 	if !at {
 		if result, err = r.Serve(ctx, r.Method, r.Params); err != nil || !p.streams {

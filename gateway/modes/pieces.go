@@ -7,11 +7,11 @@ import (
 	"strconv"
 	"time"
 
-	"taskgate/gateway/legacy"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
 	"taskgate/shim/content"
+	"taskgate/shim/dialect"
 )
 
 // firstWait is how long the first answer to a streaming call waits for a block to go along with the
@@ -24,8 +24,7 @@ var errEnough = errors.New("enough")
 // pieces are the blocks that one task has streamed, as one request reads them. The number of a
 // block (seqNr) is its place among all blocks of the partial results, from 1.
 type pieces struct {
-	m       *Modes
-	r       legacy.ModesRequest
+	r       Request
 	id      shim.ID
 	streams bool // its partial results are blocks of the result
 
@@ -72,7 +71,7 @@ func (p *pieces) read(ctx context.Context) error {
 // task, or more blocks.
 func (p *pieces) track(ctx context.Context, look func(state bool) error) error {
 	k := shim.Tracked{ID: p.id, From: p.from, Pieces: p.streams}
-	err := p.m.e.Shim.Track(ctx, p.r.Principal, p.m.e.Name, []shim.Tracked{k}, func(u shim.Update) error {
+	err := p.r.Endpoint.Shim.Track(ctx, p.r.Principal, p.r.Endpoint.Name, []shim.Tracked{k}, func(u shim.Update) error {
 		if u.Task != nil {
 			p.task = *u.Task
 			return look(true)
@@ -101,8 +100,7 @@ func (p *pieces) take(batch json.RawMessage) {
 
 // outcome is the answer to a tasks/result, once the task has ended.
 func (p *pieces) outcome(ctx context.Context) (json.RawMessage, error) {
-	params := append(jsonrpc.AppendString([]byte(`{"taskId":`), string(p.id)), '}')
-	return p.r.Serve(ctx, mcp.MethodTasksResult, params)
+	return p.r.Serve(ctx, mcp.MethodTasksResult, dialect.Legacy.Named(p.id))
 }
 
 // next is the next response: the task, if this request created it, and the blocks that the client
@@ -139,8 +137,7 @@ func (p *pieces) next(ctx context.Context, created json.RawMessage) (json.RawMes
 	response = jsonrpc.With(response, strconv.AppendBool(nil, p.ended()), "isComplete")
 	response = jsonrpc.With(response, strconv.AppendBool(nil, failed), "isError")
 	if created == nil {
-		related := append(jsonrpc.AppendString([]byte(`{"taskId":`), string(p.id)), '}')
-		response = jsonrpc.With(response, related, "_meta", mcp.MetaRelatedTask)
+		response = dialect.Legacy.Related(response, p.id)
 	}
 	return response, nil
 }

@@ -10,11 +10,11 @@ var imports = map[string][]string{
 	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/operator", "gateway/operator/terminal", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/stdio", "redisstore", "shim", "internal/budget", "internal/durable", "internal/metrics", "internal/semconv", "internal/work"},
 
 	"gateway": {
-		"gateway/auth", "gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/modes", "gateway/sealed", "gateway/upstream", "gateway/upstream/forward", "gateway/wire",
+		"gateway/auth", "gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/sealed", "gateway/upstream", "gateway/upstream/forward", "gateway/wire",
 		"shim", "internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/metrics", "internal/patience",
 	},
 	"gateway/legacy": {
-		"gateway/config", "gateway/endpoint", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/upstream/forward", "gateway/wire",
+		"gateway/config", "gateway/endpoint", "gateway/modes", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/upstream/forward", "gateway/wire",
 		"shim", "shim/dialect", "internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/patience", "internal/work",
 	},
 	"gateway/modern": {
@@ -24,7 +24,7 @@ var imports = map[string][]string{
 	"gateway/operator":          {"gateway/auth", "shim", "internal/eventstream", "internal/metrics", "internal/work"},
 	"gateway/operator/terminal": {"gateway/operator", "internal/work"},
 	"gateway/modes": {
-		"gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/wire", "shim", "shim/content", "internal/jsonrpc", "internal/mcp",
+		"gateway/config", "gateway/endpoint", "gateway/wire", "shim", "shim/content", "shim/dialect", "internal/jsonrpc", "internal/mcp",
 	},
 	"gateway/endpoint": {
 		"gateway/config", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/wire", "shim",

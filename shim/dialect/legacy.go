@@ -49,7 +49,7 @@ func (l legacy) Listed(tasks []shim.Task, next string) json.RawMessage {
 // Result is the answer to tasks/result for a task that has ended, the same as that of the call
 // itself: the result with related-task metadata, or the JSON-RPC error (L16, L17). A cancelled task
 // has only an error that says so (L19).
-func (legacy) Result(t shim.Task) (json.RawMessage, *shim.RPCError) {
+func (l legacy) Result(t shim.Task) (json.RawMessage, *shim.RPCError) {
 	switch {
 	case t.Status == shim.Cancelled:
 		return nil, &shim.RPCError{Code: mcp.CodeInternal, Message: "task was cancelled"}
@@ -58,7 +58,7 @@ func (legacy) Result(t shim.Task) (json.RawMessage, *shim.RPCError) {
 	case t.Outcome.Error != nil:
 		return nil, legacyError(t.Outcome.Error)
 	}
-	return related(jsonrpc.Without(t.Outcome.Result, "resultType"), t.ID), nil
+	return l.Related(jsonrpc.Without(t.Outcome.Result, "resultType"), t.ID), nil
 }
 
 // status spells a tool's own error as failed (L29, H1).
@@ -69,12 +69,17 @@ func (legacy) status(t shim.Task) shim.Status {
 	return t.Status
 }
 
-// related marks a result as that of a task. If the result or its _meta is no object, that is the upstream's
-// own affair.
-func related(result json.RawMessage, id shim.ID) json.RawMessage {
-	value := newObject(64)
-	value.str("taskId", string(id))
-	return jsonrpc.With(result, value.done(), "_meta", mcp.MetaRelatedTask)
+// Named is the params of a request about a task (L14).
+func (legacy) Named(id shim.ID) json.RawMessage {
+	o := newObject(64)
+	o.str("taskId", string(id))
+	return o.done()
+}
+
+// Related marks a result, or the params of a message, as that of a task (L17, L31). If the object or its _meta is
+// no object, that is the upstream's own affair.
+func (l legacy) Related(obj json.RawMessage, id shim.ID) json.RawMessage {
+	return jsonrpc.With(obj, l.Named(id), "_meta", mcp.MetaRelatedTask)
 }
 
 // legacyError returns the stored error object as a legacy client may see it.

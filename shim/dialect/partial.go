@@ -14,8 +14,8 @@ func (extension) Partial(id shim.ID, seq int64, content json.RawMessage) json.Ra
 
 // Partial is the params of notifications/tasks/partial, related to its task like all messages for
 // one (P14).
-func (legacy) Partial(id shim.ID, seq int64, content json.RawMessage) json.RawMessage {
-	return related(partial(id, seq, content).done(), id)
+func (l legacy) Partial(id shim.ID, seq int64, content json.RawMessage) json.RawMessage {
+	return l.Related(partial(id, seq, content).done(), id)
 }
 
 func partial(id shim.ID, seq int64, content json.RawMessage) *object {
