@@ -17,57 +17,52 @@ type Sink struct {
 	Token  json.RawMessage         // the client's progress token; nil if it wants no progress
 	Passes func(level string) bool // whether a log message of this level is wanted
 
-	said *json.RawMessage // the params of the last progress that was relayed
-}
-
-// NewSink returns the Sink of a request.
-func NewSink(notify func(method string, params json.RawMessage) error, token json.RawMessage, passes func(level string) bool) Sink {
-	return Sink{Notify: notify, Token: token, Passes: passes, said: new(json.RawMessage)}
+	said json.RawMessage // the params of the last progress that was relayed
 }
 
 var (
-	_ shim.Sink     = Sink{}
-	_ shim.Stream   = Sink{}
-	_ shim.Notifier = Sink{}
+	_ shim.Sink     = (*Sink)(nil)
+	_ shim.Stream   = (*Sink)(nil)
+	_ shim.Notifier = (*Sink)(nil)
 )
 
 // Progress relays progress under the client's own token, with values that rise.
-func (s Sink) Progress(p shim.Progress) {
+func (s *Sink) Progress(p shim.Progress) {
 	if s.Token == nil {
 		return
 	}
-	raised := shim.RaiseProgress(p.Raw, *s.said)
+	raised := shim.RaiseProgress(p.Raw, s.said)
 	if raised == nil {
 		return
 	}
-	*s.said = raised
+	s.said = raised
 	if params, err := jsonrpc.Set(raised, s.Token, mcp.MetaProgressToken); err == nil {
 		_ = s.Notify(mcp.NotifyProgress, translate.Unrelated(params))
 	}
 }
 
 // Log relays a log message that is wanted.
-func (s Sink) Log(l shim.Log) {
+func (s *Sink) Log(l shim.Log) {
 	if s.Passes(l.Level) {
 		_ = s.Notify(mcp.NotifyMessage, translate.Unrelated(l.Raw))
 	}
 }
 
 // Notified relays a notification of an unknown method.
-func (s Sink) Notified(n shim.Notification) {
+func (s *Sink) Notified(n shim.Notification) {
 	_ = s.Notify(n.Method, translate.Unrelated(n.Params))
 }
 
 // Ask refuses. The shim asks a client that can be asked, in a call that it makes; questions of a
 // modern server are relayed as results.
-func (s Sink) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) {
+func (s *Sink) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) {
 	return nil, shim.ErrNoAsk
 }
 
 // Withdraw does nothing: Ask has refused all questions.
-func (s Sink) Withdraw(string) {}
+func (s *Sink) Withdraw(string) {}
 
 // Checkpoint keeps nothing: only tasks are resumed.
-func (s Sink) Checkpoint(json.RawMessage) (stored func(context.Context) error) {
+func (s *Sink) Checkpoint(json.RawMessage) (stored func(context.Context) error) {
 	return func(context.Context) error { return nil }
 }

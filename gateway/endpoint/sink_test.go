@@ -11,10 +11,10 @@ import (
 // Under one token progress only rises, whatever the server says (protocol.md 2.9). Each new text is told.
 func TestProgressRises(t *testing.T) {
 	var got []string
-	s := NewSink(func(method string, params json.RawMessage) error {
+	s := &Sink{Token: json.RawMessage(`"t"`), Notify: func(method string, params json.RawMessage) error {
 		got = append(got, method+" "+string(params))
 		return nil
-	}, json.RawMessage(`"t"`), nil)
+	}}
 	for _, n := range []string{"0", "2", "1", "2.0", "2.5", "-1", "1e1", "3", `0,"message":"a"`, `0,"message":"a"`, `0,"message":"b"`, `10,"message":"c"`, `11,"message":"c"`} {
 		s.Progress(shim.Progress{Raw: json.RawMessage(`{"progress":` + n + `}`)})
 	}

@@ -46,7 +46,7 @@ func (h *Handler) answerQuestion(ctx context.Context, s *session, p shim.Princip
 
 // waysToAsk says how the client can be asked during a call: on the stream of the call, or in its task.
 func (q *request) waysToAsk(task bool) shim.Asking {
-	if !mcp.MayRequireInput(q.msg.Method) || translate.Answerable(q.state.Capabilities) == nil || !task && !q.out.Streams() {
+	if !mcp.MayRequireInput(q.msg.Method) || !mcp.MayBeAsked(q.state.Capabilities) || !task && !q.out.Streams() {
 		return shim.AskNever
 	}
 	return shim.AskStream
@@ -68,7 +68,7 @@ func (q *request) newAsker(ctx context.Context) (a *asker, stop func()) {
 // callAsker is the stream of a call on which the client can be asked. A client that goes before it answers may
 // come back to the stream if that can be resumed; otherwise the server is told.
 type callAsker struct {
-	endpoint.Sink
+	*endpoint.Sink
 	asks *asker
 	q    *request
 	gone func() bool // stops waiting for the client's going

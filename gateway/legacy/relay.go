@@ -173,8 +173,8 @@ const anyLevel = "any"
 
 // newSink is where the upstream's messages of this request go. The call goes on if the client
 // refuses them or has gone (X3).
-func (q *request) newSink() endpoint.Sink {
-	return endpoint.NewSink(q.out.Notify, q.token, func(level string) bool {
+func (q *request) newSink() *endpoint.Sink {
+	return &endpoint.Sink{Notify: q.out.Notify, Token: q.token, Passes: func(level string) bool {
 		return loudEnough(level, q.s.currentState().LogLevel)
-	})
+	}}
 }

@@ -152,10 +152,10 @@ func (q *request) declaredCapabilities(era mcp.Era) json.RawMessage {
 }
 
 // newSink is where the upstream's messages of this request go.
-func (q *request) newSink() endpoint.Sink {
-	return endpoint.NewSink(q.x.Notify, q.token, func(level string) bool {
+func (q *request) newSink() *endpoint.Sink {
+	return &endpoint.Sink{Notify: q.x.Notify, Token: q.token, Passes: func(level string) bool {
 		return q.logLevel != "" && mcp.LogSeverity(level) >= mcp.LogSeverity(q.logLevel)
-	})
+	}}
 }
 
 // missingCapabilities is what a server requires beyond the client's capabilities; nil for nothing.
