@@ -193,7 +193,7 @@ func (q *request) answerPing(context.Context) (json.RawMessage, error) {
 // newLog makes the log of the answer to a request, which goes out on a stream.
 func newLog(ctx context.Context, q *request, x *wire.Exchange, stream string) *eventLog {
 	l := &eventLog{
-		s: q.s, x: x, version: q.state.Version, ctx: context.WithoutCancel(ctx), stream: stream, id: q.msg.ID,
+		s: q.s, x: x, ctx: context.WithoutCancel(ctx), stream: stream, id: q.msg.ID,
 		unsent: make(map[string]bool), ended: make(chan struct{}),
 	}
 	l.client, l.cut = context.WithCancel(ctx)

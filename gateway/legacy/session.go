@@ -9,6 +9,7 @@ import (
 
 	"taskgate/gateway/endpoint"
 	"taskgate/internal/jsonrpc"
+	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
 
@@ -192,14 +193,15 @@ func (st sessionState) addSubscription(uri string) (sessionState, error) {
 
 // belongsTo reports whether the session is that of a principal.
 func (st sessionState) belongsTo(p shim.Principal) bool {
-	if p.Owner() == st.Owner && (st.Owner != "" || st.Token == "") {
-		return true
-	}
-	return st.Token != "" && st.Token == p.Owner()
+	owner := p.Owner()
+	return owner == "" && st.isNobodys() || owner != "" && (owner == st.Owner || owner == st.Token)
 }
 
 // isNobodys reports whether the session still has no owner.
 func (st sessionState) isNobodys() bool { return st.Owner == "" && st.Token == "" }
+
+// takesPriming reports whether an event stream may begin with an event from which it can be resumed (X9).
+func (st sessionState) takesPriming() bool { return mcp.LookupVersion(st.Version).Priming }
 
 // encode keeps the words of the client as they are: json.Marshal would spell them anew.
 func (st sessionState) encode() []byte {

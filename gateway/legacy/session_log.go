@@ -24,19 +24,18 @@ import (
 // on each message is stored before it goes out, and has an id. Short answers cost the store nothing, and have
 // no id, which would make a refused client try to resume (protocol.md C 7).
 type eventLog struct {
-	s       *session
-	x       *wire.Exchange
-	version string
-	ctx     context.Context // has the patience of the request, and outlives it
-	client  context.Context // ends when the client goes, or has resumed the stream here
-	cut     context.CancelFunc
-	ended   chan struct{} // closed when the stream is over here
-	id      jsonrpc.ID    // of the request it answers
-	stream  string
-	asked   map[string]bool          // questions that its client was asked before it was resumed
-	timer   *time.Timer              // nil for a resumed stream
-	on      atomic.Bool              // the client can resume
-	unkept  atomic.Pointer[[][]byte] // the last message, if the log lacks it, after missingNote if the log lacks more
+	s      *session
+	x      *wire.Exchange
+	ctx    context.Context // has the patience of the request, and outlives it
+	client context.Context // ends when the client goes, or has resumed the stream here
+	cut    context.CancelFunc
+	ended  chan struct{} // closed when the stream is over here
+	id     jsonrpc.ID    // of the request it answers
+	stream string
+	asked  map[string]bool          // questions that its client was asked before it was resumed
+	timer  *time.Timer              // nil for a resumed stream
+	on     atomic.Bool              // the client can resume
+	unkept atomic.Pointer[[][]byte] // the last message, if the log lacks it, after missingNote if the log lacks more
 
 	mu     sync.Mutex
 	over   bool
@@ -65,7 +64,7 @@ func (l *eventLog) beginLog() {
 		return // the answer goes out as if it were short
 	}
 	var first func(*eventstream.Writer) error
-	if mcp.LookupVersion(l.version).Priming { // it begins the stream
+	if l.s.currentState().takesPriming() { // it begins the stream
 		first = func(out *eventstream.Writer) error { return out.Prime(eventID(l.stream, after)) }
 	}
 	l.x.Resumable(l.keepMessage, first)

@@ -96,7 +96,7 @@ func newTaskNotifier(e *endpoint.Endpoint, w *writer, p shim.Principal, tasks bo
 	st := w.s.currentState()
 	return &taskNotifier{
 		e: e, s: w.s, w: w, p: w.s.principalOf(p), end: end,
-		tasks: tasks, able: translate.Answerable(st.Capabilities) != nil,
+		tasks: tasks, able: mcp.MayBeAsked(st.Capabilities),
 		set: shim.NewSet(), known: make(map[shim.ID]bool),
 		told: make(map[shim.ID]string), progress: make(map[shim.ID]string),
 	}

@@ -140,7 +140,7 @@ func (w *writer) beginLog() {
 // client that resumes may break more than once.
 func (w *writer) sendPriming() {
 	w.primed = true
-	if id := w.eventID(w.no); id != "" && mcp.LookupVersion(w.s.currentState().Version).Priming {
+	if id := w.eventID(w.no); id != "" && w.s.currentState().takesPriming() {
 		_ = w.out.Prime(id) // its error is in out
 	}
 }

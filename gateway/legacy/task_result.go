@@ -3,12 +3,9 @@ package legacy
 import (
 	"context"
 	"encoding/json"
-	"errors"
 
 	"taskgate/gateway/endpoint"
-	"taskgate/gateway/translate"
 	"taskgate/gateway/wire"
-	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
@@ -32,13 +29,11 @@ func (q *request) taskResult(ctx context.Context) (json.RawMessage, error) {
 		answer, err = q.h.TaskResult(ctx, q.principal, c, q.op, endpoint.Waiter{Say: endpoint.ProgressTo(q.token, q.out.Notify), Seen: look})
 		stop()
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case !jsonrpc.IsObject(answer.Result):
-		return nil, translate.NotMCP(errors.New("the result of " + answer.Tool + " is not an object"))
-	case answer.IsError:
+	}
+	if answer.IsError {
 		q.op.ToolError()
 	}
-	return q.toolResult(ctx, answer.Tool, answer.Result), nil
+	return q.toolResult(ctx, answer.Tool, answer.Result)
 }

@@ -184,7 +184,7 @@ func whileAwaited(ctx context.Context, q *request, n askNote) (context.Context, 
 // GET stream first (late). To the GET stream a task is unknown whose client was only told of it in
 // words, so task_result asks at once.
 func (q *request) askOnResult(ctx context.Context, late bool) (look func(shim.Task), stop func()) {
-	if !q.out.Streams() || translate.Answerable(q.state.Capabilities) == nil {
+	if !q.out.Streams() || !mcp.MayBeAsked(q.state.Capabilities) {
 		return func(shim.Task) {}, func() {}
 	}
 	a, stop := q.newAsker(ctx)
@@ -195,12 +195,12 @@ func (q *request) askOnResult(ctx context.Context, late bool) (look func(shim.Ta
 // showOutcome is the end of a task, as its call would have been answered.
 func (q *request) showOutcome(ctx context.Context, t shim.Task) (json.RawMessage, error) {
 	if t.Outcome != nil && t.Outcome.Result != nil {
-		if !jsonrpc.IsObject(t.Outcome.Result) {
-			return nil, translate.NotMCP(errors.New("the result of " + t.Tool + " is not an object"))
+		result, err := q.toolResult(ctx, t.Tool, t.Outcome.Result)
+		if err != nil {
+			return nil, err
 		}
 		o := *t.Outcome
-		o.Result = q.toolResult(ctx, t.Tool, o.Result)
-		t.Outcome = &o
+		o.Result, t.Outcome = result, &o
 	}
 	result, failed := dialect.Legacy.Result(t)
 	switch {
@@ -214,8 +214,11 @@ func (q *request) showOutcome(ctx context.Context, t shim.Task) (json.RawMessage
 
 // toolResult translates a stored result. A resultType shows that it is a modern server's, which
 // saves asking the server for its era.
-func (q *request) toolResult(ctx context.Context, tool string, result json.RawMessage) json.RawMessage {
+func (q *request) toolResult(ctx context.Context, tool string, result json.RawMessage) (json.RawMessage, error) {
+	if !jsonrpc.IsObject(result) {
+		return nil, translate.NotMCP(errors.New("the result of " + tool + " is not an object"))
+	}
 	_, modern := jsonrpc.Get(result, "resultType")
 	view := translate.LegacyView{Modern: modern, Wrapped: modern && q.showsWrapped(ctx, tool, result)}
-	return translate.LegacyResult(mcp.MethodToolsCall, result, view)
+	return translate.LegacyResult(mcp.MethodToolsCall, result, view), nil
 }

@@ -74,7 +74,7 @@ func (q *request) isConvertible() bool { return q.h.Convertible() && !q.principa
 // server are relayed. Those of a legacy server, and of a task of a modern one, need a state that
 // can be sealed.
 func (q *request) waysToAsk() shim.Asking {
-	if !mcp.MayRequireInput(q.msg.Method) || translate.Answerable(q.capabilities) == nil {
+	if !mcp.MayRequireInput(q.msg.Method) || !mcp.MayBeAsked(q.capabilities) {
 		return shim.AskNever
 	}
 	served := q.msg.Method == mcp.MethodToolsCall && q.h.TasksOf(q.server)
