@@ -121,7 +121,9 @@ func (r Request) streamsBlocks(tool string) bool {
 // stream answers a call with its task and the blocks that are there, and then sends the others as
 // they come (A9). A client that takes one answer only fetches them.
 func (p *pieces) stream(ctx context.Context, created json.RawMessage) (json.RawMessage, error) {
-	err := p.follow(ctx, firstWait, func() error { return errEnough })
+	first, cancel := context.WithTimeoutCause(ctx, firstWait, errLate)
+	err := p.follow(first, nil, func() error { return errEnough })
+	cancel()
 	if err != nil && !errors.Is(err, errEnough) && !errors.Is(err, errLate) {
 		return created, nil // the task is there, and its blocks can be fetched
 	}
@@ -145,7 +147,7 @@ func (p *pieces) stream(ctx context.Context, created json.RawMessage) (json.RawM
 		return p.r.Send(response)
 	}
 	if err = send(); err == nil {
-		err = p.follow(ctx, 0, send)
+		err = p.follow(ctx, nil, send)
 	}
 	switch {
 	case err == nil:
@@ -183,7 +185,7 @@ func (r Request) answerResult(ctx context.Context) (json.RawMessage, error) {
 			return result, err
 		}
 	}
-	if err := p.read(ctx); err != nil {
+	if err := p.follow(ctx, errEnough, func() error { return nil }); err != nil && !errors.Is(err, errEnough) { // the blocks that are there
 		return nil, err
 	}
 	if at {

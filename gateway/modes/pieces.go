@@ -37,50 +37,20 @@ type pieces struct {
 
 func (p *pieces) ended() bool { return p.task.Status.Final() }
 
-// follow reads what the task streams until its end. If while is not 0, it ends after that time with
-// errLate. more is called when there are more blocks; its error ends this.
-func (p *pieces) follow(ctx context.Context, while time.Duration, more func() error) error {
-	if while > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, while, errLate)
-		defer cancel()
-	}
-	return p.track(ctx, func(state bool) error {
-		if state {
-			return nil
-		}
-		return more()
-	})
-}
-
-// read reads what the task has streamed by now.
-func (p *pieces) read(ctx context.Context) error {
-	err := p.track(ctx, func(state bool) error {
-		if state {
-			return errEnough
-		}
-		return nil
-	})
-	if errors.Is(err, errEnough) {
-		return nil
-	}
-	return err
-}
-
-// track reads what the task streams until its end, and calls look for each update: a state of the
-// task, or more blocks.
-func (p *pieces) track(ctx context.Context, look func(state bool) error) error {
+// follow reads what the task streams until its end. It ends before that with the error of atBlocks, which is called
+// when there are more blocks, or with atState when the state of the task is read.
+func (p *pieces) follow(ctx context.Context, atState error, atBlocks func() error) error {
 	k := shim.Tracked{ID: p.id, From: p.from, Pieces: p.streams}
 	err := p.r.Endpoint.Shim.Track(ctx, p.r.Principal, p.r.Endpoint.Name, []shim.Tracked{k}, func(u shim.Update) error {
 		if u.Task != nil {
 			p.task = *u.Task
-			return look(true)
+			return atState
 		}
 		p.from = u.First + int64(len(u.Pieces))
 		for _, batch := range u.Pieces {
 			p.take(batch)
 		}
-		return look(false)
+		return atBlocks()
 	})
 	if err == nil && !p.ended() {
 		return shim.ErrNotFound
