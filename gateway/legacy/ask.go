@@ -99,7 +99,7 @@ func (a *callAsker) Ask(call shim.ID, questions []shim.Question) {
 	a.gone = context.AfterFunc(a.q.log.client, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if !a.q.canResume() {
+		if !a.q.log.on.Load() { // the client cannot come back for the answer
 			a.refuseOpen(call)
 		}
 	})

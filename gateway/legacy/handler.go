@@ -128,16 +128,14 @@ func (h *Handler) refuseRequest(w http.ResponseWriter, id jsonrpc.ID, err error)
 // takeNotification takes a notification of the client. A failure is only logged, unless the client has to sign
 // in.
 func (h *Handler) takeNotification(ctx context.Context, s *session, msg jsonrpc.Message) (err error) {
-	switch msg.Method {
-	case mcp.NotifyCancelled:
+	if msg.Method == mcp.NotifyCancelled {
 		// The id is that of a request of this client; any other id is ignored.
-		if raw, ok := jsonrpc.Get(msg.Params, "requestId"); ok {
-			if id, perr := jsonrpc.ParseID(raw); perr == nil && !id.Long() {
-				reason, _ := jsonrpc.GetString(msg.Params, "reason")
-				err = s.abortRequest(ctx, id, reason)
-			}
+		raw, _ := jsonrpc.Get(msg.Params, "requestId")
+		if id, perr := jsonrpc.ParseID(raw); perr == nil && !id.Long() {
+			reason, _ := jsonrpc.GetString(msg.Params, "reason")
+			err = s.abortRequest(ctx, id, reason)
 		}
-	default:
+	} else {
 		err = h.forwardNotification(ctx, s, msg)
 	}
 	if err != nil {

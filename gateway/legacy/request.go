@@ -82,16 +82,12 @@ func newLegacyRequest(h *Handler, s *session, p shim.Principal, msg jsonrpc.Mess
 	q.meta, q.task, q.retry = params[0], params[2], params[3]
 	q.name, _ = jsonrpc.String(params[1])
 	// A token must be a string or a number, and short enough to be kept and repeated; any other one is ignored.
-	if token, ok := jsonrpc.Get(q.meta, mcp.MetaProgressToken); ok {
-		if id, err := jsonrpc.ParseID(token); err == nil && !id.Long() {
-			q.token = token
-		}
+	token, _ := jsonrpc.Get(q.meta, mcp.MetaProgressToken)
+	if id, err := jsonrpc.ParseID(token); err == nil && !id.Long() {
+		q.token = token
 	}
 	return q
 }
-
-// canResume reports whether the client can come back for the answer if its connection breaks.
-func (q *request) canResume() bool { return q.log.on.Load() }
 
 // enterCalls counts a request among the calls in flight, or fails if these are at their limit.
 func (q *request) enterCalls() error {
