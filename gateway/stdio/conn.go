@@ -58,9 +58,9 @@ type Conn struct {
 	ctx     context.Context // of everything; ends with Close
 	cancel  context.CancelFunc
 	running sync.WaitGroup // of everything
-	notes   chan struct{}  // places for the posts of note
+	notes   chan struct{}  // places for the posts of postInOrder
 	session session
-	latest  chan struct{} // of the latest notification; closed once it is passed on. Only take uses it.
+	latest  chan struct{} // of the latest notification; closed once it is passed on. Only takeLine uses it.
 
 	mu    sync.Mutex
 	asked map[string]*exchange // requests in flight, by the key of their id
@@ -79,7 +79,7 @@ func New(out io.Writer, o Options) *Conn {
 	}
 	close(c.latest)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	go c.out.run()
+	go c.out.writeUntilEnd()
 	return c
 }
 
@@ -96,14 +96,14 @@ func (c *Conn) Serve(ctx context.Context, in io.Reader) error {
 			time.AfterFunc(lastAnswers, stop)
 		}
 	}()
-	for lines != nil || c.busy() {
+	for lines != nil || c.isBusy() {
 		select {
 		case l, more := <-lines:
 			if !more {
 				lines = nil
 				continue
 			}
-			c.take(ctx, l)
+			c.takeLine(ctx, l)
 		case <-c.ended:
 		case <-c.out.done:
 			return c.out.err
@@ -137,21 +137,21 @@ func readLines(ctx context.Context, r *lineReader, lines chan<- line) (ended boo
 	}
 }
 
-func (c *Conn) busy() bool {
+func (c *Conn) isBusy() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.open > c.listening
 }
 
-// take takes one line. It returns when the next one may be taken, or when ctx ends.
-func (c *Conn) take(ctx context.Context, l line) {
+// takeLine takes one line. It returns when the next one may be taken, or when ctx ends.
+func (c *Conn) takeLine(ctx context.Context, l line) {
 	if l.large != nil {
 		refused := &jsonrpc.Error{Code: mcp.CodeInvalidRequest, Message: l.large.Error()}
 		answer := jsonrpc.AppendErrorNullID(nil, refused)
 		if !l.large.id.IsZero() {
 			answer = jsonrpc.AppendError(nil, l.large.id, refused)
 		}
-		_ = c.out.sendWithin(ctx, answer)
+		_ = c.out.sendLineWithin(ctx, answer)
 		return
 	}
 	if len(bytes.TrimSpace(l.text)) == 0 {
@@ -160,23 +160,23 @@ func (c *Conn) take(ctx context.Context, l line) {
 	m, err := jsonrpc.Parse(l.text)
 	switch {
 	case err != nil, m.Kind == jsonrpc.Request: // or a text that the gateway refuses
-		c.request(ctx, m, l.text)
+		c.answerRequest(ctx, m, l.text)
 	case m.Kind != jsonrpc.Notification:
-		c.note(ctx, m, l.text)
-	case m.Method == mcp.NotifyCancelled && c.cancelled(m):
+		c.postInOrder(ctx, m, l.text)
+	case m.Method == mcp.NotifyCancelled && c.cancelRequest(m):
 	case m.Method == mcp.NotifyCancelled:
-		c.post(m, l.text)
+		c.postMessage(m, l.text)
 	case m.Method == mcp.NotifyInitialized:
-		c.post(m, l.text)
-		c.initialized()
+		c.postMessage(m, l.text)
+		c.openStream()
 	default:
-		c.note(ctx, m, l.text)
+		c.postInOrder(ctx, m, l.text)
 	}
 }
 
-// note posts a message that may have to wait: a notification for the server, or an answer to a question for
+// postInOrder posts a message that may have to wait: a notification for the server, or an answer to a question for
 // the store. Notifications keep their order.
-func (c *Conn) note(ctx context.Context, m jsonrpc.Message, text []byte) {
+func (c *Conn) postInOrder(ctx context.Context, m jsonrpc.Message, text []byte) {
 	select {
 	case c.notes <- struct{}{}:
 	case <-ctx.Done():
@@ -185,7 +185,7 @@ func (c *Conn) note(ctx context.Context, m jsonrpc.Message, text []byte) {
 	if m.Kind != jsonrpc.Notification {
 		c.running.Go(func() {
 			defer func() { <-c.notes }()
-			c.post(m, text)
+			c.postMessage(m, text)
 		})
 		return
 	}
@@ -198,13 +198,13 @@ func (c *Conn) note(ctx context.Context, m jsonrpc.Message, text []byte) {
 		case <-before:
 		case <-c.ctx.Done():
 		}
-		c.post(m, text)
+		c.postMessage(m, text)
 	})
 }
 
-// post hands on a notification or an answer to a question.
-func (c *Conn) post(m jsonrpc.Message, text []byte) {
-	w, err := c.do(c.ctx, http.MethodPost, c.session.current(), text, nobody)
+// postMessage hands on a notification or an answer to a question.
+func (c *Conn) postMessage(m jsonrpc.Message, text []byte) {
+	w, err := c.serveHTTP(c.ctx, http.MethodPost, c.session.currentID(), text, nobody)
 	if err != nil || w.status != http.StatusAccepted {
 		c.o.Logger.Debug("a message of the client was not taken", "kind", m.Kind.String(), "method", m.Method, "err", err)
 	}
@@ -219,9 +219,9 @@ func (c *Conn) Close(ctx context.Context) error {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		if id := c.session.current(); id != "" {
+		if id := c.session.currentID(); id != "" {
 			// This ends the calls of the session; the end of their HTTP request does not (X3).
-			_, _ = c.do(ctx, http.MethodDelete, id, nil, nobody)
+			_, _ = c.serveHTTP(ctx, http.MethodDelete, id, nil, nobody)
 		}
 		c.cancel()
 		c.running.Wait()
@@ -231,5 +231,5 @@ func (c *Conn) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		c.cancel()
 	}
-	return c.out.close(ctx)
+	return c.out.closeOutput(ctx)
 }

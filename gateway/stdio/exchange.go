@@ -27,11 +27,11 @@ type exchange struct {
 	dead     atomic.Bool // the client has cancelled it
 }
 
-// request has a request answered, and returns when the next message may be taken.
-func (c *Conn) request(ctx context.Context, m jsonrpc.Message, text []byte) {
-	x, refused := c.begin(m)
+// answerRequest has a request answered, and returns when the next message may be taken.
+func (c *Conn) answerRequest(ctx context.Context, m jsonrpc.Message, text []byte) {
+	x, refused := c.beginExchange(m)
 	if refused != nil {
-		_ = c.out.sendWithin(ctx, jsonrpc.AppendError(nil, m.ID, refused))
+		_ = c.out.sendLineWithin(ctx, jsonrpc.AppendError(nil, m.ID, refused))
 		return
 	}
 	begun := make(chan struct{})
@@ -43,13 +43,13 @@ func (c *Conn) request(ctx context.Context, m jsonrpc.Message, text []byte) {
 	first, before := m.Method == mcp.MethodInitialize && !x.modern, c.latest
 	c.running.Go(func() {
 		defer begin()
-		defer x.end()
+		defer x.endExchange()
 		_ = work.PauseFor(x.ctx, before, maxBehind)
 		if first {
-			x.initialize(text, m.Params)
+			x.openSession(text, m.Params)
 			return
 		}
-		x.run(wire.OverStdio(x.ctx, begin), text)
+		x.askGateway(wire.OverStdio(x.ctx, begin), text)
 	})
 	select {
 	case <-begun:
@@ -57,8 +57,8 @@ func (c *Conn) request(ctx context.Context, m jsonrpc.Message, text []byte) {
 	}
 }
 
-// begin notes a request as in flight, or returns why it is refused.
-func (c *Conn) begin(m jsonrpc.Message) (*exchange, *jsonrpc.Error) {
+// beginExchange notes a request as in flight, or returns why it is refused.
+func (c *Conn) beginExchange(m jsonrpc.Message) (*exchange, *jsonrpc.Error) {
 	_, modern := jsonrpc.Get(m.Params, "_meta", mcp.MetaProtocolVersion)
 	x := &exchange{c: c, id: m.ID, method: m.Method, modern: modern}
 	key := m.ID.Key()
@@ -75,7 +75,7 @@ func (c *Conn) begin(m jsonrpc.Message) (*exchange, *jsonrpc.Error) {
 		c.asked[key] = x
 	}
 	c.open++
-	if x.listens() {
+	if x.isListen() {
 		c.listening++
 	}
 	x.land = sync.OnceFunc(func() {
@@ -86,27 +86,27 @@ func (c *Conn) begin(m jsonrpc.Message) (*exchange, *jsonrpc.Error) {
 	return x, nil
 }
 
-// listens reports whether the request lasts until one side ends it.
-func (x *exchange) listens() bool { return x.modern && x.method == mcp.MethodListen }
+// isListen reports whether the request lasts until one side ends it.
+func (x *exchange) isListen() bool { return x.modern && x.method == mcp.MethodListen }
 
-// end is called when everything is over.
-func (x *exchange) end() {
+// endExchange is called when everything is over.
+func (x *exchange) endExchange() {
 	x.land()
 	x.cancel()
 	c := x.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.open--
-	if x.listens() {
+	if x.isListen() {
 		c.listening--
 	}
 	work.Signal(c.ended)
 }
 
-// cancelled takes the cancellation of a request. It returns false if the gateway has to hear of it:
+// cancelRequest takes the cancellation of a request. It returns false if the gateway has to hear of it:
 // over HTTP a request of 2026 is cancelled by the end of its connection, and a request of a session
 // by the notification (protocol.md 2.6, X3).
-func (c *Conn) cancelled(m jsonrpc.Message) bool {
+func (c *Conn) cancelRequest(m jsonrpc.Message) bool {
 	raw, _ := jsonrpc.Get(m.Params, "requestId")
 	id, err := jsonrpc.ParseID(raw)
 	if err != nil {
@@ -125,54 +125,54 @@ func (c *Conn) cancelled(m jsonrpc.Message) bool {
 	return x.modern
 }
 
-// run has the gateway answer. If the session was lost, it opens another one, once: a request that
+// askGateway has the gateway answer. If the session was lost, it opens another one, once: a request that
 // the gateway refuses for its session has not begun.
-func (x *exchange) run(ctx context.Context, text []byte) {
+func (x *exchange) askGateway(ctx context.Context, text []byte) {
 	id := ""
 	if !x.modern {
-		id = x.c.session.current()
+		id = x.c.session.currentID()
 	}
-	w, err := x.c.do(ctx, http.MethodPost, id, text, x.emit)
+	w, err := x.c.serveHTTP(ctx, http.MethodPost, id, text, x.emitMessage)
 	if err == nil && id != "" && w.status == http.StatusNotFound {
-		if id, renewed := x.c.renew(ctx, id); renewed == nil {
-			w, err = x.c.do(ctx, http.MethodPost, id, text, x.emit)
+		if id, renewed := x.c.renewSession(ctx, id); renewed == nil {
+			w, err = x.c.serveHTTP(ctx, http.MethodPost, id, text, x.emitMessage)
 		}
 	}
-	x.finish(w, err)
+	x.finishAnswer(w, err)
 }
 
-// emit hands out a message that belongs to the request.
-func (x *exchange) emit(message []byte) error {
+// emitMessage hands out a message that belongs to the request.
+func (x *exchange) emitMessage(message []byte) error {
 	if _, call := jsonrpc.Get(message, "method"); !call {
 		x.answered = true
 		x.land()
-		if x.listens() && !x.dead.Load() { // the gateway ends it: both, the result last (protocol.md 1.3)
-			_ = x.c.out.send(mcp.AppendCancelled(nil, x.id, ""))
+		if x.isListen() && !x.dead.Load() { // the gateway ends it: both, the result last (protocol.md 1.3)
+			_ = x.c.out.sendLine(mcp.AppendCancelled(nil, x.id, ""))
 		}
 	}
 	if x.modern && x.dead.Load() {
 		return errClosed // a cancelled request gets no more messages
 	}
-	return x.c.out.send(message)
+	return x.c.out.sendLine(message)
 }
 
-// finish hands out an answer in JSON, and makes sure that there is an answer.
-func (x *exchange) finish(w *response, err error) {
+// finishAnswer hands out an answer in JSON, and makes sure that there is an answer.
+func (x *exchange) finishAnswer(w *response, err error) {
 	switch {
 	case err != nil:
 	case len(w.body) > 0 && w.status < http.StatusBadRequest:
-		_ = x.emit(w.body) // if that fails, the client has gone
+		_ = x.emitMessage(w.body) // if that fails, the client has gone
 	case w.status >= http.StatusBadRequest:
-		_ = x.emit(x.refusal(w))
+		_ = x.emitMessage(x.spellRefusal(w))
 	}
 	if !x.answered && !x.id.IsZero() && !x.dead.Load() && x.c.ctx.Err() == nil {
-		_ = x.emit(jsonrpc.AppendError(nil, x.id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: "internal error"}))
+		_ = x.emitMessage(jsonrpc.AppendError(nil, x.id, &jsonrpc.Error{Code: mcp.CodeInternal, Message: "internal error"}))
 	}
 }
 
-// refusal is an answer with an HTTP status, as a message. It has the id of the request, which HTTP
+// spellRefusal is an answer with an HTTP status, as a message. It has the id of the request, which HTTP
 // may leave out, or null (JSON-RPC 2.0 section 5).
-func (x *exchange) refusal(w *response) []byte {
+func (x *exchange) spellRefusal(w *response) []byte {
 	m, err := jsonrpc.ParseLenient(w.body)
 	switch {
 	case err != nil || m.Kind != jsonrpc.ErrorResponse:

@@ -102,7 +102,7 @@ type output struct {
 	begin func()        // closes begun
 	stop  chan struct{} // closed to end it
 	done  chan struct{} // closed when writing has ended
-	err   error         // of a failed write; nil after close; read once done is closed
+	err   error         // of a failed write; nil after closeOutput; read once done is closed
 }
 
 func newOutput(w io.Writer) *output {
@@ -112,9 +112,9 @@ func newOutput(w io.Writer) *output {
 	}
 }
 
-// run writes until a write fails, or until close. If the client stops reading, a write lasts as
+// writeUntilEnd writes until a write fails, or until closeOutput. If the client stops reading, a write lasts as
 // long as this process.
-func (o *output) run() {
+func (o *output) writeUntilEnd() {
 	defer close(o.done)
 	for {
 		select {
@@ -129,12 +129,14 @@ func (o *output) run() {
 	}
 }
 
-// send writes a message as a line. It copies the message, and returns once the line is the next one
+// sendLine writes a message as a line. It copies the message, and returns once the line is the next one
 // to be written.
-func (o *output) send(message []byte) error { return o.sendWithin(context.Background(), message) }
+func (o *output) sendLine(message []byte) error {
+	return o.sendLineWithin(context.Background(), message)
+}
 
-// sendWithin is send, but gives up when ctx ends.
-func (o *output) sendWithin(ctx context.Context, message []byte) error {
+// sendLineWithin is sendLine, but gives up when ctx ends.
+func (o *output) sendLineWithin(ctx context.Context, message []byte) error {
 	line := make([]byte, len(message)+1)
 	copy(line, message)
 	jsonrpc.OneLine(line)
@@ -149,8 +151,8 @@ func (o *output) sendWithin(ctx context.Context, message []byte) error {
 	return errClosed
 }
 
-// close stops writing, and waits for the present write, or until ctx ends.
-func (o *output) close(ctx context.Context) error {
+// closeOutput stops writing, and waits for the present write, or until ctx ends.
+func (o *output) closeOutput(ctx context.Context) error {
 	close(o.stop)
 	select {
 	case <-o.done:

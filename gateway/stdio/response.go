@@ -52,9 +52,9 @@ func (w *response) Flush() { w.WriteHeader(http.StatusOK) }
 
 var errPanic = errors.New("the handler has panicked")
 
-// do has the gateway answer one request. each takes the messages of an event stream. A panic of the
+// serveHTTP has the gateway answer one request. each takes the messages of an event stream. A panic of the
 // handler ends its request only, as in net/http.
-func (c *Conn) do(ctx context.Context, method, session string, body []byte, each func([]byte) error) (w *response, err error) {
+func (c *Conn) serveHTTP(ctx context.Context, method, session string, body []byte, each func([]byte) error) (w *response, err error) {
 	r, err := http.NewRequestWithContext(ctx, method, "http://localhost"+c.o.Path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err

@@ -30,16 +30,16 @@ type session struct {
 	deaf  context.CancelFunc // ends its GET stream; nil until the client has sent notifications/initialized
 }
 
-// current is the id of the session; "" without a session.
-func (s *session) current() string {
+// currentID is the id of the session; "" without a session.
+func (s *session) currentID() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.id
 }
 
-// opened notes a session, in place of an earlier one, whose GET stream ends. It returns the id of
+// noteOpened notes a session, in place of an earlier one, whose GET stream ends. It returns the id of
 // the earlier one.
-func (s *session) opened(id string, hello []byte) (before string) {
+func (s *session) noteOpened(id string, hello []byte) (before string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before = s.id
@@ -51,21 +51,21 @@ func (s *session) opened(id string, hello []byte) (before string) {
 	return before
 }
 
-// initialize opens a session for the client.
-func (x *exchange) initialize(text, hello []byte) {
-	w, err := x.c.do(wire.OverStdio(x.ctx, func() {}), http.MethodPost, "", text, x.emit)
+// openSession opens a session for the client.
+func (x *exchange) openSession(text, hello []byte) {
+	w, err := x.c.serveHTTP(wire.OverStdio(x.ctx, func() {}), http.MethodPost, "", text, x.emitMessage)
 	if err == nil && w.header.Get(mcp.HeaderSession) != "" {
-		before := x.c.session.opened(w.header.Get(mcp.HeaderSession), bytes.Clone(hello))
+		before := x.c.session.noteOpened(w.header.Get(mcp.HeaderSession), bytes.Clone(hello))
 		if before != "" { // the client begins anew
-			_, _ = x.c.do(x.ctx, http.MethodDelete, before, nil, nobody)
+			_, _ = x.c.serveHTTP(x.ctx, http.MethodDelete, before, nil, nobody)
 		}
 	}
-	x.finish(w, err)
+	x.finishAnswer(w, err)
 }
 
-// initialized opens the stream for messages outside of requests, once the client may be sent
+// openStream opens the stream for messages outside of requests, once the client may be sent
 // something (X10).
-func (c *Conn) initialized() {
+func (c *Conn) openStream() {
 	s := &c.session
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,15 +75,15 @@ func (c *Conn) initialized() {
 	ctx, deaf := context.WithCancel(c.ctx)
 	s.deaf = deaf
 	id := s.id
-	c.running.Go(func() { c.listen(ctx, id) })
+	c.running.Go(func() { c.listenUntilEnd(ctx, id) })
 }
 
-// listen hands out messages outside of requests, until ctx ends or the session is lost.
-func (c *Conn) listen(ctx context.Context, id string) {
+// listenUntilEnd hands out messages outside of requests, until ctx ends or the session is lost.
+func (c *Conn) listenUntilEnd(ctx context.Context, id string) {
 	for {
-		w, err := c.do(ctx, http.MethodGet, id, nil, c.out.send)
+		w, err := c.serveHTTP(ctx, http.MethodGet, id, nil, c.out.sendLine)
 		if err == nil && w.status == http.StatusNotFound && ctx.Err() == nil {
-			_, _ = c.renew(ctx, id) // if it fails, the next request tries again
+			_, _ = c.renewSession(ctx, id) // if it fails, the next request tries again
 			return
 		}
 		if work.Pause(ctx, listenAgain) != nil {
@@ -92,10 +92,10 @@ func (c *Conn) listen(ctx context.Context, id string) {
 	}
 }
 
-// renew opens a session in place of one that the gateway has forgotten, as a client over HTTP would
+// renewSession opens a session in place of one that the gateway has forgotten, as a client over HTTP would
 // (X11): a client over stdio knows nothing of sessions. The log level, subscriptions and tasks of
 // the lost session are gone.
-func (c *Conn) renew(ctx context.Context, lost string) (id string, err error) {
+func (c *Conn) renewSession(ctx context.Context, lost string) (id string, err error) {
 	s := &c.session
 	select {
 	case s.turn <- struct{}{}:
@@ -111,17 +111,17 @@ func (c *Conn) renew(ctx context.Context, lost string) (id string, err error) {
 	}
 	c.o.Logger.Warn("the session of the client was lost, and another one is opened")
 	hi := jsonrpc.AppendRequest(nil, jsonrpc.StringID("taskgate-"+rand.Text()), mcp.MethodInitialize, hello)
-	w, err := c.do(wire.OverStdio(c.ctx, func() {}), http.MethodPost, "", hi, nobody)
+	w, err := c.serveHTTP(wire.OverStdio(c.ctx, func() {}), http.MethodPost, "", hi, nobody)
 	if err != nil {
 		return "", err
 	}
 	if id = w.header.Get(mcp.HeaderSession); id == "" {
 		return "", errNoSession
 	}
-	s.opened(id, hello)
+	s.noteOpened(id, hello)
 	if ready {
-		_, _ = c.do(c.ctx, http.MethodPost, id, jsonrpc.AppendNotification(nil, mcp.NotifyInitialized, nil), nobody)
-		c.initialized()
+		_, _ = c.serveHTTP(c.ctx, http.MethodPost, id, jsonrpc.AppendNotification(nil, mcp.NotifyInitialized, nil), nobody)
+		c.openStream()
 	}
 	return id, nil
 }
