@@ -31,28 +31,28 @@ func audited(s endpoint.Shim, log *slog.Logger) endpoint.Shim {
 	return audit{s, log}
 }
 
-func (a audit) note(ctx context.Context, event string, p shim.Principal, upstream string, id shim.ID, more ...any) {
+func (a audit) noteEvent(ctx context.Context, event string, p shim.Principal, upstream string, id shim.ID, more ...any) {
 	if c, ok := auth.CallerOf(ctx); ok {
 		more = append(append([]any{"upstream", upstream, "task", string(id)}, c.Names()...), more...)
 		a.log.InfoContext(ctx, event, append([]any{"principal", p.Owner()}, more...)...)
 	}
 }
 
-// tried notes that a caller has named a task that is unknown, or another caller's.
-func (a audit) tried(ctx context.Context, p shim.Principal, upstream string, id shim.ID, err error) {
+// noteTry notes that a caller has named a task that is unknown, or another caller's.
+func (a audit) noteTry(ctx context.Context, p shim.Principal, upstream string, id shim.ID, err error) {
 	if errors.Is(err, shim.ErrNotFound) {
-		a.note(ctx, "unknown task", p, upstream, id)
+		a.noteEvent(ctx, "unknown task", p, upstream, id)
 	}
 }
 
-// answering gives answers, and notes that if one of these questions is open: other answers are ignored.
-func (a audit) answering(ctx context.Context, p shim.Principal, upstream string, id shim.ID, keys []string, give func() error) error {
+// giveAnswers gives answers, and notes that if one of these questions is open: other answers are ignored.
+func (a audit) giveAnswers(ctx context.Context, p shim.Principal, upstream string, id shim.ID, keys []string, give func() error) error {
 	open, _ := a.Outstanding(ctx, p, upstream, id) // the answer meets the same error
 	asked := slices.ContainsFunc(open, func(q shim.Question) bool { return slices.Contains(keys, q.Key) })
 	err := give()
-	a.tried(ctx, p, upstream, id, err)
+	a.noteTry(ctx, p, upstream, id, err)
 	if err == nil && asked {
-		a.note(ctx, "question answered", p, upstream, id)
+		a.noteEvent(ctx, "question answered", p, upstream, id)
 	}
 	return err
 }
@@ -60,109 +60,109 @@ func (a audit) answering(ctx context.Context, p shim.Principal, upstream string,
 // Call notes a call that has become a task.
 func (a audit) Call(ctx context.Context, c shim.Call) (shim.Answered, error) {
 	answered, err := a.Shim.Call(ctx, c)
-	a.created(ctx, c, answered, err)
+	a.noteCreated(ctx, c, answered, err)
 	return answered, err
 }
 
 // Reattach notes the answers to a call that waits for them, and a call that has become a task.
 func (a audit) Reattach(ctx context.Context, c shim.Call, id shim.ID, answers map[string]json.RawMessage) (answered shim.Answered, err error) {
-	err = a.answering(ctx, c.Principal, c.Upstream, id, slices.Collect(maps.Keys(answers)), func() (err error) {
+	err = a.giveAnswers(ctx, c.Principal, c.Upstream, id, slices.Collect(maps.Keys(answers)), func() (err error) {
 		answered, err = a.Shim.Reattach(ctx, c, id, answers)
 		return err
 	})
-	a.created(ctx, c, answered, err)
+	a.noteCreated(ctx, c, answered, err)
 	return answered, err
 }
 
-func (a audit) created(ctx context.Context, c shim.Call, answered shim.Answered, err error) {
+func (a audit) noteCreated(ctx context.Context, c shim.Call, answered shim.Answered, err error) {
 	if err == nil && answered.Task != nil {
-		a.note(ctx, "task created", c.Principal, c.Upstream, answered.Task.ID, "tool", c.Request.Name)
+		a.noteEvent(ctx, "task created", c.Principal, c.Upstream, answered.Task.ID, "tool", c.Request.Name)
 	}
 }
 
 // Get notes that a result is read, and so do Wait, FollowSet and Track.
 func (a audit) Get(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error) {
 	t, err := a.Shim.Get(ctx, p, upstream, id)
-	a.tried(ctx, p, upstream, id, err)
-	a.read(ctx, p, t, err)
+	a.noteTry(ctx, p, upstream, id, err)
+	a.noteRead(ctx, p, t, err)
 	return t, err
 }
 
 // Find is like Get.
 func (a audit) Find(ctx context.Context, p shim.Principal, upstreams []string, id shim.ID) (shim.Task, error) {
 	t, err := a.Shim.Find(ctx, p, upstreams, id)
-	a.tried(ctx, p, upstreams[0], id, err)
-	a.read(ctx, p, t, err)
+	a.noteTry(ctx, p, upstreams[0], id, err)
+	a.noteRead(ctx, p, t, err)
 	return t, err
 }
 
 // Peek notes a try only: it reads no result.
 func (a audit) Peek(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error) {
 	t, err := a.Shim.Peek(ctx, p, upstream, id)
-	a.tried(ctx, p, upstream, id, err)
+	a.noteTry(ctx, p, upstream, id, err)
 	return t, err
 }
 
 // Wait is like Get.
 func (a audit) Wait(ctx context.Context, p shim.Principal, upstream string, id shim.ID, seen func(shim.Task)) (shim.Task, error) {
 	t, err := a.Shim.Wait(ctx, p, upstream, id, seen)
-	a.tried(ctx, p, upstream, id, err)
-	a.read(ctx, p, t, err)
+	a.noteTry(ctx, p, upstream, id, err)
+	a.noteRead(ctx, p, t, err)
 	return t, err
 }
 
 // FollowSet is like Get for each task that ends.
 func (a audit) FollowSet(ctx context.Context, p shim.Principal, upstream string, set *shim.Set, yield func(shim.Update) error) error {
-	return a.Shim.FollowSet(ctx, p, upstream, set, a.yielding(ctx, p, yield))
+	return a.Shim.FollowSet(ctx, p, upstream, set, a.notingEnds(ctx, p, yield))
 }
 
 // Track is like Get for each task that ends.
 func (a audit) Track(ctx context.Context, p shim.Principal, upstream string, tasks []shim.Tracked, yield func(shim.Update) error) error {
-	return a.Shim.Track(ctx, p, upstream, tasks, a.yielding(ctx, p, yield))
+	return a.Shim.Track(ctx, p, upstream, tasks, a.notingEnds(ctx, p, yield))
 }
 
-func (a audit) yielding(ctx context.Context, p shim.Principal, yield func(shim.Update) error) func(shim.Update) error {
+func (a audit) notingEnds(ctx context.Context, p shim.Principal, yield func(shim.Update) error) func(shim.Update) error {
 	return func(u shim.Update) error {
 		err := yield(u)
 		if u.Task != nil {
-			a.read(ctx, p, *u.Task, err)
+			a.noteRead(ctx, p, *u.Task, err)
 		}
 		return err
 	}
 }
 
-func (a audit) read(ctx context.Context, p shim.Principal, t shim.Task, err error) {
+func (a audit) noteRead(ctx context.Context, p shim.Principal, t shim.Task, err error) {
 	if err == nil && t.Outcome != nil {
-		a.note(ctx, "result read", p, t.Upstream, t.ID)
+		a.noteEvent(ctx, "result read", p, t.Upstream, t.ID)
 	}
 }
 
 // Cancel notes that a task is cancelled.
 func (a audit) Cancel(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error) {
 	t, err := a.Shim.Cancel(ctx, p, upstream, id)
-	a.tried(ctx, p, upstream, id, err)
+	a.noteTry(ctx, p, upstream, id, err)
 	if err == nil {
-		a.note(ctx, "task cancelled", p, upstream, id)
+		a.noteEvent(ctx, "task cancelled", p, upstream, id)
 	}
 	return t, err
 }
 
 // Update notes answers to the questions of a task.
 func (a audit) Update(ctx context.Context, p shim.Principal, upstream string, id shim.ID, results map[string]json.RawMessage) error {
-	return a.answering(ctx, p, upstream, id, slices.Collect(maps.Keys(results)), func() error {
+	return a.giveAnswers(ctx, p, upstream, id, slices.Collect(maps.Keys(results)), func() error {
 		return a.Shim.Update(ctx, p, upstream, id, results)
 	})
 }
 
 // Answer notes the answer to one question.
 func (a audit) Answer(ctx context.Context, p shim.Principal, upstream string, id shim.ID, key string, answer shim.Answer) error {
-	return a.answering(ctx, p, upstream, id, []string{key}, func() error {
+	return a.giveAnswers(ctx, p, upstream, id, []string{key}, func() error {
 		return a.Shim.Answer(ctx, p, upstream, id, key, answer)
 	})
 }
 
-// refused notes a request that was refused for its caller: the caller is unknown, or lacks a right.
-func (u *route) refused(ctx context.Context, address string, c auth.Caller, f *auth.Refusal) {
+// noteRefusal notes a request that was refused for its caller: the caller is unknown, or lacks a right.
+func (u *route) noteRefusal(ctx context.Context, address string, c auth.Caller, f *auth.Refusal) {
 	if u.options.Audit == nil {
 		return
 	}

@@ -36,7 +36,7 @@ func (u *route) authenticate(next authenticated) http.HandlerFunc {
 		}
 		c, refusal := method.Identify(r)
 		if refusal != nil {
-			u.refused(r.Context(), r.RemoteAddr, c, refusal)
+			u.noteRefusal(r.Context(), r.RemoteAddr, c, refusal)
 			leaveUnread(w, r)
 			refuse(w, jsonrpc.ID{}, refusal)
 			return

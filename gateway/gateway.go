@@ -105,14 +105,14 @@ func New(o Options) (*Gateway, error) {
 			" \"taskgate state-key\" prints a key, and all replicas need the same")
 	}
 	g := &Gateway{options: o, tel: tel, state: state}
-	g.bound(o.Config)
+	g.makeBounds(o.Config)
 	g.sessions = legacy.NewTable(o.Sessions, o.Config.StoreTimeout, g.sessionEnded)
 	o.Metrics.ReadOpen(g.calls.Count, g.connections.Count, g.streams.Count, g.sessions.Count)
 	first, err := g.newTable(o.Config, methods, o.Upstreams, nil)
 	if err != nil {
 		return nil, err
 	}
-	g.use(first)
+	g.useTable(first)
 	return g, nil
 }
 

@@ -11,9 +11,9 @@ import (
 	"taskgate/shim"
 )
 
-// bound makes the bounds on the clients of this replica: on their connections, their calls in
+// makeBounds makes the bounds on the clients of this replica: on their connections, their calls in
 // flight, and the streams that they listen to.
-func (g *Gateway) bound(c *config.Config) {
+func (g *Gateway) makeBounds(c *config.Config) {
 	g.connections = &shim.Bound{Key: "max_connections", Most: c.MaxConnections, All: "connections"}
 	g.calls = &shim.Bound{
 		Key: "max_calls", Most: c.MaxCalls, MostPerOwner: c.MaxCallsPerOwner,

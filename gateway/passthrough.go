@@ -32,7 +32,7 @@ func (u *route) passing(r *http.Request, c auth.Caller) (by forward.Credential, 
 					" Let the gateway take over the name of the server, or have the server accept this audience (docs/security.md#servers-that-sign-their-callers-in)", "audience", own)
 			})
 		}
-		u.refused(ctx, address, c, &auth.Refusal{Status: status, Message: "the server has refused it"})
+		u.noteRefusal(ctx, address, c, &auth.Refusal{Status: status, Message: "the server has refused it"})
 		return u.challenge(values)
 	})
 	return credential, credential.Seal, credential.Describe()

@@ -42,7 +42,7 @@ func (p *pace) admit(w http.ResponseWriter, r *http.Request, method auth.Method)
 	if p == nil {
 		return true
 	}
-	wait := p.take(r, method.Recall(r))
+	wait := p.takePlace(r, method.Recall(r))
 	if wait == 0 {
 		return true
 	}
@@ -51,8 +51,8 @@ func (p *pace) admit(w http.ResponseWriter, r *http.Request, method auth.Method)
 	return false
 }
 
-// take counts a request, or returns the time until it would be allowed.
-func (p *pace) take(r *http.Request, owner string) time.Duration {
+// takePlace counts a request, or returns the time until it would be allowed.
+func (p *pace) takePlace(r *http.Request, owner string) time.Duration {
 	table, key := p.known, owner
 	if owner == "" {
 		table, key = p.addresses, auth.AddressOf(r)

@@ -62,7 +62,7 @@ func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller)
 		refusal = u.mayCall(c, msg)
 	})
 	if err == nil && refusal != nil {
-		u.refused(r.Context(), r.RemoteAddr, c, refusal)
+		u.noteRefusal(r.Context(), r.RemoteAddr, c, refusal)
 		refuse(w, msg.ID, refusal)
 		return
 	}

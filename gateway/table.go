@@ -48,12 +48,12 @@ func (g *Gateway) Prepare(c *config.Config, upstreams map[string]upstream.Client
 	return func() {
 		methods.Use(before.methods)
 		g.calls.Limit(c.MaxCalls, c.MaxCallsPerOwner)
-		g.use(next)
+		g.useTable(next)
 	}, nil
 }
 
-// use has a table be served.
-func (g *Gateway) use(t *table) {
+// useTable has a table be served.
+func (g *Gateway) useTable(t *table) {
 	for _, u := range t.routes {
 		u.endpoint.Upstream.OnSessionQuestion(u.legacy.AskSession)
 	}
@@ -80,20 +80,20 @@ func (g *Gateway) newTable(c *config.Config, methods *auth.Methods, upstreams ma
 			Telemetry: g.tel, Log: g.options.Logger.With("upstream", u.Name), Calls: g.calls, Streams: g.streams, State: g.state,
 			Relist: rate.Sometimes{Interval: endpoint.RelistAge},
 		}
-		if old := before.find(u.Name); old != nil {
+		if old := before.findEndpoint(u.Name); old != nil {
 			e.Before = old.Convertible()
 			e.Identify(old.Identity())
 		} else {
 			e.Identify(g.identity())
 		}
-		t.add(e)
+		t.addUpstream(e)
 	}
 	t.handler = t.timed(t.origins.wrap(t.pages(t.mux())))
 	return t, nil
 }
 
-// find returns the endpoint of an upstream; nil for a new one.
-func (t *table) find(upstream string) *endpoint.Endpoint {
+// findEndpoint returns the endpoint of an upstream; nil for a new one.
+func (t *table) findEndpoint(upstream string) *endpoint.Endpoint {
 	if t == nil {
 		return nil
 	}
@@ -111,8 +111,8 @@ func (g *Gateway) identity() []byte {
 	return append(own, '}')
 }
 
-// add adds an upstream to those that are served.
-func (t *table) add(e *endpoint.Endpoint) {
+// addUpstream adds an upstream to those that are served.
+func (t *table) addUpstream(e *endpoint.Endpoint) {
 	h := &legacy.Handler{Endpoint: e, Sessions: t.sessions}
 	t.routes = append(t.routes, &route{table: t, endpoint: e, modern: &modern.Handler{Endpoint: e}, legacy: h, scoped: e.Config.Scoped(),
 		metadata: t.methods.Page(e.Name), resource: t.methods.Resource(e.Name), page: t.config.PublicURL + auth.MetadataPath(e.Config)})

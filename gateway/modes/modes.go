@@ -87,7 +87,7 @@ func (r Request) answerCall(ctx context.Context, declared []string) (json.RawMes
 	}
 	switch {
 	case slices.Contains(common, streaming) && (p.streams || !slices.Contains(common, immediate)): // A7
-		return p.stream(ctx, created)
+		return p.streamAnswer(ctx, created)
 	case !slices.Contains(common, task): // A5
 		return jsonrpc.With(created, json.RawMessage(`"`+task+`"`), "_meta", mcp.MetaFallbackMode), nil
 	}
@@ -105,7 +105,7 @@ func (p *pieces) awaitInGrace(ctx context.Context, tool string) (json.RawMessage
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, grace, errLate)
 	defer cancel()
-	result, err := p.outcome(ctx)
+	result, err := p.awaitOutcome(ctx)
 	if err != nil && errors.Is(context.Cause(ctx), errLate) {
 		return nil, errLate
 	}
@@ -118,17 +118,17 @@ func (r Request) streamsBlocks(tool string) bool {
 	return r.Endpoint.Config.Tool(tool).Progress == config.ProgressContent
 }
 
-// stream answers a call with its task and the blocks that are there, and then sends the others as
+// streamAnswer answers a call with its task and the blocks that are there, and then sends the others as
 // they come (A9). A client that takes one answer only fetches them.
-func (p *pieces) stream(ctx context.Context, created json.RawMessage) (json.RawMessage, error) {
+func (p *pieces) streamAnswer(ctx context.Context, created json.RawMessage) (json.RawMessage, error) {
 	first, cancel := context.WithTimeoutCause(ctx, firstWait, errLate)
 	err := p.follow(first, nil, func() error { return errEnough })
 	cancel()
 	if err != nil && !errors.Is(err, errEnough) && !errors.Is(err, errLate) {
 		return created, nil // the task is there, and its blocks can be fetched
 	}
-	if p.ended() || p.r.Send == nil {
-		return p.next(ctx, created)
+	if p.hasEnded() || p.r.Send == nil {
+		return p.makeResponse(ctx, created)
 	}
 	ctx, done, err := p.r.Endpoint.Streams.Enter(ctx)
 	defer done()
@@ -139,7 +139,7 @@ func (p *pieces) stream(ctx context.Context, created json.RawMessage) (json.RawM
 	defer stop()
 	defer context.AfterFunc(p.r.Client, stop)()
 	send := func() error {
-		response, err := p.next(ctx, created)
+		response, err := p.makeResponse(ctx, created)
 		created = nil
 		if err != nil {
 			return err
@@ -151,7 +151,7 @@ func (p *pieces) stream(ctx context.Context, created json.RawMessage) (json.RawM
 	}
 	switch {
 	case err == nil:
-		return p.next(ctx, nil)
+		return p.makeResponse(ctx, nil)
 	case ctx.Err() != nil:
 		return nil, &wire.Failure{Code: mcp.CodeInternal, Message: "the stream of the task " + string(p.id) +
 			" is over; tasks/result has the rest, with the number of the last block as lastSeqNr", Data: wire.RetryAfter(wire.DrainRetry.Milliseconds())}
@@ -162,7 +162,7 @@ func (p *pieces) stream(ctx context.Context, created json.RawMessage) (json.RawM
 // answerResult answers a tasks/result: with the present blocks after lastSeqNr (A12), or with the result,
 // whose content is all blocks.
 func (r Request) answerResult(ctx context.Context) (json.RawMessage, error) {
-	after, at, err := lastSeqNr(r.Params)
+	after, at, err := readLastSeqNr(r.Params)
 	if err != nil {
 		return nil, err
 	}
@@ -189,14 +189,14 @@ func (r Request) answerResult(ctx context.Context) (json.RawMessage, error) {
 		return nil, err
 	}
 	if at {
-		return p.next(ctx, nil)
+		return p.makeResponse(ctx, nil)
 	}
 	result, _ = content.Merge(result, p.blocks)
 	return result, nil
 }
 
-// lastSeqNr reads the number of the last block that a client has; ok says that there is one.
-func lastSeqNr(params json.RawMessage) (after int, ok bool, err error) {
+// readLastSeqNr reads the number of the last block that a client has; ok says that there is one.
+func readLastSeqNr(params json.RawMessage) (after int, ok bool, err error) {
 	raw, ok := jsonrpc.Get(params, "lastSeqNr")
 	if !ok {
 		return 0, false, nil

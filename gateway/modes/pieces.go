@@ -35,7 +35,7 @@ type pieces struct {
 	task   shim.Task // its newest state
 }
 
-func (p *pieces) ended() bool { return p.task.Status.Final() }
+func (p *pieces) hasEnded() bool { return p.task.Status.Final() }
 
 // follow reads what the task streams until its end. It ends before that with the error of atBlocks, which is called
 // when there are more blocks, or with atState when the state of the task is read.
@@ -48,19 +48,19 @@ func (p *pieces) follow(ctx context.Context, atState error, atBlocks func() erro
 		}
 		p.from = u.First + int64(len(u.Pieces))
 		for _, batch := range u.Pieces {
-			p.take(batch)
+			p.takeBlocks(batch)
 		}
 		return atBlocks()
 	})
-	if err == nil && !p.ended() {
+	if err == nil && !p.hasEnded() {
 		return shim.ErrNotFound
 	}
 	return err
 }
 
-// take takes the blocks of a partial result, up to the first place where blocks were left out: the
+// takeBlocks takes the blocks of a partial result, up to the first place where blocks were left out: the
 // result has the rest.
-func (p *pieces) take(batch json.RawMessage) {
+func (p *pieces) takeBlocks(batch json.RawMessage) {
 	for b := range jsonrpc.Elements(batch) {
 		if p.cut = p.cut || content.IsLeftOut(b); !p.cut {
 			p.blocks = append(p.blocks, b)
@@ -68,18 +68,18 @@ func (p *pieces) take(batch json.RawMessage) {
 	}
 }
 
-// outcome is the answer to a tasks/result, once the task has ended.
-func (p *pieces) outcome(ctx context.Context) (json.RawMessage, error) {
+// awaitOutcome is the answer to a tasks/result, once the task has ended.
+func (p *pieces) awaitOutcome(ctx context.Context) (json.RawMessage, error) {
 	return p.r.Serve(ctx, mcp.MethodTasksResult, dialect.Legacy.Named(p.id))
 }
 
-// next is the next response: the task, if this request created it, and the blocks that the client
+// makeResponse is the next response: the task, if this request created it, and the blocks that the client
 // lacks (A9). Once the task has ended, it is the last response, with what the result adds. A
 // failure before the first block has its reason as content (A14).
-func (p *pieces) next(ctx context.Context, created json.RawMessage) (json.RawMessage, error) {
+func (p *pieces) makeResponse(ctx context.Context, created json.RawMessage) (json.RawMessage, error) {
 	all := p.blocks
 	if p.task.Status == shim.Completed {
-		result, err := p.outcome(ctx)
+		result, err := p.awaitOutcome(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -91,7 +91,7 @@ func (p *pieces) next(ctx context.Context, created json.RawMessage) (json.RawMes
 	for i := p.sent; i < len(all); i++ {
 		list = append(list, jsonrpc.With(all[i], strconv.AppendInt(nil, int64(i)+1, 10), "seqNr"))
 	}
-	if created != nil && len(list) == 0 && !p.ended() {
+	if created != nil && len(list) == 0 && !p.hasEnded() {
 		return created, nil
 	}
 	response := created
@@ -104,7 +104,7 @@ func (p *pieces) next(ctx context.Context, created json.RawMessage) (json.RawMes
 		response = jsonrpc.With(response, jsonrpc.Array(list), "partial-content")
 	}
 	p.sent = max(p.sent, len(all))
-	response = jsonrpc.With(response, strconv.AppendBool(nil, p.ended()), "isComplete")
+	response = jsonrpc.With(response, strconv.AppendBool(nil, p.hasEnded()), "isComplete")
 	response = jsonrpc.With(response, strconv.AppendBool(nil, failed), "isError")
 	if created == nil {
 		response = dialect.Legacy.Related(response, p.id)

@@ -64,7 +64,7 @@ func NewExchange(w http.ResponseWriter, r *http.Request, o ExchangeOptions) *Exc
 	x.mu.Lock() // the timers must not see a half-made exchange
 	defer x.mu.Unlock()
 	if o.KeepAlive > 0 && x.accept.stream {
-		x.silence = time.AfterFunc(o.KeepAlive, x.speak)
+		x.silence = time.AfterFunc(o.KeepAlive, x.breakSilence)
 	}
 	x.keepProgress(o.Progress)
 	if o.Outlives {
@@ -94,18 +94,18 @@ func (x *Exchange) giveBack() {
 	}
 }
 
-// speak runs on the silence timer.
-func (x *Exchange) speak() {
+// breakSilence runs on the silence timer.
+func (x *Exchange) breakSilence() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if !x.done && x.begin() == nil {
+	if !x.done && x.beginStream() == nil {
 		_ = x.stream.Comment("k") // its error is in the stream
 	}
 }
 
-// begin turns the answer into an event stream, if it is still JSON. It fails if Accept lacks
+// beginStream turns the answer into an event stream, if it is still JSON. It fails if Accept lacks
 // text/event-stream: the answer stays JSON.
-func (x *Exchange) begin() error {
+func (x *Exchange) beginStream() error {
 	if x.stream != nil {
 		return x.stream.Err()
 	}
@@ -127,7 +127,7 @@ func (x *Exchange) Notify(method string, params json.RawMessage) error {
 	if method == mcp.NotifyProgress {
 		x.noteProgress(params)
 	}
-	return x.send(jsonrpc.AppendNotification(nil, method, params), nil)
+	return x.sendMessage(jsonrpc.AppendNotification(nil, method, params), nil)
 }
 
 // Streams reports whether the client takes messages ahead of the answer.
@@ -141,11 +141,11 @@ func (x *Exchange) Gone() bool {
 	if x.done {
 		return x.gone
 	}
-	return x.ended()
+	return x.isDisconnected()
 }
 
-// ended reports whether the client's connection has ended.
-func (x *Exchange) ended() bool { return x.r.Context().Err() != nil }
+// isDisconnected reports whether the client's connection has ended.
+func (x *Exchange) isDisconnected() bool { return x.r.Context().Err() != nil }
 
 // Send is Notify for a message that is already complete.
 func (x *Exchange) Send(message []byte) error { return x.SendKept(message, nil) }
@@ -154,18 +154,18 @@ func (x *Exchange) Send(message []byte) error { return x.SendKept(message, nil) 
 func (x *Exchange) SendKept(message []byte, keep func([]byte) (string, error)) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.send(message, keep)
+	return x.sendMessage(message, keep)
 }
 
-// send is SendKept. The caller holds x.mu.
-func (x *Exchange) send(message []byte, keep func([]byte) (string, error)) error {
+// sendMessage is SendKept. The caller holds x.mu.
+func (x *Exchange) sendMessage(message []byte, keep func([]byte) (string, error)) error {
 	if keep == nil {
 		keep = x.keep
 	}
-	if err := x.begin(); err != nil && (keep == nil || x.stream == nil && !x.left || x.done) {
+	if err := x.beginStream(); err != nil && (keep == nil || x.stream == nil && !x.left || x.done) {
 		return err
 	}
-	return x.eventKept(jsonrpc.Spliced{message}, keep)
+	return x.sendEvent(jsonrpc.Spliced{message}, keep)
 }
 
 // Resumable has all further messages kept: keep gets each one before it goes out on a stream, also
@@ -181,12 +181,12 @@ func (x *Exchange) Resumable(keep func([]byte) (string, error), first func(*even
 		return
 	}
 	x.keep = keep
-	if first != nil && x.begin() == nil {
+	if first != nil && x.beginStream() == nil {
 		_ = first(x.stream) // likewise
 	}
 }
 
-func (x *Exchange) eventKept(message jsonrpc.Spliced, keep func([]byte) (string, error)) error {
+func (x *Exchange) sendEvent(message jsonrpc.Spliced, keep func([]byte) (string, error)) error {
 	id := ""
 	if keep != nil {
 		var err error
@@ -207,33 +207,33 @@ func (x *Exchange) Result(id jsonrpc.ID, result json.RawMessage) {
 
 // Spliced is Result for a result in pieces.
 func (x *Exchange) Spliced(id jsonrpc.ID, result jsonrpc.Spliced) {
-	x.finish(jsonrpc.SpliceResult(id, result), &Failure{})
+	x.sendLast(jsonrpc.SpliceResult(id, result), &Failure{})
 }
 
 // Error answers with a failure, spelt for the client's version. Its status and its challenges are sent only before
 // a stream has begun.
 func (x *Exchange) Error(id jsonrpc.ID, f *Failure) {
-	x.finish(f.spellMessage(x.opts.Version, id), f)
+	x.sendLast(f.spellMessage(x.opts.Version, id), f)
 }
 
-// finish sends the last message. f is empty for a result.
-func (x *Exchange) finish(message jsonrpc.Spliced, f *Failure) {
+// sendLast sends the last message. f is empty for a result.
+func (x *Exchange) sendLast(message jsonrpc.Spliced, f *Failure) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.done {
 		return
 	}
 	if x.stream == nil && f.httpStatus() == http.StatusOK && !x.accept.json {
-		_ = x.begin() // the client takes only a stream
+		_ = x.beginStream() // the client takes only a stream
 	}
-	gone := x.ended() // read before the client has everything and may leave
+	gone := x.isDisconnected() // read before the client has everything and may leave
 	switch {
 	case x.stream != nil:
-		gone = x.eventKept(message, x.keep) != nil || gone
+		gone = x.sendEvent(message, x.keep) != nil || gone
 	case !x.left:
 		gone = writeJSON(x.w, message, f) != nil || gone
 	}
-	x.end(gone)
+	x.endExchange(gone)
 }
 
 // Drop ends the exchange unanswered. The response is an empty stream, since an empty body would be
@@ -241,20 +241,20 @@ func (x *Exchange) finish(message jsonrpc.Spliced, f *Failure) {
 func (x *Exchange) Drop() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.begin() != nil && x.stream == nil && !x.done && !x.left {
+	if x.beginStream() != nil && x.stream == nil && !x.done && !x.left {
 		x.w.WriteHeader(http.StatusAccepted)
 	}
-	x.end(x.ended())
+	x.endExchange(x.isDisconnected())
 }
 
 // Close ends the exchange, answered or not. It may be called more than once.
 func (x *Exchange) Close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.end(x.ended())
+	x.endExchange(x.isDisconnected())
 }
 
-func (x *Exchange) end(gone bool) {
+func (x *Exchange) endExchange(gone bool) {
 	if !x.done {
 		x.done, x.gone = true, gone
 	}

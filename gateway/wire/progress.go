@@ -78,7 +78,7 @@ func (x *Exchange) sendProgress() {
 	}
 	p.last = next
 	params := ProgressParams(p.Token, p.last, fmt.Sprintf("%s is still running, %d s", p.About, int(time.Since(p.begun).Seconds())))
-	_ = x.send(jsonrpc.AppendNotification(nil, mcp.NotifyProgress, params), nil) // a client that cannot resume the stream misses it
+	_ = x.sendMessage(jsonrpc.AppendNotification(nil, mcp.NotifyProgress, params), nil) // a client that cannot resume the stream misses it
 	p.timer.Reset(p.Every)
 }
 
