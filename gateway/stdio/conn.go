@@ -146,12 +146,7 @@ func (c *Conn) isBusy() bool {
 // takeLine takes one line. It returns when the next one may be taken, or when ctx ends.
 func (c *Conn) takeLine(ctx context.Context, l line) {
 	if l.large != nil {
-		refused := &jsonrpc.Error{Code: mcp.CodeInvalidRequest, Message: l.large.Error()}
-		answer := jsonrpc.AppendErrorNullID(nil, refused)
-		if !l.large.id.IsZero() {
-			answer = jsonrpc.AppendError(nil, l.large.id, refused)
-		}
-		_ = c.out.sendLineWithin(ctx, answer)
+		_ = c.out.sendLineWithin(ctx, spellError(l.large.id, &jsonrpc.Error{Code: mcp.CodeInvalidRequest, Message: l.large.Error()}))
 		return
 	}
 	if len(bytes.TrimSpace(l.text)) == 0 {

@@ -464,6 +464,8 @@ func TestRequestsInFlight(t *testing.T) {
 		c.hear(`{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"another request in flight has this id"}}`)
 		c.say(modern("2", "tools/call"), modern("3", "tools/call"), modern("4", "tools/call"))
 		c.hear(`{"jsonrpc":"2.0","id":4,"error":{"code":-32603,"message":"there are already 3 requests in flight (max_calls)"}}`)
+		c.say(`{"id":`) // an unreadable text has no id to answer with
+		c.hear(`{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"there are already 3 requests in flight (max_calls)"}}`)
 		close(goOn)
 		for range 3 {
 			if l := <-c.out; !strings.Contains(l, `"result":{}`) {

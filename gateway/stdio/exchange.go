@@ -31,7 +31,7 @@ type exchange struct {
 func (c *Conn) answerRequest(ctx context.Context, m jsonrpc.Message, text []byte) {
 	x, refused := c.beginExchange(m)
 	if refused != nil {
-		_ = c.out.sendLineWithin(ctx, jsonrpc.AppendError(nil, m.ID, refused))
+		_ = c.out.sendLineWithin(ctx, spellError(m.ID, refused))
 		return
 	}
 	begun := make(chan struct{})
@@ -171,7 +171,7 @@ func (x *exchange) finishAnswer(w *response, err error) {
 }
 
 // spellRefusal is an answer with an HTTP status, as a message. It has the id of the request, which HTTP
-// may leave out, or null (JSON-RPC 2.0 section 5).
+// may leave out, or null.
 func (x *exchange) spellRefusal(w *response) []byte {
 	m, err := jsonrpc.ParseLenient(w.body)
 	switch {
@@ -180,8 +180,13 @@ func (x *exchange) spellRefusal(w *response) []byte {
 	case !m.ID.IsZero():
 		return w.body
 	}
-	if x.id.IsZero() {
-		return jsonrpc.AppendErrorNullID(nil, m.Error)
+	return spellError(x.id, m.Error)
+}
+
+// spellError is an error with the id of the message that it is about, or with null (JSON-RPC 2.0 section 5).
+func spellError(id jsonrpc.ID, e *jsonrpc.Error) []byte {
+	if id.IsZero() {
+		return jsonrpc.AppendErrorNullID(nil, e)
 	}
-	return jsonrpc.AppendError(nil, x.id, m.Error)
+	return jsonrpc.AppendError(nil, id, e)
 }
