@@ -26,7 +26,7 @@ type ToolLoad struct {
 
 // ReadLoads sets the function that the gauges of running work read, by upstream.
 func (m *Metrics) ReadLoads(read func() map[string]Load) {
-	m.addReader(func(o metric.Observer) { m.observeLoads(o, read()) })
+	m.addReader(func(o metric.Observer) { m.observeLoads(o, read()) }, queueLength, tasksRunning, tasksOldest, questionsOpen, questionsOldest)
 }
 
 // observeLoads reads the loads. A tool that ever had a task is shown with zeros.

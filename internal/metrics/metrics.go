@@ -84,12 +84,12 @@ type Metrics struct {
 	stored     sets[operation]
 	requests   sets[request]
 
+	meter  metric.Meter
 	gauges map[string]metric.Float64ObservableGauge
 	recent recent
 
-	mu      sync.Mutex // guards what follows
-	readers []func(metric.Observer)
-	tasks   map[string]*Tasks
+	mu    sync.Mutex // guards tasks
+	tasks map[string]*Tasks
 }
 
 // New makes the instruments.
@@ -125,17 +125,15 @@ func New(mp metric.MeterProvider) (*Metrics, error) {
 	b.gauge(storeUp, "", "1 if the store takes writes, else 0.")
 	b.gauge(upstreamUp, "", "1 if a connection to the upstream can be opened, else 0.")
 	b.gauge(configInfo, "", "1, with the hash of the configuration that is in use.")
-	m.gauges = b.gauges
-	_, err := b.meter.RegisterCallback(m.observe, b.observed...)
-	return m, errors.Join(b.err, err)
+	m.meter, m.gauges = b.meter, b.gauges
+	return m, b.err
 }
 
 // builder makes instruments and keeps the errors.
 type builder struct {
-	meter    metric.Meter
-	gauges   map[string]metric.Float64ObservableGauge
-	observed []metric.Observable
-	err      error
+	meter  metric.Meter
+	gauges map[string]metric.Float64ObservableGauge
+	err    error
 }
 
 func (b *builder) seconds(name, help string, bounds []float64) metric.Float64Histogram {
@@ -154,55 +152,48 @@ func (b *builder) gauge(name, unit, help string) {
 	g, err := b.meter.Float64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(help))
 	b.err = errors.Join(b.err, err)
 	b.gauges[name] = g
-	b.observed = append(b.observed, g)
 }
 
-// observe reads all gauges.
-func (m *Metrics) observe(_ context.Context, o metric.Observer) error {
-	m.mu.Lock()
-	readers := m.readers // it is only appended to
-	m.mu.Unlock()
-	for _, read := range readers {
+// addReader has read called for these gauges whenever metrics are read.
+func (m *Metrics) addReader(read func(metric.Observer), gauges ...string) {
+	if m == nil {
+		return
+	}
+	var observed []metric.Observable
+	for _, name := range gauges {
+		observed = append(observed, m.gauges[name])
+	}
+	// It fails only for gauges of another provider.
+	_, _ = m.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		read(o)
-	}
-	return nil
-}
-
-// addReader has read called whenever metrics are read.
-func (m *Metrics) addReader(read func(metric.Observer)) {
-	if m != nil {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.readers = append(m.readers, read)
-	}
+		return nil
+	}, observed...)
 }
 
 // ReadOpen sets the functions that the gauges of open calls, connections and streams, and of active
 // sessions, read.
 func (m *Metrics) ReadOpen(calls, connections, streams, sessions func() int) {
-	m.addReader(func(o metric.Observer) {
-		for name, read := range map[string]func() int{callsOpen: calls, connectionsOpen: connections, streamsOpen: streams, sessionsActive: sessions} {
-			o.ObserveFloat64(m.gauges[name], float64(read()))
-		}
-	})
+	for name, read := range map[string]func() int{callsOpen: calls, connectionsOpen: connections, streamsOpen: streams, sessionsActive: sessions} {
+		m.addReader(func(o metric.Observer) { o.ObserveFloat64(m.gauges[name], float64(read())) }, name)
+	}
 }
 
 // ReadBytes sets the function that the gauge of bytes in flight reads.
 func (m *Metrics) ReadBytes(read func() int64) {
-	m.addReader(func(o metric.Observer) { o.ObserveFloat64(m.gauges[bytesInFlight], float64(read())) })
+	m.addReader(func(o metric.Observer) { o.ObserveFloat64(m.gauges[bytesInFlight], float64(read())) }, bytesInFlight)
 }
 
 // ReadParts sets the function that the gauges of reachable parts read: the store, and the upstreams
 // by their configured names. While ok is false, these gauges are hidden.
 func (m *Metrics) ReadParts(up func() (store bool, upstreams map[string]bool, ok bool)) {
-	m.addReader(func(o metric.Observer) { m.observeParts(o, up) })
+	m.addReader(func(o metric.Observer) { m.observeParts(o, up) }, storeUp, upstreamUp)
 }
 
 // ReadConfig sets the function that returns the hash of the configuration.
 func (m *Metrics) ReadConfig(hash func() string) {
 	m.addReader(func(o metric.Observer) {
 		o.ObserveFloat64(m.gauges[configInfo], 1, metric.WithAttributes(semconv.ConfigHash.String(hash())))
-	})
+	}, configInfo)
 }
 
 func (m *Metrics) observeParts(o metric.Observer, up func() (bool, map[string]bool, bool)) {
