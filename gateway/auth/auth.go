@@ -202,9 +202,8 @@ func (m *Methods) makeMethod(one *made, before *Methods, c *config.Config, u *co
 	case a.JWT != nil:
 		j := *a.JWT
 		j.Audiences = one.of.audiences
-		page := describeResource(c.PublicURL, u, &j)
-		one.page = &page
-		one.Method, err = newTokens(&j, m.issuerFor(&j, before), page.URL, m.log)
+		one.page = describeResource(c.PublicURL, u, &j)
+		one.Method, err = newTokens(&j, m.issuerFor(&j, before), one.page.URL, m.log)
 	case a.Passthrough != nil:
 		one.Method = m.passthrough(c, u, one.tls)
 	case a.TrustedHeader != nil:

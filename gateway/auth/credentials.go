@@ -79,7 +79,8 @@ func (c *Credentials) Represent(upstreamName, description string) *Credential {
 	if p == nil {
 		return nil
 	}
-	cred := &Credential{from: p, here: func() bool { return false }}
+	cred := &Credential{from: p}
+	cred.alone.Store(true)
 	_ = json.Unmarshal([]byte(description), &cred.need) // without a description, no token is good
 	return cred
 }
@@ -89,7 +90,6 @@ type passedOn struct {
 	own        *shown
 	credential *Credential
 	invalid    *Refusal
-	over       atomic.Bool
 }
 
 // Credential signs in the requests to the server that belong to this one; nil for other ways to sign in than
@@ -136,7 +136,7 @@ func (c Caller) Doubted() *Refusal {
 // Leave says that the request has been answered: from then on its client cannot be told of a refused token.
 func (c Caller) Leave() {
 	if c.request != nil {
-		c.request.over.Store(true)
+		c.request.credential.alone.Store(true)
 	}
 }
 
@@ -144,7 +144,7 @@ func (c Caller) Leave() {
 // it.
 type Credential struct {
 	from      *tokenCache
-	here      func() bool                                // the client waits for the answer to its request
+	alone     atomic.Bool                                // no client waits for the answer to its request
 	challenge func(status int, values []string) []string // nil in a call that was taken over
 	heard     func(authorization string, a answer)       // nil then, too
 
@@ -283,7 +283,7 @@ func (c *Credential) endWaiting() {
 }
 
 // Waits reports whether a call whose token is refused waits for another one: its client is gone.
-func (c *Credential) Waits() bool { return !c.here() && c.need.Hash != "" }
+func (c *Credential) Waits() bool { return c.alone.Load() && c.need.Hash != "" }
 
 // Hear takes the server's answer to a request of a method that was sent then, signed in by this. A 401 refuses
 // the token, and a status of 2xx may take it.

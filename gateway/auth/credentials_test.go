@@ -34,8 +34,8 @@ func generate(t *testing.T) *sealed.Keyring {
 
 // request is what signs in for a request that came with a token.
 func (p *tokenCache) request(t *shown) (c *Credential, leave func()) {
-	here := true
-	return &Credential{from: p, here: func() bool { return here }, need: t.grade, own: p.putToken(t)}, func() { here = false }
+	c = &Credential{from: p, need: t.grade, own: p.putToken(t)}
+	return c, func() { c.alone.Store(true) }
 }
 
 // hear has the server answer to a call that goes out now.

@@ -23,7 +23,7 @@ type Page struct {
 
 // describeResource makes the metadata of an upstream that takes tokens: its address as a resource,
 // and the issuer of its tokens.
-func describeResource(public string, u *config.Upstream, j *config.JWT) Page {
+func describeResource(public string, u *config.Upstream, j *config.JWT) *Page {
 	at := MetadataPath(u)
 	// Strings and lists of strings can always be marshalled.
 	body, _ := json.Marshal(struct {
@@ -32,7 +32,7 @@ func describeResource(public string, u *config.Upstream, j *config.JWT) Page {
 		Scopes   []string `json:"scopes_supported,omitempty"`
 		Bearer   []string `json:"bearer_methods_supported"`
 	}{public + u.Path, []string{j.Issuer}, j.Scopes, []string{"header"}})
-	return Page{Path: at, URL: public + at, JSON: body}
+	return &Page{Path: at, URL: public + at, JSON: body}
 }
 
 // MetadataPath is where the gateway has the metadata of an upstream as a protected resource. An

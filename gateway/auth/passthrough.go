@@ -200,10 +200,9 @@ func (p *passthrough) hashShown(authorization string) string {
 func (p *passthrough) callerOf(ctx context.Context, who shim.Principal, own *shown, f *verification) Caller {
 	p.tokens.askReplicas(ctx, own)
 	who.NoTasks = who.NoTasks || own.standing.isRefused()
-	request := &passedOn{own: own, invalid: p.invalid}
-	request.credential = &Credential{from: p.tokens, here: func() bool { return !request.over.Load() }, need: own.grade, own: own}
-	request.credential.heard = func(authorization string, a answer) { p.hearServer(own, f, authorization, a) }
-	return Caller{Principal: who, request: request}
+	heard := func(authorization string, a answer) { p.hearServer(own, f, authorization, a) }
+	credential := &Credential{from: p.tokens, need: own.grade, own: own, heard: heard}
+	return Caller{Principal: who, request: &passedOn{own: own, invalid: p.invalid, credential: credential}}
 }
 
 // hearServer takes what the server says to a request with a credential. An unverified token is remembered only
