@@ -41,9 +41,6 @@ type Param struct {
 // is no RFC 9110 token or is used twice (case aside), a type is other than integer, string and
 // boolean, or the path from the root to an annotation has other keywords than "properties".
 func Params(inputSchema []byte) ([]Param, error) {
-	if !mayAnnotate(inputSchema) {
-		return nil, nil
-	}
 	f := finder{seen: make(map[string]bool)}
 	f.take = f.takeParam
 	f.takeAnnotations(inputSchema, schemaAt, nil, true, 0)
@@ -91,7 +88,7 @@ func (w *walker) takeAnnotations(b []byte, at place, path []string, reachable bo
 	case !mayAnnotate(b):
 		return b
 	case depth > maxDepth:
-		w.noteFault(errDepth)
+		w.err = cmp.Or(w.err, errDepth)
 		return b
 	case !jsonrpc.IsObject(b):
 		return w.walkList(b, depth)
@@ -128,8 +125,6 @@ func (w *walker) walkList(b []byte, depth int) []byte {
 	return append(out, ']')
 }
 
-func (w *walker) noteFault(err error) { w.err = cmp.Or(w.err, err) }
-
 // isNameMap reports keywords whose value maps names to schemas. So a property that is called
 // x-mcp-header is told from an annotation.
 func isNameMap(keyword string) bool {
@@ -154,16 +149,18 @@ func (f *finder) takeParam(schema, value []byte, path []string, reachable bool) 
 	header, ok := jsonrpc.GetString(value)
 	typ, _ := jsonrpc.GetString(schema, "type")
 	lower := strings.ToLower(header)
+	var err error
 	switch {
 	case !ok || !httpguts.ValidHeaderFieldName(header):
-		f.noteFault(fmt.Errorf("%s %s is not a header name", annotation, value))
+		err = fmt.Errorf("%s %s is not a header name", annotation, value)
 	case !reachable || len(path) == 0:
-		f.noteFault(fmt.Errorf("%s %q is not on a property that properties alone lead to", annotation, header))
+		err = fmt.Errorf("%s %q is not on a property that properties alone lead to", annotation, header)
 	case f.seen[lower]:
-		f.noteFault(fmt.Errorf("%s %q is used twice", annotation, header))
+		err = fmt.Errorf("%s %q is used twice", annotation, header)
 	case typ != typeInteger && typ != typeString && typ != typeBoolean:
-		f.noteFault(fmt.Errorf("%s %q is not on an integer, string or boolean", annotation, header))
+		err = fmt.Errorf("%s %q is not on an integer, string or boolean", annotation, header)
 	}
+	f.err = cmp.Or(f.err, err)
 	f.seen[lower] = true
 	f.params = append(f.params, Param{Header: header, Path: path, Type: typ})
 	return value

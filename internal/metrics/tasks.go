@@ -16,8 +16,7 @@ type Tasks struct {
 	m        *Metrics
 	upstream string
 	own      metric.MeasurementOption // the upstream only
-	ended    sets[toolWith]
-	called   sets[toolWith]
+	ofTool   sets[toolWith]
 	with     sets[attribute.KeyValue]
 
 	mu    sync.Mutex
@@ -82,7 +81,7 @@ func (t *Tasks) Called(ctx context.Context, tool, answer string, d time.Duration
 		}
 	})
 	k := toolWith{t.upstream, t.m.Names.Bound(t.upstream, methodTool, tool), semconv.CallAnswer.String(answer)}
-	t.m.calls.Add(ctx, 1, t.called.of(k, toolWith.attributes).add...)
+	t.m.calls.Add(ctx, 1, t.ofTool.of(k, toolWith.attributes).add...)
 }
 
 // Made counts a task that was made.
@@ -103,7 +102,7 @@ func (t *Tasks) Ended(ctx context.Context, tool, outcome string, d time.Duration
 		c.took(bucketOf(d), 1)
 	})
 	k := toolWith{t.upstream, t.m.Names.Bound(t.upstream, methodTool, tool), semconv.TaskOutcome.String(outcome)}
-	t.m.taskDuration.Record(ctx, d.Seconds(), t.ended.of(k, toolWith.attributes).record...)
+	t.m.taskDuration.Record(ctx, d.Seconds(), t.ofTool.of(k, toolWith.attributes).record...)
 	if outcome == semconv.OutcomeUnknown {
 		t.m.unknown.Add(ctx, 1, t.own)
 	}
