@@ -160,7 +160,7 @@ func TestUsage(t *testing.T) {
 		return
 	}
 	for name, read := range map[string]func() error{
-		"CPU":    func() error { _, err := cpuOf(os.Getpid()); return err },
+		"CPU":    func() error { _, err := statOf(os.Getpid()); return err },
 		"memory": func() error { _, err := residentOf(os.Getpid()); return err },
 		"files":  func() error { return raiseFiles(0) },
 	} {

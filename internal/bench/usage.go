@@ -3,17 +3,17 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"os/exec"
 	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // spareFiles are the file descriptors that a process needs besides those of the calls.
@@ -40,13 +40,11 @@ type usage struct {
 }
 
 func (st *stage) usage() (u usage, err error) {
-	pid := st.gatewayProcess.PID()
-	if u.resident, err = residentOf(pid); err != nil {
+	of, err := statOf(st.gatewayProcess.PID())
+	if err != nil {
 		return u, err
 	}
-	if u.cpu, err = cpuOf(pid); err != nil {
-		return u, err
-	}
+	u.resident, u.cpu = int64(of.ResidentMemory()), time.Duration(of.CPUTime()*float64(time.Second))
 	u.commands, err = commandsOf(st.redis)
 	return u, err
 }
@@ -56,38 +54,19 @@ func (u usage) since(before usage) usage {
 	return usage{resident: u.resident, cpu: u.cpu - before.cpu, commands: u.commands - before.commands}
 }
 
-// residentOf is the memory that a process has, in bytes.
-func residentOf(pid int) (int64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+// statOf is what the system says of a process.
+func statOf(pid int) (procfs.ProcStat, error) {
+	p, err := procfs.NewProc(pid)
 	if err != nil {
-		return 0, err
+		return procfs.ProcStat{}, err
 	}
-	kilobytes, _, _ := strings.Cut(field(string(status), "VmRSS:"), " ")
-	n, err := strconv.ParseInt(kilobytes, 10, 64)
-	return n << 10, err
+	return p.Stat()
 }
 
-// tick is the unit of CPU times in /proc, on every Linux that Go runs on.
-const tick = 10 * time.Millisecond
-
-// cpuOf is the CPU time that a process has used.
-func cpuOf(pid int) (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	// The name of the program, in parentheses, may contain anything.
-	_, after, _ := strings.Cut(string(stat), ") ")
-	fields := strings.Fields(after)
-	if len(fields) < 13 {
-		return 0, errors.New("/proc/PID/stat is shorter than expected")
-	}
-	user, err := strconv.ParseInt(fields[11], 10, 64)
-	if err != nil {
-		return 0, err
-	}
-	system, err := strconv.ParseInt(fields[12], 10, 64)
-	return time.Duration(user+system) * tick, err
+// residentOf is the memory that a process has, in bytes.
+func residentOf(pid int) (int64, error) {
+	of, err := statOf(pid)
+	return int64(of.ResidentMemory()), err
 }
 
 // commandsOf is how many commands a Redis has executed.
@@ -124,21 +103,13 @@ func machine(ctx context.Context) []string {
 		return strings.TrimSpace(string(text))
 	}
 	cpu := "a processor of unknown make"
-	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		cpu = strings.TrimLeft(field(string(info), "model name"), "\t: ")
+	if system, err := procfs.NewDefaultFS(); err == nil {
+		if all, err := system.CPUInfo(); err == nil && len(all) > 0 {
+			cpu = all[0].ModelName
+		}
 	}
 	return []string{
 		fmt.Sprintf("%s, %d cores, shared by all parties", cpu, runtime.NumCPU()),
 		fmt.Sprintf("%s, %s, %s", output("uname", "-sr"), runtime.Version(), output("redis-server", "--version")),
 	}
-}
-
-// field is the rest of the first line that begins with the name.
-func field(text, name string) string {
-	for line := range strings.Lines(text) {
-		if rest, ok := strings.CutPrefix(line, name); ok {
-			return strings.TrimSpace(rest)
-		}
-	}
-	return "unknown"
 }
