@@ -47,8 +47,7 @@ func readSecretFile(dir, name string) (string, error) {
 // dropPath drops the path from an error of the file system: the shown line has it, unless it came
 // from a variable and stays private.
 func dropPath(err error) error {
-	var p *fs.PathError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
 		return p.Err
 	}
 	return err

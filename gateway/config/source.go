@@ -137,8 +137,8 @@ func (s *source) parseDocument(data []byte) *yaml.Node {
 
 // addSyntax reports a syntax error.
 func (s *source) addSyntax(err error) {
-	var bad *yaml.LoadError
-	if !errors.As(err, &bad) {
+	bad, ok := errors.AsType[*yaml.LoadError](err)
+	if !ok {
 		s.addMistake(1, 1, "", err.Error())
 		return
 	}

@@ -62,8 +62,8 @@ func (r *refusal) Error() string {
 
 // refused reports whether the gateway has answered with this status.
 func refused(err error, status int) bool {
-	var r *refusal
-	return errors.As(err, &r) && r.status == status
+	r, ok := errors.AsType[*refusal](err)
+	return ok && r.status == status
 }
 
 // ask sends a request and decodes a successful answer; a refusal is an error.
