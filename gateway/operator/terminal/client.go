@@ -60,14 +60,14 @@ func (r *refusal) Error() string {
 	return r.message
 }
 
-// refused reports whether the gateway has answered with this status.
-func refused(err error, status int) bool {
+// isRefused reports whether the gateway has answered with this status.
+func isRefused(err error, status int) bool {
 	r, ok := errors.AsType[*refusal](err)
 	return ok && r.status == status
 }
 
-// ask sends a request and decodes a successful answer; a refusal is an error.
-func (g *Gateway) ask(ctx context.Context, method, path string, query url.Values, into any) error {
+// sendRequest sends a request and decodes a successful answer; a refusal is an error.
+func (g *Gateway) sendRequest(ctx context.Context, method, path string, query url.Values, into any) error {
 	ctx, stop := context.WithTimeout(ctx, requestTimeout)
 	defer stop()
 	address := g.Root + operator.Base + "/" + path
@@ -97,19 +97,19 @@ func (g *Gateway) ask(ctx context.Context, method, path string, query url.Values
 	return &refusal{status: resp.StatusCode, message: said.Error}
 }
 
-func (g *Gateway) get(ctx context.Context, path string, query url.Values, into any) error {
-	return g.ask(ctx, http.MethodGet, path, query, into)
+func (g *Gateway) readPath(ctx context.Context, path string, query url.Values, into any) error {
+	return g.sendRequest(ctx, http.MethodGet, path, query, into)
 }
 
-// tasks reads the tasks that the filters let through, at most limit of them, page by page.
-func (g *Gateway) tasks(ctx context.Context, filters url.Values, limit int) (all operator.Tasks, err error) {
+// readTasks reads the tasks that the filters let through, at most limit of them, page by page.
+func (g *Gateway) readTasks(ctx context.Context, filters url.Values, limit int) (all operator.Tasks, err error) {
 	query := url.Values{}
 	maps.Copy(query, filters)
 	all.Tasks = []operator.Task{}
 	for {
 		query.Set("limit", fmt.Sprint(min(limit-len(all.Tasks), pageSize)))
 		var page operator.Tasks
-		if err := g.get(ctx, "tasks", query, &page); err != nil {
+		if err := g.readPath(ctx, "tasks", query, &page); err != nil {
 			return all, err
 		}
 		all.Tasks, all.Next = append(all.Tasks, page.Tasks...), page.Next
@@ -123,15 +123,15 @@ func (g *Gateway) tasks(ctx context.Context, filters url.Values, limit int) (all
 // wholeID is the length of an id. A shorter text is searched for.
 const wholeID = 77
 
-// find returns the id that begins so: tables show the beginning.
-func (g *Gateway) find(ctx context.Context, id string) (string, error) {
+// findTask returns the id that begins so: tables show the beginning.
+func (g *Gateway) findTask(ctx context.Context, id string) (string, error) {
 	switch {
 	case id == "": // every id begins with it
 		return "", errors.New("an id is empty")
 	case len(id) == wholeID:
 		return id, nil
 	}
-	found, err := g.tasks(ctx, url.Values{"id": {id}}, 2)
+	found, err := g.readTasks(ctx, url.Values{"id": {id}}, 2)
 	switch {
 	case err != nil:
 		return "", err
@@ -143,15 +143,15 @@ func (g *Gateway) find(ctx context.Context, id string) (string, error) {
 	return found.Tasks[0].ID, nil
 }
 
-// task reads one task, by the beginning of its id.
-func (g *Gateway) task(ctx context.Context, id string) (t operator.TaskDetail, err error) {
-	if id, err = g.find(ctx, id); err != nil {
+// readTask reads one task, by the beginning of its id.
+func (g *Gateway) readTask(ctx context.Context, id string) (t operator.TaskDetail, err error) {
+	if id, err = g.findTask(ctx, id); err != nil {
 		return t, err
 	}
-	return t, g.get(ctx, "tasks/"+url.PathEscape(id), nil, &t)
+	return t, g.readPath(ctx, "tasks/"+url.PathEscape(id), nil, &t)
 }
 
-func (g *Gateway) cancel(ctx context.Context, id string) error {
+func (g *Gateway) cancelTask(ctx context.Context, id string) error {
 	var t operator.Task
-	return g.ask(ctx, http.MethodPost, "tasks/"+url.PathEscape(id)+"/cancel", nil, &t)
+	return g.sendRequest(ctx, http.MethodPost, "tasks/"+url.PathEscape(id)+"/cancel", nil, &t)
 }

@@ -25,11 +25,11 @@ type table struct{ w *tabwriter.Writer }
 
 func newTable(w io.Writer, head ...string) table {
 	t := table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
-	t.row(head...)
+	t.addRow(head...)
 	return t
 }
 
-func (t table) row(cells ...string) {
+func (t table) addRow(cells ...string) {
 	for i := range cells {
 		cells[i] = cmp.Or(printable(cells[i]), "-")
 	}
@@ -68,18 +68,18 @@ func stateOf(t operator.Task) string {
 	return t.Status
 }
 
-func ended(t operator.Task) bool { return t.Status != "working" && t.Status != "input_required" }
+func hasEnded(t operator.Task) bool { return t.Status != "working" && t.Status != "input_required" }
 
-// took is how long a task took, or how old it is.
-func took(t operator.Task) string {
-	if ended(t) {
-		return short(t.UpdatedAt.Sub(t.CreatedAt))
+// shortAge is how long a task took, or how old it is.
+func shortAge(t operator.Task) string {
+	if hasEnded(t) {
+		return shortDuration(t.UpdatedAt.Sub(t.CreatedAt))
 	}
-	return short(time.Since(t.CreatedAt))
+	return shortDuration(time.Since(t.CreatedAt))
 }
 
-// short writes a duration with two units at most.
-func short(d time.Duration) string {
+// shortDuration writes a duration with two units at most.
+func shortDuration(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d < 10*time.Second:
 		return d.Round(100 * time.Millisecond).String()
@@ -94,13 +94,13 @@ func short(d time.Duration) string {
 func writeTasks(w io.Writer, tasks []operator.Task) error {
 	t := newTable(w, "ID", "UPSTREAM", "TOOL", "PRINCIPAL", "STATE", "AGE/TOOK", "MADE", "REPLICA", "MESSAGE")
 	for _, one := range tasks {
-		t.row(one.ID[:min(len(one.ID), shownID)], one.Upstream, one.Tool, one.Principal, stateOf(one), took(one), moment(one.CreatedAt), one.Replica, shorten(one.Message))
+		t.addRow(one.ID[:min(len(one.ID), shownID)], one.Upstream, one.Tool, one.Principal, stateOf(one), shortAge(one), shortTime(one.CreatedAt), one.Replica, shorten(one.Message))
 	}
 	return t.w.Flush()
 }
 
-// moment writes a time in the local zone, with its day unless that is today.
-func moment(at time.Time) string {
+// shortTime writes a time in the local zone, with its day unless that is today.
+func shortTime(at time.Time) string {
 	if at, now := at.Local(), time.Now(); at.YearDay() != now.YearDay() || at.Year() != now.Year() {
 		return at.Format("2006-01-02 15:04:05")
 	}
@@ -112,21 +112,21 @@ func writeTask(w io.Writer, d operator.TaskDetail) error {
 	t := table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
 	fact := func(name, value string) {
 		if value != "" {
-			t.row(name, value)
+			t.addRow(name, value)
 		}
 	}
 	fact("id", d.ID)
 	fact("tool", d.Tool+" at "+d.Upstream)
-	t.row("principal", cmp.Or(d.Principal, "anonymous"))
+	t.addRow("principal", cmp.Or(d.Principal, "anonymous"))
 	fact("state", stateOf(d.Task))
 	fact("message", d.Message)
 	fact("replica", d.Replica)
 	fact("made", d.CreatedAt.Local().Format(time.RFC3339))
 	fact("changed", d.UpdatedAt.Local().Format(time.RFC3339))
-	if ended(d.Task) {
-		fact("took", took(d.Task))
+	if hasEnded(d.Task) {
+		fact("took", shortAge(d.Task))
 	} else {
-		fact("age", took(d.Task))
+		fact("age", shortAge(d.Task))
 	}
 	if d.ExpiresAt != nil {
 		fact("kept until", d.ExpiresAt.Local().Format(time.RFC3339))
@@ -163,10 +163,10 @@ func writeEvents(w io.Writer, d operator.TaskDetail) error {
 		begin = d.Events[0].At
 	}
 	for _, e := range d.Events {
-		t.row(moment(e.At), "+"+short(e.At.Sub(begin)), e.Kind, e.Detail)
+		t.addRow(shortTime(e.At), "+"+shortDuration(e.At.Sub(begin)), e.Kind, e.Detail)
 	}
-	if !ended(d.Task) {
-		t.row("now", "+"+short(time.Since(begin)), stateOf(d.Task), d.Message)
+	if !hasEnded(d.Task) {
+		t.addRow("now", "+"+shortDuration(time.Since(begin)), stateOf(d.Task), d.Message)
 	}
 	return t.w.Flush()
 }
@@ -184,9 +184,9 @@ func writeReplicas(w io.Writer, replicas []operator.Replica) error {
 			state = "drains"
 		}
 		if r.Alive && r.Since != nil {
-			up = short(time.Since(*r.Since))
+			up = shortDuration(time.Since(*r.Since))
 		}
-		t.row(r.Name, state, fmt.Sprint(r.Tasks), up, short(time.Since(r.SeenAt))+" ago", r.Address, r.Host, r.Version, r.Config)
+		t.addRow(r.Name, state, fmt.Sprint(r.Tasks), up, shortDuration(time.Since(r.SeenAt))+" ago", r.Address, r.Host, r.Version, r.Config)
 	}
 	return t.w.Flush()
 }
@@ -205,7 +205,7 @@ func writeUpstreams(w io.Writer, upstreams []operator.Upstream) error {
 		for _, p := range u.Policies {
 			policies = append(policies, p.Tools+": "+p.Tasks)
 		}
-		t.row(u.Name, state, u.Era, u.Transport, fmt.Sprint(u.Calls), fmt.Sprint(u.Queued), fmt.Sprint(u.Tasks), strings.Join(policies, ", "))
+		t.addRow(u.Name, state, u.Era, u.Transport, fmt.Sprint(u.Calls), fmt.Sprint(u.Queued), fmt.Sprint(u.Tasks), strings.Join(policies, ", "))
 	}
 	if err := t.w.Flush(); err != nil {
 		return err

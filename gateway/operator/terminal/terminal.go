@@ -130,8 +130,8 @@ func (o *Options) checkVerb(verb string) error {
 	return nil
 }
 
-// query is the filters with the order.
-func (o *Options) query() url.Values {
+// makeQuery returns the filters with the order.
+func (o *Options) makeQuery() url.Values {
 	if o.Oldest {
 		o.Filters.Set("order", "oldest")
 	}
@@ -155,20 +155,20 @@ func Run(ctx context.Context, g *Gateway, s Streams, o Options, verb string, arg
 	switch verb {
 	case "replicas":
 		var all operator.Replicas
-		return c.show(ctx, "replicas", args, &all, func(w io.Writer) error { return writeReplicas(w, all.Replicas) })
+		return c.showAnswer(ctx, "replicas", args, &all, func(w io.Writer) error { return writeReplicas(w, all.Replicas) })
 	case "upstreams":
 		var all operator.Upstreams
-		return c.show(ctx, "upstreams", args, &all, func(w io.Writer) error { return writeUpstreams(w, all.Upstreams) })
+		return c.showAnswer(ctx, "upstreams", args, &all, func(w io.Writer) error { return writeUpstreams(w, all.Upstreams) })
 	}
 	switch what, args := args[0], args[1:]; what {
 	case "list":
-		return c.list(ctx, args)
+		return c.listTasks(ctx, args)
 	case "show", "events":
-		return c.one(ctx, what, args)
+		return c.showTask(ctx, what, args)
 	case "watch":
-		return c.watch(ctx, args)
+		return c.watchTasks(ctx, args)
 	case "cancel":
-		return c.cancel(ctx, args)
+		return c.cancelTasks(ctx, args)
 	default:
 		return misuse("tasks has list, show, events, watch and cancel, not %q", what)
 	}
@@ -181,8 +181,8 @@ type command struct {
 	o Options
 }
 
-// write prints an answer, as JSON or as a table.
-func (c command) write(read any, table func(io.Writer) error) error {
+// writeAnswer prints an answer, as JSON or as a table.
+func (c command) writeAnswer(read any, table func(io.Writer) error) error {
 	if !c.o.JSON {
 		return table(c.Out)
 	}
@@ -195,27 +195,27 @@ func writeJSON(w io.Writer, answer any) error {
 	return e.Encode(answer)
 }
 
-// show reads and prints a whole answer.
-func (c command) show(ctx context.Context, path string, args []string, into any, table func(io.Writer) error) error {
+// showAnswer reads and prints a whole answer.
+func (c command) showAnswer(ctx context.Context, path string, args []string, into any, table func(io.Writer) error) error {
 	if len(args) > 0 {
 		return misuse("%s takes no arguments", path)
 	}
-	if err := c.get(ctx, path, nil, into); err != nil {
+	if err := c.readPath(ctx, path, nil, into); err != nil {
 		return err
 	}
-	return c.write(into, table)
+	return c.writeAnswer(into, table)
 }
 
-func (c command) list(ctx context.Context, args []string) error {
+func (c command) listTasks(ctx context.Context, args []string) error {
 	if len(args) > 0 {
 		return misuse("tasks list takes no arguments: --filter says which tasks")
 	}
 	limit := cmp.Or(c.o.Limit, defaultLimit)
-	all, err := c.tasks(ctx, c.o.query(), limit)
+	all, err := c.readTasks(ctx, c.o.makeQuery(), limit)
 	if err != nil {
 		return err
 	}
-	return c.write(all, func(w io.Writer) error {
+	return c.writeAnswer(all, func(w io.Writer) error {
 		if err := writeTasks(w, all.Tasks); err != nil {
 			return err
 		}
@@ -226,23 +226,23 @@ func (c command) list(ctx context.Context, args []string) error {
 	})
 }
 
-// one prints one task, or its events alone.
-func (c command) one(ctx context.Context, what string, args []string) error {
+// showTask prints one task, or its events alone.
+func (c command) showTask(ctx context.Context, what string, args []string) error {
 	if len(args) != 1 {
 		return misuse("tasks %s needs the id of one task", what)
 	}
-	t, err := c.task(ctx, args[0])
+	t, err := c.readTask(ctx, args[0])
 	if err != nil {
 		return err
 	}
 	if what == "events" {
-		return c.write(map[string]any{"events": t.Events}, func(w io.Writer) error { return writeEvents(w, t) })
+		return c.writeAnswer(map[string]any{"events": t.Events}, func(w io.Writer) error { return writeEvents(w, t) })
 	}
-	return c.write(t, func(w io.Writer) error { return writeTask(w, t) })
+	return c.writeAnswer(t, func(w io.Writer) error { return writeTask(w, t) })
 }
 
-// cancel cancels the named tasks, or those that the filters let through.
-func (c command) cancel(ctx context.Context, args []string) error {
+// cancelTasks cancels the named tasks, or those that the filters let through.
+func (c command) cancelTasks(ctx context.Context, args []string) error {
 	byFilter := len(c.o.Filters) > 0
 	if byFilter == (len(args) > 0) {
 		return misuse("tasks cancel needs either ids or --filter")
@@ -252,9 +252,9 @@ func (c command) cancel(ctx context.Context, args []string) error {
 	}
 	var failed []error
 	for _, begin := range args {
-		id, err := c.find(ctx, begin)
+		id, err := c.findTask(ctx, begin)
 		if err == nil {
-			err = c.Gateway.cancel(ctx, id)
+			err = c.cancelTask(ctx, id)
 		}
 		if err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", begin, err))
@@ -273,7 +273,7 @@ func (c command) cancelMatching(ctx context.Context) error {
 	if len(c.o.Filters["status"]) == 0 {
 		c.o.Filters["status"] = open
 	}
-	all, err := c.tasks(ctx, c.o.query(), cmp.Or(c.o.Limit, mostCancelled))
+	all, err := c.readTasks(ctx, c.o.makeQuery(), cmp.Or(c.o.Limit, mostCancelled))
 	if err != nil {
 		return err
 	}
@@ -294,10 +294,10 @@ func (c command) cancelMatching(ctx context.Context) error {
 	cancelled, ended := 0, 0
 	var failed []error
 	for _, t := range all.Tasks {
-		switch err := c.Gateway.cancel(ctx, t.ID); {
+		switch err := c.cancelTask(ctx, t.ID); {
 		case err == nil:
 			cancelled++
-		case refused(err, http.StatusConflict), refused(err, http.StatusNotFound):
+		case isRefused(err, http.StatusConflict), isRefused(err, http.StatusNotFound):
 			ended++
 		case ctx.Err() != nil:
 			return fmt.Errorf("%s cancelled, then: %w", Count(cancelled, "task"), err)

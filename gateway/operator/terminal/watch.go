@@ -26,9 +26,9 @@ const (
 	clearBelow  = "\x1b[J"
 )
 
-// watch draws the running tasks each second, as their ages grow, until it is interrupted. Without a terminal it
+// watchTasks draws the running tasks each second, as their ages grow, until it is interrupted. Without a terminal it
 // prints them again when they have changed; as JSON, each time on one line.
-func (c command) watch(ctx context.Context, args []string) error {
+func (c command) watchTasks(ctx context.Context, args []string) error {
 	if len(args) > 0 {
 		return misuse("tasks watch takes no arguments: --filter says which tasks")
 	}
@@ -37,12 +37,12 @@ func (c command) watch(ctx context.Context, args []string) error {
 	}
 	c.Interactive = c.Interactive && !c.o.JSON
 	for before := ""; ; {
-		text, state, err := c.frame(ctx)
+		text, state, err := c.readPicture(ctx)
 		out := c.Out
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err != nil && before == "", refused(err, http.StatusUnauthorized), refused(err, http.StatusBadRequest):
+		case err != nil && before == "", isRefused(err, http.StatusUnauthorized), isRefused(err, http.StatusBadRequest):
 			return err
 		case err != nil:
 			text = fmt.Sprintf("%s\n", err) // the next read may reach it
@@ -52,7 +52,7 @@ func (c command) watch(ctx context.Context, args []string) error {
 			}
 		}
 		if c.Interactive || state != before {
-			if err := c.draw(out, text, before == ""); err != nil {
+			if err := c.drawPicture(out, text, before == ""); err != nil {
 				return err
 			}
 		}
@@ -63,15 +63,15 @@ func (c command) watch(ctx context.Context, args []string) error {
 	}
 }
 
-// frame reads and writes one picture. state is what of it does not change by time alone.
-func (c command) frame(ctx context.Context) (text, state string, err error) {
+// readPicture reads and writes one picture. state is what of it does not change by time alone.
+func (c command) readPicture(ctx context.Context) (text, state string, err error) {
 	lines := cmp.Or(c.o.Limit, defaultLimit)
 	if c.Interactive {
 		if _, high := c.Size(); high > 6 {
 			lines = high - 4
 		}
 	}
-	all, err := c.tasks(ctx, c.o.query(), lines)
+	all, err := c.readTasks(ctx, c.o.makeQuery(), lines)
 	if err != nil {
 		return "", "", err
 	}
@@ -80,17 +80,17 @@ func (c command) frame(ctx context.Context) (text, state string, err error) {
 		return read.String(), read.String(), err
 	}
 	var replicas operator.Replicas
-	if err = c.get(ctx, "replicas", nil, &replicas); err != nil {
+	if err = c.readPath(ctx, "replicas", nil, &replicas); err != nil {
 		return "", "", err
 	}
-	fmt.Fprintln(&picture, summary(all, replicas.Replicas))
+	fmt.Fprintln(&picture, summarise(all, replicas.Replicas))
 	fmt.Fprintln(&picture)
 	err = writeTasks(&picture, all.Tasks)
 	return picture.String(), read.String(), err
 }
 
-// summary is the line above the tasks.
-func summary(all operator.Tasks, replicas []operator.Replica) string {
+// summarise writes the line above the tasks.
+func summarise(all operator.Tasks, replicas []operator.Replica) string {
 	states := map[string]int{}
 	for _, t := range all.Tasks {
 		states[stateOf(t)]++
@@ -110,14 +110,14 @@ func summary(all operator.Tasks, replicas []operator.Replica) string {
 		case r.Alive:
 			alive++
 		case !r.Draining && time.Since(r.SeenAt) < deathsShown:
-			gone = append(gone, fmt.Sprintf("%s is gone since %s", r.Name, short(time.Since(r.SeenAt))))
+			gone = append(gone, fmt.Sprintf("%s is gone since %s", r.Name, shortDuration(time.Since(r.SeenAt))))
 		}
 	}
 	return strings.Join(append(append(parts, Count(alive, "replica")), gone...), " · ")
 }
 
-// draw shows a picture in place of the one before, if there was one.
-func (c command) draw(out io.Writer, text string, first bool) error {
+// drawPicture shows a picture in place of the one before, if there was one.
+func (c command) drawPicture(out io.Writer, text string, first bool) error {
 	if !c.Interactive {
 		if !first && !c.o.JSON {
 			text = "\n" + text
