@@ -22,7 +22,7 @@ type tlsFiles struct {
 // readFiles reads the files if they have changed. Files that fail leave the old ones in use.
 func (f *tlsFiles) readFiles() (changed bool, err error) {
 	// The stamp comes before the files are read, so that a change meanwhile leads to another read.
-	stamp := config.ClientTLS{CAFile: f.config.ClientCAFile, CertFile: f.config.CertFile, KeyFile: f.config.KeyFile}.Files()
+	stamp := f.config.Files()
 	if stamp == f.seen {
 		return false, nil
 	}

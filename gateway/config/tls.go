@@ -85,12 +85,17 @@ func (p *problems) checkPair(at, cert, key string) {
 }
 
 // Files is a hash of the content of the files; "" without files.
-func (c ClientTLS) Files() string {
-	if c == (ClientTLS{}) {
+func (c ClientTLS) Files() string { return hashFiles(c.CAFile, c.CertFile, c.KeyFile) }
+
+// Files is a hash of the content of the files; "" without files.
+func (l ListenerTLS) Files() string { return hashFiles(l.ClientCAFile, l.CertFile, l.KeyFile) }
+
+func hashFiles(names ...string) string {
+	if strings.Join(names, "") == "" {
 		return ""
 	}
 	h := sha256.New()
-	for _, name := range []string{c.CAFile, c.CertFile, c.KeyFile} {
+	for _, name := range names {
 		text, _ := os.ReadFile(name) // the code that needs an unreadable file reports it
 		_ = json.NewEncoder(h).Encode(text)
 	}
