@@ -46,17 +46,3 @@ func TestWaitOfARepeat(t *testing.T) {
 		t.Errorf("a repeat and a late cancellation have written %d times what a Redis since 7.2 would wait for", got)
 	}
 }
-
-// Not a byte of a task gets into a Redis that is full, not even of one that is on
-// no list.
-func TestFullRedisWithoutLists(t *testing.T) {
-	t.Parallel()
-	redis := redistest.Start(t)
-	s := openTest(t, redis.URL(), testOptions())
-	redis.Do("config", "set", "maxmemory", "1")
-	task := newTask()
-	task.ListKey = ""
-	_, err := s.Create(t.Context(), task)
-	is(t, err, shim.ErrUnavailable)
-	same(t, 0, len(redis.Keys("*")))
-}

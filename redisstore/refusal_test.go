@@ -116,6 +116,10 @@ func TestFullRedisRefuses(t *testing.T) {
 	})
 	is(t, err, shim.ErrUnavailable)
 	is(t, appendBatches(t.Context(), s, task.ID, 1, content("[1]")), shim.ErrUnavailable)
+	unlisted := newTask()
+	unlisted.ListKey = "" // no list refuses it first
+	_, err = s.Create(t.Context(), unlisted)
+	is(t, err, shim.ErrUnavailable)
 	same(t, keys, len(redis.Keys("*")))
 	same(t, []string{"[0]"}, batches(t, s, task.ID))
 	redis.Do("config", "set", "maxmemory", "0")

@@ -17,17 +17,9 @@ import (
 
 // TestAuditFile: each record is a line of JSON, at the end of a file that may be there already.
 func TestAuditFile(t *testing.T) {
-	url, _, letGo := named(t, "up")
 	file := filepath.Join(t.TempDir(), "audit.jsonl")
 	must(t, os.WriteFile(file, []byte("{\"event\":\"of before\"}\n"), 0o600))
-	r := runServer(t, url, func(c *config.Config) {
-		c.Audit, c.Upstreams[0].Defaults.Grace = file, time.Millisecond
-	})
-	if status, body := r.post("tools/call", "slow"); status != 200 {
-		t.Errorf("%d %s", status, body)
-	}
-	letGo()
-	r.ends()
+	auditTask(t, file)
 	text, err := os.ReadFile(file)
 	must(t, err)
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
@@ -40,22 +32,34 @@ func TestAuditFile(t *testing.T) {
 	}
 }
 
-// TestAuditByOTLP: with otel the records go where the variables send logs.
-func TestAuditByOTLP(t *testing.T) {
-	receiver := otlptest.Start(t)
-	for _, variable := range receiver.Env() {
-		name, value, _ := strings.Cut(variable, "=")
+// setVariables sets those of lines as NAME=VALUE.
+func setVariables(t *testing.T, lines []string) {
+	t.Helper()
+	for _, line := range lines {
+		name, value, _ := strings.Cut(line, "=")
 		t.Setenv(name, value)
 	}
+}
+
+// auditTask has a task made by a gateway whose audit log goes somewhere, and ends both.
+func auditTask(t *testing.T, to string) {
+	t.Helper()
 	url, _, letGo := named(t, "up")
 	r := runServer(t, url, func(c *config.Config) {
-		c.Audit, c.Upstreams[0].Defaults.Grace = config.AuditOTel, time.Millisecond
+		c.Audit, c.Upstreams[0].Defaults.Grace = to, time.Millisecond
 	})
 	if status, body := r.post("tools/call", "slow"); status != 200 {
 		t.Errorf("%d %s", status, body)
 	}
 	letGo()
 	r.ends()
+}
+
+// TestAuditByOTLP: with otel the records go where the variables send logs.
+func TestAuditByOTLP(t *testing.T) {
+	receiver := otlptest.Start(t)
+	setVariables(t, receiver.Env())
+	auditTask(t, config.AuditOTel)
 	var records []otlptest.Log
 	for _, l := range receiver.Logs() {
 		if l.Body == "task created" {

@@ -306,15 +306,8 @@ func refusalsIn(page []byte) map[string]int {
 // TestLimitsAreDocumented: docs/operations.md says of each limit here what a client gets, and of
 // no other that it refuses a client so.
 func TestLimitsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/operations.md")
-	must(t, err)
-	_, table, ok := strings.Cut(string(text), "\n## Limits\n")
-	if !ok {
-		t.Fatal("docs/operations.md has no section Limits")
-	}
-	table, _, _ = strings.Cut(table, "\n## ")
 	says := map[string]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|.*\\| (closed|429|503|busy)\\b.* \\|$").FindAllStringSubmatch(table, -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|.*\\| (closed|429|503|busy)\\b.* \\|$").FindAllStringSubmatch(operations(t, "Limits"), -1) {
 		says[m[1]] = m[2]
 	}
 	for key, l := range limits {

@@ -299,10 +299,7 @@ func TestReloadIsMeasured(t *testing.T) {
 // TestReloadIsAnEvent: OpenTelemetry hears which configuration is in use, at the start and at each change.
 func TestReloadIsAnEvent(t *testing.T) {
 	receiver := otlptest.Start(t)
-	for _, variable := range receiver.Env() {
-		name, value, _ := strings.Cut(variable, "=")
-		t.Setenv(name, value)
-	}
+	setVariables(t, receiver.Env())
 	t.Setenv("OTEL_BLRP_SCHEDULE_DELAY", "10")
 	c := runChanging(t, time.Hour, upstreamsOf("{name: a, url: 'http://127.0.0.1:1/mcp'}"))
 	hashes := []string{c.s.inUse()}

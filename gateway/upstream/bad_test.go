@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -160,19 +159,25 @@ func checkKind(t *testing.T, r shim.Reply, err error, kind string, code int64) {
 	}
 }
 
+// A server that is down was not reached, also where it died between the handshake and the call.
 func TestDown(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	addr := l.Addr().String()
-	l.Close()
+	s := fake.New(t, fake.Modern)
+	met := newTestClient(t, Config{URL: s.URL})
+	must(t, errorOf(met.Describe(t.Context(), shim.Session{})))
+	s.Close()
+	unreachable := func(err error) bool {
+		ue, ok := errors.AsType[*shim.UpstreamError](err)
+		return ok && ue.Kind == shim.KindUnreachable && ue.Unsent
+	}
+	if _, err := callTool(t, met, nil); !unreachable(err) {
+		t.Errorf("one that was there: %v, want unreachable and unsent", err)
+	}
 	for _, era := range []Era{EraAuto, EraLegacy} {
-		h := newTestClient(t, Config{URL: "http://" + addr, Era: era})
-		_, err := callTool(t, h, nil)
-		var ue *shim.UpstreamError
-		if !errors.As(err, &ue) || ue.Kind != shim.KindUnreachable || !ue.Unsent {
+		h := newTestClient(t, Config{URL: s.URL, Era: era})
+		if _, err := callTool(t, h, nil); !unreachable(err) {
 			t.Errorf("era %s: %v, want unreachable and unsent", era, err)
 		}
-		if _, err := h.Describe(t.Context(), shim.Session{}); !errors.As(err, &ue) || ue.Kind != shim.KindUnreachable {
+		if _, err := h.Describe(t.Context(), shim.Session{}); !unreachable(err) {
 			t.Errorf("Describe: %v", err)
 		}
 	}
@@ -206,21 +211,6 @@ func TestSecretInURL(t *testing.T) {
 	}
 	if strings.Contains(log.String(), secret) {
 		t.Errorf("logged: %s", &log)
-	}
-}
-
-// A server that dies between the handshake and the call was not reached.
-func TestDownLater(t *testing.T) {
-	s := fake.New(t, fake.Modern)
-	h := newTestClient(t, Config{URL: s.URL})
-	if _, err := h.Describe(t.Context(), shim.Session{}); err != nil {
-		t.Fatal(err)
-	}
-	s.Close()
-	_, err := callTool(t, h, nil)
-	var ue *shim.UpstreamError
-	if !errors.As(err, &ue) || ue.Kind != shim.KindUnreachable || !ue.Unsent {
-		t.Errorf("%v, want unreachable and unsent", err)
 	}
 }
 

@@ -20,6 +20,17 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// check notes an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// errorOf is the error alone.
+func errorOf(_ any, err error) error { return err }
+
 // pipes is a listener in memory, so that a server and an upstream client fit into a bubble of
 // synctest, where hours pass at once.
 type pipes struct {

@@ -49,9 +49,7 @@ func TestHeadersAreLost(t *testing.T) {
 		s.Tool("t", fake.Text("ok"))
 		r := in("a", ``)
 		r.Session.Mark = forward.Mark(tenant(t.Context(), "acme"))
-		if _, err := h.Call(tenant(t.Context(), "acme"), r, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorOf(h.Call(tenant(t.Context(), "acme"), r, nil)))
 		before := len(s.Seen("tools/call"))
 		for name, ctx := range map[string]context.Context{"none": t.Context(), "others": tenant(t.Context(), "b")} {
 			_, err := h.Call(ctx, r, nil)
@@ -218,9 +216,7 @@ func TestAdmitOpensNoSession(t *testing.T) {
 		}
 		r := in("a", ``)
 		r.Session.Shared, r.Session.Legacy, r.Session.Principal = true, true, "alice"
-		if _, err := h.Call(as("Bearer alice"), r, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorOf(h.Call(as("Bearer alice"), r, nil)))
 		s.LoseSessions() // the server restarts, and is not ready at once
 		s.On("initialize", fake.Status(http.StatusServiceUnavailable, "", ""))
 		if _, err := h.Call(as("Bearer alice"), r, nil); err == nil {

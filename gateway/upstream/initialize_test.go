@@ -17,18 +17,14 @@ import (
 func TestInitializedIsTheClients(t *testing.T) {
 	for name, ready := range map[string]func(*testing.T, *HTTP, shim.Request){
 		"notification": func(t *testing.T, h *HTTP, r shim.Request) {
-			if err := h.Notify(t.Context(), r.Session, shim.Notification{Method: mcp.NotifyInitialized}); err != nil {
-				t.Error(err)
-			}
+			check(t, h.Notify(t.Context(), r.Session, shim.Notification{Method: mcp.NotifyInitialized}))
 		},
 		"request": func(t *testing.T, h *HTTP, r shim.Request) { mustCall(t, h, r) },
 	} {
 		bubbleOf(t, name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 			s.Tool("t", fake.Text("ok"))
 			r := clientOf(mcp.Legacy, 0)
-			if _, err := h.Describe(t.Context(), r.Session); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errorOf(h.Describe(t.Context(), r.Session)))
 			asked(t, s, mcp.NotifyInitialized, 0)
 			ready(t, h, r)
 			asked(t, s, mcp.NotifyInitialized, 1)

@@ -110,11 +110,7 @@ func TestSilenceBeginsWhenTheRequestIsTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, err := New(Config{Transport: slowTransport{}, Era: EraLegacy, IdleTimeout: 10 * time.Second})
 		must(t, err)
-		if _, err := h.Call(t.Context(), shimtest.Tool("echo", "late"), &shimtest.Sink{}); err != nil {
-			t.Error(err)
-		}
-		if err := h.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		check(t, errorOf(h.Call(t.Context(), shimtest.Tool("echo", "late"), &shimtest.Sink{})))
+		check(t, h.Close(t.Context()))
 	})
 }

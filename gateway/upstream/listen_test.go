@@ -272,6 +272,10 @@ func TestSubscribedOnce(t *testing.T) {
 		pauseFor(t, 10*time.Second)
 		synctest.Wait()
 		want("a new session", 3)
+		wantSessions(t, s, 2, 0, 1)
+		if n := s.Listeners(); n != 1 {
+			t.Errorf("%d streams in it", n)
+		}
 		e.end(t)
 	})
 }
@@ -309,22 +313,6 @@ func TestSubscribedAfterUnsubscribe(t *testing.T) {
 	})
 }
 
-// A session that is lost under a listener is opened anew, subscriptions and all.
-func TestListenLostSession(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		e := hear(t, h, "a", everything)
-		s.CutListeners()
-		s.LoseSessions()
-		pauseFor(t, 10*time.Second)
-		synctest.Wait()
-		o, _, left := s.Sessions()
-		if o != 2 || left != 1 || s.Listeners() != 1 || len(s.Seen("resources/subscribe")) != 4 {
-			t.Errorf("%d sessions, %d left, %d streams, %d subscriptions", o, left, s.Listeners(), len(s.Seen("resources/subscribe")))
-		}
-		e.end(t)
-	})
-}
-
 func TestNotify(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		n := shim.Notification{Method: "notifications/roots/list_changed", Params: json.RawMessage(`{"_meta":{}}`)}
@@ -333,9 +321,7 @@ func TestNotify(t *testing.T) {
 		}
 		s.Tool("t", fake.Text("ok"))
 		mustCall(t, h, in("a", ``))
-		if err := h.Notify(t.Context(), shim.Session{Key: "a"}, n); err != nil {
-			t.Error(err)
-		}
+		check(t, h.Notify(t.Context(), shim.Session{Key: "a"}, n))
 		if got := s.Seen(n.Method); len(got) != 1 || got[0].Header.Get("Mcp-Session-Id") != "session-1" || string(got[0].Params) != string(n.Params) {
 			t.Errorf("server got %+v", got)
 		}
@@ -472,9 +458,7 @@ func TestHeardBeforeTheClientMoves(t *testing.T) {
 func TestListenAsTheGatewayStops(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		hear(t, h, "a", everything).end(t)
-		if err := h.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		check(t, h.Close(t.Context()))
 		err := h.Listen(t.Context(), shim.Session{Key: "b"}, everything, func(shim.Filter) {}, func(shim.Notification) {})
 		if ue, ok := errors.AsType[*shim.UpstreamError](err); !ok || ue.Kind != shim.KindUnreachable {
 			t.Errorf("Listen: %v", err)
@@ -510,9 +494,7 @@ func TestSubscribedAgainWithoutSessionIDs(t *testing.T) {
 			t.Errorf("the server was told %d times, want 2", n)
 		}
 		e.end(t)
-		if err := h.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
+		check(t, h.Close(context.Background()))
 		s.Close()
 		web.Close()
 		synctest.Wait()

@@ -75,14 +75,10 @@ func TestClientSessionMetrics(t *testing.T) {
 	m, r := metricstest.New(t)
 	bubble(t, fake.Stateful, Config{Name: "up", Metrics: m}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		s.Tool("t", fake.Result(`{"content":[]}`))
-		if _, err := h.Call(t.Context(), in("a", ``), nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorOf(h.Call(t.Context(), in("a", ``), nil)))
 		<-time.After(time.Minute)
 		s.LoseSessions()
-		if _, err := h.Call(t.Context(), in("a", ``), nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorOf(h.Call(t.Context(), in("a", ``), nil)))
 		r.Want(map[string]float64{of + "error.type=session " + up: 1, of + "error.type=session " + up + " sum": 60})
 		<-time.After(2 * time.Minute)
 		h.EndSession(context.Background(), "a")

@@ -28,9 +28,7 @@ func TestModernRequest(t *testing.T) {
 		r := shim.Request{Method: "tools/call", Params: json.RawMessage(params), LogLevel: "info", Session: shim.Session{
 			Key: "a", Capabilities: json.RawMessage(`{"elicitation":{},"extensions":{"x/y":{}}}`),
 		}}
-		if _, err := h.Call(t.Context(), r, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorOf(h.Call(t.Context(), r, nil)))
 		got := s.Seen("tools/call")[0]
 		for name, want := range map[string]string{
 			"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "t",

@@ -87,9 +87,7 @@ func TestConnectionsAreReused(t *testing.T) {
 			s.Tool("t", do)
 			h := newTestClient(t, Config{URL: s.URL})
 			for range 20 {
-				if _, err := h.Call(t.Context(), in("a", ``), nil); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errorOf(h.Call(t.Context(), in("a", ``), nil)))
 			}
 			if n := s.Dialled(); n > 3 {
 				t.Errorf("%d connections for 20 calls", n)

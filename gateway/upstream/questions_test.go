@@ -41,9 +41,7 @@ func TestAnswerIDs(t *testing.T) {
 				got = x.Ask(id, "elicitation/create", elicit)
 				x.Event(x.Fill(result))
 			})
-			if _, err := callIn(t, h, all, &shimtest.Sink{OnAsk: answering}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errorOf(callIn(t, h, all, &shimtest.Sink{OnAsk: answering})))
 			if want := `{"jsonrpc":"2.0","id":` + id + `,"result":{"to":"elicitation/create"}}`; string(got) != want {
 				t.Errorf("server got %s, want %s", got, want)
 			}
@@ -61,9 +59,7 @@ func TestIDsOfAServerWithoutSessions(t *testing.T) {
 		})
 		for range 2 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			if _, err := h.Call(ctx, in("a", all), &shimtest.Sink{OnAsk: answering}); err != nil {
-				t.Error(err)
-			}
+			check(t, errorOf(h.Call(ctx, in("a", all), &shimtest.Sink{OnAsk: answering})))
 			cancel()
 		}
 	})
@@ -85,9 +81,7 @@ func TestUndeclared(t *testing.T) {
 			var got json.RawMessage
 			s.Tool("t", func(x *fake.Exchange) { got = x.Ask(`7`, c.method, c.params); x.Event(x.Fill(result)) })
 			sink := shimtest.Sink{OnAsk: answering}
-			if _, err := callIn(t, h, c.caps, &sink); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errorOf(callIn(t, h, c.caps, &sink)))
 			if !strings.Contains(string(got), `"code":`+c.code) || len(sink.Asked()) != 0 {
 				t.Errorf("%s with %s: server got %s, client %v", c.method, c.caps, got, sink.Asked())
 			}
@@ -112,9 +106,7 @@ func TestAnswers(t *testing.T) {
 			var got json.RawMessage
 			s.Tool("t", func(x *fake.Exchange) { got = x.Ask(`7`, "elicitation/create", elicit); x.Event(x.Fill(result)) })
 			sink := shimtest.Sink{OnAsk: func(context.Context, ...shim.Question) ([]shim.Answer, error) { return c.answer, c.err }}
-			if _, err := callIn(t, h, all, &sink); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errorOf(callIn(t, h, all, &sink)))
 			if !strings.Contains(string(got), c.want) || strings.Contains(string(got), "secret") {
 				t.Errorf("%s: server got %s", c.name, got)
 			}
@@ -212,9 +204,7 @@ func TestOneOfTheQuestionsIsWithdrawn(t *testing.T) {
 			}
 			return answering(ctx, q...)
 		}
-		if _, err := callIn(t, h, all, sink); err != nil {
-			t.Error(err)
-		}
+		check(t, errorOf(callIn(t, h, all, sink)))
 		if n := len(s.Seen("")); n != 1 {
 			t.Errorf("%d answers", n)
 		}
@@ -233,9 +223,7 @@ func TestAnswerDelivery(t *testing.T) {
 			}
 			return fails < 0
 		})
-		if _, err := callIn(t, h, all, &shimtest.Sink{OnAsk: answering}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorOf(callIn(t, h, all, &shimtest.Sink{OnAsk: answering})))
 	})
 	// A server that refuses it, or lost the session, ends the call: it would wait
 	// for ever. It is not sent again, whatever the status.

@@ -25,13 +25,9 @@ func TestReach(t *testing.T) {
 		}
 		return h.Reach(t.Context())
 	}
-	if err := reach(server.URL+"/mcp", ""); err != nil {
-		t.Error(err)
-	}
+	check(t, reach(server.URL+"/mcp", ""))
 	// Behind a proxy, only the proxy can be looked for.
-	if err := reach("http://server.invalid/mcp", server.URL); err != nil {
-		t.Error(err)
-	}
+	check(t, reach("http://server.invalid/mcp", server.URL))
 	server.Close()
 	var refused *net.OpError
 	if err := reach(server.URL+"/mcp", ""); !errors.As(err, &refused) {

@@ -297,9 +297,7 @@ func TestCheckpointRate(t *testing.T) {
 			})
 		})
 		var sink shimtest.Sink
-		if _, err := callIn(t, h, ``, &sink); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorOf(callIn(t, h, ``, &sink)))
 		if n := len(sink.Checkpoints()); n < 10 || n > 13 {
 			t.Errorf("%d checkpoints in 10 s, want about one a second and the first", n)
 		}
@@ -500,9 +498,7 @@ func TestResumeDescribes(t *testing.T) {
 						t.Errorf("%+v, %v", got, err)
 					}
 				}
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
+				check(t, <-done)
 				mustCall(t, o, r)
 				synctest.Wait()
 				if n := len(s.Seen("initialize")); n != 2 {

@@ -64,9 +64,7 @@ func held(may <-chan struct{}, head bool) fake.Behaviour {
 // ended waits for the end of a call.
 func (a *aloft) ended(t *testing.T) {
 	t.Helper()
-	if err := <-a.done; err != nil {
-		t.Error(err)
-	}
+	check(t, <-a.done)
 }
 
 // leave ends a call for a reason, and wants it to end so.
@@ -211,9 +209,7 @@ func TestWithdrawnWhileGathering(t *testing.T) {
 			x.Event(x.Fill(result))
 		})
 		sink := &shimtest.Sink{OnAsk: answering}
-		if _, err := callIn(t, h, all, sink); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorOf(callIn(t, h, all, sink)))
 		if q := sink.Asked(); len(q) != 1 || q[0].Method != "roots/list" || len(s.Seen("")) != 1 {
 			t.Errorf("asked %v, and %d answers", q, len(s.Seen("")))
 		}
@@ -318,9 +314,7 @@ func TestAskedOnGETAndAdopted(t *testing.T) {
 		}
 		synctest.Wait()
 		close(may)
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		check(t, <-done)
 		was, is := sink.Asked(), next.Asked()
 		if len(was) != 1 || len(is) != 1 || was[0].Key != is[0].Key {
 			t.Errorf("asked %v, then %v", was, is)

@@ -47,9 +47,7 @@ func inReplicas(t *testing.T, run func(t *testing.T, r *replicas)) {
 		run(t, r)
 		quiet()
 		<-done
-		if err := other.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
+		check(t, other.Close(context.Background()))
 	})
 }
 
@@ -201,9 +199,7 @@ func TestAskedAloneTooMuch(t *testing.T) {
 			synctest.Wait()
 		}
 		r.got(fmt.Sprintf(`"id":%d,"error":{"code":-32603,"message":"too many`, maxSessionQuestions))
-		if err := r.clients[0].Close(context.Background()); err != nil {
-			t.Error(err)
-		}
+		check(t, r.clients[0].Close(context.Background()))
 		synctest.Wait()
 		if n := len(r.s.Seen("POST")); n != maxSessionQuestions+1 {
 			t.Errorf("the server was answered %d times when the client had closed", n)
@@ -225,9 +221,7 @@ func TestAskedAloneWithdrawnAtOnce(t *testing.T) {
 				synctest.Wait()
 				close(p.hold)
 				if fail == nil {
-					if err := <-p.done; err != nil {
-						t.Error(err)
-					}
+					check(t, <-p.done)
 				}
 				pauseFor(t, time.Minute)
 				r.got()
@@ -292,9 +286,7 @@ func TestAskedAloneAndAdopted(t *testing.T) {
 				if name == "withdrawn" {
 					r.s.Notify("notifications/cancelled", `{"requestId":1}`)
 				}
-				if err := <-heir.done; err != nil {
-					t.Error(err)
-				}
+				check(t, <-heir.done)
 				synctest.Wait()
 				r.got(c.told...)
 				if a, b := first.sink.Asked(), c.sink.Asked(); len(a) != 1 || len(b) != 1 || a[0].Key != b[0].Key {

@@ -184,9 +184,7 @@ func TestLostSession(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 10 {
 			wg.Go(func() {
-				if _, err := h.Call(t.Context(), in("a", ``), nil); err != nil {
-					t.Error(err)
-				}
+				check(t, errorOf(h.Call(t.Context(), in("a", ``), nil)))
 			})
 		}
 		wg.Wait()

@@ -162,14 +162,10 @@ func TestSharedFails(t *testing.T) {
 func TestSharedIdlesOut(t *testing.T) {
 	for ended, idle := range map[bool]time.Duration{false: defaultIdle, true: endedIdle} {
 		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, a *HTTP) {
-			m := newSharedMap()
-			a.wire.cfg.Sessions = m
-			b := another(t, a)
-			b.wire.cfg.Sessions = m
+			b := shareSessions(t, a)
 			release := make(chan struct{})
 			s.Tool("t", func(x *fake.Exchange) { <-release; fake.Text("ok")(x) })
-			r := in("a", ``)
-			r.Session.Shared = true
+			r := sharedIn()
 			var calls sync.WaitGroup
 			for _, h := range []*HTTP{a, b} {
 				calls.Go(func() { checkCall(t, h, r) })
@@ -201,8 +197,7 @@ func TestSharedEndsSoon(t *testing.T) {
 			h.wire.cfg.Sessions = newSharedMap()
 			h.wire.cfg.HasTasks = func(context.Context) (bool, error) { return has, nil }
 			s.Tool("t", fake.Text("ok"))
-			r := in("a", ``)
-			r.Session.Shared = true
+			r := sharedIn()
 			checkCall(t, h, r)
 			h.EndSession(t.Context(), "a")
 			pauseFor(t, idle-time.Second)
@@ -219,8 +214,7 @@ func TestSharedEndsSoonButKept(t *testing.T) {
 		h.wire.cfg.Sessions = newSharedMap()
 		h.wire.cfg.HasTasks = func(context.Context) (bool, error) { return false, nil }
 		s.Tool("t", func(x *fake.Exchange) { x.Hang() })
-		r := in("a", ``)
-		r.Session.Shared = true
+		r := sharedIn()
 		f := aloftIn(t, h, r, nil)
 		h.EndSession(t.Context(), "a")
 		f.leave(t, shim.ErrDetached)
@@ -270,6 +264,13 @@ func TestAsidesAreBounded(t *testing.T) {
 	})
 }
 
+// sharedIn is in for a session that replicas share.
+func sharedIn() shim.Request {
+	r := in("a", ``)
+	r.Session.Shared = true
+	return r
+}
+
 // checkCall makes a call that has to succeed.
 func checkCall(t *testing.T, h *HTTP, r shim.Request) {
 	reply, err := h.Call(t.Context(), r, nil)
@@ -283,8 +284,7 @@ func TestSharedStoreAway(t *testing.T) {
 		m := newSharedMap()
 		h.wire.cfg.Sessions = m
 		s.Tool("t", steps(1, 0, 0))
-		r := in("a", ``)
-		r.Session.Shared = true
+		r := sharedIn()
 		m.fail = fmt.Errorf("%w: connection refused", shim.ErrUnavailable)
 		var ue *shim.UpstreamError
 		for range 2 {
@@ -437,9 +437,7 @@ func TestReplicaThatStopsHandsItsStreamOn(t *testing.T) {
 		after := hearIn(t, b, together().Session, everything)
 		before.endAs(t, ErrMoved)
 		pauseFor(t, lingerMoved-time.Second) // b has asked for it so often that it is in no hurry
-		if err := a.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		check(t, a.Close(t.Context()))
 		pauseFor(t, time.Second)
 		if !busy.Load() {
 			t.Error("nobody has the stream")
@@ -511,8 +509,7 @@ func TestSharedIsTakenUpAgain(t *testing.T) {
 		m := newSharedMap()
 		h.wire.cfg.Sessions = m
 		s.Tool("t", fake.Text("ok"))
-		r := in("a", ``)
-		r.Session.Shared = true
+		r := sharedIn()
 		checkCall(t, h, r)
 		pauseFor(t, defaultIdle-time.Second)
 		ses := h.sessions.acquireSession(r.Session)
@@ -532,8 +529,7 @@ func TestGenerationsBeginAnew(t *testing.T) {
 	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
 		b := shareSessions(t, a)
 		s.Tool("t", fake.Text("ok"))
-		r := in("a", ``)
-		r.Session.Shared = true
+		r := sharedIn()
 		checkCall(t, a, r)
 		checkCall(t, b, r)
 		pauseFor(t, 25*time.Minute)

@@ -109,9 +109,7 @@ func TestSSEIsFoundOnce(t *testing.T) {
 	r := shimtest.Tool("echo", "k", "text", "hallo")
 	r.Session = s
 	for range 3 {
-		if _, err := h.Call(t.Context(), r, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorOf(h.Call(t.Context(), r, nil)))
 	}
 	if n := web.open(); n != 1 {
 		t.Errorf("%d connections in one session", n)
@@ -132,9 +130,7 @@ func TestSSESessionsOfReplicas(t *testing.T) {
 		h := newTestClient(t, Config{URL: web.URL, Sessions: shared})
 		all = append(all, h)
 		for range 2 {
-			if _, err := h.Call(t.Context(), r, nil); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errorOf(h.Call(t.Context(), r, nil)))
 		}
 	}
 	if n := web.open(); n != 2 {
@@ -274,9 +270,7 @@ func TestSSECancelledBeforeItGoesOut(t *testing.T) {
 	web := newSSEWeb(t, sdkServer(c, false, stop))
 	h := newTestClient(t, Config{URL: web.URL, Way: WaySSE, Shared: true})
 	baseOf(h).DisableKeepAlives = true
-	if _, err := h.Call(t.Context(), shimtest.Tool("echo", "k", "text", "hallo"), nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errorOf(h.Call(t.Context(), shimtest.Tool("echo", "k", "text", "hallo"), nil)))
 	ctx, cancel := context.WithCancel(t.Context())
 	late := make(chan struct{})
 	dial := baseOf(h).DialContext

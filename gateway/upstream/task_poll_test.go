@@ -138,9 +138,7 @@ func TestModernTaskTells(t *testing.T) {
 		complete(j)
 	}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
 		sink := &shimtest.Sink{}
-		if _, err := h.Call(t.Context(), in("a", ``), sink); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorOf(h.Call(t.Context(), in("a", ``), sink)))
 		progress, _ := sink.Heard()
 		var last json.RawMessage
 		var said []string
@@ -214,9 +212,7 @@ func TestModernTaskAsksLate(t *testing.T) {
 		})
 		sink := &shimtest.Sink{}
 		sink.OnAsk = answering
-		if _, err := h.Call(t.Context(), askedCall("a"), sink); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorOf(h.Call(t.Context(), askedCall("a"), sink)))
 		if a, u := len(sink.Asked()), len(s.Seen("tasks/update")); a != 1 || u != 1 {
 			t.Errorf("asked %d times, answered %d times", a, u)
 		}
@@ -295,9 +291,7 @@ func TestModernTaskWithdraws(t *testing.T) {
 			again <- true
 			return nil, context.Cause(ctx)
 		}
-		if _, err := h.Call(t.Context(), askedCall("a"), sink); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorOf(h.Call(t.Context(), askedCall("a"), sink)))
 		if n := len(s.Seen("tasks/update")); asked != 2 || n != 1 {
 			t.Errorf("asked %d times, answered %d times", asked, n)
 		}
@@ -572,9 +566,7 @@ func TestModernTaskBytes(t *testing.T) {
 				t.Errorf("%d bytes are held after %d polls", n, len(s.Seen("tasks/get")))
 			}
 		})
-		if _, err := h.Call(budget.With(t.Context(), hold), in("a", ``), nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorOf(h.Call(budget.With(t.Context(), hold), in("a", ``), nil)))
 		if n := b.Held(); n < size {
 			t.Errorf("%d bytes are held for a result of %d", n, size)
 		}

@@ -30,9 +30,7 @@ func TestServerTaskMessages(t *testing.T) {
 	})
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(j *fake.Job) { j.Fail(-1, "no") }})
-		if _, err := h.Call(t.Context(), in("a", ``), nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorOf(h.Call(t.Context(), in("a", ``), nil)))
 		for _, x := range s.Seen("tasks/get") {
 			schematest.Validate(t, "2025-11-25", "GetTaskRequest", x.Message)
 		}

@@ -31,9 +31,7 @@ func TestContextPasses(t *testing.T) {
 	for _, m := range []fake.Mode{fake.Stateful, fake.Modern} {
 		bubble(t, m, Config{Baggage: []string{"tenant"}}, func(t *testing.T, s *fake.Server, h *HTTP) {
 			s.Tool("t", fake.Text("ok"))
-			if _, err := h.Call(from(t), in("a", ``), nil); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errorOf(h.Call(from(t), in("a", ``), nil)))
 			got := s.Seen("tools/call")[0]
 			for key, want := range map[string]string{"traceparent": parent, "tracestate": "a=b", "baggage": "tenant=x"} {
 				if v, _ := jsonrpc.GetString(got.Params, "_meta", key); v != want {

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskgate/gateway/upstream/transporttest"
 	"taskgate/internal/jsonrpc"
 )
 
@@ -70,6 +71,9 @@ func TestEachQuestionIsHeldForItself(t *testing.T) {
 		a.ask("q1", "")
 		<-time.After(5 * time.Second)
 		st := a.listen()
+		if m, err := transporttest.Read(st); err != nil || m.Method != "roots/list" {
+			t.Errorf("%+v, %v", m, err)
+		}
 		<-time.After(time.Second)
 		st.Close()
 		<-time.After(time.Second)

@@ -172,6 +172,8 @@ func (p *plain) tool(m message) {
 	case "die":
 		fmt.Fprintln(os.Stderr, "out of cheese")
 		os.Exit(3)
+	case "be killed":
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	case "fork":
 		c := exec.Command("/bin/sh", "-c", "trap '' TERM; sleep 1000")
 		c.Stdout, c.Stderr = os.Stdout, os.Stderr

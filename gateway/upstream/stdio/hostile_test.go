@@ -3,7 +3,6 @@ package stdio
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -21,6 +20,7 @@ import (
 func TestServersThatGoWrong(t *testing.T) {
 	for _, c := range []struct{ tool, kind, want string }{
 		{"die", "closed", "ended (exit status 3): out of cheese"},
+		{"be killed", "closed", "the process of the server ended (signal: killed)"},
 		{"line", "too_large", "sent a message of more than 1048576 bytes"},
 		{"close output", "closed", "closed its output, and was ended: tired"},
 	} {
@@ -51,7 +51,8 @@ func (counter) NoteHeard()           {}
 func (counter) TakeRoom(int64) error { return nil }
 
 // A synchronous server does not read while its tool runs, for however long. What is sent to it
-// meanwhile waits, and arrives whole, in order; a caller who leaves takes nothing of it back.
+// meanwhile waits, and arrives whole, in order; a caller who leaves takes nothing of it back. That none of the calls
+// fails at a real process shows TestTransportSuite, Deaf.
 func TestDeafServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const deaf = time.Hour
@@ -172,25 +173,5 @@ func TestFloodOfErrors(t *testing.T) {
 	}
 	if n := strings.Count(w.logs.String(), "\n"); n > 3*logLines {
 		t.Errorf("%d lines were logged", n)
-	}
-}
-
-// 500 calls at a time over one process: none is lost or mixed up.
-func TestManyCalls(t *testing.T) {
-	w := legacy(t, "plain", Config{})
-	pid := w.text("pid")
-	var all sync.WaitGroup
-	for i := range 500 {
-		all.Go(func() {
-			text := fmt.Sprint(i, strings.Repeat("x", i*7))
-			r, err := w.call("echo", "text", text)
-			if err != nil || r.Error != nil || shimtest.TextOf(t, r) != text {
-				t.Errorf("call %d: %v, %+v", i, err, r)
-			}
-		})
-	}
-	all.Wait()
-	if got := w.text("pid"); got != pid {
-		t.Error("the process was replaced")
 	}
 }

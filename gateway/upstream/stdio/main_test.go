@@ -40,6 +40,17 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// check notes an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// errorOf is the error alone.
+func errorOf(_ any, err error) error { return err }
+
 // world is a server over stdio with its upstream client.
 type world struct {
 	t    *testing.T
@@ -179,8 +190,6 @@ func offspring(t *testing.T) []string {
 func kill(t *testing.T, pid string) {
 	t.Helper()
 	var n int
-	if _, err := fmt.Sscan(pid, &n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errorOf(fmt.Sscan(pid, &n)))
 	must(t, syscall.Kill(n, syscall.SIGKILL))
 }

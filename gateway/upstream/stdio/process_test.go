@@ -19,30 +19,6 @@ import (
 	"taskgate/shim/shimtest"
 )
 
-// A process that is killed fails the calls in it with an error that says so, and the next call
-// is answered.
-func TestKilledProcess(t *testing.T) {
-	w := legacy(t, "plain", Config{})
-	pid := w.text("pid")
-	began := make(chan struct{}, 1)
-	done := make(chan error, 1)
-	go func() {
-		_, err := w.up.Call(t.Context(), shimtest.Tool("wait", "k"), &shimtest.Sink{OnProgress: func(shim.Progress) { began <- struct{}{} }})
-		done <- err
-	}()
-	<-began
-	kill(t, pid)
-	ue, ok := (<-done).(*shim.UpstreamError)
-	if !ok {
-		t.Fatal("no UpstreamError")
-	}
-	wantEnd(t, ue, "closed", "the process of the server ended (signal: killed)")
-	if next := w.text("pid"); next == pid {
-		t.Error("the same process")
-	}
-	gone(t, pid)
-}
-
 // A process is ended in order: one that does not end when its input is closed, nor by SIGTERM,
 // is killed; and at once when there is no time left.
 func TestClose(t *testing.T) {
@@ -51,9 +27,7 @@ func TestClose(t *testing.T) {
 			w := legacy(t, child, Config{patience: endPatience})
 			pid := w.text("pid")
 			began := time.Now()
-			if err := w.up.Close(t.Context()); err != nil {
-				t.Error(err)
-			}
+			check(t, w.up.Close(t.Context()))
 			if d := time.Since(began); d > most {
 				t.Errorf("took %s", d)
 			}
@@ -130,9 +104,7 @@ func TestListeningStartsNothing(t *testing.T) {
 	}
 	w.pidOf(s)
 	shimtest.Eventually(t, func() bool { // the gap is told, and then what the server says
-		if _, err := w.as(s, "announce"); err != nil {
-			t.Error(err)
-		}
+		check(t, errorOf(w.as(s, "announce")))
 		return len(heard) > 1
 	})
 	cancel()
@@ -187,13 +159,9 @@ func TestProgramThatIsNotThere(t *testing.T) {
 		if !ok || ue.Kind != "unreachable" || !ue.Unsent || ue.Message != "the process of the server cannot be started: "+c.wrong || !strings.Contains(ue.Error(), c.config.Command) {
 			t.Errorf("Call: %v", err)
 		}
-		if err := up.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		check(t, up.Close(t.Context()))
 	}
-	if err := New(Config{Command: "sh"}).Reach(t.Context()); err != nil {
-		t.Error(err)
-	}
+	check(t, New(Config{Command: "sh"}).Reach(t.Context()))
 }
 
 // A program gets the environment and the directory of its configuration, and nothing else of

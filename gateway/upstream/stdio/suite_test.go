@@ -26,9 +26,7 @@ func peer(era upstream.Era, suiteEra string, shared bool, adjust func(*shimtest.
 		peer.Change = func() {
 			r := shimtest.Tool("change", "change")
 			r.Session = shim.Session{Key: "somebody"}
-			if _, err := w.up.Call(t.Context(), r, &shimtest.Sink{}); err != nil {
-				t.Error(err)
-			}
+			check(t, errorOf(w.up.Call(t.Context(), r, &shimtest.Sink{})))
 		}
 		adjust(peer)
 		return peer

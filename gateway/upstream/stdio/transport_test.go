@@ -197,9 +197,7 @@ func TestModernCancellation(t *testing.T) {
 func TestNothingIsResumed(t *testing.T) {
 	w := start(t, "plain", Config{}, upstream.Config{Era: upstream.EraLegacy})
 	var s shimtest.Sink
-	if _, err := w.up.Call(t.Context(), shimtest.Tool("echo", "k"), &s); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errorOf(w.up.Call(t.Context(), shimtest.Tool("echo", "k"), &s)))
 	all := append(s.Checkpoints(), json.RawMessage(`{"era":"legacy","version":"2025-11-25","session":"gone","generation":1,"id":"r2-1","last":"7"}`),
 		json.RawMessage(`{"era":"legacy","version":"2025-11-25","session":"gone","generation":1,"id":"r2-1","task":{"id":"t"}}`))
 	for _, cp := range all {
