@@ -70,6 +70,7 @@ func readPieces(t *testing.T) (w *world, many shim.ID, first *hearing, r *partia
 func TestLegacyPartialsResumed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, many, stream, r := readPieces(t)
+		wiretest.Wait(5 * time.Second)
 		for turn, g := range []*legacyServer{w.b, w.b, w.a, w.b} {
 			old := stream
 			stream = w.resume(g, old)
@@ -79,7 +80,7 @@ func TestLegacyPartialsResumed(t *testing.T) {
 			}
 			if turn%2 == 0 {
 				stream.quit()
-				wiretest.Wait(time.Second)
+				wiretest.Wait(2 * time.Second)
 			}
 			r.take(stream.said())
 		}
