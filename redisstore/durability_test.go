@@ -189,11 +189,15 @@ func TestReplicaWaitedFor(t *testing.T) {
 	late := newTask()
 	_, err := alone.Create(t.Context(), late)
 	is(t, err, ErrNotReplicated)
+	is(t, err, shim.ErrUnavailable)
 	_, err = alone.Apply(t.Context(), told.running.ID, &held, shim.Change{Op: "x", To: shim.Completed})
 	is(t, err, ErrNotReplicated)
 
 	p.master.Kill()
 	p.replica.Promote()
+	if _, err := Open(t.Context(), "embedded", o); err == nil {
+		t.Error("the embedded store has no replicas to wait for")
+	}
 	o.WaitReplicas = 0
 	s = openTest(t, p.replica.URL(), o)
 	told.kept(t, s)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"regexp"
 	"strconv"
@@ -109,47 +108,6 @@ func TestPolicyWarning(t *testing.T) {
 	}
 	redis.Do("acl", "setuser", "default", "-config")
 	same(t, "", warned())
-}
-
-// With wait_replicas, what is said to be stored has reached a replica.
-func TestWaitReplicas(t *testing.T) {
-	t.Parallel()
-	master := redistest.Start(t, "--repl-diskless-sync-delay", "0")
-	host, port, err := net.SplitHostPort(master.Addr)
-	must(t, err)
-	replica := redistest.Start(t, "--replicaof", host, port)
-	eventually(t, "replica is in sync", func() bool {
-		return strings.Contains(fmt.Sprint(master.Do("info", "replication")), "state=online")
-	})
-	o := testOptions()
-	o.WaitReplicas, o.WaitTimeout = 1, 9*time.Second
-	task := create(t, openTest(t, master.URL(), o), newTask())
-	same(t, 1, len(replica.Keys(o.Prefix+":*:t:*")))
-
-	replica.Kill()
-	o.WaitTimeout = 100 * time.Millisecond
-	s := openTest(t, master.URL(), o)
-	c := shim.Change{Op: "end", To: shim.Completed}
-	for range 2 { // a repeat does not make it replicated
-		_, err = s.Apply(t.Context(), task.ID, &held, c)
-		is(t, err, ErrNotReplicated)
-		is(t, err, shim.ErrUnavailable)
-	}
-	same(t, shim.Completed, read(t, s, task.ID, shim.Summary).Status)
-	_, err = s.Create(t.Context(), newTask())
-	is(t, err, ErrNotReplicated)
-	// What is not the beginning or the end of a task does not wait.
-	_, err = s.Apply(t.Context(), task.ID, nil, shim.Change{TTL: time.Hour})
-	is(t, err, shim.ErrFinal)
-
-	replica.Restart()
-	eventually(t, "replica is back", func() bool {
-		_, err = s.Apply(t.Context(), task.ID, &held, c)
-		return err == nil
-	})
-	if _, err := Open(t.Context(), "embedded", o); err == nil {
-		t.Error("the embedded store has no replicas to wait for")
-	}
 }
 
 // In a cluster, WAIT goes to the master of the slot.

@@ -119,9 +119,7 @@ func TestMisbehaviour(t *testing.T) {
 				h := newTestClient(t, Config{URL: s.URL, MaxResult: 4 << 10, Headers: map[string][]string{"Authorization": {"Bearer secret-token"}}})
 				r, err := callTool(t, h, nil)
 				checkKind(t, r, err, c.kind, c.code)
-				if n := len(s.Seen("tools/call")); n != 1 {
-					t.Errorf("call was sent %d times, want once", n)
-				}
+				asked(t, s, "tools/call", 1)
 				if n := s.Runs("k"); n != c.runs {
 					t.Errorf("tool ran %d times, want %d", n, c.runs)
 				}

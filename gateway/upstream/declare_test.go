@@ -170,9 +170,7 @@ func TestModernTaskNamedLate(t *testing.T) {
 			}
 			<-gone
 			synctest.Wait()
-			if n := len(s.Seen("tasks/cancel")); n != 0 {
-				t.Errorf("%d tasks/cancel", n)
-			}
+			asked(t, s, "tasks/cancel", 0)
 		})
 	}
 }

@@ -73,12 +73,8 @@ func TestListenLegacy(t *testing.T) {
 		if len(one.agreed) != 1 || !one.agreed[0].ToolsListChanged || !one.agreed[0].Log || len(one.agreed[0].Resources) != 2 {
 			t.Errorf("agreed to %+v", one.agreed)
 		}
-		if n := len(s.Seen("GET")); n != 1 {
-			t.Errorf("%d GET streams, want one for both", n)
-		}
-		if n := len(s.Seen("resources/subscribe")); n != 2 {
-			t.Errorf("%d subscriptions, want one for each resource", n)
-		}
+		asked(t, s, "GET", 1)
+		asked(t, s, "resources/subscribe", 2)
 		s.Notify("notifications/tools/list_changed", `{}`)
 		s.Notify("notifications/resources/updated", `{"uri":"file:///a/sub"}`)
 		s.Notify("notifications/resources/updated", `{"uri":"file:///ab"}`)
@@ -490,9 +486,7 @@ func TestSubscribedAgainWithoutSessionIDs(t *testing.T) {
 		e := hearIn(t, h, shim.Session{Key: "a", Shared: true}, shim.Filter{Resources: []string{"file:///a"}})
 		cut <- struct{}{}
 		pauseFor(t, 10*time.Second)
-		if n := len(s.Seen("resources/subscribe")); n != 2 {
-			t.Errorf("the server was told %d times, want 2", n)
-		}
+		asked(t, s, "resources/subscribe", 2)
 		e.end(t)
 		check(t, h.Close(context.Background()))
 		s.Close()

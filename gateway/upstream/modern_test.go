@@ -176,9 +176,7 @@ func TestModernCancel(t *testing.T) {
 				t.Errorf("error %v, want %v", err, cause)
 			}
 			<-gone
-			if n := len(s.Seen("notifications/cancelled")); n != 0 {
-				t.Errorf("%d cancellations", n)
-			}
+			asked(t, s, "notifications/cancelled", 0)
 		})
 	}
 }

@@ -501,12 +501,8 @@ func TestResumeDescribes(t *testing.T) {
 				check(t, <-done)
 				mustCall(t, o, r)
 				synctest.Wait()
-				if n := len(s.Seen("initialize")); n != 2 {
-					t.Errorf("%d handshakes", n)
-				}
-				if n := len(s.Seen("DELETE")); n != 1 {
-					t.Errorf("%d sessions ended", n)
-				}
+				asked(t, s, "initialize", 2)
+				asked(t, s, "DELETE", 1)
 			})
 		})
 	}

@@ -120,29 +120,21 @@ func TestSessionHeaders(t *testing.T) {
 	})
 }
 
+// Anonymous calls have a session each, or share one. A server without sessions is greeted once, and nothing is deleted.
 func TestAnonymousSessions(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		s.Tool("t", fake.Text("ok"))
-		mustCall(t, h, in("", ``))
-		mustCall(t, h, in("", ``))
-		wantSessions(t, s, 2, 2, 0)
-	})
-	bubble(t, fake.Stateful, Config{Shared: true}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		s.Tool("t", fake.Text("ok"))
-		mustCall(t, h, in("", ``))
-		mustCall(t, h, in("", ``))
-		wantSessions(t, s, 1, 0, 1)
-	})
-	// A server without sessions is greeted once, and nothing is deleted.
-	bubble(t, fake.Stateless, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		s.Tool("t", fake.Text("ok"))
-		mustCall(t, h, in("", ``))
-		mustCall(t, h, in("", ``))
-		wantSessions(t, s, 1, 0, 0)
-		if n := len(s.Seen("DELETE")); n != 0 {
-			t.Errorf("%d DELETEs", n)
-		}
-	})
+	for _, c := range []struct {
+		mode                  fake.Mode
+		shared                bool
+		opened, deleted, left int
+	}{{fake.Stateful, false, 2, 2, 0}, {fake.Stateful, true, 1, 0, 1}, {fake.Stateless, false, 1, 0, 0}} {
+		bubble(t, c.mode, Config{Shared: c.shared}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tool("t", fake.Text("ok"))
+			mustCall(t, h, in("", ``))
+			mustCall(t, h, in("", ``))
+			wantSessions(t, s, c.opened, c.deleted, c.left)
+			asked(t, s, "DELETE", c.deleted)
+		})
+	}
 }
 
 // A session ends once it has been idle for so long, and not during a call. One that is to end during a call is deleted
@@ -199,14 +191,9 @@ func TestLostSession(t *testing.T) {
 func TestLostAgain(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		s.On("tools/call", fake.Status(404, "text/plain", "gone"))
-		_, err := h.Call(t.Context(), in("a", ``), nil)
-		var ue *shim.UpstreamError
-		if !errors.As(err, &ue) || ue.Kind != shim.KindSession {
-			t.Errorf("error %v, want kind session", err)
-		}
-		if n := len(s.Seen("tools/call")); n != 2 {
-			t.Errorf("sent %d times, want twice", n)
-		}
+		r, err := h.Call(t.Context(), in("a", ``), nil)
+		checkKind(t, r, err, shim.KindSession, 0)
+		asked(t, s, "tools/call", 2)
 	})
 }
 
@@ -216,11 +203,9 @@ func TestBadSession(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		s.On("tools/call", fake.Status(400, "text/plain", "No valid session"))
 		s.On("ping", fake.Status(400, "text/plain", "No valid session"))
-		_, err := h.Call(t.Context(), in("a", ``), nil)
-		var ue *shim.UpstreamError
-		if !errors.As(err, &ue) || ue.Kind != shim.KindProtocol || len(s.Seen("tools/call")) != 1 {
-			t.Errorf("error %v after %d calls", err, len(s.Seen("tools/call")))
-		}
+		r, err := h.Call(t.Context(), in("a", ``), nil)
+		checkKind(t, r, err, shim.KindProtocol, 0)
+		asked(t, s, "tools/call", 1)
 		s.On("tools/call", nil)
 		s.Tool("t", fake.Text("ok"))
 		mustCall(t, h, in("a", ``))
@@ -284,9 +269,7 @@ func TestDetachKeepsSession(t *testing.T) {
 	bubble(t, fake.Stateful, Config{SessionIdle: time.Minute}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		s.Tool("t", fake.Hanging(nil))
 		aloftIn(t, h, in("", ``), nil).leave(t, shim.ErrDetached)
-		if n := len(s.Seen("notifications/cancelled")); n != 0 {
-			t.Errorf("%d cancellations", n)
-		}
+		asked(t, s, "notifications/cancelled", 0)
 		pauseFor(t, time.Hour)
 		wantSessions(t, s, 1, 0, 1)
 	})

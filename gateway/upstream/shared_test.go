@@ -494,9 +494,7 @@ func TestSharedOtherVariantIsOwn(t *testing.T) {
 		}
 		synctest.Wait()
 		wantSessions(t, s, 2, 0, 2)
-		if n := len(s.Seen("notifications/initialized")); n != 2 {
-			t.Errorf("%d of 2 sessions were told that their client is ready", n)
-		}
+		asked(t, s, "notifications/initialized", 2)
 		h.EndSession(t.Context(), "a")
 		pauseFor(t, 2*defaultIdle+time.Second)
 		wantSessions(t, s, 2, 2, 0)

@@ -70,9 +70,7 @@ func TestModernTaskEnds(t *testing.T) {
 						t.Errorf("asked with the headers %v", x.Header) // T46
 					}
 				}
-				if n := len(s.Seen("tasks/cancel")); n != 0 {
-					t.Errorf("cancelled %d times", n)
-				}
+				asked(t, s, "tasks/cancel", 0)
 			})
 		})
 	}
@@ -333,9 +331,7 @@ func TestModernTaskAnswerLost(t *testing.T) {
 		if err != nil && strings.Contains(err.Error(), "secret") {
 			t.Errorf("the server's words are in %v", err)
 		}
-		if n := len(s.Seen("tasks/cancel")); n != 1 {
-			t.Errorf("cancelled %d times", n)
-		}
+		asked(t, s, "tasks/cancel", 1)
 	})
 }
 
@@ -376,9 +372,7 @@ func TestModernTaskCancelledEarly(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 		synctest.Wait()
-		if n := len(s.Seen("tasks/cancel")); n != 1 {
-			t.Errorf("%d tasks/cancel", n)
-		}
+		asked(t, s, "tasks/cancel", 1)
 	})
 	native(t, Config{}, nil, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
 		x := h.wire.modernExchange(in("a", ``), discard{}, "2026-07-28")
@@ -459,9 +453,7 @@ func TestModernTaskNonsense(t *testing.T) {
 				if err == nil || s.Runs("k") == 0 {
 					t.Errorf("answered %+v", reply)
 				}
-				if n := len(s.Seen("tools/call")); n != 1 {
-					t.Errorf("called %d times", n)
-				}
+				asked(t, s, "tools/call", 1)
 			})
 		})
 	}

@@ -241,9 +241,7 @@ func TestServerTaskCancelled(t *testing.T) {
 				t.Errorf("error %v", err)
 			}
 			<-over
-			if n := len(s.Seen("notifications/cancelled")); n != 0 {
-				t.Errorf("%d notifications/cancelled", n)
-			}
+			asked(t, s, "notifications/cancelled", 0)
 		})
 	}
 }

@@ -65,9 +65,7 @@ func TestServerTaskNotMade(t *testing.T) {
 			if got := textIn(t, reply, err); got != "at once" {
 				t.Errorf("%q", got)
 			}
-			if n := len(s.Seen("tasks/result")); n != 0 {
-				t.Errorf("asked for a result %d times", n)
-			}
+			asked(t, s, "tasks/result", 0)
 		})
 	}
 }

@@ -104,9 +104,7 @@ func post(t *testing.T, tr *Transport, session, body string) (transport.Stream, 
 func mustPost(t *testing.T, tr *Transport, session, body string) transport.Stream {
 	t.Helper()
 	in, err := post(t, tr, session, body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	transporttest.Must(t, err)
 	return in
 }
 
@@ -124,9 +122,7 @@ func text(t *testing.T, in transport.Stream) string {
 func listen(t *testing.T, tr *Transport, session string) *stream {
 	t.Helper()
 	in, err := tr.Listen(t.Context(), transporttest.Message(session, ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	transporttest.Must(t, err)
 	return in.(*stream)
 }
 

@@ -344,9 +344,7 @@ func TestEndingServersCount(t *testing.T) {
 			}}, nil)
 			for range 10 {
 				session := begin(t, tr)
-				if err := tr.EndSession(t.Context(), transporttest.Message(session, "")); err != nil {
-					t.Fatal(err)
-				}
+				transporttest.Must(t, tr.EndSession(t.Context(), transporttest.Message(session, "")))
 			}
 			if want := map[bool]int64{false: 2, true: 1}[c.exclusive]; most.Load() != want {
 				t.Errorf("%d servers at a time, want %d", most.Load(), want)
@@ -393,9 +391,7 @@ func TestNobodyHearsAnothers(t *testing.T) {
 				p.answer(m)
 			})
 			in, err := postAs(t, tr, owner, `{"jsonrpc":"2.0","id":"e","method":"echo"}`)
-			if err != nil {
-				t.Fatal(err)
-			}
+			transporttest.Must(t, err)
 			if all := text(t, in); strings.Contains(all, "bob") != hears {
 				t.Errorf("owner %q hears %s", owner, all)
 			}

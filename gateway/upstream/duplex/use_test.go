@@ -75,9 +75,7 @@ func TestStreamThatNobodyHears(t *testing.T) {
 		m := transporttest.Message(begin(t, tr), "")
 		m.IsHeard = heard.Load
 		in, err := tr.Listen(t.Context(), m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		transporttest.Must(t, err)
 		defer in.Close()
 		if !isBusy(t, tr) {
 			t.Error("a server that is heard was ended")
@@ -142,9 +140,7 @@ func TestOneUseOfAServer(t *testing.T) {
 		return transporttest.Message("", `{"jsonrpc":"2.0","id":"`+id+`","method":"tools/call"}`)
 	}
 	s, err := tr.shareOf(t.Context(), nil, Owner{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	transporttest.Must(t, err)
 	session := begin(t, tr)
 	if tr.findServer(session) != s {
 		t.Fatal("the server was not taken")

@@ -58,9 +58,7 @@ func TestHeldPosts(t *testing.T) {
 		s.say("data: {\"jsonrpc\":\"2.0\",\"id\":\"a\",\"result\":" + <-answered + "}\n\n")
 	})
 	in, err := cl.post(session, ask)
-	if err != nil {
-		t.Fatal(err)
-	}
+	transporttest.Must(t, err)
 	if m, err := transporttest.Read(in); err != nil || m.Method != "question" {
 		t.Fatalf("%+v, %v", m, err)
 	}
@@ -95,9 +93,7 @@ func TestPostsAreNotCutOff(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	in, err := cl.Request(ctx, transporttest.Message(session, ask))
-	if err != nil {
-		t.Fatal(err)
-	}
+	transporttest.Must(t, err)
 	if _, err := transporttest.ReadAll(in); err != nil {
 		t.Error(err)
 	}
@@ -161,9 +157,7 @@ func TestEndOfStream(t *testing.T) {
 			session := cl.begin()
 			s.does(status(202, ""))
 			in, err := cl.post(session, ask)
-			if err != nil {
-				t.Fatal(err)
-			}
+			transporttest.Must(t, err)
 			c.end(s)
 			_, err = transporttest.ReadAll(in)
 			ue, ok := errors.AsType[*shim.UpstreamError](err)
@@ -298,9 +292,7 @@ func TestRefusedSession(t *testing.T) {
 		s.say(fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"error\":{\"code\":-32600,\"message\":\"not you\"}}\n\n", idOf(string(b))))
 	})
 	in, err := cl.post("", hello, "Authorization", "Bearer alice")
-	if err != nil {
-		t.Fatal(err)
-	}
+	transporttest.Must(t, err)
 	if text, err := transporttest.ReadAll(in); err != nil || !strings.Contains(text, "not you") {
 		t.Errorf("%s, %v", text, err)
 	}

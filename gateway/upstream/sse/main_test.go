@@ -205,9 +205,7 @@ func (c *client) post(session, body string, header ...string) (transport.Stream,
 func (c *client) begin(header ...string) string {
 	c.t.Helper()
 	in, err := c.post("", hello, header...)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	transporttest.Must(c.t, err)
 	session := in.Head().Session
 	if _, err := transporttest.ReadAll(in); err != nil || !Local(session) {
 		c.t.Fatalf("session %q, %v", session, err)

@@ -23,9 +23,7 @@ func transportTo(t *testing.T, path string, server http.HandlerFunc) *Transport 
 	t.Helper()
 	web := httptest.NewServer(server)
 	u, err := url.Parse(web.URL + path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	transporttest.Must(t, err)
 	tr := New(Config{URL: u, MaxResult: 1 << 20, Header: http.Header{"X-Key": {"k"}}})
 	t.Cleanup(func() {
 		_ = tr.Close(context.Background())
@@ -125,9 +123,7 @@ func TestNothingIsCompressed(t *testing.T) {
 	m := transporttest.Message("", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 	for _, method := range []string{http.MethodPost, http.MethodGet, http.MethodDelete} {
 		resp, err := tr.performMessage(t.Context(), method, m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		transporttest.Must(t, err)
 		resp.Body.Close()
 		if coding := resp.Header.Get("Content-Encoding"); coding != "" {
 			t.Errorf("the answer to %s is compressed: %s", method, coding)
@@ -212,9 +208,7 @@ func TestCookies(t *testing.T) {
 			tr.cfg.Header.Set("Cookie", "own=1")
 			m := transporttest.Message("", `{"jsonrpc":"2.0","id":1,"method":"initialize"}`)
 			in, err := tr.Request(t.Context(), m)
-			if err != nil {
-				t.Fatal(err)
-			}
+			transporttest.Must(t, err)
 			next := transporttest.Message(c.session, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 			next.Cookie = in.Head().Cookie
 			if _, err := transporttest.Send(t.Context(), tr, next); err != nil {

@@ -21,9 +21,7 @@ func TestHostPort(t *testing.T) {
 		"socks5://p":          "p:1080",
 	} {
 		u, err := url.Parse(raw)
-		if err != nil {
-			t.Fatal(err)
-		}
+		transporttest.Must(t, err)
 		if got := HostPort(u); got != want {
 			t.Errorf("%s: %s, want %s", raw, got, want)
 		}
@@ -61,9 +59,7 @@ func TestWordsOfAStatus(t *testing.T) {
 func TestRetryAfter(t *testing.T) {
 	// A date is counted from now; nonsense and the past are no time at all.
 	now, err := http.ParseTime("Sun, 06 Nov 1994 08:49:37 GMT")
-	if err != nil {
-		t.Fatal(err)
-	}
+	transporttest.Must(t, err)
 	for v, want := range map[string]float64{"7": 7, "0": 0, "-1": 0, "x": 0, "": 0, "Sun, 06 Nov 1994 08:50:37 GMT": 60, "Sun, 06 Nov 1994 08:40:37 GMT": 0} {
 		if got := retryAfter(v, now).Seconds(); got != want {
 			t.Errorf("%q: %v s, want %v", v, got, want)

@@ -14,9 +14,7 @@ func TestTransportSuite(t *testing.T) {
 		s := transporttest.NewHTTP()
 		web := httptest.NewServer(s)
 		u, err := url.Parse(web.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		transporttest.Must(t, err)
 		tr := New(Config{URL: u, MaxResult: 32 << 20})
 		s.Die = web.CloseClientConnections
 		t.Cleanup(func() {

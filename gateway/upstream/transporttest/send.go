@@ -7,10 +7,19 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"testing"
 
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 )
+
+// Must ends a test at an error.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // Message is the message of a JSON text, in a session; "" for none.
 func Message(session, text string) *transport.Message {
