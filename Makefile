@@ -34,6 +34,7 @@ help: ## List the commands
 build: ## Build taskgate and the examples into bin/
 	$(GO) build -o $(BIN)/ ./cmd/... ./examples/...
 
+check: export GOGC = 800
 check: lint ## For the inner loop: formatting, vet, staticcheck, and the tests that start no processes
 	$(GO) test -short -p $(PACKAGES) $$($(GO) list ./... | grep -vE '$(PROCESSES)')
 

@@ -199,7 +199,7 @@ func TestAdoptedRunnerLetsGo(t *testing.T) {
 // anybody: a heartbeat that expired meanwhile is none of a replica that is gone.
 func TestOutageOrphansNobody(t *testing.T) {
 	for outage, times := range map[time.Duration]int{
-		2 * time.Second: 8, 4 * time.Second: 8, 5 * time.Second: 8, 6 * time.Second: 8, // at any moment between two beats
+		2 * time.Second: 4, 4 * time.Second: 4, 5 * time.Second: 4, 6 * time.Second: 4, // at any moment between two beats
 		10 * time.Minute: 1,
 	} {
 		bubbleOf(t, outage.String(), func(t *testing.T, w *world) {
@@ -214,7 +214,7 @@ func TestOutageOrphansNobody(t *testing.T) {
 				w.store.down.Store(true)
 				pass(outage)
 				w.store.down.Store(false)
-				pass(10*time.Second + 210*time.Millisecond)
+				pass(10*time.Second + 420*time.Millisecond)
 			}
 			if ua.ended() != nil || ub.ended() != nil {
 				t.Errorf("calls ended: %v, %v", ua.ended(), ub.ended())
