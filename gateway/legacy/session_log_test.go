@@ -19,6 +19,7 @@ import (
 	"taskgate/internal/wiretest"
 	"taskgate/redisstore"
 	"taskgate/shim"
+	"taskgate/shim/dialect"
 )
 
 // askingSession is a session in a store whose client can be asked.
@@ -200,5 +201,21 @@ func TestUnsentEndBeginsAnew(t *testing.T) {
 		if !c.isDue(9+seq, m) {
 			t.Errorf("%s is not sent", m)
 		}
+	}
+}
+
+// TestPartialsFollowOneAnother: of a stream that another replica still writes, a client gets each partial result once
+// and in order.
+func TestPartialsFollowOneAnother(t *testing.T) {
+	c := newSeqFilter(nil, 0, false, nil)
+	var sent []int64
+	for no, seq := range []int64{0, 2, 1, 1, 3, 2, 0} {
+		message := jsonrpc.AppendNotification(nil, mcp.NotifyTaskPartial, dialect.Legacy.Partial("t", seq, json.RawMessage(`[]`)))
+		if c.isDue(int64(no)+1, message) {
+			sent = append(sent, seq)
+		}
+	}
+	if want := []int64{0, 1, 2}; !slices.Equal(sent, want) {
+		t.Errorf("sent %d, want %d", sent, want)
 	}
 }
