@@ -192,8 +192,9 @@ func (p *passthrough) introspectToken(ctx context.Context, t *trust, token strin
 	}
 	var says struct {
 		claims
-		Active   bool          `json:"active"`
-		Audience *jwt.Audience `json:"aud"` // nil, as null, is for nobody
+		Active   bool            `json:"active"`
+		Audience *jwt.Audience   `json:"aud"` // nil, as null, is for nobody
+		ID       json.RawMessage `json:"jti"` // not read, so of any kind
 	}
 	if err := json.Unmarshal(body, &says); err != nil {
 		p.log.WarnContext(ctx, "the introspection endpoint answers something else")

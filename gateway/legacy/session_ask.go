@@ -118,7 +118,9 @@ func (a *asker) forgetSettled(t shim.Task) (over [][]byte) {
 func (a *asker) forgetAsked(call shim.ID, key string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.places, questionName(call, key))
+	if at := a.places[questionName(call, key)]; at != nil {
+		at.asked = false
+	}
 }
 
 // askUntilEnd asks all open questions until the stream ends.
