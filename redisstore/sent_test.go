@@ -39,6 +39,8 @@ func TestSentIsReplicated(t *testing.T) {
 	}
 	_, err = s.Apply(t.Context(), task.ID, &held, shim.Change{Checkpoint: json.RawMessage(`"further"`)})
 	must(t, err)
+	_, err = s.Apply(t.Context(), task.ID, nil, shim.Change{TTL: time.Hour}) // need not last, and waits for nobody
+	must(t, err)
 
 	replica.Restart()
 	eventually(t, "that it is sent is replicated", func() bool {

@@ -88,6 +88,8 @@ func TestReplicasSDK(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			stack := newLegacyReplicas(t, nil)
 			c := stack.connectListener(t, version)
+			checkLists(t, c)
+			checkCalls(t, c)
 			checkPeer(t, stack.legacyStack, c, version)
 			wiretest.Check(t, c.Close())
 		})

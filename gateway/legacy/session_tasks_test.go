@@ -74,7 +74,7 @@ func TestTaskPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t).start(askScript(), newConfig(nil), "")
 		var made []string
-		for range 51 {
+		for range 101 {
 			made = append(made, string(w.c.call(w.a, "forever")))
 			wiretest.Wait(10 * time.Millisecond)
 		}
@@ -96,7 +96,7 @@ func TestTaskPages(t *testing.T) {
 				made = append(made, string(w.c.call(w.a, "forever")))
 			}
 		}
-		if !slices.Equal(listed, made) || pages != 2 {
+		if !slices.Equal(listed, made) || pages != 3 {
 			t.Errorf("%d tasks on %d pages, want %d in their order", len(listed), pages, len(made))
 		}
 	})

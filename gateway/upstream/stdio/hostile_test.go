@@ -3,6 +3,7 @@ package stdio
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -173,5 +174,25 @@ func TestFloodOfErrors(t *testing.T) {
 	}
 	if n := strings.Count(w.logs.String(), "\n"); n > 3*logLines {
 		t.Errorf("%d lines were logged", n)
+	}
+}
+
+// 500 calls at a time over one process: none is lost or mixed up.
+func TestManyCalls(t *testing.T) {
+	w := legacy(t, "plain", Config{})
+	pid := w.text("pid")
+	var all sync.WaitGroup
+	for i := range 500 {
+		all.Go(func() {
+			text := fmt.Sprint(i, strings.Repeat("x", i*7))
+			r, err := w.call("echo", "text", text)
+			if err != nil || r.Error != nil || shimtest.TextOf(t, r) != text {
+				t.Errorf("call %d: %v, %+v", i, err, r)
+			}
+		})
+	}
+	all.Wait()
+	if got := w.text("pid"); got != pid {
+		t.Error("the process was replaced")
 	}
 }
