@@ -35,16 +35,15 @@ import (
 // a moment only, and may be taken while the run's lock is held.
 type observation struct {
 	*observer
-	metrics *metrics.Tasks
+	srv     *server
 	ctx     context.Context                  // of the measurements; it has the span of the caller
-	tool    string                           // that the call names; "" for none
 	counted atomic.Pointer[metrics.ToolLoad] // the last count of the run
 
-	mu sync.Mutex // guards all below
-	// task has the fields of the task that its log records and spans name; the ID is empty until there is a
-	// record.
-	task Task
-	born time.Time // of the record
+	mu           sync.Mutex // guards all below
+	id           ID         // of the record; "" before there is one
+	method, name string     // of the request, as the record has them
+	visible      bool       // the call is a task
+	born         time.Time  // of the record
 	// above is the parent of this attempt's spans. It is exported already. If tracing is off it is the
 	// caller's span, which the server may need.
 	above   trace.SpanContext
@@ -57,23 +56,36 @@ type observation struct {
 // observeRun begins to report on a run. Measurements are made in ctx.
 func (r *run) observeRun(ctx context.Context) {
 	w := &r.observed
-	w.observer, w.metrics, w.ctx, w.tool = &r.core.observer, r.srv.metrics, ctx, r.call.Request.tool()
-	w.task = Task{Upstream: r.srv.name, Method: r.call.Request.Method, Tool: r.call.Request.Name}
+	w.observer, w.srv, w.ctx = &r.core.observer, r.srv, ctx
+	w.method, w.name = r.call.Request.Method, r.call.Request.Name
 }
 
 // setTask notes that the run has a record, which was made at that time.
 func (w *observation) setTask(t Task, born time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.task = Task{ID: t.ID, Visible: t.Visible, Upstream: t.Upstream, Method: t.Method, Tool: t.Tool}
-	w.born = born
+	w.id, w.method, w.name, w.visible, w.born = t.ID, t.Method, t.Tool, t.Visible, born
 }
 
-// state returns the fields of the task, and the parent of the attempt's spans.
-func (w *observation) state() (Task, trace.SpanContext) {
+// readTask returns the fields of the task that log records and spans name, and the parent of the attempt's spans.
+func (w *observation) readTask() (Task, trace.SpanContext) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.task, w.above
+	return Task{ID: w.id, Visible: w.visible, Upstream: w.srv.name, Method: w.method, Tool: w.name}, w.above
+}
+
+// isTask reports whether the call is a task.
+func (w *observation) isTask() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.visible
+}
+
+// calledTool returns the tool that the call names; "" for none.
+func (w *observation) calledTool() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return Request{Method: w.method, Name: w.name}.tool()
 }
 
 // startTrace begins the trace of a task that is about to be stored, whose root is linked to the request
@@ -128,11 +140,12 @@ func (w *observation) adoptTrace(t Task) context.Context {
 // placeBelow returns the context for the run's present operations: below the task's span, if there is a
 // record, else below the caller's, which ctx has.
 func (w *observation) placeBelow(ctx context.Context) context.Context {
-	t, above := w.state()
-	if t.ID == "" || !above.IsValid() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.id == "" || !w.above.IsValid() {
 		return ctx
 	}
-	return trace.ContextWithSpanContext(ctx, above)
+	return trace.ContextWithSpanContext(ctx, w.above)
 }
 
 func (w *observation) setKind(kind string) { w.span.SetAttributes(semconv.AttemptKind.String(kind)) }
@@ -142,7 +155,7 @@ func (w *observation) noteAdopted(t Task) {
 	w.mu.Lock()
 	w.adopted = true
 	w.mu.Unlock()
-	w.metrics.Adopted(w.ctx, w.tool)
+	w.srv.metrics.Adopted(w.ctx, w.calledTool())
 	w.logEvent(KindAdopted, slog.LevelInfo, "took over a task", "attempt", t.Lease.Adoption+1, "from", string(t.From))
 }
 
@@ -176,7 +189,7 @@ func (w *observation) noteUnsent(how string) {
 // countRecovery counts how a call that was taken over goes on: a value of semconv.Recovery.
 func (w *observation) countRecovery(how string) {
 	if w.isAdopted() {
-		w.metrics.Recovered(w.ctx, how)
+		w.srv.metrics.Recovered(w.ctx, how)
 	}
 }
 
@@ -189,7 +202,7 @@ func (w *observation) isAdopted() bool {
 // noteQueue reports that the call waits for its slots; over ends the wait. The span shows the duration. A
 // call that became a task meanwhile has a second span, from then on, in the trace of the task.
 func (w *observation) noteQueue() (over func(error)) {
-	before, _ := w.state()
+	before, _ := w.readTask()
 	span := w.startQueue(before)
 	return func(err error) {
 		defer span.End()
@@ -197,7 +210,7 @@ func (w *observation) noteQueue() (over func(error)) {
 			span.SetAttributes(semconv.ErrorType.String(labelOf(err)))
 			span.SetStatus(codes.Error, "")
 		}
-		if t, _ := w.state(); before.ID == "" && t.ID != "" {
+		if t, _ := w.readTask(); before.ID == "" && t.ID != "" {
 			w.startQueue(t, trace.WithTimestamp(w.born)).End()
 		}
 	}
@@ -211,8 +224,8 @@ func (w *observation) startQueue(t Task, more ...trace.SpanStartOption) trace.Sp
 
 // measureTask measures the end of the task, if the call is one.
 func (w *observation) measureTask(outcome string) {
-	if t, _ := w.state(); t.Visible {
-		w.metrics.Ended(w.ctx, t.Tool, outcome, time.Since(w.born))
+	if t, _ := w.readTask(); t.Visible {
+		w.srv.metrics.Ended(w.ctx, t.Tool, outcome, time.Since(w.born))
 	}
 }
 
@@ -308,7 +321,7 @@ func (w *observation) logRun(level slog.Level, message string, more ...any) {
 
 // logRunAt is logRun for an earlier event.
 func (w *observation) logRunAt(at time.Time, level slog.Level, message string, more ...any) {
-	t, above := w.state()
+	t, above := w.readTask()
 	w.logTaskAt(at, above, t, level, message, more...)
 }
 
@@ -319,16 +332,16 @@ func (w *observation) logEvent(kind Kind, level slog.Level, message string, more
 // noteMade reports that a task was made of the call.
 func (w *observation) noteMade() {
 	w.mu.Lock()
-	w.task.Visible = true
+	w.visible = true
 	w.mu.Unlock()
-	w.metrics.Made(w.tool)
+	w.srv.metrics.Made(w.calledTool())
 	w.logEvent(KindMade, slog.LevelInfo, "a task was made")
 }
 
 // measureQueue measures how long a task has waited for the first sending of its call, which comes now.
 func (w *observation) measureQueue() {
-	if t, _ := w.state(); t.Visible {
-		w.metrics.Sent(w.ctx, time.Since(w.born))
+	if w.isTask() {
+		w.srv.metrics.Sent(w.ctx, time.Since(w.born))
 	}
 }
 
@@ -345,7 +358,7 @@ func (w *observation) noteReached() {
 func (w *observation) logSent() {
 	w.mu.Lock()
 	at := w.told.sent
-	due := w.task.ID != "" && !at.IsZero() && !w.told.saidSent
+	due := w.id != "" && !at.IsZero() && !w.told.saidSent
 	w.told.saidSent = w.told.saidSent || due
 	w.mu.Unlock()
 	if due {
@@ -365,7 +378,7 @@ func (w *observation) noteProgress() {
 func (w *observation) countProgress() (heard int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.task.ID == "" {
+	if w.id == "" {
 		return 0
 	}
 	w.told.heard++
@@ -380,13 +393,12 @@ func (w *observation) countProgress() (heard int) {
 func (w *observation) logEnd(f finish, err error) {
 	level, kind, message := slog.LevelInfo, KindEnded, "a task has ended"
 	more := []any{"status", string(f.status), "outcome", f.outcome}
-	t, _ := w.state()
 	switch {
 	case f.outcome == semconv.OutcomeLeft:
 		kind, message = KindLeft, "a task is left to another replica"
 	case err != nil && f.outcome != semconv.OutcomeCancelled:
 		level, message = slog.LevelWarn, "the call of a task failed"
-	case !t.Visible:
+	case !w.isTask():
 		level, message = slog.LevelDebug, "a stored call has ended, which was no task"
 	}
 	if f.kind != "" {
@@ -402,7 +414,7 @@ func (w *observation) logEnd(f finish, err error) {
 // settled reports how each ended, nil for withdrawn; contents are left out.
 func (w *observation) noteAsked(q []Question, again bool) (settled func(how []string)) {
 	since := time.Now()
-	t, _ := w.state()
+	t, _ := w.readTask()
 	ctx, attrs := w.placeBelow(w.ctx), attrsOf(t)
 	spans := make([]trace.Span, len(q))
 	for i := range q {
@@ -426,7 +438,7 @@ func (w *observation) noteAsked(q []Question, again bool) (settled func(how []st
 				span.SetStatus(codes.Error, "")
 			}
 			span.End()
-			w.metrics.Answered(w.ctx, outcome, time.Since(since))
+			w.srv.metrics.Answered(w.ctx, outcome, time.Since(since))
 		}
 	}
 }
