@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"taskgate/shim"
+	"taskgate/shim/shimtest"
 )
 
 // halfRewrite begins a rewrite. What it returns comes to the keys that there were, and ends it.
@@ -67,7 +68,7 @@ func TestFileCopiesWhatExpires(t *testing.T) {
 	o.tick = time.Millisecond
 	s := fileStore(t, t.TempDir(), o)
 	r := s.embedded.recorder
-	for range rounds(100) {
+	for range shimtest.Rounds(100) {
 		p := s.client.Pipeline()
 		p.HSet(t.Context(), "hash", "a", "b")
 		p.PExpire(t.Context(), "hash", 2*time.Millisecond)

@@ -22,6 +22,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"taskgate/shim"
+	"taskgate/shim/shimtest"
 )
 
 // fileStore opens a store in a folder.
@@ -183,7 +184,7 @@ func TestFileHoldsEachType(t *testing.T) {
 		},
 		func(p redis.Pipeliner) { p.Del(ctx, hash()) },
 	}
-	for round := range 3 * rounds(4) {
+	for round := range 3 * shimtest.Rounds(4) {
 		p := s.client.Pipeline()
 		for range 150 {
 			changes[rand.N(len(changes))](p)
@@ -253,7 +254,7 @@ func TestFileRewritesUnderLoad(t *testing.T) {
 		})
 	}
 	var want map[shim.ID]shim.Task
-	for kills := 0; kills < rounds(12) || len(want) < rounds(100); kills++ {
+	for kills := 0; kills < shimtest.Rounds(12) || len(want) < shimtest.Rounds(100); kills++ {
 		mu.Lock()
 		want = maps.Clone(acknowledged)
 		mu.Unlock()

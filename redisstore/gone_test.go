@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"taskgate/shim"
+	"taskgate/shim/shimtest"
 )
 
 // fast is a Redis in a bubble whose clock is ahead by as much as is added.
@@ -158,7 +159,7 @@ func (idle) Resumable(json.RawMessage) bool { return true }
 // ahead: whichever replica beats first, it takes nothing from those that live.
 func TestLeapOrphansNobody(t *testing.T) {
 	t.Parallel()
-	phases := time.Duration(rounds(8))
+	phases := time.Duration(shimtest.Rounds(8))
 	for n := range phases {
 		phase := n * 1800 * time.Millisecond / phases
 		t.Run(fmt.Sprint(phase), func(t *testing.T) {

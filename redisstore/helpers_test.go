@@ -102,14 +102,6 @@ func is(t testing.TB, got, want error) {
 	}
 }
 
-// rounds is how often something is done that may go wrong by chance: most often it shows in a quarter of them.
-func rounds(n int) int {
-	if testing.Short() {
-		n /= 4
-	}
-	return n
-}
-
 // limit is how long a test waits for anything that is to come about. It is not how
 // long that should take: a machine may be busy with other things.
 const limit = 50 * time.Second

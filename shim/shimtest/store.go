@@ -188,8 +188,8 @@ func (t *storeTest) eventually(what string, so func() bool) {
 	}
 }
 
-// rounds is how often something is done that may go wrong by chance: most often it shows in a quarter of them.
-func rounds(n int) int {
+// Rounds is how often something is done that may go wrong by chance: most often it shows in a quarter of them.
+func Rounds(n int) int {
 	if testing.Short() {
 		n /= 4
 	}

@@ -138,7 +138,7 @@ var replicaCases = []storeCase{
 	}},
 	{"Adopt/several at once share", func(t *storeTest) {
 		t.beat(runner, time.Hour)
-		n := rounds(100)
+		n := Rounds(100)
 		for range n {
 			t.create(nil)
 		}

@@ -63,7 +63,7 @@ var streamCases = []storeCase{
 
 var raceCases = []storeCase{
 	{"Race/a task ends once", func(t *storeTest) {
-		for range rounds(30) {
+		for range Rounds(30) {
 			task := t.create(func(k *shim.Task) { k.Visible, k.TTL = false, time.Minute })
 			ends := []shim.Change{
 				{Op: "1", To: shim.Completed, Outcome: &shim.Outcome{Result: json.RawMessage(`{}`)}, Tail: []shim.Batch{batch("[9]")}},

@@ -173,7 +173,7 @@ var watchCases = []storeCase{
 		t.hears(next, t.end(task))
 	}},
 	{"Watch/nothing is missed between Synced and a read", func(t *storeTest) {
-		for i := range rounds(40) {
+		for i := range Rounds(40) {
 			task := t.create(nil)
 			var all sync.WaitGroup
 			all.Go(func() {

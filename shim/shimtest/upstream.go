@@ -332,7 +332,7 @@ func testRelay(t *testing.T, p *Peer) {
 
 func testParallel(t *testing.T, p *Peer) {
 	var wg sync.WaitGroup
-	ctx, calls := within(t), rounds(50)
+	ctx, calls := within(t), Rounds(50)
 	for i := range calls {
 		wg.Go(func() {
 			text := fmt.Sprint("text ", i)
