@@ -29,10 +29,11 @@ func (s *server) readUntilEnd() {
 	s.mu.Lock()
 	expected, served := s.over, s.served
 	probed := !s.modern && s.session == ""
+	short := time.Since(s.begun) < s.t.cfg.Short && !(e.Usual && s.worked)
 	e.Usual = e.Usual && served && len(s.asked) == 0
 	s.mu.Unlock()
 	if !expected { // the server has ended by itself
-		s.t.noteEnded(s, e, served, probed)
+		s.t.noteEnded(s, e, served, probed, short)
 		s.failStreams(e)
 	}
 	s.link.Stop()
@@ -146,6 +147,7 @@ func (s *server) blamedRequest() *stream {
 
 // learnFromAnswer notes what an answer says of the server. s.mu is held.
 func (s *server) learnFromAnswer(st *stream, m jsonrpc.Message) {
+	s.worked = s.worked || st.m.Method != mcp.MethodInitialize && st.m.Method != mcp.MethodDiscover
 	switch st.m.Method {
 	case mcp.MethodTasksGet, mcp.MethodTasksUpdate, mcp.MethodTasksResult:
 		s.task = time.Now().Add(taskUse)

@@ -40,7 +40,8 @@ type Ending struct {
 	Said string
 	// Err is for the log alone.
 	Err error
-	// Usual says that such an end is normal if nothing was in flight.
+	// Usual says that such an end is normal if nothing was in flight. It is no failure, however soon, of a
+	// server that has answered more than a handshake.
 	Usual bool
 }
 

@@ -31,6 +31,7 @@ type server struct {
 	mu      sync.Mutex
 	over    bool               // closed for requests
 	served  bool               // it has said something
+	worked  bool               // it has answered more than a handshake
 	modern  bool               // it was asked more than its era, outside of a session
 	session string             // "" outside of a session
 	askable bool               // the client of the session can be asked

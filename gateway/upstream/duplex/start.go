@@ -217,8 +217,8 @@ func (t *Transport) countFailure(by Owner, why *Ending, served bool) {
 }
 
 // noteEnded notes that a server has ended by itself. A server that dies of a server/discover is not broken
-// (protocol.md 2.10).
-func (t *Transport) noteEnded(s *server, e *Ending, served, probed bool) {
+// (protocol.md 2.10). short says that it has lived for too short a time.
+func (t *Transport) noteEnded(s *server, e *Ending, served, probed, short bool) {
 	log := t.cfg.Logger.With("how", e.How)
 	if e.Said != "" {
 		log = log.With("stderr", e.Said)
@@ -238,7 +238,7 @@ func (t *Transport) noteEnded(s *server, e *Ending, served, probed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	owner := t.servers[s]
-	if short := time.Since(s.begun) < t.cfg.Short; !served || short {
+	if !served || short {
 		t.countFailure(owner, e, served)
 		return
 	}

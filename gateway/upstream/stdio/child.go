@@ -241,7 +241,9 @@ func (p *child) Fate(err error) *duplex.Ending {
 	case broken != nil && !(over && strings.HasPrefix(p.how, "exit")): // an exit means that it was ending by itself
 		e = *broken
 	case over:
-		e.How = "ended (" + p.how + ")"
+		// A program that ends with success after its work has not crashed: some are made for one call, as
+		// mcp-server-fetch behind some runners is.
+		e.How, e.Usual = "ended ("+p.how+")", p.how == "exit status 0"
 	}
 	e.Said = p.errs.last()
 	return &e

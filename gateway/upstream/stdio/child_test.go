@@ -208,6 +208,9 @@ func (p *plain) tool(m message) {
 	case "close input":
 		os.Stdin.Close()
 		p.text(m, "ok")
+	case "once": // as a program that is made for one call
+		p.text(m, "ok")
+		os.Exit(0)
 	case "announce":
 		p.say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 		p.text(m, "ok")

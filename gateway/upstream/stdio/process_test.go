@@ -126,6 +126,18 @@ func TestBrokenProgram(t *testing.T) {
 	}
 }
 
+// A program that ends with success after each answer is started again at once: it has not crashed. It gave up
+// every second call for a pause.
+func TestProgramForOneCall(t *testing.T) {
+	w := legacy(t, "plain", Config{})
+	for range 6 {
+		if got := w.text("once"); got != "ok" {
+			t.Errorf("answered %q", got)
+		}
+		shimtest.Eventually(t, func() bool { return len(offspring(t)) == 0 })
+	}
+}
+
 // Whether it is seen first that nothing can be written to a program that ends, or that it has ended, the error
 // says how that was.
 func TestEndThatIsSeenByWriting(t *testing.T) {
