@@ -177,20 +177,13 @@ func (b *mailbox) storeQuestions(ctx context.Context, q []Question) error {
 	if err != nil {
 		return err
 	}
-	change, turn := b.questionChange(q, again)
-	t, err := r.record.applyWithPieces(ctx, func() Change { return change })
-	if err == nil {
-		b.deliverQuestions(t, turn, q)
-	}
+	_, err = r.record.applyWithPieces(ctx, func() Change { return b.questionChange(q, again) }, func(t Task) { b.deliverQuestions(t, q) })
 	return err
 }
 
-// questionChange returns the change of the record that asks, and the turn of the inbox before it, which
-// tells deliverQuestions whether the record was read meanwhile. With again the deadline stays as it is.
-func (b *mailbox) questionChange(q []Question, again bool) (Change, int64) {
+// questionChange returns the change of the record that asks. With again the deadline stays as it is. run.mu is held.
+func (b *mailbox) questionChange(q []Question, again bool) Change {
 	r := b.run
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.rounds.noteOpen()
 	again = again || b.goesOn(q)
 	if !again {
@@ -204,7 +197,7 @@ func (b *mailbox) questionChange(q []Question, again bool) (Change, int64) {
 		r.record.made.TTL = max(r.record.made.TTL, b.until+comeBack)
 		change.TTL = r.record.made.TTL
 	}
-	return change, r.inbox.turn
+	return change
 }
 
 // asksInTask reports whether the caller is asked in a task: in the present one, or in one that its
@@ -238,13 +231,9 @@ func (b *mailbox) timeLeft() time.Duration {
 }
 
 // deliverQuestions brings the questions to a waiting caller: on its stream, or by handing the call
-// back. Readers of the task find them in the record. The answer may have come already: if a state was
-// read since that turn, it may be newer than t, so the record is read again.
-func (b *mailbox) deliverQuestions(t Task, turn int64, q []Question) {
+// back. Readers of the task find them in the record. run.turn and run.mu are held.
+func (b *mailbox) deliverQuestions(t Task, q []Question) {
 	r := b.run
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.creation.awaitAttempt() // a task that is being made of the call asks by itself
 	var open []Question
 	b.read = b.read.renewedBy(t)
 	for i := range q {
@@ -257,10 +246,6 @@ func (b *mailbox) deliverQuestions(t Task, turn int64, q []Question) {
 	if b.since.IsZero() {
 		b.since = time.Now()
 	}
-	if r.inbox.turn != turn {
-		r.inbox.rereadRecord()
-	}
-	r.inbox.turn++
 	r.caller.askOnStream(open)
 	work.Signal(r.caller.news)
 }

@@ -54,12 +54,10 @@ func (r *run) callRecord(sent bool) json.RawMessage {
 	return b
 }
 
-// creation gives a run its record, or makes a task of that: one attempt at a time. The run owns it, and
-// run.mu guards it.
+// creation gives a run its record, or makes a task of that. The run owns it, and run.turn guards it.
 type creation struct {
-	run     *run
-	pending chan struct{} // closed after the current attempt; nil between attempts
-	maybe   *Task         // an attempt whose reply was lost: it may be stored
+	run   *run
+	maybe *Task // an attempt whose reply was lost: it may be stored
 }
 
 // ensureRecord gives the call a record, if it lacks one: a visible one is a durable task (design.md
@@ -67,30 +65,9 @@ type creation struct {
 // answer. errEnded says that the reply was there first.
 func (c *creation) ensureRecord(visible bool) (Task, error) {
 	r := c.run
-	r.mu.Lock()
-	c.awaitAttempt()
-	switch {
-	case r.ended:
-		r.mu.Unlock()
-		return Task{}, errEnded
-	case r.record != nil && (!visible || !r.record.hidden):
-		defer r.mu.Unlock()
-		return r.record.made, nil
-	}
-	over := make(chan struct{})
-	c.pending = over
-	var t Task
-	var err error
-	if r.record != nil {
-		t, err = c.showTask()
-	} else {
-		t, err = c.createRecord(visible)
-	}
-	c.pending = nil
-	r.mu.Unlock()
-	close(over)
+	t, err := c.attempt(visible)
 	if err == nil && visible && !t.Visible { // an attempt to store it hidden got through
-		return c.ensureRecord(true)
+		t, err = c.attempt(true)
 	}
 	if err == nil {
 		r.confirmUnsent()
@@ -98,30 +75,44 @@ func (c *creation) ensureRecord(visible bool) (Task, error) {
 	return t, err
 }
 
-// awaitAttempt waits for the end of the current attempt. run.mu is held before and after.
-func (c *creation) awaitAttempt() {
-	for c.pending != nil {
-		over := c.pending
-		c.run.mu.Unlock()
-		<-over
-		c.run.mu.Lock()
+// attempt is one attempt at ensureRecord.
+func (c *creation) attempt(visible bool) (Task, error) {
+	r := c.run
+	if err := r.turn.takeInTime(); err != nil {
+		return Task{}, err
 	}
+	defer r.turn.give()
+	r.mu.Lock()
+	rec, ended := r.record, r.ended
+	made := rec != nil && (!visible || !rec.hidden)
+	r.mu.Unlock()
+	switch {
+	case made:
+		return rec.made, nil
+	case ended:
+		return Task{}, errEnded
+	case rec != nil:
+		return c.showTask()
+	}
+	return c.createRecord(visible)
 }
 
-// createRecord makes the record. run.mu is held before and after.
+// createRecord makes the record. run.turn is held.
 func (c *creation) createRecord(visible bool) (Task, error) {
 	r := c.run
+	r.mu.Lock()
 	draft, begin := c.draftTask()
-	again := c.maybe != nil
 	if !visible {
 		draft.Visible, draft.TTL, draft.Retain = false, r.box.answerTimeout()+comeBack, hiddenRetain
 	}
 	r.mu.Unlock()
+	again := c.maybe != nil
 	t, err := c.storeTask(draft, begin)
-	r.mu.Lock()
 	if err != nil {
 		return t, err
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if t.Visible {
 		r.caller.releaseClient()
 	}
@@ -254,20 +245,19 @@ func (c *creation) buryRecord(lost Task) {
 	}
 }
 
-// showTask makes a task of a hidden record. run.mu is held before and after.
+// showTask makes a task of a hidden record. run.turn is held.
 func (c *creation) showTask() (Task, error) {
 	r := c.run
-	id, lease := r.record.id, r.record.lease
+	lease := r.record.currentLease()
 	retain := retainFor(r.call, r.policy)
 	change := Change{Op: r.core.newOp(), Visible: true, TTL: time.Since(r.record.born) + retain, Retain: retain, Moments: []Moment{{Kind: KindMade}}}
-	r.mu.Unlock()
-	t, err := r.core.changeRecord(r.base, id, &lease, change)
+	t, err := r.core.changeRecord(r.base, r.record.id, &lease, change)
 	if err != nil {
 		r.record.obeyRefusal(err, lease, t)
+		return t, err
 	}
 	r.mu.Lock()
-	if err == nil {
-		r.noteShown(t)
-	}
-	return t, err
+	defer r.mu.Unlock()
+	r.noteShown(t)
+	return t, nil
 }

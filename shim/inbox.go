@@ -21,10 +21,6 @@ type inbox struct {
 	version int64 // of the newest change by others that an event told of; 0 for none
 	seen    int64 // the version that the last read has covered
 	epoch   int64 // core.epoch when that read began, or at the creation of the record
-
-	// turn counts the states that came in, from a read or with the reply to a write. A read during
-	// which another state came in may be older than that state, and is repeated. run.mu guards it.
-	turn int64
 }
 
 // reviewVersion has the record read after news of a change by others with this version.
@@ -75,43 +71,49 @@ func (in *inbox) readUntilSeen() {
 		if !ok {
 			return
 		}
-		epoch := r.core.epoch.Load()
-		r.mu.Lock()
-		turn, lease := in.turn, r.record.lease
-		r.mu.Unlock()
-
-		t, err := r.core.readRecord(r.core.life.writes, r.record.id, Summary)
-		switch {
-		case err == nil:
+		if in.readOnce(version) == nil {
 			d = retryFirst
-			if in.receiveState(t, turn, lease) {
-				in.noteRead(version, epoch)
-			} else {
-				in.rereadRecord()
-			}
-		case errors.Is(err, ErrNotFound):
-			// If that fails, the next write or audit tries again.
-			if _, err := withPatience(r.core.life.writes, r.core, r.record.restoreTask); err == nil {
-				in.rereadRecord()
-			}
-		default:
-			in.rereadRecord()
-			work.PauseUntil(r.record.over, spreadPause(d))
-			d = min(2*d, retryMost)
+			continue
 		}
+		in.rereadRecord()
+		work.PauseUntil(r.record.over, spreadPause(d))
+		d = min(2*d, retryMost)
 	}
 }
 
-// receiveState takes the state from a read that began at this turn, under this lease. It reports false
-// if another state came in meanwhile.
-func (in *inbox) receiveState(t Task, turn int64, lease Lease) bool {
+// readOnce reads the record, and takes its state before anything else is read or written of it. It writes a record
+// that the store has forgotten again; if that fails, the next write or audit tries again.
+func (in *inbox) readOnce(version int64) error {
+	r := in.run
+	if err := r.turn.take(r.core.life.writes); err != nil {
+		return err
+	}
+	defer r.turn.give()
+	epoch, lease := r.core.epoch.Load(), r.record.currentLease()
+	t, err := r.core.readRecord(r.core.life.writes, r.record.id, Summary)
+	switch {
+	case err == nil && in.receiveState(t, lease):
+		in.noteRead(version, epoch)
+	case err == nil:
+		in.rereadRecord()
+	case errors.Is(err, ErrNotFound):
+		if _, lost := withPatience(r.core.life.writes, r.core, r.record.restoreTask); lost == nil {
+			in.rereadRecord()
+		}
+	default:
+		return err
+	}
+	return nil
+}
+
+// receiveState takes the state from a read under this lease. It reports false if the run has had another one since.
+func (in *inbox) receiveState(t Task, lease Lease) bool {
 	r := in.run
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if in.turn != turn || r.record.lease != lease {
+	if r.record.lease != lease {
 		return false
 	}
-	in.turn++
 	switch {
 	case t.Status.Final():
 		r.token.cancelRun(t)
@@ -119,7 +121,7 @@ func (in *inbox) receiveState(t Task, turn int64, lease Lease) bool {
 	case t.Lease != lease:
 		r.cancel(ErrDetached)
 		return true
-	case t.Visible && r.record.hidden && r.creation.pending == nil:
+	case t.Visible && r.record.hidden:
 		r.noteShown(t)
 	case !t.Visible && !r.record.hidden: // a failover has lost that it became a task
 		r.core.life.work.Go(r.record.revealTask)

@@ -28,8 +28,8 @@ func (s *renewed) Apply(_ context.Context, _ ID, l *Lease, _ Change) (Task, erro
 
 // newTestRun is a run of a task under a lease, without a call.
 func newTestRun(store Store, l Lease) *run {
-	r := &run{core: &core{store: store, life: newLife()}, record: &record{lease: l, writing: make(chan struct{}, 1)}}
-	r.record.run, r.inbox.run = r, r
+	r := &run{core: &core{store: store, life: newLife()}, record: &record{lease: l}}
+	r.record.run, r.inbox.run, r.turn = r, r, newTurn(r)
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	return r
 }
@@ -61,7 +61,7 @@ func TestRefusalUnderAnOlderLease(t *testing.T) {
 func TestLeaseOfAnotherReplica(t *testing.T) {
 	own := Lease{Replica: "a", Adoption: 1}
 	r := newTestRun(nil, own)
-	if !r.inbox.receiveState(Task{Status: Working, Lease: Lease{Replica: "b", Adoption: 1}}, 0, own) {
+	if !r.inbox.receiveState(Task{Status: Working, Lease: Lease{Replica: "b", Adoption: 1}}, own) {
 		t.Error("the state was not taken")
 	}
 	if !errors.Is(context.Cause(r.ctx), ErrDetached) {

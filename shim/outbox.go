@@ -39,7 +39,7 @@ type outbox struct {
 
 	due     *time.Timer   // will have what is new written; nil for none
 	dueAt   time.Time     // when it does
-	writing chan struct{} // closed after the current write; nil between writes
+	writing bool          // a goroutine writes what is due
 	stopped bool          // the run has ended: writing is over
 	halted  chan struct{} // closed by haltWriting
 }
@@ -48,7 +48,7 @@ type outbox struct {
 func (o *outbox) scheduleWrite() {
 	r := o.run
 	d, ok := o.nextDelay()
-	if !ok || r.record == nil || o.stopped || o.writing != nil {
+	if !ok || r.record == nil || o.stopped || o.writing {
 		return
 	}
 	if d > 0 {
@@ -68,11 +68,7 @@ func (o *outbox) scheduleWrite() {
 		})
 		return
 	}
-	o.writing = make(chan struct{})
-	done := o.writing
-	if !r.core.life.work.Go(func() { o.writeNews(done) }) {
-		o.writing = nil
-	}
+	o.writing = r.core.life.work.Go(o.writeNews)
 }
 
 // nextDelay returns how long the next write still has to wait; ok is false if nothing is new.
@@ -92,13 +88,12 @@ func (o *outbox) nextDelay() (d time.Duration, ok bool) {
 // writeNews writes what is due, until nothing is, or the writing is halted. After an error it is written
 // again, and new pieces gather. An error that takes the task from this runner also ends the run, which
 // halts the writing.
-func (o *outbox) writeNews(done chan struct{}) {
-	defer close(done)
+func (o *outbox) writeNews() {
 	r := o.run
 	for d := retryFirst; ; {
 		r.mu.Lock()
 		if delay, ok := o.nextDelay(); !ok || delay > 0 || o.stopped {
-			o.writing = nil
+			o.writing = false
 			o.scheduleWrite()
 			r.mu.Unlock()
 			return
@@ -173,11 +168,8 @@ func (o *outbox) haltWriting() {
 	close(o.halted)
 	o.sayMissed()
 	o.closeBatch()
-	writing := o.writing
 	o.run.mu.Unlock()
-	if writing != nil {
-		<-writing
-	}
+	o.run.turn.await()
 }
 
 func (o *outbox) setMessage(message string) {

@@ -21,8 +21,7 @@ type record struct {
 	over   chan struct{} // closed after the last write to the record
 	born   time.Time     // by this process's clock; only differences count
 
-	writing chan struct{} // full while a change is made
-	order   int64         // number of the last change; guarded by writing
+	order int64 // number of the last change; guarded by run.turn
 }
 
 // setRecord makes a stored task the run's own.
@@ -31,7 +30,7 @@ func (r *run) setRecord(t Task, rec *record) {
 	defer r.mu.Unlock()
 	rec.run = r
 	rec.born = time.Now().Add(-max(0, t.UpdatedAt.Sub(t.CreatedAt)))
-	rec.over, rec.writing = make(chan struct{}), make(chan struct{}, 1)
+	rec.over = make(chan struct{})
 	r.record = rec
 	r.observed.setTask(t, rec.born)
 	r.outbox.next = time.Now().Add(r.outbox.interval())
@@ -57,12 +56,25 @@ func (rec *record) persistChange(ctx context.Context, change func() Change) erro
 // applyChange is persistChange that returns the task after the change. Each change has a number, so
 // that the store ignores one that arrives late.
 func (rec *record) applyChange(ctx context.Context, change func() Change) (Task, error) {
-	select {
-	case rec.writing <- struct{}{}:
-	case <-ctx.Done():
-		return Task{}, context.Cause(ctx)
+	return rec.applyAnd(ctx, change, func(Task) {})
+}
+
+// applyAnd is applyChange that then calls after, with the task, before anything else is read or written of the
+// record.
+func (rec *record) applyAnd(ctx context.Context, change func() Change, after func(Task)) (Task, error) {
+	if err := rec.run.turn.take(ctx); err != nil {
+		return Task{}, err
 	}
-	defer func() { <-rec.writing }()
+	defer rec.run.turn.give()
+	t, err := rec.applyInTurn(ctx, change)
+	if err == nil {
+		after(t)
+	}
+	return t, err
+}
+
+// applyInTurn is applyChange while run.turn is held.
+func (rec *record) applyInTurn(ctx context.Context, change func() Change) (Task, error) {
 	rec.order++
 	c := change()
 	noted := rec.run.observed.takeMoments()
@@ -93,33 +105,32 @@ func (rec *record) applyChange(ctx context.Context, change func() Change) (Task,
 // applyWithPieces is applyChange for a change that says how far the server is. The pieces that the server
 // said before go with it, since a runner that goes on from there does not hear them again. change is
 // called with run.mu held.
-func (rec *record) applyWithPieces(ctx context.Context, change func() Change) (Task, error) {
+func (rec *record) applyWithPieces(ctx context.Context, change func() Change, after func(Task)) (Task, error) {
 	r := rec.run
-	t, err := rec.applyPlaced(ctx, func() Change {
+	return rec.applyPlaced(ctx, func() Change {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		c := change()
 		r.outbox.addUnstored(&c)
 		return c
-	})
-	if err == nil {
+	}, func(t Task) {
 		r.mu.Lock()
+		defer r.mu.Unlock()
 		r.outbox.noteStored(t.Position)
-		r.mu.Unlock()
-	}
-	return t, err
+		after(t)
+	})
 }
 
-// applyPlaced is applyChange for a change with pieces. If the store has lost some of the stream before them,
+// applyPlaced is applyAnd for a change with pieces. If the store has lost some of the stream before them,
 // the change is made again, with those pieces as well.
-func (rec *record) applyPlaced(ctx context.Context, change func() Change) (Task, error) {
+func (rec *record) applyPlaced(ctx context.Context, change func() Change, after func(Task)) (Task, error) {
 	for {
 		var at Position
-		t, err := rec.applyChange(ctx, func() Change {
+		t, err := rec.applyAnd(ctx, func() Change {
 			c := change()
 			at = c.At
 			return c
-		})
+		}, after)
 		if !errors.Is(err, ErrPosition) {
 			return t, err
 		}

@@ -151,9 +151,12 @@ func (rs *rounds) wantsRetry(reply *Reply) bool {
 // with another call: the caller can, and there is no record. From then on none is made.
 func (rs *rounds) relaysQuestions() bool {
 	r := rs.run
+	if r.turn.takeInTime() != nil {
+		return false
+	}
+	defer r.turn.give()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.creation.awaitAttempt()
 	if !r.call.Request.Relay || r.record != nil {
 		return false
 	}
@@ -304,7 +307,7 @@ func (rs *rounds) persistRound() error {
 	_, err := r.record.applyWithPieces(r.ctx, func() Change {
 		rs.noteOpen()
 		return Change{Call: r.callRecord(true), Durable: rs.open == nil}
-	})
+	}, func(Task) {})
 	return err
 }
 

@@ -58,6 +58,7 @@ type run struct {
 	inbox    inbox
 	token    tokenInbox
 	observed observation
+	turn     turn // held by whoever speaks with the store about the record
 
 	mu     sync.Mutex // guards all below, and the state of the parts that say so
 	ended  bool       // the upstream call has returned
@@ -88,7 +89,7 @@ func newRun(ctx context.Context, shared *core, rs *runs[run], srv *server, c Cal
 
 // assembleParts makes the parts of a run whose call and policy are known.
 func (r *run) assembleParts() {
-	r.done = make(chan struct{})
+	r.done, r.turn = make(chan struct{}), newTurn(r)
 	r.caller = caller{run: r, news: make(chan struct{}, 1), leave: func() bool { return true }}
 	r.creation.run, r.outbox.run, r.rounds.run, r.inbox.run, r.box.run = r, r, r, r, r
 	r.box.wake, r.token = make(chan struct{}, 1), tokenInbox{run: r, came: make(chan struct{}, 1)}
@@ -131,8 +132,8 @@ func (r *run) executeCall() {
 	reply, err := r.queueAndSend()
 	r.mu.Lock()
 	r.ended = true
-	r.creation.awaitAttempt() // an attempt that is under way decides whether this is a task
 	r.mu.Unlock()
+	r.turn.await() // an attempt that is under way decides whether this is a task
 	r.reply, r.err = reply, err
 	close(r.done)
 	if r.hasRecord() {
@@ -321,10 +322,11 @@ func (r *run) Checkpoint(cp json.RawMessage) (stored func(context.Context) error
 
 // storeCheckpoint writes the newest checkpoint to the record, if there is one.
 func (r *run) storeCheckpoint(ctx context.Context) error {
-	r.mu.Lock()
-	r.creation.awaitAttempt()
-	kept := r.record != nil
-	r.mu.Unlock()
+	if err := r.turn.take(ctx); err != nil { // an attempt that is under way may have an older one
+		return err
+	}
+	kept := r.hasRecord()
+	r.turn.give()
 	if !kept {
 		return nil
 	}
@@ -337,7 +339,7 @@ func (r *run) storeCheckpoint(ctx context.Context) error {
 			// If the record says that the call was not sent, an adopter sends it. A failover must not bring
 			// that back (design.md 0.20).
 			return Change{Checkpoint: r.checkpoint, Call: r.callRecord(true), Durable: r.firm}
-		})
+		}, func(Task) {})
 		if err == nil {
 			r.observed.logSent()
 		}
@@ -353,3 +355,42 @@ var (
 	errTaskCancelled = errors.New("the task was cancelled")
 	errTimedOut      = &UpstreamError{Kind: KindTimeout, Message: "the call ran into its time limit"}
 )
+
+// turn is held by whoever speaks with the store about one record, one at a time and in the order of arrival: so a
+// state that comes in is newer than those before it. run.mu is taken for moments meanwhile.
+type turn struct {
+	run  *run
+	held chan struct{} // full while somebody has it
+}
+
+func newTurn(r *run) turn { return turn{run: r, held: make(chan struct{}, 1)} }
+
+func (t turn) take(ctx context.Context) error {
+	select {
+	case t.held <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// takeInTime takes the turn for somebody who waits for the store as long as a caller does.
+func (t turn) takeInTime() error {
+	select {
+	case t.held <- struct{}{}:
+		return nil
+	default:
+	}
+	ctx, stop := context.WithTimeoutCause(t.run.base, t.run.core.storeTimeout, ErrUnavailable)
+	defer stop()
+	return t.take(ctx)
+}
+
+func (t turn) give() { <-t.held }
+
+// await waits for what is under way.
+func (t turn) await() {
+	if t.takeInTime() == nil {
+		t.give()
+	}
+}

@@ -66,7 +66,7 @@ func (r *run) persistLast(c *Change) error {
 	_, err := r.record.applyPlaced(r.core.life.writes, func() Change {
 		r.outbox.addTail(c)
 		return *c
-	})
+	}, func(Task) {})
 	return err
 }
 
@@ -193,11 +193,8 @@ var errShutDown = &UpstreamError{Kind: "shutdown", Message: "the gateway was shu
 // can go on with is left to it, and any other ends here with a message (design.md 0.6). It first waits
 // for an attempt to make the record.
 func (r *run) haltCause() error {
-	r.mu.Lock()
-	r.creation.awaitAttempt()
-	kept := r.record != nil
-	r.mu.Unlock()
-	if kept && !r.canHandOver() {
+	r.turn.await()
+	if r.hasRecord() && !r.canHandOver() {
 		return errShutDown
 	}
 	return ErrDetached
