@@ -25,16 +25,14 @@ type Heart struct {
 	ticks   atomic.Int64  // number of beats so far
 	logged  string        // the reason why the last beat failed, for Run; "" after a success
 
-	// beats is held for reading while the heart beats, and guards gone: the goodbye must be the last
-	// beat.
-	beats sync.RWMutex
-	gone  bool
+	beats work.Group // under way; none begins once the goodbye has, which must be the last beat
 
-	// The recent history, see IsSteady; mu guards it. Each time is when a successful beat began.
+	// mu guards what follows. The recent history, see IsSteady: each time is when a successful beat began.
 	mu     sync.Mutex
 	since  time.Time // first beat of the present series
 	last   time.Time
 	missed bool // the latest beat failed
+	gone   bool // the goodbye is said
 }
 
 // NewHeart makes the heart of a replica, whose heartbeat expires after this time. It beats on request
@@ -85,25 +83,31 @@ func (h *Heart) logBeat(err error) {
 }
 
 func (h *Heart) sendBeat(ctx context.Context) error {
-	h.beats.RLock()
-	defer h.beats.RUnlock()
 	begin, err := time.Now(), ErrDraining
-	if !h.gone {
+	if h.beats.Enter() {
+		defer h.beats.Leave()
 		err = h.store.Beat(ctx, h.replica, h.expiry)
 	}
 	h.noteBeat(begin, err == nil)
 	return err
 }
 
-// sayGoodbye says, once, that this replica's tasks may be adopted.
+// sayGoodbye says, once, that this replica's tasks may be adopted. Even if it fails, the heart beats no more.
 func (h *Heart) sayGoodbye(ctx context.Context) error {
-	h.beats.Lock()
-	defer h.beats.Unlock()
-	if h.gone {
+	h.mu.Lock()
+	gone := h.gone
+	h.mu.Unlock()
+	if gone {
 		return nil
 	}
+	h.beats.Refuse()
+	if err := h.beats.Wait(ctx); err != nil {
+		return err
+	}
 	err := h.store.Beat(ctx, h.replica, 0)
-	h.gone = err == nil
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.gone = h.gone || err == nil
 	return err
 }
 

@@ -61,8 +61,7 @@ type server struct {
 	tel    *telemetry
 	*reloader
 
-	requests work.Group // in flight
-
+	requests    work.Group    // in flight
 	bytesWait   time.Duration // the constant, except in tests
 	processIdle time.Duration // 0: a process of a server lasts as long as this one
 
@@ -78,6 +77,7 @@ type server struct {
 	audit       io.Closer    // nil unless it is a file
 	auditLog    *slog.Logger // nil for none
 
+	network
 	listener  net.Listener
 	files     tlsFiles // of the listener
 	http      *http.Server
@@ -91,7 +91,7 @@ type server struct {
 // newServer makes the server of a configuration. It opens nothing yet.
 func newServer(c *config.Config, stderr io.Writer) *server {
 	log := newLogger(c.Log, stderr)
-	s := &server{config: c, reloader: newReloader(c), log: log, plain: log, bytesWait: bytesWait, processIdle: processIdle}
+	s := &server{config: c, reloader: newReloader(c), log: log, plain: log, bytesWait: bytesWait, processIdle: processIdle, network: systemNetwork()}
 	s.upstreams.Store(&upstreams{})
 	return s
 }
@@ -226,7 +226,7 @@ func (s *server) listenOn(ctx context.Context) (err error) {
 	if _, err = s.files.readFiles(); err != nil {
 		return fmt.Errorf("tls: %w", err)
 	}
-	if s.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", s.config.Listen); err != nil {
+	if s.listener, err = s.network.listen(ctx, "tcp", s.config.Listen); err != nil {
 		return err
 	}
 	if s.config.TLS.CertFile != "" {

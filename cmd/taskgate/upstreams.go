@@ -97,7 +97,7 @@ func (s *server) newLease(c *config.Config, u *config.Upstream, by *way) (l *lea
 	if by.tls, err = clientTLS(u.TLS); err != nil {
 		return nil, fmt.Errorf("tls of upstream %s: %w", u.Name, err)
 	}
-	cfg.TLS = by.tls
+	cfg.TLS, cfg.Dial = by.tls, s.network.dialServer
 	l = newLease()
 	if u.Command != "" {
 		child := stdioConfig(c, u, s.processIdle, s.log)

@@ -15,6 +15,7 @@ import (
 	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -190,7 +191,7 @@ func (q *request) answerPing(context.Context) (json.RawMessage, error) {
 func newLog(ctx context.Context, q *request, x *wire.Exchange, stream string) *eventLog {
 	l := &eventLog{
 		s: q.s, x: x, ctx: context.WithoutCancel(ctx), stream: stream, id: q.msg.ID,
-		unsent: make(map[string]bool), ended: make(chan struct{}),
+		unsent: make(map[string]bool), ended: make(chan struct{}), turn: work.NewTurn(),
 	}
 	l.client, l.cut = context.WithCancel(ctx)
 	return l
@@ -203,8 +204,8 @@ func startLog(ctx context.Context, q *request, x *wire.Exchange, after time.Dura
 	if q.s.passing {
 		return l
 	}
-	l.mu.Lock() // the timer must not see a half-made log
+	l.turn.Take() // the timer must not see a half-made log
 	l.timer = time.AfterFunc(after, l.beginLog)
-	l.mu.Unlock()
+	l.turn.Give()
 	return l
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,7 +36,7 @@ type eventLog struct {
 	on     atomic.Bool              // the client can resume
 	unkept atomic.Pointer[[][]byte] // the last message, if the log lacks it, after missingNote if the log lacks more
 
-	mu     sync.Mutex
+	turn   work.Turn
 	over   bool
 	unsent map[string]bool // questions that may be in the log, and have yet to go out, by name
 	left   bool            // this replica answers no more: the client has gone, and can resume
@@ -51,8 +50,8 @@ const leaveWait = time.Second
 // event at once from which it can resume. Older clients fail on an event without data, and get ids as messages
 // come (X9, H8).
 func (l *eventLog) beginLog() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.turn.Take()
+	defer l.turn.Give()
 	if l.over || l.on.Load() || !l.x.Streams() || l.x.Gone() {
 		return // a client that has gone before the first id cannot resume
 	}
@@ -150,8 +149,8 @@ func (l *eventLog) askOnStream(ctx context.Context, name, void string, message [
 		}
 		return eventID(l.stream, no), nil
 	})
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.turn.Take()
+	defer l.turn.Give()
 	delete(l.unsent, name)
 	if err != nil && !errors.Is(err, errTaken) {
 		l.unsent[name] = true
@@ -161,8 +160,8 @@ func (l *eventLog) askOnStream(ctx context.Context, name, void string, message [
 
 // noteTask notes what the answer waits for, for the replica that resumes the stream.
 func (l *eventLog) noteTask(n askNote) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.turn.Take()
+	defer l.turn.Give()
 	if l.about == n {
 		return
 	}
@@ -175,8 +174,8 @@ func (l *eventLog) noteTask(n askNote) {
 
 // noteLeft says that this replica has stopped answering.
 func (l *eventLog) noteLeft() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.turn.Take()
+	defer l.turn.Give()
 	l.left = true
 }
 
@@ -185,10 +184,10 @@ func (l *eventLog) noteLeft() {
 func (l *eventLog) finishStream() {
 	defer close(l.ended)
 	defer l.cut()
-	l.mu.Lock()
+	l.turn.Take()
 	l.over = true
 	left, note, unsent := l.left, l.spellNote(), len(l.unsent) > 0
-	l.mu.Unlock()
+	l.turn.Give()
 	if l.timer != nil {
 		l.timer.Stop()
 	}
@@ -294,8 +293,8 @@ func (s *session) askKeeper(ctx context.Context, stream string, note []byte) {
 // endForgotten ends a stream that is unwritten here though the store names this replica as its keeper: the
 // store has come back as it was before the end of the stream.
 func (t *Table) endForgotten(id, stream string) {
-	t.ending.Lock() // one at a time, if several clients ask
-	defer t.ending.Unlock()
+	t.ending.Take() // one at a time, if several clients ask
+	defer t.ending.Give()
 	t.mu.Lock()
 	written := t.logs[stream] != nil
 	t.mu.Unlock()
@@ -349,7 +348,7 @@ type askNote struct {
 }
 
 // spellNote makes the note of the log: the request, the replica that answers it, and its task. The caller holds
-// l.mu, or has the only reference to the log.
+// l.turn, or has the only reference to the log.
 func (l *eventLog) spellNote() []byte {
 	all := []byte("[" + l.id.Raw() + `,{"keeper":"` + l.s.table.name + `"}`)
 	if l.about.Task != "" {

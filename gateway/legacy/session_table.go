@@ -34,7 +34,7 @@ type Table struct {
 	ctx  context.Context // ends when the listening stops
 	stop context.CancelFunc
 
-	ending sync.Mutex // held by endForgotten
+	ending work.Turn // of endForgotten
 
 	mu   sync.Mutex // stop is called under it
 	live map[string]*session
@@ -54,7 +54,7 @@ type Ended struct {
 // NewTable makes a table over a store, and waits up to storeTimeout for that. ended is called for each session
 // that is over.
 func NewTable(store Sessions, storeTimeout time.Duration, ended func(context.Context, Ended)) *Table {
-	t := &Table{store: store, storeTimeout: storeTimeout, ended: ended, name: rand.Text(), live: make(map[string]*session), logs: make(map[string]*eventLog)}
+	t := &Table{store: store, storeTimeout: storeTimeout, ended: ended, name: rand.Text(), live: make(map[string]*session), logs: make(map[string]*eventLog), ending: work.NewTurn()}
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	return t
 }

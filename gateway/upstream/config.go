@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"log/slog"
+	"net"
 	"net/http"
 	"time"
 
@@ -51,6 +52,8 @@ type Config struct {
 	URL string
 	// TLS says how to connect to an https URL; nil trusts the authorities of the system.
 	TLS *tls.Config
+	// Dial replaces the network towards the server, for tests.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Transport is used in place of HTTP; URL is empty then. HTTP.Close closes it.
 	Transport transport.Transport
 	// Headers go with every request. gateway/config refuses Idempotency-Key, since net/http repeats a POST

@@ -59,7 +59,7 @@ func newWire(c Config) (*wire, error) {
 // 5.2).
 func (w *wire) openHTTP(u *url.URL) {
 	c := w.cfg
-	direct := streamable.New(streamable.Config{URL: u, TLS: c.TLS, Header: c.Headers, MaxResult: c.MaxResult})
+	direct := streamable.New(streamable.Config{URL: u, TLS: c.TLS, Header: c.Headers, Dial: c.Dial, MaxResult: c.MaxResult})
 	w.via = direct
 	if c.Way == WayHTTP || c.Era == EraModern {
 		return

@@ -5,12 +5,12 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 )
 
 // Headers of refusals, as net/http spells them: when a request may come again, in seconds, and how to sign in.
@@ -31,7 +31,7 @@ type Exchange struct {
 	accept accepted
 	opts   ExchangeOptions
 
-	mu      sync.Mutex
+	turn    work.Turn
 	stream  *eventstream.Writer // nil while the answer may still be JSON
 	silence *time.Timer         // nil if the client takes no event stream
 	stay    func() bool         // stops waiting for the client to go; nil without such a wait
@@ -60,9 +60,9 @@ type ExchangeOptions struct {
 
 // NewExchange begins the answer to r. The handler must call Close before it returns.
 func NewExchange(w http.ResponseWriter, r *http.Request, o ExchangeOptions) *Exchange {
-	x := &Exchange{w: w, r: r, accept: acceptOf(r.Header), opts: o}
-	x.mu.Lock() // the timers must not see a half-made exchange
-	defer x.mu.Unlock()
+	x := &Exchange{w: w, r: r, accept: acceptOf(r.Header), opts: o, turn: work.NewTurn()}
+	x.turn.Take() // the timers must not see a half-made exchange
+	defer x.turn.Give()
 	if o.KeepAlive > 0 && x.accept.stream {
 		x.silence = time.AfterFunc(o.KeepAlive, x.breakSilence)
 	}
@@ -76,8 +76,8 @@ func NewExchange(w http.ResponseWriter, r *http.Request, o ExchangeOptions) *Exc
 // giveBack runs when the client has gone. The request goes on, and its messages are still kept; the
 // response gets no more of them.
 func (x *Exchange) giveBack() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.turn.Take()
+	defer x.turn.Give()
 	if x.done {
 		return // the handler is about to return, which does the same
 	}
@@ -96,8 +96,8 @@ func (x *Exchange) giveBack() {
 
 // breakSilence runs on the silence timer.
 func (x *Exchange) breakSilence() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.turn.Take()
+	defer x.turn.Give()
 	if !x.done && x.beginStream() == nil {
 		_ = x.stream.Comment("k") // its error is in the stream
 	}
@@ -122,8 +122,8 @@ func (x *Exchange) beginStream() error {
 // Notify sends a notification ahead of the result. It is dropped if the client takes JSON only, and
 // after the result.
 func (x *Exchange) Notify(method string, params json.RawMessage) error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.turn.Take()
+	defer x.turn.Give()
 	if method == mcp.NotifyProgress {
 		x.noteProgress(params)
 	}
@@ -136,8 +136,8 @@ func (x *Exchange) Streams() bool { return x.accept.stream }
 // Gone reports whether the client went before the answer was complete. A later end of the
 // connection is ignored.
 func (x *Exchange) Gone() bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.turn.Take()
+	defer x.turn.Give()
 	if x.done {
 		return x.gone
 	}
@@ -152,12 +152,12 @@ func (x *Exchange) Send(message []byte) error { return x.SendKept(message, nil) 
 
 // SendKept is Send for a message that is kept by keep, in place of the function given to Resumable.
 func (x *Exchange) SendKept(message []byte, keep func([]byte) (string, error)) error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.turn.Take()
+	defer x.turn.Give()
 	return x.sendMessage(message, keep)
 }
 
-// sendMessage is SendKept. The caller holds x.mu.
+// sendMessage is SendKept. The caller has x.turn.
 func (x *Exchange) sendMessage(message []byte, keep func([]byte) (string, error)) error {
 	if keep == nil {
 		keep = x.keep
@@ -175,8 +175,8 @@ func (x *Exchange) sendMessage(message []byte, keep func([]byte) (string, error)
 // It is for legacy clients only: a modern client that sees an id tries to resume, in an era without
 // resumption (protocol.md 2.6).
 func (x *Exchange) Resumable(keep func([]byte) (string, error), first func(*eventstream.Writer) error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.turn.Take()
+	defer x.turn.Give()
 	if x.done {
 		return
 	}
@@ -218,8 +218,8 @@ func (x *Exchange) Error(id jsonrpc.ID, f *Failure) {
 
 // sendLast sends the last message. f is empty for a result.
 func (x *Exchange) sendLast(message jsonrpc.Spliced, f *Failure) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.turn.Take()
+	defer x.turn.Give()
 	if x.done {
 		return
 	}
@@ -239,8 +239,8 @@ func (x *Exchange) sendLast(message jsonrpc.Spliced, f *Failure) {
 // Drop ends the exchange unanswered. The response is an empty stream, since an empty body would be
 // invalid JSON. A client that takes JSON only gets 202.
 func (x *Exchange) Drop() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.turn.Take()
+	defer x.turn.Give()
 	if x.beginStream() != nil && x.stream == nil && !x.done && !x.left {
 		x.w.WriteHeader(http.StatusAccepted)
 	}
@@ -249,8 +249,8 @@ func (x *Exchange) Drop() {
 
 // Close ends the exchange, answered or not. It may be called more than once.
 func (x *Exchange) Close() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.turn.Take()
+	defer x.turn.Give()
 	x.endExchange(x.isDisconnected())
 }
 

@@ -27,7 +27,7 @@ type progressKeeper struct {
 	timer *time.Timer
 }
 
-// keepProgress begins to watch for silence. The caller holds x.mu.
+// keepProgress begins to watch for silence. The caller has x.turn.
 func (x *Exchange) keepProgress(o KeptProgress) {
 	if len(o.Token) == 0 || o.Every <= 0 || !x.accept.stream {
 		return
@@ -36,7 +36,7 @@ func (x *Exchange) keepProgress(o KeptProgress) {
 	x.progress.timer = time.AfterFunc(o.Every, x.sendProgress)
 }
 
-// noteProgress notes progress that is about to be sent. The caller holds x.mu.
+// noteProgress notes progress that is about to be sent. The caller has x.turn.
 func (x *Exchange) noteProgress(params json.RawMessage) {
 	p := x.progress
 	if p == nil {
@@ -57,8 +57,8 @@ func (x *Exchange) Heard(message []byte) {
 		return
 	}
 	params, _ := jsonrpc.Get(message, "params")
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.turn.Take()
+	defer x.turn.Give()
 	x.noteProgress(params)
 }
 
@@ -66,8 +66,8 @@ func (x *Exchange) Heard(message []byte) {
 // server rises above it (protocol.md 2.9), leaves out the total, and stops at the largest number. A
 // client that has gone hears it when it resumes the stream.
 func (x *Exchange) sendProgress() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.turn.Take()
+	defer x.turn.Give()
 	p := x.progress
 	if x.done || x.left && x.keep == nil {
 		return

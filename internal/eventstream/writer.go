@@ -7,8 +7,9 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
+
+	"taskgate/internal/work"
 )
 
 // DefaultWriteTimeout is how long a Chunk may take if the response was not paced before.
@@ -26,7 +27,7 @@ type Writer struct {
 	to        *Paced
 	direct    Direct // nil for a response that takes events
 
-	mu     sync.Mutex
+	turn   work.Turn
 	idle   *time.Timer // nil without keep-alive
 	closed bool
 	err    error
@@ -40,13 +41,13 @@ func NewWriter(w http.ResponseWriter, keepAlive time.Duration) *Writer {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-cache, no-transform")
 	h.Set("X-Accel-Buffering", "no")
-	ew := &Writer{keepAlive: keepAlive, to: Pace(w, DefaultWriteTimeout)}
+	ew := &Writer{keepAlive: keepAlive, to: Pace(w, DefaultWriteTimeout), turn: work.NewTurn()}
 	ew.direct, _ = ew.to.ResponseWriter.(Direct)
 	if keepAlive > 0 {
-		ew.mu.Lock() // the timer must see a complete Writer
+		ew.turn.Take() // the timer must see a complete Writer
 		// A write stops the timer and starts it anew when it is done, so that it fires only after silence.
 		ew.idle = time.AfterFunc(keepAlive, func() { _ = ew.Comment("k") }) // the next Send returns its error
-		ew.mu.Unlock()
+		ew.turn.Give()
 	}
 	return ew
 }
@@ -125,8 +126,8 @@ func (w *Writer) SendNamed(name, data string) error {
 // Close stops the keep-alive. It waits for a write under way. The connection stays open: the server closes it
 // when the handler returns. Close may be called more than once.
 func (w *Writer) Close() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	w.turn.Take()
+	defer w.turn.Give()
 	if w.closed {
 		return
 	}
@@ -137,8 +138,8 @@ func (w *Writer) Close() {
 
 // Err returns the first error of a write; nil if there was none. Close leaves it unchanged.
 func (w *Writer) Err() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	w.turn.Take()
+	defer w.turn.Give()
 	return w.err
 }
 
@@ -164,8 +165,8 @@ func (w *Writer) write(id string, rest func() error) error {
 	if strings.ContainsAny(id, "\x00\r\n") {
 		return fmt.Errorf("event stream: %q cannot be the id of an event", id)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	w.turn.Take()
+	defer w.turn.Give()
 	switch {
 	case w.closed:
 		return ErrClosed

@@ -144,8 +144,8 @@ func TestWriterKeepAlive(t *testing.T) {
 			t.Helper()
 			<-time.After(d)
 			synctest.Wait()
-			w.mu.Lock() // the timer writes under it
-			defer w.mu.Unlock()
+			w.turn.Take() // the timer writes under it
+			defer w.turn.Give()
 			if got := rec.Body.String(); got != want {
 				t.Errorf("%q, want %q", got, want)
 			}

@@ -72,7 +72,7 @@ var imports = map[string][]string{
 	"internal/jsonrpc":           {},
 	"internal/mcp":               {"internal/jsonrpc"},
 	"internal/mcpheader":         {"internal/jsonrpc"},
-	"internal/eventstream":       {},
+	"internal/eventstream":       {"internal/work"},
 	"internal/semconv":           {},
 	"internal/schematest":        {},
 	"internal/wiretest":          {"gateway/config", "redisstore", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/schematest"},

@@ -20,6 +20,8 @@ type Config struct {
 	TLS *tls.Config
 	// Header goes with every request.
 	Header http.Header
+	// Dial replaces the network; nil is that of the system.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// MaxResult bounds a JSON body, and one event of a stream, in bytes.
 	MaxResult int64
 }
@@ -54,9 +56,12 @@ func New(c Config) *Transport {
 			Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 3,
 		},
 	}
+	if c.Dial == nil {
+		c.Dial = d.DialContext
+	}
 	return &Transport{cfg: c, Base: &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
-		DialContext:         d.DialContext,
+		DialContext:         c.Dial,
 		TLSHandshakeTimeout: connectTimeout,
 		TLSClientConfig:     c.TLS,
 		DisableCompression:  true,
