@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"encoding/json"
 	"net/http"
 	"slices"
 	"sync"
@@ -108,6 +109,9 @@ func recognise(h http.Header, body []byte) (era mcp.Era, msg jsonrpc.Message, er
 		return mcp.NoEra, msg, wire.InvalidRequest(msg.ID, "the id is too long")
 	case odd != nil:
 		return mcp.NoEra, msg, odd
+	case len(msg.Raw) > maxName && isLong(msg):
+		return mcp.NoEra, msg, &wire.Failure{ID: msg.ID, Code: mcp.CodeInvalidParams, Status: http.StatusBadRequest,
+			Message: "the name of the method, tool, prompt, resource or task is too long"}
 	case msg.Kind == jsonrpc.Result || msg.Kind == jsonrpc.ErrorResponse: // 3
 		if headerModern {
 			return mcp.NoEra, msg, wire.InvalidRequest(jsonrpc.ID{}, "clients do not post responses in this version")
@@ -130,4 +134,30 @@ func recognise(h http.Header, body []byte) (era mcp.Era, msg jsonrpc.Message, er
 			Message: "params._meta lacks " + mcp.MetaProtocolVersion}
 	}
 	return mcp.Legacy, msg, nil // 7
+}
+
+// maxName bounds the name of a method, tool, prompt or task in bytes. Names are kept apart from their message: in
+// records, reports, logs and metrics.
+const maxName = 1 << 10
+
+// isLong reports whether the method of a message, or what it names, has a longer name than any server has.
+func isLong(msg jsonrpc.Message) bool {
+	if len(msg.Method) > maxName {
+		return true
+	}
+	param := mcp.NameParam(msg.Method)
+	if param == "" {
+		return false
+	}
+	var name [1]json.RawMessage
+	msg.Pick([]string{param}, name[:])
+	most := maxName
+	if param == "uri" {
+		most = endpoint.MaxURI
+	}
+	if len(name[0]) > len(`\u0000`)*most+len(`""`) { // however it is spelt
+		return true
+	}
+	text, _ := jsonrpc.String(name[0])
+	return len(text) > most
 }

@@ -49,6 +49,16 @@ func TestRecognise(t *testing.T) {
 		{"7", "v999", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, mcp.Legacy, 0},
 		{"notification", modern, `{"jsonrpc":"2.0","method":"notifications/cancelled"}`, mcp.Modern, 0},
 		{"notification", legacy, `{"jsonrpc":"2.0","method":"notifications/cancelled"}`, mcp.Legacy, 0},
+		{"name", "", naming("tools/call", "name", "n", 1<<10), mcp.Legacy, 0},
+		{"name", "", naming("tools/call", "name", "n", 1<<10+1), 0, -32602},
+		{"name", "", naming("tools/call", "name", `\u006e`, 1<<10), mcp.Legacy, 0},
+		{"name", "", naming("tools/call", "name", `\u006e`, 1<<10+1), 0, -32602},
+		{"name", "", naming("prompts/get", "name", "n", 4<<20), 0, -32602},
+		{"name", modern, strings.Replace(naming("tools/call", "name", "n", 1<<10+1), `"params":{`, `"params":{`+envelope+`,`, 1), 0, -32602},
+		{"name", "", naming("tasks/get", "taskId", "n", 1<<10+1), 0, -32602},
+		{"name", "", naming("resources/read", "uri", "n", 8<<10), mcp.Legacy, 0},
+		{"name", "", naming("resources/read", "uri", "n", 8<<10+1), 0, -32602},
+		{"name", "", naming(strings.Repeat("m", 1<<10+1), "name", "n", 1), 0, -32602},
 		{"unreadable", "", `{`, 0, -32700},
 		{"unreadable", "", ``, 0, -32700},
 		{"unreadable", "", `7`, 0, -32600},
@@ -72,6 +82,11 @@ func TestRecognise(t *testing.T) {
 	if _, _, err := recognise(h, []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)); err == nil {
 		t.Error("the second version was not seen")
 	}
+}
+
+// naming is a request whose params have a name of as many characters, each spelt like this.
+func naming(method, param, spelt string, n int) string {
+	return `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"` + param + `":"` + strings.Repeat(spelt, n) + `"}}`
 }
 
 // TestMembersInOtherCase: a server that ignores the case of names, as those in Go do, takes the last

@@ -54,6 +54,10 @@ var metaNames = [metaMembers]string{
 	mcp.MetaProgressToken,
 }
 
+// maxCapabilities bounds the capabilities of a client, in bytes: they are kept with its call and with sessions
+// at servers.
+const maxCapabilities = 64 << 10
+
 // readEnvelope checks version header and envelope, in the order of protocol.md 2.5. It returns the
 // request even with an error, as far as it could be read: the version decides how the error is
 // spelt.
@@ -98,8 +102,11 @@ func unsupportedVersion(requested string) *wire.Failure {
 // readMeta reads the keys of the envelope besides the version.
 func (q *request) readMeta(meta *[metaMembers]json.RawMessage) error {
 	q.capabilities = meta[metaCapabilities]
-	if !jsonrpc.IsObject(q.capabilities) {
+	switch {
+	case !jsonrpc.IsObject(q.capabilities):
 		return badEnvelope("%s must be an object", mcp.MetaClientCapabilities)
+	case len(q.capabilities) > maxCapabilities:
+		return badEnvelope("%s has more than %d bytes", mcp.MetaClientCapabilities, maxCapabilities)
 	}
 	if extensions, ok := jsonrpc.Get(q.capabilities, "extensions"); ok {
 		if !jsonrpc.IsObject(extensions) {

@@ -4,11 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"maps"
 	"time"
 
 	"taskgate/gateway/sealed"
 	"taskgate/gateway/wire"
+	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -23,14 +23,18 @@ import (
 // comeBack goes on with the call that a retry leads to. A retry for a modern server is a call like
 // any other.
 func (q *request) comeBack(ctx context.Context, c shim.Call) (shim.Answered, error) {
-	id, ours, err := q.openState()
+	id, ours, err := q.openState(ctx)
 	switch {
 	case err != nil:
 		return shim.Answered{}, err
 	case !ours:
 		return q.h.Shim.Call(ctx, c)
 	}
-	answered, err := q.h.Shim.Reattach(ctx, c, id, q.readAnswers())
+	answers, err := q.readAnswers()
+	if err != nil {
+		return shim.Answered{}, err
+	}
+	answered, err := q.h.Shim.Reattach(ctx, c, id, answers)
 	if errors.Is(err, shim.ErrNotFound) {
 		err = errCallOver
 	}
@@ -41,9 +45,19 @@ func (q *request) comeBack(ctx context.Context, c shim.Call) (shim.Answered, err
 // never makes the call again (H2).
 var errCallOver = wire.InvalidParams("the call that asked is over: the time to answer has passed, or it was cancelled")
 
+// maxAnswers bounds the answers that come at once: a call has no more questions open (shim).
+const maxAnswers = 64
+
 // readAnswers are the answers of a retry (2.7). The shim knows which of them were asked for.
-func (q *request) readAnswers() map[string]json.RawMessage {
-	return maps.Collect(jsonrpc.Members(q.responses))
+func (q *request) readAnswers() (map[string]json.RawMessage, error) {
+	answers := make(map[string]json.RawMessage)
+	for key, answer := range jsonrpc.Members(q.responses) {
+		if len(answers) == maxAnswers {
+			return nil, wire.InvalidParams("params.inputResponses has more than %d answers", maxAnswers)
+		}
+		answers[key] = answer
+	}
+	return answers, nil
 }
 
 // isReturning reports whether a request is a retry that only this gateway can have asked for: its
@@ -56,15 +70,17 @@ func (q *request) isReturning() bool {
 
 // openState returns the call that the state of a retry leads to, if it is the gateway's. Any other state
 // is passed on to its server.
-func (q *request) openState() (id shim.ID, ours bool, _ error) {
+func (q *request) openState(ctx context.Context) (id shim.ID, ours bool, _ error) {
 	if !q.isReturning() {
 		return "", false, nil
 	}
-	if q.h.State == nil {
+	text, _ := jsonrpc.String(q.state)
+	if q.h.State == nil || !q.h.State.MayOpen(text) {
 		return "", true, sealed.ErrSealed
 	}
-	text, _ := jsonrpc.String(q.state)
-	call, err := q.h.State.Open(text, q.stateBinding(), time.Now())
+	var binding sealed.Binding
+	budget.From(ctx).InTurn(len(q.arguments), func() { binding = q.stateBinding() })
+	call, err := q.h.State.Open(text, binding, time.Now())
 	if err != nil {
 		return "", true, err
 	}

@@ -45,11 +45,15 @@ func (q *request) taskResult(ctx context.Context) (jsonrpc.Spliced, error) {
 // questions (protocol.md 2.7). The state only names the task. As with tasks/update, superfluous
 // answers are ignored (T36), and open questions are asked again.
 func (q *request) answerTask(ctx context.Context) error {
-	id, ours, err := q.openState()
+	id, ours, err := q.openState(ctx)
 	if err != nil || !ours {
 		return err
 	}
-	err = q.h.Shim.Update(ctx, q.principal, q.h.Name, id, q.readAnswers())
+	answers, err := q.readAnswers()
+	if err != nil {
+		return err
+	}
+	err = q.h.Shim.Update(ctx, q.principal, q.h.Name, id, answers)
 	if errors.Is(err, shim.ErrNotFound) {
 		return nil // the tool says so
 	}

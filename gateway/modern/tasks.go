@@ -31,15 +31,19 @@ func (q *request) getTask(ctx context.Context) (jsonrpc.Spliced, error) {
 // updateTask answers tasks/update. Answers to a task that waits for nothing, or that has ended, are
 // acknowledged as superfluous (T36).
 func (q *request) updateTask(ctx context.Context) (jsonrpc.Spliced, error) {
-	if !isResponses(q.responses) {
-		return nil, wire.InvalidParams("params.inputResponses must be an object of objects")
-	}
 	id, err := shim.ParseID(q.name)
 	if err != nil {
 		return nil, err
 	}
+	if !isResponses(q.responses) {
+		return nil, wire.InvalidParams("params.inputResponses must be an object of objects")
+	}
+	answers, err := q.readAnswers()
+	if err != nil {
+		return nil, err
+	}
 	q.op.Task(string(id), nil) // the shim reads the task, and links the span to it
-	if err := q.h.Shim.Update(ctx, q.principal, q.h.Name, id, q.readAnswers()); err != nil && !errors.Is(err, shim.ErrFinal) {
+	if err := q.h.Shim.Update(ctx, q.principal, q.h.Name, id, answers); err != nil && !errors.Is(err, shim.ErrFinal) {
 		return nil, err
 	}
 	return q.h.withServerInfo(dialect.Ext.Ack()), nil

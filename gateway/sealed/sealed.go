@@ -160,18 +160,38 @@ func (r *Keyring) Open(text string, b Binding, now time.Time) (call string, err 
 // OpenBytes reads what SealBytes has sealed for this binding. It returns ErrSealed for any other
 // text.
 func (r *Keyring) OpenBytes(text string, b Binding) ([]byte, error) {
-	id, box, ok := strings.Cut(strings.TrimPrefix(text, prefix), ".")
-	aead := r.keys[id]
-	if !ok || aead == nil || !Ours(text) || strings.ContainsAny(box, "\r\n") {
-		return nil, ErrSealed
-	}
-	sealed, err := encoding.DecodeString(box)
+	id, box, err := r.decode(text)
 	if err != nil {
-		return nil, ErrSealed
+		return nil, err
 	}
-	plain, err := aead.Open(nil, nil, sealed, b.bytes(id))
+	plain, err := r.keys[id].Open(nil, nil, box, b.bytes(id))
 	if err != nil {
 		return nil, ErrSealed
 	}
 	return plain, nil
+}
+
+// MayOpen reports whether Open may open a state: it names a key and is well formed. The binding of any other need
+// not be made.
+func (r *Keyring) MayOpen(text string) bool {
+	if len(text) > maxState {
+		return false
+	}
+	_, box, err := r.decode(text)
+	return err == nil && len(box) >= overhead
+}
+
+// overhead is how much longer a box is than what is in it: a nonce of 12 bytes and a tag of 16.
+const overhead = 12 + 16
+
+// decode returns the key and the box of a sealed text.
+func (r *Keyring) decode(text string) (id string, box []byte, err error) {
+	id, encoded, ok := strings.Cut(strings.TrimPrefix(text, prefix), ".")
+	if !ok || r.keys[id] == nil || !Ours(text) || strings.ContainsAny(encoded, "\r\n") {
+		return "", nil, ErrSealed
+	}
+	if box, err = encoding.DecodeString(encoded); err != nil {
+		return "", nil, ErrSealed
+	}
+	return id, box, nil
 }

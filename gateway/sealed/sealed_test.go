@@ -260,3 +260,16 @@ func FuzzDigest(f *testing.F) {
 		}
 	})
 }
+
+// A binding is made only for a state that may open.
+func TestMayOpen(t *testing.T) {
+	r := ring(t, key("a", 1))
+	for text, may := range map[string]bool{
+		genuine: true, seal(t, r): true, "": false, "tg1.a.": false, "tg1.a.AAAA": false, "tg1.b." + genuine[len("tg1.a."):]: false,
+		genuine + "=": false, "tg1.a." + strings.Repeat("A", 20<<10): false,
+	} {
+		if r.MayOpen(text) != may {
+			t.Errorf("%.40s: %v", text, !may)
+		}
+	}
+}
