@@ -1,11 +1,9 @@
 package gateway
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -41,36 +39,11 @@ func (u *route) passing(r *http.Request, c auth.Caller) (by forward.Credential, 
 // challenge is the answer of a server to a caller who is to sign in (Z3), with the gateway's address of the
 // metadata in place of the server's own.
 func (u *route) challenge(values []string) []string {
-	out := make([]string, len(values))
-	for i, value := range values {
-		at := ""
-		if out[i], at = withMetadata(value, u.page); at != "" {
-			u.resource.Learn(at)
-		}
+	out, named := rewriteChallenges(values, u.page)
+	if named != "" {
+		u.resource.Learn(named)
 	}
 	return out
-}
-
-// metadataParam is the parameter resource_metadata of a challenge, with the text before its value. It also
-// matches other quoted texts, since one may look like the parameter.
-var metadataParam = regexp.MustCompile(`(?i)((?:^|[ \t,])resource_metadata[ \t]*=[ \t]*)("(?:[^"\\]|\\.)*"?|[^ \t,]*)|"(?:[^"\\]|\\.)*"?`)
-
-// escaped is a character of a quoted string that is written as two.
-var escaped = regexp.MustCompile(`\\(.)`)
-
-// withMetadata returns a value of WWW-Authenticate in which the parameter resource_metadata of each challenge
-// is page, and the first value before that; "" for none.
-func withMetadata(value, page string) (out, first string) {
-	out = metadataParam.ReplaceAllStringFunc(value, func(found string) string {
-		parts := metadataParam.FindStringSubmatch(found)
-		if parts[1] == "" {
-			return found
-		}
-		value := strings.TrimSuffix(strings.TrimPrefix(parts[2], `"`), `"`)
-		first = cmp.Or(first, escaped.ReplaceAllString(value, "$1"))
-		return parts[1] + `"` + page + `"`
-	})
-	return out, first
 }
 
 // errOtherResource says that metadata is about something else than the server.

@@ -14,29 +14,6 @@ import (
 	"taskgate/internal/wiretest"
 )
 
-func TestWithMetadata(t *testing.T) {
-	const page = "https://gateway.example/p"
-	for given, want := range map[string]string{
-		``: ``, `Bearer`: `Bearer`, `Bearer realm="a"`: `Bearer realm="a"`,
-		`Bearer resource_metadata="http://s/m"`:                                            `Bearer resource_metadata="` + page + `"`,
-		`Bearer scope="a b", resource_metadata = "http://s/m" , error="x"`:                 `Bearer scope="a b", resource_metadata = "` + page + `" , error="x"`,
-		`Bearer Resource_Metadata=http://s/m,scope=a`:                                      `Bearer Resource_Metadata="` + page + `",scope=a`,
-		`Bearer realm="resource_metadata=\"no\", b", resource_metadata="http://s/m"`:       `Bearer realm="resource_metadata=\"no\", b", resource_metadata="` + page + `"`,
-		`Basic realm="x", Bearer resource_metadata="http://s/m", DPoP algs="ES256"`:        `Basic realm="x", Bearer resource_metadata="` + page + `", DPoP algs="ES256"`,
-		`Bearer resource_metadata="http://s/m", DPoP resource_metadata="http://s/\"other"`: `Bearer resource_metadata="` + page + `", DPoP resource_metadata="` + page + `"`,
-		`Bearer x_resource_metadata="http://s/m", error_description="cut`:                  `Bearer x_resource_metadata="http://s/m", error_description="cut`,
-		`Bearer resource_metadata`:                                                         `Bearer resource_metadata`,
-	} {
-		got, first := withMetadata(given, page)
-		if got != want {
-			t.Errorf("%s\n got %s\nwant %s", given, got, want)
-		}
-		if changed := got != given; changed != (first == "http://s/m") {
-			t.Errorf("%s: it was at %q", given, first)
-		}
-	}
-}
-
 // passed is a gateway in front of a server that signs its callers in.
 func passed(t *testing.T, server http.Handler, change ...func(*config.Config)) (get func(method, path, body string) *httptest.ResponseRecorder, url string, g *Gateway) {
 	t.Helper()

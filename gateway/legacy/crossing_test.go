@@ -244,8 +244,9 @@ func (b *border) refuses(w http.ResponseWriter, status int) bool {
 // wantRefused checks that the server's answer has come back whole.
 func wantRefused(t *testing.T, what string, want, status int, h http.Header, body string) {
 	t.Helper()
-	challenge := strings.Replace(fmt.Sprintf(challengeOfServer, "X"), "X/.well-known/oauth-protected-resource/mcp", page, 1)
-	if got := h.Values("WWW-Authenticate"); status != want || len(got) != 2 || got[0] != challenge || got[1] != `DPoP algs="ES256"` {
+	const at = `resource_metadata="` + page + `"`
+	const bearer, dpop = `Bearer ` + at + `, error="invalid_token", error_description="say \"please\"", scope="mcp:use files:read", realm="a, b"`, `DPoP ` + at + `, algs="ES256"`
+	if got := h.Values("WWW-Authenticate"); status != want || !slices.Equal(got, []string{bearer, dpop}) {
 		t.Errorf("%s: %d %q %s", what, status, got, body)
 	}
 	if msg, err := jsonrpc.Parse([]byte(body)); err != nil || msg.Kind != jsonrpc.ErrorResponse {
