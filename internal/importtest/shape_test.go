@@ -94,50 +94,6 @@ func TestShape(t *testing.T) {
 	}
 }
 
-// A package with more unexported functions than fewFunctions has at most one in oneWord of them with a name of one
-// word, and no such name twice: elsewhere than where it is declared, run or told says nothing.
-const (
-	fewFunctions = 60
-	oneWord      = 4
-)
-
-// sameNames may be there twice in a package, each for a reason.
-var sameNames = map[string]string{
-	"gateway/config.seed":     "what a section of the configuration begins with, a method of an interface",
-	"gateway/upstream.encode": "the words of a request and of a session, as their types have them",
-	"cmd/taskgate.run":        "the whole program, and the loop of what reports",
-}
-
-// TestNames: a function says by its name what it does to what.
-func TestNames(t *testing.T) {
-	all, short := map[string]int{}, map[string]int{}
-	names := map[string]int{}
-	for _, dir := range product() {
-		for _, s := range productFiles(t, dir) {
-			for _, decl := range s.syntax.Decls {
-				f, ok := decl.(*ast.FuncDecl)
-				if !ok || f.Name.IsExported() || f.Name.Name == "main" || f.Name.Name == "init" {
-					continue
-				}
-				all[dir]++
-				if strings.ToLower(f.Name.Name) == f.Name.Name {
-					short[dir]++
-					names[dir+"."+f.Name.Name]++
-				}
-			}
-		}
-		if all[dir] > fewFunctions && short[dir]*oneWord > all[dir] {
-			t.Errorf("%s: %d of %d functions have a name of one word, more than one in %d", dir, short[dir], all[dir], oneWord)
-		}
-	}
-	for name, n := range names {
-		dir, _, _ := strings.Cut(name, ".")
-		if all[dir] > fewFunctions && n > 1 && sameNames[name] == "" {
-			t.Errorf("%s stands for %d functions", name, n)
-		}
-	}
-}
-
 // receiver names the type that a function is a method of; "" for none.
 func receiver(f *ast.FuncDecl) string {
 	if f.Recv == nil {
