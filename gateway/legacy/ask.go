@@ -55,7 +55,7 @@ func (q *request) waysToAsk(task bool) shim.Asking {
 // newAsker makes an asker on the stream of the request. stop ends it.
 func (q *request) newAsker(ctx context.Context) (a *asker, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	a = newAsker(ctx, q.s, q.log.asked, askLine{
+	a = newAsker(ctx, q.s, q.log.w.asked, askLine{
 		ask:  q.log.askOnStream,
 		over: func(m []byte) { _ = q.out.Send(m) }, // a client that is gone misses it
 	})

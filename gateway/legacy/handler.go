@@ -201,7 +201,7 @@ func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Princi
 	var g *writer
 	if hold != nil {
 		defer s.detachGET(hold)
-		g, err = s.claimGET(ctx, no, resumes, h.takesPartials(s.currentState()))
+		g, err = s.openGET(ctx, no, resumes, h.takesPartials(s.currentState()))
 	}
 	switch {
 	case err == nil:
@@ -229,14 +229,12 @@ func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, g *writer
 	if out.Comment("open") != nil {
 		return
 	}
-	long := time.NewTimer(h.Global.ResumeAfter)
-	defer long.Stop()
-	g.long, g.replay = long.C, newReplay(h.Endpoint, s, p)
+	g.resumeAt, g.replay = time.Now().Add(h.Global.ResumeAfter), newReplay(h.Endpoint, s, p)
 	t := newTaskNotifier(h.Endpoint, g, p, h.readsTasks(s.currentState()), hold.end)
 	defer t.startFollowing(ctx)()
 	// A connection that broke silently shows at a keep-alive.
 	_ = g.writeUntilEnd(ctx, interval, func(state string, _ []byte) bool {
-		if (g.logless || state == "") && g.reopenLog(ctx) { // the store was away, or has lost it
+		if (g.state == withoutLog || state == "") && g.reopenLog(ctx) { // the store was away, or has lost it
 			return true
 		}
 		t.readRecord(ctx)

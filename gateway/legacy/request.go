@@ -33,7 +33,7 @@ type request struct {
 	token     json.RawMessage // the client's progress token; nil if it wants none
 	out       *wire.Exchange
 	op        *wire.Operation
-	log       *eventLog // of its answer
+	log       *answerStream // of its answer
 	// leave takes it from the calls that the limit counts; nil before enterCalls.
 	leave func()
 }
@@ -188,9 +188,9 @@ func (q *request) answerPing(context.Context) (json.RawMessage, error) {
 }
 
 // newLog makes the log of the answer to a request, which goes out on a stream.
-func newLog(ctx context.Context, q *request, x *wire.Exchange, stream string) *eventLog {
-	l := &eventLog{
-		s: q.s, x: x, ctx: context.WithoutCancel(ctx), stream: stream, id: q.msg.ID,
+func newLog(ctx context.Context, q *request, x *wire.Exchange, stream string) *answerStream {
+	l := &answerStream{
+		s: q.s, x: x, ctx: context.WithoutCancel(ctx), w: writer{s: q.s, name: stream}, id: q.msg.ID,
 		unsent: make(map[string]bool), ended: make(chan struct{}), turn: work.NewTurn(),
 	}
 	l.client, l.cut = context.WithCancel(ctx)
@@ -199,7 +199,7 @@ func newLog(ctx context.Context, q *request, x *wire.Exchange, stream string) *e
 
 // startLog makes the log of an answer, which begins to store messages after a time. The answer in a passing session
 // cannot be resumed, and is never stored.
-func startLog(ctx context.Context, q *request, x *wire.Exchange, after time.Duration) *eventLog {
+func startLog(ctx context.Context, q *request, x *wire.Exchange, after time.Duration) *answerStream {
 	l := newLog(ctx, q, x, rand.Text()[:16])
 	if q.s.passing {
 		return l

@@ -44,7 +44,7 @@ func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session
 	if out.Comment("open") != nil {
 		return false
 	}
-	t := writer{s: s, name: stream, no: no, out: out, kept: true, replay: newReplay(h.Endpoint, s, p)}
+	t := writer{s: s, name: stream, no: no, out: out, state: logged, replay: newReplay(h.Endpoint, s, p)}
 	var asked time.Time
 	err = t.writeUntilEnd(ctx, resumeCheck, func(state string, note []byte) bool {
 		switch {
@@ -121,18 +121,17 @@ func (h *Handler) serveWait(w http.ResponseWriter, r *http.Request, q *request, 
 
 // resumeStream makes this replica the one that keeps the stream, and sends what its log has after message no.
 // It reports whether the answer is among that.
-func (l *eventLog) resumeStream(ctx context.Context, no int64, r *replay) (answered bool, err error) {
+func (l *answerStream) resumeStream(ctx context.Context, no int64, r *replay) (answered bool, err error) {
 	ctx, cancel := l.s.table.withPatience(ctx)
 	defer cancel()
 	if _, err := l.openStream(ctx); err != nil {
 		return false, err
 	}
-	all, _, _, err := l.s.readLog(ctx, l.stream, 0)
+	all, _, _, err := l.s.readLog(ctx, l.w.name, 0)
 	if err != nil {
 		l.noteLeft() // for the client to resume it again
 		return false, err
 	}
-	l.asked = questionsOf(all)
 	var more []logEntry
 	for _, m := range all {
 		l.x.Heard(m.message)
@@ -141,14 +140,12 @@ func (l *eventLog) resumeStream(ctx context.Context, no int64, r *replay) (answe
 			more = append(more, m)
 		}
 	}
-	l.x.Resumable(l.keepMessage, func(out *eventstream.Writer) error {
+	l.w.state, l.w.no, l.w.asked, l.w.replay = logged, no, questionsOf(all), r
+	l.x.Resumable(l.sendKept, func(out *eventstream.Writer) error {
 		_ = out.Comment("open")
-		w := &writer{s: l.s, name: l.stream, no: no, out: out, kept: true, replay: r}
-		w.sendMore(ctx, nil, more)
-		if !w.primed && !answered {
-			w.sendPriming()
-		}
-		return out.Err()
+		l.w.out = out
+		l.w.sendRest(ctx, nil, more, !answered)
+		return nil
 	})
 	return answered, nil
 }

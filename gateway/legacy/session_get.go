@@ -200,13 +200,13 @@ func digestOf(uris []string) string {
 // atEnd stands for the unknown number of the newest message, as the last one that a client has.
 const atEnd = -1
 
-// claimGET makes this replica the holder of the session's GET stream. A client that resumes the stream takes it
-// along. Any other client gets errMoved if a live holder has it, or goes on where the last stream was left.
+// openGET makes this replica the holder of the session's GET stream, and its writer. A client that resumes the stream
+// takes it along. Any other client gets errMoved if a live holder has it, or goes on where the last stream was left.
 // counts says that the client counts partial results. While the store is away the stream opens without a log.
-func (s *session) claimGET(ctx context.Context, no int64, resumes, counts bool) (*writer, error) {
+func (s *session) openGET(ctx context.Context, no int64, resumes, counts bool) (*writer, error) {
 	ctx, cancel := s.table.withPatience(ctx)
 	defer cancel()
-	g := &writer{s: s, name: getStream, asker: rand.Text(), no: no, in: make(chan delivery), resumed: resumes}
+	w := &writer{s: s, name: getStream, asker: rand.Text(), no: no, in: make(chan delivery), resumed: resumes}
 	state, note, err := s.table.store.State(ctx, s.id, getStream)
 	if err == nil && !resumes && state == "open" && holderOf(note) != s.table.name {
 		if s.holderLives(ctx, note) {
@@ -214,54 +214,62 @@ func (s *session) claimGET(ctx context.Context, no int64, resumes, counts bool) 
 		}
 		state, note, err = s.table.store.State(ctx, s.id, getStream)
 	}
-	fresh := err == nil && state == ""
-	var last int64
-	if err == nil {
-		last, err = s.table.store.Open(ctx, s.id, getStream, s.holderNote(""))
+	if !resumes && (err != nil || state != "") {
+		w.no = atEnd
 	}
 	if err == nil {
-		g.no = min(no, last) // the store may have come back older
+		err = w.takeStream(ctx, state, note, counts)
 	}
+	if err != nil {
+		w.state = withoutLog
+	}
+	return w, nil
+}
+
+// takeStream takes a GET stream over from its last holder, and reads from its log how far the client is.
+func (w *writer) takeStream(ctx context.Context, state string, note []byte, counts bool) error {
+	no, resumes, store := w.no, w.resumed, w.s.table.store
+	last, err := store.Open(ctx, w.s.id, getStream, w.s.holderNote(""))
 	read := int64(0)
-	left, _ := strconv.ParseInt(string(note), 10, 64)
-	switch {
-	case resumes, fresh:
-	case state == "left" && left != atEnd:
-		g.no, read = left, left
-	case err != nil:
-		g.no = atEnd
-	default:
-		g.no, read = last, last
+	if err == nil {
+		left, _ := strconv.ParseInt(string(note), 10, 64)
+		switch {
+		case resumes, no != atEnd:
+			w.no = min(no, last) // the store may have come back older
+		case state == "left" && left != atEnd:
+			w.no, read = left, left
+		default:
+			w.no, read = last, last
+		}
 	}
 	var log []logEntry
 	if err == nil {
-		log, _, _, err = s.readLog(ctx, getStream, read)
+		log, _, _, err = w.s.readLog(ctx, getStream, read)
 	}
-	asked := questionsOf(log)
-	if g.lost = err == nil && (resumes && no > last || isMissing(log, g.no, counts && resumes)); g.lost && counts {
-		log = slices.DeleteFunc(log, func(m logEntry) bool { return m.no <= g.no })
-		g.resumed = false // it begins anew
+	w.asked = questionsOf(log)
+	if w.lost = err == nil && (resumes && no > last || isMissing(log, w.no, counts && resumes)); w.lost && counts {
+		log = slices.DeleteFunc(log, func(m logEntry) bool { return m.no <= w.no })
+		w.resumed = false // it begins anew
 	}
 	if counts {
-		g.count = newSeqFilter(log, no, g.resumed, s.currentState().Tasks)
-	}
-	if err == nil && counts && !g.resumed {
-		last, err = s.table.store.Append(ctx, s.id, getStream, anewMark)
+		w.count = newSeqFilter(log, no, w.resumed, w.s.currentState().Tasks)
+		if err == nil && !w.resumed {
+			last, err = store.Append(ctx, w.s.id, getStream, anewMark)
+		}
+		w.count.last = last
 	}
 	if err != nil {
-		g.logless = true
-		return g, nil
+		return err
 	}
-	if g.resumed {
+	if w.resumed {
 		for _, m := range log {
-			g.noteEnd(m.message)
+			w.noteEnd(m.message)
 		}
 	}
-	g.kept, g.asked = resumes, asked
-	if counts {
-		g.count.last = last
+	if resumes {
+		w.state = logged
 	}
-	return g, nil
+	return nil
 }
 
 // reopenLog begins the log of a stream that is open without one. over is whether the stream is to end: the log
@@ -275,14 +283,14 @@ func (w *writer) reopenLog(ctx context.Context) (over bool) {
 		return false
 	}
 	last, err := w.s.table.store.Open(ctx, w.s.id, getStream, w.s.holderNote(""))
-	if err != nil || !w.logless {
+	if err != nil || w.state != withoutLog {
 		return false
 	}
-	if w.logless = false; w.resumed {
+	if w.state = plain; w.resumed {
 		return true // from where its client was
 	}
 	w.no = last
-	if w.count == nil && w.long == nil { // its messages were to have ids by now
+	if w.count == nil && !time.Now().Before(w.resumeAt) { // its messages were to have ids by now
 		w.beginLog()
 	}
 	return w.count != nil

@@ -35,7 +35,7 @@ type listener struct {
 	s    *session
 	left chan struct{} // a signal: a GET stream has ended here
 
-	turn sync.Mutex // held by the one start under way
+	turn work.Turn // of the one start under way
 
 	mu      sync.Mutex
 	uris    []string                // the resources that the current one listens for
@@ -48,7 +48,9 @@ type listener struct {
 	started int
 }
 
-func newListener(s *session) *listener { return &listener{s: s, left: make(chan struct{}, 1)} }
+func newListener(s *session) *listener {
+	return &listener{s: s, left: make(chan struct{}, 1), turn: work.NewTurn()}
+}
 
 // currentDigest is the digest of the resources listened for; "" until the upstream is heard.
 func (l *listener) currentDigest() string {
@@ -71,8 +73,10 @@ func (l *listener) isActive() bool {
 // agreed to. The listening before it goes on until then, so that each message comes once. An unreachable
 // upstream is tried again, also after an error was returned.
 func (l *listener) startListening(ctx context.Context, up upstream.Client) (shim.Filter, error) {
-	l.turn.Lock()
-	defer l.turn.Unlock()
+	if err := l.turn.TakeWithin(ctx); err != nil {
+		return shim.Filter{}, err
+	}
+	defer l.turn.Give()
 	uris := l.s.currentState().Subscriptions
 	l.mu.Lock()
 	if l.s.table.ctx.Err() != nil || l.stop != nil && slices.Equal(l.uris, uris) {

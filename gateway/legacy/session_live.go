@@ -14,6 +14,7 @@ import (
 	"taskgate/gateway/upstream/forward"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -32,7 +33,7 @@ type session struct {
 
 	listen  *listener
 	notes   taskNotes
-	changes chan struct{} // holds a value while the stored state is changed here
+	changes work.Turn // to change the stored state here
 
 	mu    sync.Mutex
 	rev   int64 // of state; 0 before it was loaded
@@ -47,7 +48,7 @@ type session struct {
 }
 
 func newSession(t *Table, id string) *session {
-	s := &session{id: id, table: t, calls: make(map[string][]*inFlight), changes: make(chan struct{}, 1)}
+	s := &session{id: id, table: t, calls: make(map[string][]*inFlight), changes: work.NewTurn()}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.listen = newListener(s)
 	return s
@@ -125,12 +126,10 @@ func (s *session) updateState(ctx context.Context, change func(sessionState) (se
 	if s.passing {
 		return nil
 	}
-	select {
-	case s.changes <- struct{}{}:
-		defer func() { <-s.changes }()
-	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", shim.ErrUnavailable, context.Cause(ctx))
+	if err := s.changes.TakeWithin(ctx); err != nil {
+		return fmt.Errorf("%w: %w", shim.ErrUnavailable, err)
 	}
+	defer s.changes.Give()
 	for {
 		st, rev, err := s.loadRev(ctx)
 		if err == nil {

@@ -19,10 +19,11 @@ import (
 	"taskgate/shim"
 )
 
-// eventLog makes the answer to one request resumable once it has taken resume_after (design.md 0.17): from then
+// answerStream makes the answer to one request resumable once it has taken resume_after (design.md 0.17): from then
 // on each message is stored before it goes out, and has an id. Short answers cost the store nothing, and have
 // no id, which would make a refused client try to resume (protocol.md C 7).
-type eventLog struct {
+type answerStream struct {
+	w      writer // belongs to whoever has the turn of x
 	s      *session
 	x      *wire.Exchange
 	ctx    context.Context // has the patience of the request, and outlives it
@@ -30,26 +31,23 @@ type eventLog struct {
 	cut    context.CancelFunc
 	ended  chan struct{} // closed when the stream is over here
 	id     jsonrpc.ID    // of the request it answers
-	stream string
-	asked  map[string]bool          // questions that its client was asked before it was resumed
-	timer  *time.Timer              // nil for a resumed stream
-	on     atomic.Bool              // the client can resume
-	unkept atomic.Pointer[[][]byte] // the last message, if the log lacks it, after missingNote if the log lacks more
+	timer  *time.Timer   // nil for a resumed stream
+	on     atomic.Bool   // the client can resume
+	left   bool          // this replica answers no more: the client has gone, and can resume; belongs to the handler
 
-	turn   work.Turn
-	over   bool
-	unsent map[string]bool // questions that may be in the log, and have yet to go out, by name
-	left   bool            // this replica answers no more: the client has gone, and can resume
-	about  askNote         // what the answer waits for
+	missed [][]byte        // without log: the last message, after missingNote if the log lacks more; as w
+	unsent map[string]bool // questions that may be in the log, and have yet to go out, by name; as w
+
+	turn  work.Turn // for beginning the log, changing its note, and ending it, and for these two:
+	over  bool
+	about askNote // what the answer waits for
 }
 
 // leaveWait is how long an answer that goes on with a stream waits for the one before to leave it.
 const leaveWait = time.Second
 
-// beginLog runs on the timer, or earlier when the client is asked something. A client of 2025-11-25 gets an
-// event at once from which it can resume. Older clients fail on an event without data, and get ids as messages
-// come (X9, H8).
-func (l *eventLog) beginLog() {
+// beginLog runs on the timer, or earlier when the client is asked something.
+func (l *answerStream) beginLog() {
 	l.turn.Take()
 	defer l.turn.Give()
 	if l.over || l.on.Load() || !l.x.Streams() || l.x.Gone() {
@@ -64,18 +62,22 @@ func (l *eventLog) beginLog() {
 	}
 	var first func(*eventstream.Writer) error
 	if l.s.currentState().takesPriming() { // it begins the stream
-		first = func(out *eventstream.Writer) error { return out.Prime(eventID(l.stream, after)) }
+		first = func(out *eventstream.Writer) error {
+			l.w.out, l.w.no = out, after
+			l.w.beginLog()
+			return nil
+		}
 	}
-	l.x.Resumable(l.keepMessage, first)
+	l.x.Resumable(l.sendKept, first)
 }
 
 // openStream makes this replica the one that keeps the stream. From then until the end of the stream is in the
 // log, the table knows that it is written here: see endForgotten.
-func (l *eventLog) openStream(ctx context.Context) (after int64, err error) {
+func (l *answerStream) openStream(ctx context.Context) (after int64, err error) {
 	t := l.s.table
 	t.mu.Lock()
-	before := t.logs[l.stream]
-	t.logs[l.stream] = l
+	before := t.logs[l.w.name]
+	t.logs[l.w.name] = l
 	t.mu.Unlock()
 	if before != nil && before != l { // beginLog tries again after the store was away
 		before.cut()
@@ -83,83 +85,83 @@ func (l *eventLog) openStream(ctx context.Context) (after int64, err error) {
 		// the handler wakes it, and the time does if that writes to a client that is gone.
 		_ = work.PauseFor(ctx, before.ended, leaveWait)
 	}
-	after, err = t.store.Open(ctx, l.s.id, l.stream, l.spellNote())
+	after, err = t.store.Open(ctx, l.s.id, l.w.name, l.spellNote())
 	l.on.Store(err == nil)
 	return after, err
 }
 
 // isTaken reports whether another answer on this replica goes on with the stream: its client has resumed it, while
 // the loss of the connection here may still be unnoticed.
-func (l *eventLog) isTaken() bool {
+func (l *answerStream) isTaken() bool {
 	t := l.s.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.logs[l.stream] != nil && t.logs[l.stream] != l
+	return t.logs[l.w.name] != nil && t.logs[l.w.name] != l
 }
 
-// errTaken says that another replica keeps the stream, or has ended it.
-var errTaken = errors.New("another replica has the stream, or has ended it")
-
-// keepMessage stores a message and returns its event id; "" if the store is away.
-func (l *eventLog) keepMessage(message []byte) (string, error) {
+// sendKept puts a message of the exchange into the log, and sends it. Without log it reaches a client that is there,
+// and the next message goes into the log behind it.
+func (l *answerStream) sendKept(out *eventstream.Writer, message []byte) error {
 	if l.isTaken() {
-		return "", errTaken
+		return errTaken
 	}
-	ctx, cancel := l.s.table.withPatience(l.ctx)
-	defer cancel()
-	var no int64
-	var err error
+	l.w.out = out
 	due := [][]byte{message}
-	if l.unkept.Load() != nil && loudEnough("warning", l.s.currentState().LogLevel) { // a client that resumes the stream misses those
+	if l.missed != nil && loudEnough("warning", l.s.currentState().LogLevel) { // a client that resumes the stream misses those
 		due = [][]byte{missingNote, message}
 	}
+	var no int64
+	var err error
 	for _, m := range due {
 		if err == nil {
-			no, err = l.s.table.store.Append(ctx, l.s.id, l.stream, m)
+			no, err = l.w.putInLog(l.ctx, m)
 		}
 	}
-	l.unkept.Store(nil)
+	l.missed = nil
 	switch {
+	case errors.Is(err, errTaken):
+		return err
 	case err != nil:
-		l.unkept.Store(&due)
-		return "", nil // it reaches a client that is there
-	case no == 0:
-		return "", errTaken
+		l.missed, l.w.state = due, withoutLog
+		return l.w.sendEvent("", message)
 	}
-	return eventID(l.stream, no), nil
+	return l.sendLogged(out, no, message)
+}
+
+// sendLogged sends a message that is in the log.
+func (l *answerStream) sendLogged(out *eventstream.Writer, no int64, message []byte) error {
+	l.w.out, l.w.state, l.w.no = out, logged, no
+	return l.w.sendEvent(l.w.eventID(no), message)
 }
 
 // askOnStream asks a question on the stream if no other stream has it; see Logs.Ask. The stream can be resumed
 // from then on.
-func (l *eventLog) askOnStream(ctx context.Context, name, void string, message []byte) (holder string, has bool, err error) {
+func (l *answerStream) askOnStream(ctx context.Context, name, void string, message []byte) (holder string, has bool, err error) {
 	l.beginLog()
 	if !l.on.Load() || l.isTaken() {
 		return "", false, errNoLog
 	}
 	ctx, cancel := l.s.table.withPatience(ctx)
 	defer cancel()
-	var no int64
-	_ = l.x.SendKept(message, func([]byte) (string, error) { // the client may be gone
-		no, holder, has, err = l.s.table.store.Ask(ctx, l.s.id, l.stream, l.stream, name, void, message)
-		if err == nil && no == 0 && holder == "" {
+	_ = l.x.Between(func(out *eventstream.Writer) error { // the client may be gone
+		var no int64
+		no, holder, has, err = l.s.table.store.Ask(ctx, l.s.id, l.w.name, l.w.name, name, void, message)
+		delete(l.unsent, name)
+		switch {
+		case err != nil:
+			l.unsent[name] = true
+		case no != 0:
+			return l.sendLogged(out, no, message)
+		case holder == "":
 			err = errTaken
 		}
-		if no == 0 {
-			return "", errTaken
-		}
-		return eventID(l.stream, no), nil
+		return nil
 	})
-	l.turn.Take()
-	defer l.turn.Give()
-	delete(l.unsent, name)
-	if err != nil && !errors.Is(err, errTaken) {
-		l.unsent[name] = true
-	}
 	return holder, has, err
 }
 
 // noteTask notes what the answer waits for, for the replica that resumes the stream.
-func (l *eventLog) noteTask(n askNote) {
+func (l *answerStream) noteTask(n askNote) {
 	l.turn.Take()
 	defer l.turn.Give()
 	if l.about == n {
@@ -168,25 +170,21 @@ func (l *eventLog) noteTask(n askNote) {
 	if l.about = n; l.on.Load() && !l.over {
 		ctx, cancel := l.s.table.withPatience(l.ctx)
 		defer cancel()
-		_, _ = l.s.table.store.Note(ctx, l.s.id, l.stream, l.spellNote()) // without the note it counts as any answer
+		_, _ = l.s.table.store.Note(ctx, l.s.id, l.w.name, l.spellNote()) // without the note it counts as any answer
 	}
 }
 
 // noteLeft says that this replica has stopped answering.
-func (l *eventLog) noteLeft() {
-	l.turn.Take()
-	defer l.turn.Give()
-	l.left = true
-}
+func (l *answerStream) noteLeft() { l.left = true }
 
 // finishStream says that the answer is complete, or given up. A client that missed a question which may be in
 // the log counts as gone: other streams ask it.
-func (l *eventLog) finishStream() {
+func (l *answerStream) finishStream() {
 	defer close(l.ended)
 	defer l.cut()
 	l.turn.Take()
 	l.over = true
-	left, note, unsent := l.left, l.spellNote(), len(l.unsent) > 0
+	note := l.spellNote()
 	l.turn.Give()
 	if l.timer != nil {
 		l.timer.Stop()
@@ -197,16 +195,16 @@ func (l *eventLog) finishStream() {
 	}
 	t := l.s.table
 	var last [][]byte
-	if m := l.unkept.Load(); m != nil && !left {
-		last = *m
+	if !l.left {
+		last = l.missed
 	}
-	gone := l.x.Gone() || unsent
+	gone := l.x.Gone() || len(l.unsent) > 0
 	t.closeLog(l.ctx, last, func(ctx context.Context, last [][]byte) bool {
 		var over bool
-		if left {
-			over = l.isTaken() || t.store.Leave(ctx, l.s.id, l.stream, note) == nil
+		if l.left {
+			over = l.isTaken() || t.store.Leave(ctx, l.s.id, l.w.name, note) == nil
 		} else {
-			over = t.endLog(ctx, l.s.id, l.stream, last, gone)
+			over = t.endLog(ctx, l.s.id, l.w.name, last, gone)
 		}
 		if over {
 			l.forgetStream()
@@ -216,12 +214,12 @@ func (l *eventLog) finishStream() {
 }
 
 // forgetStream says that this replica has stopped writing the stream.
-func (l *eventLog) forgetStream() {
+func (l *answerStream) forgetStream() {
 	t := l.s.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.logs[l.stream] == l {
-		delete(t.logs, l.stream)
+	if t.logs[l.w.name] == l {
+		delete(t.logs, l.w.name)
 	}
 }
 
@@ -293,7 +291,9 @@ func (s *session) askKeeper(ctx context.Context, stream string, note []byte) {
 // endForgotten ends a stream that is unwritten here though the store names this replica as its keeper: the
 // store has come back as it was before the end of the stream.
 func (t *Table) endForgotten(id, stream string) {
-	t.ending.Take() // one at a time, if several clients ask
+	if t.ending.TakeWithin(t.ctx) != nil { // one at a time, if several clients ask
+		return
+	}
 	defer t.ending.Give()
 	t.mu.Lock()
 	written := t.logs[stream] != nil
@@ -347,9 +347,9 @@ type askNote struct {
 	Token string  `json:"token,omitempty"` // the client's progress token, as JSON
 }
 
-// spellNote makes the note of the log: the request, the replica that answers it, and its task. The caller holds
-// l.turn, or has the only reference to the log.
-func (l *eventLog) spellNote() []byte {
+// spellNote makes the note of the log: the request, the replica that answers it, and its task. The caller has
+// l.turn, or the only reference to the stream.
+func (l *answerStream) spellNote() []byte {
 	all := []byte("[" + l.id.Raw() + `,{"keeper":"` + l.s.table.name + `"}`)
 	if l.about.Task != "" {
 		b, _ := json.Marshal(l.about) // cannot fail

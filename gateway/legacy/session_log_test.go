@@ -144,7 +144,7 @@ func TestForgottenMessagesAreToldOnce(t *testing.T) {
 	} {
 		table, _ := newTable(newBrokenSessions(t, false))
 		out := httptest.NewRecorder()
-		w := &writer{s: newSession(table, "s"), name: "x", kept: true, out: eventstream.NewWriter(out, 0)}
+		w := &writer{s: newSession(table, "s"), name: "x", state: logged, out: eventstream.NewWriter(out, 0)}
 		w.sendMore(t.Context(), nil, log)
 		if n := strings.Count(out.Body.String(), "messages may be missing"); n != 1 {
 			t.Errorf("it is told %d times:\n%s", n, out.Body)
@@ -161,10 +161,10 @@ func TestNoIDsBeforeTheMark(t *testing.T) {
 		no   int64
 		want string
 	}{
-		{writer{name: "get", kept: true, count: &seqFilter{last: mark}}, mark - 1, ""},
-		{writer{name: "get", kept: true, count: &seqFilter{last: mark}}, mark, "get.5"},
-		{writer{name: "get", kept: true, resumed: true, count: &seqFilter{last: mark}}, mark - 1, "get.4"},
-		{writer{name: "get", kept: true}, mark - 1, "get.4"},
+		{writer{name: "get", state: logged, count: &seqFilter{last: mark}}, mark - 1, ""},
+		{writer{name: "get", state: logged, count: &seqFilter{last: mark}}, mark, "get.5"},
+		{writer{name: "get", state: logged, resumed: true, count: &seqFilter{last: mark}}, mark - 1, "get.4"},
+		{writer{name: "get", state: logged}, mark - 1, "get.4"},
 		{writer{name: "get"}, mark, ""},
 	} {
 		if got := c.w.eventID(c.no); got != c.want {

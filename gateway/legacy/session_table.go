@@ -38,9 +38,9 @@ type Table struct {
 
 	mu   sync.Mutex // stop is called under it
 	live map[string]*session
-	logs map[string]*eventLog // of the streams that are written here, by name
-	late int                  // bytes of messages that wait for the store, to end logs with
-	work work.Group           // goroutines that outlive a request
+	logs map[string]*answerStream // of the streams that are written here, by name
+	late int                      // bytes of messages that wait for the store, to end logs with
+	work work.Group               // goroutines that outlive a request
 }
 
 // Ended is a session that is over. Only the replica that made it fills in the details, so that it is measured
@@ -54,7 +54,7 @@ type Ended struct {
 // NewTable makes a table over a store, and waits up to storeTimeout for that. ended is called for each session
 // that is over.
 func NewTable(store Sessions, storeTimeout time.Duration, ended func(context.Context, Ended)) *Table {
-	t := &Table{store: store, storeTimeout: storeTimeout, ended: ended, name: rand.Text(), live: make(map[string]*session), logs: make(map[string]*eventLog), ending: work.NewTurn()}
+	t := &Table{store: store, storeTimeout: storeTimeout, ended: ended, name: rand.Text(), ending: work.NewTurn(), live: make(map[string]*session), logs: make(map[string]*answerStream)}
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	return t
 }

@@ -31,7 +31,7 @@ type Exchange struct {
 	accept accepted
 	opts   ExchangeOptions
 
-	turn    work.Turn
+	turn    work.Turn           // for the fields below; who has it may wait for the client, or for the log of the stream
 	stream  *eventstream.Writer // nil while the answer may still be JSON
 	silence *time.Timer         // nil if the client takes no event stream
 	stay    func() bool         // stops waiting for the client to go; nil without such a wait
@@ -41,7 +41,7 @@ type Exchange struct {
 	progress *progressKeeper
 	gone     bool // the client had gone when it was done
 
-	keep func(message []byte) (eventID string, err error) // see Resumable; nil if messages are not kept
+	send func(out *eventstream.Writer, message []byte) error // see Resumable; nil before
 }
 
 // ExchangeOptions says how an exchange is held.
@@ -127,7 +127,7 @@ func (x *Exchange) Notify(method string, params json.RawMessage) error {
 	if method == mcp.NotifyProgress {
 		x.noteProgress(params)
 	}
-	return x.sendMessage(jsonrpc.AppendNotification(nil, method, params), nil)
+	return x.sendMessage(jsonrpc.AppendNotification(nil, method, params))
 }
 
 // Streams reports whether the client takes messages ahead of the answer.
@@ -148,56 +148,65 @@ func (x *Exchange) Gone() bool {
 func (x *Exchange) isDisconnected() bool { return x.r.Context().Err() != nil }
 
 // Send is Notify for a message that is already complete.
-func (x *Exchange) Send(message []byte) error { return x.SendKept(message, nil) }
-
-// SendKept is Send for a message that is kept by keep, in place of the function given to Resumable.
-func (x *Exchange) SendKept(message []byte, keep func([]byte) (string, error)) error {
+func (x *Exchange) Send(message []byte) error {
 	x.turn.Take()
 	defer x.turn.Give()
-	return x.sendMessage(message, keep)
+	return x.sendMessage(message)
 }
 
-// sendMessage is SendKept. The caller has x.turn.
-func (x *Exchange) sendMessage(message []byte, keep func([]byte) (string, error)) error {
-	if keep == nil {
-		keep = x.keep
-	}
-	if err := x.beginStream(); err != nil && (keep == nil || x.stream == nil && !x.left || x.done) {
+// sendMessage is Send. The caller has the turn.
+func (x *Exchange) sendMessage(message []byte) error {
+	if err := x.beginMessage(x.send != nil); err != nil {
 		return err
 	}
-	return x.sendEvent(jsonrpc.Spliced{message}, keep)
+	return x.sendEvent(jsonrpc.Spliced{message})
 }
 
-// Resumable has all further messages kept: keep gets each one before it goes out on a stream, also
-// when the client has gone. keep returns the id of the event, or an error if the message must not
-// go out. With first the stream begins now, with what first sends.
+// beginMessage begins the stream for a message. If messages are kept, it fails only if nothing can follow, and not for
+// a client that has gone.
+func (x *Exchange) beginMessage(kept bool) error {
+	if err := x.beginStream(); err != nil && (!kept || x.stream == nil && !x.left || x.done) {
+		return err
+	}
+	return nil
+}
+
+// Between runs f between two messages, with the stream of the answer, which begins now. f gets nil if the client
+// went before there was a stream.
+func (x *Exchange) Between(f func(out *eventstream.Writer) error) error {
+	x.turn.Take()
+	defer x.turn.Give()
+	if err := x.beginMessage(true); err != nil {
+		return err
+	}
+	return f(x.stream)
+}
+
+// Resumable has send write all further messages, also when the client has gone. It gets the stream of the answer,
+// or nil if the client went before there was one. With first the stream begins now, with what first sends.
 //
-// It is for legacy clients only: a modern client that sees an id tries to resume, in an era without
+// It is for legacy clients only: a modern client that sees the id of an event tries to resume, in an era without
 // resumption (protocol.md 2.6).
-func (x *Exchange) Resumable(keep func([]byte) (string, error), first func(*eventstream.Writer) error) {
+func (x *Exchange) Resumable(send func(out *eventstream.Writer, message []byte) error, first func(*eventstream.Writer) error) {
 	x.turn.Take()
 	defer x.turn.Give()
 	if x.done {
 		return
 	}
-	x.keep = keep
+	x.send = send
 	if first != nil && x.beginStream() == nil {
-		_ = first(x.stream) // likewise
+		_ = first(x.stream) // its error is in the stream
 	}
 }
 
-func (x *Exchange) sendEvent(message jsonrpc.Spliced, keep func([]byte) (string, error)) error {
-	id := ""
-	if keep != nil {
-		var err error
-		if id, err = keep(message.Text()); err != nil {
-			return err
-		}
-	}
-	if x.stream == nil {
+func (x *Exchange) sendEvent(message jsonrpc.Spliced) error {
+	switch {
+	case x.send != nil:
+		return x.send(x.stream, message.Text())
+	case x.stream == nil:
 		return eventstream.ErrClosed // the client went before there was a stream
 	}
-	return x.stream.Send(id, message...)
+	return x.stream.Send("", message...)
 }
 
 // Result answers with a result.
@@ -229,7 +238,7 @@ func (x *Exchange) sendLast(message jsonrpc.Spliced, f *Failure) {
 	gone := x.isDisconnected() // read before the client has everything and may leave
 	switch {
 	case x.stream != nil:
-		gone = x.sendEvent(message, x.keep) != nil || gone
+		gone = x.sendEvent(message) != nil || gone
 	case !x.left:
 		gone = writeJSON(x.w, message, f) != nil || gone
 	}

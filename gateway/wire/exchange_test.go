@@ -61,7 +61,7 @@ func TestExchangeHasOneEnd(t *testing.T) {
 func TestExchangeEventIDs(t *testing.T) {
 	n := 0
 	x, rec := exchangeFor(mcp.TypeAccept, ExchangeOptions{Version: mcp.Version20251125})
-	x.Resumable(func([]byte) (string, error) { n++; return fmt.Sprint("s-", n), nil },
+	x.Resumable(func(out *eventstream.Writer, m []byte) error { n++; return out.Send(fmt.Sprint("s-", n), m) },
 		func(w *eventstream.Writer) error { return w.Prime("s-0") })
 	if err := x.Notify("notifications/message", []byte(`{}`)); err != nil {
 		t.Fatal(err)
@@ -73,6 +73,27 @@ func TestExchangeEventIDs(t *testing.T) {
 	if got := rec.Body.String(); rec.Code != http.StatusOK || got != want {
 		t.Errorf("%d\n%s\nwant\n%s", rec.Code, got, want)
 	}
+}
+
+// TestExchangeOverASlowLog: while a message waits for the log of the stream, time goes on for whoever sends another one.
+// It would stand still for somebody who waits for a mutex.
+func TestExchangeOverASlowLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, rec := exchangeFor(mcp.TypeAccept, ExchangeOptions{Version: mcp.Version20251125})
+		defer x.Close()
+		x.Resumable(func(out *eventstream.Writer, m []byte) error {
+			<-time.After(time.Second)
+			return out.Send("", m)
+		}, nil)
+		go func() { _ = x.Send([]byte(`"first"`)) }()
+		synctest.Wait()
+		if err := x.Send([]byte(`"second"`)); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := rec.Body.String(), "event: message\ndata: \"first\"\n\nevent: message\ndata: \"second\"\n\n"; got != want {
+			t.Errorf("%s\nwant\n%s", got, want)
+		}
+	})
 }
 
 // TestExchangeBroken: the request of a client that does not read any more ends with the first write that fails.

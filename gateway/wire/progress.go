@@ -19,7 +19,7 @@ type KeptProgress struct {
 	About string          // what the client waits for, in the message: the name of a tool
 }
 
-// progressKeeper sends that progress. Exchange.mu guards it.
+// progressKeeper sends that progress. The turn of the exchange guards it.
 type progressKeeper struct {
 	KeptProgress
 	begun time.Time
@@ -27,7 +27,7 @@ type progressKeeper struct {
 	timer *time.Timer
 }
 
-// keepProgress begins to watch for silence. The caller has x.turn.
+// keepProgress begins to watch for silence. The caller has the turn.
 func (x *Exchange) keepProgress(o KeptProgress) {
 	if len(o.Token) == 0 || o.Every <= 0 || !x.accept.stream {
 		return
@@ -36,7 +36,7 @@ func (x *Exchange) keepProgress(o KeptProgress) {
 	x.progress.timer = time.AfterFunc(o.Every, x.sendProgress)
 }
 
-// noteProgress notes progress that is about to be sent. The caller has x.turn.
+// noteProgress notes progress that is about to be sent. The caller has the turn.
 func (x *Exchange) noteProgress(params json.RawMessage) {
 	p := x.progress
 	if p == nil {
@@ -69,7 +69,7 @@ func (x *Exchange) sendProgress() {
 	x.turn.Take()
 	defer x.turn.Give()
 	p := x.progress
-	if x.done || x.left && x.keep == nil {
+	if x.done || x.left && x.send == nil {
 		return
 	}
 	next := max(p.last+progressStep, math.Nextafter(p.last, math.Inf(1)))
@@ -78,7 +78,7 @@ func (x *Exchange) sendProgress() {
 	}
 	p.last = next
 	params := ProgressParams(p.Token, p.last, fmt.Sprintf("%s is still running, %d s", p.About, int(time.Since(p.begun).Seconds())))
-	_ = x.sendMessage(jsonrpc.AppendNotification(nil, mcp.NotifyProgress, params), nil) // a client that cannot resume the stream misses it
+	_ = x.sendMessage(jsonrpc.AppendNotification(nil, mcp.NotifyProgress, params)) // a client that cannot resume the stream misses it
 	p.timer.Reset(p.Every)
 }
 

@@ -25,7 +25,7 @@ const maxCycle = 12
 // before it.
 var layers = map[string][]string{
 	"gateway/legacy": {
-		"replay session session_ask session_get session_listen session_live session_log session_partials session_question session_table session_tasks session_writer",
+		"replay session session_ask session_get session_listen session_live session_log session_partials session_question session_stream session_table session_tasks",
 		"handler ask initialize modes offers relay request resume session_enter state task_result tasks",
 	},
 	"shim": {

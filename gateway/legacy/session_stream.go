@@ -14,50 +14,95 @@ import (
 	"taskgate/shim"
 )
 
+// A stream of a session has one writer. It is in one of three states:
+//
+//	state      | a message                                        | the state after it
+//	-----------|--------------------------------------------------|--------------------------------------------
+//	plain      | goes out at once, without an id                  | logged: after resume_after, or with the first
+//	           |                                                  | message that has to be in the log
+//	logged     | is put into the log, and goes out from there     | withoutLog: the store has not taken a message
+//	           | with an id, from which the client can resume     |
+//	withoutLog | goes out at once, without an id                  | logged: the store is back. An answer tries it
+//	           |                                                  | with each message, a GET stream each second
+//
+// Two kinds of streams differ in where messages come from, and in their end:
+//
+//	stream     | source                                           | end
+//	-----------|--------------------------------------------------|--------------------------------------------
+//	answer     | the exchange of a request (answerStream); for a  | the answer
+//	           | client that has resumed it, also the log alone   |
+//	GET stream | the log, and sendMessages of those who listen,   | its client goes, the session ends, or another
+//	           | follow tasks, or ask                             | replica takes it
+//
+// A client resumes either kind from the id that it has: sendRest sends what the log has more, without questions that are
+// settled, or else an event to resume from.
+type streamState int
+
+const (
+	plain streamState = iota
+	logged
+	withoutLog
+)
+
 // errNoLog ends a stream whose next message needs the log while that is away.
 var errNoLog = errors.New("the log of the stream is not available")
 
-// writer writes one event stream of a session that its client can resume: it puts messages into the log of the
-// stream, and sends what the log has more than the client. It belongs to the goroutine of writeUntilEnd. Other
-// goroutines hand it messages by sendMessages.
+// errTaken says that another replica keeps the stream, or has ended it.
+var errTaken = errors.New("another replica has the stream, or has ended it")
+
+// writer writes one stream of a session. That of a GET stream belongs to the goroutine of writeUntilEnd; others hand
+// it messages by sendMessages. That of an answer belongs to whoever has the turn of the exchange.
 type writer struct {
-	s    *session
-	name string // of the stream, in its log and in the ids of its events
-	out  *eventstream.Writer
-	// asker tells the client on this connection from earlier clients of the stream
-	asker string
-	no    int64            // of the last message of the log that was sent or left out
-	in    chan delivery    // from other goroutines; nil if there are none
-	long  <-chan time.Time // when messages begin to have ids; nil if they have them
+	s     *session
+	name  string              // of the stream, in its log and in the ids of its events
+	out   *eventstream.Writer // nil if the client of an answer went before there was one
+	state streamState
+	no    int64 // of the last message of the log that was sent or left out
 
-	kept    bool // messages go through the log, and have ids
-	primed  bool // the client has had an event on this connection to resume from
-	logless bool // the store was away when the stream began
-	resumed bool // the client has been on the stream before, and says how far it came
-	moved   bool // another replica has taken it
+	resumed bool            // the client has been on the stream before, and says how far it came
+	replay  *replay         // for what is in the log already; nil once that has been sent
+	asked   map[string]bool // questions that the client has, or gets from the log, by name
+	lost    bool            // the client is to hear that messages may be missing
 
-	lost   bool            // the client is to hear that messages may be missing
-	asked  map[string]bool // questions that the client has, or gets from the log, by name
-	ended  []shim.ID       // tasks of whose end the client is told on this stream, or was before it resumed that
-	count  *seqFilter      // nil if the client takes no partial results
-	replay *replay         // for what is in the log already; nil once that has been sent
+	// The following are of a GET stream.
+
+	asker    string        // tells the client on this connection from earlier clients of the stream
+	in       chan delivery // from other goroutines
+	resumeAt time.Time     // when messages begin to have ids
+	moved    bool          // another replica has taken it
+	ended    []shim.ID     // tasks of whose end the client is told on this stream, or was before it resumed that
+	count    *seqFilter    // nil if the client takes no partial results
 }
 
 // isHeld reports whether this replica holds the stream: it is the GET stream. Of other streams the writer reads
 // the log.
 func (w *writer) isHeld() bool { return w.name == getStream }
 
-// delivery are messages for a stream.
+// putInLog puts a message into the log of the stream. It fails with errNoLog if the store did not take it, and with
+// errTaken.
+func (w *writer) putInLog(ctx context.Context, message []byte) (no int64, err error) {
+	ctx, cancel := w.s.table.withPatience(ctx)
+	defer cancel()
+	switch no, err = w.s.table.store.Append(ctx, w.s.id, w.name, message); {
+	case err != nil:
+		return 0, errNoLog
+	case no == 0:
+		return 0, errTaken
+	}
+	return no, nil
+}
+
+// delivery are messages for a GET stream.
 type delivery struct {
 	messages [][]byte
-	logged   bool       // they go out through the log only
+	inLog    bool       // they go out through the log only
 	done     chan error // gets what became of them
 }
 
-// sendMessages hands messages to the writer, and waits until they are out: in the log, from which the client
-// gets them, or sent.
-func (w *writer) sendMessages(ctx context.Context, logged bool, messages ...[]byte) error {
-	d := delivery{messages, logged, make(chan error, 1)}
+// sendMessages hands messages to the writer of a GET stream, and waits until they are out: in the log, from which the
+// client gets them, or sent.
+func (w *writer) sendMessages(ctx context.Context, inLog bool, messages ...[]byte) error {
+	d := delivery{messages, inLog, make(chan error, 1)}
 	select {
 	case w.in <- d:
 		return <-d.done
@@ -90,6 +135,8 @@ func (w *writer) writeUntilEnd(ctx context.Context, check time.Duration, over fu
 	defer stop()
 	tick := time.NewTicker(check)
 	defer tick.Stop()
+	long := time.NewTimer(time.Until(w.resumeAt))
+	defer long.Stop()
 	for {
 		state, note, err := w.catchUp(ctx)
 		switch {
@@ -101,7 +148,7 @@ func (w *writer) writeUntilEnd(ctx context.Context, check time.Duration, over fu
 			return nil
 		}
 		var again <-chan time.Time
-		if w.logless {
+		if w.state == withoutLog {
 			again = time.After(storeAgain)
 		}
 		// An event of the session's log or record wakes it, and a message from another goroutine; it checks by
@@ -110,7 +157,7 @@ func (w *writer) writeUntilEnd(ctx context.Context, check time.Duration, over fu
 		case <-wake:
 		case <-tick.C:
 		case <-again:
-		case <-w.long:
+		case <-long.C:
 			w.beginLog()
 		case d := <-w.in:
 			err := w.deliverMessages(ctx, d)
@@ -128,67 +175,52 @@ func (w *writer) writeUntilEnd(ctx context.Context, check time.Duration, over fu
 // beginLog gives messages ids from now on, and sends them through the log: the stream has been open for long
 // enough that its client may want to resume it (design.md 0.17).
 func (w *writer) beginLog() {
-	w.long = nil
-	if w.logless || w.kept {
-		return
+	if w.state == plain {
+		w.state = logged
+		w.sendPriming()
 	}
-	w.kept = true
-	w.sendPriming()
 }
 
-// sendPriming gives the client an event to resume from before the first message, so that the connection of a
-// client that resumes may break more than once.
+// sendPriming gives the client an event to resume from before the first message. A client of 2025-11-25 gets it; older
+// clients fail on an event without data, and get ids as messages come (X9, H8).
 func (w *writer) sendPriming() {
-	w.primed = true
-	if id := w.eventID(w.no); id != "" && w.s.currentState().takesPriming() {
+	if id := w.eventID(w.no); id != "" && w.out != nil && w.s.currentState().takesPriming() {
 		_ = w.out.Prime(id) // its error is in out
 	}
 }
 
 // deliverMessages sends messages, or puts them into the log, from which they are sent next.
 func (w *writer) deliverMessages(ctx context.Context, d delivery) error {
-	if d.logged {
+	if d.inLog {
 		w.beginLog()
 	}
 	for _, m := range d.messages {
 		w.noteEnd(m)
-		if w.appendMessage(ctx, m) {
-			continue
+		if w.state == logged {
+			if no, err := w.putInLog(ctx, m); err == nil {
+				w.s.keepUnread(no, m)
+				continue
+			}
 		}
 		// A client without an event id begins anew on its next stream: its partial results need no log.
-		if d.logged && !(w.logless && !w.resumed) {
+		if d.inLog && (w.state != withoutLog || w.resumed) {
 			return errNoLog
 		}
 		w.sendMore(ctx, w.takeUnread(), nil) // in order
-		if err := w.out.Send("", m); err != nil {
+		if err := w.sendEvent("", m); err != nil {
 			return err
 		}
 	}
 	return w.out.Err()
 }
 
-// appendMessage puts a message into the log of the stream, and reports whether it is there.
-func (w *writer) appendMessage(ctx context.Context, message []byte) bool {
-	if !w.kept {
-		return false
-	}
-	ctx, cancel := w.s.table.withPatience(ctx)
-	defer cancel()
-	no, err := w.s.table.store.Append(ctx, w.s.id, w.name, message)
-	if err != nil || no == 0 {
-		return false
-	}
-	w.s.keepUnread(no, message)
-	return true
-}
-
 // catchUp sends what the log has more than the client, and returns the state of the stream.
 func (w *writer) catchUp(ctx context.Context) (state string, note []byte, err error) {
-	if w.logless {
-		w.sendMore(ctx, w.takeUnread(), nil)
+	unread := w.takeUnread()
+	if w.state == withoutLog {
+		w.sendMore(ctx, unread, nil)
 		return "open", nil, nil
 	}
-	unread := w.takeUnread()
 	within, cancel := w.s.table.withPatience(ctx)
 	defer cancel()
 	more, state, note, err := w.s.readLog(within, w.name, w.no)
@@ -198,19 +230,26 @@ func (w *writer) catchUp(ctx context.Context) (state string, note []byte, err er
 		}
 		state = "" // it is to be opened again
 	}
-	w.sendMore(ctx, unread, more)
-	if err == nil {
-		w.replay = nil
-		if w.kept && !w.primed && state == "open" {
-			w.sendPriming()
-		}
+	if err != nil {
+		w.sendMore(ctx, unread, nil)
+		return state, note, err
 	}
-	return state, note, err
+	w.sendRest(ctx, unread, more, state == "open")
+	return state, note, nil
+}
+
+// sendRest sends all that the log has more than the client. One that has resumed the stream, and gets nothing so, is
+// sent an event to resume from: the connection may break more than once. open says that more may follow.
+func (w *writer) sendRest(ctx context.Context, unread, more []logEntry, open bool) {
+	if sent := w.sendMore(ctx, unread, more); !sent && open && w.replay != nil && w.state == logged {
+		w.sendPriming()
+	}
+	w.replay = nil
 }
 
 // sendMore sends what the log has more than the client, and those unread messages that were put into it here
-// and are missing from more.
-func (w *writer) sendMore(ctx context.Context, unread, more []logEntry) {
+// and are missing from more. It reports whether the client got any.
+func (w *writer) sendMore(ctx context.Context, unread, more []logEntry) (sent bool) {
 	for _, u := range unread {
 		same := func(m logEntry) bool { return m.no == u.no }
 		if u.no > w.no && !slices.ContainsFunc(more, same) {
@@ -220,7 +259,7 @@ func (w *writer) sendMore(ctx context.Context, unread, more []logEntry) {
 	slices.SortStableFunc(more, func(a, b logEntry) int { return cmp.Compare(a.no, b.no) })
 	merged := make(map[string]bool) // waiting changes of a list are sent once
 	for _, m := range more {
-		// The holder of the stream keeps what it has put into the log, and claimGET knows of earlier losses.
+		// The holder of the stream keeps what it has put into the log, and takeStream knows of earlier losses.
 		w.lost = w.lost || m.message == nil && !w.isHeld()
 		method, change := listChange(m.message)
 		if change && merged[method] || !w.isDue(ctx, m) {
@@ -228,17 +267,25 @@ func (w *writer) sendMore(ctx context.Context, unread, more []logEntry) {
 			continue
 		}
 		w.sayMissing()
-		if w.out.Send(w.eventID(m.no), m.message) == nil {
-			w.no, merged[method], w.primed = m.no, true, true
+		if w.sendEvent(w.eventID(m.no), m.message) == nil {
+			w.no, merged[method], sent = m.no, true, true
 		}
 	}
 	w.sayMissing()
+	return sent
+}
+
+func (w *writer) sendEvent(id string, message []byte) error {
+	if w.out == nil {
+		return eventstream.ErrClosed
+	}
+	return w.out.Send(id, message)
 }
 
 // sayMissing tells a client that wants warnings that messages may be missing here, if that is so.
 func (w *writer) sayMissing() {
 	if w.lost && loudEnough("warning", w.s.currentState().LogLevel) {
-		_ = w.out.Send("", missingNote) // its error is in out
+		_ = w.sendEvent("", missingNote) // its error is in out
 	}
 	w.lost = false
 }
@@ -292,7 +339,7 @@ func (w *writer) takeUnread() []logEntry {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
 	h := w.s.get
-	if h == nil || h.w != w || w.logless && w.resumed { // another stream, or too early
+	if h == nil || h.w != w || w.state == withoutLog && w.resumed { // another stream, or too early
 		return nil
 	}
 	unread := h.unread
@@ -320,7 +367,7 @@ func (w *writer) isDue(ctx context.Context, m logEntry) bool {
 // begins anew, messages before the mark have no id: a client that resumed there would count as the earlier
 // client, which has had more.
 func (w *writer) eventID(no int64) string {
-	if !w.kept || w.count != nil && !w.resumed && no < w.count.last {
+	if w.state != logged || w.count != nil && !w.resumed && no < w.count.last {
 		return ""
 	}
 	return eventID(w.name, no)
