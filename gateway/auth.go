@@ -41,6 +41,7 @@ func (u *route) authenticate(next authenticated) http.HandlerFunc {
 			refuse(w, jsonrpc.ID{}, refusal)
 			return
 		}
+		c.Principal.Stranger, c.Principal.Address = c.IsStranger(), u.addresses.ShareOf(r.RemoteAddr)
 		if u.options.Audit != nil || c.Shows() {
 			r = r.WithContext(auth.WithCaller(r.Context(), c))
 			defer c.Leave()

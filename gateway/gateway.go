@@ -48,6 +48,11 @@ type Options struct {
 	// the servers share it.
 	Budget *budget.Bytes
 
+	// Memory is the memory limit of the process in bytes, which limits follow; 0 for none.
+	Memory int64
+	// Usage has how full limits are that others keep, from 0 to 1, by their key.
+	Usage map[string]func() float64
+
 	// Credentials have the tokens that clients of passthrough have shown, which the clients of the servers need
 	// as well; nil makes new ones.
 	Credentials *auth.Credentials
@@ -71,12 +76,15 @@ type Options struct {
 type Gateway struct {
 	options     Options
 	tel         *wire.Telemetry
+	limits      config.Limits // with a value for each
 	calls       *shim.Bound
 	connections *shim.Bound
-	streams     *wire.Streams
-	sessions    *legacy.Table
-	state       *sealed.Keyring
-	now         atomic.Pointer[table]
+	// connectionShares is of the first configuration: a connection leaves the share that it has entered.
+	connectionShares auth.Addresses
+	streams          *wire.Streams
+	sessions         *legacy.Table
+	state            *sealed.Keyring
+	now              atomic.Pointer[table]
 }
 
 // New makes a Gateway. Upstreams are contacted later.
@@ -95,7 +103,7 @@ func New(o Options) (*Gateway, error) {
 	if o.Credentials == nil {
 		o.Credentials = auth.NewCredentials(state, nil)
 	}
-	tel := wire.NewTelemetry(o.TracerProvider, o.Metrics, o.Config.Baggage)
+	tel := wire.NewTelemetry(o.TracerProvider, o.Metrics, o.Config.Baggage, o.Logger)
 	methods, err := auth.New(o.Config, auth.Options{Credentials: o.Credentials, TLS: o.TLS, Logger: o.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
@@ -104,10 +112,11 @@ func New(o Options) (*Gateway, error) {
 		o.Logger.Warn("without state_keys a client of 2026-07-28 that takes no tasks cannot be asked by a server of the 2025 versions;" +
 			" \"taskgate state-key\" prints a key, and all replicas need the same")
 	}
-	g := &Gateway{options: o, tel: tel, state: state}
+	g := &Gateway{options: o, tel: tel, state: state, limits: o.Config.Limits.Within(o.Memory), connectionShares: auth.NewAddresses(o.Config)}
 	g.makeBounds(o.Config)
 	g.sessions = legacy.NewTable(o.Sessions, o.Config.StoreTimeout, g.sessionEnded)
 	o.Metrics.ReadOpen(g.calls.Count, g.connections.Count, g.streams.Count, g.sessions.Count)
+	o.Metrics.ReadLimits(g.usage)
 	first, err := g.newTable(o.Config, methods, o.Upstreams, nil)
 	if err != nil {
 		return nil, err
@@ -139,11 +148,13 @@ func (t *table) timed(next http.Handler) http.Handler {
 	})
 }
 
-// Run ends client sessions that have been idle for too long, and keeps the keys of issuers, until ctx ends.
+// Run ends client sessions that have been idle for too long, keeps the keys of issuers, and logs limits that are
+// near, until ctx ends.
 // Tokens can be verified once it has fetched the keys.
 func (g *Gateway) Run(ctx context.Context) error {
 	all, ctx := errgroup.WithContext(ctx)
 	all.Go(func() error { return g.sessions.Run(ctx) })
+	all.Go(func() error { return g.watchUsage(ctx) })
 	all.Go(func() error { return g.now.Load().methods.Run(ctx) })
 	return all.Wait()
 }

@@ -1,10 +1,12 @@
 package gateway
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -31,7 +33,7 @@ func (s *stage) status(r *http.Request) int {
 func TestCallsAndRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
-		s.config.MaxCalls = 1
+		s.config.Limits.MaxCalls = 1
 		s.up.Era, s.up.Capabilities = mcp.Modern, json.RawMessage(`{"tools":{}}`)
 		s.up.Replies = map[string]fakeReply{
 			"tools/call hang": {Block: true},
@@ -180,4 +182,104 @@ func TestRateBeforeLookup(t *testing.T) {
 	if got := send("good"); got != http.StatusOK {
 		t.Errorf("the good token after that: %d", got)
 	}
+}
+
+// TestStrangersLeaveRoom: callers who do not sign in take half of the calls and of the streams at most, and one
+// address half of that. So there is room for those who do, at any upstream.
+func TestStrangersLeaveRoom(t *testing.T) {
+	const nobody, other, loopback = "192.0.2.1:1", "198.51.100.1:1", "127.0.0.1:1"
+	for name, c := range map[string]struct {
+		addresses []string // of strangers that have begun something
+		key       string   // of the next
+		address   string
+		want      int
+	}{
+		"stranger":                    {[]string{nobody}, "", other, 200},
+		"address that has its share":  {[]string{nobody}, "", nobody, 503},
+		"strangers have theirs":       {[]string{nobody, other}, "", loopback, 503},
+		"key beside strangers":        {[]string{nobody, other}, wiretest.AliceKey, nobody, 200},
+		"loopback is many callers":    {[]string{loopback}, "", loopback, 200},
+		"strangers behind a loopback": {[]string{loopback, loopback}, "", other, 503},
+		"key beside a loopback":       {[]string{loopback, loopback}, wiretest.AliceKey, loopback, 200},
+	} {
+		for _, method := range []string{"tools/call", "subscriptions/listen"} {
+			t.Run(method+" "+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newStage(t)
+					s.config.Limits.MaxCalls, s.config.Limits.MaxStreams = 4, 4
+					open := *s.config.Upstreams[0]
+					open.Name, open.Path, open.Auth = "open", "/open", &config.UpstreamAuth{Anonymous: config.On}
+					s.config.Upstreams = append(s.config.Upstreams, &open)
+					wiretest.WithKeys(s.config)
+					s.up.Era, s.up.Capabilities = mcp.Modern, json.RawMessage(`{"tools":{"listChanged":true}}`)
+					s.up.Replies = map[string]fakeReply{"tools/call hang": {Block: true}, "tools/call": {Result: json.RawMessage(`{"resultType":"complete","content":[]}`)}}
+					s.start()
+					begin := func(ctx context.Context, tool, key, address string) <-chan int {
+						r := wiretest.ModernPost(method, `{"name":"`+tool+`","notifications":{"toolsListChanged":true},"_meta":{$META}}`).WithContext(ctx)
+						if r.RemoteAddr = address; key != "" {
+							r.Header.Set("Authorization", "Bearer "+key)
+						} else {
+							r.URL.Path = "/open"
+						}
+						done := make(chan int, 1)
+						go func() { done <- s.status(r) }()
+						synctest.Wait()
+						return done
+					}
+					ctx, leave := context.WithCancel(t.Context())
+					var all []<-chan int
+					for _, address := range c.addresses {
+						all = append(all, begin(ctx, "hang", "", address))
+					}
+					next := begin(ctx, "quick", c.key, c.address)
+					leave()
+					if got := <-next; got != c.want {
+						t.Errorf("the next one gets %d, want %d", got, c.want)
+					}
+					for _, one := range all {
+						<-one
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestLimitsAreLogged: a limit that refuses clients, and one that is near, are a line each, once a minute, with how
+// often it happened.
+func TestLimitsAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, log := newStage(t), &bytes.Buffer{}
+		s.log = slog.New(slog.NewTextHandler(log, nil))
+		s.config.Limits.MaxCalls = 1
+		s.up.Era, s.up.Capabilities = mcp.Modern, json.RawMessage(`{"tools":{}}`)
+		s.up.Replies = map[string]fakeReply{"tools/call hang": {Block: true}}
+		s.start()
+		ctx, leave := context.WithCancel(t.Context())
+		done := make(chan int, 1)
+		go func() {
+			done <- s.status(wiretest.ModernPost("tools/call", `{"name":"hang","_meta":{$META}}`).WithContext(ctx))
+		}()
+		synctest.Wait()
+		watched := make(chan error, 1)
+		go func() { watched <- s.gateway.watchUsage(ctx) }()
+		for range 5 {
+			if got := s.status(discover()); got != http.StatusServiceUnavailable {
+				t.Fatalf("one too many: %d", got)
+			}
+		}
+		<-time.After(time.Minute)
+		s.status(discover())
+		leave()
+		<-done
+		<-watched
+		for line, want := range map[string]int{
+			`msg="a limit refuses clients" limit=max_calls times=1`: 1, `msg="a limit refuses clients" limit=max_calls times=5`: 1,
+			`msg="a limit is nearly reached" limit=max_calls times=1`: 1,
+		} {
+			if got := strings.Count(log.String(), line); got != want {
+				t.Errorf("%d times %s in\n%s", got, line, log.String())
+			}
+		}
+	})
 }

@@ -28,7 +28,9 @@ type table struct {
 	methods *auth.Methods
 	pace    *pace // nil for no rate
 	origins *originGuard
-	handler http.Handler
+	// addresses are those that a share of the limits is counted by.
+	addresses auth.Addresses
+	handler   http.Handler
 }
 
 // Prepare checks that the gateway can go on with another configuration. It returns a function that makes
@@ -47,7 +49,8 @@ func (g *Gateway) Prepare(c *config.Config, upstreams map[string]upstream.Client
 	}
 	return func() {
 		methods.Use(before.methods)
-		g.calls.Limit(c.MaxCalls, c.MaxCallsPerOwner)
+		g.calls.Limit(g.limits.MaxCalls, c.MaxCallsPerOwner, c.SignsIn())
+		g.streams.Limit(g.limits.MaxStreams, g.limits.MaxStreamsPerOwner, c.SignsIn())
 		g.useTable(next)
 	}, nil
 }
@@ -62,7 +65,7 @@ func (g *Gateway) useTable(t *table) {
 
 // newTable makes the table of a configuration. before is the one that it replaces; nil for none.
 func (g *Gateway) newTable(c *config.Config, methods *auth.Methods, upstreams map[string]upstream.Client, before *table) (*table, error) {
-	t := &table{Gateway: g, config: c, methods: methods, origins: newOriginGuard(c, g.options.Logger)}
+	t := &table{Gateway: g, config: c, methods: methods, origins: newOriginGuard(c, g.options.Logger), addresses: auth.NewAddresses(c)}
 	if before != nil && before.config.Rate == c.Rate {
 		t.pace = before.pace
 	} else {

@@ -141,7 +141,7 @@ func (s *stage) start() http.Handler {
 		for _, u := range s.config.Upstreams {
 			clients[u.Name] = s.up
 		}
-		s.gateway = wiretest.Must(New(Options{Config: s.config, Shim: s.shim, Upstreams: clients, Sessions: wiretest.OpenSessions(s.t, s.config.MaxSessions, s.config.SessionIdle),
+		s.gateway = wiretest.Must(New(Options{Config: s.config, Shim: s.shim, Upstreams: clients, Sessions: wiretest.OpenSessions(s.t, s.config.Limits.Within(0).MaxSessions, s.config.SessionIdle),
 			Logger: stdcmp.Or(s.log, slog.New(slog.DiscardHandler)), Audit: s.audit, Version: "1.0.0", TracerProvider: s.traces, Metrics: s.metrics}))(s.t)
 	}
 	return s.gateway.Handler()

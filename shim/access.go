@@ -93,8 +93,8 @@ func outlast[T any](ctx context.Context, s *Shim, do func(context.Context) (T, e
 func (s *Shim) Outlast(ctx context.Context, do func(context.Context) error) error {
 	until := time.Now().Add(s.storeWait)
 	err := do(ctx)
-	if errors.Is(err, ErrUnavailable) && s.storeWait > 0 && s.waiting.Enter("") == nil {
-		defer s.waiting.Leave("")
+	if errors.Is(err, ErrUnavailable) && s.storeWait > 0 && s.waiting.Enter(Share{}) == nil {
+		defer s.waiting.Leave(Share{})
 		patient, stop := context.WithDeadline(patience.Without(ctx), until)
 		defer stop()
 		defer context.AfterFunc(s.life.ctx, stop)()

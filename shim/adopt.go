@@ -171,7 +171,7 @@ func (s *Shim) adoptedRun(t Task) *run {
 	r := &run{
 		core: s.core, runs: s.runs, srv: srv, begun: max(rec.Runs, 1), firm: rec.Firm && !t.Doubted,
 		call: Call{
-			Upstream: t.Upstream, Request: rec.Request, Origin: t.Origin, Handle: t.Visible || rec.Handle,
+			Upstream: t.Upstream, Principal: Principal{Subject: t.Owner}, Request: rec.Request, Origin: t.Origin, Handle: t.Visible || rec.Handle,
 			Partials: rec.Partials, Asking: rec.Asking,
 			ProgressToken: t.Progress.Token,
 		},
@@ -197,7 +197,7 @@ func (s *Shim) adoptedRun(t Task) *run {
 	}
 	r.base = ctx
 	r.bindContext(ctx, max(leastRun, r.policy.Timeout-t.UpdatedAt.Sub(t.CreatedAt)))
-	srv.tasks.Force(t.Owner)
+	srv.tasks.Force(r.call.Principal.Share())
 	r.token.at.Store(t.TokenAt) // earlier tokens went to the previous runner
 	r.setRecord(t, &record{id: t.ID, made: t, hidden: !t.Visible, lease: t.Lease})
 	return r

@@ -2,13 +2,15 @@ package shim
 
 import "sync"
 
-// Bound counts calls, tasks or requests in flight on this replica, in all and by owner, and refuses
+// Bound counts calls, tasks or requests in flight on this replica, in all and by share, and refuses
 // those over its limits. It is safe for concurrent use. Its fields are set before that, and then
 // changed by Limit.
 type Bound struct {
-	// Most is the limit in all, and MostPerOwner that of one owner. 0 is no limit. Anonymous ones count
-	// towards Most only.
+	// Most is the limit in all, and MostPerOwner that of one owner, who has at most half of Most as
+	// well. 0 is no limit.
 	Most, MostPerOwner int
+	// Halved says that those without an owner have half of Most together. Else they have all of it.
+	Halved bool
 	// Key is the configuration key of Most. The key of MostPerOwner is the same followed by PerOwner.
 	Key string
 	// All and Own tell a client which limit is reached: "tasks on this server" for Most, "tasks of this
@@ -17,50 +19,90 @@ type Bound struct {
 
 	mu     sync.Mutex
 	n      int
-	owners map[string]int
+	shares map[Share]int // that of an owner, of an address, and in Share{} of all without an owner
 }
 
 // PerOwner ends each configuration key of a limit for one authenticated caller.
 const PerOwner = "_per_owner"
 
+// ofStrangers ends the name of a limit whose share of callers without an owner is full.
+const ofStrangers = " of callers who do not sign in"
+
 // Enter counts one more, or refuses it with a *BusyError. After success the caller calls Leave.
-func (b *Bound) Enter(owner string) error {
+func (b *Bound) Enter(s Share) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	full := func(of Share, most int) bool { return most > 0 && b.shares[of] >= most }
 	switch {
 	case b.Most > 0 && b.n >= b.Most:
 		return &BusyError{Key: b.Key, Limit: b.All, RetryAfter: retryBusy}
-	case owner != "" && b.MostPerOwner > 0 && b.owners[owner] >= b.MostPerOwner:
+	case s.Owner != "" && full(s, OwnerShare(b.Most, b.MostPerOwner)):
 		return &BusyError{Key: b.Key + PerOwner, Limit: b.Own, RetryAfter: retryBusy}
+	case s.Owner == "" && (full(Share{}, StrangersShare(b.Most, b.Halved)) || s.Address != "" && full(s, half(StrangersShare(b.Most, b.Halved)))):
+		return &BusyError{Key: b.Key, Limit: b.All + ofStrangers, RetryAfter: retryBusy}
 	}
-	b.countOne(owner)
+	b.countOne(s, 1)
 	return nil
 }
 
+// OwnerShare is the share of one owner in a limit: half of it at most.
+func OwnerShare(most, perOwner int) int {
+	if most <= 0 || perOwner <= 0 {
+		return perOwner
+	}
+	return min(perOwner, half(most))
+}
+
+// StrangersShare is the share of all callers without an owner in a limit.
+func StrangersShare(most int, halved bool) int {
+	if halved {
+		return half(most)
+	}
+	return most
+}
+
+// AddressShare is the share of one address in the share of all callers without an owner.
+func AddressShare(strangers int) int { return half(strangers) }
+
+// half is half of a limit; 0 is none.
+func half(most int) int { return (most + 1) / 2 }
+
 // Limit changes the limits. Those in flight stay, even over a new limit.
-func (b *Bound) Limit(most, mostPerOwner int) {
+func (b *Bound) Limit(most, mostPerOwner int, halved bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.Most, b.MostPerOwner = most, mostPerOwner
+	b.Most, b.MostPerOwner, b.Halved = most, mostPerOwner, halved
 }
 
 // Force counts one more regardless of the limits: a task that was adopted.
-func (b *Bound) Force(owner string) {
+func (b *Bound) Force(s Share) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.countOne(owner)
+	b.countOne(s, 1)
 }
 
-// countOne counts one more. The lock is held.
-func (b *Bound) countOne(owner string) {
-	b.n++
-	if owner == "" {
-		return
+// Leave gives back what Enter or Force counted.
+func (b *Bound) Leave(s Share) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.countOne(s, -1)
+}
+
+// countOne counts one more, or one less. The lock is held.
+func (b *Bound) countOne(s Share, by int) {
+	if b.shares == nil {
+		b.shares = make(map[Share]int)
 	}
-	if b.owners == nil {
-		b.owners = make(map[string]int)
+	b.n += by
+	of := []Share{s}
+	if s.Owner == "" && s.Address != "" {
+		of = append(of, Share{})
 	}
-	b.owners[owner]++
+	for _, one := range of {
+		if b.shares[one] += by; b.shares[one] == 0 {
+			delete(b.shares, one)
+		}
+	}
 }
 
 // Count returns how many are in flight.
@@ -70,15 +112,13 @@ func (b *Bound) Count() int {
 	return b.n
 }
 
-// Leave gives back what Enter or Force counted.
-func (b *Bound) Leave(owner string) {
+// Usage returns how full the limit is, from 0 to 1: as a whole, or the share of all callers without an
+// owner, whichever is fuller.
+func (b *Bound) Usage() float64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.n--
-	if owner == "" {
-		return
+	if b.Most <= 0 {
+		return 0
 	}
-	if b.owners[owner]--; b.owners[owner] == 0 {
-		delete(b.owners, owner)
-	}
+	return min(1, max(float64(b.n)/float64(b.Most), float64(b.shares[Share{}])/float64(StrangersShare(b.Most, b.Halved))))
 }

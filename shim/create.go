@@ -171,7 +171,7 @@ func retainFor(c Call, p Policy) time.Duration {
 // storeTask admits the task, writes it and makes it the run's.
 func (c *creation) storeTask(t Task, begin []Batch) (Task, error) {
 	r := c.run
-	err := r.srv.tasks.Enter(t.Owner)
+	err := r.srv.tasks.Enter(r.call.Principal.Share())
 	if err != nil {
 		return Task{}, err
 	}
@@ -208,7 +208,7 @@ func (c *creation) storeTask(t Task, begin []Batch) (Task, error) {
 	if err != nil {
 		root.SetAttributes(semconv.ErrorType.String(labelOf(err)))
 		root.SetStatus(codes.Error, "")
-		r.srv.tasks.Leave(t.Owner)
+		r.srv.tasks.Leave(r.call.Principal.Share())
 		return Task{}, fmt.Errorf("create a task: %w", err)
 	}
 	t.CreatedAt, t.UpdatedAt = stored.CreatedAt, stored.UpdatedAt // by the store's clock

@@ -130,6 +130,15 @@ func (s *Shim) readLoads() map[string]metrics.Load {
 	return all
 }
 
+// TaskUsage returns how full max_tasks is at the server where it is fullest, from 0 to 1.
+func (s *Shim) TaskUsage() float64 {
+	most := 0.0
+	for _, srv := range *s.servers.Load() {
+		most = max(most, srv.tasks.Usage())
+	}
+	return most
+}
+
 // withRun returns the load of a tool with one more run. A run that holds its lock just now, maybe for a
 // client that does not read, counts as it did before, so that counting goes on at once.
 func withRun(l metrics.ToolLoad, r *run) metrics.ToolLoad {

@@ -217,6 +217,6 @@ func (rec *record) closeRecord() {
 	r.runs.removeRun(rec.id, r)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.srv.tasks.Leave(rec.made.Owner)
+	r.srv.tasks.Leave(r.call.Principal.Share())
 	close(rec.over)
 }

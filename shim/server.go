@@ -31,6 +31,8 @@ type Server struct {
 	// MaxTasks and MaxTasksPerOwner bound the tasks that this replica runs; 0 = unbounded.
 	MaxTasks         int
 	MaxTasksPerOwner int
+	// Halved is that of the Bound.
+	Halved bool
 	// Removed says that new calls are refused: those under way end, and tasks can be read.
 	Removed bool
 	// Before are removed servers whose tasks are read, answered and cancelled as this one's.
@@ -65,10 +67,10 @@ func newServer(name string, s Server, before *server) *server {
 		return &server{Server: s, name: name, counts: &counts{
 			graces: newGraces(),
 			slots:  &slots{queue: s.Queue, server: bounded{most: s.Concurrency}, tools: make(map[string]*bounded)},
-			tasks:  Bound{Key: "max_tasks", Most: s.MaxTasks, MostPerOwner: s.MaxTasksPerOwner, All: "tasks on this server", Own: "tasks of this caller"},
+			tasks:  Bound{Key: "max_tasks", Most: s.MaxTasks, MostPerOwner: s.MaxTasksPerOwner, Halved: s.Halved, All: "tasks on this server", Own: "tasks of this caller"},
 		}}
 	}
-	before.tasks.Limit(s.MaxTasks, s.MaxTasksPerOwner)
+	before.tasks.Limit(s.MaxTasks, s.MaxTasksPerOwner, s.Halved)
 	before.slots.setLimits(s.Concurrency, s.Policy)
 	return &server{Server: s, name: name, counts: before.counts}
 }

@@ -77,6 +77,27 @@ type Principal struct {
 	// NoTasks says that the calls of this principal never become tasks: their owner could not be told
 	// from others later.
 	NoTasks bool
+	// Stranger says that anybody may have made up the Subject: in limits the caller counts as one without
+	// an owner. Address is that of a caller who counts so, as in Share.
+	Stranger bool
+	Address  string
+}
+
+// Share says towards whose part of a limit something counts.
+type Share struct {
+	// Owner is the authenticated caller. All callers without one have one share.
+	Owner string
+	// Address is that of a caller without an owner: one address has half of their share. It is "" where
+	// many callers may have one address.
+	Address string
+}
+
+// Share is the share of each limit that the caller's requests count towards.
+func (p Principal) Share() Share {
+	if p.Subject == "" || p.Stranger {
+		return Share{Address: p.Address}
+	}
+	return Share{Owner: p.Subject}
 }
 
 // Owner is the owner of this principal's tasks for their whole life (Z6): the subject, or "" for an

@@ -39,6 +39,15 @@ func tuneCollector(container memlimit.Provider, log *slog.Logger) {
 	}
 }
 
+// memoryLimit is how much memory Go keeps to, without the ballast; 0 for any amount.
+func memoryLimit() int64 {
+	limit := debug.SetMemoryLimit(-1)
+	if limit == math.MaxInt64 {
+		return 0
+	}
+	return limit - int64(len(ballast))
+}
+
 // containerLimit is the memory limit of the container. The error is memlimit.ErrNoLimit outside of
 // a container.
 func containerLimit() (uint64, error) {

@@ -56,17 +56,17 @@ func listensTo(uris ...string) string {
 
 // limits are all limits that refuse a client, by their key.
 var limits = map[string]limit{
-	"max_connections": {set: func(c *config.Config, _ *config.Upstream) { c.MaxConnections = 1 }, first: hangs, second: discovers},
+	"max_connections": {set: func(c *config.Config, _ *config.Upstream) { c.Limits.MaxConnections = 1 }, first: hangs, second: discovers},
 
-	"max_calls":           {set: func(c *config.Config, _ *config.Upstream) { c.MaxCalls = 1 }, first: hangs, second: discovers, status: 503},
+	"max_calls":           {set: func(c *config.Config, _ *config.Upstream) { c.Limits.MaxCalls = 1 }, first: hangs, second: discovers, status: 503},
 	"max_calls_per_owner": {set: func(c *config.Config, _ *config.Upstream) { c.MaxCallsPerOwner = 1 }, first: hangs, second: discovers, status: 429, owner: true},
 
-	"max_streams":           {set: func(c *config.Config, _ *config.Upstream) { c.MaxStreams = 1 }, first: listens, second: listens, status: 503},
-	"max_streams_per_owner": {set: func(c *config.Config, _ *config.Upstream) { c.MaxStreamsPerOwner = 1 }, first: listens, second: listens, status: 429, owner: true},
+	"max_streams":           {set: func(c *config.Config, _ *config.Upstream) { c.Limits.MaxStreams = 1 }, first: listens, second: listens, status: 503},
+	"max_streams_per_owner": {set: func(c *config.Config, _ *config.Upstream) { c.Limits.MaxStreamsPerOwner = 1 }, first: listens, second: listens, status: 429, owner: true},
 
 	"rate": {set: func(c *config.Config, _ *config.Upstream) { c.Rate = 1 }, first: hangs, second: discovers, status: 429, owner: true},
 
-	"max_sessions": {set: func(c *config.Config, _ *config.Upstream) { c.MaxSessions = 1 },
+	"max_sessions": {set: func(c *config.Config, _ *config.Upstream) { c.Limits.MaxSessions = 1 },
 		first: wiretest.InitializeBody, second: wiretest.InitializeBody, status: 503},
 
 	"max_sessions_per_owner": {set: func(c *config.Config, _ *config.Upstream) { c.MaxSessionsPerOwner = 1 },
@@ -75,8 +75,8 @@ var limits = map[string]limit{
 	"max_subscriptions": {first: listensTo("test://a"), second: listensTo(slices.Repeat([]string{"test://a"}, endpoint.MaxSubscriptions+1)...), status: statusBusy, always: true},
 	"max_uri":           {first: listensTo("test://a"), second: listensTo("test://" + strings.Repeat("a", endpoint.MaxURI)), status: statusBusy, always: true},
 
-	"max_tasks": {set: func(_ *config.Config, u *config.Upstream) {
-		u.MaxTasks, u.Defaults.Tasks = 1, config.TasksRequired
+	"max_tasks": {set: func(c *config.Config, u *config.Upstream) {
+		c.Limits.MaxTasks, u.Defaults.Tasks = 1, config.TasksRequired
 	}, first: hangsTask, second: hangsTask, status: statusBusy},
 	"max_tasks_per_owner": {set: func(_ *config.Config, u *config.Upstream) {
 		u.MaxTasksPerOwner, u.Defaults.Tasks = 1, config.TasksRequired

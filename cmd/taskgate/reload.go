@@ -181,7 +181,7 @@ func (s *server) useConfig(c *config.Config) error {
 	s.tel.learnTools(&next)
 	s.budget.SetAside(int64(next.LargestCall()))
 	s.sessions.PerOwner(next.MaxSessionsPerOwner)
-	s.shim.Serve(planned.servers(s.credentials))
+	s.shim.Serve(planned.servers(&next, s.credentials))
 	serve()
 	hash := c.Hash()
 	s.config, s.loaded = &next, c

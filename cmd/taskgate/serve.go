@@ -28,8 +28,8 @@ func serve(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	defer s.listenHangups(end)()
 	s.chooseFolder(options.nameFolder(cfg))
+	tuneCollector(containerLimit, s.log)
 	if err = s.openServer(ctx); err == nil {
-		tuneCollector(containerLimit, s.log)
 		err = s.serveUntilEnd(ctx)
 	}
 	if err != nil {

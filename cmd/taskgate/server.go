@@ -143,9 +143,9 @@ func (s *server) buildGateway(ctx context.Context) (err error) {
 	}
 	s.audit, s.auditLog = file, audit
 	clients, secure := planned.clients()
-	s.sessions = s.store.Sessions(s.config.MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner).As(s.shim.Heart)
+	s.sessions = s.store.Sessions(s.config.Limits.Within(memoryLimit()).MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner).As(s.shim.Heart)
 	s.gateway, err = gateway.New(gateway.Options{
-		Audit: audit, Credentials: s.credentials, TLS: secure,
+		Memory: memoryLimit(), Usage: map[string]func() float64{"max_tasks": s.shim.TaskUsage}, Audit: audit, Credentials: s.credentials, TLS: secure,
 		Config: s.config, Shim: s.shim, Upstreams: clients, Budget: s.budget, Logger: s.log,
 		Sessions:       s.sessions,
 		TracerProvider: s.tel.traces, Metrics: s.tel.metrics, Version: moduleVersion(),
@@ -168,13 +168,13 @@ func markKeys(c *config.Config) (keys [][]byte, err error) {
 }
 
 // servers returns the upstreams as the shim knows them.
-func (us upstreams) servers(credentials *auth.Credentials) map[string]shim.Server {
+func (us upstreams) servers(c *config.Config, credentials *auth.Credentials) map[string]shim.Server {
 	servers := make(map[string]shim.Server, len(us))
 	for _, one := range us {
 		u := one.config
 		servers[u.Name] = shim.Server{
 			Upstream: one.client, Removed: u.Removed, Before: us.removedAt(u), Policy: func(tool string) shim.Policy { return policyOf(u.Tool(tool)) }, Other: policyOf(u.Defaults),
-			Concurrency: u.Concurrency, MaxTasks: u.MaxTasks, MaxTasksPerOwner: u.MaxTasksPerOwner,
+			Concurrency: u.Concurrency, MaxTasks: c.Limits.Within(memoryLimit()).MaxTasks, MaxTasksPerOwner: u.MaxTasksPerOwner, Halved: c.SignsIn(),
 			Represent: func(ctx context.Context, call shim.Session) context.Context {
 				if c := credentials.Represent(u.Name, call.Token); c != nil {
 					ctx = forward.With(ctx, &forward.Parts{Credential: c})
@@ -204,7 +204,7 @@ func (s *server) newShim() (*shim.Shim, error) {
 		return nil, err
 	}
 	return shim.New(shim.Options{
-		Replica: s.replica, Store: s.store, Servers: s.served().servers(s.credentials), Heartbeat: s.config.Heartbeat,
+		Replica: s.replica, Store: s.store, Servers: s.served().servers(s.config, s.credentials), Heartbeat: s.config.Heartbeat,
 		StoreTimeout: s.config.StoreTimeout, StoreWait: s.config.StoreWait, MarkKeys: marks, CheckAnswer: upstream.CheckAnswer,
 		Budget: s.budget, Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"), Metrics: s.tel.metrics,
 	})

@@ -177,7 +177,7 @@ func newStdioServer(ctx context.Context, c *config.Config, stderr io.Writer) (*s
 func (s *server) runStdio(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	conn := stdio.New(stdout, stdio.Options{
 		Handler: s.gateway.Handler(), Path: s.config.Upstreams[0].Path,
-		MaxMessage: int64(s.config.MaxBody), MaxRequests: s.config.MaxCalls, Logger: s.log,
+		MaxMessage: int64(s.config.MaxBody), MaxRequests: s.config.Limits.Within(memoryLimit()).MaxCalls, Logger: s.log,
 	})
 	loops, stop := outlastingContext(ctx)
 	defer stop()

@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -293,10 +294,35 @@ func AddressOf(r *http.Request) string {
 	if err != nil {
 		return r.RemoteAddr
 	}
-	addr := at.Addr().Unmap()
+	return nameAddress(at.Addr().Unmap())
+}
+
+func nameAddress(addr netip.Addr) string {
 	if addr.Is4() {
 		return addr.String()
 	}
 	network, _ := addr.Prefix(64)
 	return network.Masked().Addr().WithZone("").String()
+}
+
+// Addresses tell which addresses are those of one caller.
+type Addresses struct{ proxies []netip.Prefix }
+
+// NewAddresses takes the proxies of a configuration that callers are named by.
+func NewAddresses(c *config.Config) Addresses {
+	if c.Auth.TrustedHeader == nil {
+		return Addresses{}
+	}
+	return Addresses{networksOf(c.Auth.TrustedHeader)}
+}
+
+// ShareOf names the address of a connection, as AddressOf does. It is "" for one that many callers may have:
+// loopback, that of a proxy which names its callers, and what is no address.
+func (a Addresses) ShareOf(remote string) string {
+	at, err := netip.ParseAddrPort(remote)
+	addr := at.Addr().Unmap().WithZone("")
+	if err != nil || addr.IsLoopback() || slices.ContainsFunc(a.proxies, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+		return ""
+	}
+	return nameAddress(addr)
 }

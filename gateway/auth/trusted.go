@@ -25,12 +25,15 @@ type trusted struct {
 }
 
 func newTrusted(c *config.TrustedHeader) Method {
-	t := &trusted{name: http.CanonicalHeaderKey(c.Name)}
+	return &trusted{name: http.CanonicalHeaderKey(c.Name), from: networksOf(c)}
+}
+
+func networksOf(c *config.TrustedHeader) (networks []netip.Prefix) {
 	for _, from := range c.From {
 		network, _ := config.ParseNetwork(from) // Validate has checked it
-		t.from = append(t.from, network)
+		networks = append(networks, network)
 	}
-	return t
+	return networks
 }
 
 // Identify finds the caller that the proxy names. A request from any other address is refused, with

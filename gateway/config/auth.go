@@ -142,6 +142,11 @@ func (c *Config) Open() bool {
 	return slices.ContainsFunc(c.Upstreams, func(u *Upstream) bool { return !c.AuthOf(u).Required() })
 }
 
+// SignsIn reports whether callers of some upstream sign in, at the gateway or at the server.
+func (c *Config) SignsIn() bool {
+	return slices.ContainsFunc(c.Upstreams, func(u *Upstream) bool { return c.AuthOf(u).Required() })
+}
+
 // ValidKey reports whether a client can present key as a bearer token (RFC 6750
 // section 2.1): letters, digits and -._~+/ with any number of = at the end.
 func ValidKey(key string) bool {

@@ -177,6 +177,9 @@ type Config struct {
 	// authenticated caller may have at a time. A new one beyond it is refused with 429.
 	MaxSessionsPerOwner int `yaml:"max_sessions_per_owner" min:"1"`
 
+	// Limits are those that follow the memory limit of the process, for those who need other values.
+	Limits Limits `yaml:"limits"`
+
 	// ResumeAfter is how long an answer or a stream in such a session lasts
 	// before it is kept, so that a client whose connection broke can get the rest of it by
 	// Last-Event-ID, from any replica. Shorter answers cost the store nothing.
@@ -202,19 +205,6 @@ type Fixed struct {
 	// does not answer for a third of it is away, and requests stop waiting until it answers again.
 	StoreTimeout time.Duration
 
-	// MaxCalls bounds the requests in flight on each replica that wait for a server or for a task, those
-	// included whose client has gone. A further one is refused with 503. Requests that make room, such as those
-	// that cancel or answer, are not counted. 0 is any number.
-	MaxCalls int
-
-	// MaxConnections bounds the open connections of clients: an idle one takes some 20 KB. A further one is closed
-	// at once.
-	MaxConnections int
-
-	// MaxStreams bounds the open streams that clients listen to, and MaxStreamsPerOwner those of one authenticated
-	// caller.
-	MaxStreams, MaxStreamsPerOwner int
-
 	// ClientTimeout is how long a client may take for each 64 KiB of what it sends or is sent: it may be slow with
 	// a message of any size, but must go on.
 	ClientTimeout time.Duration
@@ -223,10 +213,7 @@ type Fixed struct {
 	// interval of the comments that keep an event stream open.
 	KeepAlive time.Duration
 
-	// MaxSessions bounds the client sessions of the 2025 protocol versions. A further one is refused with 503.
-	MaxSessions int
-
-	// SessionIdle is how long such a session is kept without any request or open stream. Some clients never begin
+	// SessionIdle is how long a client session of the 2025 protocol versions is kept without any request or open stream. Some clients never begin
 	// another one (python-sdk #1676).
 	SessionIdle time.Duration
 }
@@ -288,8 +275,7 @@ func Default() *Config {
 		MaxCallsPerOwner:    5000,
 		ResumeAfter:         5 * time.Second,
 		Fixed: Fixed{
-			StoreTimeout: 3 * time.Second, MaxCalls: 10_000, MaxConnections: 50_000, MaxStreams: 20_000, MaxStreamsPerOwner: 5000,
-			ClientTimeout: 30 * time.Second, KeepAlive: 15 * time.Second, MaxSessions: 10_000, SessionIdle: 24 * time.Hour,
+			StoreTimeout: 3 * time.Second, ClientTimeout: 30 * time.Second, KeepAlive: 15 * time.Second, SessionIdle: 24 * time.Hour,
 		},
 	}
 }

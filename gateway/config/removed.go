@@ -9,12 +9,12 @@ var removed = map[string]string{
 	"Config.bytes_wait":            nowFixed("1m"),
 	"Config.client_timeout":        nowFixed("30s"),
 	"Config.keep_alive":            nowFixed("15s"),
-	"Config.max_calls":             nowFixed("10000"),
-	"Config.max_connections":       nowFixed("50000"),
+	"Config.max_calls":             inLimits("max_calls"),
+	"Config.max_connections":       inLimits("max_connections"),
 	"Config.max_session_bytes":     nowFixed("64KiB"),
-	"Config.max_sessions":          nowFixed("10000"),
-	"Config.max_streams":           nowFixed("20000"),
-	"Config.max_streams_per_owner": nowFixed("5000"),
+	"Config.max_sessions":          inLimits("max_sessions"),
+	"Config.max_streams":           inLimits("max_streams"),
+	"Config.max_streams_per_owner": inLimits("max_streams_per_owner"),
 	"Config.max_subscriptions":     nowFixed("1000"),
 	"Config.max_uri":               nowFixed("8KiB"),
 	"Config.store_file":            fromFile("store"),
@@ -30,7 +30,7 @@ var removed = map[string]string{
 	"Upstream.headers_file":               fromFile("an entry of headers"),
 	"Upstream.max_event":                  "max_result bounds events as well; delete the line",
 	"Upstream.max_sse_connections":        nowFixed("1000"),
-	"Upstream.max_tasks":                  nowFixed("20000"),
+	"Upstream.max_tasks":                  inLimits("max_tasks"),
 	"Upstream.max_stored_bytes_per_owner": "what tasks take in the store is bounded by max_tasks_per_owner, max_result and ttl; delete the line",
 	"Upstream.partial_bytes":              nowFixed("64KiB"),
 	"Upstream.partial_interval":           nowFixed("50ms"),
@@ -89,6 +89,11 @@ var hadKeys = map[string]string{
 
 // nowFixed says of a removed key that it has a fixed value.
 func nowFixed(value string) string { return "it is " + value + " now; delete the line" }
+
+// inLimits says of a removed key that it is in limits.
+func inLimits(key string) string {
+	return "it is " + key + " in limits now, and follows the memory limit without it"
+}
 
 // fromFile says of a removed key for a file how the key for the value names the file.
 func fromFile(key string) string { return "write the file into " + key + ", as \"${file:PATH}\"" }

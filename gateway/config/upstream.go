@@ -104,11 +104,6 @@ type Upstream struct {
 	// 0 means any number.
 	Concurrency int `yaml:"concurrency" min:"0"`
 
-	// MaxTasks is how many tasks of the upstream each replica runs at a time; it is outside of the
-	// file. A further call goes on blocking, or is refused if the client or the tool insists on a
-	// task.
-	MaxTasks int `yaml:"-"`
-
 	// MaxTasksPerOwner is how many tasks of one authenticated caller each replica runs at a
 	// time. A call that would be one more goes on blocking, or is refused where the
 	// client or the tool insists on a task.
@@ -233,7 +228,6 @@ func NewUpstream(name, url string) *Upstream {
 		ForwardHost:       Off,
 		MaxProcesses:      32,
 		MaxResult:         32 * MiB,
-		MaxTasks:          20_000,
 		MaxTasksPerOwner:  1000,
 		ResponseModes:     Off,
 		WithoutTasks:      WithoutTasksAuto,
@@ -314,7 +308,7 @@ func (u *Upstream) SameServer(other *Upstream) bool {
 func (u *Upstream) serverOnly() *Upstream {
 	s := *u
 	s.Path, s.Auth, s.ForwardHeaders, s.ForwardHost, s.Eras = "", nil, nil, "", nil
-	s.Concurrency, s.MaxTasks, s.MaxTasksPerOwner, s.Removed = 0, 0, 0, false
+	s.Concurrency, s.MaxTasksPerOwner, s.Removed = 0, 0, false
 	s.ResponseModes, s.WithoutTasks, s.WithoutTasksAfter, s.Defaults, s.Tools = "", "", 0, Tool{}, nil
 	return &s
 }

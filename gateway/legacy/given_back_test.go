@@ -141,7 +141,7 @@ func TestConnectionsOfClientsThatLeft(t *testing.T) {
 // TestLegacyCallsInFlight: a call of a session counts until it ends, also when its client has
 // gone. What makes room goes through.
 func TestLegacyCallsInFlight(t *testing.T) {
-	stack := newLegacyStack(t, false, func(c *config.Config) { c.MaxCalls = 1 })
+	stack := newLegacyStack(t, false, func(c *config.Config) { c.Limits.MaxCalls = 1 })
 	a := newRawClient(t, stack.url).initialize("")
 	leave := a.beginPost(waitCall)
 	wiretest.Await(t, stack.session.started, "the tool")
@@ -166,7 +166,7 @@ func TestLegacyCallsInFlight(t *testing.T) {
 
 // TestLegacyStreamsInAll: the GET streams of sessions count, and so do streams that are resumed.
 func TestLegacyStreamsInAll(t *testing.T) {
-	stack := newLegacyStack(t, false, func(c *config.Config) { c.MaxStreams = 1 })
+	stack := newLegacyStack(t, false, func(c *config.Config) { c.Limits.MaxStreams = 1 })
 	a, b := newRawClient(t, stack.url).initialize(""), newRawClient(t, stack.url).initialize("")
 	open := openSSE(t, a, http.MethodGet, "", "")
 	if open.resp.StatusCode != http.StatusOK {

@@ -189,7 +189,7 @@ func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Princi
 		}
 		no, resumes = 0, false
 	}
-	ctx, done, err := h.Streams.Open(r.Context(), p.Owner())
+	ctx, done, err := h.Streams.Open(r.Context(), p.Share())
 	defer done()
 	if err != nil {
 		h.refuseRequest(w, jsonrpc.ID{}, err)

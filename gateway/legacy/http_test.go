@@ -181,7 +181,7 @@ func newLegacySession(t *testing.T, replies map[string]scriptReply, change func(
 // client is told to initialize again.
 func TestLegacyFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c := newLegacySession(t, nil, func(c *config.Config) { c.MaxSessions = 1 })
+		s, c := newLegacySession(t, nil, func(c *config.Config) { c.Limits.MaxSessions = 1 })
 		stream := c.begin(s, "")
 		nobody := &taskClient{t: t}
 		nobody.wantPost(s, wiretest.InitializeBody, http.StatusServiceUnavailable, `"message":"too many sessions"`)

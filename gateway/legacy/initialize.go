@@ -42,11 +42,11 @@ func (h *Handler) initializeSession(w http.ResponseWriter, r *http.Request, p sh
 		return
 	}
 	st.Opaque = forward.Of(r.Context()).Opaque
-	if err := h.Calls.Enter(p.Owner()); err != nil {
+	if err := h.Calls.Enter(p.Share()); err != nil {
 		h.refuseRequest(w, msg.ID, wire.TurnAway(err))
 		return
 	}
-	defer h.Calls.Leave(p.Owner())
+	defer h.Calls.Leave(p.Share())
 	s, err := h.Sessions.createSession(r.Context(), st)
 	if err != nil {
 		if _, full := errors.AsType[*shim.BusyError](err); !full { // a metric counts these, and a client can cause any number of them

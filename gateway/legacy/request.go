@@ -96,11 +96,11 @@ func (q *request) enterCalls() error {
 	if uncounted[q.msg.Method] {
 		return nil
 	}
-	owner := q.principal.Owner()
-	if err := q.h.Calls.Enter(owner); err != nil {
+	share := q.principal.Share()
+	if err := q.h.Calls.Enter(share); err != nil {
 		return wire.TurnAway(err)
 	}
-	q.leave = sync.OnceFunc(func() { q.h.Calls.Leave(owner) })
+	q.leave = sync.OnceFunc(func() { q.h.Calls.Leave(share) })
 	return nil
 }
 

@@ -24,7 +24,7 @@ const askAgain = 30 * time.Second
 // true: the client has all of the stream, or the session has none of this name, or none any more. A stranger learns
 // nothing from that.
 func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session, p shim.Principal, stream string, no int64) (heard bool) {
-	ctx, done, err := h.Streams.Open(r.Context(), p.Owner())
+	ctx, done, err := h.Streams.Open(r.Context(), p.Share())
 	defer done()
 	if err != nil {
 		h.refuseRequest(w, jsonrpc.ID{}, err)

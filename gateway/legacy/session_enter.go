@@ -61,10 +61,10 @@ func (h *Handler) passingSession(r *http.Request, p shim.Principal) (*session, e
 	if err := checkSessionVersion(r.Header, st.Version); err != nil {
 		return nil, err
 	}
-	if err := h.Calls.Enter(st.Owner); err != nil {
+	if err := h.Calls.Enter(p.Share()); err != nil {
 		return nil, wire.TurnAway(err)
 	}
-	defer h.Calls.Leave(st.Owner)
+	defer h.Calls.Leave(p.Share())
 	s := h.Sessions.pinSession(uuid.NewString())
 	s.passing, s.state = true, st
 	server, err := h.Upstream.Describe(ctx, s.upstreamSession(ctx))

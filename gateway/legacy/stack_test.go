@@ -112,7 +112,7 @@ func startReplica(t *testing.T, name string, c *config.Config, p parts) *replica
 	sh := wiretest.Must(shim.New(of))(t)
 	front := gateway.Options{
 		Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: logger, TracerProvider: traces, Metrics: p.server.Metrics,
-		Sessions: store.Sessions(c.MaxSessions, c.SessionIdle).PerOwner(c.MaxSessionsPerOwner).As(sh.Heart),
+		Sessions: store.Sessions(c.Limits.Within(0).MaxSessions, c.SessionIdle).PerOwner(c.MaxSessionsPerOwner).As(sh.Heart),
 	}
 	if p.gateway != nil {
 		p.gateway(&front)

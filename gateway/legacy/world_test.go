@@ -409,7 +409,7 @@ func startLegacyServer(t testing.TB, up *scriptedUpstream, sh *shim.Shim, c *con
 		change(&o)
 	}
 	if o.Sessions == nil {
-		o.Sessions = wiretest.OpenSessions(t, c.MaxSessions, c.SessionIdle)
+		o.Sessions = wiretest.OpenSessions(t, c.Limits.Within(0).MaxSessions, c.SessionIdle)
 	}
 	g := wiretest.Must(gateway.New(o))(t)
 	s := &legacyServer{Gateway: g, up: up, shim: sh}

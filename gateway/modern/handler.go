@@ -114,11 +114,11 @@ func (q *request) serveMethod(w http.ResponseWriter, r *http.Request, m method) 
 // one more call.
 func (q *request) checkAndServe(ctx context.Context, m method) (jsonrpc.Spliced, error) {
 	if !m.uncounted {
-		owner := q.principal.Owner()
-		if err := q.h.Calls.Enter(owner); err != nil {
+		share := q.principal.Share()
+		if err := q.h.Calls.Enter(share); err != nil {
 			return nil, wire.TurnAway(err)
 		}
-		defer q.h.Calls.Leave(owner)
+		defer q.h.Calls.Leave(share)
 	}
 	if q.h.ReadsTasks(q.msg.Method, q.name, q.describeCaller()) {
 		m = method{serve: (*request).taskResult}

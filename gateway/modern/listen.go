@@ -40,7 +40,7 @@ func (q *request) answerListen(ctx context.Context) (jsonrpc.Spliced, error) {
 	if err := s.readParams(q.h.Config.MaxTasksPerOwner, q.h.Convertible()); err != nil {
 		return nil, err
 	}
-	ctx, done, err := q.h.Streams.Open(ctx, q.principal.Owner())
+	ctx, done, err := q.h.Streams.Open(ctx, q.principal.Share())
 	defer done()
 	if err != nil {
 		return nil, err

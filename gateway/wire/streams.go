@@ -25,14 +25,14 @@ func NewStreams(bound *shim.Bound) *Streams {
 	return s
 }
 
-// Open is Enter for a stream that a client has opened, if this owner has room for one more; else
+// Open is Enter for a stream that a client has opened, if its share has room for one more; else
 // the error is a *Failure.
-func (s *Streams) Open(parent context.Context, owner string) (ctx context.Context, done func(), err error) {
-	if err := s.bound.Enter(owner); err != nil {
+func (s *Streams) Open(parent context.Context, share shim.Share) (ctx context.Context, done func(), err error) {
+	if err := s.bound.Enter(share); err != nil {
 		return parent, func() {}, TurnAway(err)
 	}
 	ctx, leave, err := s.Enter(parent)
-	return ctx, sync.OnceFunc(func() { leave(); s.bound.Leave(owner) }), err
+	return ctx, sync.OnceFunc(func() { leave(); s.bound.Leave(share) }), err
 }
 
 // Enter registers a stream. Its context ends with the cause shim.ErrDraining when the gateway
@@ -46,6 +46,14 @@ func (s *Streams) Enter(parent context.Context) (ctx context.Context, done func(
 	unlink := context.AfterFunc(s.life, func() { cancel(shim.ErrDraining) })
 	return ctx, sync.OnceFunc(func() { unlink(); cancel(nil); s.running.Leave() }), nil
 }
+
+// Limit changes the limits of the streams that clients open, as that of the bound does.
+func (s *Streams) Limit(most, mostPerOwner int, halved bool) {
+	s.bound.Limit(most, mostPerOwner, halved)
+}
+
+// Usage returns how full the limit of these streams is, from 0 to 1.
+func (s *Streams) Usage() float64 { return s.bound.Usage() }
 
 // Count is the number of streams that clients have open.
 func (s *Streams) Count() int { return s.bound.Count() }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"slices"
@@ -35,13 +36,17 @@ type Telemetry struct {
 	// untraced says that spans have no exporter, so they are not made. The context of a client
 	// still passes through.
 	untraced bool
+	limits   limitLog
 }
 
 // NewTelemetry takes the targets of spans and metrics; m may be nil. Of a client's baggage the
-// named keys are passed on.
-func NewTelemetry(tp trace.TracerProvider, m *metrics.Metrics, baggage []string) *Telemetry {
+// named keys are passed on. What a limit refuses is logged.
+func NewTelemetry(tp trace.TracerProvider, m *metrics.Metrics, baggage []string, log *slog.Logger) *Telemetry {
 	_, untraced := tp.(tracenoop.TracerProvider)
-	return &Telemetry{tracer: tp.Tracer(semconv.Scope), metrics: m, baggage: baggage, untraced: untraced}
+	return &Telemetry{
+		tracer: tp.Tracer(semconv.Scope), metrics: m, baggage: baggage, untraced: untraced,
+		limits: limitLog{log: log, said: make(map[[2]string]*limitSaid)},
+	}
 }
 
 // Operation is one client request under observation. A nil operation observes nothing.
@@ -144,12 +149,18 @@ func (t *Telemetry) Refuse(w http.ResponseWriter, r *http.Request, q Request, er
 	WriteFailure(w, q.Version, &f)
 }
 
-// Refused counts a request that a limit of the gateway has kept out, by the key of the limit. It is
+// Refused counts, and logs, a request that a limit of the gateway has kept out, by the key of the limit. It is
 // called once for each error that goes to a client, and ignores all other errors.
 func (t *Telemetry) Refused(ctx context.Context, err error) {
 	if busy, ok := errors.AsType[*shim.BusyError](err); ok && busy.Key != "" {
 		t.metrics.Refused(ctx, busy.Key)
+		t.limits.note(ctx, "a limit refuses clients", busy.Key)
 	}
+}
+
+// Near logs that a limit is nearly reached.
+func (t *Telemetry) Near(ctx context.Context, key string) {
+	t.limits.note(ctx, "a limit is nearly reached", key)
 }
 
 // SessionEnded measures a session that has ended.

@@ -11,7 +11,7 @@ var imports = map[string][]string{
 
 	"gateway": {
 		"gateway/auth", "gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/sealed", "gateway/upstream", "gateway/upstream/forward", "gateway/wire",
-		"shim", "internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/metrics", "internal/patience",
+		"shim", "internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/metrics", "internal/patience", "internal/work",
 	},
 	"gateway/legacy": {
 		"gateway/config", "gateway/endpoint", "gateway/modes", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/upstream/forward", "gateway/wire",

@@ -45,6 +45,7 @@ const (
 	connectionsOpen   = "taskgate.connections.open"
 	streamsOpen       = "taskgate.streams.open"
 	sessionsActive    = "taskgate.sessions.active"
+	limitUsage        = "taskgate.limit.usage"
 	bytesInFlight     = "taskgate.bytes_in_flight"
 	httpDuration      = "http.server.request.duration" // of the conventions for HTTP
 	scope             = semconv.Scope
@@ -122,6 +123,7 @@ func New(mp metric.MeterProvider) (*Metrics, error) {
 	b.gauge(streamsOpen, "{stream}", "Streams that clients listen to, as max_streams counts them.")
 	b.gauge(sessionsActive, "{session}", "Client sessions of the 2025 versions that have something going on at this replica.")
 	b.gauge(bytesInFlight, "By", "Bytes of requests and answers that are held, as max_bytes_in_flight counts them.")
+	b.gauge(limitUsage, "1", "How full a limit is that follows the memory of the process: as a whole or, where that is fuller, the share of callers without an owner.")
 	b.gauge(storeUp, "", "1 if the store takes writes, else 0.")
 	b.gauge(upstreamUp, "", "1 if a connection to the upstream can be opened, else 0.")
 	b.gauge(configInfo, "", "1, with the hash of the configuration that is in use.")
@@ -176,6 +178,15 @@ func (m *Metrics) ReadOpen(calls, connections, streams, sessions func() int) {
 	for name, read := range map[string]func() int{callsOpen: calls, connectionsOpen: connections, streamsOpen: streams, sessionsActive: sessions} {
 		m.addReader(func(o metric.Observer) { o.ObserveFloat64(m.gauges[name], float64(read())) }, name)
 	}
+}
+
+// ReadLimits sets the function that returns how full limits are, by their key.
+func (m *Metrics) ReadLimits(usage func() map[string]float64) {
+	m.addReader(func(o metric.Observer) {
+		for key, used := range usage() {
+			o.ObserveFloat64(m.gauges[limitUsage], used, metric.WithAttributes(semconv.Limit.String(key)))
+		}
+	}, limitUsage)
 }
 
 // ReadBytes sets the function that the gauge of bytes in flight reads.

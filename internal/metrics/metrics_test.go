@@ -190,6 +190,7 @@ func TestNone(t *testing.T) {
 	ctx := context.Background()
 	m.ReadOpen(nil, nil, nil, nil)
 	m.ReadBytes(nil)
+	m.ReadLimits(nil)
 	m.ReadParts(nil)
 	m.Refused(ctx, "rate")
 	m.Stored(ctx, "get", 0, false)
