@@ -146,17 +146,13 @@ func (r *run) queueAndSend() (Reply, error) {
 	if err := r.takeTurn(); err != nil {
 		return Reply{}, err
 	}
-	if r.isUnsent() {
+	r.mu.Lock()
+	first := r.checkpoint == nil && r.begun == 1 && r.rounds.open == nil
+	r.mu.Unlock()
+	if first { // and never sent before
 		r.observed.measureQueue()
 	}
 	return r.rounds.sendRounds()
-}
-
-// isUnsent reports whether the call is still to be sent for the first time.
-func (r *run) isUnsent() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.checkpoint == nil && r.begun == 1 && r.rounds.open == nil
 }
 
 // takeTurn waits for a slot, and says so in the status message.
@@ -283,6 +279,15 @@ func (r *run) Notified(n Notification) {
 	defer r.mu.Unlock()
 	if s, ok := r.caller.stream.(Notifier); ok {
 		s.Notified(n)
+	}
+}
+
+// Cork holds back the messages for a caller that waits, or lets them go.
+func (r *run) Cork(yes bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s, ok := r.caller.stream.(Corker); ok {
+		s.Cork(yes)
 	}
 }
 

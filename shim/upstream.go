@@ -220,6 +220,12 @@ type Notifier interface {
 	Notified(Notification)
 }
 
+// Corker is a Sink, or a Stream, that can hold messages back: those between Cork(true) and Cork(false) go out
+// together. Like Log, it does not block.
+type Corker interface {
+	Cork(yes bool)
+}
+
 // Notification is a JSON-RPC notification, from or to an upstream.
 type Notification struct {
 	Method string

@@ -14,6 +14,7 @@ import (
 // (protocol.md 2.6). A client that ignores the stream misses them.
 type Sink struct {
 	Notify func(method string, params json.RawMessage) error
+	Corks  func(yes bool)          // see shim.Corker; nil if each message goes out at once
 	Token  json.RawMessage         // the client's progress token; nil if it wants no progress
 	Passes func(level string) bool // whether a log message of this level is wanted
 
@@ -24,6 +25,7 @@ var (
 	_ shim.Sink     = (*Sink)(nil)
 	_ shim.Stream   = (*Sink)(nil)
 	_ shim.Notifier = (*Sink)(nil)
+	_ shim.Corker   = (*Sink)(nil)
 )
 
 // Progress relays progress under the client's own token, with values that rise.
@@ -51,6 +53,13 @@ func (s *Sink) Log(l shim.Log) {
 // Notified relays a notification of an unknown method.
 func (s *Sink) Notified(n shim.Notification) {
 	_ = s.Notify(n.Method, translate.Unrelated(n.Params))
+}
+
+// Cork implements shim.Corker.
+func (s *Sink) Cork(yes bool) {
+	if s.Corks != nil {
+		s.Corks(yes)
+	}
 }
 
 // Ask refuses. The shim asks a client that can be asked, in a call that it makes; questions of a

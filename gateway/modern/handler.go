@@ -92,6 +92,7 @@ func (q *request) serveMethod(w http.ResponseWriter, r *http.Request, m method) 
 	q.x = wire.NewExchange(w, r, wire.ExchangeOptions{
 		Version: q.version, KeepAlive: q.h.Global.KeepAlive,
 		Progress: q.h.KeptProgress(q.msg.Method, q.name, q.token),
+		Returns:  true,
 	})
 	defer q.x.Close()
 

@@ -153,7 +153,7 @@ func (q *request) declaredCapabilities(era mcp.Era) json.RawMessage {
 
 // newSink is where the upstream's messages of this request go.
 func (q *request) newSink() *endpoint.Sink {
-	return &endpoint.Sink{Notify: q.x.Notify, Token: q.token, Passes: func(level string) bool {
+	return &endpoint.Sink{Notify: q.x.Notify, Corks: q.x.Cork, Token: q.token, Passes: func(level string) bool {
 		return q.logLevel != "" && mcp.LogSeverity(level) >= mcp.LogSeverity(q.logLevel)
 	}}
 }

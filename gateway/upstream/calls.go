@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"maps"
+	"net/http"
 	"slices"
 	"sync"
 
@@ -181,3 +182,44 @@ func (c *sessionCalls) passCompleted(params []byte) bool {
 	}
 	return false
 }
+
+// aside is the stream of an answer that comes on the GET stream of the session: see sessionCalls.passAnswer.
+type aside struct{ x *exchange }
+
+// isAnsweredAside reports whether the server has taken a request with 202, to answer it on the GET stream.
+func (x *exchange) isAnsweredAside(err error) bool {
+	se, ok := err.(*transport.StatusError)
+	return ok && se.Status == http.StatusAccepted && x.calls != nil && (len(x.beside) > 0 || x.calls.stream.isOpen())
+}
+
+// hearAside keeps the answer on the GET stream, or its loss, whichever comes first.
+func (x *exchange) hearAside(e *transport.Event) {
+	select {
+	case x.beside <- e:
+	default:
+	}
+}
+
+// Next implements transport.Stream.
+func (a *aside) Next() *transport.Event {
+	a.x.NoteWaiting()
+	select {
+	case e := <-a.x.beside:
+		a.x.idle.noteHeard()
+		if e.Err == nil {
+			e.Err = a.x.TakeRoom(int64(len(e.Message.Raw)))
+		}
+		return e
+	case <-a.x.life.Done():
+		return &transport.Event{Err: context.Cause(a.x.life)}
+	}
+}
+
+// Head implements transport.Stream.
+func (a *aside) Head() transport.Head { return a.x.head }
+
+// Close implements transport.Stream: the GET stream stays open.
+func (a *aside) Close() {}
+
+// Finish implements transport.Stream.
+func (a *aside) Finish() {}

@@ -133,13 +133,9 @@ func (r *record) markEvent(eventID string) {
 	}
 }
 
-// noteEvent hands over a new event id that no progress carried, at most once per second. A resumed stream
-// replays the events in between.
-func (r *record) noteEvent(ctx context.Context) {
-	if r.unnoted && time.Since(r.noted) >= time.Second {
-		r.handOver(ctx)
-	}
-}
+// isDue reports whether a new event id that no progress carried is to be handed over: at most once per second. A resumed
+// stream replays the events in between.
+func (r *record) isDue() bool { return r.unnoted && time.Since(r.noted) >= time.Second }
 
 // handOver hands over how far the stream was read.
 func (r *record) handOver(ctx context.Context) {

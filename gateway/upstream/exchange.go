@@ -66,6 +66,7 @@ type exchange struct {
 	head    transport.Head // of the latest stream
 	begun   time.Time
 	told    bool                  // the server has said something beside the answer
+	cork    cork                  // holds back what the server has said, until the stream is waited for
 	answer  answer                // once it is there
 	beside  chan *transport.Event // the answer, or its loss, on the GET stream; nil outside of sessions
 	asking  questions             // what the server asks of the caller
@@ -265,9 +266,13 @@ func (x *exchange) NoteReached() {
 // NoteHeard is called when the server has just been heard.
 func (x *exchange) NoteHeard() { x.idle.noteHeard() }
 
+// NoteWaiting is called when all that the server has said is read.
+func (x *exchange) NoteWaiting() { x.cork.setCork(false) }
+
 // TakeRoom waits until there is room for n bytes of what the server says. They stay taken until the caller is
 // done with the answer.
 func (x *exchange) TakeRoom(n int64) error {
+	x.cork.setCork(false)
 	x.idle.pauseWatch() // the gateway waits for room, and not for the server
 	defer x.idle.resumeWatch()
 	err := budget.From(x.life).Take(x.life, n)
@@ -306,9 +311,16 @@ func (x *exchange) judgeError(ctx context.Context, err error) error {
 // readUntilAnswer reads messages until the answer is there. Its errors are never *transport.StatusError:
 // those stand for the answer to the request itself, may prove that it was not begun, and have come before.
 func (x *exchange) readUntilAnswer(ctx context.Context, in transport.Stream) (err error) {
-	defer func() { in.Close() }()
+	done := false
+	defer func() {
+		x.cork.setCork(false)
+		if !done {
+			in.Close()
+		}
+		in.Finish()
+	}()
 	defer x.rec.saveUnnoted(ctx)
-	for done := false; !done; {
+	for !done {
 		it := in.Next()
 		if it.Err == nil {
 			if done, err = x.handleEvent(ctx, it); err != nil {
@@ -317,6 +329,7 @@ func (x *exchange) readUntilAnswer(ctx context.Context, in transport.Stream) (er
 			continue
 		}
 		why := it.Err
+		x.cork.setCork(false)
 		in.Close()
 		if cause := causeOf(ctx); cause != nil {
 			return cause
@@ -327,7 +340,6 @@ func (x *exchange) readUntilAnswer(ctx context.Context, in transport.Stream) (er
 		}
 		in = again
 	}
-	in.Finish()
 	return x.tooLate(ctx)
 }
 
@@ -347,6 +359,7 @@ func (x *exchange) handleEvent(ctx context.Context, it *transport.Event) (done b
 	// A replica that goes on after the event of a question misses the question. So the event counts as read
 	// once the checkpoint has the question: another goroutine may save it meanwhile.
 	if m.Kind == jsonrpc.Request {
+		x.cork.setCork(false)
 		if err := x.handleRequest(ctx, *m); err != nil {
 			return false, err
 		}
@@ -356,6 +369,7 @@ func (x *exchange) handleEvent(ctx context.Context, it *transport.Event) (done b
 	}
 	switch m.Kind {
 	case jsonrpc.Notification:
+		x.cork.setCork(true)
 		x.passNotification(*m)
 	case jsonrpc.Result, jsonrpc.ErrorResponse:
 		if x.isAnswer(*m) {
@@ -366,7 +380,10 @@ func (x *exchange) handleEvent(ctx context.Context, it *transport.Event) (done b
 			return true, nil // the first counts (JSON-RPC 2.0 section 5)
 		}
 	}
-	x.rec.noteEvent(ctx)
+	if x.rec.isDue() {
+		x.cork.setCork(false)
+		x.rec.handOver(ctx)
+	}
 	return false, nil
 }
 
@@ -450,43 +467,3 @@ func (x *exchange) finishAnswer(ctx context.Context, in transport.Stream) error 
 	}
 	return x.task.followAnswer(ctx, err)
 }
-
-// aside is the stream of an answer that comes on the GET stream of the session: see sessionCalls.passAnswer.
-type aside struct{ x *exchange }
-
-// isAnsweredAside reports whether the server has taken a request with 202, to answer it on the GET stream.
-func (x *exchange) isAnsweredAside(err error) bool {
-	se, ok := err.(*transport.StatusError)
-	return ok && se.Status == http.StatusAccepted && x.calls != nil && (len(x.beside) > 0 || x.calls.stream.isOpen())
-}
-
-// hearAside keeps the answer on the GET stream, or its loss, whichever comes first.
-func (x *exchange) hearAside(e *transport.Event) {
-	select {
-	case x.beside <- e:
-	default:
-	}
-}
-
-// Next implements transport.Stream.
-func (a *aside) Next() *transport.Event {
-	select {
-	case e := <-a.x.beside:
-		a.x.idle.noteHeard()
-		if e.Err == nil {
-			e.Err = a.x.TakeRoom(int64(len(e.Message.Raw)))
-		}
-		return e
-	case <-a.x.life.Done():
-		return &transport.Event{Err: context.Cause(a.x.life)}
-	}
-}
-
-// Head implements transport.Stream.
-func (a *aside) Head() transport.Head { return a.x.head }
-
-// Close implements transport.Stream: the GET stream stays open.
-func (a *aside) Close() {}
-
-// Finish implements transport.Stream.
-func (a *aside) Finish() {}

@@ -76,3 +76,16 @@ func (x *exchange) heardLog(params []byte) {
 	}
 	x.rec.tellSink(func() { x.sink.Log(shim.Log{Level: level, Raw: copyRaw(params)}) })
 }
+
+// cork has a sink hold back its messages, and let them go together. Only the goroutine that reads uses it.
+type cork struct {
+	to shim.Sink
+	in bool
+}
+
+func (c *cork) setCork(in bool) {
+	if to, ok := c.to.(shim.Corker); ok && c.in != in {
+		c.in = in
+		to.Cork(in)
+	}
+}

@@ -22,7 +22,7 @@ func (w *wire) newExchange(to target, r shim.Request, sink shim.Sink) *exchange 
 		progress: r.Progress || r.Method == mcp.MethodToolsCall, limits: r.Limits,
 	}
 	x.rec.sink, x.rec.log, x.rec.state = sink, w.log, to.beginCheckpoint(x.id)
-	x.asking.x, x.res.x = x, x
+	x.cork.to, x.asking.x, x.res.x = sink, x, x
 	return x
 }
 

@@ -37,6 +37,7 @@ type Exchange struct {
 	stay    func() bool         // stops waiting for the client to go; nil without such a wait
 	left    bool                // the client has gone, and its connection is given back
 	done    bool
+	corked  bool // see Cork
 	// progress is nil if the client has asked for none.
 	progress *progressKeeper
 	gone     bool // the client had gone when it was done
@@ -56,6 +57,9 @@ type ExchangeOptions struct {
 	// Outlives says that the request goes on when its client has gone. The client's connection is
 	// given back then; otherwise the server holds it for as long as the request lasts.
 	Outlives bool
+	// Returns says that the handler returns right after the answer: then the answer goes out in one write with the end
+	// of the response.
+	Returns bool
 }
 
 // NewExchange begins the answer to r. The handler must call Close before it returns.
@@ -116,6 +120,7 @@ func (x *Exchange) beginStream() error {
 		x.silence.Stop()
 	}
 	x.stream = eventstream.NewWriter(x.w, x.opts.KeepAlive)
+	x.stream.Cork(x.corked)
 	return nil
 }
 
@@ -128,6 +133,16 @@ func (x *Exchange) Notify(method string, params json.RawMessage) error {
 		x.noteProgress(params)
 	}
 	return x.sendMessage(jsonrpc.AppendNotification(nil, method, params))
+}
+
+// Cork(true) holds back messages ahead of the answer until Cork(false), or the answer.
+func (x *Exchange) Cork(yes bool) {
+	x.turn.Take()
+	defer x.turn.Give()
+	x.corked = yes
+	if x.stream != nil {
+		x.stream.Cork(yes)
+	}
 }
 
 // Streams reports whether the client takes messages ahead of the answer.
@@ -238,6 +253,7 @@ func (x *Exchange) sendLast(message jsonrpc.Spliced, f *Failure) {
 	gone := x.isDisconnected() // read before the client has everything and may leave
 	switch {
 	case x.stream != nil:
+		x.stream.Cork(x.opts.Returns)
 		gone = x.sendEvent(message) != nil || gone
 	case !x.left:
 		gone = writeJSON(x.w, message, f) != nil || gone

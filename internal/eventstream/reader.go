@@ -15,10 +15,12 @@ const (
 	smallBuffer = 1 << 10
 	// idleBuffer is the size in bytes of the buffer in which the begin of the next event arrives.
 	idleBuffer = 16
+	// arrivedBuffer is the size in bytes of the buffer for what has arrived behind that.
+	arrivedBuffer = 16 << 10
 )
 
-// spare has the readers of what has arrived. A reader that waits for the next event has none.
-var spare = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 32<<10) }}
+// spare has the readers of what has arrived. A reader that waits for the next event, or has ended, has none.
+var spare = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, arrivedBuffer) }}
 
 // Reader splits a byte stream into events. It is not safe for concurrent use.
 //
@@ -27,7 +29,7 @@ var spare = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 32<<10) 
 // with lone CRs only has no event.
 type Reader struct {
 	src *bufio.Reader
-	in  *bufio.Reader // reads from src; nil while the next event is waited for
+	in  *bufio.Reader // reads from src; nil while nothing has arrived
 	max int
 	// resize, if not nil, is told by how many bytes the buffer grows or has shrunk.
 	resize func(by int) error
@@ -93,6 +95,9 @@ func (r *Reader) Next() (Event, error) {
 			r.takeField(line, from)
 		case r.hasData || r.ev.HasID || r.ev.HasRetry:
 			r.ev.Data = r.buf[:from:from]
+			if r.in.Buffered() == 0 {
+				r.Release()
+			}
 			return r.ev, nil
 		default:
 			r.restart() // it had at most a type, which goes with the empty event
@@ -102,7 +107,18 @@ func (r *Reader) Next() (Event, error) {
 		}
 	}
 	r.freeBuffer()
+	r.Release()
 	return Event{}, r.err
+}
+
+// Release gives back the buffer of what has arrived. Whoever reads calls it after the last Next, unless that returned
+// an error; data that has arrived behind the last event is lost.
+func (r *Reader) Release() {
+	if r.in != nil {
+		r.in.Reset(nil)
+		spare.Put(r.in)
+		r.in = nil
+	}
 }
 
 // restart begins a new event.
@@ -117,9 +133,8 @@ func (r *Reader) freeBuffer() {
 
 // readLine appends the next line to buf, with its end.
 func (r *Reader) readLine() error {
-	if r.in != nil && r.size == 0 && r.in.Buffered() == 0 {
-		spare.Put(r.in)
-		r.in = nil
+	if r.in != nil && r.size == 0 && r.in.Buffered() == 0 { // after a comment
+		r.Release()
 	}
 	if r.in == nil {
 		if _, err := r.src.Peek(1); err != nil {

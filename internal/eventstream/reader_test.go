@@ -143,6 +143,45 @@ func TestReaderGivesBufferBack(t *testing.T) {
 	}
 }
 
+// The buffer of what has arrived goes back with the last event of it, with a comment, with the end, and when the reader
+// stops in the middle.
+func TestReaderGivesArrivedBack(t *testing.T) {
+	pieces := func(p ...string) *Reader {
+		var all []io.Reader
+		for _, one := range p {
+			all = append(all, strings.NewReader(one))
+		}
+		return NewReader(io.MultiReader(all...), 1000)
+	}
+	long := "data: " + strings.Repeat("x", 100) + "\n\n"
+	for name, r := range map[string]*Reader{"alone": pieces(long), "the last": pieces(long+long, long)} {
+		for range strings.Count(name, "last") + 1 {
+			if _, err := r.Next(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r.in != nil {
+			t.Errorf("%s: kept behind an event with nothing after it", name)
+		}
+	}
+	for name, r := range map[string]*Reader{
+		"end": pieces(": " + long), "cut": pieces("data: x\n"), "too large": pieces(strings.Repeat(": x", 1000)),
+	} {
+		if _, err := r.Next(); err == nil || r.in != nil {
+			t.Errorf("%s: kept, or no error: %v", name, err)
+		}
+	}
+	r := pieces(long + long + ": x\n")
+	if _, err := r.Next(); err != nil || r.in == nil {
+		t.Fatalf("the second event was not read ahead: %v", err)
+	}
+	r.Release()
+	if r.in != nil {
+		t.Error("kept after Release")
+	}
+	r.Release()
+}
+
 // sizes remembers how much room reads offer.
 type sizes struct {
 	r           io.Reader

@@ -28,6 +28,8 @@ type Writer struct {
 	direct    Direct // nil for a response that takes events
 
 	turn   work.Turn
+	corked bool        // events wait for the ones after them
+	held   bool        // some do
 	idle   *time.Timer // nil without keep-alive
 	closed bool
 	err    error
@@ -194,7 +196,26 @@ func (w *Writer) deliver(id string, rest func() error) error {
 	if err := rest(); err != nil {
 		return err
 	}
+	if w.held = w.corked; w.held {
+		return nil
+	}
 	return w.to.Flush()
+}
+
+// Cork(true) holds events back, as far as the buffers of the server reach, until Cork(false), so that several go out
+// in one write. What is held when the handler returns goes out with the end of the response.
+func (w *Writer) Cork(yes bool) {
+	w.turn.Take()
+	defer w.turn.Give()
+	w.corked = yes
+	if yes || !w.held || w.closed || w.err != nil {
+		return
+	}
+	w.held = false
+	defer w.to.begun.Store(0)
+	if w.err = w.to.Begin(); w.err == nil {
+		w.err = w.to.Flush()
+	}
 }
 
 func (w *Writer) stop() {

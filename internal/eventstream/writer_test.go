@@ -51,6 +51,41 @@ func TestWriterBytes(t *testing.T) {
 	}
 }
 
+// flushes counts how often a response is sent on.
+type flushes struct {
+	*httptest.ResponseRecorder
+	n int
+}
+
+func (f *flushes) FlushError() error { f.n++; return nil }
+
+// Corked events wait for each other, and for nothing else.
+func TestWriterCork(t *testing.T) {
+	to := &flushes{ResponseRecorder: httptest.NewRecorder()}
+	w := NewWriter(to, 0)
+	for _, step := range []struct {
+		name string
+		do   func()
+		want int
+	}{
+		{"nothing is held", func() { w.Cork(false) }, 0},
+		{"corked", func() { w.Cork(true) }, 0},
+		{"corked, an event", func() { w.Send("", []byte("1")) }, 0},
+		{"corked, a second one", func() { w.Send("", []byte("2")) }, 0},
+		{"let go", func() { w.Cork(false) }, 1},
+		{"let go again", func() { w.Cork(false) }, 1},
+		{"an event", func() { w.Send("", []byte("3")) }, 2},
+		{"corked again, an event, the end", func() { w.Cork(true); w.Send("", []byte("4")); w.Close(); w.Cork(false) }, 2}, // the server sends the rest
+	} {
+		if step.do(); to.n != step.want {
+			t.Errorf("%s: %d flushes, want %d", step.name, to.n, step.want)
+		}
+	}
+	if n := strings.Count(to.Body.String(), "data: "); n != 4 {
+		t.Errorf("%d events", n)
+	}
+}
+
 func TestWriterHeaders(t *testing.T) {
 	w, rec := newRecorded(t, 0)
 	if rec.Flushed {

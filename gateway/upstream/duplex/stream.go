@@ -150,6 +150,7 @@ func (st *stream) Next() *transport.Event {
 			}
 			return e
 		}
+		st.m.NoteWaiting()
 		select {
 		case <-st.wake:
 		case <-st.ctx.Done():

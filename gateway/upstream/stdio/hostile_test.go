@@ -49,6 +49,7 @@ type counter struct{ reached *atomic.Int64 }
 
 func (c counter) NoteReached()       { c.reached.Add(1) }
 func (counter) NoteHeard()           {}
+func (counter) NoteWaiting()         {}
 func (counter) TakeRoom(int64) error { return nil }
 
 // A synchronous server does not read while its tool runs, for however long. What is sent to it

@@ -30,7 +30,8 @@ func (t *Transport) performMessage(ctx context.Context, method string, m *transp
 	return resp, err
 }
 
-// heardBody is the body of a response. It tells the sender of each piece, as a large message may come slowly.
+// heardBody is the body of a response. It tells the sender of each piece, as a large message may come slowly, and before
+// it waits for one.
 type heardBody struct {
 	io.ReadCloser
 	sender transport.Sender
@@ -38,6 +39,7 @@ type heardBody struct {
 
 // Read reads a piece.
 func (b heardBody) Read(p []byte) (int, error) {
+	b.sender.NoteWaiting()
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
 		b.sender.NoteHeard()

@@ -211,8 +211,11 @@ func (s *stream) Close() {
 	}
 }
 
-// Finish drops the response after the answer, once its end is seen, and waits only for that.
+// Finish drops the response once its end is seen, and waits only for that.
 func (s *stream) Finish() {
+	if s.events != nil {
+		s.events.Release()
+	}
 	if s.body != nil {
 		Drain(s.body)
 	}

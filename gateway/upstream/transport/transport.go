@@ -79,6 +79,8 @@ type Sender interface {
 	NoteReached()
 	// NoteHeard is called when the server has just been heard.
 	NoteHeard()
+	// NoteWaiting is called by Stream.Next before it waits for the server.
+	NoteWaiting()
 	// TakeRoom waits until there is room to read n more bytes into the hold.
 	TakeRoom(n int64) error
 }
@@ -92,6 +94,9 @@ func (Nobody) NoteReached() {}
 // NoteHeard implements Sender.
 func (Nobody) NoteHeard() {}
 
+// NoteWaiting implements Sender.
+func (Nobody) NoteWaiting() {}
+
 // TakeRoom implements Sender.
 func (Nobody) TakeRoom(int64) error { return nil }
 
@@ -100,9 +105,9 @@ func (Nobody) TakeRoom(int64) error { return nil }
 type Stream interface {
 	// Next waits for the next event. The event and its bytes are valid until the following call.
 	Next() *Event
-	// Finish is called after the answer, which is the last thing read.
+	// Finish is called by the reader once it reads no more. If the answer was read, only the end of the stream follows.
 	Finish()
-	// Close ends the stream. The event that was read last stays valid, unless it is an error.
+	// Close ends the stream early. The event that was read last stays valid, unless it is an error.
 	Close()
 	// Head says what is known before the first event.
 	Head() Head

@@ -7,7 +7,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
@@ -31,7 +33,7 @@ func Suite(t *testing.T, dial Dial) {
 		name string
 		run  func(*testing.T, *client)
 	}{
-		{"Answer", testAnswer}, {"Error", testError}, {"Progress", testProgress}, {"Question", testQuestion},
+		{"Answer", testAnswer}, {"Error", testError}, {"Progress", testProgress}, {"Waiting", testWaiting}, {"Question", testQuestion},
 		{"Aside", testAside}, {"Sessions", testSessions}, {"End", testEnd}, {"Parallel", testParallel},
 		{"Large", testLarge}, {"Cancel", testCancel}, {"Left", testLeft}, {"EndedBefore", testEndedBefore},
 		{"EndedWhile", testEndedWhile}, {"SlowReader", testSlowReader}, {"Garbage", testGarbage}, {"Gone", testGone},
@@ -67,6 +69,42 @@ func testProgress(t *testing.T, c *client) {
 			t.Errorf("notification %d is %s %s", i, got.Method, got.Params)
 		}
 	}
+}
+
+// waits is a Sender that counts how often the server is waited for.
+type waits struct {
+	transport.Nobody
+	n atomic.Int64
+}
+
+func (w *waits) NoteWaiting() { w.n.Add(1) }
+
+// Whoever sends a request hears of it before its server is waited for.
+func testWaiting(t *testing.T, c *client) {
+	ctx, cancel := context.WithCancel(c.bounded(t.Context()))
+	m := Message(c.session, `{"jsonrpc":"2.0","id":"w","method":"test/wait","params":{"_meta":{"progressToken":"w"}}}`)
+	w := new(waits)
+	m.Sender = w
+	in, err := c.peer.Transport.Request(ctx, m)
+	Must(t, err)
+	defer in.Finish()
+	if _, err := Read(in); err != nil {
+		t.Fatal(err)
+	}
+	had, ended := w.n.Load(), make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = Read(in)
+	}()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(limit); w.n.Load() == had; <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatal("its sender does not hear that the server is waited for")
+		}
+	}
+	cancel()
+	<-ended
 }
 
 // A question of the server is answered by a POST of its own.
