@@ -215,7 +215,9 @@ func TestPipelineLost(t *testing.T) {
 // What refuses the connection and not a command is told to all readers of a pipeline.
 func TestPipelineRefused(t *testing.T) {
 	t.Parallel()
-	s := openTest(t, redistest.Start(t).URL(), testOptions())
+	o := testOptions()
+	o.RetryFor = 1
+	s := openTest(t, redistest.Start(t).URL(), o)
 	ids := own(t, s, 3)
 	c := newCrowd(t, s, ids[0])
 	c.gate.fail = errors.New("no connection")

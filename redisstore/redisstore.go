@@ -15,6 +15,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"math/rand/v2"
@@ -111,6 +112,8 @@ type Store struct {
 	jumps    clockJumps
 	embedded *embedded              // nil over a real Redis
 	policy   atomic.Pointer[string] // the maxmemory-policy last seen
+
+	unknown unknownErrors
 
 	skippedMu sync.Mutex
 	skipped   map[shim.ID]struct{} // records that cannot be read and were logged
@@ -303,13 +306,16 @@ func (s *Store) doRepeated(ctx context.Context, op string, f func(context.Contex
 	}()
 	give := begun.Add(s.opts.RetryFor)
 	until, bounded := ctx.Deadline()
+	refused := true // every attempt so far
 	for wait := firstBackoff; ; wait = min(2*wait, maxBackoff) {
 		err := f(ctx)
 		if err == nil {
 			return nil
 		}
+		refused = refused && isRefused(err)
+		s.unknown.logError(s.log, op, err)
 		pause := wait/2 + rand.N(wait)
-		if (isOutage(err) || errors.Is(err, errAway)) && !errors.Is(err, context.Canceled) {
+		if !isAnswer(err) && !errors.Is(err, context.Canceled) {
 			reroute(ctx, s.client)
 		}
 		last := give
@@ -317,7 +323,10 @@ func (s *Store) doRepeated(ctx context.Context, op string, f func(context.Contex
 			last = until
 		}
 		if !isTransient(err) || time.Now().Add(pause).After(last) || work.Pause(ctx, pause) != nil {
-			return wrapError(op, err)
+			if err = wrapError(op, err); refused {
+				err = fmt.Errorf("%w: %w", shim.ErrRefusedWrite, err)
+			}
+			return err
 		}
 	}
 }

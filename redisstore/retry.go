@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -34,10 +36,11 @@ const (
 // opAdopt is the name of an adoption for doRepeated.
 const opAdopt = "adopt"
 
-// wrapError adds the name of the operation, and shim.ErrUnavailable if the store is unavailable.
+// wrapError adds the name of the operation, and shim.ErrUnavailable unless the error is an answer about what
+// was asked: after an unknown error a write may have taken place, and the operation may be repeated.
 func wrapError(op string, err error) error {
 	switch {
-	case errors.Is(err, shim.ErrUnavailable):
+	case errors.Is(err, shim.ErrUnavailable), isAnswer(err):
 		return fmt.Errorf("%s: %w", op, err)
 	case errors.Is(err, redis.ErrClosed):
 		return fmt.Errorf("%s: %w", op, errClosed)
@@ -47,14 +50,12 @@ func wrapError(op string, err error) error {
 		return fmt.Errorf("%s: %w: redis is a read-only replica: %w", op, shim.ErrUnavailable, err)
 	case hasPrefix(err, "OOM"):
 		return fmt.Errorf("%s: %w: redis is full: %w", op, shim.ErrUnavailable, err)
-	case isOutage(err):
-		return fmt.Errorf("%s: %w: %w", op, shim.ErrUnavailable, err)
 	}
-	return fmt.Errorf("%s: %w", op, err)
+	return fmt.Errorf("%s: %w: %w", op, shim.ErrUnavailable, err)
 }
 
 // Errors of Redis by their first word. Transient errors pass by themselves; lasting ones need an
-// operator.
+// operator. With each of them Redis has refused the command.
 var (
 	moving     = []string{"TRYAGAIN", "MOVED", "ASK"} // beyond the redirections that go-redis follows
 	transients = []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "BUSY"}
@@ -64,25 +65,46 @@ var (
 		"ERR Protocol error: unauthenticated"}
 )
 
-// isTransient reports whether a repeat in a moment may succeed.
+// answers are the errors that say what is the case with a record or a list.
+var answers = []error{shim.ErrNotFound, shim.ErrFinal, shim.ErrLeaseLost, shim.ErrPosition, shim.ErrCursor, errNewer, errPacked, redis.Nil}
+
+// isAnswer reports whether an error answers what was asked: it is a matter of one record, or of a limit.
+func isAnswer(err error) bool {
+	if _, ok := errors.AsType[*unreadableError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[*shim.BusyError](err); ok {
+		return true
+	}
+	return hasPrefix(err, wrongType) || slices.ContainsFunc(answers, func(a error) bool { return errors.Is(err, a) })
+}
+
+// isRefused reports whether Redis has refused to execute a command.
+func isRefused(err error) bool {
+	return hasPrefix(err, transients...) || hasPrefix(err, lasting...) || hasPrefix(err, refusals...)
+}
+
+// isTransient reports whether a repeat in a moment may succeed. Of what Redis sends, some errors pass soon; the
+// caller waits for the others if it has the time. Any other error passes, unless this package made it.
 func isTransient(err error) bool {
 	if isRedis(err) {
 		return hasPrefix(err, transients...)
 	}
-	return isOutage(err) && !errors.Is(err, context.Canceled)
+	return !isAnswer(err) && !errors.Is(err, shim.ErrUnavailable) && !errors.Is(err, context.Canceled) && !errors.Is(err, redis.ErrClosed)
 }
 
-// isOutage reports whether Redis is unreachable, or unable to work now.
-func isOutage(err error) bool {
+// isUnknown reports whether an error is in no list of this package: something that stands before Redis may
+// have its own words.
+func isUnknown(err error) bool {
 	if isRedis(err) {
-		return hasPrefix(err, transients...) || hasPrefix(err, lasting...) || hasPrefix(err, refusals...)
+		return !isRefused(err) && !isAnswer(err)
 	}
 	var network net.Error
-	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, io.ErrClosedPipe) || errors.Is(err, net.ErrClosed) ||
-		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
-		errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) ||
-		isClusterState(err)
+	return !isAnswer(err) && !errors.As(err, &network) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) &&
+		!errors.Is(err, io.ErrClosedPipe) && !errors.Is(err, net.ErrClosed) &&
+		!errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) &&
+		!errors.Is(err, redis.ErrPoolTimeout) && !errors.Is(err, redis.ErrPoolExhausted) && !errors.Is(err, redis.ErrClosed) &&
+		!errors.Is(err, shim.ErrUnavailable) && !isClusterState(err)
 }
 
 // isRedis reports whether Redis itself answered with this error.
@@ -121,5 +143,42 @@ func isClusterState(err error) bool {
 func reroute(ctx context.Context, client redis.UniversalClient) {
 	if c, ok := client.(*redis.ClusterClient); ok {
 		c.ReloadState(ctx)
+	}
+}
+
+// unknownErrors logs errors that are in no list, each once in a while with its words. The zero value is ready.
+type unknownErrors struct {
+	mu     sync.Mutex
+	logged map[string]time.Time // by how they begin
+}
+
+const (
+	// unknownEvery is how long such an error is then not logged again, and mostUnknown how many are remembered.
+	unknownEvery = 10 * time.Minute
+	mostUnknown  = 100
+	// knownBy is how many bytes of the text tell one from another; what follows may name a key.
+	knownBy = 30
+)
+
+// logError logs an error of an operation, if it is unknown and has not been logged lately.
+func (u *unknownErrors) logError(log *slog.Logger, op string, err error) {
+	if !isUnknown(err) {
+		return
+	}
+	kind := err.Error()
+	kind = kind[:min(len(kind), knownBy)]
+	now := time.Now()
+	u.mu.Lock()
+	at, known := u.logged[kind]
+	again := !known || now.Sub(at) >= unknownEvery
+	if u.logged == nil || len(u.logged) >= mostUnknown {
+		u.logged = make(map[string]time.Time)
+	}
+	if again {
+		u.logged[kind] = now
+	}
+	u.mu.Unlock()
+	if again {
+		log.Warn("redis answers with an unknown error; what it was asked is repeated", "operation", op, "err", err)
 	}
 }

@@ -173,12 +173,18 @@ func (b *mailbox) storeQuestions(ctx context.Context, q []Question) error {
 	}
 	ctx, stop := context.WithTimeoutCause(ctx, left, errUnanswered)
 	defer stop()
-	_, err := retry(ctx, func(context.Context) (Task, error) { return r.creation.ensureRecord(b.asksInTask()) })
+	_, err := retryUntil(ctx, isNoRecord, func(context.Context) (Task, error) { return r.creation.ensureRecord(b.asksInTask()) })
 	if err != nil {
 		return err
 	}
 	_, err = r.record.applyWithPieces(ctx, func() Change { return b.questionChange(q, again) }, func(t Task) { b.deliverQuestions(t, q) })
 	return err
+}
+
+// isNoRecord reports whether an error says that a call gets no record.
+func isNoRecord(err error) bool {
+	_, busy := errors.AsType[*BusyError](err)
+	return busy || errors.Is(err, errEnded) || isAnswer(err)
 }
 
 // questionChange returns the change of the record that asks. With again the deadline stays as it is. run.mu is held.

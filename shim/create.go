@@ -197,12 +197,17 @@ func (c *creation) storeTask(t Task, begin []Batch) (Task, error) {
 		}
 		draft := t
 		draft.Timeline = timeline
+		earlier := c.maybe
 		c.maybe = &t
-		return r.core.store.Create(ctx, draft, begin...)
+		stored, err := r.core.store.Create(ctx, draft, begin...)
+		if errors.Is(err, ErrRefusedWrite) {
+			c.maybe = earlier
+		}
+		return stored, err
 	})
 	if c.maybe == nil {
 		r.runs.unexpectTask(t.ID)
-	} else if errors.Is(err, ErrUnavailable) && firm {
+	} else if err != nil && !isAnswer(err) && firm {
 		err = fmt.Errorf("%w: %w", ErrUnconfirmed, err)
 	}
 	if err != nil {

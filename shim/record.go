@@ -86,7 +86,7 @@ func (rec *record) applyInTurn(ctx context.Context, change func() Change) (Task,
 			again := errors.Is(err, ErrLeaseLost) && lease != rec.currentLease()
 			if errors.Is(err, ErrNotFound) {
 				_, lost := rec.restoreTask(ctx)
-				if again = lost == nil; errors.Is(lost, ErrUnavailable) {
+				if again = lost == nil; !again && !isAnswer(lost) {
 					return t, lost // the record may be written again in a moment
 				}
 			}
@@ -209,6 +209,13 @@ func (r *run) noteShown(t Task) {
 	rec.made.Visible, rec.made.TTL, rec.made.Retain = true, t.TTL, t.Retain
 	work.Signal(r.caller.news)
 	r.observed.noteMade()
+}
+
+// retention returns how long the task is kept after its end.
+func (rec *record) retention() time.Duration {
+	rec.run.mu.Lock()
+	defer rec.run.mu.Unlock()
+	return rec.made.Retain
 }
 
 // closeRecord forgets the record: the task has ended, or another replica has it.

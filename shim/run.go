@@ -136,6 +136,7 @@ func (r *run) executeCall() {
 	r.turn.await() // an attempt that is under way decides whether this is a task
 	r.reply, r.err = reply, err
 	close(r.done)
+	r.ticket.dropSlot() // the store may take its time
 	if r.hasRecord() {
 		r.settle()
 	}

@@ -14,8 +14,9 @@ import (
 	"taskgate/shim/content"
 )
 
-// settle records how the task ended. While the store is down the outcome is kept here and written as
-// soon as possible; only a lost lease, or the end of this process, leaves the rest to an adopter.
+// settle records how the task ended. The outcome is kept here until the store has taken it, or has said that
+// the record is another's or gone; no other error of the store is final. It is given up when its time in the
+// store would be over, or this process ends, and the log then names the task.
 func (r *run) settle() {
 	rec := r.record
 	defer rec.closeRecord()
@@ -38,7 +39,9 @@ func (r *run) settle() {
 		c.Outcome.Unknown = how.outcome == semconv.OutcomeUnknown
 	}
 	c.Op, c.Visible = r.core.newOp(), !r.isHidden()
-	err := r.persistLast(&c)
+	ctx, stop := context.WithTimeout(r.core.life.writes, max(rec.retention(), leastRestored))
+	defer stop()
+	err := r.persistLast(ctx, &c)
 	switch {
 	case err == nil, errors.Is(err, ErrNotFound):
 		r.observed.measureTask(how.outcome)
@@ -62,8 +65,8 @@ func (r *run) settle() {
 
 // persistLast makes the last change of the run, with the pieces that are left. It sets them in c, because a
 // held ending must equal what was written.
-func (r *run) persistLast(c *Change) error {
-	_, err := r.record.applyPlaced(r.core.life.writes, func() Change {
+func (r *run) persistLast(ctx context.Context, c *Change) error {
+	_, err := r.record.applyPlaced(ctx, func() Change {
 		r.outbox.addTail(c)
 		return *c
 	}, func(Task) {})
@@ -228,7 +231,7 @@ func (r *run) handOver() {
 		r.mu.Unlock()
 	}
 	change.Moments = []Moment{{Kind: KindLeft, Detail: string(r.core.replica)}}
-	err := r.persistLast(&change)
+	err := r.persistLast(r.core.life.writes, &change)
 	if err != nil && !errors.Is(err, ErrLeaseLost) && !errors.Is(err, ErrFinal) {
 		r.observed.logRun(slog.LevelWarn, "a call is handed over with what was known of it before", "err", err)
 	}

@@ -21,9 +21,12 @@ var (
 	ErrPosition = errors.New("batches leave a gap")
 	// ErrCursor: the cursor is not one that List returned.
 	ErrCursor = errors.New("bad cursor")
-	// ErrUnavailable: the store could not be reached or did not answer in time. A write may or may not
-	// have taken place; it may be repeated.
+	// ErrUnavailable: the store could not be reached, did not answer in time, or with words that are none
+	// of the others here. A write may or may not have taken place; it may be repeated.
 	ErrUnavailable = errors.New("task store unavailable")
+	// ErrRefusedWrite comes with the ErrUnavailable of a store that takes no writes at the moment: it is
+	// full, for example. This write has not taken place.
+	ErrRefusedWrite = errors.New("the write was refused")
 	// ErrRepeat comes with the ErrUnavailable of a client's request to its task: the client may make
 	// the same request again.
 	ErrRepeat = errors.New("ask again")

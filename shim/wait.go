@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"taskgate/internal/patience"
@@ -17,21 +18,35 @@ const (
 	opTimeout  = 10 * time.Second // of one attempt
 )
 
-// retry repeats an operation, with growing pauses, while the store is unavailable and until ctx ends,
-// free of any client's patience. Every operation of a Store may be repeated (design.md 0.12).
+// retry repeats an operation of the store, with growing pauses, until that has answered or ctx ends, free of any
+// client's patience. Every operation of a Store may be repeated (design.md 0.12).
 func retry[T any](ctx context.Context, do func(context.Context) (T, error)) (T, error) {
+	return retryUntil(ctx, isAnswer, do)
+}
+
+// retryUntil is retry of an operation with final errors of its own.
+func retryUntil[T any](ctx context.Context, final func(error) bool, do func(context.Context) (T, error)) (T, error) {
 	ctx = patience.Without(ctx)
 	for d := retryFirst; ; d = min(2*d, retryMost) {
 		attempt, stop := context.WithTimeoutCause(ctx, attemptTime(ctx), ErrUnavailable)
 		out, err := do(attempt)
 		stop()
-		if err == nil || !errors.Is(err, ErrUnavailable) {
+		if err == nil || final(err) {
 			return out, err
 		}
 		if work.Pause(ctx, spreadPause(d)) != nil {
 			return out, context.Cause(ctx)
 		}
 	}
+}
+
+// answers are the errors that a repeat would get again: the answers of a Store, and the end of a replica.
+var answers = []error{ErrNotFound, ErrFinal, ErrLeaseLost, ErrPosition, ErrCursor, ErrDraining, ErrDetached}
+
+// isAnswer reports whether an error is one of them. No other error is taken for final: it may pass, and the
+// store, or what stands before it, may have words that nobody here knows.
+func isAnswer(err error) bool {
+	return slices.ContainsFunc(answers, func(known error) bool { return errors.Is(err, known) })
 }
 
 // attemptTime returns how long one attempt may take: at most half of the time that is left, since it

@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"bytes"
+	"io"
 	"net"
 	"strings"
 	"sync"
@@ -39,6 +40,7 @@ type Proxy struct {
 	after   int    // how many bytes go through before it
 	hit     int    // how many commands met their fault
 	refuse  bool
+	words   string        // the answer to each command, in place of Redis's own; "" for none
 	said    *bytes.Buffer // to Redis; nil where that is not recorded
 	latency time.Duration // of replies to commands
 	slow    []byte        // that contain this
@@ -181,6 +183,15 @@ func (p *Proxy) Point(target string) {
 	p.Cut()
 }
 
+// Words has the proxy answer each command itself, with this text, until it is "". Connections are cut at the
+// change: answers would be mixed up.
+func (p *Proxy) Words(text string) {
+	p.mu.Lock()
+	p.words = text
+	p.mu.Unlock()
+	p.Cut()
+}
+
 // Cut cuts all connections.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
@@ -243,11 +254,23 @@ func (p *Proxy) up(l *link) {
 		if err != nil {
 			return
 		}
+		if words := p.ownWords(); words != "" {
+			if _, err := io.WriteString(l.client, words); err != nil {
+				return
+			}
+			continue
+		}
 		pass, on := p.meet(l, buf[:n])
 		if _, err := l.server.Write(buf[:pass]); err != nil || !on {
 			return
 		}
 	}
+}
+
+func (p *Proxy) ownWords() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.words
 }
 
 // meet has a command meet its fault, and says how many bytes of it to forward, and
