@@ -11,6 +11,7 @@ import (
 	"taskgate/gateway/sealed"
 	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/wire"
+	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -49,8 +50,45 @@ func (u *route) authenticate(next authenticated) http.HandlerFunc {
 		if f := u.forwarded(r, c); f != nil {
 			r = r.WithContext(forward.With(r.Context(), f))
 		}
+		if hold := u.options.Budget.HoldOf(budgetOwner(c)); hold != nil { // for the request and its answer
+			defer hold.Release()
+			if hold.Take(r.Context(), headerCost(r.Header)) != nil {
+				leaveUnread(w, r)
+				u.tel.Refuse(w, r, wire.Request{}, wire.NoRoom())
+				return
+			}
+			r = r.WithContext(budget.With(r.Context(), hold))
+		}
 		next(w, r, c)
 	}
+}
+
+// strangers is the one owner, in the budget of bytes, of all callers whom only their server can tell apart: a token is
+// made up at no cost.
+const strangers = "strangers"
+
+// budgetOwner is the owner of a caller in the budget of bytes.
+func budgetOwner(c auth.Caller) string {
+	if c.IsStranger() {
+		return strangers
+	}
+	return c.Principal.Owner()
+}
+
+// fieldCost is about what net/http needs for a field besides its text, in bytes.
+const fieldCost = 128
+
+// headerCost is what the header of a request takes, in bytes; 0 if that is not more than what each request may have.
+func headerCost(h http.Header) (n int64) {
+	for name, values := range h {
+		for _, value := range values {
+			n += int64(len(name) + len(value) + fieldCost)
+		}
+	}
+	if n <= budget.Free {
+		return 0
+	}
+	return n
 }
 
 // plain is a handler that only needs the principal of a caller.

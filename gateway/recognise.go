@@ -31,22 +31,9 @@ type route struct {
 	wrongAudience sync.Once // the log says that the server wants tokens for its own address
 }
 
-// strangers is the one owner, in the budget of bytes, of all callers whom only their server can tell apart: a token is
-// made up at no cost.
-const strangers = "strangers"
-
 // servePOST reads the message and hands it to the handler of its era.
 func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller) {
 	p := c.Principal
-	if bytes := u.options.Budget; bytes != nil {
-		owner := p.Owner()
-		if c.IsStranger() {
-			owner = strangers
-		}
-		hold := bytes.HoldOf(owner) // for its message and the answer
-		defer hold.Release()
-		r = r.WithContext(budget.With(r.Context(), hold))
-	}
 	body, fail := wire.ReadBody(w, r, int64(u.config.MaxBody), u.config.ClientTimeout)
 	if fail != nil {
 		u.tel.Refuse(w, r, wire.Request{}, fail)

@@ -31,15 +31,16 @@ func newAdmin(ctx context.Context, addr string, s *server, page http.Handler) (*
 	if err != nil {
 		return nil, fmt.Errorf("admin: %w", err)
 	}
-	return &admin{listener: l, http: &http.Server{
+	a := &admin{http: &http.Server{
 		Handler:           adminHandler(s.ready, s.reloader.handler(), page, s.operators.handler, isLoopback(addr)),
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       adminTimeout,
 		WriteTimeout:      adminTimeout,
 		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-	}}, nil
+	}}
+	a.listener = guardHeads(s.tel.metrics, a.http, l)
+	return a, nil
 }
 
 // adminHandler is the route table. On loopback it answers only a loopback Host: otherwise a web page

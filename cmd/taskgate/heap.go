@@ -1,12 +1,18 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"math"
+	"net"
+	"net/http"
 	"os"
 	"runtime/debug"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
+
+	"taskgate/internal/heads"
+	"taskgate/internal/metrics"
 )
 
 // The memory for the garbage collector. A gateway keeps little for long, and Go collects when the
@@ -56,4 +62,24 @@ func containerLimit() (uint64, error) {
 		return 0, memlimit.ErrNoLimit
 	}
 	return limit, nil
+}
+
+// The limits of the heads of requests. Unfinished ones have a part of the memory limit; what they have without one is
+// their most.
+const (
+	maxHeaderBytes  = 32 << 10
+	maxHeaderFields = 200
+	openHeadsShare  = 16
+	mostOpenHeads   = 256 << 20
+)
+
+// guardHeads has the heads of requests to a server counted before they are read. It returns the guarded listener.
+func guardHeads(m *metrics.Metrics, s *http.Server, l net.Listener) net.Listener {
+	all := int64(mostOpenHeads)
+	if limit := memoryLimit(); limit > 0 {
+		all = min(all, limit/openHeadsShare)
+	}
+	g := heads.New(heads.Limits{Bytes: maxHeaderBytes, Fields: maxHeaderFields, All: all}, func() { m.Refused(context.Background(), "max_header") })
+	g.Use(s)
+	return g.Listener(l)
 }

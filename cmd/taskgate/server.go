@@ -35,7 +35,6 @@ import (
 const (
 	readHeaderTimeout = 10 * time.Second
 	idleTimeout       = 120 * time.Second
-	maxHeaderBytes    = 64 << 10
 )
 
 // closeTimeout bounds the work after the drain: sessions are deleted upstream, the goodbye reaches the store,
@@ -240,9 +239,9 @@ func (s *server) listenOn(ctx context.Context) (err error) {
 		ConnState:         s.gateway.ConnState,
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
+	s.listener = guardHeads(s.tel.metrics, s.http, s.listener)
 	s.warnOpen()
 	return nil
 }

@@ -93,9 +93,7 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64, timeout time.
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.Is(err, budget.ErrFull):
-		f := FailureOf("", &shim.BusyError{Key: "max_bytes_in_flight", Limit: "bytes in flight", RetryAfter: DrainRetry})
-		f.Status = http.StatusServiceUnavailable // the id of the message is still unread
-		return nil, f
+		return nil, NoRoom()
 	case errors.As(err, &tooLarge), errors.Is(err, budget.ErrTooLarge):
 		f := Refused(http.StatusRequestEntityTooLarge, "the message is too large")
 		f.Busy = &shim.BusyError{Key: "max_body"}
@@ -106,6 +104,14 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64, timeout time.
 	}
 	_ = ctl.SetReadDeadline(time.Time{})
 	return text, nil
+}
+
+// NoRoom is the failure of a request for which there was no room among the bytes in flight. The id of the message is
+// still unread.
+func NoRoom() *Failure {
+	f := FailureOf("", &shim.BusyError{Key: "max_bytes_in_flight", Limit: "bytes in flight", RetryAfter: DrainRetry})
+	f.Status = http.StatusServiceUnavailable
+	return f
 }
 
 // TrimOWS drops the optional white space around a header value (RFC 9110 5.5).

@@ -7,7 +7,7 @@ package importtest
 // The direction is: cmd wires, gateway speaks, shim decides, redisstore
 // remembers. No arrow goes back, and none runs between redisstore and gateway.
 var imports = map[string][]string{
-	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/operator", "gateway/operator/terminal", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/stdio", "redisstore", "shim", "internal/budget", "internal/durable", "internal/metrics", "internal/semconv", "internal/work"},
+	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/operator", "gateway/operator/terminal", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/stdio", "redisstore", "shim", "internal/budget", "internal/durable", "internal/heads", "internal/metrics", "internal/semconv", "internal/work"},
 
 	"gateway": {
 		"gateway/auth", "gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/sealed", "gateway/upstream", "gateway/upstream/forward", "gateway/wire",
@@ -63,6 +63,7 @@ var imports = map[string][]string{
 	"redisstore":                 {"shim", "redisstore/journal", "internal/memconn", "internal/metrics", "internal/patience", "internal/storeurl", "internal/work"},
 	"redisstore/journal":         {"internal/durable", "internal/work"},
 	"internal/budget":            {},
+	"internal/heads":             {},
 	"internal/metrics":           {"internal/semconv"},
 	"internal/patience":          {},
 	"internal/work":              {"internal/budget"},
@@ -120,7 +121,7 @@ var fences = []fence{
 		path: "net/http",
 		allowed: []string{
 			"cmd/taskgate", "gateway", "gateway/auth", "gateway/legacy", "gateway/modern", "gateway/operator", "gateway/operator/terminal", "gateway/stdio", "gateway/wire", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/sse",
-			"gateway/upstream/streamable", "gateway/upstream/transport", "gateway/upstream/transporttest", "internal/eventstream",
+			"gateway/upstream/streamable", "gateway/upstream/transport", "gateway/upstream/transporttest", "internal/eventstream", "internal/heads",
 			"internal/taskclient", "internal/balancer", "internal/bench", "shim/shimtest/fake",
 			"examples/slowserver", "internal/e2e/conformserver", "internal/e2e/nativetasks", "internal/wiretest", "internal/otlptest", "internal/agents",
 		},
