@@ -32,7 +32,7 @@ func newAdmin(ctx context.Context, addr string, s *server, page http.Handler) (*
 		return nil, fmt.Errorf("admin: %w", err)
 	}
 	a := &admin{http: &http.Server{
-		Handler:           adminHandler(s.ready, s.reloader.handler(), page, s.operators.handler, isLoopback(addr)),
+		Handler:           adminHandler(s.ready, s.operators.handler.Guard("configuration reloaded by an operator", s.reloader.handler()), page, s.operators.handler, isLoopback(addr)),
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       adminTimeout,
 		WriteTimeout:      adminTimeout,

@@ -54,7 +54,7 @@ func checkAudit(to string) error {
 
 // auditTo writes a record as one line of JSON.
 func auditTo(w io.Writer, log *slog.Logger) *slog.Logger {
-	return slog.New(traced{slog.NewJSONHandler(&auditWriter{to: w, log: log}, &slog.HandlerOptions{
+	return slog.New(traced{slog.NewJSONHandler(&auditWriter{to: plainJSON{w}, log: log}, &slog.HandlerOptions{
 		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 			switch {
 			case len(groups) > 0:

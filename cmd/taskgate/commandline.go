@@ -74,7 +74,7 @@ It ends when its standard input does, and tasks in memory with it. A command get
 whole environment of taskgate.
 
 Options of tasks, replicas and upstreams, which ask a running gateway (reload has the
-first two):
+first three):
 
   --admin HOST:PORT    its admin address, or that of the console as its log has it
                        (TASKGATE_ADMIN)

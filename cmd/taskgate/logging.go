@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/operator/terminal"
 )
 
 // newLogger writes to w as the configuration says.
@@ -19,9 +20,20 @@ func newLogger(c config.Log, w io.Writer) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: readableAttr}
 	var h slog.Handler = slog.NewTextHandler(w, opts)
 	if c.Format == config.FormatJSON {
-		h = slog.NewJSONHandler(w, opts)
+		h = slog.NewJSONHandler(plainJSON{w}, opts)
 	}
 	return slog.New(traced{h})
+}
+
+// plainJSON writes lines of JSON in which characters that a terminal does not print are escaped.
+type plainJSON struct{ io.Writer }
+
+// Write implements io.Writer.
+func (w plainJSON) Write(lines []byte) (int, error) {
+	if _, err := w.Writer.Write(terminal.EscapeJSON(lines)); err != nil {
+		return 0, err
+	}
+	return len(lines), nil
 }
 
 // maxAttr bounds an attribute of a record, in bytes: clients choose the names of tools and methods,

@@ -15,7 +15,7 @@ type operators struct {
 	deployment *operator.Deployment
 	handler    *operator.Handler
 	methods    *auth.Methods // nil where sign-in is off
-	token      string        // that the log has at the start; "" for none
+	token      string        // that the log's link has at the start; "" for none
 }
 
 // newOperators makes them. It sets in o how operators sign in; local says that only this machine can connect.
@@ -23,7 +23,8 @@ func newOperators(c *config.Config, local bool, d operator.DeploymentOptions, o 
 	who, out := c.AdminAuth, &operators{deployment: operator.NewDeployment(d)}
 	if !who.Required() && local {
 		out.token = rand.Text()
-		who.Keys = []config.BearerKey{config.BearerKey("local:" + config.HashKey(out.token))}
+		o.Link, o.Page = out.token, rand.Text()
+		who.Keys = []config.BearerKey{config.BearerKey("local:" + config.HashKey(o.Link)), config.BearerKey("local:" + config.HashKey(o.Page))}
 	}
 	if who.Required() {
 		var err error
@@ -52,7 +53,7 @@ func (o *operators) sayConsole(address string, log, plain *slog.Logger) {
 	at := "http://" + address + "/console/"
 	switch {
 	case o.token != "":
-		plain.Info("the console for operators, with a token that lasts as long as this process", "at", at+"#token="+o.token)
+		plain.Info("the console for operators; the link opens it once, and is good for TASKGATE_ADMIN as long as this process lives", "at", at+"#token="+o.token)
 	case o.methods != nil:
 		log.Info("the console for operators", "at", at)
 	default:

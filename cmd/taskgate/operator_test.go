@@ -112,7 +112,7 @@ func cancelElsewhere(t *testing.T, one, two *running, id string) {
 // operatorPaths are all that an operator can ask for.
 var operatorPaths = [][2]string{
 	{"GET", "/access"}, {"GET", "/tasks"}, {"GET", "/tasks/" + unknownTask}, {"POST", "/tasks/" + unknownTask + "/cancel"}, {"GET", "/questions"},
-	{"GET", "/replicas"}, {"GET", "/upstreams"}, {"GET", "/stats"}, {"GET", "/changes"},
+	{"GET", "/replicas"}, {"GET", "/upstreams"}, {"GET", "/stats"}, {"GET", "/changes"}, {"POST", "/open"},
 }
 
 const unknownTask = "5b0d3d2e-8a37-4b1e-9a57-0d9a3a1c9f00"
@@ -157,8 +157,10 @@ func TestAdminAuth(t *testing.T) {
 					t.Errorf("%s: %d %s", path, status, body)
 				}
 			}
-			if status, _ := r.asOperator("GET", "/healthz", ""); status != http.StatusOK {
-				t.Errorf("a probe: %d", status)
+			for _, path := range []string{"/healthz", "/metrics"} {
+				if status, _ := r.asOperator("GET", path, ""); status != http.StatusOK {
+					t.Errorf("a probe of %s: %d", path, status)
+				}
 			}
 		})
 	}
@@ -190,6 +192,29 @@ func TestAdminContent(t *testing.T) {
 		log, err := os.ReadFile(audit)
 		if err != nil || !strings.Contains(string(log), `"event":"task cancelled by an operator","principal":"local"`) || !strings.Contains(string(log), id) {
 			t.Errorf("%s %v", log, err)
+		}
+	}
+}
+
+// TestLinkOpensTheConsoleOnce: a browser gets another key for that of the link, which it has in its history. The command
+// line goes on with it.
+func TestLinkOpensTheConsoleOnce(t *testing.T) {
+	r := runServer(t, "http://127.0.0.1:1/mcp", nil)
+	link, browser := r.s.operators.token, []string{"Sec-Fetch-Site", "same-origin"}
+	var got operator.Opened
+	status, body := r.asOperator("POST", operator.Base+"/open", link, browser...)
+	if err := json.Unmarshal(body, &got); err != nil || status != http.StatusOK || got.Key == "" || got.Key == link {
+		t.Fatalf("%d %s: %v", status, body, err)
+	}
+	for key, want := range map[string]int{link: http.StatusUnauthorized, got.Key: http.StatusOK} {
+		if status, body := r.asOperator("GET", operator.Base+"/access", key, browser...); status != want {
+			t.Errorf("a browser with %s: %d %s", key, status, body)
+		}
+		if status, body := r.asOperator("GET", operator.Base+"/access", key); status != http.StatusOK {
+			t.Errorf("the command line with %s: %d %s", key, status, body)
+		}
+		if status, body := r.asOperator("POST", operator.Base+"/open", key); status != http.StatusOK || strings.TrimSpace(string(body)) != "{}" {
+			t.Errorf("a second opening with %s: %d %s", key, status, body)
 		}
 	}
 }

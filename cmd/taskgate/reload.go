@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -21,6 +20,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/operator/terminal"
 	"taskgate/internal/work"
 )
 
@@ -315,6 +315,7 @@ func hasTerminal() bool {
 func askReload(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("reload", flag.ContinueOnError)
 	file, address := flags.String("config", "", ""), flags.String("admin", "", "")
+	key := flags.String("key", os.Getenv(terminal.KeyVariable), "")
 	if code, done := parseFlags(flags, args, stdout, stderr); done {
 		return code
 	}
@@ -322,9 +323,12 @@ func askReload(ctx context.Context, args []string, stdout, stderr io.Writer) int
 		return reportMisuse(stderr, "reload: give either --config FILE or --admin HOST:PORT")
 	}
 	var answer outcome
-	g, err := gatewayAt(*file, *address, "")
+	g, err := gatewayAt(*file, *address, *key)
 	if err == nil {
-		answer, err = reloadAt(ctx, g.Root)
+		err = g.Reload(ctx, &answer)
+	}
+	if err == nil && len(answer.Mistakes) > 0 {
+		err = fmt.Errorf("the gateway goes on with configuration %s", answer.Config)
 	}
 	for _, mistake := range answer.Mistakes {
 		fmt.Fprintln(stderr, mistake)
@@ -336,26 +340,4 @@ func askReload(ctx context.Context, args []string, stdout, stderr io.Writer) int
 		return reportFailure(stderr, err)
 	}
 	return writeOutput(stdout, stderr, answer.Config+"\n")
-}
-
-// reloadAt asks the gateway whose admin address has this URL.
-func reloadAt(ctx context.Context, admin string) (answer outcome, err error) {
-	ctx, stop := context.WithTimeout(ctx, adminTimeout)
-	defer stop()
-	q, err := http.NewRequestWithContext(ctx, http.MethodPost, admin+"/reload", nil)
-	if err != nil {
-		return answer, err
-	}
-	resp, err := http.DefaultClient.Do(q)
-	if err != nil {
-		return answer, err
-	}
-	defer resp.Body.Close()
-	if err = json.NewDecoder(resp.Body).Decode(&answer); err != nil {
-		return answer, fmt.Errorf("%s answers with %s", q.URL, resp.Status)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return answer, fmt.Errorf("the gateway goes on with configuration %s", answer.Config)
-	}
-	return answer, nil
 }

@@ -55,7 +55,7 @@ func (c *changing) write(t *testing.T, text string) {
 // reload asks for a reload.
 func (c *changing) reload() (int, outcome) {
 	c.t.Helper()
-	status, body := c.asOperator("POST", "/reload", "")
+	status, body := c.asOperator("POST", "/reload", c.s.operators.token)
 	var got outcome
 	must(c.t, json.Unmarshal(body, &got))
 	return status, got
@@ -267,21 +267,39 @@ func TestReloadLooks(t *testing.T) {
 func TestReloadOfOthers(t *testing.T) {
 	r := runServer(t, "http://127.0.0.1:1/mcp", nil)
 	for site, want := range map[string]int{"cross-site": http.StatusForbidden, "same-origin": http.StatusUnprocessableEntity} {
-		if status, _ := r.asOperator("POST", "/reload", "", "Sec-Fetch-Site", site); status != want {
+		if status, _ := r.asOperator("POST", "/reload", r.s.operators.token, "Sec-Fetch-Site", site); status != want {
 			t.Errorf("%s: status %d", site, status)
 		}
 	}
+	if status, _ := r.asOperator("POST", "/reload", "wrong"); status != http.StatusUnauthorized {
+		t.Errorf("without the key: status %d", status)
+	}
+}
+
+// TestReloadOpensNothing: a file that lacks auth, such as one that is half-written, lets nobody in who was not.
+func TestReloadOpensNothing(t *testing.T) {
+	one, _, _ := named(t, "one")
+	up := upstreamsOf("{name: a, url: '" + one + "'}")
+	c := runChanging(t, time.Hour, keyed("alice", wiretest.AliceKey)+up)
+	if got := c.takes("rate: 7\n" + up); !slices.Equal(got.Restart, []string{"auth"}) {
+		t.Errorf("%+v", got)
+	}
+	if status, body := c.ask("/a/mcp", "", "tools/call", "work"); status != http.StatusUnauthorized {
+		t.Errorf("a stranger: %d %s", status, body)
+	}
+	c.calls("/a/mcp", "one")
+	c.takes(keyed("bob", wiretest.AliceKey) + up) // other callers are no opening
 }
 
 // TestReloadIsMeasured: /metrics has the hash of the configuration in use, and the verb prints it.
 func TestReloadIsMeasured(t *testing.T) {
 	url, _, _ := named(t, "one")
 	c := runChanging(t, time.Hour, upstreamsOf("{name: a, url: '"+url+"'}"))
-	for text, path := range map[string]string{"rate: 10\n": "", "rate: 20\n": "/console/#token=x"} {
+	admin, key := c.s.admin.listener.Addr().String(), c.s.operators.token
+	for text, args := range map[string][]string{"rate: 10\n": {"--key", key, "--admin", admin}, "rate: 20\n": {"--admin", admin + "/console/#token=" + key}} {
 		c.write(t, text+upstreamsOf("{name: a, url: '"+url+"'}"))
 		var stdout, stderr strings.Builder
-		admin := c.s.admin.listener.Addr().String()
-		if code := askReload(t.Context(), []string{"--admin", admin + path}, &stdout, &stderr); code != exitOK || strings.TrimSpace(stdout.String()) != c.s.inUse() {
+		if code := askReload(t.Context(), args, &stdout, &stderr); code != exitOK || strings.TrimSpace(stdout.String()) != c.s.inUse() {
 			t.Errorf("exit code %d: %s%s", code, &stdout, &stderr)
 		}
 		page := c.scrape("text/plain")
@@ -291,7 +309,7 @@ func TestReloadIsMeasured(t *testing.T) {
 	}
 	c.write(t, "rate: many\n")
 	var stdout, stderr strings.Builder
-	if code := askReload(t.Context(), []string{"--admin", c.s.admin.listener.Addr().String()}, &stdout, &stderr); code != exitFailure || !strings.Contains(stderr.String(), "is not a whole number") {
+	if code := askReload(t.Context(), []string{"--admin", admin, "--key", key}, &stdout, &stderr); code != exitFailure || !strings.Contains(stderr.String(), "is not a whole number") {
 		t.Errorf("exit code %d: %s%s", code, &stdout, &stderr)
 	}
 }

@@ -15,7 +15,7 @@ _taskgate() {
       case "$verb" in
         serve) words="--config --upstream --listen --admin --store --grace --log-format --log-level" ;;
         stdio) words="--upstream --config --name --store --grace --era --without-tasks --log-level --" ;;
-        reload) words="--config --admin" ;;
+        reload) words="--config --admin --key" ;;
         tasks)
           words="--admin --config --key --json --filter --oldest --limit --yes"
           ((COMP_CWORD > 2)) || words="list show events watch cancel $words"

@@ -6,6 +6,7 @@ complete -c taskgate -n __fish_use_subcommand -a 'serve reload stdio tasks repli
 complete -c taskgate -n '__fish_seen_subcommand_from check' -F
 complete -c taskgate -n '__fish_seen_subcommand_from reload' -l config -rF -d 'configuration file'
 complete -c taskgate -n '__fish_seen_subcommand_from reload' -l admin -x -d 'address to ask at'
+complete -c taskgate -n '__fish_seen_subcommand_from reload' -l key -x -d 'key of an operator'
 complete -c taskgate -n '__fish_seen_subcommand_from hash-key' -l force -d 'hash a weak key, too'
 set -l asking '__fish_seen_subcommand_from tasks replicas upstreams'
 set -l tasks '__fish_seen_subcommand_from tasks'

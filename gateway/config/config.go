@@ -307,13 +307,15 @@ var changeable = []string{
 }
 
 // Over returns the configuration as a process that runs with old can take it over: keys that are only read at
-// the start keep their old values. restart are those of them that differ.
+// the start keep their old values, as does an auth that c lacks: a file that is half-written, or of another gateway,
+// must not let everybody in. restart are those keys that differ.
 func (c *Config) Over(old *Config) (next *Config, restart []string) {
 	merged := *c
 	from, to := reflect.ValueOf(old).Elem(), reflect.ValueOf(&merged).Elem()
 	for i := range to.NumField() {
 		key := to.Type().Field(i).Tag.Get("yaml")
-		if slices.Contains(changeable, key) || reflect.DeepEqual(from.Field(i).Interface(), to.Field(i).Interface()) {
+		opens := key == "auth" && old.Auth.Required() && !c.Auth.Required()
+		if slices.Contains(changeable, key) && !opens || reflect.DeepEqual(from.Field(i).Interface(), to.Field(i).Interface()) {
 			continue
 		}
 		to.Field(i).Set(from.Field(i))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"taskgate/gateway/auth"
@@ -22,7 +23,10 @@ type Options struct {
 	// credentials to any request by itself, so a change needs the Origin of the console.
 	Method  auth.Method
 	Ambient bool
-	// Content shows arguments, results, questions and answers.
+	// Link is the key in the address of the console that the log has, and Page the key that the console gets for it,
+	// once; both are keys of Method, or "" for none.
+	Link, Page string
+	// Content shows arguments, results, questions, answers, and the texts of errors.
 	Content bool
 	// Version and Replica are those of this process.
 	Version, Replica string
@@ -32,8 +36,9 @@ type Options struct {
 
 // Handler serves the interface and the console. It is safe for concurrent use.
 type Handler struct {
-	o   Options
-	mux *http.ServeMux
+	o      Options
+	mux    *http.ServeMux
+	opened atomic.Bool // the link has opened the console
 }
 
 // New returns the handler of the paths below Base, of /console/ and of /openapi.json.
@@ -74,7 +79,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head.Set("Cache-Control", "no-store")
 	switch {
 	case h.o.Method == nil:
-		writeError(w, http.StatusForbidden, "the interface for operators is off: it needs admin_auth, or an admin address on loopback")
+		refuseAll(w)
 	case r.URL.Path == "/openapi.json":
 		head.Set("Content-Type", "application/json")
 		_, _ = w.Write(openAPI)
@@ -85,6 +90,23 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			h.mux.ServeHTTP(w, r)
 		}
 	}
+}
+
+// refuseAll answers every request while nobody can sign in.
+func refuseAll(w http.ResponseWriter) {
+	writeError(w, http.StatusForbidden, "the interface for operators is off: it needs admin_auth, or an admin address on loopback")
+}
+
+// Guard returns a handler that serves callers who may change something; event is their record in the audit log.
+func (h *Handler) Guard(event string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h.o.Method == nil {
+			refuseAll(w)
+		} else if r = h.letIn(w, r); r != nil {
+			h.noteEvent(r, callerOf(r), event)
+			next.ServeHTTP(w, r)
+		}
+	})
 }
 
 func writeError(w http.ResponseWriter, status int, message string) {
@@ -127,11 +149,25 @@ func (h *Handler) readTasks(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, queryError{err}
 	}
-	return h.o.Source.Tasks(r.Context(), q)
+	found, err := h.o.Source.Tasks(r.Context(), q)
+	for i := range found.Tasks {
+		h.hideError(&found.Tasks[i])
+	}
+	return found, err
+}
+
+// hideError leaves out the message of a task that an error has ended, unless content is shown: it has the server's
+// words.
+func (h *Handler) hideError(t *Task) {
+	if !h.o.Content && (t.Outcome == "failed" || t.Outcome == "tool_error") {
+		t.Message = ""
+	}
 }
 
 func (h *Handler) readTask(r *http.Request) (any, error) {
-	return h.o.Source.Task(r.Context(), r.PathValue("id"), h.o.Content)
+	found, err := h.o.Source.Task(r.Context(), r.PathValue("id"), h.o.Content)
+	h.hideError(&found.Task)
+	return found, err
 }
 
 func (h *Handler) cancelTask(r *http.Request) (any, error) {

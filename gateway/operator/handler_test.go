@@ -165,11 +165,24 @@ func TestPathsAnswer(t *testing.T) {
 			t.Errorf("%s: %d %v %s", r.path, w.Code, w.Header(), w.Body)
 		}
 		for err, status := range map[error]int{shim.ErrNotFound: 404, shim.ErrFinal: 409, shim.ErrCursor: 400, errors.New("x"): 503} {
-			if s.err = err; r.path == "/access" {
+			if s.err = err; r.path == "/access" || r.path == "/open" {
 				continue
 			}
 			if w := serve(h, request(r.method, Base+strings.ReplaceAll(r.path, "{id}", theTask), "Authorization", signed)); w.Code != status {
 				t.Errorf("%s after %v: %d", r.path, err, w.Code)
+			}
+		}
+	}
+}
+
+// TestErrorsAreContent: without admin_content an operator sees that a task has failed, and not in which words.
+func TestErrorsAreContent(t *testing.T) {
+	for outcome, hidden := range map[string]bool{"failed": true, "tool_error": true, "unknown": false, "cancelled": false, "": false} {
+		for _, content := range []bool{true, false} {
+			one := Task{Outcome: outcome, Message: "secret"}
+			New(Options{Content: content}).hideError(&one)
+			if shown := one.Message != ""; shown != (content || !hidden) {
+				t.Errorf("%q, content %t: shown %t", outcome, content, shown)
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"crypto/subtle"
 	"net/http"
 	"net/url"
 	"strings"
@@ -21,11 +22,28 @@ func (h *Handler) letIn(w http.ResponseWriter, r *http.Request) *http.Request {
 		return nil
 	}
 	c, refusal := h.o.Method.Identify(r)
+	if refusal == nil && h.opened.Load() && h.bearsLink(r) && r.Header.Get("Sec-Fetch-Site") != "" {
+		refusal = &auth.Refusal{Status: http.StatusUnauthorized, Message: "the link of the log opens the console once, in one browser"}
+	}
 	if refusal != nil {
 		h.refuseCaller(w, r, c, refusal)
 		return nil
 	}
 	return r.WithContext(auth.WithCaller(r.Context(), c))
+}
+
+// bearsLink reports whether a request has the key of the link in the log.
+func (h *Handler) bearsLink(r *http.Request) bool {
+	return h.o.Link != "" && subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), []byte("Bearer "+h.o.Link)) == 1
+}
+
+// openConsole gives the console a key of its own for that of the link, which then stays in the history of the
+// browser and is of no use there. The command line goes on with the key of the link.
+func (h *Handler) openConsole(r *http.Request) (any, error) {
+	if !h.bearsLink(r) || !h.opened.CompareAndSwap(false, true) {
+		return Opened{}, nil
+	}
+	return Opened{Key: h.o.Page}, nil
 }
 
 // findForeign says why a request is that of a page which is not the console; "" for any other. A page of another

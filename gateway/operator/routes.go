@@ -45,6 +45,8 @@ var routes = []route{
 	{
 		method: "GET", path: "/access", says: "who asks, and what is shown", answer: Access{}, read: (*Handler).readAccess,
 	}, {
+		method: "POST", path: "/open", says: "a key for the console in place of that in the log's link, which opens it once; none for any other key", answer: Opened{}, read: (*Handler).openConsole,
+	}, {
 		method: "GET", path: "/tasks", says: "tasks, page by page", answer: Tasks{}, fails: []int{400}, read: (*Handler).readTasks,
 		params: taskParams,
 	}, {

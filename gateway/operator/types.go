@@ -26,7 +26,8 @@ type Task struct {
 	// Outcome says how it ended: completed, tool_error, failed, cancelled, or unknown where the server may have
 	// done the work. It is absent before the end.
 	Outcome string `json:"outcome,omitempty"`
-	// Message is the newest status message: what the server reported, or why the task failed.
+	// Message is the newest status message: what the server reported, or why the task failed. Without admin_content
+	// it is absent for tasks whose outcome is failed or tool_error.
 	Message string `json:"message,omitempty"`
 	// Principal is whose task it is. It is absent where nobody has to sign in.
 	Principal string `json:"principal,omitempty"`
@@ -42,6 +43,13 @@ type Task struct {
 	Questions int `json:"questions,omitempty"`
 	// ResultSize is the length of the result in bytes.
 	ResultSize int64 `json:"result_size,omitempty"`
+}
+
+// Opened is the answer to a console that its link has opened.
+type Opened struct {
+	// Key is the key of the console, good as long as the process lives. It is absent if the request has another key
+	// than that of the link.
+	Key string `json:"key,omitempty"`
 }
 
 // TaskDetail is one task with its events.

@@ -13,12 +13,14 @@ import (
 	"syscall"
 	"testing"
 
+	"taskgate/gateway/config"
 	"taskgate/internal/programtest"
 )
 
 // reloading has two servers that stay, of which one is changed all the time, and one that comes and goes.
 const reloading = `
 admin: %s
+admin_auth: {keys: ["ops:%[5]s"]}
 drain_delay: 0s
 store: embedded
 upstreams:
@@ -45,7 +47,7 @@ func TestReloads(t *testing.T) {
 	admin, server, file := freeAddr(t), startServer(t, "slowserver"), filepath.Join(t.TempDir(), "taskgate.yaml")
 	write := func(n int) {
 		t.Helper()
-		text := fmt.Sprintf(reloading, admin, server, n, []string{"200ms", "400ms"}[n%2])
+		text := fmt.Sprintf(reloading, admin, server, n, []string{"200ms", "400ms"}[n%2], config.HashKey("the key of ops"))
 		if n%3 == 0 {
 			text += fmt.Sprintf("  - {name: guest, url: %q}\n", server)
 		}
@@ -80,7 +82,12 @@ func TestReloads(t *testing.T) {
 	reload := func(n int) {
 		t.Helper()
 		write(n)
-		resp, err := http.Post("http://"+admin+"/reload", "", nil)
+		q, err := http.NewRequest(http.MethodPost, "http://"+admin+"/reload", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Header.Set("Authorization", "Bearer the key of ops")
+		resp, err := http.DefaultClient.Do(q)
 		if err != nil {
 			t.Fatal(err)
 		}

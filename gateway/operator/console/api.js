@@ -3,19 +3,18 @@
 const base = new URL("../api/v1/", document.baseURI);
 const slot = "taskgate.key";
 
-// The log of a gateway without admin_auth has a link to this page that ends with #token=…: the
-// fragment is part of no request, and leaves the address bar here.
-const given = /^#token=([^&]+)/.exec(location.hash);
-if (given) {
-  sessionStorage.setItem(slot, decodeURIComponent(given[1]));
-  history.replaceState(null, "", location.pathname + "#/");
+// setKey keeps a key until the tab is closed; without one the browser forgets all.
+export function setKey(key) {
+  if (key) return sessionStorage.setItem(slot, key);
+  sessionStorage.removeItem(slot);
+  localStorage.removeItem(slot);
 }
 
-// setKey keeps a key until the tab is closed; without one the browser forgets it.
-export const setKey = (key) => (key ? sessionStorage.setItem(slot, key) : sessionStorage.removeItem(slot));
+// getKey is the key that is kept; null for none.
+const getKey = () => sessionStorage.getItem(slot) ?? localStorage.getItem(slot);
 
 // hasKey reports whether a key is kept.
-export const hasKey = () => sessionStorage.getItem(slot) !== null;
+export const hasKey = () => getKey() !== null;
 
 // Refused is an answer of the gateway that is no success.
 export class Refused extends Error {
@@ -32,7 +31,7 @@ async function ask(method, path, { query = {}, signal, accept = "application/jso
     for (const one of [value].flat()) if (one !== undefined && one !== "") url.searchParams.append(name, one);
   }
   const headers = { Accept: accept };
-  const key = sessionStorage.getItem(slot);
+  const key = getKey();
   if (key) headers.Authorization = `Bearer ${key}`;
   const response = await fetch(url, { method, headers, signal, cache: "no-store", redirect: "error" });
   if (response.ok) return response;
@@ -64,5 +63,35 @@ export async function follow(changed, signal) {
     const events = (rest + value).split("\n\n");
     rest = events.pop();
     if (events.some((event) => /^data:/m.test(event))) changed();
+  }
+}
+
+// decoded is a part of the address without its escapes; as it is, where those are broken.
+export function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+// openLink takes the key out of the address bar. The log of a gateway without admin_auth has a link to this page
+// that ends with #token=…, and opens it once: the browser's history keeps the link. The page gets another key for
+// it, which this browser keeps as long as that is good. A key that is no link's is kept for this tab.
+export async function openLink() {
+  const given = /^#token=([^&]+)/.exec(location.hash);
+  if (!given) return;
+  history.replaceState(null, "", location.pathname + "#/");
+  const before = localStorage.getItem(slot);
+  setKey(decoded(given[1]));
+  try {
+    const { key } = await (await ask("POST", "open")).json();
+    if (!key) return;
+    setKey("");
+    localStorage.setItem(slot, key);
+  } catch (e) {
+    if (e.status !== 401 || before === null) return;
+    setKey("");
+    localStorage.setItem(slot, before);
   }
 }

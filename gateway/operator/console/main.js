@@ -1,7 +1,7 @@
 // The frame: which view is shown, when it is read again, and who may see it.
 
 import { h, patch, setClock, count } from "./dom.js";
-import { get, follow, setKey, hasKey, Refused } from "./api.js";
+import { get, follow, decoded, openLink, setKey, hasKey, Refused } from "./api.js";
 import { hasDied } from "./parts.js";
 import * as overview from "./overview.js";
 import * as tasks from "./tasks.js";
@@ -34,11 +34,11 @@ let badges = {}; // by link
 function route() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const [name, ...rest] = path.split("/");
-  const view = views[name] ?? overview;
+  const view = Object.hasOwn(views, name) ? views[name] : overview;
   const params = new URLSearchParams(query);
   shown?.stop.abort();
   const fresh = shown?.view !== view || view === task;
-  shown = { view, params, id: rest.map(decodeURIComponent).join("/"), data: null, stop: new AbortController(), drawn: false };
+  shown = { view, params, id: rest.map(decoded).join("/"), data: null, stop: new AbortController(), drawn: false };
   document.title = `${view.title(shown.params, shown.id)} · taskgate`;
   if (fresh) main.replaceChildren(h("div", { class: "panel skeleton", "aria-busy": "true" }));
   if (fresh && document.activeElement !== document.body) main.focus({ preventScroll: true });
@@ -192,6 +192,7 @@ document.getElementById("skip").onclick = (e) => {
   e.preventDefault();
   main.focus();
 };
+await openLink();
 addEventListener("hashchange", route);
 document.addEventListener("visibilitychange", wake);
 setInterval(() => {

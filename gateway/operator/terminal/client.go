@@ -68,12 +68,23 @@ func isRefused(err error, status int) bool {
 
 // sendRequest sends a request and decodes a successful answer; a refusal is an error.
 func (g *Gateway) sendRequest(ctx context.Context, method, path string, query url.Values, into any) error {
-	ctx, stop := context.WithTimeout(ctx, requestTimeout)
-	defer stop()
 	address := g.Root + operator.Base + "/" + path
 	if len(query) > 0 {
 		address += "?" + query.Encode()
 	}
+	return g.ask(ctx, method, address, http.StatusOK, into)
+}
+
+// Reload has the gateway read its configuration anew. What it answers goes into the value at which into points, also
+// if it refuses the file.
+func (g *Gateway) Reload(ctx context.Context, into any) error {
+	return g.ask(ctx, http.MethodPost, g.Root+"/reload", http.StatusUnprocessableEntity, into)
+}
+
+// ask sends a request and decodes the answer if its status is 200 or also; any other is an error.
+func (g *Gateway) ask(ctx context.Context, method, address string, also int, into any) error {
+	ctx, stop := context.WithTimeout(ctx, requestTimeout)
+	defer stop()
 	q, err := http.NewRequestWithContext(ctx, method, address, nil)
 	if err != nil {
 		return err
@@ -86,7 +97,7 @@ func (g *Gateway) sendRequest(ctx context.Context, method, path string, query ur
 		return fmt.Errorf("no answer: %w", err)
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode == http.StatusOK {
+	if resp.StatusCode == http.StatusOK || resp.StatusCode == also {
 		return json.NewDecoder(resp.Body).Decode(into)
 	}
 	var said operator.Error

@@ -2,6 +2,7 @@ package terminal
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -14,6 +15,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"taskgate/gateway/operator"
 )
@@ -190,9 +194,36 @@ func (c command) writeAnswer(read any, table func(io.Writer) error) error {
 }
 
 func writeJSON(w io.Writer, answer any) error {
-	e := json.NewEncoder(w)
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
-	return e.Encode(answer)
+	if err := e.Encode(answer); err != nil {
+		return err
+	}
+	_, err := w.Write(EscapeJSON(text.Bytes()))
+	return err
+}
+
+// EscapeJSON returns lines of JSON in which characters that a terminal does not print are escaped: they could move its
+// cursor, or show a text in another order. Such characters stand only within strings.
+func EscapeJSON(lines []byte) []byte {
+	unsafe := func(c rune) bool { return !unicode.IsPrint(c) && c != '\n' }
+	if bytes.IndexFunc(lines, unsafe) < 0 {
+		return lines
+	}
+	var out []byte
+	for _, c := range string(lines) {
+		switch {
+		case !unsafe(c):
+			out = utf8.AppendRune(out, c)
+		case c > 0xffff:
+			high, low := utf16.EncodeRune(c)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, c)
+		}
+	}
+	return out
 }
 
 // showAnswer reads and prints a whole answer.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -437,6 +438,21 @@ func TestWatchIsJSONOnATerminal(t *testing.T) {
 	var page operator.Tasks
 	if err := json.Unmarshal(c.out.Bytes(), &page); err != nil || len(page.Tasks) != 2 {
 		t.Errorf("%q: %v", &c.out, err)
+	}
+}
+
+// TestEscapeJSON: what a terminal would obey is escaped, and stays the same value.
+func TestEscapeJSON(t *testing.T) {
+	for given, want := range map[string]string{
+		"{\"a\":\"é \u202eb\u0085\"}\n":   `{"a":"é \u202eb\u0085"}` + "\n",
+		"[\"\u2028\U000e0001\u00a0😀\"]\n": `["\u2028\udb40\udc01\u00a0😀"]` + "\n",
+		"{}\n":                            "{}\n",
+	} {
+		got := EscapeJSON([]byte(given))
+		var before, after any
+		if string(got) != want || json.Unmarshal([]byte(given), &before) != nil || json.Unmarshal(got, &after) != nil || !reflect.DeepEqual(before, after) {
+			t.Errorf("%q is written as %s", given, got)
+		}
 	}
 }
 
