@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/singleflight"
 
 	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/listed"
 	"taskgate/gateway/upstream/remember"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
@@ -66,6 +68,7 @@ func New(c Config) (*HTTP, error) {
 		seen:  remember.New[sessionKey, Server](h.work, w.cfg.MaxSeen),
 		lists: remember.New[sessionKey, map[string]Tool](h.work, maxLists),
 	}
+	h.memory.marks, _ = lru.New[sessionKey, *listed.Marks](maxLists) // fails only for size 0
 	h.memory.cur.Store(&verdict{})
 	h.sessions = &sessionTable{wire: w, work: h.work, memory: h.memory, m: make(map[string]map[string]*session)}
 	return h, nil

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"taskgate/gateway/upstream/listed"
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -43,6 +44,10 @@ type getHold struct {
 	ended bool          // the goroutine has ended, though somebody may want the stream
 	l     *link         // the generation of the present attempt
 	cut   context.CancelFunc
+
+	missed   map[string]listed.Mark // the marks at the first break that was not made up for; nil if there is none
+	gaps     int                    // breaks in which list changes may be lost
+	bridging bool                   // a goroutine compares the lists
 
 	// Fields of the goroutine that holds it.
 	tries  int           // attempts in a row that have failed or ended soon, including this one
@@ -311,6 +316,7 @@ func (st *getStream) nudgeStream(freed bool) {
 
 // attemptOpen opens the stream in one generation and holds it until it ends.
 func (h *getHold) attemptOpen(ctx context.Context, l *link) error {
+	life := ctx
 	ctx, cut := context.WithCancel(ctx)
 	defer cut()
 	again := h.l != nil
@@ -344,8 +350,11 @@ func (h *getHold) attemptOpen(ctx context.Context, l *link) error {
 	support.until.Store(0)
 	h.learnOutcome(true)
 	if again && h.last == "" {
-		h.bridgeGap(ctx)
+		h.bridgeGap(ctx, life)
+	} else {
+		h.skipGap()
 	}
+	defer h.noteBreak()
 	for {
 		it := in.Next()
 		if it.Err == nil || time.Since(begun) >= steady {
@@ -397,17 +406,6 @@ func (h *getHold) handleRequest(ctx context.Context, x *exchange, m jsonrpc.Mess
 	}
 	if response != nil {
 		x.postAside(ctx, response)
-	}
-}
-
-// bridgeGap follows a break in which events may be lost. It makes the subscriptions that the server may lack, and
-// tells all listeners to look again.
-func (h *getHold) bridgeGap(ctx context.Context) {
-	h.s.t.memory.listChanged(mcp.NotifyToolsListChanged, h.s.key.isSame)
-	uris := h.s.subscribeAgain(ctx, h.l)
-	all := shim.Filter{ToolsListChanged: true, PromptsListChanged: true, ResourcesListChanged: true, Resources: uris}
-	for _, n := range missedNotices(all) {
-		h.s.listeners.passToListeners(n)
 	}
 }
 

@@ -158,10 +158,12 @@ func TestListenRefusedForAWhile(t *testing.T) {
 }
 
 // A server that has forgotten the events of the stream is asked for it from now on, and
-// everybody looks again.
+// everybody looks again at what may have changed.
 func TestListenForgottenEvents(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		e := hear(t, h, "a", everything)
+		list(t, h, shim.Session{Key: "a"}, "tools/list")
+		s.Tool("new", fake.Text("ok"))
 		s.Notify("notifications/prompts/list_changed", `{}`)
 		synctest.Wait()
 		s.On("GET", func(x *fake.Exchange) {
@@ -176,7 +178,7 @@ func TestListenForgottenEvents(t *testing.T) {
 		s.CutListeners()
 		pauseFor(t, 10*time.Second)
 		synctest.Wait()
-		if !strings.HasPrefix(e.methods(), "tools/list_changed prompts/list_changed") {
+		if e.methods() != "resources/updated resources/updated tools/list_changed" {
 			t.Errorf("heard %q", e.methods())
 		}
 		e.end(t)

@@ -46,6 +46,7 @@ func (c *call) inLegacy(ctx context.Context, v *verdict, ses *session, l *link, 
 	}
 	if err == nil && x.answer.Error == nil {
 		c.noteAgreed(ctx, ses, l)
+		ses.lists.noteList(ctx, c.r.Method, c.r.Params, x.answer.Result)
 	}
 	reply, err := c.legacyReply(ctx, v, ses, l, x, err)
 	if reply.Error != nil && reply.Error.Code == mcp.CodeMethodNotFound && c.r.Method == mcp.MethodToolsCall {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"taskgate/gateway/upstream/listed"
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -51,7 +52,7 @@ func (h *HTTP) Notify(ctx context.Context, s shim.Session, n shim.Notification) 
 // Listen hands over notifications that are outside of any call until ctx ends, and returns the
 // cause. ready is called once, before the first notification, with what the server agreed to. A
 // stream that drops afterwards is opened again. If notifications may have been lost meanwhile,
-// the lists that were listened for are reported as changed. An error before ready is a
+// the resources that were listened for are reported as changed, and the lists that differ. An error before ready is a
 // *shim.UpstreamError.
 func (h *HTTP) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
 	v, era, err := h.settleEra(ctx, s)
@@ -85,14 +86,29 @@ type subscription struct {
 	told   bool // ready has been called
 	agreed shim.Filter
 	tries  int // streams in a row that ended soon and brought nothing
+
+	marks   *listed.Marks
+	missed  map[string]listed.Mark                                   // the marks at the break before; nil if there was none
+	compare func(before map[string]listed.Mark) (shim.Filter, error) // finds what of agreed has changed
 }
 
 func (h *HTTP) listenModern(ctx context.Context, v *verdict, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
-	sub := &subscription{wire: h.wire, memory: h.memory, all: s.Shared, ready: ready, on: on}
+	sub := &subscription{wire: h.wire, memory: h.memory, all: s.Shared, ready: ready, on: on, marks: h.memory.marksOf(modernKey(ctx, s))}
+	ask := func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+		return pageOf(h.wire.modernExchange(shim.Request{Method: method, Params: params, Session: s}, nil, v.version).runRequest(ctx))
+	}
+	sub.compare = func(before map[string]listed.Mark) (shim.Filter, error) {
+		ctx, cancel := context.WithTimeout(ctx, listPatience)
+		defer cancel()
+		return sub.marks.FindChanges(ctx, before, sub.agreed, true, ask)
+	}
 	params := listenParams(f)
 	for {
 		begun := time.Now()
 		err := sub.holdOnce(ctx, v.version, s, params)
+		if sub.told && sub.missed == nil {
+			sub.missed = sub.marks.Copy()
+		}
 		if cause := causeOf(ctx); cause != nil {
 			return cause
 		}
@@ -147,16 +163,23 @@ func (sub *subscription) takeNotification(n shim.Notification) {
 	}
 }
 
-// tellAgreed calls ready with what was agreed, the first time. Later streams begin after a gap:
-// then on is told to look again.
+// tellAgreed calls ready with what was agreed, the first time. Later streams begin after a gap: then on is told to look
+// again at the resources, and at the lists that have changed. The stream waits for that comparison, for listPatience.
 func (sub *subscription) tellAgreed(f shim.Filter) {
 	if !sub.told {
 		sub.told, sub.agreed = true, f
 		sub.ready(f)
 		return
 	}
-	sub.memory.takeNotification(shim.Notification{Method: mcp.NotifyToolsListChanged})
-	for _, n := range missedNotices(sub.agreed) {
+	changed, err := sub.compare(sub.missed)
+	if err != nil {
+		changed = sub.agreed
+	}
+	sub.missed = nil
+	if changed.ToolsListChanged || !sub.agreed.ToolsListChanged {
+		sub.memory.takeNotification(shim.Notification{Method: mcp.NotifyToolsListChanged})
+	}
+	for _, n := range missedNotices(changed) {
 		sub.on(n)
 	}
 }

@@ -393,8 +393,8 @@ func TestListenModernRefused(t *testing.T) {
 	})
 }
 
-// A server that ends each stream as soon as it is open is asked at longer and longer intervals, and so are its
-// listeners to look again. One that says something is asked soon.
+// A server that ends each stream as soon as it is open is asked at longer and longer intervals. One that says something
+// is asked soon.
 func TestListenShortStreams(t *testing.T) {
 	const ack = `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":{"toolsListChanged":true}}}`
 	const changed = `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
@@ -414,7 +414,7 @@ func TestListenShortStreams(t *testing.T) {
 			e := hear(t, h, "a", shim.Filter{ToolsListChanged: true})
 			pauseFor(t, 2*time.Minute)
 			e.end(t)
-			if n := len(s.Seen(c.method)); n < c.least || n > c.most || len(e.agreed) != 1 || len(e.heard) < n-1 {
+			if n := len(s.Seen(c.method)); n < c.least || n > c.most || len(e.agreed) != 1 || len(c.says) > 1 && len(e.heard) < n-1 {
 				t.Errorf("%s saying %q: %d streams in two minutes, agreed to %v, heard %d notifications", c.method, c.says, n, e.agreed, len(e.heard))
 			}
 		})

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 
+	"taskgate/gateway/upstream/listed"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
@@ -58,6 +59,25 @@ func (e *listeners) hasListener() bool {
 		}
 	}
 	return false
+}
+
+// wantedLists are the lists whose changes somebody wants to hear of.
+func (e *listeners) wantedLists() (f shim.Filter) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for l := range e.m {
+		if f = listed.Wanted(f, l.filter); l.all {
+			return listed.Every
+		}
+	}
+	return f
+}
+
+// passMissed tells all listeners to look again.
+func (e *listeners) passMissed(f shim.Filter) {
+	for _, n := range missedNotices(f) {
+		e.passToListeners(n)
+	}
 }
 
 // hereKey is the key of the context value that says whether a client is there.

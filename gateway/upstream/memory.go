@@ -8,7 +8,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/listed"
 	"taskgate/gateway/upstream/remember"
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
@@ -24,6 +27,7 @@ type memory struct {
 	log   *slog.Logger
 	seen  *remember.Answers[sessionKey, Server]          // by declared capabilities and the client's era
 	lists *remember.Answers[sessionKey, map[string]Tool] // one per session; of a modern server one per set of capabilities
+	marks *lru.Cache[sessionKey, *listed.Marks]          // of a modern server, by the same sets
 	// alone is until when the server counts as speaking the modern era alone, after it has refused
 	// a handshake: nanoseconds since 1970.
 	alone atomic.Int64
@@ -156,6 +160,14 @@ func (m *memory) doubtVerdict(v *verdict, se *transport.StatusError) {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusUnsupportedMediaType:
 		m.forgetVerdict(v)
 	}
+}
+
+// marksOf are the marks of the lists that a modern server shows under a key.
+func (m *memory) marksOf(k sessionKey) *listed.Marks {
+	if have, ok, _ := m.marks.PeekOrAdd(k, &listed.Marks{}); ok {
+		return have
+	}
+	return m.marksOf(k)
 }
 
 // forgetTools has the list that a session sees read again.

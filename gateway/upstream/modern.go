@@ -44,6 +44,9 @@ func (c *call) attemptModern(ctx context.Context, v *verdict) (shim.Reply, error
 	case err != nil:
 		return shim.Reply{}, err
 	}
+	if r.Method != mcp.MethodToolsCall {
+		c.h.memory.marksOf(modernKey(ctx, r.Session)).NotePage(r.Method, r.Params, x.answer.Result)
+	}
 	return modernReply(c.r, x.answer)
 }
 

@@ -32,6 +32,7 @@ type session struct {
 	get       getStream
 	calls     sessionCalls
 	questions sessionQuestions
+	lists     sessionLists
 	opening   singleflight.Group
 
 	mu    sync.Mutex
@@ -62,7 +63,7 @@ type link struct {
 func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
 	s.Capabilities, s.ClientInfo = copyRaw(s.Capabilities), copyRaw(s.ClientInfo) // the client's message is not kept
 	ses := &session{t: t, key: k, from: s, idle: t.wire.cfg.SessionIdle, subs: make(subscriptionsSlot, 1)}
-	ses.get.s, ses.calls.stream = ses, &ses.get
+	ses.get.s, ses.lists.s, ses.calls.stream = ses, ses, &ses.get
 	ses.calls.told = make(map[string]*exchange)
 	ses.calls.claimed, _ = lru.New[string, struct{}](maxClaimed) // fails only for size 0
 	ses.listeners.m = make(map[*listener]struct{})

@@ -39,6 +39,8 @@ type shared struct {
 	Level string `json:"level,omitempty"`
 	// Ready says that the server was told that the client is ready.
 	Ready bool `json:"ready,omitempty"`
+	// Lists are the marks of the lists that its client has read, by the method that reads each.
+	Lists map[string]uint64 `json:"lists,omitempty"`
 	// Since is when the session was opened, in seconds of Unix time by the clock of the replica that opened
 	// it; 0 if unknown.
 	Since int64 `json:"since,omitempty"`
@@ -131,7 +133,7 @@ func (t *sessionTable) changeShared(ctx context.Context, key string, how func(*s
 	for {
 		st, rev, err := t.loadShared(ctx, key)
 		was := st
-		if how(&st); err == nil && rev != 0 && (st.Level != was.Level || st.Ready != was.Ready) {
+		if how(&st); err == nil && rev != 0 && (st.Level != was.Level || st.Ready != was.Ready || !maps.Equal(st.Lists, was.Lists)) {
 			rev, err = t.swapShared(ctx, key, rev, st)
 			if err == nil && rev == 0 {
 				continue
@@ -206,7 +208,7 @@ func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link,
 	l.gen = max(was.Generation+1, time.Now().UnixMilli())
 	rev, err = s.t.swapShared(ctx, s.key.key, rev, shared{
 		Generation: l.gen, Version: l.version, ID: l.session, Cookie: l.cookie, Server: l.server.Raw,
-		Caps: s.key.spellVariant(), Level: was.Level, Since: l.born.Unix(),
+		Caps: s.key.spellVariant(), Level: was.Level, Lists: was.Lists, Since: l.born.Unix(),
 	})
 	if err != nil || rev == 0 {
 		s.t.discardGeneration(ctx, l)

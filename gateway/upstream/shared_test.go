@@ -386,7 +386,7 @@ func TestReplicasHearForEachOther(t *testing.T) {
 
 // A client moves from one replica to another. The first one holds the stream from the server for a while, and passes
 // on what comes; the other one has the stream as soon as the first one has closed it, and tells its client to look
-// at everything again.
+// again at what may have changed.
 func TestReplicasHandAStreamOn(t *testing.T) { handStreamOn(t, "other") }
 
 // So does a client that takes the place of another one at the same replica.
@@ -409,6 +409,8 @@ func handStreamOn(t *testing.T, to string) {
 			streams <- stream
 			synctest.Wait()
 		}
+		list(t, a, together().Session, "tools/list")
+		s.Tool("new", fake.Text("ok"))
 		before := hearIn(t, a, together().Session, everything)
 		after := hearIn(t, b, together().Session, everything)
 		say("tools")
@@ -419,7 +421,7 @@ func handStreamOn(t *testing.T, to string) {
 			t.Fatal("nobody has the stream")
 		}
 		say("resources")
-		all := "tools/list_changed prompts/list_changed resources/list_changed resources/updated resources/updated"
+		all := "resources/updated resources/updated tools/list_changed"
 		if want := "prompts/list_changed " + all + " resources/list_changed"; before.methods() != "tools/list_changed" || after.methods() != want {
 			t.Errorf("the first replica heard %q, and the other %q", before.methods(), after.methods())
 		}
@@ -433,6 +435,8 @@ func TestReplicaThatStopsHandsItsStreamOn(t *testing.T) {
 	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
 		b := shareSessions(t, a)
 		busy := allowOneStream(s, func() {}, func(x *fake.Exchange) { x.Hang() })
+		list(t, a, together().Session, "tools/list")
+		s.Tool("new", fake.Text("ok"))
 		before := hearIn(t, a, together().Session, everything)
 		after := hearIn(t, b, together().Session, everything)
 		before.endAs(t, ErrMoved)
@@ -458,6 +462,8 @@ func TestReplicaHearsOfAStreamWhileItAsks(t *testing.T) {
 				<-refuse
 			}
 		}, func(x *fake.Exchange) { x.Hang() })
+		list(t, a, together().Session, "tools/list")
+		s.Tool("new", fake.Text("ok"))
 		before := hearIn(t, a, together().Session, everything)
 		after := hearIn(t, b, together().Session, everything)
 		pauseFor(t, maxRetry) // b has asked for it so often that it is in no hurry

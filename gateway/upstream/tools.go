@@ -62,7 +62,12 @@ func (h *HTTP) listKey(ctx context.Context, s shim.Session) (sessionKey, error) 
 	if err == nil && era == mcp.Legacy {
 		return keyOf(s), nil
 	}
-	return sessionKey{caps: fingerprintOf(s.Capabilities), mark: s.Mark, token: forward.TokenMark(ctx)}, err
+	return modernKey(ctx, s), err
+}
+
+// modernKey is the key of what a modern server lists to clients like that of s.
+func modernKey(ctx context.Context, s shim.Session) sessionKey {
+	return sessionKey{caps: fingerprintOf(s.Capabilities), mark: s.Mark, token: forward.TokenMark(ctx)}
 }
 
 // listTools reads all pages of the list, in one legacy session: a cursor may belong to it.

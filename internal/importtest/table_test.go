@@ -41,12 +41,13 @@ var imports = map[string][]string{
 	"gateway/sealed":      {"internal/jsonrpc"},
 	"gateway/gatewaytest": {"gateway/legacy", "shim"},
 	"gateway/upstream": {
-		"gateway/upstream/forward", "gateway/upstream/remember", "gateway/upstream/sse", "gateway/upstream/streamable", "gateway/upstream/transport", "shim",
+		"gateway/upstream/forward", "gateway/upstream/listed", "gateway/upstream/remember", "gateway/upstream/sse", "gateway/upstream/streamable", "gateway/upstream/transport", "shim",
 		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/metrics", "internal/semconv", "internal/work",
 	},
 
 	"gateway/upstream/duplex":        {"gateway/upstream/transport", "shim", "internal/budget", "internal/jsonrpc", "internal/mcp", "internal/work"},
 	"gateway/upstream/forward":       {"shim", "internal/mcp"},
+	"gateway/upstream/listed":        {"shim", "internal/jsonrpc", "internal/mcp"},
 	"gateway/upstream/remember":      {"internal/jsonrpc", "internal/work"},
 	"gateway/upstream/sse":           {"gateway/upstream/duplex", "gateway/upstream/forward", "gateway/upstream/streamable", "gateway/upstream/transport", "shim", "internal/eventstream", "internal/mcp", "internal/work"},
 	"gateway/upstream/stdio":         {"gateway/upstream/duplex", "gateway/upstream/transport", "shim", "internal/jsonrpc", "internal/procgroup"},

@@ -183,7 +183,7 @@ func (s *server) failStreams(e *Ending) {
 func (s *server) isPrivate() bool { return s.session != "" || s.owner.Private }
 
 // sendRequest sends a request. The stream has the messages of the request, and ends with the answer. ErrOver
-// says that the request was not sent.
+// says that the request was not sent. A server that has never worked says why in place of it.
 func (s *server) sendRequest(ctx context.Context, st *stream, m *transport.Message) error {
 	if !s.addRequest(st) {
 		return ErrOver
@@ -205,12 +205,22 @@ func (s *server) sendRequest(ctx context.Context, st *stream, m *transport.Messa
 		return nil // the server has answered before it had read all
 	}
 	st.Close()
+	if s.hasWorked() && !out.reached.Load() {
+		return ErrOver // it has ended between two requests
+	}
 	if ue, ok := errors.AsType[*shim.UpstreamError](why); ok {
 		unsent := *ue
 		unsent.Unsent = true
 		return &unsent
 	}
 	return why
+}
+
+// hasWorked reports whether the server has answered more than a handshake.
+func (s *server) hasWorked() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.worked
 }
 
 // outgoing is the Sender of a request, and notes whether the server may have got it.
