@@ -140,6 +140,9 @@ func (s *server) takeConfig(c *config.Config, err error) outcome {
 	for _, key := range restart {
 		s.log.Warn("this key is only read at the start: restart the gateway to change it", "key", key)
 	}
+	for _, one := range s.served() {
+		one.client.DropDoubted()
+	}
 	s.saysInUse()
 	return outcome{Config: s.inUse(), Restart: restart}
 }

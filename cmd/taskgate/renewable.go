@@ -189,6 +189,9 @@ func (r *renewable) OnSessionQuestion(f upstream.SessionAsker) { r.now.Load().On
 // EndSession ends a session with the present client. Earlier clients end theirs by themselves.
 func (r *renewable) EndSession(ctx context.Context, key string) { r.now.Load().EndSession(ctx, key) }
 
+// DropDoubted drops the sessions in which the server answers no more.
+func (r *renewable) DropDoubted() { r.now.Load().DropDoubted() }
+
 // Reach checks whether the server can be reached.
 func (r *renewable) Reach(ctx context.Context) error { return r.now.Load().Reach(ctx) }
 

@@ -111,6 +111,10 @@ func (h *HTTP) Close(ctx context.Context) error {
 // Forget drops the cached tools of this session, so that the next Tool lists them anew.
 func (h *HTTP) Forget(s shim.Session) { h.memory.forgetTools(s) }
 
+// DropDoubted drops, in the background, the sessions shared by clients whose latest call has failed, and in which the
+// server answers no more. Those that work stay.
+func (h *HTTP) DropDoubted() { h.work.Go(context.Background(), h.sessions.dropDoubted) }
+
 // Reach finds out whether a connection to the server can be opened: to its host and port, or to those of the
 // proxy that leads there. It only connects, so it costs the server little and starts no session. A configured
 // transport decides by itself whether it reaches the server.

@@ -48,7 +48,11 @@ func (c *call) inLegacy(ctx context.Context, v *verdict, ses *session, l *link, 
 		c.noteAgreed(ctx, ses, l)
 		ses.lists.noteList(ctx, c.r.Method, c.r.Params, x.answer.Result)
 	}
+	refused := isRefused(err)
 	reply, err := c.legacyReply(ctx, v, ses, l, x, err)
+	if err == nil || refused {
+		ses.doubt.noteOutcome(ctx, l, refused || reply.Error != nil || reply.IsError)
+	}
 	if reply.Error != nil && reply.Error.Code == mcp.CodeMethodNotFound && c.r.Method == mcp.MethodToolsCall {
 		c.h.memory.forgetTools(c.r.Session) // the tool may need a task by now, or take none (L4)
 	}
@@ -56,6 +60,12 @@ func (c *call) inLegacy(ctx context.Context, v *verdict, ses *session, l *link, 
 		reply.Round = openFirst(c.r.Session, reply.Error)
 	}
 	return reply, err
+}
+
+// isRefused reports whether the server has refused a message in a session that it may know.
+func isRefused(err error) bool {
+	se, refused := err.(*transport.StatusError)
+	return refused && !se.IsSessionLost()
 }
 
 // noteAgreed notes what the server has agreed to and a later generation may have to be told again.

@@ -14,6 +14,7 @@ import (
 	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/sse"
 	"taskgate/gateway/upstream/transport"
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
 	"taskgate/shim"
@@ -33,6 +34,7 @@ type session struct {
 	calls     sessionCalls
 	questions sessionQuestions
 	lists     sessionLists
+	doubt     sessionDoubt
 	opening   singleflight.Group
 
 	mu    sync.Mutex
@@ -63,7 +65,7 @@ type link struct {
 func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
 	s.Capabilities, s.ClientInfo = copyRaw(s.Capabilities), copyRaw(s.ClientInfo) // the client's message is not kept
 	ses := &session{t: t, key: k, from: s, idle: t.wire.cfg.SessionIdle, subs: make(subscriptionsSlot, 1)}
-	ses.get.s, ses.lists.s, ses.calls.stream = ses, ses, &ses.get
+	ses.get.s, ses.lists.s, ses.doubt.s, ses.calls.stream = ses, ses, ses, &ses.get
 	ses.calls.told = make(map[string]*exchange)
 	ses.calls.claimed, _ = lru.New[string, struct{}](maxClaimed) // fails only for size 0
 	ses.listeners.m = make(map[*listener]struct{})
@@ -301,6 +303,97 @@ func (s *session) pingServer(ctx context.Context, l *link) error {
 	defer cancel()
 	_, err := s.newExchange(l.target, shim.Request{Method: mcp.MethodPing, Session: s.from}, nil).runRequest(ctx)
 	return err
+}
+
+// sessionDoubt is the doubt about a generation that is shared by clients. A server that has lost it may say so in any
+// words: 401, 410, 500, or an error in a 200. If calls fail for doubtAfter, and none succeeds, the gateway looks whether
+// the server still knows the session: otherwise all clients that share it would fail until the gateway is started anew.
+type sessionDoubt struct {
+	s       *session
+	failing atomic.Bool  // the latest call has failed
+	asking  atomic.Bool  // a goroutine looks after it
+	rests   atomic.Int64 // until then a generation that has proved itself is trusted, in nanoseconds since 1970
+}
+
+const (
+	doubtAfter = time.Second
+	// doubtRest bounds what calls that always fail cost the server.
+	doubtRest = 10 * time.Second
+)
+
+// noteOutcome takes the outcome of a call in a generation: failed says that the server has refused it, or answered with
+// an error.
+func (d *sessionDoubt) noteOutcome(ctx context.Context, l *link, failed bool) {
+	d.failing.Store(failed)
+	if !failed || !d.mayOutliveCalls() || time.Now().UnixNano() < d.rests.Load() || !d.asking.CompareAndSwap(false, true) {
+		return
+	}
+	d.s.pinSession()
+	if !d.s.t.work.Go(ctx, func(ctx context.Context) {
+		defer d.s.releaseSession()
+		defer d.asking.Store(false)
+		if work.Pause(ctx, doubtAfter) == nil {
+			d.settleDoubt(d.s.carryLatest(ctx), l)
+		}
+	}) {
+		d.asking.Store(false)
+		d.s.releaseSession()
+	}
+}
+
+// mayOutliveCalls reports whether nobody else begins another session: neither its only client, nor the transport, nor
+// the next call.
+func (d *sessionDoubt) mayOutliveCalls() bool {
+	d.s.mu.Lock()
+	defer d.s.mu.Unlock()
+	return !d.s.from.Shared && d.s.t.wire.cfg.Transport == nil && !d.s.ends
+}
+
+// settleDoubt drops a doubted generation if the server does not know it: it answers neither a ping nor a list in it, and
+// does so in a new one. A server in trouble keeps its sessions: they may have a state that their clients need.
+func (d *sessionDoubt) settleDoubt(ctx context.Context, l *link) {
+	if !d.failing.Load() || d.s.currentLink() != l {
+		return
+	}
+	if d.isAnswered(ctx, l) {
+		d.rests.Store(time.Now().Add(doubtRest).UnixNano())
+		return
+	}
+	next, err := d.s.initializeServer(ctx)
+	if err == nil {
+		defer d.s.t.discardGeneration(ctx, next)
+		err = d.s.t.wire.tellSoon(ctx, next.target, jsonrpc.AppendNotification(nil, mcp.NotifyInitialized, nil))
+	}
+	if err != nil || !d.isAnswered(ctx, next) {
+		d.rests.Store(time.Now().Add(doubtRest).UnixNano())
+		return
+	}
+	d.dropGeneration(l)
+}
+
+// dropDoubted drops the generation in use if its latest call has failed, and the server does not answer in it.
+func (d *sessionDoubt) dropDoubted(ctx context.Context) {
+	if l := d.s.currentLink(); l != nil && d.failing.Load() && !d.isAnswered(d.s.carryLatest(ctx), l) {
+		d.dropGeneration(l)
+	}
+}
+
+func (d *sessionDoubt) dropGeneration(l *link) {
+	d.s.t.wire.log.Info("the server does not know a session any more; the next call opens another one")
+	d.s.loseGeneration(l)
+}
+
+// isAnswered reports whether the server answers in a generation. Some servers do not know ping.
+func (d *sessionDoubt) isAnswered(ctx context.Context, l *link) bool {
+	for _, method := range []string{mcp.MethodPing, mcp.MethodToolsList} {
+		within, cancel := d.s.t.wire.slowContext(ctx)
+		m, err := d.s.newExchange(l.target, shim.Request{Method: method, Session: d.s.from}, nil).runRequest(within)
+		cancel()
+		if err == nil && m.Error == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // sessionEnded measures a session. kind is that of an UpstreamError, "" if the gateway ends it.

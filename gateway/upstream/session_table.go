@@ -231,6 +231,25 @@ func (t *sessionTable) closeAll() {
 	}
 }
 
+// dropDoubted drops the generations that clients share, and in which the server answers no more.
+func (t *sessionTable) dropDoubted(ctx context.Context) {
+	t.mu.Lock()
+	var all []*session
+	for _, variants := range t.m {
+		for _, s := range variants {
+			s.pinSession()
+			all = append(all, s)
+		}
+	}
+	t.mu.Unlock()
+	for _, s := range all {
+		if !s.from.Shared {
+			s.doubt.dropDoubted(ctx)
+		}
+		s.releaseSession()
+	}
+}
+
 // describeServer asks what the server is, for clients with the capabilities of s. A server says it once in a
 // session, when that is opened. So if the session of s is open, the server is asked in another one, which is
 // ended again. Over a Transport, which has one program for the whole life of a session, the first answer
