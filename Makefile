@@ -9,6 +9,11 @@ NODE_SOURCE := internal/e2e/testdata/node
 FUZZTIME    ?= 50000x
 BENCH       ?=
 TRIES       ?= 50
+SEED        ?= 1
+SEEDS       ?= 10
+CALLS       ?= 300
+# Further seeds are taken until so much time is over.
+FOR         ?= 0
 CHAOS_SEED  ?= $(shell date +%s)
 CHAOS_CALLS ?= 4000
 CHAOS_ORPHANS ?= 2000
@@ -26,7 +31,7 @@ PROCESSES   := /(upstream/stdio|internal/(agents|chaos|e2e|proc|redistest))$$
 CHECKS      := inherit,-SA1019
 
 .DEFAULT_GOAL := help
-.PHONY: help build check test race lint fuzz demo bench chaos e2e agents silence outages upgrade recording screenshots conformance node schema snapshot docker clean
+.PHONY: help build check test race lint fuzz demo bench chaos e2e agents silence outages upgrade simulate recording screenshots conformance node schema snapshot docker clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z][a-z0-9]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +74,9 @@ bench: ## Measure what the gateway costs beside a bare reverse proxy (BENCH has 
 
 chaos: ## Break gateways and Redis under thousands of calls (CHAOS_SEED repeats a run; needs redis-server)
 	$(GO) test -count=1 -timeout 60m -v ./internal/chaos -seed $(CHAOS_SEED) -calls $(CHAOS_CALLS) -orphans $(CHAOS_ORPHANS) -workers 100
+
+simulate: ## Simulate whole deployments under faults: SEEDS (10) of them from SEED (1) on, with CALLS (300) calls each
+	$(GO) test -count=1 -timeout 0 -v -run '^TestSimulation$$' ./cmd/taskgate -seed $(SEED) -seeds $(SEEDS) -calls $(CALLS) -for $(FOR)
 
 chaos e2e conformance outages upgrade: export TASKGATE_WHOLE = 1
 

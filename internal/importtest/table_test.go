@@ -79,6 +79,7 @@ var imports = map[string][]string{
 	"internal/schematest":        {},
 	"internal/wiretest":          {"gateway/config", "redisstore", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/schematest"},
 	"internal/redistest":         {"internal/memconn", "internal/proc"},
+	"internal/sim":               {"internal/eventstream", "internal/redistest"},
 	"internal/otlptest":          {},
 	"internal/importtest":        {},
 	"internal/configschema":      {"gateway/config"},
@@ -123,7 +124,7 @@ var fences = []fence{
 		allowed: []string{
 			"cmd/taskgate", "gateway", "gateway/auth", "gateway/legacy", "gateway/modern", "gateway/operator", "gateway/operator/terminal", "gateway/stdio", "gateway/wire", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/sse",
 			"gateway/upstream/streamable", "gateway/upstream/transport", "gateway/upstream/transporttest", "internal/eventstream", "internal/heads",
-			"internal/taskclient", "internal/balancer", "internal/bench", "shim/shimtest/fake",
+			"internal/taskclient", "internal/balancer", "internal/bench", "internal/sim", "shim/shimtest/fake",
 			"examples/slowserver", "internal/e2e/conformserver", "internal/e2e/nativetasks", "internal/wiretest", "internal/otlptest", "internal/agents",
 		},
 		why: "what is no edge must not know the transport",

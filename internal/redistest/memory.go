@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
 
 	"taskgate/internal/memconn"
 )
@@ -50,6 +51,24 @@ type Content struct {
 	sets    map[string][]string
 	sorted  map[string]map[string]float64
 	expires map[string]time.Time
+}
+
+// Keys lists the keys.
+func (c Content) Keys() []string {
+	keys := slices.Collect(maps.Keys(c.Hashes))
+	for key := range c.strings {
+		keys = append(keys, key)
+	}
+	for key := range c.lists {
+		keys = append(keys, key)
+	}
+	for key := range c.sets {
+		keys = append(keys, key)
+	}
+	for key := range c.sorted {
+		keys = append(keys, key)
+	}
+	return keys
 }
 
 // Snapshot reads everything that is stored.
@@ -133,6 +152,24 @@ func (m *Memory) Restore(c Content) error {
 	m.mu.Unlock()
 	next.Close()
 	return errors.Join(errs...)
+}
+
+// Refuse answers every script, and every SET, with an error from now on, as a Redis does that is full (OOM) or has become
+// a replica (READONLY). "" ends that. What a script does that has begun is done.
+func (m *Memory) Refuse(answer string) {
+	var refuse server.Hook
+	if answer != "" {
+		refuse = func(p *server.Peer, cmd string, _ ...string) bool {
+			writes := cmd == "EVAL" || cmd == "EVALSHA" || cmd == "SET"
+			if writes {
+				p.WriteError(answer)
+			}
+			return writes
+		}
+	}
+	if s := m.current().Server(); s != nil {
+		s.SetPreHook(refuse)
+	}
 }
 
 // Dial connects to it. It is a dialer for clients of Redis.

@@ -1,0 +1,43 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+)
+
+// kinds are the kinds of calls.
+var kinds = []struct {
+	name string
+	most int // executions that the policy of the tool allows
+	make func(c *client, p plan)
+	plan plan
+}{
+	{"task", 4, (*client).runModern, plan{path: "/mcp", tool: "work", ms: 8000, tasks: true}},
+	{"task once", 1, (*client).runModern, plan{path: "/mcp", tool: "once", ms: 8000, tasks: true}},
+	{"task with messages", 1, (*client).runModern, plan{path: "/mcp", tool: "stream", ms: 8000, notes: 5, tasks: true}},
+	{"asked", 1, (*client).runModern, plan{path: "/modern", tool: "ask", ms: 3000, tasks: true}},
+	{"asked by a session", 1, (*client).runModern, plan{path: "/mcp", tool: "survey", ms: 3000, tasks: true}},
+	{"without tasks", 1, (*client).runModern, plan{path: "/mcp", tool: "once", ms: 5000}},
+	{"asked without tasks", 1, (*client).runModern, plan{path: "/modern", tool: "ask", ms: 3000}},
+	{"blocking", 1, (*client).runBlocking, plan{path: "/mcp", tool: "talk", ms: 12000, notes: 8}},
+	{"blocking, resumable", 1, (*client).runBlocking, plan{path: "/mcp", tool: "stream", ms: 12000, notes: 8}},
+	{"blocking, asked", 1, (*client).runBlocking, plan{path: "/mcp", tool: "survey", ms: 4000, notes: 2}},
+	{"task of 2025", 4, (*client).runLegacyTask, plan{path: "/mcp", tool: "work", ms: 8000}},
+	{"task of 2025, once", 1, (*client).runLegacyTask, plan{path: "/mcp", tool: "once", ms: 8000}},
+}
+
+// makeCall makes the call with a number, as a client of some kind.
+func (w *World) makeCall(i int, r *rand.Rand) {
+	kind := kinds[r.IntN(len(kinds))]
+	owner := []string{"ann", "bob"}[r.IntN(2)]
+	p := kind.plan
+	p.ms = r.IntN(p.ms)
+	p.cancels = r.IntN(6) == 0
+	if !p.tasks && kind.name == "without tasks" && r.IntN(4) == 0 {
+		p.patience = 300_000_000 // 300 ms
+	}
+	call := w.Judge.Begin(fmt.Sprintf("k%dx", i), kind.name, owner, kind.most)
+	c := w.newClient(call, r)
+	defer c.http.CloseIdleConnections()
+	kind.make(c, p)
+}

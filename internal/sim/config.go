@@ -1,0 +1,43 @@
+package sim
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// braces find the part of a key that names one task or session.
+var braces = regexp.MustCompile(`\{[^}]*\}`)
+
+// baseConfig is what all replicas begin with.
+var baseConfig = fmt.Sprintf(`
+listen: 127.0.0.1:80
+store: redis://redis:6379/0
+heartbeat: 2s
+drain_timeout: 4s
+resume_after: 200ms
+state_keys: ["%s"]
+auth: {keys: [%s, %s]}
+upstreams:
+  - name: legacy
+    path: /mcp
+    url: http://127.0.1.1/mcp
+    defaults: {grace: 1s, ttl: 5m, recover: retry}
+    without_tasks: block
+    tools:
+      - {match: once, recover: fail}
+      - {match: survey, recover: fail}
+      - {match: talk, recover: fail}
+      - {match: stream, recover: fail}
+  - name: modern
+    path: /modern
+    url: http://127.0.2.1/mcp
+    without_tasks: block
+    defaults: {grace: 1s, ttl: 5m, recover: fail}
+`, strings.Repeat("AB", 21)+"A=", hashKey("ann"), hashKey("bob"))
+
+// hashKey spells the key of a principal for the configuration.
+func hashKey(principal string) string {
+	return fmt.Sprintf(`"%s:%x"`, principal, sha256.Sum256([]byte("key-"+principal)))
+}

@@ -1,0 +1,171 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// breakThings makes faults, one after the other with some rest between them, until stop is closed.
+func (w *World) breakThings(stop <-chan struct{}) {
+	r := rand.New(rand.NewPCG(w.opts.Seed, 3))
+	for {
+		calm := time.Duration(1000+r.IntN(6000)) * time.Millisecond
+		if r.IntN(4) == 0 {
+			calm = 2 * settle // some calls meet no fault
+		}
+		select {
+		case <-stop:
+			return
+		case <-time.After(calm):
+		}
+		faults[r.IntN(len(faults))](w, r)
+	}
+}
+
+// some returns a random time.
+func some(r *rand.Rand, least, most time.Duration) time.Duration {
+	return least + time.Duration(r.Int64N(int64(most-least)))
+}
+
+// faults are what goes wrong. Each returns when it is over.
+var faults = []func(w *World, r *rand.Rand){
+	killReplica, killReplica, drainReplica, freezeReplica, cutClients, cutServer, restartServer, shutServer,
+	cutStore, loseStore, partStore, partStore, refuseWrites, slowStore, loseAnswers,
+}
+
+// killReplica kills a replica, and starts another one later.
+func killReplica(w *World, r *rand.Rand) {
+	name := w.pick(r)
+	end := w.Judge.Fault(Delays, name, "is killed")
+	w.kill(name, r.IntN(3) == 0)
+	<-time.After(some(r, 0, 3*time.Second))
+	w.start()
+	end()
+}
+
+// drainReplica stops a replica after it has started another one, as a rolling update does.
+func drainReplica(w *World, r *rand.Rand) {
+	name := w.pick(r)
+	end := w.Judge.Fault(Delays, name, "is drained")
+	w.start()
+	w.drain(name)
+	end()
+}
+
+// freezeReplica has nothing reach a replica, nor come from it, for longer than its heartbeat.
+func freezeReplica(w *World, r *rand.Rand) {
+	name := w.pick(r)
+	end := w.Judge.Fault(Breaks, name, "is frozen")
+	var open []func()
+	for _, other := range []string{clientHost, redisHost, legacyHost, modernHost} {
+		open = append(open, w.net.Shut(name, other), w.net.Shut(other, name))
+	}
+	<-time.After(some(r, time.Second, 9*time.Second))
+	for _, o := range open {
+		o()
+	}
+	end()
+}
+
+// cutClients ends the connections of all clients.
+func cutClients(w *World, _ *rand.Rand) {
+	end := w.Judge.Fault(Delays, clientHost, "lose their connections")
+	w.net.Cut(clientHost, "")
+	end()
+}
+
+// cutServer ends the connections of a server.
+func cutServer(w *World, r *rand.Rand) {
+	host := []string{legacyHost, modernHost}[r.IntN(2)]
+	end := w.Judge.Fault(Breaks, host, "loses its connections")
+	w.net.Cut(host, "")
+	end()
+}
+
+// restartServer ends the legacy server, which forgets its sessions, and starts it again.
+func restartServer(w *World, r *rand.Rand) {
+	end := w.Judge.Fault(Breaks, legacyHost, "dies")
+	w.net.Kill(legacyHost, r.IntN(3) == 0)
+	w.legacy.forgetSessions()
+	<-time.After(some(r, 0, 4*time.Second))
+	w.net.Revive(legacyHost)
+	end()
+}
+
+// shutServer has nothing arrive from a server, or at it, for a while.
+func shutServer(w *World, r *rand.Rand) {
+	host, name := []string{legacyHost, modernHost}[r.IntN(2)], w.pick(r)
+	from, to := host, name
+	if r.IntN(2) == 0 {
+		from, to = name, host
+	}
+	end := w.Judge.Fault(Breaks, from, "reaches %s no more", to)
+	open := w.net.Shut(from, to)
+	<-time.After(some(r, time.Second, 6*time.Second))
+	open()
+	end()
+}
+
+// cutStore ends the connections of the store.
+func cutStore(w *World, _ *rand.Rand) {
+	end := w.Judge.Fault(Delays, redisHost, "loses its connections")
+	w.net.Cut(redisHost, "")
+	end()
+}
+
+// loseStore takes the store away for a while.
+func loseStore(w *World, r *rand.Rand) {
+	end := w.Judge.Fault(Delays, redisHost, "is away")
+	w.net.Kill(redisHost, r.IntN(3) == 0)
+	<-time.After(some(r, 0, 8*time.Second))
+	w.net.Revive(redisHost)
+	end()
+}
+
+// partStore parts a replica from the store for longer than its heartbeat.
+func partStore(w *World, r *rand.Rand) {
+	name := w.pick(r)
+	end := w.Judge.Fault(Delays, name, "does not reach the store")
+	var open []func()
+	if way := r.IntN(3); way != 0 {
+		open = append(open, w.net.Shut(name, redisHost))
+	} else if way != 1 {
+		open = append(open, w.net.Shut(redisHost, name))
+	}
+	<-time.After(some(r, 3*time.Second, 9*time.Second))
+	for _, o := range open {
+		o()
+	}
+	end()
+}
+
+// refuseWrites has the store refuse to write.
+func refuseWrites(w *World, r *rand.Rand) {
+	answer := []string{
+		"OOM command not allowed when used memory > 'maxmemory'.",
+		"READONLY You can't write against a read only replica.",
+	}[r.IntN(2)]
+	end := w.Judge.Fault(Delays, redisHost, "refuses writes: %s", answer)
+	w.redis.Refuse(answer)
+	<-time.After(some(r, 0, 6*time.Second))
+	w.redis.Refuse("")
+	end()
+}
+
+// slowStore has the store answer late.
+func slowStore(w *World, r *rand.Rand) {
+	end := w.Judge.Fault(Delays, redisHost, "is slow")
+	w.net.Slow(redisHost, some(r, 20*time.Millisecond, 800*time.Millisecond))
+	<-time.After(some(r, time.Second, 8*time.Second))
+	w.net.Slow(redisHost, 0)
+	end()
+}
+
+// loseAnswers has some answers of the store get lost, after what was asked is done.
+func loseAnswers(w *World, r *rand.Rand) {
+	end := w.Judge.Fault(Delays, redisHost, "loses answers")
+	w.redis.lossy.Store(true)
+	<-time.After(some(r, time.Second, 5*time.Second))
+	w.redis.lossy.Store(false)
+	end()
+}
