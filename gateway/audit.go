@@ -111,9 +111,20 @@ func (a audit) Wait(ctx context.Context, p shim.Principal, upstream string, id s
 	return t, err
 }
 
-// FollowSet is like Get for each task that ends.
-func (a audit) FollowSet(ctx context.Context, p shim.Principal, upstream string, set *shim.Set, yield func(shim.Update) error) error {
-	return a.Shim.FollowSet(ctx, p, upstream, set, a.notingEnds(ctx, p, yield))
+// NewSet is like Get for each task of the set that ends.
+func (a audit) NewSet(p shim.Principal, upstream string, tasks ...shim.Tracked) shim.Set {
+	return auditedSet{a.Shim.NewSet(p, upstream, tasks...), a, p}
+}
+
+// auditedSet is a Set whose reader is in the log.
+type auditedSet struct {
+	shim.Set
+	audit audit
+	p     shim.Principal
+}
+
+func (s auditedSet) Follow(ctx context.Context, yield func(shim.Update) error) error {
+	return s.Set.Follow(ctx, s.audit.notingEnds(ctx, s.p, yield))
 }
 
 // Track is like Get for each task that ends.

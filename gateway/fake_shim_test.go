@@ -177,13 +177,29 @@ func (f *fakeShim) Wait(ctx context.Context, p shim.Principal, up string, id shi
 }
 
 func (f *fakeShim) Track(ctx context.Context, p shim.Principal, up string, tasks []shim.Tracked, yield func(shim.Update) error) error {
-	return f.FollowSet(ctx, p, up, shim.NewSet(tasks...), yield)
+	return f.NewSet(p, up, tasks...).Follow(ctx, yield)
 }
 
-// FollowSet yields what there is once, with the partials of the script; a fake task only
+// NewSet returns a set of tasks that is followed once.
+func (f *fakeShim) NewSet(p shim.Principal, up string, tasks ...shim.Tracked) shim.Set {
+	return &fakeSet{f: f, p: p, up: up, tasks: tasks}
+}
+
+type fakeSet struct {
+	shim.Set
+	f     *fakeShim
+	p     shim.Principal
+	up    string
+	tasks []shim.Tracked
+}
+
+func (s *fakeSet) Add(tasks ...shim.Tracked) { s.tasks = append(s.tasks, tasks...) }
+func (s *fakeSet) Close()                    {}
+
+// Follow yields what there is once, with the partials of the script; a fake task only
 // moves by its script.
-func (f *fakeShim) FollowSet(ctx context.Context, p shim.Principal, up string, set *shim.Set, yield func(shim.Update) error) error {
-	tasks := set.Tasks()
+func (s *fakeSet) Follow(ctx context.Context, yield func(shim.Update) error) error {
+	f, p, up, tasks := s.f, s.p, s.up, s.tasks
 	slices.SortFunc(tasks, func(a, b shim.Tracked) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	for _, k := range tasks {
 		t, err := f.Get(ctx, p, up, k.ID)

@@ -17,10 +17,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-	tracenoop "go.opentelemetry.io/otel/trace/noop"
-	"golang.org/x/sync/errgroup"
-
 	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
 	"taskgate/gateway/endpoint"
@@ -33,6 +29,10 @@ import (
 	"taskgate/internal/metrics"
 	"taskgate/internal/patience"
 	"taskgate/shim"
+
+	"go.opentelemetry.io/otel/trace"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
+	"golang.org/x/sync/errgroup"
 )
 
 // Options is what a Gateway is made of.

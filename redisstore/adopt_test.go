@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"taskgate/internal/metrics/metricstest"
 	"taskgate/internal/redistest"
 	"taskgate/shim"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // hole is the shards that a store cannot reach, of which a hook decides.

@@ -19,10 +19,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // fileStore opens a store in a folder.
@@ -55,7 +55,7 @@ func TestFileKeeps(t *testing.T) {
 	epoch, err := s.Epoch(t.Context())
 	must(t, err)
 	y := tell(t, s)
-	sessions := s.Sessions(10, time.Hour)
+	sessions := sessionsOf(s, 10, time.Hour)
 	_, err = sessions.Make(t.Context(), "session", "owner", []byte("state"))
 	must(t, err)
 	number, err := sessions.Post(t.Context(), "session", "stream", []byte("message"))
@@ -69,7 +69,7 @@ func TestFileKeeps(t *testing.T) {
 	same(t, epoch, got)
 	_, _, err = again.List(t.Context(), y.running.ListKey, "", 10)
 	must(t, err)
-	sessions = again.Sessions(10, time.Hour)
+	sessions = sessionsOf(again, 10, time.Hour)
 	state, _, err := sessions.Get(t.Context(), "session")
 	must(t, err)
 	same(t, "state", string(state))
@@ -98,12 +98,12 @@ func TestFileKeepsNoExpiredSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path, o := filepath.Join(t.TempDir(), "store"), testOptions()
 		s := fileStore(t, path, o)
-		_, err := s.Sessions(10, time.Millisecond).Make(t.Context(), "session", "owner", []byte("state"))
+		_, err := sessionsOf(s, 10, time.Millisecond).Make(t.Context(), "session", "owner", []byte("state"))
 		must(t, err)
 		pass(time.Millisecond + s.opts.slack) // it expires by the clock that is in the files as well
 		eventually(t, "the session expires", func() bool { return s.client.Exists(t.Context(), s.keys.session("session")).Val() == 0 })
 		for _, s := range []*Store{s, fileStore(t, killed(t, path), o)} {
-			state, rev, err := s.Sessions(10, time.Minute).Get(t.Context(), "session") // which would keep it for another minute
+			state, rev, err := sessionsOf(s, 10, time.Minute).Get(t.Context(), "session") // which would keep it for another minute
 			must(t, err)
 			same(t, 0, len(state)+int(rev))
 		}
@@ -398,13 +398,13 @@ func TestFileWhenTheClockGoesBack(t *testing.T) {
 	s.embedded.server.SetTime(time.Now().Add(time.Hour))
 	must(t, s.Beat(t.Context(), held.Replica, time.Hour))
 	y := tell(t, s)
-	sessions := s.Sessions(10, time.Hour)
+	sessions := sessionsOf(s, 10, time.Hour)
 	_, err := sessions.Make(t.Context(), "session", "owner", []byte("state"))
 	must(t, err)
 	last := int64(0)
 	post := func(s *Store, message int) {
 		t.Helper()
-		number, err := s.Sessions(10, time.Hour).Post(t.Context(), "session", "stream", fmt.Append(nil, message))
+		number, err := sessionsOf(s, 10, time.Hour).Post(t.Context(), "session", "stream", fmt.Append(nil, message))
 		must(t, err)
 		if number <= last {
 			t.Errorf("number %d after %d", number, last)
@@ -419,7 +419,7 @@ func TestFileWhenTheClockGoesBack(t *testing.T) {
 	y.kept(t, again)
 	post(again, 3)
 	var messages []string
-	_, _, err = again.Sessions(10, time.Hour).Since(t.Context(), "session", "stream", 0, func(_ int64, message []byte) {
+	_, _, err = sessionsOf(again, 10, time.Hour).Since(t.Context(), "session", "stream", 0, func(_ int64, message []byte) {
 		messages = append(messages, string(message))
 	})
 	must(t, err)

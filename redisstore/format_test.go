@@ -40,18 +40,18 @@ func TestFormats(t *testing.T) {
 			same(t, "of", s.client.HGet(t.Context(), s.keys.task(older), "unheard").Val())
 			same(t, before, s.client.HGetAll(t.Context(), s.keys.task(newer)).Val())
 
-			c := s.Sessions(10, time.Minute)
+			c := sessionsOf(s, 10, time.Minute)
 			rev, err := c.Make(t.Context(), "one", "alice", []byte("state"))
 			must(t, err)
 			key := s.keys.session("one")
 			same(t, "1", s.client.HGet(t.Context(), key, fieldFormat).Val())
 			must(t, s.client.HDel(t.Context(), key, fieldFormat).Err())
-			state, again, err := s.Sessions(10, time.Minute).Get(t.Context(), "one")
+			state, again, err := sessionsOf(s, 10, time.Minute).Get(t.Context(), "one")
 			must(t, err)
 			same(t, "state", string(state))
 			same(t, rev, again)
 			must(t, s.client.HSet(t.Context(), key, fieldFormat, format+1).Err())
-			if _, rev, err := s.Sessions(10, time.Minute).Get(t.Context(), "one"); !errors.Is(err, errNewer) || rev != 0 {
+			if _, rev, err := sessionsOf(s, 10, time.Minute).Get(t.Context(), "one"); !errors.Is(err, errNewer) || rev != 0 {
 				t.Errorf("a session of a newer version: revision %d, %v", rev, err)
 			}
 		})

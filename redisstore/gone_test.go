@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"taskgate/shim"
+	"taskgate/shim/engine"
 	"taskgate/shim/shimtest"
 )
 
@@ -171,9 +172,9 @@ func TestLeapOrphansNobody(t *testing.T) {
 						return shim.Policy{Tasks: shim.Always, TTL: time.Hour, Timeout: 24 * time.Hour}
 					},
 				}
-				gateway := func(name shim.Replica) (*shim.Shim, func()) {
-					o := shim.Options{Replica: name, Store: open(), Servers: map[string]shim.Server{"up": server}}
-					s, err := shim.New(o)
+				gateway := func(name shim.Replica) (*engine.Shim, func()) {
+					o := engine.Options{Replica: name, Store: open(), Servers: map[string]shim.Server{"up": server}}
+					s, err := engine.New(o)
 					must(t, err)
 					ctx, stop := context.WithCancel(context.Background())
 					var loops sync.WaitGroup

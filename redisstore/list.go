@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"taskgate/shim"
+
+	"github.com/redis/go-redis/v9"
 )
 
 const (

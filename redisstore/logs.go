@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
-
 	"taskgate/shim"
+
+	lru "github.com/hashicorp/golang-lru/v2"
 )
 
 const (
@@ -22,10 +22,19 @@ const (
 	logAfterEnd = 10 * time.Minute
 )
 
+// Heart is the heartbeat of a replica, as the holder of streams needs it (node.Heart).
+type Heart interface {
+	Replica() shim.Replica
+	// Alive ensures that the store counts the replica as alive before it gets a stream.
+	Alive(ctx context.Context) error
+	// IsSteady reports whether the replica may declare others gone.
+	IsSteady() bool
+}
+
 // sessionLogs keeps the messages of the streams of sessions.
 type sessionLogs struct {
 	store *Store
-	heart *shim.Heart // of this replica, the holder of its streams
+	heart Heart // of this replica, the holder of its streams
 	// messages and bytes bound the log of a session; afterEnd is how long it keeps the messages of a stream
 	// after the end of the stream.
 	messages int

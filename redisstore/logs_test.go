@@ -36,7 +36,7 @@ func since(t *testing.T, c *Sessions, stream string, after int64) (said string) 
 // message, though another replica has added to the stream in between. It has the number of the first.
 func TestLogRepeats(t *testing.T) {
 	t.Parallel()
-	c := openTest(t, redistest.Start(t).URL(), testOptions()).Sessions(10, time.Hour)
+	c := sessionsOf(openTest(t, redistest.Start(t).URL(), testOptions()), 10, time.Hour)
 	makeSession(t, c, "s", "x")
 	add := func(op string) string {
 		t.Helper()
@@ -66,7 +66,7 @@ func TestLogRepeats(t *testing.T) {
 func TestLogForgetsEndedStreams(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := openTest(t, server.URL(), testOptions()).Sessions(10, time.Hour).Keep(20, 1<<20, time.Hour)
+	c := sessionsOf(openTest(t, server.URL(), testOptions()), 10, time.Hour).Keep(20, 1<<20, time.Hour)
 	ctx := t.Context()
 	makeSession(t, c, "s", "open")
 	for i := range 100 {
@@ -111,7 +111,7 @@ func TestLogOfAnEndedStreamLeaves(t *testing.T) {
 // So it does if the session is not used any more.
 func TestLogOfAnUnusedSessionIsCleared(t *testing.T) {
 	bubble(t, func(t *testing.T, s *Store) {
-		c := s.Sessions(10, 24*time.Hour)
+		c := sessionsOf(s, 10, 24*time.Hour)
 		ctx := t.Context()
 		stop := runSessions(t, c, false, nil)
 		makeSession(t, c, "s", "call")
@@ -129,7 +129,7 @@ func TestLogOfAnUnusedSessionIsCleared(t *testing.T) {
 }
 
 func endedStreamLeaves(t *testing.T, url string) {
-	c := openTest(t, url, testOptions()).Sessions(10, 8*time.Second).Keep(1000, 4<<20, 40*time.Millisecond)
+	c := sessionsOf(openTest(t, url, testOptions()), 10, 8*time.Second).Keep(1000, 4<<20, 40*time.Millisecond)
 	ctx := t.Context()
 	makeSession(t, c, "s", "early", "get", "late")
 	large := strings.Repeat("l", 1<<20)
@@ -182,7 +182,7 @@ func TestLogOfOlderRedis(t *testing.T) {
 	t.Parallel()
 	redis, o := redistest.Start(t), testOptions()
 	store := openTest(t, redis.URL(), o)
-	c, reader := store.Sessions(10, time.Hour), openTest(t, redis.URL(), o).Sessions(10, time.Hour)
+	c, reader := sessionsOf(store, 10, time.Hour), sessionsOf(openTest(t, redis.URL(), o), 10, time.Hour)
 	makeSession(t, c, "s", "get")
 	first := say(t, c, "get", "one")
 	goBack := dumpLog(t, store, "s")
@@ -211,7 +211,7 @@ func TestLogOfOlderRedisAtAnother(t *testing.T) {
 	t.Parallel()
 	redis, o := redistest.Start(t), testOptions()
 	store := openTest(t, redis.URL(), o)
-	c, other := store.Sessions(10, time.Hour), openTest(t, redis.URL(), o).Sessions(10, time.Hour)
+	c, other := sessionsOf(store, 10, time.Hour), sessionsOf(openTest(t, redis.URL(), o), 10, time.Hour)
 	makeSession(t, c, "s", "call")
 	_, err := other.Open(t.Context(), "s", "other", nil)
 	must(t, err)
@@ -234,7 +234,7 @@ func TestLogOfOlderRedisAtAnother(t *testing.T) {
 // says so goes, and not when an earlier one does: its client has yet to come back.
 func TestLogKeepsAStreamThatWasLeftAgain(t *testing.T) {
 	t.Parallel()
-	c := openTest(t, redistest.Start(t).URL(), testOptions()).Sessions(10, time.Hour).Keep(12, 1<<20, time.Hour)
+	c := sessionsOf(openTest(t, redistest.Start(t).URL(), testOptions()), 10, time.Hour).Keep(12, 1<<20, time.Hour)
 	ctx := t.Context()
 	makeSession(t, c, "s")
 	for _, stream := range []string{"ended", "left"} {
@@ -262,7 +262,7 @@ func TestLogKeepsAStreamThatWasLeftAgain(t *testing.T) {
 // by a replica that knows a later one.
 func TestLogOfOlderRedisThatIsBehind(t *testing.T) {
 	t.Parallel()
-	c := openTest(t, "embedded", testOptions()).Sessions(10, time.Hour)
+	c := sessionsOf(openTest(t, "embedded", testOptions()), 10, time.Hour)
 	makeSession(t, c, "s")
 	last := say(t, c, "get", "lost")
 	must(t, c.store.client.Del(t.Context(), c.store.keys.log("s")...).Err())

@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"taskgate/internal/work"
 	"taskgate/shim"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // Overview is the shim.Overview of a Store.

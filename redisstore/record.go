@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"taskgate/shim"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // format is the format of records and of session states, which have it in a field. A new field keeps the

@@ -26,13 +26,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"taskgate/internal/metrics"
 	"taskgate/internal/patience"
 	"taskgate/internal/work"
 	"taskgate/redisstore/journal"
 	"taskgate/shim"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // Options tune a Store. The zero value is a good default.

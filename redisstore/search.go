@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"taskgate/shim"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // Search goes through sorted sets of tasks by creation, a page at a time, and reads the records of a page

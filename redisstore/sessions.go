@@ -10,10 +10,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"taskgate/shim"
+
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/redis/go-redis/v9"
-
-	"taskgate/shim"
 )
 
 const (
@@ -70,8 +70,8 @@ type knownSession struct {
 
 // Sessions keeps at most limit sessions, each until it has been idle for the given time. A new session beyond
 // the limit is refused with a *shim.BusyError. The limit holds for all replicas together, which should have
-// the same.
-func (s *Store) Sessions(limit int, idle time.Duration) *Sessions {
+// the same. h is the heart of the replica that holds the streams of sessions.
+func (s *Store) Sessions(h Heart, limit int, idle time.Duration) *Sessions {
 	c := &Sessions{
 		store: s, max: limit, idle: idle,
 		tick:   min(sessionTick, max(idle/8, 50*time.Millisecond)),
@@ -82,16 +82,9 @@ func (s *Store) Sessions(limit int, idle time.Duration) *Sessions {
 	}
 	told, _ := lru.New[string, int64](maxTold) // it fails only for a size below 1
 	c.sessionLogs = &sessionLogs{
-		store: s, told: told, heart: shim.NewHeart(s, shim.Replica(rand.Text()), 3*sessionTick, s.log), messages: logMessages, bytes: logBytes, afterEnd: logAfterEnd,
+		store: s, told: told, heart: h, messages: logMessages, bytes: logBytes, afterEnd: logAfterEnd,
 		logTTL: 2 * c.ttl(), watches: map[string][]*stateWatch{},
 	}
-	return c
-}
-
-// As sets the heart of the replica that keeps the streams of sessions. Before, they have a replica name of
-// their own.
-func (c *Sessions) As(h *shim.Heart) *Sessions {
-	c.heart = h
 	return c
 }
 

@@ -10,13 +10,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"taskgate/gateway/gatewaytest"
 	"taskgate/gateway/legacy"
 	"taskgate/internal/redistest"
 	"taskgate/shim"
+	"taskgate/shim/node"
 	"taskgate/shim/shimtest"
+
+	"github.com/redis/go-redis/v9"
 )
 
 var _ legacy.Sessions = (*Sessions)(nil)
@@ -27,8 +28,8 @@ func sessionsOver(open shimtest.OpenStore) gatewaytest.OpenSessions {
 		store := open(t)
 		replica := func(name shim.Replica) legacy.Sessions {
 			s := store().(*Store)
-			heart := shim.NewHeart(s, name, 2*time.Second, s.log)
-			sessions := s.Sessions(limit, idle).PerOwner(perOwner).As(heart)
+			heart := node.NewHeart(s, name, 2*time.Second, s.log)
+			sessions := s.Sessions(heart, limit, idle).PerOwner(perOwner)
 			return beatingSessions{sessions.Keep(gatewaytest.MaxMessages, gatewaytest.MaxBytes, logAfterEnd), heart}
 		}
 		return []legacy.Sessions{replica("a"), replica("b")}
@@ -38,7 +39,7 @@ func sessionsOver(open shimtest.OpenStore) gatewaytest.OpenSessions {
 // beatingSessions are those of a replica whose heart beats while they run.
 type beatingSessions struct {
 	*Sessions
-	heart *shim.Heart
+	heart *node.Heart
 }
 
 func (s beatingSessions) Run(ctx context.Context, busy func(id string) bool, ended func(id string, state []byte), signal func(id, text, token string, at time.Time)) error {
@@ -75,7 +76,7 @@ func TestSessionsOutage(t *testing.T) {
 	o := testOptions()
 	o.RetryFor = 10 * time.Millisecond
 	store := openTest(t, redis.URL(), o)
-	s := store.Sessions(10, time.Hour)
+	s := sessionsOf(store, 10, time.Hour)
 	ctx := context.Background()
 	revs := map[string]int64{}
 	for _, id := range []string{"a", "b"} {
@@ -105,7 +106,7 @@ func TestSessionsOutage(t *testing.T) {
 // A session that has ended is unknown here at once, also where it was read on the way to its end.
 func TestSessionReadWhileItEnds(t *testing.T) {
 	bubble(t, func(t *testing.T, store *Store) {
-		s := store.Sessions(10, time.Hour)
+		s := sessionsOf(store, 10, time.Hour)
 		_, err := s.Make(t.Context(), "a", "", []byte("state"))
 		must(t, err)
 		reads := 0
@@ -130,7 +131,7 @@ func TestSessionReadWhileItEnds(t *testing.T) {
 func TestSessionsRepeat(t *testing.T) {
 	t.Parallel()
 	proxy := redistest.NewProxy(t, redistest.Start(t).Addr)
-	s := openTest(t, proxy.URL(), testOptions()).Sessions(10, time.Hour)
+	s := sessionsOf(openTest(t, proxy.URL(), testOptions()), 10, time.Hour)
 	ctx := context.Background()
 	proxy.Next(redistest.DropReply, "evalsha")
 	one, err := s.Make(ctx, "a", "", []byte("one"))
@@ -153,7 +154,7 @@ func TestSessionsAfterRedisWentBack(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	o := testOptions()
-	here, there := openTest(t, server.URL(), o).Sessions(10, time.Hour), openTest(t, server.URL(), o).Sessions(10, time.Hour)
+	here, there := sessionsOf(openTest(t, server.URL(), o), 10, time.Hour), sessionsOf(openTest(t, server.URL(), o), 10, time.Hour)
 	ctx := t.Context()
 	put := func(c *Sessions, rev int64, state string) int64 {
 		t.Helper()
@@ -190,7 +191,7 @@ func TestSessionsKeys(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	o := testOptions()
-	s := openTest(t, server.URL(), o).Sessions(10, time.Hour)
+	s := sessionsOf(openTest(t, server.URL(), o), 10, time.Hour)
 	ctx := context.Background()
 	_, err := s.Make(ctx, "a", "", []byte("one"))
 	must(t, err)
@@ -214,7 +215,7 @@ func TestSessionsKeys(t *testing.T) {
 func TestLogOfASessionInUse(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	s := openTest(t, server.URL(), testOptions()).Sessions(10, 8*time.Second) // a tick each second
+	s := sessionsOf(openTest(t, server.URL(), testOptions()), 10, 8*time.Second) // a tick each second
 	makeSession(t, s, "a", "x")
 	_, err := s.Append(t.Context(), "a", "x", []byte("one"))
 	must(t, err)
@@ -258,7 +259,7 @@ func (s slowPipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis
 func TestSignalsAreNotAged(t *testing.T) {
 	bubble(t, func(t *testing.T, store *Store) {
 		store.client.AddHook(slowPipelines{by: 300 * time.Millisecond})
-		s := store.Sessions(10, time.Hour)
+		s := sessionsOf(store, 10, time.Hour)
 		makeSession(t, s, "a")
 		signals := make(chan time.Time, 10)
 		stop := runSessions(t, s, true, func(_ string, at time.Time) { signals <- at })
@@ -276,7 +277,7 @@ func TestSignalsAreNotAged(t *testing.T) {
 // nothing tells that they have said it: a signal, and that the session is over.
 func TestSessionsLostEvents(t *testing.T) {
 	bubble(t, func(t *testing.T, store *Store) {
-		s := store.Sessions(10, time.Hour)
+		s := sessionsOf(store, 10, time.Hour)
 		for _, id := range []string{"a", "b", "idle"} {
 			_, err := s.Make(t.Context(), id, "", nil)
 			must(t, err)
@@ -319,10 +320,10 @@ func TestSessionsLostEvents(t *testing.T) {
 func TestStreamOutlivesOutage(t *testing.T) {
 	t.Parallel()
 	redis, o := redistest.Start(t), testOptions()
-	replica := func(name shim.Replica) (*Sessions, *shim.Heart) {
+	replica := func(name shim.Replica) (*Sessions, *node.Heart) {
 		s := openTest(t, redis.URL(), o)
-		heart := shim.NewHeart(s, name, time.Second, s.log)
-		return s.Sessions(10, 8*time.Second).As(heart), heart
+		heart := node.NewHeart(s, name, time.Second, s.log)
+		return s.Sessions(heart, 10, 8*time.Second), heart
 	}
 	keeper, beats := replica("keeper")
 	other, looks := replica("other")
@@ -357,7 +358,7 @@ func TestStreamOutlivesOutage(t *testing.T) {
 // TestUsedSessionMakesNoRoom: the sets hear of a use at the next tick. Until then the session knows of it.
 func TestUsedSessionMakesNoRoom(t *testing.T) {
 	bubble(t, func(t *testing.T, st *Store) {
-		s := st.Sessions(1, 24*time.Hour)
+		s := sessionsOf(st, 1, 24*time.Hour)
 		_, err := s.Make(t.Context(), "a", "", []byte("x"))
 		must(t, err)
 		pass(11 * time.Minute)
@@ -376,7 +377,7 @@ func TestUsedSessionMakesNoRoom(t *testing.T) {
 // TestOwnersSetForgets: clients that never delete their sessions leave no entries behind.
 func TestOwnersSetForgets(t *testing.T) {
 	bubble(t, func(t *testing.T, st *Store) {
-		s := st.Sessions(1000, 24*time.Hour)
+		s := sessionsOf(st, 1000, 24*time.Hour)
 		for i := range 40 {
 			_, err := s.Make(t.Context(), fmt.Sprint("s", i), "o", []byte("x"))
 			must(t, err)

@@ -14,13 +14,14 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"taskgate/internal/proc"
 	"taskgate/internal/redistest"
 	"taskgate/internal/work"
 	"taskgate/shim"
+	"taskgate/shim/node"
 	"taskgate/shim/shimtest"
+
+	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
@@ -60,6 +61,11 @@ func openTest(t shimtest.TB, url string, o Options) *Store {
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	return s
+}
+
+// sessionsOf are the sessions of a store, for a replica of its own.
+func sessionsOf(s *Store, limit int, idle time.Duration) *Sessions {
+	return s.Sessions(node.NewHeart(s, shim.Replica(shim.NewID()), 3*sessionTick, s.log), limit, idle)
 }
 
 // over opens databases on one Redis.

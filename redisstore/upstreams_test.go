@@ -9,7 +9,7 @@ import (
 	"taskgate/gateway/auth"
 	"taskgate/gateway/upstream"
 	"taskgate/internal/redistest"
-	"taskgate/shim"
+	"taskgate/shim/node"
 	"taskgate/shim/shimtest"
 )
 
@@ -36,8 +36,8 @@ func TestUpstreamSessions(t *testing.T) {
 
 func testWhoIsGone(t *testing.T, s *Store) {
 	ctx, stop := context.WithCancel(t.Context())
-	heart := shim.NewHeart(s, "asks", 300*time.Millisecond, s.log)
-	sessions := s.Sessions(10, time.Hour).As(heart)
+	heart := node.NewHeart(s, "asks", 300*time.Millisecond, s.log)
+	sessions := s.Sessions(heart, 10, time.Hour)
 	isGone := func() bool {
 		gone, err := sessions.isReplicaGone(t.Context(), "r")
 		must(t, err)

@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/redis/go-redis/v9"
-
 	"taskgate/shim"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // open has the statuses of a task that has not ended, as scripts want them.

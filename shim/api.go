@@ -34,6 +34,13 @@ type Policy struct {
 	Questions    QuestionLimits
 }
 
+// GraceAuto is a Policy.Grace that is learned from the calls of the tool on this replica.
+const GraceAuto time.Duration = -1
+
+// LearnedGrace is the grace under GraceAuto of a call that is likely to end in time. The most impatient
+// clients give up after 60 s.
+const LearnedGrace = 30 * time.Second
+
 // Stream takes what an upstream says before there is a handle, for the client on the call's own
 // response stream. The shim calls it from one goroutine, and only until Call has returned.
 type Stream interface {
@@ -122,3 +129,42 @@ type BusyError struct {
 
 // Error gives the text for the client.
 func (e *BusyError) Error() string { return fmt.Sprintf("too many %s", e.Limit) }
+
+// KeepsPieces reports whether readers of the call see pieces besides the result: hints are kept only if the
+// client opted in.
+func (c Call) KeepsPieces(p Partials) bool {
+	return (c.Handle || c.Demand) && (p.Content || c.Partials)
+}
+
+// Partials says how the messages of a running tool become partial results (protocol.md 6.4). The zero
+// value makes hints of them, unbounded and each at once.
+type Partials struct {
+	// Content says that the messages of progress are pieces of the result; else they are hints.
+	Content bool
+	// Most bounds the batches that are kept of one task, MostBytes their bytes; 0 is no bound. Further
+	// pieces are left out, and the reader is told (see batcher).
+	Most      int
+	MostBytes int64
+	// Interval is the least time between two batches of a task; Bytes of gathered pieces send one
+	// earlier. Without an interval each piece is a batch of its own, at once.
+	Interval time.Duration
+	Bytes    int
+}
+
+// Values for the partial results of every task in production.
+const (
+	// mostPartials and mostPartialBytes bound the partial results of one task in the store: a tool that
+	// reports each of a million steps fills it no further.
+	mostPartials     = 10_000
+	mostPartialBytes = 8 << 20
+	// partialInterval gathers the tokens of a model, 20 times a second, which looks continuous to
+	// readers. partialBytes is one write of a usual size.
+	partialInterval = 50 * time.Millisecond
+	partialBytes    = 64 << 10
+)
+
+// NewPartials returns the bounds and intervals for production. content says that the messages of a
+// tool's progress are pieces of the result.
+func NewPartials(content bool) Partials {
+	return Partials{Content: content, Most: mostPartials, MostBytes: mostPartialBytes, Interval: partialInterval, Bytes: partialBytes}
+}

@@ -67,62 +67,63 @@ type Parked struct {
 
 // How long things last around questions.
 const (
-	// defaultInputTimeout replaces a Policy.InputTimeout of 0 while the client waits for the call.
-	defaultInputTimeout = 10 * time.Minute
-	// hiddenRetain is how long a hidden record is kept after its end (design.md 0.13).
-	hiddenRetain = time.Minute
-	// comeBack is for how long after its questions have run out the caller of a parked call can come
+	// DefaultInputTimeout replaces a Policy.InputTimeout of 0 while the client waits for the call.
+	DefaultInputTimeout = 10 * time.Minute
+	// HiddenRetain is how long a hidden record is kept after its end (design.md 0.13).
+	HiddenRetain = time.Minute
+	// ComeBack is for how long after its questions have run out the caller of a parked call can come
 	// back to it.
-	comeBack = 2 * time.Minute
+	ComeBack = 2 * time.Minute
 )
 
-// errUnanswered is the cause with which the time to answer ends.
-var errUnanswered = errors.New("the questions ran out of time")
+// ErrUnanswered is the cause with which the time to answer ends.
+var ErrUnanswered = errors.New("the questions ran out of time")
 
-// elicit is the one method with a result that stands for a missing answer (protocol.md H3).
-const elicit = "elicitation/create"
+// Elicit is the one method with a result that stands for a missing answer (protocol.md H3).
+const Elicit = "elicitation/create"
 
 // Unanswered returns the stand-in for a missing answer: the result that the user cancelled, if the
 // method has one, or else an error that says why (protocol.md H3).
 func Unanswered(q Question, why string) Answer {
-	if q.Method == elicit {
+	if q.Method == Elicit {
 		return Answer{Result: json.RawMessage(`{"action":"cancel"}`)}
 	}
-	return Answer{Error: &RPCError{Code: codeInternal, Message: why}}
+	return Answer{Error: &RPCError{Code: CodeInternal, Message: why}}
 }
 
-// encode returns the answer in the form of Question.Answer.
-func (a Answer) encode() json.RawMessage {
+// Encode returns the answer in the form of Question.Answer.
+func (a Answer) Encode() json.RawMessage {
 	if a.Error != nil {
 		return append(append([]byte(`{"error":`), a.Error.Object()...), '}')
 	}
 	return append(append([]byte(`{"result":`), a.Result...), '}')
 }
 
-// decodeAnswer reads what encode wrote.
-func decodeAnswer(b json.RawMessage) Answer {
+// DecodeAnswer reads what encode wrote.
+func DecodeAnswer(b json.RawMessage) Answer {
 	if result, ok := jsonrpc.Get(b, "result"); ok {
 		return Answer{Result: result}
 	}
 	object, _ := jsonrpc.Get(b, "error")
-	return Answer{Error: parseError(object)}
+	return Answer{Error: ParseError(object)}
 }
 
-// parseError reads an error object, its data untouched.
-func parseError(object json.RawMessage) *RPCError {
+// ParseError reads an error object, its data untouched.
+func ParseError(object json.RawMessage) *RPCError {
 	var e RPCError
 	if json.Unmarshal(object, &e) != nil {
-		return &RPCError{Code: codeInternal, Message: "unreadable error"}
+		return &RPCError{Code: CodeInternal, Message: "unreadable error"}
 	}
 	return &e
 }
 
-// openQuestions returns the outstanding ones of a task's questions.
-func openQuestions(questions []Question) []Question {
+// OpenQuestions returns the outstanding ones of a task's questions.
+func OpenQuestions(questions []Question) []Question {
 	return slices.DeleteFunc(slices.Clone(questions), func(q Question) bool { return !q.Outstanding() })
 }
 
-func findQuestion(questions []Question, key string) (Question, bool) {
+// FindQuestion returns the question with a key.
+func FindQuestion(questions []Question, key string) (Question, bool) {
 	for _, q := range questions {
 		if q.Key == key {
 			return q, true
@@ -131,12 +132,13 @@ func findQuestion(questions []Question, key string) (Question, bool) {
 	return Question{}, false
 }
 
-// withoutKeys returns the questions that have other keys than these.
-func withoutKeys(questions []Question, keys []string) []Question {
+// WithoutKeys returns the questions that have other keys than these.
+func WithoutKeys(questions []Question, keys []string) []Question {
 	return slices.DeleteFunc(slices.Clone(questions), func(q Question) bool { return slices.Contains(keys, q.Key) })
 }
 
-func keysOf(questions []Question) []string {
+// KeysOf returns the keys of questions, in their order.
+func KeysOf(questions []Question) []string {
 	keys := make([]string, len(questions))
 	for i, q := range questions {
 		keys[i] = q.Key
@@ -144,8 +146,8 @@ func keysOf(questions []Question) []string {
 	return keys
 }
 
-// methodsOf lists the methods of questions, each once.
-func methodsOf(q []Question) string {
+// MethodsOf lists the methods of questions, each once.
+func MethodsOf(q []Question) string {
 	var methods []string
 	for i := range q {
 		methods = append(methods, q[i].Method)
@@ -154,44 +156,23 @@ func methodsOf(q []Question) string {
 	return strings.Join(slices.Compact(methods), " ")
 }
 
-// letters are the parts of its record that a run keeps while it waits for answers.
-type letters struct {
-	expires   time.Time
-	questions []Question
-	// given are questions with answers that a read of the record has found: they count even if the
-	// store has forgotten them.
-	given []Question
-}
-
-// gatherAnswers keeps the untaken answers of a record.
-func (l *letters) gatherAnswers(t Task) {
-	for _, q := range t.Questions {
-		if _, has := findQuestion(l.given, q.Key); q.Answer != nil && !q.Taken && !has {
-			l.given = append(l.given, Question{Key: q.Key, Answer: q.Answer, Taken: true})
-		}
-	}
-}
-
-// withGiven returns questions of the record, with the given answers in place of theirs.
-func (l letters) withGiven(questions []Question) []Question {
-	return append(slices.DeleteFunc(slices.Clone(questions), func(q Question) bool {
-		_, has := findQuestion(l.given, q.Key)
-		return has
-	}), l.given...)
-}
-
-// renewedBy returns the letters after the record was read or written.
-func (l letters) renewedBy(t Task) letters {
-	return letters{t.ExpiresAt(), l.withGiven(t.Questions), l.given}
-}
-
-// textOf returns a question in words: its message, or else its method.
-func textOf(q Question) string {
+// TextOf returns a question in words: its message, or else its method.
+func TextOf(q Question) string {
 	if message, ok := jsonrpc.GetString(q.Params, "message"); ok && message != "" {
 		return message
 	}
 	return q.Method
 }
+
+// AnswerError says what is wrong with an answer. This answer and those that came with it were refused,
+// and its question is still open.
+type AnswerError struct {
+	Key    string // of the question
+	Reason string // for the client; free of the answer's content
+}
+
+// Error gives the text for the client.
+func (e *AnswerError) Error() string { return fmt.Sprintf("the answer to %q %s", e.Key, e.Reason) }
 
 // QuestionLimits bound the questions of one call, since a server's questions and its client's answers
 // are kept in the record of the call (design.md 0.18). 0 means the default.

@@ -1,6 +1,13 @@
 package shim
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
+
+// RetryBusy is the time that a refused caller is told to wait: long enough to be polite, short against
+// the calls that fill the queue.
+const RetryBusy = time.Second
 
 // Bound counts calls, tasks or requests in flight on this replica, in all and by share, and refuses
 // those over its limits. It is safe for concurrent use. Its fields are set before that, and then
@@ -35,11 +42,11 @@ func (b *Bound) Enter(s Share) error {
 	full := func(of Share, most int) bool { return most > 0 && b.shares[of] >= most }
 	switch {
 	case b.Most > 0 && b.n >= b.Most:
-		return &BusyError{Key: b.Key, Limit: b.All, RetryAfter: retryBusy}
+		return &BusyError{Key: b.Key, Limit: b.All, RetryAfter: RetryBusy}
 	case s.Owner != "" && full(s, OwnerShare(b.Most, b.MostPerOwner)):
-		return &BusyError{Key: b.Key + PerOwner, Limit: b.Own, RetryAfter: retryBusy}
+		return &BusyError{Key: b.Key + PerOwner, Limit: b.Own, RetryAfter: RetryBusy}
 	case s.Owner == "" && (full(Share{}, StrangersShare(b.Most, b.Halved)) || s.Address != "" && full(s, half(StrangersShare(b.Most, b.Halved)))):
-		return &BusyError{Key: b.Key, Limit: b.All + ofStrangers, RetryAfter: retryBusy}
+		return &BusyError{Key: b.Key, Limit: b.All + ofStrangers, RetryAfter: RetryBusy}
 	}
 	b.countOne(s, 1)
 	return nil

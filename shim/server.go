@@ -1,11 +1,8 @@
 package shim
 
 import (
-	"cmp"
 	"context"
 	"time"
-
-	"taskgate/internal/metrics"
 )
 
 // Server is an upstream as the shim sees it.
@@ -37,52 +34,4 @@ type Server struct {
 	Removed bool
 	// Before are removed servers whose tasks are read, answered and cancelled as this one's.
 	Before []string
-}
-
-// server is a Server with this replica's counts, which stay when the Server changes.
-type server struct {
-	Server
-	*counts
-	name string
-}
-
-// counts are this replica's counts of a server.
-type counts struct {
-	slots   *slots
-	tasks   Bound          // the tasks that this replica runs
-	metrics *metrics.Tasks // nil: no measurement
-	graces  *graces
-}
-
-// Defaults of Server.
-const (
-	defaultQueue     = 1000            // tasks, each of which is a goroutine and its arguments
-	defaultQueueWait = 5 * time.Second // about as long as a caller takes for a slow answer
-)
-
-// newServer makes the server of a name. It takes over the counts of the one before, if any.
-func newServer(name string, s Server, before *server) *server {
-	s.Queue, s.QueueWait = cmp.Or(s.Queue, defaultQueue), cmp.Or(s.QueueWait, defaultQueueWait)
-	if before == nil {
-		return &server{Server: s, name: name, counts: &counts{
-			graces: newGraces(),
-			slots:  &slots{queue: s.Queue, server: bounded{most: s.Concurrency}, tools: make(map[string]*bounded)},
-			tasks:  Bound{Key: "max_tasks", Most: s.MaxTasks, MostPerOwner: s.MaxTasksPerOwner, Halved: s.Halved, All: "tasks on this server", Own: "tasks of this caller"},
-		}}
-	}
-	before.tasks.Limit(s.MaxTasks, s.MaxTasksPerOwner, s.Halved)
-	before.slots.setLimits(s.Concurrency, s.Policy)
-	return &server{Server: s, name: name, counts: before.counts}
-}
-
-// policyFor returns the operator's policy for a request.
-func (s *server) policyFor(r Request) Policy {
-	p := s.Other
-	if r.Method == callTool {
-		p = s.Policy(r.Name)
-	} else {
-		p.Tasks, p.Grace, p.Concurrency = Never, 0, 0
-	}
-	p.PollInterval, p.InputTimeout = max(0, p.PollInterval), max(0, p.InputTimeout)
-	return p
 }

@@ -19,6 +19,28 @@ type ID string
 // NewID makes a fresh, unguessable id without a mark.
 func NewID() ID { return ID(uuid.NewString()) }
 
+// The lengths of an ID, in bytes: without a mark, which is the id of a question, and with one.
+const (
+	BareIDLength   = 36
+	MarkedIDLength = BareIDLength + 1 + 2*20
+)
+
+// ParseID reads an id that a client sent, in its canonical spelling only: a key must have exactly one
+// spelling. All others are ErrNotFound, as an unknown id is (T30, L36). An id without a mark is of a
+// question.
+func ParseID(s string) (ID, error) {
+	if len(s) != BareIDLength && len(s) != MarkedIDLength {
+		return "", ErrNotFound
+	}
+	for i := range len(s) {
+		dash := i == 8 || i == 13 || i == 18 || i == 23 || i == BareIDLength
+		if dash != (s[i] == '-') || !dash && !strings.Contains("0123456789abcdef", s[i:i+1]) {
+			return "", ErrNotFound
+		}
+	}
+	return ID(s), nil
+}
+
 // Part is the part of Store.Running that a task is in.
 func (id ID) Part() int {
 	n, _ := strconv.ParseUint(string(id[:1]), 16, 8)
@@ -177,8 +199,8 @@ const (
 	KindEnded     Kind = "ended"
 )
 
-// eventName names the event in the log.
-func (k Kind) eventName() string { return "taskgate.task." + string(k) }
+// EventName names the event in the log.
+func (k Kind) EventName() string { return "taskgate.task." + string(k) }
 
 // Moment is one thing that happened to a call or a task.
 type Moment struct {
@@ -266,7 +288,7 @@ type Task struct {
 	// Method and Tool are the call: "tools/call" and the tool's name.
 	Method string
 	Tool   string
-	// Call is what a runner on another replica needs to go on with the task (callRecord in create.go);
+	// Call is what a runner on another replica needs to go on with the task (runner.CallRecord);
 	// opaque to a store.
 	Call json.RawMessage
 	// Progress is the newest progress, for a client that goes on hearing of it.
@@ -309,14 +331,14 @@ var pollSteps = []struct{ age, interval time.Duration }{
 	{10 * time.Minute, 5 * time.Second},
 }
 
-// longestPoll is the interval of a task older than all of them.
-const longestPoll = 15 * time.Second
+// LongestPoll is the interval of a task older than all of them.
+const LongestPoll = 15 * time.Second
 
-// shownAt returns the task as a client sees it. While it runs, half of its retention is left of its TTL at
+// ShownAt returns the task as a client sees it. While it runs, half of its retention is left of its TTL at
 // least: not all, as the clock of the store may differ from now's. A PollInterval that is not configured grows
 // with the time since the task was made, or since its last change if the client has answered a question and
 // waits for the effect.
-func (t Task) shownAt(now time.Time) Task {
+func (t Task) ShownAt(now time.Time) Task {
 	if !t.Status.Final() {
 		t.TTL = max(t.TTL, now.Sub(t.CreatedAt)+t.Retain/2)
 	}
@@ -327,7 +349,7 @@ func (t Task) shownAt(now time.Time) Task {
 	if slices.ContainsFunc(t.Questions, func(q Question) bool { return q.Answer != nil }) {
 		since = t.UpdatedAt
 	}
-	t.PollInterval = longestPoll
+	t.PollInterval = LongestPoll
 	for _, step := range pollSteps {
 		if now.Sub(since) < step.age {
 			t.PollInterval = step.interval
@@ -337,18 +359,18 @@ func (t Task) shownAt(now time.Time) Task {
 	return t
 }
 
-// messageQueued is the status message of a task that waits for its turn.
-const messageQueued = "queued"
+// MessageQueued is the status message of a task that waits for its turn.
+const MessageQueued = "queued"
 
 // Queued reports whether the call waits for a slot.
-func (t Task) Queued() bool { return t.Status == Working && t.StatusMessage == messageQueued }
+func (t Task) Queued() bool { return t.Status == Working && t.StatusMessage == MessageQueued }
 
 // ExpiresAt is the earliest time at which the task may be gone.
 func (t Task) ExpiresAt() time.Time { return t.CreatedAt.Add(t.TTL) }
 
-// listKey keeps the lists of one principal on several upstreams apart: a task is seen only at its own
+// ListKey keeps the lists of one principal on several upstreams apart: a task is seen only at its own
 // upstream's endpoint (design.md 0.7).
-func listKey(p Principal, upstream string) string {
+func ListKey(p Principal, upstream string) string {
 	if key := p.ListKey(); key != "" {
 		return upstream + "/" + key
 	}

@@ -316,9 +316,9 @@ func (e *UpstreamError) TellClient() string {
 // Unwrap returns the cause.
 func (e *UpstreamError) Unwrap() error { return e.Err }
 
-// codeInternal is JSON-RPC's internal error, the code of every failure besides the server's own errors
+// CodeInternal is JSON-RPC's internal error, the code of every failure besides the server's own errors
 // (design.md 0.5).
-const codeInternal = -32603
+const CodeInternal = -32603
 
 // Object returns the error as JSON, its data untouched.
 func (e *RPCError) Object() json.RawMessage {
@@ -331,12 +331,12 @@ func (e *RPCError) Object() json.RawMessage {
 	return append(b, '}')
 }
 
-// callTool is the one method whose requests may become tasks.
-const callTool = "tools/call"
+// CallTool is the one method whose requests may become tasks.
+const CallTool = "tools/call"
 
-// tool returns the tool that the request calls, "" for none.
-func (r Request) tool() string {
-	if r.Method != callTool {
+// Tool returns the tool that the request calls, "" for none.
+func (r Request) Tool() string {
+	if r.Method != CallTool {
 		return ""
 	}
 	return r.Name

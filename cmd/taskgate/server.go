@@ -15,9 +15,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.opentelemetry.io/otel"
-	"golang.org/x/sync/errgroup"
-
 	"taskgate/gateway"
 	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
@@ -28,6 +25,10 @@ import (
 	"taskgate/internal/work"
 	"taskgate/redisstore"
 	"taskgate/shim"
+	"taskgate/shim/engine"
+
+	"go.opentelemetry.io/otel"
+	"golang.org/x/sync/errgroup"
 )
 
 // Limits of the HTTP server. They leave out a write timeout: it would cut event streams, whose writes have
@@ -71,7 +72,7 @@ type server struct {
 	// credentials are those that clients of passthrough have shown, for requests to servers.
 	credentials *auth.Credentials
 	upstreams   atomic.Pointer[upstreams]
-	shim        *shim.Shim
+	shim        *engine.Shim
 	gateway     *gateway.Gateway
 	audit       io.Closer    // nil unless it is a file
 	auditLog    *slog.Logger // nil for none
@@ -142,7 +143,7 @@ func (s *server) buildGateway(ctx context.Context) (err error) {
 	}
 	s.audit, s.auditLog = file, audit
 	clients, secure := planned.clients()
-	s.sessions = s.store.Sessions(s.config.Limits.Within(memoryLimit()).MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner).As(s.shim.Heart)
+	s.sessions = s.store.Sessions(s.shim.Heart, s.config.Limits.Within(memoryLimit()).MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner)
 	s.gateway, err = gateway.New(gateway.Options{
 		Memory: memoryLimit(), Usage: map[string]func() float64{"max_tasks": s.shim.TaskUsage}, Audit: audit, Credentials: s.credentials, TLS: secure,
 		Config: s.config, Shim: s.shim, Upstreams: clients, Budget: s.budget, Logger: s.log,
@@ -197,12 +198,12 @@ func (us upstreams) removedAt(u *config.Upstream) (names []string) {
 	return names
 }
 
-func (s *server) newShim() (*shim.Shim, error) {
+func (s *server) newShim() (*engine.Shim, error) {
 	marks, err := markKeys(s.config)
 	if err != nil {
 		return nil, err
 	}
-	return shim.New(shim.Options{
+	return engine.New(engine.Options{
 		Replica: s.replica, Store: s.store, Servers: s.served().servers(s.config, s.credentials), Heartbeat: s.config.Heartbeat,
 		StoreTimeout: s.config.StoreTimeout, StoreWait: s.config.StoreWait, MarkKeys: marks, CheckAnswer: upstream.CheckAnswer,
 		Budget: s.budget, Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"), Metrics: s.tel.metrics,
@@ -250,7 +251,7 @@ func (s *server) listenOn(ctx context.Context) (err error) {
 func (s *server) showOperators() (err error) {
 	view, begun := s.store.Overview(), time.Now().UTC().Truncate(time.Second)
 	s.operators, err = newOperators(s.config, isLoopback(s.config.Admin), operator.DeploymentOptions{
-		Tasks: shim.NewOperator(s.shim, view), Store: view, Replica: s.replica, Metrics: s.tel.metrics, Logger: s.log, TraceAt: s.config.TraceAt,
+		Tasks: engine.NewOperator(s.shim, view), Store: view, Replica: s.replica, Metrics: s.tel.metrics, Logger: s.log, TraceAt: s.config.TraceAt,
 		Say: func() operator.Report {
 			host, _ := os.Hostname() // "" if unknown
 			r := operator.Report{Host: host, Address: s.listener.Addr().String(), Version: moduleVersion(), Config: s.inUse(), Since: begun}
@@ -475,20 +476,6 @@ func ignoreExpected(err, expected error) error {
 		return nil
 	}
 	return err
-}
-
-// policyOf is a tool's configuration as a policy of the shim.
-func policyOf(t config.Tool) shim.Policy {
-	return shim.Policy{
-		Tasks: shim.Mode(t.Tasks), Grace: t.Grace, TTL: t.TTL,
-		PollInterval: t.PollInterval, Timeout: t.Timeout,
-		FoldProgress: t.Progress != config.ProgressOff,
-		Retry:        t.Recover == config.RecoverRetry,
-		Concurrency:  t.Concurrency,
-		EarlyInput:   shim.Early(t.EarlyInput),
-		InputTimeout: t.InputTimeout,
-		Partials:     shim.NewPartials(t.Progress == config.ProgressContent),
-	}
 }
 
 // newReplica names this process for as long as it runs. The name begins the ids that are sent upstream, so it

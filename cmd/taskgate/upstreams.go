@@ -15,14 +15,14 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
 	"taskgate/gateway/operator"
 	"taskgate/gateway/upstream"
 	"taskgate/gateway/upstream/stdio"
 	"taskgate/shim"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // upstreams has the upstreams that are served, by configured name.
@@ -225,5 +225,19 @@ func policyShown(tools string, t config.Tool) operator.Policy {
 	return operator.Policy{
 		Tools: tools, Tasks: string(t.Tasks), Grace: grace, TTL: t.TTL.String(), Timeout: t.Timeout.String(),
 		Concurrency: t.Concurrency, Recover: string(t.Recover),
+	}
+}
+
+// policyOf is a tool's configuration as a policy of the shim.
+func policyOf(t config.Tool) shim.Policy {
+	return shim.Policy{
+		Tasks: shim.Mode(t.Tasks), Grace: t.Grace, TTL: t.TTL,
+		PollInterval: t.PollInterval, Timeout: t.Timeout,
+		FoldProgress: t.Progress != config.ProgressOff,
+		Retry:        t.Recover == config.RecoverRetry,
+		Concurrency:  t.Concurrency,
+		EarlyInput:   shim.Early(t.EarlyInput),
+		InputTimeout: t.InputTimeout,
+		Partials:     shim.NewPartials(t.Progress == config.ProgressContent),
 	}
 }

@@ -12,11 +12,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/golang-lru/v2/simplelru"
-
 	"taskgate/gateway/sealed"
 	"taskgate/internal/work"
 	"taskgate/shim"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
 const (

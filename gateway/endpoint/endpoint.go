@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"taskgate/gateway/config"
 	"taskgate/gateway/sealed"
 	"taskgate/gateway/upstream"
@@ -18,6 +16,8 @@ import (
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
+
+	"golang.org/x/time/rate"
 )
 
 // Bounds of the subscriptions of a client, in one session or by one subscriptions/listen. Each

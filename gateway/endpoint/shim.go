@@ -7,7 +7,7 @@ import (
 	"taskgate/shim"
 )
 
-// Shim is what the gateway uses of a shim.Shim, which says what each method does. Tests have other
+// Shim is what the gateway uses of an engine.Shim, which says what each method does. Tests have other
 // implementations.
 type Shim interface {
 	Calls
@@ -34,10 +34,9 @@ type Tasks interface {
 	Wait(ctx context.Context, p shim.Principal, upstream string, id shim.ID, seen func(shim.Task)) (shim.Task, error)
 }
 
-// Following tells of tasks as they change. FollowSet takes new tasks while it runs; Track follows a
-// fixed list.
+// Following tells of tasks as they change. A Set takes new tasks while it is followed; Track follows a fixed list.
 type Following interface {
-	FollowSet(ctx context.Context, p shim.Principal, upstream string, set *shim.Set, yield func(shim.Update) error) error
+	NewSet(p shim.Principal, upstream string, tasks ...shim.Tracked) shim.Set
 	Track(ctx context.Context, p shim.Principal, upstream string, tasks []shim.Tracked, yield func(shim.Update) error) error
 }
 

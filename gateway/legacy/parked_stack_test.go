@@ -15,10 +15,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-
 	"taskgate/gateway/config"
 	"taskgate/gateway/upstream"
 	"taskgate/internal/jsonrpc"
@@ -27,6 +23,11 @@ import (
 	"taskgate/internal/redistest"
 	"taskgate/internal/wiretest"
 	"taskgate/shim"
+	"taskgate/shim/engine"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
 
 // askingServer is a legacy server that stops to ask.
@@ -206,7 +207,7 @@ func (p *parking) start(t *testing.T, name, server string, c *config.Config) {
 		URL: server, Tasks: upstream.TaskUse(c.Upstreams[0].UpstreamTasks), Metrics: measured,
 		Logger:         slog.New(slog.NewJSONHandler(p.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(p.spans)),
-	}, shim: func(o *shim.Options) {
+	}, shim: func(o *engine.Options) {
 		s := o.Servers["up"]
 		policy := s.Policy
 		s.Other.Questions = p.limits

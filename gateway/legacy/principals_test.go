@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"taskgate/gateway"
 	"taskgate/gateway/config"
 	"taskgate/gateway/legacy"
@@ -28,6 +26,9 @@ import (
 	"taskgate/internal/redistest"
 	"taskgate/internal/wiretest"
 	"taskgate/shim"
+	"taskgate/shim/engine"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // upstreamKey is the gateway's own credential for the server.
@@ -117,7 +118,7 @@ type house struct {
 	ops    *opLog
 	events *stackEvents
 	peer   *sdk.Server
-	shims  []*shim.Shim
+	shims  []*engine.Shim
 	// refuses says which requests the server answers with 401, or with refusal; nil for none.
 	refuses func(r *http.Request, body []byte) bool
 	refusal int
@@ -241,7 +242,7 @@ func (h *house) serveFront(at, name string, of *config.Config) string {
 	r := startReplica(h.t, name, &c, parts{
 		server: upstream.Config{URL: h.behind, Era: h.era, Headers: http.Header{"Authorization": {upstreamKey}}},
 		idle:   true,
-		shim: func(o *shim.Options) {
+		shim: func(o *engine.Options) {
 			o.Store, o.Logger = countedStore{o.Store, h.ops}, h.logger
 			o.Servers["up"] = shim.Server{Upstream: o.Servers["up"].Upstream, SealToken: forward.SealToken, BringToken: forward.BringToken, MaxTasks: 10, MaxTasksPerOwner: 10, Policy: func(tool string) shim.Policy {
 				p := shim.Policy{Tasks: shim.Never, TTL: time.Hour, PollInterval: time.Second, Timeout: time.Hour}

@@ -20,6 +20,7 @@ import (
 	"taskgate/redisstore"
 	"taskgate/shim"
 	"taskgate/shim/dialect"
+	"taskgate/shim/node"
 )
 
 // askingSession is a session in a store whose client can be asked.
@@ -75,7 +76,7 @@ func tablesOfReplicas(t *testing.T) (a, b *Table) {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 2)
 	for _, table := range []**Table{&a, &b} {
-		*table, _ = newTable(store.Sessions(10, time.Hour))
+		*table, _ = newTable(store.Sessions(node.NewHeart(store, "holder", time.Minute, slog.Default()), 10, time.Hour))
 		go func() { done <- (*table).Run(ctx) }()
 	}
 	t.Cleanup(func() {

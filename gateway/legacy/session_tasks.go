@@ -84,7 +84,7 @@ type taskNotifier struct {
 
 	tasks bool // the session can make tasks
 	able  bool // its client can be asked
-	set   *shim.Set
+	set   shim.Set
 	known map[shim.ID]bool // what was added to the set; belongs to the writer
 
 	// told and progress are what the client last heard of each task.
@@ -94,10 +94,11 @@ type taskNotifier struct {
 
 func newTaskNotifier(e *endpoint.Endpoint, w *writer, p shim.Principal, tasks bool, end func()) *taskNotifier {
 	st := w.s.currentState()
+	p = w.s.principalOf(p)
 	return &taskNotifier{
-		e: e, s: w.s, w: w, p: w.s.principalOf(p), end: end,
+		e: e, s: w.s, w: w, p: p, end: end,
 		tasks: tasks, able: mcp.MayBeAsked(st.Capabilities),
-		set: shim.NewSet(), known: make(map[shim.ID]bool),
+		set: e.Shim.NewSet(p, e.Name), known: make(map[shim.ID]bool),
 		told: make(map[shim.ID]string), progress: make(map[shim.ID]string),
 	}
 }
@@ -120,7 +121,7 @@ func (t *taskNotifier) startFollowing(ctx context.Context) (stop func()) {
 	}
 	var running sync.WaitGroup
 	running.Go(func() {
-		err := t.e.Shim.FollowSet(ctx, t.p, t.e.Name, t.set, func(u shim.Update) error { return t.takeUpdate(ctx, u) })
+		err := t.set.Follow(ctx, func(u shim.Update) error { return t.takeUpdate(ctx, u) })
 		if errors.Is(err, shim.ErrBehind) {
 			t.end() // a client must not take what it has for everything
 		}

@@ -12,9 +12,6 @@ import (
 	"testing"
 	"time"
 
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-	"go.opentelemetry.io/otel/trace/noop"
-
 	"taskgate/gateway"
 	"taskgate/gateway/config"
 	"taskgate/gateway/legacy"
@@ -22,6 +19,10 @@ import (
 	"taskgate/internal/wiretest"
 	"taskgate/redisstore"
 	"taskgate/shim"
+	"taskgate/shim/engine"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.opentelemetry.io/otel/trace/noop"
 )
 
 // legacyStack is the gateway on a socket, between real peers.
@@ -56,7 +57,7 @@ func newLegacyStack(t *testing.T, modern bool, change func(*config.Config)) *leg
 type parts struct {
 	server  upstream.Config // what it tells, all of the replica tells
 	idle    bool            // nobody runs the shim
-	shim    func(*shim.Options)
+	shim    func(*engine.Options)
 	gateway func(*gateway.Options)
 }
 
@@ -64,7 +65,7 @@ type parts struct {
 type replica struct {
 	*gateway.Gateway
 	url  string // of the endpoint
-	shim *shim.Shim
+	shim *engine.Shim
 }
 
 // newConfig is a configuration with one server, and a store in memory.
@@ -99,7 +100,7 @@ func startReplica(t *testing.T, name string, c *config.Config, p parts) *replica
 			EarlyInput: shim.Early(tool.EarlyInput), InputTimeout: tool.InputTimeout,
 		}
 	}
-	of := shim.Options{
+	of := engine.Options{
 		Replica: shim.Replica(name), Store: store, Logger: logger, Tracer: traces.Tracer("test"), CheckAnswer: upstream.CheckAnswer, Metrics: p.server.Metrics,
 		Servers: map[string]shim.Server{"up": {
 			Upstream: up, Other: policy(c.Upstreams[0].Defaults),
@@ -109,10 +110,10 @@ func startReplica(t *testing.T, name string, c *config.Config, p parts) *replica
 	if p.shim != nil {
 		p.shim(&of)
 	}
-	sh := wiretest.Must(shim.New(of))(t)
+	sh := wiretest.Must(engine.New(of))(t)
 	front := gateway.Options{
 		Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: logger, TracerProvider: traces, Metrics: p.server.Metrics,
-		Sessions: store.Sessions(c.Limits.Within(0).MaxSessions, c.SessionIdle).PerOwner(c.MaxSessionsPerOwner).As(sh.Heart),
+		Sessions: store.Sessions(sh.Heart, c.Limits.Within(0).MaxSessions, c.SessionIdle).PerOwner(c.MaxSessionsPerOwner),
 	}
 	if p.gateway != nil {
 		p.gateway(&front)
@@ -147,7 +148,7 @@ func startReplica(t *testing.T, name string, c *config.Config, p parts) *replica
 // startAlone starts a gateway whose shim never makes a task, in front of this server.
 func startAlone(t *testing.T, server upstream.Config, change func(*config.Config)) *replica {
 	t.Helper()
-	return startReplica(t, "r", newConfig(change), parts{server: server, idle: true, shim: func(o *shim.Options) {
+	return startReplica(t, "r", newConfig(change), parts{server: server, idle: true, shim: func(o *engine.Options) {
 		never := shim.Policy{Tasks: shim.Never, Timeout: time.Hour}
 		o.Store = noStore{}
 		o.Servers["up"] = shim.Server{Upstream: o.Servers["up"].Upstream, Policy: func(string) shim.Policy { return never }}

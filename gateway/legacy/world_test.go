@@ -25,6 +25,8 @@ import (
 	"taskgate/internal/work"
 	"taskgate/redisstore"
 	"taskgate/shim"
+	"taskgate/shim/engine"
+	"taskgate/shim/node"
 )
 
 // world is one store, two replicas over it that make tasks, and a client of theirs, on the clock of a bubble.
@@ -40,7 +42,7 @@ type world struct {
 
 // asking is a shim whose streams of calls are replaced.
 type asking struct {
-	*shim.Shim
+	*engine.Shim
 	asks func(shim.Asker) shim.Asker
 }
 
@@ -65,7 +67,7 @@ func newWorld(t *testing.T) *world {
 	store := wiretest.Must(redisstore.Open(t.Context(), "embedded", redisstore.Options{ClockTTL: true}))(t)
 	t.Cleanup(func() { _ = store.Close() })
 	return &world{t: t, store: &faultyStore{Store: store}, sessions: &faultySessions{
-		Sessions: &together{Sessions: store.Sessions(100, time.Hour)}, held: make(chan chan struct{}, 1), leaving: make(chan chan struct{}, 1),
+		Sessions: &together{Sessions: store.Sessions(node.NewHeart(store, "holder", time.Minute, slog.Default()), 100, time.Hour)}, held: make(chan chan struct{}, 1), leaving: make(chan chan struct{}, 1),
 	}}
 }
 
@@ -132,7 +134,7 @@ func (w *world) gateway(name string, script upstreamScript, c *config.Config) *l
 				PollInterval: p.PollInterval, InputTimeout: p.InputTimeout, Timeout: p.Timeout, FoldProgress: p.Progress != config.ProgressOff, Partials: shim.NewPartials(p.Progress == config.ProgressContent)}
 		}}
 	}
-	sh := wiretest.Must(shim.New(shim.Options{
+	sh := wiretest.Must(engine.New(engine.Options{
 		Replica: shim.Replica(name), Store: w.store, Logger: slog.New(slog.DiscardHandler), Servers: servers,
 		Heartbeat: 10 * time.Minute, // no replica is lost, and each beat costs time
 	}))(w.t)
@@ -374,7 +376,7 @@ func (noStore) Beat(context.Context, shim.Replica, time.Duration) error { return
 type legacyServer struct {
 	*gateway.Gateway
 	up       *scriptedUpstream
-	shim     *shim.Shim
+	shim     *engine.Shim
 	requests sync.WaitGroup // that are not waited for
 }
 
@@ -390,7 +392,7 @@ func newLegacyServer(t testing.TB, script upstreamScript, change func(*config.Co
 	if change != nil {
 		change(c)
 	}
-	sh := wiretest.Must(shim.New(shim.Options{
+	sh := wiretest.Must(engine.New(engine.Options{
 		Replica: "test", Store: noStore{}, StoreWait: c.StoreWait, Logger: slog.New(slog.DiscardHandler),
 		Servers: map[string]shim.Server{"up": {
 			Upstream: up,
@@ -401,7 +403,7 @@ func newLegacyServer(t testing.TB, script upstreamScript, change func(*config.Co
 }
 
 // startLegacyServer puts a gateway in front of a shim, until the test ends.
-func startLegacyServer(t testing.TB, up *scriptedUpstream, sh *shim.Shim, c *config.Config, options ...func(*gateway.Options)) *legacyServer {
+func startLegacyServer(t testing.TB, up *scriptedUpstream, sh *engine.Shim, c *config.Config, options ...func(*gateway.Options)) *legacyServer {
 	t.Helper()
 	c.ResumeAfter = 1000 * time.Hour // ids of events are random; resume_test.go has them
 	o := gateway.Options{Config: c, Shim: sh, Upstreams: map[string]upstream.Client{"up": up}, Logger: slog.New(slog.DiscardHandler)}

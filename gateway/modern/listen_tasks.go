@@ -62,7 +62,7 @@ func (s *subscription) agreeTasks(ctx context.Context) error {
 // opted in (P3). A client that reads slowly gets the newest state and all partial results. It
 // returns when all tasks have ended.
 func (s *subscription) followTasks(ctx context.Context) error {
-	return s.q.h.Shim.FollowSet(ctx, s.q.principal, s.q.h.Name, s.followedTasks(), func(u shim.Update) error {
+	return s.followedTasks().Follow(ctx, func(u shim.Update) error {
 		for i, content := range u.Pieces {
 			if err := s.sendMarked(mcp.NotifyTaskPartial, dialect.Ext.Partial(u.ID, u.First+int64(i), content)); err != nil {
 				return err

@@ -50,8 +50,8 @@ func (s *subscription) readPartials(offered bool) error {
 }
 
 // followedTasks are the tasks of the subscription, with what is shown of each.
-func (s *subscription) followedTasks() *shim.Set {
-	set := shim.NewSet()
+func (s *subscription) followedTasks() shim.Set {
+	set := s.q.h.Shim.NewSet(s.q.principal, s.q.h.Name)
 	for _, id := range s.tasks {
 		task := shim.Tracked{ID: id, Outcome: true}
 		if s.partials {

@@ -76,7 +76,7 @@ func (d *Deployment) Task(ctx context.Context, id string, content bool) (TaskDet
 		out.Asked = append(out.Asked, askedOf(q, content))
 	}
 	if content {
-		out.TooLarge, out.Arguments = t.OutcomeSize > maxShown, shim.Arguments(t)
+		out.TooLarge, out.Arguments = t.OutcomeSize > maxShown, d.o.Tasks.Arguments(t)
 		if o := t.Outcome; o != nil {
 			out.Result, out.Error = o.Result, o.Error
 		}

@@ -51,9 +51,19 @@ type ReportedUpstream struct {
 	Tools     []Tool   `json:"tools"`
 }
 
+// Operator sees and stops the calls and tasks of everybody: an engine.Operator, which says what each method does.
+type Operator interface {
+	Search(ctx context.Context, q shim.Query) (tasks []shim.Task, next string, err error)
+	Read(ctx context.Context, id shim.ID, part shim.Part) (shim.Task, error)
+	Arguments(t shim.Task) json.RawMessage
+	Cancel(ctx context.Context, id shim.ID, by string) (shim.Task, error)
+	Loads() map[string]metrics.Load
+	Draining() bool
+}
+
 // DeploymentOptions are what a Deployment is made of.
 type DeploymentOptions struct {
-	Tasks   *shim.Operator
+	Tasks   Operator
 	Store   shim.Overview
 	Replica shim.Replica
 	// Say describes this replica and its upstreams, without what runs there.

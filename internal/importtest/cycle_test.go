@@ -28,12 +28,6 @@ var layers = map[string][]string{
 		"replay session session_ask session_get session_listen session_live session_log session_partials session_question session_stream session_table session_tasks",
 		"handler ask initialize modes offers relay request resume session_enter state task_result tasks",
 	},
-	"shim": {
-		"doc task store wait upstream api asking batcher mark heartbeat observer outcomes",
-		"bound slots grace server runs core",                                             // what a replica has
-		"run caller create record inbox ask rounds outbox pieces observe settle recover", // one call
-		"shim call access answer follow follower reattach operator adopt",                // all of them
-	},
 	"gateway/upstream": {
 		"doc config errors server verdict memory meta listeners checkpoint reply rounds answers", // values
 		"wire silence",

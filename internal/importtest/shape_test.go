@@ -46,7 +46,6 @@ const (
 var (
 	largePackages = map[string]int{
 		"gateway/upstream": 40, // one server as seen over HTTP, in two eras that share most of it
-		"shim":             39, // one run and those who look after it
 	}
 	largeInterfaces = map[string]int{
 		"shim.Store": 12, // a task is one record: what changes it is one contract

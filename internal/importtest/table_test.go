@@ -7,7 +7,7 @@ package importtest
 // The direction is: cmd wires, gateway speaks, shim decides, redisstore
 // remembers. No arrow goes back, and none runs between redisstore and gateway.
 var imports = map[string][]string{
-	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/operator", "gateway/operator/terminal", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/stdio", "redisstore", "shim", "internal/budget", "internal/durable", "internal/heads", "internal/metrics", "internal/semconv", "internal/work"},
+	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/operator", "gateway/operator/terminal", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/stdio", "redisstore", "shim", "shim/engine", "internal/budget", "internal/durable", "internal/heads", "internal/metrics", "internal/semconv", "internal/work"},
 
 	"gateway": {
 		"gateway/auth", "gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/sealed", "gateway/upstream", "gateway/upstream/forward", "gateway/wire",
@@ -55,7 +55,10 @@ var imports = map[string][]string{
 	"gateway/upstream/transport":     {"gateway/upstream/forward", "shim", "internal/budget", "internal/jsonrpc", "internal/mcp"},
 	"gateway/upstream/transporttest": {"gateway/upstream/transport", "internal/jsonrpc", "internal/mcp"},
 
-	"shim":                       {"internal/budget", "internal/jsonrpc", "internal/metrics", "internal/patience", "internal/semconv", "internal/work", "shim/content"},
+	"shim":                       {"internal/jsonrpc"},
+	"shim/node":                  {"shim", "shim/content", "internal/jsonrpc", "internal/metrics", "internal/patience", "internal/semconv", "internal/work"},
+	"shim/runner":                {"shim", "shim/content", "shim/node", "internal/budget", "internal/jsonrpc", "internal/metrics", "internal/semconv", "internal/work"},
+	"shim/engine":                {"shim", "shim/node", "shim/runner", "internal/budget", "internal/metrics", "internal/patience", "internal/semconv", "internal/work"},
 	"shim/content":               {"internal/jsonrpc"},
 	"shim/dialect":               {"shim", "internal/jsonrpc", "internal/mcp"},
 	"shim/shimtest":              {"shim"},
@@ -77,7 +80,7 @@ var imports = map[string][]string{
 	"internal/eventstream":       {"internal/work"},
 	"internal/semconv":           {},
 	"internal/schematest":        {},
-	"internal/wiretest":          {"gateway/config", "redisstore", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/schematest"},
+	"internal/wiretest":          {"gateway/config", "redisstore", "shim/node", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/schematest"},
 	"internal/redistest":         {"internal/memconn", "internal/proc"},
 	"internal/sim":               {"internal/eventstream", "internal/redistest"},
 	"internal/otlptest":          {},
@@ -181,7 +184,7 @@ var fences = []fence{
 	},
 }
 
-// shimImports are all packages from outside of the module that shim may import,
+// shimImports are all packages from outside of the module that shim and those below it may import,
 // besides the standard library.
 var shimImports = []string{
 	"github.com/google/uuid",
@@ -209,5 +212,5 @@ var withoutCancel = map[string]detachment{
 	"gateway/upstream/sse/conn.go":    {1, "a POST that is cut off when it is answered could break another one"},
 	"gateway/upstream/wire.go":        {1, "a farewell outlives its call"},
 	"internal/work/background.go":     {1, "what several callers share outlives each"},
-	"shim/run.go":                     {1, "a task outlives the call that made it"},
+	"shim/runner/run.go":              {1, "a task outlives the call that made it"},
 }

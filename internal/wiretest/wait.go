@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"taskgate/redisstore"
+	"taskgate/shim/node"
 )
 
 // Patience is how long a real server, client or socket may take before a test gives up. It is
@@ -41,7 +42,7 @@ func OpenSessions(t testing.TB, limit int, idle time.Duration) *redisstore.Sessi
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	return store.Sessions(limit, idle)
+	return store.Sessions(node.NewHeart(store, "holder", time.Minute, slog.New(slog.DiscardHandler)), limit, idle)
 }
 
 // Must returns a result that comes without an error, and ends the test with one.

@@ -1,0 +1,97 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+
+	"taskgate/internal/metrics"
+	"taskgate/shim"
+	"taskgate/shim/node"
+	"taskgate/shim/runner"
+)
+
+// Operator sees and stops everybody's calls and tasks. Its holder has to check the right of its users to all
+// of that, since it takes no Principal.
+type Operator struct {
+	s     *Shim
+	store shim.Overview
+}
+
+// NewOperator returns the operator of a replica. o goes with the Store of the Shim.
+func NewOperator(s *Shim, o shim.Overview) *Operator { return &Operator{s: s, store: o} }
+
+// Search is that of the Overview. If the query names an Owner, it uses the lists of the Owner.
+func (o *Operator) Search(ctx context.Context, q shim.Query) (tasks []shim.Task, next string, err error) {
+	if q.Owner != nil && *q.Owner != "" {
+		for name := range *o.s.servers.Load() {
+			if q.Upstream == "" || q.Upstream == name {
+				q.Lists = append(q.Lists, shim.ListKey(shim.Principal{Subject: *q.Owner}, name))
+			}
+		}
+		slices.Sort(q.Lists)
+	}
+	tasks, err = node.WithPatience(ctx, o.s.Core, func(ctx context.Context) (found []shim.Task, err error) {
+		found, next, err = o.store.Search(ctx, q)
+		return found, err
+	})
+	return tasks, next, err
+}
+
+// Read returns a call or a task. ErrNotFound.
+func (o *Operator) Read(ctx context.Context, id shim.ID, part shim.Part) (shim.Task, error) {
+	return o.s.ReadRecord(ctx, id, part)
+}
+
+// messageStopped is the status message of a task that an operator cancelled.
+const messageStopped = "cancelled by an operator"
+
+// Cancel ends a call or a task as Cancelled on an operator's behalf: its server is told without a token of
+// its owner. by names the operator, for the timeline. If it has ended, it is returned with ErrFinal.
+// ErrNotFound.
+func (o *Operator) Cancel(ctx context.Context, id shim.ID, by string) (shim.Task, error) {
+	t, err := o.s.ReadRecord(ctx, id, shim.Summary)
+	if err != nil {
+		return shim.Task{}, err
+	}
+	return o.s.cancelTask(ctx, t, shim.Change{Moments: []shim.Moment{{Kind: shim.KindCancelled, Detail: "operator " + by}}}, messageStopped, "an operator cancels a task")
+}
+
+// Arguments returns the params of the call of a task that was read WithAll, as long as they are kept.
+func (o *Operator) Arguments(t shim.Task) json.RawMessage {
+	var rec runner.CallRecord
+	if json.Unmarshal(t.Call, &rec) != nil {
+		return nil
+	}
+	return rec.Request.Params
+}
+
+// Loads returns this replica's load of each upstream, by name.
+func (o *Operator) Loads() map[string]metrics.Load { return o.s.readLoads() }
+
+func (s *Shim) readLoads() map[string]metrics.Load {
+	all := map[string]metrics.Load{}
+	for name, srv := range *s.servers.Load() {
+		calls, queued := srv.Slots.CountCalls()
+		all[name] = metrics.Load{Calls: calls, Queued: queued, Tools: map[string]metrics.ToolLoad{}}
+	}
+	for _, r := range s.runs.ListRuns() {
+		if tools := all[r.Srv.Name].Tools; tools != nil { // else its upstream was removed
+			tool := r.Call.Request.Tool()
+			tools[tool] = runner.WithRun(tools[tool], r)
+		}
+	}
+	return all
+}
+
+// TaskUsage returns how full max_tasks is at the server where it is fullest, from 0 to 1.
+func (s *Shim) TaskUsage() float64 {
+	most := 0.0
+	for _, srv := range *s.servers.Load() {
+		most = max(most, srv.Tasks.Usage())
+	}
+	return most
+}
+
+// Draining reports whether this replica refuses new calls.
+func (o *Operator) Draining() bool { return o.s.draining.Load() }

@@ -1,6 +1,0 @@
-//go:build race
-
-package shim_test
-
-// raceDetector says that the tests have it, and are several times slower.
-const raceDetector = true

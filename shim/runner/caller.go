@@ -1,0 +1,217 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"taskgate/internal/work"
+	"taskgate/shim"
+	"taskgate/shim/node"
+)
+
+// caller is the client that waits for a run on this replica, in Call or in Reattach. The run owns it.
+// run.mu guards stream, waiting and newest; the methods that return an Answered belong to the goroutine of Call.
+type caller struct {
+	run    *Run
+	stream shim.Stream // takes messages for the client before there is a handle; may be nil
+	// waiting is how many clients wait here: that of Call, or those that came back. newest numbers the latter.
+	waiting, newest int
+	// news tells Call to look at the run before the reply is there.
+	news chan struct{}
+	// leave stops following the end of the client's context. It is AfterFunc's stop function.
+	leave func() bool
+}
+
+// SendBlocking runs a call on the client's own goroutine; it stays a plain call.
+func (c *caller) SendBlocking() (shim.Answered, error) {
+	defer c.run.Discard()
+	reply, err := c.run.rounds.sendRounds()
+	return shim.Answered{Reply: reply}, c.errorForCaller(err)
+}
+
+// AwaitTurn waits for a slot, for at most Server.QueueWait. After an error the call is over.
+func (c *caller) AwaitTurn() error {
+	r := c.run
+	if !r.ticket.IsQueued() {
+		return nil
+	}
+	full := &shim.BusyError{Key: "concurrency", Limit: node.BusyServer, RetryAfter: shim.RetryBusy}
+	ctx, stop := context.WithTimeoutCause(r.Ctx, r.Srv.QueueWait, full)
+	defer stop()
+	err := r.awaitSlot(ctx)
+	if err != nil {
+		r.Discard()
+	}
+	return c.errorForCaller(err)
+}
+
+// TaskFirst makes the task first and then sends the call. If making the task fails, a client that
+// insisted on one gets the error, and the call stays unsent; for any other client the call is sent, and
+// making a task is tried again.
+func (c *caller) TaskFirst(ctx context.Context) (shim.Answered, error) {
+	r := c.run
+	if r.ticket.IsQueued() {
+		r.outbox.message = shim.MessageQueued
+	}
+	r.firm = r.Call.Demand || r.policy.Tasks == shim.Required
+	t, err := r.Creation.EnsureRecord(true)
+	switch {
+	case err == nil:
+		r.core.Life.Work.Go(r.executeCall)
+		return c.handTask(ctx, t)
+	case r.firm:
+		r.Discard()
+		return shim.Answered{}, err
+	}
+	return c.AwaitReply(ctx, node.RetryCreate)
+}
+
+// AwaitReply sends the call and waits for its reply, for the client to leave or to be asked, or, after
+// grace, for a task to be made of it. A reply within the grace goes straight back, and the store stays
+// untouched.
+func (c *caller) AwaitReply(ctx context.Context, grace time.Duration) (shim.Answered, error) {
+	r := c.run
+	r.core.Life.Work.Go(r.executeCall)
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	for attempt := 0; ; {
+		select {
+		case <-r.done:
+			return shim.Answered{Reply: r.reply}, c.errorForCaller(r.err)
+		case <-r.Ctx.Done():
+			if work.IsClosed(r.done) { // the end of the run ends the context, too
+				return shim.Answered{Reply: r.reply}, c.errorForCaller(r.err)
+			}
+			// The client hears nothing more; executeCall ends by the same context.
+			c.detachStream()
+			return shim.Answered{}, c.errorForCaller(r.findCause(r.Ctx.Err()))
+		case <-c.news:
+			if work.IsClosed(r.done) {
+				return shim.Answered{Reply: r.reply}, c.errorForCaller(r.err)
+			}
+			if a, err, done := c.lookAtNews(ctx); done {
+				return a, err
+			}
+			continue
+		case <-timer.C:
+		}
+		t, err := r.Creation.EnsureRecord(true)
+		if err == nil {
+			return c.handTask(ctx, t)
+		}
+		if !errors.Is(err, errEnded) && attempt == 0 {
+			r.core.Log.WarnContext(ctx, "no task could be made of a slow call; it goes on blocking", "tool", r.Call.Request.Name, "err", err)
+		}
+		attempt++
+		timer.Reset(node.RetryCreate)
+	}
+}
+
+// errorForCaller returns the error for a caller that waits for the call here. It invites a repeat of
+// the call only if the server cannot have it.
+func (c *caller) errorForCaller(err error) error {
+	switch {
+	case errors.Is(err, node.ErrTaskCancelled): // another replica ended the record
+		return errLost
+	case !errors.Is(err, shim.ErrDetached) && !errors.Is(err, shim.ErrDraining):
+		return err
+	case !c.run.sent.Load():
+		return shim.ErrDraining
+	case c.run.core.Life.Ctx.Err() != nil:
+		return errShutDown
+	}
+	return errLost // another replica has the call
+}
+
+// handTask gives the task to the client. If the client has left in the meantime, the task has no
+// reader: it is cancelled, except with Stay.
+func (c *caller) handTask(ctx context.Context, t shim.Task) (shim.Answered, error) {
+	r := c.run
+	if ctx.Err() == nil || r.Call.Stay && !errors.Is(context.Cause(ctx), shim.ErrCancelled) {
+		t = t.ShownAt(t.CreatedAt)
+		return shim.Answered{Task: &t}, nil
+	}
+	r.Cancel(node.ErrTaskCancelled)
+	r.core.Life.Work.Go(func() { r.core.CancelUntold(t.ID, node.LeftMessage, 0, "") })
+	return shim.Answered{}, context.Cause(ctx)
+}
+
+// lookAtNews looks for the reason why the client was woken: a task was made of its call, or the call
+// has questions for it. done says that the result is the client's answer.
+func (c *caller) lookAtNews(ctx context.Context) (a shim.Answered, err error, done bool) {
+	r := c.run
+	r.mu.Lock()
+	switch {
+	case r.Record == nil:
+		r.mu.Unlock()
+		return shim.Answered{}, nil, false
+	case !r.Record.hidden:
+		made := r.Record.made
+		r.mu.Unlock()
+		a, err = c.handTask(ctx, made)
+		return a, err, true
+	case r.Call.Asking != shim.AskPark || len(shim.OpenQuestions(r.box.open)) == 0:
+		r.mu.Unlock()
+		return shim.Answered{}, nil, false
+	}
+	c.releaseClient()
+	c.waiting = 0
+	parked := &shim.Parked{ID: r.Record.id, Questions: r.box.open, Until: r.box.read.Expires}
+	r.mu.Unlock()
+	if ctx.Err() != nil {
+		r.Cancel(context.Cause(ctx))
+		return shim.Answered{}, context.Cause(ctx), true
+	}
+	return shim.Answered{Parked: parked}, nil, true
+}
+
+// AttachStream gives the stream of a client that came back the server's messages until it leaves, if
+// the call is hidden. Of several such clients the newest hears them.
+func (c *caller) AttachStream(stream shim.Stream) (leave func()) {
+	c.run.mu.Lock()
+	defer c.run.mu.Unlock()
+	if !c.run.Record.hidden {
+		return func() {}
+	}
+	c.waiting++
+	c.newest++
+	c.stream = stream
+	number := c.newest
+	return func() {
+		c.run.mu.Lock()
+		defer c.run.mu.Unlock()
+		if number == c.newest {
+			c.stream = nil
+		}
+		c.waiting--
+	}
+}
+
+// detachStream notes that the client has stopped waiting and listening here.
+func (c *caller) detachStream() {
+	c.run.mu.Lock()
+	defer c.run.mu.Unlock()
+	c.stream, c.waiting = nil, 0
+}
+
+// releaseClient lets go of the client: the call is independent of its context, and its stream ends with
+// its answer. run.mu is held, as for all below.
+func (c *caller) releaseClient() {
+	c.leave()
+	c.stream = nil
+}
+
+// askOnStream sends questions of the hidden record to a client that is asked on its stream.
+func (c *caller) askOnStream(q []shim.Question) {
+	if s, ok := c.stream.(shim.Asker); ok && c.run.Call.Asking == shim.AskStream && c.run.Record.hidden && len(q) > 0 {
+		s.Ask(c.run.Record.id, q)
+	}
+}
+
+// tellWithdrawn tells the stream that had the questions that they are withdrawn.
+func (c *caller) tellWithdrawn(keys []string) {
+	if s, ok := c.stream.(shim.Asker); ok && c.run.Record.hidden && len(keys) > 0 {
+		s.Withdrawn(c.run.Record.id, keys)
+	}
+}

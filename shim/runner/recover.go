@@ -1,0 +1,175 @@
+package runner
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"time"
+
+	"taskgate/internal/budget"
+	"taskgate/internal/semconv"
+	"taskgate/shim"
+	"taskgate/shim/node"
+)
+
+// mostRuns bounds how often a call is begun under recover: retry.
+const mostRuns = 3
+
+// errLost ends a task whose call has an outcome that stays unknown (design.md 0.5).
+var errLost = &shim.UpstreamError{Kind: "lost", Message: "the replica that ran this call was lost; the upstream may have finished the work"}
+
+// ContinuesUnder reports whether a run may go on after this replica has just adopted its task, and then
+// gives the run the new lease. It may if the store only went back in time, to before the run's lease:
+// then the new lease is older or the same. A newer one says that another replica has had the task
+// meanwhile, and may have answered its questions or sent it again. A run that was cancelled, or has
+// ended, stops here.
+func (r *Run) ContinuesUnder(l shim.Lease) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended || r.Ctx.Err() != nil || l.Adoption > r.Record.lease.Adoption {
+		return false
+	}
+	r.Record.lease = l
+	return true
+}
+
+// FinishAs goes on with a call as its record says, and records how it ends.
+func (r *Run) FinishAs(t shim.Task) {
+	if r.reply, r.err = r.recoverCall(t); r.err == errLost {
+		r.Observed.countRecovery(semconv.RecoveryLost)
+	}
+	r.mu.Lock()
+	r.ended = true
+	r.mu.Unlock()
+	close(r.done)
+	r.settle()
+	r.Discard()
+}
+
+// recoverCall is the ladder of design.md 0.5, best rung first: an unsent call is sent, a stream that
+// can be resumed is resumed, a call whose owner allows it is run again, and any other is lost.
+func (r *Run) recoverCall(t shim.Task) (shim.Reply, error) {
+	if r.Srv.Upstream == nil || r.Call.Request.Method == "" {
+		return shim.Reply{}, errLost
+	}
+	if t.Checkpoint == nil && !r.firm && r.rounds.open == nil && !r.mayRunAgain(t) {
+		return shim.Reply{}, errLost
+	}
+	switch {
+	case r.rounds.open != nil: // the server waits for a retry
+		r.Observed.setKind(semconv.AttemptResume)
+		return r.sendAnew(semconv.RecoverySent)
+	case t.Checkpoint == nil && r.firm:
+		r.Observed.setKind(semconv.AttemptSend)
+		return r.sendAnew(semconv.RecoverySent)
+	case t.Checkpoint == nil:
+		return r.runAgain()
+	}
+	r.Observed.noteResumed(r.Srv.Upstream.Resumable(t.Checkpoint))
+	reply, err := r.Srv.Upstream.Resume(r.Ctx, r.upstreamRequest(nil), t.Checkpoint, r)
+	switch {
+	case !errors.Is(err, shim.ErrNotResumable):
+		return reply, r.findCause(err)
+	case !r.mayRunAgain(t):
+		return shim.Reply{}, errLost
+	}
+	return r.runAgain()
+}
+
+// mayRunAgain reports whether the owner allows another run, the number of runs is below mostRuns, and
+// the first one showed no pieces. The caller of a hidden call is told that it was lost. run.mu is held,
+// or this is the goroutine of the upstream call.
+func (r *Run) mayRunAgain(t shim.Task) bool {
+	return r.policy.Retry && r.begun < mostRuns && t.Position == 0 && t.Visible
+}
+
+func (r *Run) runAgain() (shim.Reply, error) {
+	r.mu.Lock()
+	r.begun++
+	runs := r.begun
+	r.mu.Unlock()
+	r.Observed.noteRetried(runs)
+	r.outbox.setMessage("started again after its replica was lost")
+	if err := r.Record.persistChange(r.Ctx, func() shim.Change { return shim.Change{Call: r.callRecord(true), Durable: true} }); err != nil {
+		return shim.Reply{}, err
+	}
+	return r.sendAnew(semconv.RecoveryRetried)
+}
+
+// sendAnew sends an adopted call itself. It waits for its turn like any other, but is always admitted:
+// the task was acknowledged. how is a value of semconv.Recovery.
+func (r *Run) sendAnew(how string) (shim.Reply, error) {
+	if r.Call.Request.Params == nil { // it was sent, and its record has dropped them
+		return shim.Reply{}, errLost
+	}
+	r.Observed.noteUnsent(how)
+	if r.rounds.open == nil { // else it waits for its turn once it has the answers
+		var err error
+		if r.ticket, err = r.Srv.Slots.ReserveSlot(r.Call.Request.Name, r.policy.Concurrency, true); err != nil {
+			return shim.Reply{}, err
+		}
+	}
+	return r.queueAndSend()
+}
+
+// messageWaits is the status message of a task that waits for the next request of its owner.
+const messageWaits = "waits for its owner to sign in again: the token that the call came with is no longer good, or was lost with its replica"
+
+// SayWaiting sets the status message of the task: it waits for its owner to sign in, until over is called.
+func (t *tokenInbox) SayWaiting() (over func()) {
+	r := t.run
+	r.mu.Lock()
+	before := r.outbox.message
+	r.mu.Unlock()
+	if before == messageWaits { // from another request of the call, or from the previous runner
+		before = ""
+	}
+	r.outbox.setMessage(messageWaits)
+	return func() { r.outbox.setMessage(before) }
+}
+
+// leastRun is the least time that an adopted task has left, so that a resumed call which is about to
+// answer still can.
+const leastRun = time.Minute
+
+// AdoptRun returns a run without a caller, in place of the lost one.
+func AdoptRun(s *node.Core, rs *node.Runs[Run], srv *node.Served, bytes *budget.Bytes, t shim.Task) *Run {
+	var rec CallRecord
+	if err := json.Unmarshal(t.Call, &rec); err != nil {
+		s.Observer.LogTask(t, slog.LevelError, "the stored call of a task cannot be read", "err", err)
+	}
+	r := &Run{
+		core: s, runs: rs, Srv: srv, begun: max(rec.Runs, 1), firm: rec.Firm && !t.Doubted,
+		Call: shim.Call{
+			Upstream: t.Upstream, Principal: shim.Principal{Subject: t.Owner}, Request: rec.Request, Origin: t.Origin, Handle: t.Visible || rec.Handle,
+			Partials: rec.Partials, Asking: rec.Asking,
+			ProgressToken: t.Progress.Token,
+		},
+		NewestCheckpoint: t.Checkpoint,
+	}
+	if srv.Policy != nil {
+		r.policy = srv.PolicyFor(shim.Request{Method: t.Method, Name: t.Tool})
+	}
+	r.policy.Retry, r.policy.Timeout = rec.Retry, cmp.Or(rec.Timeout, r.policy.Timeout)
+	r.assembleParts()
+	r.box.until, r.box.made = rec.Until, rec.Keys
+	if !t.Doubted {
+		r.rounds.goOn(rec.Round)
+	}
+	r.outbox.message, r.outbox.params = t.StatusMessage, t.Progress.Params
+	r.outbox.at, r.outbox.made = t.Position, int(t.Position)
+	r.observeRun(s.Life.Ctx)
+	ctx := r.Observed.adoptTrace(t)
+	r.hold = bytes.Hold()
+	ctx = budget.With(ctx, r.hold)
+	if srv.Represent != nil {
+		ctx = srv.Represent(ctx, rec.Request.Session)
+	}
+	r.base = ctx
+	r.bindContext(ctx, max(leastRun, r.policy.Timeout-t.UpdatedAt.Sub(t.CreatedAt)))
+	srv.Tasks.Force(r.Call.Principal.Share())
+	r.Token.at.Store(t.TokenAt) // earlier tokens went to the previous runner
+	r.setRecord(t, &record{id: t.ID, made: t, hidden: !t.Visible, lease: t.Lease})
+	return r
+}

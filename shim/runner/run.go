@@ -1,0 +1,438 @@
+package runner
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"taskgate/internal/budget"
+	"taskgate/internal/metrics"
+	"taskgate/internal/work"
+	"taskgate/shim"
+	"taskgate/shim/node"
+)
+
+// errEnded: the call has its reply, so no task is made of it.
+var errEnded = errors.New("the call has been answered")
+
+// Run is one call on its way: first the caller's, then, once a task was made of it, the task's. It is
+// the Sink of its upstream call. Its parts do everything besides the upstream call: each has the state
+// for its work, and says which lock guards it.
+type Run struct {
+	core   *node.Core
+	runs   *node.Runs[Run] // where it is once it has a record
+	Srv    *node.Served
+	Call   shim.Call
+	policy shim.Policy
+	ticket node.Ticket
+	hold   *budget.Hold // the bytes of requests and answers; nil for no bound
+	begun  int          // how often the call was begun, this time included
+	// firm: the record may say that the call is not sent, so the call is sent only after the store has
+	// confirmed that it is sent. run.mu guards it, and queuing, once others know the run.
+	firm bool
+	// queuing: the call waits for its turn.
+	queuing bool
+	// sent: the server may have the call.
+	sent atomic.Bool
+	// trimmed: the record has dropped the params that no later run needs. run.mu guards it.
+	trimmed bool
+
+	// base has the values of the caller's context, but a life of its own; ctx is the life of the
+	// upstream call, which follows the caller's until caller.releaseClient. cancel ends ctx and the
+	// timers that would end it; a closure costs less than a context each.
+	base   context.Context
+	Ctx    context.Context
+	Cancel context.CancelCauseFunc
+
+	// done is closed when reply and err are set for good.
+	done  chan struct{}
+	reply shim.Reply
+	err   error
+
+	Caller   caller
+	Creation creation
+	outbox   outbox
+	box      mailbox
+	rounds   rounds
+	Inbox    inbox
+	Token    tokenInbox
+	Observed observation
+	turn     turn // held by whoever speaks with the store about the record
+
+	mu     sync.Mutex // guards all below, and the state of the parts that say so
+	ended  bool       // the upstream call has returned
+	Record *record    // nil until there is one
+	// checkpoint is the newest one; unsaved says that the store may lack it.
+	NewestCheckpoint json.RawMessage
+	Unsaved          bool
+}
+
+// NewRun prepares a call. Its context follows the caller's until a task is made, and ends after the
+// policy's timeout.
+func NewRun(ctx context.Context, shared *node.Core, rs *node.Runs[Run], srv *node.Served, c shim.Call, p shim.Policy, tk node.Ticket) *Run {
+	r := &Run{core: shared, runs: rs, Srv: srv, Call: c, policy: p, ticket: tk, begun: 1, hold: budget.From(ctx).Share()}
+	r.Call.Stream = nil // a waiting task must let go of its caller's request in memory
+	r.assembleParts()
+	r.Caller.stream, r.Caller.waiting = c.Stream, 1
+	r.base = context.WithoutCancel(ctx)
+	r.observeRun(r.base)
+	r.bindContext(r.base, p.Timeout)
+	stay := c.Stay // instead of c, which holds on to the caller's request
+	r.Caller.leave = context.AfterFunc(ctx, func() {
+		if cause := context.Cause(ctx); !stay || errors.Is(cause, shim.ErrCancelled) {
+			r.Cancel(cause)
+		}
+	})
+	return r
+}
+
+// assembleParts makes the parts of a run whose call and policy are known.
+func (r *Run) assembleParts() {
+	r.done, r.turn = make(chan struct{}), newTurn(r)
+	r.Caller = caller{run: r, news: make(chan struct{}, 1), leave: func() bool { return true }}
+	r.Creation.run, r.outbox.run, r.rounds.run, r.Inbox.run, r.box.run = r, r, r, r, r
+	r.box.wake, r.Token = make(chan struct{}, 1), tokenInbox{run: r, came: make(chan struct{}, 1)}
+	r.outbox.gathers, r.outbox.Partials = r.Call.KeepsPieces(r.policy.Partials), r.policy.Partials
+	r.outbox.halted = make(chan struct{})
+}
+
+// bindContext makes the run's context: it carries the values of ctx, and ends with the shim and after
+// the timeout (0 = none).
+func (r *Run) bindContext(ctx context.Context, timeout time.Duration) {
+	ctx, cancel := context.WithCancelCause(shim.WithWaiter(ctx, &r.Token))
+	stop := context.AfterFunc(r.core.Life.Ctx, func() { cancel(r.haltCause()) })
+	release := func() bool { return false }
+	if timeout > 0 {
+		release = time.AfterFunc(timeout, func() { cancel(errTimedOut) }).Stop // costs half as much as a context
+	}
+	r.Ctx = ctx
+	r.Cancel = func(cause error) {
+		cancel(cause)
+		release()
+		stop()
+	}
+}
+
+// Discard gives back all that a run holds, once its call is over or given up.
+func (r *Run) Discard() {
+	r.Caller.leave()
+	r.Cancel(nil)
+	r.ticket.DropSlot()
+	r.hold.Release()
+	r.Caller.detachStream()
+	if lost := r.Creation.maybe; lost != nil && r.Record == nil {
+		r.core.Life.Work.Go(func() { r.Creation.buryRecord(*lost) })
+	}
+}
+
+// executeCall waits for a slot, makes the upstream call and, if a task was made of it by then, records
+// how it ended.
+func (r *Run) executeCall() {
+	reply, err := r.queueAndSend()
+	r.mu.Lock()
+	r.ended = true
+	r.mu.Unlock()
+	r.turn.await() // an attempt that is under way decides whether this is a task
+	r.reply, r.err = reply, err
+	close(r.done)
+	r.ticket.DropSlot() // the store may take its time
+	if r.hasRecord() {
+		r.settle()
+	}
+	r.Discard()
+}
+
+func (r *Run) queueAndSend() (shim.Reply, error) {
+	if err := r.takeTurn(); err != nil {
+		return shim.Reply{}, err
+	}
+	r.mu.Lock()
+	first := r.NewestCheckpoint == nil && r.begun == 1 && r.rounds.open == nil
+	r.mu.Unlock()
+	if first { // and never sent before
+		r.Observed.measureQueue()
+	}
+	return r.rounds.sendRounds()
+}
+
+// takeTurn waits for a slot, and says so in the status message.
+func (r *Run) takeTurn() error {
+	if !r.ticket.IsQueued() {
+		return nil
+	}
+	r.outbox.setMessage(shim.MessageQueued)
+	r.Observed.noteMoment(shim.KindQueued, "")
+	r.setQueuing(true)
+	r.confirmUnsent()
+	err := r.awaitSlot(r.Ctx)
+	r.setQueuing(false)
+	if err == nil {
+		r.outbox.setMessage("")
+	}
+	return err
+}
+
+// awaitSlot waits for a slot. While this replica halts, a slot that comes free stays unused: the halt
+// has freed it by ending a call.
+func (r *Run) awaitSlot(ctx context.Context) error {
+	over := r.Observed.noteQueue()
+	err := r.ticket.AwaitSlot(ctx)
+	if over(err); err != nil {
+		return err
+	}
+	return context.Cause(r.core.Life.Ctx)
+}
+
+func (r *Run) setQueuing(yes bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.queuing = yes
+}
+
+// confirmUnsent records that the call of a waiting task is unsent, so that an adopter can send it; the
+// wait for a slot may be long. If the store fails, the call waits on without that record.
+func (r *Run) confirmUnsent() {
+	r.mu.Lock()
+	due := r.Record != nil && r.queuing && !r.firm && r.rounds.open == nil
+	r.firm = r.firm || due
+	r.mu.Unlock()
+	if !due {
+		return
+	}
+	ctx, stop := context.WithTimeout(r.Ctx, r.core.StoreTimeout)
+	defer stop()
+	_ = r.Record.persistChange(ctx, func() shim.Change {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return shim.Change{Call: r.callRecord(false)}
+	})
+}
+
+// findCause replaces the error of a call whose context has ended by the cause.
+func (r *Run) findCause(err error) error {
+	if err != nil && r.core.Life.Ctx.Err() != nil {
+		<-r.Ctx.Done() // its end is on its way, and is why this went wrong
+	}
+	if err == nil || r.Ctx.Err() == nil {
+		return err
+	}
+	if cause := context.Cause(r.Ctx); !errors.Is(cause, shim.ErrDetached) {
+		return cause
+	}
+	return shim.ErrDraining
+}
+
+// hasRecord reports whether the call has a record: it is a task, or had to wait for an answer.
+func (r *Run) hasRecord() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.Record != nil
+}
+
+// isHidden reports whether the call has a record but is not a task.
+func (r *Run) isHidden() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.Record != nil && r.Record.hidden
+}
+
+// hasWaitingCaller reports whether a caller waits here for the reply, without a task.
+func (r *Run) hasWaitingCaller() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.Record == nil || r.Record.hidden && r.Caller.waiting > 0
+}
+
+// Progress takes a progress notification. It goes to the caller before there is a handle, into the
+// status message after it (protocol.md H17, T44), and into the pieces of the task.
+func (r *Run) Progress(p shim.Progress) {
+	defer r.Observed.noteProgress()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p.Checkpoint != nil {
+		r.NewestCheckpoint, r.Unsaved = p.Checkpoint, true
+	}
+	repeats := r.rounds.repeatsProgress(p)
+	r.outbox.foldProgress(p, repeats)
+	if !repeats {
+		if s := r.Caller.stream; s != nil {
+			s.Progress(p)
+		}
+		r.outbox.gatherProgress(p)
+	}
+}
+
+// Log takes a log notification. It goes to the caller before there is a handle, and is dropped after it
+// (T44).
+func (r *Run) Log(l shim.Log) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.Caller.stream; s != nil {
+		s.Log(l)
+	}
+}
+
+// Notified takes a notification of a method that the gateway does not know, for the caller before there
+// is a handle, like a log notification.
+func (r *Run) Notified(n shim.Notification) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s, ok := r.Caller.stream.(shim.Notifier); ok {
+		s.Notified(n)
+	}
+}
+
+// Cork holds back the messages for a caller that waits, or lets them go.
+func (r *Run) Cork(yes bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s, ok := r.Caller.stream.(shim.Corker); ok {
+		s.Cork(yes)
+	}
+}
+
+// Completed takes the news that an elicitation is complete, for a caller that waits on a stream. A task
+// has no use for it: its client is asked in the task, and reads it.
+func (r *Run) Completed(params json.RawMessage) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s, ok := r.Caller.stream.(shim.Asker); ok {
+		s.Completed(params)
+	}
+}
+
+// Ask puts questions to the caller and waits for the answers.
+func (r *Run) Ask(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
+	return r.box.askQuestions(ctx, q)
+}
+
+// Withdraw takes back a question to the caller.
+func (r *Run) Withdraw(key string) { r.box.withdrawQuestions([]string{key}) }
+
+// Checkpoint takes the place where the call could be resumed. The function that it returns stores it
+// durably once the call is a task; an error stops the upstream client (design.md 0.6).
+func (r *Run) Checkpoint(cp json.RawMessage) (stored func(context.Context) error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	over := cmp.Or(context.Cause(r.Ctx), context.Cause(r.core.Life.Ctx))
+	r.Observed.noteReached()
+	if over == nil || r.NewestCheckpoint != nil { // a call that is unsent at its end stays unsent
+		r.NewestCheckpoint, r.Unsaved = cp, true
+	}
+	if over != nil {
+		return func(context.Context) error { return over } // handOver writes the newest state
+	}
+	return r.storeCheckpoint
+}
+
+// storeCheckpoint writes the newest checkpoint to the record, if there is one.
+func (r *Run) storeCheckpoint(ctx context.Context) error {
+	if err := r.turn.take(ctx); err != nil { // an attempt that is under way may have an older one
+		return err
+	}
+	kept := r.hasRecord()
+	r.turn.give()
+	if !kept {
+		return nil
+	}
+	return work.Apart(func() error {
+		_, err := r.Record.applyWithPieces(ctx, func() shim.Change {
+			r.Unsaved = false
+			if r.trimmed {
+				return shim.Change{Checkpoint: r.NewestCheckpoint}
+			}
+			// If the record says that the call was not sent, an adopter sends it. A failover must not bring
+			// that back (design.md 0.20).
+			return shim.Change{Checkpoint: r.NewestCheckpoint, Call: r.callRecord(true), Durable: r.firm}
+		}, func(shim.Task) {})
+		if err == nil {
+			r.Observed.logSent()
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.trimmed, r.Unsaved = r.trimmed || err == nil, r.Unsaved || err != nil
+		return err
+	})
+}
+
+// Causes that end the context of an upstream call, besides ErrDetached and the caller's own.
+var (
+	errTimedOut = &shim.UpstreamError{Kind: shim.KindTimeout, Message: "the call ran into its time limit"}
+)
+
+// turn is held by whoever speaks with the store about one record, one at a time and in the order of arrival: so a
+// state that comes in is newer than those before it. run.mu is taken for moments meanwhile.
+type turn struct {
+	run  *Run
+	held chan struct{} // full while somebody has it
+}
+
+func newTurn(r *Run) turn { return turn{run: r, held: make(chan struct{}, 1)} }
+
+func (t turn) take(ctx context.Context) error {
+	select {
+	case t.held <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// takeInTime takes the turn for somebody who waits for the store as long as a caller does.
+func (t turn) takeInTime() error {
+	select {
+	case t.held <- struct{}{}:
+		return nil
+	default:
+	}
+	ctx, stop := context.WithTimeoutCause(t.run.base, t.run.core.StoreTimeout, shim.ErrUnavailable)
+	defer stop()
+	return t.take(ctx)
+}
+
+func (t turn) give() { <-t.held }
+
+// await waits for what is under way.
+func (t turn) await() {
+	if t.takeInTime() == nil {
+		t.give()
+	}
+}
+
+// WithRun returns the load of a tool with one more run. A run that holds its lock just now, maybe for a
+// client that does not read, counts as it did before, so that counting goes on at once.
+func WithRun(l metrics.ToolLoad, r *Run) metrics.ToolLoad {
+	if r.mu.TryLock() {
+		one := loadOf(r)
+		r.mu.Unlock()
+		r.Observed.counted.Store(&one)
+	}
+	if one := r.Observed.counted.Load(); one != nil {
+		return l.WithLoad(*one)
+	}
+	return l
+}
+
+// loadOf returns the load of one run. Its lock is held.
+func loadOf(r *Run) (l metrics.ToolLoad) {
+	open := len(shim.OpenQuestions(r.box.read.Questions))
+	if open > 0 {
+		l.Questions, l.Asked = open, r.box.since
+	}
+	switch {
+	case r.Record.hidden:
+		return l
+	case r.queuing:
+		l.Queued = 1
+	case open > 0:
+		l.InputRequired = 1
+	default:
+		l.Running = 1
+	}
+	l.Oldest = r.Record.born
+	return l
+}
