@@ -19,8 +19,8 @@ import (
 	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
 	"taskgate/gateway/operator"
-	"taskgate/gateway/upstream"
 	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/reading"
 	"taskgate/internal/budget"
 	"taskgate/internal/work"
 	"taskgate/redisstore"
@@ -205,7 +205,7 @@ func (s *server) newShim() (*engine.Shim, error) {
 	}
 	return engine.New(engine.Options{
 		Replica: s.replica, Store: s.store, Servers: s.served().servers(s.config, s.credentials), Heartbeat: s.config.Heartbeat,
-		StoreTimeout: s.config.StoreTimeout, StoreWait: s.config.StoreWait, MarkKeys: marks, CheckAnswer: upstream.CheckAnswer,
+		StoreTimeout: s.config.StoreTimeout, StoreWait: s.config.StoreWait, MarkKeys: marks, CheckAnswer: reading.CheckAnswer,
 		Budget: s.budget, Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"), Metrics: s.tel.metrics,
 	})
 }

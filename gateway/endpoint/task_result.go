@@ -11,7 +11,7 @@ import (
 
 	"taskgate/gateway/config"
 	"taskgate/gateway/translate"
-	"taskgate/gateway/upstream"
+	"taskgate/gateway/upstream/reading"
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -263,7 +263,7 @@ func (w Waiter) questions(t shim.Task) (open []shim.Question) {
 		return nil
 	}
 	for _, q := range t.Questions {
-		if q.Outstanding() && upstream.MayAsk(shim.Session{Capabilities: w.Able}, q.Method, q.Params) {
+		if q.Outstanding() && reading.MayAsk(shim.Session{Capabilities: w.Able}, q.Method, q.Params) {
 			open = append(open, q)
 		}
 	}

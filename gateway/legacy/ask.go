@@ -10,8 +10,8 @@ import (
 
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/translate"
-	"taskgate/gateway/upstream"
 	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/reading"
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -160,7 +160,7 @@ func (h *Handler) AskSession(ctx context.Context, from shim.Session, q shim.Ques
 	case errors.Is(err, errNoSession):
 		err = shim.ErrNoAsk
 	case err != nil:
-	case st.Upstream != h.Name, !upstream.MayAsk(able, q.Method, q.Params):
+	case st.Upstream != h.Name, !reading.MayAsk(able, q.Method, q.Params):
 		err = shim.ErrNoAsk
 	case !s.isAttached() && !s.listen.isActive() && !s.isElsewhere(ctx):
 		err = shim.ErrNoAsk

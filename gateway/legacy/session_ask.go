@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"taskgate/gateway/translate"
-	"taskgate/gateway/upstream"
+	"taskgate/gateway/upstream/reading"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
@@ -159,7 +159,7 @@ func (a *asker) askAll(checks bool) (again time.Duration) {
 	able := shim.Session{Capabilities: translate.Answerable(a.s.currentState().Capabilities)}
 	for _, t := range tasks {
 		for _, q := range t.Questions {
-			if !q.Outstanding() || !upstream.MayAsk(able, q.Method, q.Params) {
+			if !q.Outstanding() || !reading.MayAsk(able, q.Method, q.Params) {
 				continue
 			}
 			if more := a.askOne(t, q, checks); more > 0 && (again == 0 || more < again) {

@@ -16,6 +16,7 @@ import (
 	"taskgate/gateway/config"
 	"taskgate/gateway/legacy"
 	"taskgate/gateway/upstream"
+	"taskgate/gateway/upstream/reading"
 	"taskgate/internal/wiretest"
 	"taskgate/redisstore"
 	"taskgate/shim"
@@ -101,7 +102,7 @@ func startReplica(t *testing.T, name string, c *config.Config, p parts) *replica
 		}
 	}
 	of := engine.Options{
-		Replica: shim.Replica(name), Store: store, Logger: logger, Tracer: traces.Tracer("test"), CheckAnswer: upstream.CheckAnswer, Metrics: p.server.Metrics,
+		Replica: shim.Replica(name), Store: store, Logger: logger, Tracer: traces.Tracer("test"), CheckAnswer: reading.CheckAnswer, Metrics: p.server.Metrics,
 		Servers: map[string]shim.Server{"up": {
 			Upstream: up, Other: policy(c.Upstreams[0].Defaults),
 			Policy: func(tool string) shim.Policy { return policy(c.Upstreams[0].Tool(tool)) },

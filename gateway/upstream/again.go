@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/reading"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
 )
@@ -76,7 +77,7 @@ func (h *HTTP) Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.Repl
 	if err := forward.Represented(ctx, r.Session); err != nil {
 		return shim.Reply{}, err
 	}
-	r.Params = withAnswers(r.Params, r.Retry)
+	r.Params = reading.WithAnswers(r.Params, r.Retry)
 	c := &call{h: h, r: r, sink: s}
 	return c.runAttempts(ctx)
 }

@@ -12,6 +12,7 @@ import (
 
 	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/listed"
+	"taskgate/gateway/upstream/reading"
 	"taskgate/gateway/upstream/remember"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
@@ -173,7 +174,7 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 	x := ses.newExchange(l.target, r, s)
 	err := x.goOn(ctx, c, r.Rounds)
 	if err == nil {
-		return sessionReply(r.Method, x.answer)
+		return reading.SessionReply(r.Method, x.answer)
 	}
 	if isDetached(ctx) {
 		ses.retainSession()
@@ -214,9 +215,9 @@ func (h *HTTP) Resumable(cp json.RawMessage) bool {
 }
 
 // taskReply is the reply of a call that has become a task of a modern server.
-func taskReply(r shim.Request, version string, a answer) (shim.Reply, error) {
+func taskReply(r shim.Request, version string, a reading.Answer) (shim.Reply, error) {
 	if a.Error != nil {
-		return modernFailure(mcp.CodeFrom(version, a.Error.Code), a.Error), nil
+		return reading.ModernFailure(mcp.CodeFrom(version, a.Error.Code), a.Error), nil
 	}
-	return modernReply(r, a)
+	return reading.ModernReply(r, a)
 }

@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/reading"
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
@@ -42,8 +43,8 @@ type exchange struct {
 	method string
 	name   string
 	params []byte
-	meta   []pair      // members of params._meta besides progress and trace
-	header http.Header // modern headers of the request
+	meta   []reading.Pair // members of params._meta besides progress and trace
+	header http.Header    // modern headers of the request
 	// uncancelled says that the server is not told when the caller stops waiting (an initialize must not be
 	// cancelled).
 	uncancelled bool
@@ -67,7 +68,7 @@ type exchange struct {
 	begun   time.Time
 	told    bool                  // the server has said something beside the answer
 	cork    cork                  // holds back what the server has said, until the stream is waited for
-	answer  answer                // once it is there
+	answer  reading.Answer        // once it is there
 	beside  chan *transport.Event // the answer, or its loss, on the GET stream; nil outside of sessions
 	asking  questions             // what the server asks of the caller
 	task    *serverTask           // the task that the server makes of the call; nil if it answers at once
@@ -373,7 +374,7 @@ func (x *exchange) handleEvent(ctx context.Context, it *transport.Event) (done b
 		x.passNotification(*m)
 	case jsonrpc.Result, jsonrpc.ErrorResponse:
 		if x.isAnswer(*m) {
-			x.answer = readAnswer(*m)
+			x.answer = reading.ReadAnswer(*m)
 			if x.task != nil {
 				x.task.takeAnswer(ctx, x.answer)
 			}
@@ -436,12 +437,12 @@ func (x *exchange) isAnswer(m jsonrpc.Message) bool {
 func (x *exchange) encodeRequest() []byte {
 	pairs := x.meta
 	if x.progress {
-		pairs = append(pairs, pair{mcp.MetaProgressToken, json.RawMessage(jsonrpc.TextID(x.id).Raw())})
+		pairs = append(pairs, reading.Pair{Key: mcp.MetaProgressToken, Value: json.RawMessage(jsonrpc.TextID(x.id).Raw())})
 	}
 	for key, value := range x.trace {
-		pairs = append(pairs, text(key, value))
+		pairs = append(pairs, reading.Text(key, value))
 	}
-	params := withMeta(x.params, pairs)
+	params := reading.WithMeta(x.params, pairs)
 	return jsonrpc.AppendRequest(make([]byte, 0, len(params)+128), jsonrpc.TextID(x.id), x.method, params)
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"taskgate/gateway/upstream/reading"
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -100,7 +101,7 @@ func (l *link) introduceClient(ctx context.Context, s *session) error {
 
 func (s *session) initializeParams(version string) json.RawMessage {
 	b := append([]byte(nil), `{"protocolVersion":"`+version+`","capabilities":`...)
-	b = append(b, declaredCapabilities(s.from.Capabilities)...)
+	b = append(b, reading.DeclaredCapabilities(s.from.Capabilities)...)
 	b = append(b, `,"clientInfo":`...)
 	b = append(b, s.t.wire.cfg.clientInfo(s.from.ClientInfo)...)
 	return append(b, '}')

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"taskgate/gateway/upstream/reading"
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -57,7 +58,7 @@ func (c *call) inLegacy(ctx context.Context, v *verdict, ses *session, l *link, 
 		c.h.memory.forgetTools(c.r.Session) // the tool may need a task by now, or take none (L4)
 	}
 	if err == nil && reply.Error != nil && c.r.Rounds {
-		reply.Round = openFirst(c.r.Session, reply.Error)
+		reply.Round = reading.OpenFirst(c.r.Session, reply.Error)
 	}
 	return reply, err
 }
@@ -102,7 +103,7 @@ func (c *call) legacyReply(ctx context.Context, v *verdict, ses *session, l *lin
 			_ = ses.verifyGeneration(ctx, l)
 		}
 		if rpc := se.Answer(); rpc != nil {
-			return shim.Reply{Error: rpcError(rpc)}, nil
+			return shim.Reply{Error: reading.ErrorOf(rpc)}, nil
 		}
 		if se.Status == http.StatusBadRequest && mcp.Foreign(c.r.Method) {
 			// The Go SDK 1.8.0 refuses an unknown method with a text.
@@ -112,7 +113,7 @@ func (c *call) legacyReply(ctx context.Context, v *verdict, ses *session, l *lin
 	if err != nil {
 		return shim.Reply{}, err
 	}
-	return sessionReply(c.r.Method, x.answer)
+	return reading.SessionReply(c.r.Method, x.answer)
 }
 
 // asTask has the server run the call as a task, if the tool wants to be called so (L4). If that

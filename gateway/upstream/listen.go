@@ -1,11 +1,13 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"time"
 
 	"taskgate/gateway/upstream/listed"
+	"taskgate/gateway/upstream/reading"
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -157,7 +159,7 @@ func (sub *subscription) takeNotification(n shim.Notification) {
 	}
 	sub.tries = 0
 	sub.memory.takeNotification(n)
-	n.Params = withoutMeta(copyRaw(n.Params), mcp.MetaSubscriptionID) // the id of our own request
+	n.Params = reading.WithoutMeta(bytes.Clone(n.Params), mcp.MetaSubscriptionID) // the id of our own request
 	if sub.told && (sub.all || Wants(sub.agreed, n)) {
 		sub.on(n)
 	}

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"maps"
@@ -72,7 +73,7 @@ func lingerAfter(ctx context.Context, client shim.Session) time.Duration {
 // takeNotification takes a notification that is outside of the call on whose stream it came. If nobody waits
 // for it here, the other replicas are told of it.
 func (s *session) takeNotification(n shim.Notification) {
-	n.Params = copyRaw(n.Params)
+	n.Params = bytes.Clone(n.Params)
 	if !s.passNotification(n) && s.shared.Load() {
 		s.t.tellOthers(s.key.key, n)
 	}

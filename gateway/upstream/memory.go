@@ -12,6 +12,7 @@ import (
 
 	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/listed"
+	"taskgate/gateway/upstream/reading"
 	"taskgate/gateway/upstream/remember"
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
@@ -172,7 +173,7 @@ func (m *memory) marksOf(k sessionKey) *listed.Marks {
 
 // forgetTools has the list that a session sees read again.
 func (m *memory) forgetTools(s shim.Session) {
-	caps := fingerprintOf(s.Capabilities)
+	caps := reading.FingerprintOf(s.Capabilities)
 	m.lists.Doubt(0, func(k sessionKey) bool { return k.caps == caps && (k.key == "" || k.key == s.Key) })
 }
 
@@ -225,7 +226,7 @@ func (k sessionKey) spellVariant() string {
 }
 
 func keyOf(s shim.Session) sessionKey {
-	return sessionKey{key: s.Key, caps: fingerprintOf(s.Capabilities), mark: s.Mark, legacy: s.Legacy}
+	return sessionKey{key: s.Key, caps: reading.FingerprintOf(s.Capabilities), mark: s.Mark, legacy: s.Legacy}
 }
 
 // clientsLike is the key for all clients that hear the same of a server: those of one era that

@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 
+	"taskgate/gateway/upstream/reading"
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -38,7 +39,7 @@ func (c *call) attemptModern(ctx context.Context, v *verdict) (shim.Reply, error
 	}
 	switch {
 	case rpc != nil && r.NoTask && requiresTask(v, rpc):
-		return shim.Reply{}, &notBegun{why: needsTask, unproven: x.told, tool: tool, reply: modernFailure(mcp.CodeMissingCapability, rpc)}
+		return shim.Reply{}, &notBegun{why: needsTask, unproven: x.told, tool: tool, reply: reading.ModernFailure(mcp.CodeMissingCapability, rpc)}
 	case rpc != nil:
 		return c.modernError(v, rpc, refused)
 	case err != nil:
@@ -47,7 +48,7 @@ func (c *call) attemptModern(ctx context.Context, v *verdict) (shim.Reply, error
 	if r.Method != mcp.MethodToolsCall {
 		c.h.memory.marksOf(modernKey(ctx, r.Session)).NotePage(r.Method, r.Params, x.answer.Result)
 	}
-	return modernReply(c.r, x.answer)
+	return reading.ModernReply(c.r, x.answer)
 }
 
 // modernError sorts the errors of a modern server (protocol.md 7.5). The gateway mends those about
@@ -59,7 +60,7 @@ func (c *call) modernError(v *verdict, rpc *jsonrpc.Error, refused bool) (shim.R
 	if rpc.Code == mcp.CodeDraftUnsupportedVersion && listed {
 		code = mcp.CodeUnsupportedVersion // the spelling of the other version
 	}
-	reply := modernFailure(code, rpc)
+	reply := reading.ModernFailure(code, rpc)
 	switch code {
 	case mcp.CodeHeaderMismatch:
 		return shim.Reply{}, &notBegun{why: otherHeaders, unproven: !refused, reply: reply}

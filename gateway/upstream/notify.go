@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bytes"
 	"strconv"
 
 	"taskgate/internal/jsonrpc"
@@ -24,7 +25,7 @@ func (x *exchange) passNotification(m jsonrpc.Message) {
 		x.asking.cancelQuestion(id)
 	default:
 		if to, ok := x.sink.(shim.Notifier); ok && mcp.Foreign(m.Method) {
-			x.rec.tellSink(func() { to.Notified(shim.Notification{Method: m.Method, Params: copyRaw(m.Params)}) })
+			x.rec.tellSink(func() { to.Notified(shim.Notification{Method: m.Method, Params: bytes.Clone(m.Params)}) })
 			return
 		}
 		x.outside.takeNotification(shim.Notification{Method: m.Method, Params: m.Params})
@@ -52,7 +53,7 @@ func tokenOf(params []byte) string {
 }
 
 func progressOf(params []byte) shim.Progress {
-	p := shim.Progress{Raw: copyRaw(params), Progress: readNumber(params, "progress"), Total: readNumber(params, "total")}
+	p := shim.Progress{Raw: bytes.Clone(params), Progress: readNumber(params, "progress"), Total: readNumber(params, "total")}
 	p.Message, _ = jsonrpc.GetString(params, "message")
 	return p
 }
@@ -74,7 +75,7 @@ func (x *exchange) heardLog(params []byte) {
 	if x.level == "" || mcp.LogSeverity(level) < mcp.LogSeverity(x.level) {
 		return
 	}
-	x.rec.tellSink(func() { x.sink.Log(shim.Log{Level: level, Raw: copyRaw(params)}) })
+	x.rec.tellSink(func() { x.sink.Log(shim.Log{Level: level, Raw: bytes.Clone(params)}) })
 }
 
 // cork has a sink hold back its messages, and let them go together. Only the goroutine that reads uses it.

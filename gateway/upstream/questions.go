@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/reading"
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -114,7 +116,7 @@ func (q *questions) quitAsking() {
 // addQuestion takes a request of the server as a question of this call. It returns an error for the server if
 // the client cannot be asked that.
 func (q *questions) addQuestion(m jsonrpc.Message, onGET bool) (refused *jsonrpc.Error) {
-	if code, ok := mayAsk(q.x.caller, m.Method, m.Params); !ok {
+	if code, ok := reading.CheckAsked(q.x.caller, m.Method, m.Params); !ok {
 		return notSupported(code, m.Method)
 	}
 	q.mu.Lock()
@@ -326,7 +328,7 @@ func (c *checkpoint) noteQuestion(m jsonrpc.Message, onGET bool) pending {
 	c.Asked++
 	p := pending{
 		ID: []byte(m.ID.Raw()), Key: fmt.Sprintf("%s-q%d", c.ID, c.Asked),
-		Method: m.Method, Params: copyRaw(withoutRelatedTask(m.Params)), OnGET: onGET,
+		Method: m.Method, Params: bytes.Clone(reading.WithoutRelatedTask(m.Params)), OnGET: onGET,
 	}
 	c.Pending = append(c.Pending, p)
 	return p

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 
+	"taskgate/gateway/upstream/reading"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/mcpheader"
@@ -30,12 +31,12 @@ func (w *wire) newExchange(to target, r shim.Request, sink shim.Sink) *exchange 
 // its session goes with it (protocol.md 2.2, 2.4).
 func (w *wire) modernExchange(r shim.Request, sink shim.Sink, version string) *exchange {
 	x := w.newExchange(target{era: mcp.Modern, version: version}, r, sink)
-	x.meta = append(make([]pair, 0, 8),
-		text(mcp.MetaProtocolVersion, version),
-		pair{mcp.MetaClientCapabilities, w.declaredAbilities(r)},
-		pair{mcp.MetaClientInfo, w.cfg.clientInfo(r.Session.ClientInfo)})
+	x.meta = append(make([]reading.Pair, 0, 8),
+		reading.Text(mcp.MetaProtocolVersion, version),
+		reading.Pair{Key: mcp.MetaClientCapabilities, Value: w.declaredAbilities(r)},
+		reading.Pair{Key: mcp.MetaClientInfo, Value: w.cfg.clientInfo(r.Session.ClientInfo)})
 	if x.level != "" {
-		x.meta = append(x.meta, text(mcp.MetaLogLevel, x.level))
+		x.meta = append(x.meta, reading.Text(mcp.MetaLogLevel, x.level))
 	}
 	x.header = make(http.Header, 4)
 	x.header[mcp.HeaderMethod] = []string{r.Method}
@@ -52,7 +53,7 @@ func (w *wire) modernExchange(r shim.Request, sink shim.Sink, version string) *e
 // tasks, unless the operator has excluded tasks or the call goes without (call.withoutTask). A request about
 // a task has to declare it in any case (T3, T6).
 func (w *wire) declaredAbilities(r shim.Request) json.RawMessage {
-	caps := declaredCapabilities(r.Session.Capabilities)
+	caps := reading.DeclaredCapabilities(r.Session.Capabilities)
 	if (w.cfg.Tasks == TasksNever || r.NoTask) && mcp.NameParam(r.Method) != "taskId" {
 		return caps
 	}

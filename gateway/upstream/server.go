@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"sync/atomic"
 
+	"taskgate/gateway/upstream/reading"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/mcpheader"
@@ -35,13 +36,13 @@ func StandIn(instructions string) Server {
 // isLike reports whether two answers may come from one server.
 func (s Server) isLike(other Server) bool {
 	return s.Version == other.Version && s.Instructions == other.Instructions &&
-		fingerprintOf(s.Capabilities) == fingerprintOf(other.Capabilities) && fingerprintOf(s.Info) == fingerprintOf(other.Info)
+		reading.FingerprintOf(s.Capabilities) == reading.FingerprintOf(other.Capabilities) && reading.FingerprintOf(s.Info) == reading.FingerprintOf(other.Info)
 }
 
 // serverOf reads an InitializeResult or a DiscoverResult; info is the path of the Implementation
 // object, in which the two differ.
 func serverOf(era mcp.Era, version string, result json.RawMessage, info ...string) Server {
-	srv := Server{Era: era, Version: version, Raw: copyRaw(result)}
+	srv := Server{Era: era, Version: version, Raw: bytes.Clone(result)}
 	srv.Capabilities, _ = jsonrpc.Get(srv.Raw, "capabilities")
 	srv.Info, _ = jsonrpc.Get(srv.Raw, info...)
 	srv.Instructions, _ = jsonrpc.GetString(srv.Raw, "instructions")

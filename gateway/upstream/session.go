@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
@@ -63,7 +64,7 @@ type link struct {
 }
 
 func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
-	s.Capabilities, s.ClientInfo = copyRaw(s.Capabilities), copyRaw(s.ClientInfo) // the client's message is not kept
+	s.Capabilities, s.ClientInfo = bytes.Clone(s.Capabilities), bytes.Clone(s.ClientInfo) // the client's message is not kept
 	ses := &session{t: t, key: k, from: s, idle: t.wire.cfg.SessionIdle, subs: make(subscriptionsSlot, 1)}
 	ses.get.s, ses.lists.s, ses.doubt.s, ses.calls.stream = ses, ses, ses, &ses.get
 	ses.calls.told = make(map[string]*exchange)

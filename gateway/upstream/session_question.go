@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/reading"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
@@ -165,14 +167,14 @@ func (s *session) routeQuestion(ctx context.Context, x *exchange, m jsonrpc.Mess
 	if refused.Code == mcp.CodeInternal || !client {
 		return jsonrpc.AppendError(nil, m.ID, refused) // a call here asks too much, or the client is missing
 	}
-	if code, ok := mayAsk(s.from, m.Method, m.Params); !ok {
+	if code, ok := reading.CheckAsked(s.from, m.Method, m.Params); !ok {
 		return refusalOf(m.ID, code, m.Method)
 	}
 	q := s.questions.openQuestion(sessionQuestionKey{x.to.session, m.ID.Key()})
 	if q == nil {
 		return notPut(m.ID, "too many questions wait that belong to no call")
 	}
-	p := pending{ID: []byte(m.ID.Raw()), Method: m.Method, Params: copyRaw(m.Params), OnGET: true}
+	p := pending{ID: []byte(m.ID.Raw()), Method: m.Method, Params: bytes.Clone(m.Params), OnGET: true}
 	s.pinSession()
 	if !s.t.work.Go(ctx, func(ctx context.Context) {
 		defer s.releaseSession()

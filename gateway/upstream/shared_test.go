@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/reading"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
@@ -99,7 +100,7 @@ func sharedSession(t *testing.T, m *sharedMap) *session {
 	h, err := New(Config{Name: "up", URL: "http://127.0.0.1:1/", Replica: "a", Sessions: m, StartTimeout: 2 * time.Second})
 	must(t, err)
 	t.Cleanup(func() { _ = h.Close(context.Background()) })
-	return newSession(h.sessions, sessionKey{key: "k", caps: fingerprintOf(nil)}, shim.Session{Key: "k", Shared: true})
+	return newSession(h.sessions, sessionKey{key: "k", caps: reading.FingerprintOf(nil)}, shim.Session{Key: "k", Shared: true})
 }
 
 // racing is a sharedMap whose first Load waits for that of the others.

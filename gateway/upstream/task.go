@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"taskgate/gateway/upstream/reading"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"
@@ -70,13 +71,13 @@ func (t *serverTask) noteNamed() {
 
 // takeAnswer takes what the answer to the call says of the task. At a modern server the result is the task
 // itself (T14).
-func (t *serverTask) takeAnswer(ctx context.Context, a answer) {
+func (t *serverTask) takeAnswer(ctx context.Context, a reading.Answer) {
 	if t.awaiting || a.Error != nil {
 		return
 	}
-	task := a.task
+	task := a.Task
 	if t.x.to.era != mcp.Legacy {
-		if kind, _ := jsonrpc.String(a.resultType); kind != mcp.ResultTask {
+		if kind, _ := jsonrpc.String(a.ResultType); kind != mcp.ResultTask {
 			return
 		}
 		task = a.Result

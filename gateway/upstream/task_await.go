@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/reading"
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
@@ -62,7 +63,7 @@ func (t *serverTask) awaitEnd(ctx context.Context) error {
 			return cause
 		}
 		if se, ok := err.(*transport.StatusError); ok && se.Answer() != nil && !se.IsSessionLost() {
-			x.answer, err = errorAnswer(se.Answer()), nil
+			x.answer, err = reading.ErrorAnswer(se.Answer()), nil
 		}
 		if err != nil && !isPassing(err) {
 			t.abandonTask(ctx)
@@ -106,7 +107,7 @@ func (t *serverTask) judgeResult(err error, v taskView, lookErr error, tries int
 	}
 	switch {
 	case v.status == shim.Cancelled:
-		t.x.answer = errorAnswer(v.cancelledOutcome())
+		t.x.answer = reading.ErrorAnswer(v.cancelledOutcome())
 		return true, 0, nil
 	case v.status.Final() && err == nil:
 		return true, 0, nil // the error is the outcome (L16)

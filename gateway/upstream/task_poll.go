@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/reading"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
@@ -79,7 +80,7 @@ func (t *serverTask) finishFollowing(ctx context.Context, failed error) error {
 	}
 	t.abandonTask(ctx)
 	if rpc, ok := failed.(*shim.RPCError); ok {
-		t.x.answer = errorAnswer(&jsonrpc.Error{Code: rpc.Code, Message: rpc.Message, Data: rpc.Data})
+		t.x.answer = reading.ErrorAnswer(&jsonrpc.Error{Code: rpc.Code, Message: rpc.Message, Data: rpc.Data})
 		return nil
 	}
 	return t.x.judgeError(ctx, failed)
@@ -97,10 +98,10 @@ func (t *serverTask) takeState(v taskView) (over bool, failed error) {
 		if err != nil || m.Error == nil {
 			return false, protocolError("the server's task has failed, and the server does not say how", err)
 		}
-		t.x.answer = errorAnswer(m.Error)
+		t.x.answer = reading.ErrorAnswer(m.Error)
 		return true, nil
 	case shim.Cancelled:
-		t.x.answer = errorAnswer(v.cancelledOutcome())
+		t.x.answer = reading.ErrorAnswer(v.cancelledOutcome())
 		return true, nil
 	}
 	t.tellStatus(v.message)
@@ -116,7 +117,7 @@ func (t *serverTask) takeResult(result json.RawMessage) error {
 	if err := t.x.TakeRoom(int64(len(result))); err != nil {
 		return err
 	}
-	t.x.answer = readAnswer(jsonrpc.Message{Kind: jsonrpc.Result, Result: withoutRelatedTask(result)})
+	t.x.answer = reading.ReadAnswer(jsonrpc.Message{Kind: jsonrpc.Result, Result: reading.WithoutRelatedTask(result)})
 	return nil
 }
 
@@ -145,7 +146,7 @@ func (t *serverTask) tellStatus(message string) {
 func (t *serverTask) takeQuestions(v taskView) error {
 	x, round := t.x, &shim.Round{}
 	if v.status == shim.InputRequired {
-		open, refusal, err := roundOf(x.caller, v.whole)
+		open, refusal, err := reading.ReadRound(x.caller, v.whole)
 		switch {
 		case err != nil:
 			return err
@@ -222,7 +223,7 @@ func inputResponse(p pending, answers []shim.Answer, i int, failed error) (json.
 // sendUpdate delivers answers. It may repeat them: the server takes each key once (T36).
 func (t *serverTask) sendUpdate(ctx context.Context, answers map[string]json.RawMessage) error {
 	ctx = forward.For(ctx, forward.Brought)
-	params := withAnswers(t.withTaskID(), &shim.Retry{Answers: answers})
+	params := reading.WithAnswers(t.withTaskID(), &shim.Retry{Answers: answers})
 	for tries := 1; ; tries++ {
 		m, err := t.askServer(ctx, mcp.MethodTasksUpdate, params)
 		switch {

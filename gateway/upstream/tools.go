@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"taskgate/gateway/upstream/forward"
+	"taskgate/gateway/upstream/reading"
 	"taskgate/gateway/upstream/remember"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -67,7 +68,7 @@ func (h *HTTP) listKey(ctx context.Context, s shim.Session) (sessionKey, error) 
 
 // modernKey is the key of what a modern server lists to clients like that of s.
 func modernKey(ctx context.Context, s shim.Session) sessionKey {
-	return sessionKey{caps: fingerprintOf(s.Capabilities), mark: s.Mark, token: forward.TokenMark(ctx)}
+	return sessionKey{caps: reading.FingerprintOf(s.Capabilities), mark: s.Mark, token: forward.TokenMark(ctx)}
 }
 
 // listTools reads all pages of the list, in one legacy session: a cursor may belong to it.

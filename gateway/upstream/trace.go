@@ -123,7 +123,7 @@ func (x *exchange) outcomeOf(err error) (rpc *jsonrpc.Error, kind string) {
 		return rpc, strconv.FormatInt(rpc.Code, 10)
 	case err != nil:
 		return nil, labelOf(err)
-	case x.answer.isToolError(x.method):
+	case x.answer.IsToolError(x.method):
 		return nil, semconv.ErrorTool
 	}
 	return nil, ""

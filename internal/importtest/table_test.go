@@ -7,14 +7,14 @@ package importtest
 // The direction is: cmd wires, gateway speaks, shim decides, redisstore
 // remembers. No arrow goes back, and none runs between redisstore and gateway.
 var imports = map[string][]string{
-	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/operator", "gateway/operator/terminal", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/stdio", "redisstore", "shim", "shim/engine", "internal/budget", "internal/durable", "internal/heads", "internal/metrics", "internal/semconv", "internal/work"},
+	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/operator", "gateway/operator/terminal", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/reading", "gateway/upstream/stdio", "redisstore", "shim", "shim/engine", "internal/budget", "internal/durable", "internal/heads", "internal/metrics", "internal/semconv", "internal/work"},
 
 	"gateway": {
 		"gateway/auth", "gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/sealed", "gateway/upstream", "gateway/upstream/forward", "gateway/wire",
 		"shim", "internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/metrics", "internal/patience", "internal/work",
 	},
 	"gateway/legacy": {
-		"gateway/config", "gateway/endpoint", "gateway/modes", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/upstream/forward", "gateway/wire",
+		"gateway/config", "gateway/endpoint", "gateway/modes", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/reading", "gateway/wire",
 		"shim", "shim/dialect", "internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/patience", "internal/work",
 	},
 	"gateway/modern": {
@@ -27,7 +27,7 @@ var imports = map[string][]string{
 		"gateway/config", "gateway/endpoint", "gateway/wire", "shim", "shim/content", "shim/dialect", "internal/jsonrpc", "internal/mcp",
 	},
 	"gateway/endpoint": {
-		"gateway/config", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/wire", "shim",
+		"gateway/config", "gateway/sealed", "gateway/translate", "gateway/upstream", "gateway/upstream/reading", "gateway/wire", "shim",
 		"internal/jsonrpc", "internal/mcp",
 	},
 	"gateway/stdio":     {"gateway/wire", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/work"},
@@ -41,13 +41,14 @@ var imports = map[string][]string{
 	"gateway/sealed":      {"internal/jsonrpc"},
 	"gateway/gatewaytest": {"gateway/legacy", "shim"},
 	"gateway/upstream": {
-		"gateway/upstream/forward", "gateway/upstream/listed", "gateway/upstream/remember", "gateway/upstream/sse", "gateway/upstream/streamable", "gateway/upstream/transport", "shim",
+		"gateway/upstream/forward", "gateway/upstream/listed", "gateway/upstream/reading", "gateway/upstream/remember", "gateway/upstream/sse", "gateway/upstream/streamable", "gateway/upstream/transport", "shim",
 		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/metrics", "internal/semconv", "internal/work",
 	},
 
 	"gateway/upstream/duplex":        {"gateway/upstream/transport", "shim", "internal/budget", "internal/jsonrpc", "internal/mcp", "internal/work"},
 	"gateway/upstream/forward":       {"shim", "internal/mcp"},
 	"gateway/upstream/listed":        {"shim", "internal/jsonrpc", "internal/mcp"},
+	"gateway/upstream/reading":       {"shim", "internal/jsonrpc", "internal/mcp"},
 	"gateway/upstream/remember":      {"internal/jsonrpc", "internal/work"},
 	"gateway/upstream/sse":           {"gateway/upstream/duplex", "gateway/upstream/forward", "gateway/upstream/streamable", "gateway/upstream/transport", "shim", "internal/eventstream", "internal/mcp", "internal/work"},
 	"gateway/upstream/stdio":         {"gateway/upstream/duplex", "gateway/upstream/transport", "shim", "internal/jsonrpc", "internal/procgroup"},

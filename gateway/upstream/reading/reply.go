@@ -1,4 +1,4 @@
-package upstream
+package reading
 
 import (
 	"encoding/json"
@@ -8,14 +8,15 @@ import (
 	"taskgate/shim"
 )
 
-func rpcError(e *jsonrpc.Error) *shim.RPCError {
+// ErrorOf returns the error of a server, for clients.
+func ErrorOf(e *jsonrpc.Error) *shim.RPCError {
 	return &shim.RPCError{Code: e.Code, Message: e.Message, Data: e.Data}
 }
 
 // asInternalError replaces an error that was meant for the gateway by an internal error. The
 // original goes along as data.original.
 func asInternalError(e *jsonrpc.Error, message string) shim.Reply {
-	original, err := json.Marshal(rpcError(e))
+	original, err := json.Marshal(ErrorOf(e))
 	if err != nil {
 		original = []byte("null") // the data is invalid JSON
 	}
@@ -23,88 +24,88 @@ func asInternalError(e *jsonrpc.Error, message string) shim.Reply {
 	return shim.Reply{Error: &shim.RPCError{Code: mcp.CodeInternal, Message: message, Data: data}}
 }
 
-// answer is an answer, with the members of its result that say which kind it is.
-type answer struct {
+// Answer is an answer, with the members of its result that say which kind it is.
+type Answer struct {
 	jsonrpc.Message
-	isError, resultType, meta, requestState, task json.RawMessage
+	isError, ResultType, meta, requestState, Task json.RawMessage
 }
 
 var answerNames = []string{"isError", "resultType", "_meta", "requestState", "task"}
 
-// readAnswer finds the members of a result.
-func readAnswer(m jsonrpc.Message) answer {
+// ReadAnswer finds the members of a result.
+func ReadAnswer(m jsonrpc.Message) Answer {
 	var found [5]json.RawMessage
 	m.Pick(answerNames, found[:])
-	return answer{m, found[0], found[1], found[2], found[3], found[4]}
+	return Answer{m, found[0], found[1], found[2], found[3], found[4]}
 }
 
-// errorAnswer is an answer that is an error.
-func errorAnswer(e *jsonrpc.Error) answer {
-	return answer{Message: jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: e}}
+// ErrorAnswer is an answer that is an error.
+func ErrorAnswer(e *jsonrpc.Error) Answer {
+	return Answer{Message: jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: e}}
 }
 
-// isToolError reports whether a tool ran and says that it failed.
-func (a answer) isToolError(method string) bool {
+// IsToolError reports whether a tool ran and says that it failed.
+func (a Answer) IsToolError(method string) bool {
 	return method == mcp.MethodToolsCall && string(a.isError) == "true"
 }
 
 // readReply makes a reply of an answer, whatever its kind.
-func (a answer) readReply(method string) (reply shim.Reply, err error) {
+func (a Answer) readReply(method string) (reply shim.Reply, err error) {
 	if a.Error != nil {
-		return shim.Reply{Error: rpcError(a.Error)}, nil
+		return shim.Reply{Error: ErrorOf(a.Error)}, nil
 	}
 	if !jsonrpc.IsObject(a.Result) {
-		return reply, protocolError("the server answered with a result that is no object", nil)
+		return reply, notMCP("the server answered with a result that is no object")
 	}
-	reply = shim.Reply{Result: a.Result, IsError: a.isToolError(method)}
-	kind, typed := jsonrpc.String(a.resultType)
-	reply.Plain = a.meta == nil && a.requestState == nil && (a.resultType == nil || kind == mcp.ResultComplete)
+	reply = shim.Reply{Result: a.Result, IsError: a.IsToolError(method)}
+	kind, typed := jsonrpc.String(a.ResultType)
+	reply.Plain = a.meta == nil && a.requestState == nil && (a.ResultType == nil || kind == mcp.ResultComplete)
 	reply.Typed = typed
 	return reply, nil
 }
 
-// sessionReply reads the answer of a legacy server. It leaves out the members that would mislead a
+// SessionReply reads the answer of a legacy server. It leaves out the members that would mislead a
 // client: a resultType that asks or promises something, and the task that the server made of the
 // call, whose id is secret (H14).
-func sessionReply(method string, a answer) (shim.Reply, error) {
+func SessionReply(method string, a Answer) (shim.Reply, error) {
 	reply, err := a.readReply(method)
 	if err != nil || reply.Error != nil {
 		return reply, err
 	}
-	if kind, _ := jsonrpc.String(a.resultType); a.resultType != nil && kind != mcp.ResultComplete {
+	if kind, _ := jsonrpc.String(a.ResultType); a.ResultType != nil && kind != mcp.ResultComplete {
 		reply.Result = jsonrpc.Without(reply.Result, "resultType")
 	}
 	if a.meta != nil {
-		reply.Result = withoutRelatedTask(reply.Result)
+		reply.Result = WithoutRelatedTask(reply.Result)
 	}
 	return reply, nil
 }
 
-// modernReply reads a result by its resultType. If that is missing, the result counts as complete:
+// ModernReply reads a result by its resultType. If that is missing, the result counts as complete:
 // servers of the draft left it out, and S26 itself lets a client read it so.
-func modernReply(r shim.Request, a answer) (shim.Reply, error) {
+func ModernReply(r shim.Request, a Answer) (shim.Reply, error) {
 	reply, err := a.readReply(r.Method)
-	if err != nil || reply.Error != nil || a.resultType == nil {
+	if err != nil || reply.Error != nil || a.ResultType == nil {
 		return reply, err
 	}
-	switch word, _ := jsonrpc.String(a.resultType); word {
+	switch word, _ := jsonrpc.String(a.ResultType); word {
 	case mcp.ResultComplete:
 		return reply, nil
 	case mcp.ResultInputRequired:
 		return inputRequired(r, reply)
 	case mcp.ResultTask:
-		return shim.Reply{}, protocolError("the server answered with a task where it must not, or with one that has no name", nil) // T2, T14
+		return shim.Reply{}, notMCP("the server answered with a task where it must not, or with one that has no name") // T2, T14
 	}
-	return shim.Reply{}, protocolError("the server answered with an unknown type of result", nil)
+	return shim.Reply{}, notMCP("the server answered with an unknown type of result")
 }
 
 // inputRequired reads a result that asks. A result without questions suits every caller: the server
 // only wants to be called again.
 func inputRequired(r shim.Request, reply shim.Reply) (shim.Reply, error) {
 	if !mcp.MayRequireInput(r.Method) {
-		return shim.Reply{}, protocolError("the server asked for input where it must not", nil)
+		return shim.Reply{}, notMCP("the server asked for input where it must not")
 	}
-	round, refusal, err := roundOf(r.Session, reply.Result)
+	round, refusal, err := ReadRound(r.Session, reply.Result)
 	switch {
 	case err != nil:
 		return shim.Reply{}, err
@@ -119,35 +120,40 @@ func inputRequired(r shim.Request, reply shim.Reply) (shim.Reply, error) {
 	return reply, nil
 }
 
-// withoutRelatedTask is an object without the related-task of its metadata, which names a task of
+// WithoutRelatedTask is an object without the related-task of its metadata, which names a task of
 // the gateway's (H14).
-func withoutRelatedTask(obj []byte) []byte {
-	return withoutMeta(obj, mcp.MetaRelatedTask)
+func WithoutRelatedTask(obj []byte) []byte {
+	return WithoutMeta(obj, mcp.MetaRelatedTask)
 }
 
-// withoutMeta is an object without one member of its metadata. Metadata that would be empty then
+// WithoutMeta is an object without one member of its metadata. Metadata that would be empty then
 // is left out.
-func withoutMeta(obj []byte, name string) []byte {
+func WithoutMeta(obj []byte, name string) []byte {
 	if _, ok := jsonrpc.Get(obj, "_meta", name); !ok {
 		return obj
 	}
 	return jsonrpc.WithoutEmpty(jsonrpc.Without(obj, "_meta", name), "_meta")
 }
 
-// modernFailure is the reply for an error of a modern server; code is its code in the newest
+// ModernFailure is the reply for an error of a modern server; code is its code in the newest
 // spelling.
-func modernFailure(code int64, rpc *jsonrpc.Error) shim.Reply {
+func ModernFailure(code int64, rpc *jsonrpc.Error) shim.Reply {
 	switch {
 	case code == mcp.CodeHeaderMismatch:
 		return asInternalError(rpc, "the server and the gateway disagree about the headers of the call")
 	case code == mcp.CodeUnsupportedVersion:
 		return asInternalError(rpc, "the server and the gateway have no protocol version in common")
 	case code == mcp.CodeMissingCapability:
-		e := rpcError(rpc)
+		e := ErrorOf(rpc)
 		e.Code = code
 		return shim.Reply{Error: e}
 	case mcp.Reserved(rpc.Code):
 		return asInternalError(rpc, "the server answered with an error that is not for clients")
 	}
-	return shim.Reply{Error: rpcError(rpc)}
+	return shim.Reply{Error: ErrorOf(rpc)}
+}
+
+// notMCP is the error of an answer that is not MCP.
+func notMCP(message string) error {
+	return &shim.UpstreamError{Kind: shim.KindProtocol, Message: message}
 }

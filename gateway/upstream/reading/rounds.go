@@ -1,6 +1,7 @@
-package upstream
+package reading
 
 import (
+	"bytes"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -13,20 +14,20 @@ import (
 
 // errRound is the error of an invalid InputRequiredResult (protocol.md 2.7).
 func errRound(why string) error {
-	return protocolError("the server asked for input, but "+why, nil)
+	return notMCP("the server asked for input, but " + why)
 }
 
-// roundOf reads what an InputRequiredResult asks for, and copies it: the result is dropped. It
+// ReadRound reads what an InputRequiredResult asks for, and copies it: the result is dropped. It
 // refuses a question that the client's capabilities exclude; the server should have done so
 // itself.
-func roundOf(s shim.Session, result json.RawMessage) (*shim.Round, *shim.RPCError, error) {
+func ReadRound(s shim.Session, result json.RawMessage) (*shim.Round, *shim.RPCError, error) {
 	round := &shim.Round{}
 	state, again := jsonrpc.Get(result, "requestState")
 	if again {
 		if _, ok := jsonrpc.String(state); !ok {
 			return nil, nil, errRound("its state is no string")
 		}
-		round.State = copyRaw(state)
+		round.State = bytes.Clone(state)
 	}
 	requests, asks := jsonrpc.Get(result, "inputRequests")
 	switch {
@@ -47,7 +48,7 @@ func roundOf(s shim.Session, result json.RawMessage) (*shim.Round, *shim.RPCErro
 		if !MayAsk(s, method, params) {
 			missing = jsonrpc.With(missing, none, ability...)
 		}
-		round.Questions = append(round.Questions, shim.Question{Key: name, Method: method, Params: copyRaw(params)})
+		round.Questions = append(round.Questions, shim.Question{Key: name, Method: method, Params: bytes.Clone(params)})
 	}
 	if len(missing) > len(none) {
 		return nil, &shim.RPCError{
@@ -58,10 +59,10 @@ func roundOf(s shim.Session, result json.RawMessage) (*shim.Round, *shim.RPCErro
 	return round, nil, nil
 }
 
-// openFirst reads the pages that a server of 2025-11-25 wants opened before it begins a request
+// OpenFirst reads the pages that a server of 2025-11-25 wants opened before it begins a request
 // (-32042), as a round of questions. nil says that the error is a plain error, or that this
 // client takes no such questions.
-func openFirst(s shim.Session, e *shim.RPCError) *shim.Round {
+func OpenFirst(s shim.Session, e *shim.RPCError) *shim.Round {
 	if e.Code != mcp.CodeURLElicitation {
 		return nil
 	}
@@ -73,7 +74,7 @@ func openFirst(s shim.Session, e *shim.RPCError) *shim.Round {
 		if mode != "url" || url == "" || !MayAsk(s, mcp.MethodElicit, page) {
 			return nil
 		}
-		round.Questions = append(round.Questions, shim.Question{Key: strconv.Itoa(len(round.Questions)), Method: mcp.MethodElicit, Params: copyRaw(page)})
+		round.Questions = append(round.Questions, shim.Question{Key: strconv.Itoa(len(round.Questions)), Method: mcp.MethodElicit, Params: bytes.Clone(page)})
 	}
 	if len(round.Questions) == 0 {
 		return nil
@@ -81,9 +82,9 @@ func openFirst(s shim.Session, e *shim.RPCError) *shim.Round {
 	return round
 }
 
-// withAnswers are the params of a request that is repeated with answers. They take the place of
+// WithAnswers are the params of a request that is repeated with answers. They take the place of
 // those of an earlier round.
-func withAnswers(params json.RawMessage, retry *shim.Retry) json.RawMessage {
+func WithAnswers(params json.RawMessage, retry *shim.Retry) json.RawMessage {
 	if retry == nil {
 		return params
 	}

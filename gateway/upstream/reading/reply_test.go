@@ -1,4 +1,4 @@
-package upstream
+package reading
 
 import (
 	"encoding/json"
@@ -20,7 +20,7 @@ func TestPlainReplies(t *testing.T) {
 		`{"resultType":"task","resultType":"complete"}`:  {true, true},
 		`{"resultType":"complete","\u005fmeta":{"a":1}}`: {false, true},
 	} {
-		reply, err := readAnswer(jsonrpc.Message{Kind: jsonrpc.Result, Result: json.RawMessage(result)}).readReply(mcp.MethodToolsCall)
+		reply, err := ReadAnswer(jsonrpc.Message{Kind: jsonrpc.Result, Result: json.RawMessage(result)}).readReply(mcp.MethodToolsCall)
 		if got := [2]bool{reply.Plain, reply.Typed}; err != nil || got != want {
 			t.Errorf("%s: plain, typed %v, want %v (%v)", result, got, want, err)
 		}

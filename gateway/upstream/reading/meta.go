@@ -1,4 +1,4 @@
-package upstream
+package reading
 
 import (
 	"bytes"
@@ -14,18 +14,19 @@ import (
 	"taskgate/shim"
 )
 
-// pair is one member to put into params._meta; the value is JSON.
-type pair struct {
-	key   string
-	value []byte
+// Pair is one member to put into params._meta; the value is JSON.
+type Pair struct {
+	Key   string
+	Value []byte
 }
 
-func text(key, value string) pair { return pair{key, jsonrpc.AppendString(nil, value)} }
+// Text returns a Pair whose value is a string.
+func Text(key, value string) Pair { return Pair{key, jsonrpc.AppendString(nil, value)} }
 
-// withMeta returns params with these members in _meta, in place of others of the same names. All other
+// WithMeta returns params with these members in _meta, in place of others of the same names. All other
 // bytes stay as they are. Params that are no object (an array: no method of MCP has such) are left
 // alone.
-func withMeta(params []byte, pairs []pair) []byte {
+func WithMeta(params []byte, pairs []Pair) []byte {
 	if len(pairs) == 0 {
 		return params
 	}
@@ -34,14 +35,14 @@ func withMeta(params []byte, pairs []pair) []byte {
 		old = []byte("{}")
 	}
 	meta := jsonrpc.Splice(old, func(name string, value json.RawMessage) json.RawMessage {
-		if slices.ContainsFunc(pairs, func(p pair) bool { return p.key == name }) {
+		if slices.ContainsFunc(pairs, func(p Pair) bool { return p.Key == name }) {
 			return nil
 		}
 		return value
 	}, func() []byte {
 		members := make([]byte, 0, 64*len(pairs))
 		for _, p := range pairs {
-			members = append(append(append(jsonrpc.AppendString(members, p.key), ':'), p.value...), ',')
+			members = append(append(append(jsonrpc.AppendString(members, p.Key), ':'), p.Value...), ',')
 		}
 		return members[:len(members)-1]
 	})
@@ -51,20 +52,20 @@ func withMeta(params []byte, pairs []pair) []byte {
 	return jsonrpc.With(params, meta.Text(), "_meta")
 }
 
-// declaredCapabilities are the capabilities of a session as the server reads them.
+// DeclaredCapabilities are the capabilities of a session as the server reads them.
 // translate.ClientCapabilities has decided which of a client's it gets.
-func declaredCapabilities(caps json.RawMessage) json.RawMessage {
+func DeclaredCapabilities(caps json.RawMessage) json.RawMessage {
 	if !jsonrpc.IsObject(caps) {
 		return json.RawMessage("{}")
 	}
 	return caps
 }
 
-// fingerprintOf is short, and the same for capabilities that say the same, however they are spelt.
+// FingerprintOf is short, and the same for capabilities that say the same, however they are spelt.
 // Numbers are compared as they are written, so two numbers that a server could tell apart stay
 // different.
-func fingerprintOf(caps json.RawMessage) string {
-	caps = declaredCapabilities(caps)
+func FingerprintOf(caps json.RawMessage) string {
+	caps = DeclaredCapabilities(caps)
 	if string(caps) == "{}" {
 		return "{}"
 	}
@@ -77,7 +78,7 @@ func fingerprintOf(caps json.RawMessage) string {
 // MayAsk reports whether the client behind a session declared that it can be asked this (protocol.md
 // 7.4).
 func MayAsk(s shim.Session, method string, params []byte) bool {
-	_, ok := mayAsk(s, method, params)
+	_, ok := CheckAsked(s, method, params)
 	return ok
 }
 
@@ -98,9 +99,9 @@ func abilityFor(method string, params []byte) []string {
 	return nil
 }
 
-// mayAsk reports whether the client behind a session declared that it can be asked
+// CheckAsked reports whether the client behind a session declared that it can be asked
 // this, and otherwise the error code that the server gets (protocol.md 7.4).
-func mayAsk(s shim.Session, method string, params []byte) (code int64, ok bool) {
+func CheckAsked(s shim.Session, method string, params []byte) (code int64, ok bool) {
 	has := func(path ...string) bool {
 		v, ok := jsonrpc.Get(s.Capabilities, path...)
 		return ok && string(v) != "null"
@@ -115,6 +116,3 @@ func mayAsk(s shim.Session, method string, params []byte) (code int64, ok bool) 
 	// An empty object means form alone (protocol.md 2.2).
 	return mcp.CodeInvalidParams, ability[1] == "form" && !has("elicitation", "url")
 }
-
-// copyRaw copies bytes that are valid only until the next read.
-func copyRaw(b []byte) json.RawMessage { return bytes.Clone(b) }

@@ -17,10 +17,6 @@ import (
 	"testing"
 )
 
-// maxCycle is how many files of a package may use each other in a circle: whoever wants to understand
-// one of them has to read them all.
-const maxCycle = 12
-
 // layers are groups of the files of a package. A file uses those of its own group, and of the groups
 // before it.
 var layers = map[string][]string{
@@ -29,7 +25,7 @@ var layers = map[string][]string{
 		"handler ask initialize modes offers relay request resume session_enter state task_result tasks",
 	},
 	"gateway/upstream": {
-		"doc config errors server verdict memory meta listeners checkpoint reply rounds answers", // values
+		"doc config errors server verdict memory listeners checkpoint", // values
 		"wire silence",
 		"exchange request calls notify questions resume trace task task_await task_poll",        // one request
 		"session_table session initialize shared get_stream gap listen_legacy session_question", // the legacy era
@@ -68,17 +64,6 @@ func productFiles(t *testing.T, dir string) []source {
 	return slices.DeleteFunc(slices.Clone(sources(t)), func(s source) bool { return s.dir != dir || s.test })
 }
 
-// TestCycles: the files of a package come in groups that can be explained one after the other. A file
-// uses another if it names a function, a method, a type, a constant or a variable of it.
-func TestCycles(t *testing.T) {
-	for _, dir := range product() {
-		cycle := largestCycle(uses(t, productFiles(t, dir)))
-		if len(cycle) > maxCycle {
-			t.Errorf("%s: %d files use each other in a circle, more than %d: %s", dir, len(cycle), maxCycle, strings.Join(cycle, ", "))
-		}
-	}
-}
-
 // compiled imports what packages export, each once, from where the compiler has put it.
 var compiled = sync.OnceValues(func() (types.Importer, error) {
 	list := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", "./cmd/taskgate")
@@ -93,15 +78,9 @@ var compiled = sync.OnceValues(func() (types.Importer, error) {
 	return importer.ForCompiler(token.NewFileSet(), "gc", open), err
 })
 
-// usesIn are what uses has found, by package.
-var usesIn = map[string]map[string][]string{}
-
-// uses are the files that each file of a package uses.
-func uses(t *testing.T, files []source) map[string][]string {
+// checkTypes resolves the names in a package's files.
+func checkTypes(t *testing.T, files []source) (*types.Package, *types.Info) {
 	t.Helper()
-	if found, ok := usesIn[files[0].dir]; ok {
-		return found
-	}
 	imported, err := compiled()
 	if err != nil {
 		t.Fatal(err)
@@ -116,13 +95,21 @@ func uses(t *testing.T, files []source) map[string][]string {
 			parsed = append(parsed, s.syntax)
 		}
 	}
-	fset := files[0].fset
-	info := types.Info{Uses: map[*ast.Ident]types.Object{}}
+	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
 	config := types.Config{Importer: imported}
-	pkg, err := config.Check(module+files[0].dir, fset, parsed, &info)
+	pkg, err := config.Check(module+files[0].dir, files[0].fset, parsed, info)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return pkg, info
+}
+
+// uses are the files that each file of a package uses: it names a function, a method, a type, a constant or a
+// variable of them.
+func uses(t *testing.T, files []source) map[string][]string {
+	t.Helper()
+	fset := files[0].fset
+	pkg, info := checkTypes(t, files)
 	edges := map[string][]string{}
 	for id, object := range info.Uses {
 		if f, ok := object.(*types.Func); ok && f.Pkg() == pkg {
@@ -135,60 +122,10 @@ func uses(t *testing.T, files []source) map[string][]string {
 			edges[from] = append(edges[from], to)
 		}
 	}
-	usesIn[files[0].dir] = edges
 	return edges
 }
 
 // fileOf is the name of a file without its directory.
 func fileOf(fset *token.FileSet, pos token.Pos) string {
 	return filepath.Base(fset.Position(pos).Filename)
-}
-
-// largestCycle are the files of the largest set of which each can be reached from each (Tarjan).
-func largestCycle(edges map[string][]string) (largest []string) {
-	index, low, waits := map[string]int{}, map[string]int{}, map[string]bool{}
-	var stack []string
-	var visit func(string)
-	visit = func(file string) {
-		index[file] = len(index) + 1
-		low[file], waits[file] = index[file], true
-		stack = append(stack, file)
-		for _, next := range edges[file] {
-			if index[next] == 0 {
-				visit(next)
-				low[file] = min(low[file], low[next])
-			} else if waits[next] {
-				low[file] = min(low[file], index[next])
-			}
-		}
-		if low[file] < index[file] {
-			return
-		}
-		at := slices.Index(stack, file)
-		circle := slices.Clone(stack[at:])
-		stack = stack[:at]
-		for _, member := range circle {
-			waits[member] = false
-		}
-		if len(circle) > max(len(largest), 1) {
-			largest = circle
-		}
-	}
-	for file := range edges {
-		if index[file] == 0 {
-			visit(file)
-		}
-	}
-	slices.Sort(largest)
-	return largest
-}
-
-// TestCyclesBite: a circle is found, also behind files that belong to none.
-func TestCyclesBite(t *testing.T) {
-	found := largestCycle(map[string][]string{
-		"a": {"b"}, "b": {"c", "e"}, "c": {"d"}, "d": {"b"}, "e": {"f"}, "f": {"e"},
-	})
-	if got := strings.Join(found, ""); got != "bcd" {
-		t.Errorf("found the circle %q, want bcd", got)
-	}
 }
