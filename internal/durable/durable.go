@@ -44,7 +44,11 @@ func SyncFolder(path string) error {
 func WriteFile(path string, text []byte) error { return writeFile(path, text, SyncFolder) }
 
 func writeFile(path string, text []byte, sync func(path string) error) error {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	// What a crash, or somebody else, has left there is not written into: it may be a link.
+	if err := os.Remove(path + ".new"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -45,11 +46,17 @@ type disk struct {
 	lock *flock.Flock
 }
 
-// openDisk makes the folder if need be, and locks it for this process. The lock ends with the
-// process in any case.
-func openDisk(path string) (*disk, error) {
+// openDisk makes the folder if need be, refuses one that another user could change, and locks it for this process. The
+// lock ends with the process in any case.
+func openDisk(path string, log *slog.Logger) (*disk, error) {
 	if err := durable.MakeFolder(path); err != nil {
 		return nil, err
+	}
+	switch warning, err := durable.CheckAccess(path); {
+	case err != nil:
+		return nil, err
+	case warning != nil:
+		log.Warn("others may read what is stored", "folder", path, "err", warning)
 	}
 	lock := flock.New(filepath.Join(path, "lock"), flock.SetPermissions(0o600))
 	switch held, err := lock.TryLock(); {
@@ -61,7 +68,7 @@ func openDisk(path string) (*disk, error) {
 			path, cmp.Or(strings.TrimSpace(string(holder)), "(unknown)"))
 	}
 	// The file only serves that error. A failed write is ignored: a full disk can still be read.
-	_ = os.WriteFile(filepath.Join(path, process), []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600)
+	_ = durable.WriteFile(filepath.Join(path, process), []byte(strconv.Itoa(os.Getpid())+"\n"))
 	return &disk{path: path, lock: lock}, nil
 }
 

@@ -76,7 +76,7 @@ type batch struct {
 // Open opens the journal in a folder, which it makes if need be, and calls replay for each entry in order.
 // The bytes of an entry are only valid during the call.
 func Open(path string, o Options, replay func(entry []byte) error) (*Journal, error) {
-	d, err := openDisk(path)
+	d, err := openDisk(path, cmp.Or(o.Logger, slog.Default()))
 	if err != nil {
 		return nil, err
 	}
