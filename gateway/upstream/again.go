@@ -71,7 +71,11 @@ func (c *call) dropStale(nb *notBegun) {
 // that proves that the server did not begin it. When ctx ends, Call tells the server, unless the cause is
 // shim.ErrDetached, and returns the cause. Other errors are *shim.UpstreamError or *shim.BusyError.
 func (h *HTTP) Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
-	if r.Retry != nil {
+	switch {
+	case r.Retry == nil:
+	case r.Retry.Answers != nil:
+		ctx = forward.For(ctx, forward.Brought)
+	default:
 		ctx = forward.For(ctx, forward.Later)
 	}
 	if err := forward.Represented(ctx, r.Session); err != nil {

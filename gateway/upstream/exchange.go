@@ -193,7 +193,8 @@ func (x *exchange) cancelUpstream(ctx context.Context) {
 const cancelTimeout = 2 * time.Second
 
 // postRequest sends the request and waits until the server takes it. If the server refuses the token of a
-// request that goes on with a call, it is sent again once the owner has signed in.
+// request that goes on with a call, it is sent again once the owner has signed in. An answer goes out with the token of
+// the request that brought it, and with no other.
 func (x *exchange) postRequest(ctx context.Context, method string, body []byte) (transport.Stream, error) {
 	for {
 		if err := x.awaitCredential(ctx); err != nil {
@@ -207,7 +208,7 @@ func (x *exchange) postRequest(ctx context.Context, method string, body []byte) 
 			forward.Taken(ctx, method)
 			return in, nil
 		}
-		if x.method == mcp.MethodTasksUpdate || !awaitsSignIn(ctx, err) { // an answer goes with the token of the client that brought it
+		if forward.HandsOn(ctx) || !awaitsSignIn(ctx, err) {
 			return nil, err
 		}
 	}

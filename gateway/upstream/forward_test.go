@@ -119,6 +119,33 @@ func TestRefusedAnswer(t *testing.T) {
 	})
 }
 
+// TestRefusedAnswerOfAModernCall: a call that a modern server has made again with an answer goes out with the token of
+// the request that brought it, and with no stronger one if the server refuses that.
+func TestRefusedAnswerOfAModernCall(t *testing.T) {
+	for status, pass := range map[int]string{401: "Bearer other", 403: "Bearer other", 200: "Bearer brought"} {
+		bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.On("tools/call", func(x *fake.Exchange) {
+				if x.R.Header.Get("Authorization") != pass {
+					fake.Status(status, "", "")(x)
+					return
+				}
+				fake.Text("ok")(x)
+			})
+			w := &wallet{own: "Bearer own", later: "Bearer own", brought: "Bearer brought"}
+			r := in("a", all)
+			r.Session.Principal, r.Retry = "alice", &shim.Retry{Answers: map[string]json.RawMessage{"q": json.RawMessage(`{"action":"accept"}`)}}
+			if _, err := h.Call(forward.With(t.Context(), &forward.Parts{Credential: w}), r, nil); (err == nil) != (status == 200) {
+				t.Errorf("status %d: the call ends with %v", status, err)
+			}
+			for _, call := range s.Seen("tools/call") {
+				if got := call.Header.Get("Authorization"); got != "Bearer brought" {
+					t.Errorf("status %d: the answer went out with %q", status, got)
+				}
+			}
+		})
+	}
+}
+
 // TestNoTokenStandsInForTheFirstRequest: a call goes out with the token that it came with, and a refusal of
 // that is the client's, whatever other token there is. What goes on with a call is sent once more with
 // the token that stands in.

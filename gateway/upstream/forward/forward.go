@@ -94,6 +94,9 @@ func useOf(ctx context.Context) Use {
 	return u
 }
 
+// HandsOn reports whether requests in this context hand on what another request of the client has brought.
+func HandsOn(ctx context.Context) bool { return useOf(ctx) == Brought }
+
 // next returns the function for the credential of the next request in this context.
 func next(ctx context.Context, c Credential) func() (authorization string, good bool) {
 	switch useOf(ctx) {
