@@ -58,4 +58,11 @@ func findMember(obj []byte, wanted string) (found json.RawMessage, odd string) {
 }
 
 // fold is the same for all names that differ in case only.
-func fold(name string) string { return strings.ToLower(strings.ToUpper(name)) }
+func fold(name string) string {
+	for i := range len(name) {
+		if c := name[i]; c >= 0x80 || 'A' <= c && c <= 'Z' {
+			return strings.ToLower(strings.ToUpper(name))
+		}
+	}
+	return name
+}

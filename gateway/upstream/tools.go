@@ -37,6 +37,11 @@ func (h *HTTP) Tool(ctx context.Context, s shim.Session, name string) (Tool, boo
 	if err != nil {
 		return Tool{}, false, publicError(err)
 	}
+	if known := h.memory.lists.Find(k); known.Fresh() {
+		if tool, ok := known.Value[name]; ok {
+			return tool, true, nil
+		}
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, listPatience, errSlowList)
 	defer cancel()
 	read := func(ctx context.Context) (map[string]Tool, time.Duration, error) { return h.listTools(ctx, s) }
