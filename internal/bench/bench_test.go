@@ -25,9 +25,9 @@ func start(t *testing.T, h http.Handler) string {
 // the benchmark looks for.
 func TestHTTPClient(t *testing.T) {
 	upstream := start(t, new(server))
-	proxy := start(t, reverseProxy(upstream))
+	proxy := start(t, reverseProxy(upstream, new(buffers)))
 	for _, addr := range []string{upstream, proxy} {
-		for _, tool := range []string{"plain", toolEvent, toolLarge, toolLargeEvent} {
+		for _, tool := range []string{"plain", toolEvent, toolEvents, toolLarge, toolLargeChunks, toolLargeEvent} {
 			got, err := call(addr, tool, false, answered).measure(2, 20*time.Millisecond)
 			if err != nil {
 				t.Fatalf("%s: %v", tool, err)
@@ -72,7 +72,7 @@ func TestServer(t *testing.T) {
 func TestRelease(t *testing.T) {
 	s := new(server)
 	st := &stage{server: start(t, s)}
-	st.proxy = start(t, reverseProxy(st.server))
+	st.proxy = start(t, reverseProxy(st.server, nil))
 	var calls sync.WaitGroup
 	ended := make(chan int, 3)
 	for i, request := range [][]byte{
@@ -126,7 +126,7 @@ func TestTables(t *testing.T) {
 	if m := median([]sample{{rate: 300}, {rate: 100}, {rate: 200, p50: time.Millisecond}}); m.rate != 200 || m.p50 != 0 {
 		t.Errorf("median %+v", m)
 	}
-	calls := callsTable([]row{{name: "plain", conns: []int{1}}}, map[cell]*found{{"plain", 1}: {gateway: []sample{{rate: 90}, {rate: 110}}, proxy: []sample{{rate: 200}}}})
+	calls := callsTable([]row{{name: "plain", conns: []int{1}}}, map[cell]*found{{"plain", 1}: {gateway: []sample{{rate: 90}, {rate: 110}}, bare: []sample{{rate: 200}}, pooled: []sample{{rate: 400}}}})
 	waiting, err := waitingTable(map[string][]time.Duration{waitProxy: {2 * time.Millisecond}, waitResult: {3 * time.Millisecond}, waitListen: {time.Millisecond}})
 	if err != nil {
 		t.Fatal(err)
@@ -140,11 +140,11 @@ func TestTables(t *testing.T) {
 		{kind: inFolder, plain: []sample{{rate: 9}}, made: made(3)}, {kind: inRedis, plain: []sample{{rate: 8}}, made: made(2)},
 	}) + keptTable(kept{tasks: 10, files: 25, start: 5 * time.Millisecond, resident: 7 << 20, redis: 3 << 20})
 	for want, table := range map[string]string{
-		"| file | 16 | 3 | 0 µs | 0 µs | 1.50 | 9 |":                           stores,
-		"| 10 | 2 | 5.00 ms | 7 MB | 3 MB |":                                   stores,
-		"| plain | 1 | 100 | 0 µs | 0 µs | 200 | 0 µs | 0 µs | 0.50 |":         calls,
-		"| tasks/result, 2025-11-25 | 1 | 3.00 ms | 3.00 ms | 3.00 ms | 1.5 |": waiting,
-		"| legacy | 7 | 5 MB | 0.0 % | 3.0 | 1 | 0.50 | 3 | 1.50 |":            parked,
+		"| file | 16 | 3 | 0 µs | 0 µs | 1.50 | 9 |":                                        stores,
+		"| 10 | 2 | 5.00 ms | 7 MB | 3 MB |":                                                stores,
+		"| plain | 1 | 100 | 0 µs | 0 µs | 0 µs | 200 | 0 µs | 0 µs | 0 µs | 0.50 | 0.25 |": calls,
+		"| tasks/result, 2025-11-25 | 1 | 3.00 ms | 3.00 ms | 3.00 ms | 1.5 |":              waiting,
+		"| legacy | 7 | 5 MB | 0.0 % | 3.0 | 1 | 0.50 | 3 | 1.50 |":                         parked,
 	} {
 		if !strings.Contains(table, want) {
 			t.Errorf("no %q in\n%s", want, table)

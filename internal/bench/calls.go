@@ -21,8 +21,12 @@ func request(host, method, name, params string, tasks bool) []byte {
 	if tasks {
 		capabilities = `{"extensions":{"` + mcp.ExtensionTasks + `":{}}}`
 	}
-	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"%s","params":{%s,"_meta":{"%s":"%s","%s":%s,"%s":{"name":"bench","version":"1"}}}}`,
-		method, params, mcp.MetaProtocolVersion, mcp.Version20260728, mcp.MetaClientCapabilities, capabilities, mcp.MetaClientInfo)
+	token := ""
+	if name == toolEvents {
+		token = `"` + mcp.MetaProgressToken + `":"p",`
+	}
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"%s","params":{%s,"_meta":{%s"%s":"%s","%s":%s,"%s":{"name":"bench","version":"1"}}}}`,
+		method, params, token, mcp.MetaProtocolVersion, mcp.Version20260728, mcp.MetaClientCapabilities, capabilities, mcp.MetaClientInfo)
 	if name != "" {
 		name = mcp.HeaderName + ": " + name + "\r\n"
 	}
@@ -37,12 +41,20 @@ const (
 	handled  = `"resultType":"task"`
 )
 
-// row is one thing that is measured, at the gateway and at the bare proxy.
+// The parties that are measured beside each other: the gateway, the bare proxy, and one with a pool of buffers.
+const (
+	gateway = iota
+	bare
+	pooled
+	parties
+)
+
+// row is one thing that is measured at each party.
 type row struct {
-	name           string
-	gateway, proxy load
-	conns          []int
-	rest           time.Duration // the pause after it, for work that goes on behind the answers
+	name  string
+	loads [parties]load
+	conns []int
+	rest  time.Duration // the pause after it, for work that goes on behind the answers
 }
 
 // Connections of the calls. More of them are as fast for large results, and take the memory of
@@ -54,7 +66,8 @@ var (
 
 // call is the load of a tool.
 func call(addr, tool string, tasks bool, want string) load {
-	return load{addr, request(addr, mcp.MethodToolsCall, tool, `"name":"`+tool+`","arguments":{}`, tasks), want}
+	params := `"name":"` + tool + `","arguments":{}`
+	return load{addr: addr, request: request(addr, mcp.MethodToolsCall, tool, params, tasks), want: want}
 }
 
 // rows are the calls in the order of the table. Where the proxy has no such thing, it makes the
@@ -64,20 +77,32 @@ func (st *stage) rows(ctx context.Context) ([]row, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a task to read: %w", err)
 	}
-	plain := call(st.proxy, "plain", false, answered)
-	alike := func(tool string) (gateway, proxy load) {
-		return call(st.gateway, tool, false, answered), call(st.proxy, tool, false, answered)
+	at := [parties]load{
+		gateway: {addr: st.gateway, process: st.gatewayProcess}, bare: {addr: st.proxy, process: st.proxyProcess},
+		pooled: {addr: st.pooled, process: st.pooledProcess},
+	}
+	alike := func(tool string) (all [parties]load) {
+		for i, l := range at {
+			all[i] = call(l.addr, tool, false, answered)
+			all[i].process = l.process
+		}
+		return all
+	}
+	unlike := func(l load) [parties]load {
+		all := alike("plain")
+		l.process = st.gatewayProcess
+		all[gateway] = l
+		return all
 	}
 	rows := []row{
-		{name: "plain call", conns: manyConns},
-		{name: "plain call, by an event", conns: manyConns},
-		{name: "large result, 1 MiB", conns: fewConns},
-		{name: "large result, 1 MiB by an event", conns: fewConns},
-		{name: "made a task", conns: manyConns, gateway: call(st.gateway, "always", true, handled), proxy: plain, rest: 300 * time.Millisecond},
-		{name: "tasks/get", conns: manyConns, gateway: load{st.gateway, getTask(st.gateway, task), answered}, proxy: plain},
-	}
-	for i, tool := range []string{"plain", toolEvent, toolLarge, toolLargeEvent} {
-		rows[i].gateway, rows[i].proxy = alike(tool)
+		{name: "plain call", conns: manyConns, loads: alike("plain")},
+		{name: "plain call, by an event", conns: manyConns, loads: alike(toolEvent)},
+		{name: "call with five events", conns: manyConns, loads: alike(toolEvents)},
+		{name: "large result, 1 MiB", conns: fewConns, loads: alike(toolLarge)},
+		{name: "large result, 1 MiB in chunks", conns: fewConns, loads: alike(toolLargeChunks)},
+		{name: "large result, 1 MiB by an event", conns: fewConns, loads: alike(toolLargeEvent)},
+		{name: "made a task", conns: manyConns, loads: unlike(call(st.gateway, "always", true, handled)), rest: 300 * time.Millisecond},
+		{name: "tasks/get", conns: manyConns, loads: unlike(load{addr: st.gateway, request: getTask(st.gateway, task), want: answered})},
 	}
 	return rows, nil
 }
@@ -107,7 +132,7 @@ type cell struct {
 }
 
 // found are the samples of a cell, one for each round.
-type found struct{ gateway, proxy []sample }
+type found [parties][]sample
 
 // measureCalls measures the rows that are wanted. Gateway and proxy take turns, so that
 // whatever else the machine does falls on both, and each round begins with another row.
@@ -137,40 +162,37 @@ func measureCalls(ctx context.Context, s settings) (string, error) {
 // measure adds one sample to each cell of the row.
 func (r row) measure(ctx context.Context, length time.Duration, cells map[cell]*found) error {
 	for _, conns := range r.conns {
-		proxy, err := r.proxy.measure(conns, length)
-		if err != nil {
-			return fmt.Errorf("bare proxy, %s: %w", r.name, err)
-		}
-		gateway, err := r.gateway.measure(conns, length)
-		if err != nil {
-			return fmt.Errorf("taskgate, %s: %w", r.name, err)
-		}
-		if err := work.Pause(ctx, r.rest); err != nil {
-			return err
-		}
 		c := cell{r.name, conns}
 		if cells[c] == nil {
 			cells[c] = &found{}
 		}
-		cells[c].proxy = append(cells[c].proxy, proxy)
-		cells[c].gateway = append(cells[c].gateway, gateway)
+		for i, l := range r.loads {
+			one, err := l.measure(conns, length)
+			if err != nil {
+				return fmt.Errorf("%s, %s: %w", [parties]string{"taskgate", "bare proxy", "bare proxy with a pool"}[i], r.name, err)
+			}
+			cells[c][i] = append(cells[c][i], one)
+		}
+		if err := work.Pause(ctx, r.rest); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// callsTable has the medians of the rounds. The ratio is of requests per second: 1.00 is as fast
-// as the bare proxy.
+// callsTable has the medians of the rounds. The ratios are of requests per second: 1.00 is as fast as the bare proxy. The
+// processor time is that of the party alone, for each request.
 func callsTable(rows []row, cells map[cell]*found) string {
 	if len(cells) == 0 {
 		return ""
 	}
 	var b strings.Builder
-	b.WriteString("\n### Calls\n\n| call | connections | requests/s | p50 | p99 | bare proxy: requests/s | p50 | p99 | of the bare proxy |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|\n")
+	b.WriteString("\n### Calls\n\n| call | connections | requests/s | p50 | p99 | CPU | bare proxy: requests/s | p50 | p99 | CPU | of the bare proxy | of one with a pool |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n")
 	for _, r := range rows {
 		for _, conns := range r.conns {
 			c := cells[cell{r.name, conns}]
-			gateway, proxy := median(c.gateway), median(c.proxy)
-			fmt.Fprintf(&b, "| %s | %d | %s | %s | %.2f |\n", r.name, conns, gateway, proxy, gateway.rate/proxy.rate)
+			ours, proxy, other := median(c[gateway]), median(c[bare]), median(c[pooled])
+			fmt.Fprintf(&b, "| %s | %d | %s | %s | %.2f | %.2f |\n", r.name, conns, ours.withCPU(), proxy.withCPU(), ours.rate/proxy.rate, ours.rate/other.rate)
 		}
 	}
 	return b.String()

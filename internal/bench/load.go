@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"taskgate/internal/proc"
 )
 
 // load is one prepared request, and what each answer to it contains.
@@ -14,18 +16,23 @@ type load struct {
 	addr    string
 	request []byte
 	want    string
+	process *proc.Process // whose processor time counts; nil for none
 }
 
 // sample is what one measurement found.
 type sample struct {
 	rate     float64 // requests per second
 	p50, p99 time.Duration
+	cpu      time.Duration // of the process, for each request
 }
 
 // String is the sample as three cells of a table.
 func (s sample) String() string {
 	return fmt.Sprintf("%.0f | %s | %s", s.rate, short(s.p50), short(s.p99))
 }
+
+// withCPU is the sample as four cells.
+func (s sample) withCPU() string { return s.String() + " | " + short(s.cpu) }
 
 // warmUp is the part of the length that precedes the measurement.
 const warmUp = 10
@@ -44,12 +51,28 @@ func (l load) measure(conns int, length time.Duration) (sample, error) {
 	if _, err := l.drive(workers, until(length/warmUp)); err != nil {
 		return sample{}, err
 	}
+	before, err := l.cpu()
+	if err != nil {
+		return sample{}, err
+	}
 	begin := time.Now()
 	times, err := l.drive(workers, until(length))
 	if err != nil {
 		return sample{}, err
 	}
-	return summarise(times, time.Since(begin)), nil
+	found := summarise(times, time.Since(begin))
+	after, err := l.cpu()
+	found.cpu = (after - before) / time.Duration(max(1, len(times)))
+	return found, err
+}
+
+// cpu is the processor time of the process so far.
+func (l load) cpu() (time.Duration, error) {
+	if l.process == nil {
+		return 0, nil
+	}
+	of, err := statOf(l.process.PID())
+	return time.Duration(of.CPUTime() * float64(time.Second)), err
 }
 
 // dialWorkers opens connections; hangUp closes them.
@@ -139,6 +162,7 @@ func median(samples []sample) sample {
 		rate: middle(func(s sample) float64 { return s.rate }),
 		p50:  time.Duration(middle(func(s sample) float64 { return float64(s.p50) })),
 		p99:  time.Duration(middle(func(s sample) float64 { return float64(s.p99) })),
+		cpu:  time.Duration(middle(func(s sample) float64 { return float64(s.cpu) })),
 	}
 }
 

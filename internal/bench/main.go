@@ -1,6 +1,6 @@
 // Command bench measures what the gateway costs beside a bare reverse proxy. Each party is a
-// process of its own on loopback: a server that answers at once, the proxy, one or two gateways
-// and a Redis. One client drives all of them, over raw keep-alive connections with one goroutine
+// process of its own on loopback: a server that answers at once, the proxy (and one with a pool of
+// buffers), one or two gateways and a Redis. One client drives all of them, over raw keep-alive connections with one goroutine
 // each.
 //
 // It has four parts, which are tables: calls (plain, with an event, large, made a task, and
@@ -49,7 +49,7 @@ func main() {
 	flag.IntVar(&s.kept, "kept", 100_000, "how many tasks a start finds in a folder")
 	flag.IntVar(&s.parked, "parked", 10_000, "how many tasks are parked")
 	flag.IntVar(&s.waiters, "waiters", 1_000, "how many clients wait")
-	as := flag.String("as", "", "be a part of the benchmark: server or proxy")
+	as := flag.String("as", "", "be a part of the benchmark: server, proxy or pooled")
 	listen := flag.String("listen", "", "where that part listens")
 	to := flag.String("to", "", "the address of what is behind the proxy")
 	flag.Parse()
@@ -69,7 +69,9 @@ func run(ctx context.Context, as, listen, to string, s settings) error {
 	case "server":
 		return serve(ctx, listen, new(server))
 	case "proxy":
-		return serve(ctx, listen, reverseProxy(to))
+		return serve(ctx, listen, reverseProxy(to, nil))
+	case "pooled":
+		return serve(ctx, listen, reverseProxy(to, new(buffers)))
 	default:
 		return fmt.Errorf("no such part: %q", as)
 	}

@@ -109,7 +109,7 @@ func (st *stage) watch(ctx context.Context, l *level) error {
 func (st *stage) measureBeside(s settings, task string, l *level) error {
 	loads := []load{
 		call(st.proxy, "plain", false, answered), call(st.gateway, "plain", false, answered),
-		{st.gateway, getTask(st.gateway, task), `"status":"working"`},
+		{addr: st.gateway, request: getTask(st.gateway, task), want: `"status":"working"`},
 	}
 	samples := make([][]sample, len(loads))
 	for range s.rounds {

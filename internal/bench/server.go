@@ -16,11 +16,13 @@ import (
 
 // Tools of the server. Its other names are answered at once.
 const (
-	toolEvent      = "event"       // answers by an event stream
-	toolLarge      = "large"       // has a result of 1 MiB
-	toolLargeEvent = "large_event" // has that by an event stream
-	toolKilobyte   = "kilobyte"    // has one of 1 kB
-	toolHold       = "hold"        // is answered when it is released
+	toolEvent       = "event"        // answers by an event stream
+	toolEvents      = "events"       // says progress five times at once, and then answers
+	toolLarge       = "large"        // has a result of 1 MiB
+	toolLargeChunks = "large_chunks" // has that without a length
+	toolLargeEvent  = "large_event"  // has that by an event stream
+	toolKilobyte    = "kilobyte"     // has one of 1 kB
+	toolHold        = "hold"         // is answered when it is released
 )
 
 // answerText begins the text of every result of a tool but toolHold's.
@@ -68,7 +70,10 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var m struct {
 		ID     json.RawMessage
 		Method string
-		Params struct{ Name string }
+		Params struct {
+			Name string
+			Meta struct{ ProgressToken json.RawMessage } `json:"_meta"`
+		}
 	}
 	if err := json.Unmarshal(body, &m); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -86,6 +91,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, m.ID, toolsResult)
 	case m.Params.Name == toolEvent:
 		writeEvent(w, m.ID, callResult)
+	case m.Params.Name == toolEvents:
+		writeEvent(w, m.ID, callResult, progress(m.Params.Meta.ProgressToken)...)
+	case m.Params.Name == toolLargeChunks:
+		w.Header().Set("Content-Type", mcp.TypeJSON)
+		_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":`+largeResult+"}")
 	case m.Params.Name == toolLarge:
 		writeJSON(w, m.ID, largeResult)
 	case m.Params.Name == toolLargeEvent:
@@ -114,9 +124,18 @@ func writeJSON(w http.ResponseWriter, id json.RawMessage, result string) {
 	}
 }
 
-// writeEvent answers with an event stream.
-func writeEvent(w http.ResponseWriter, id json.RawMessage, result string) {
+// progress are five events under a token.
+func progress(token json.RawMessage) (events []string) {
+	for i := range 5 {
+		events = append(events, fmt.Sprintf("event: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progressToken\":%s,\"progress\":%d,\"message\":\"step\"}}\n\n", token, i+1))
+	}
+	return events
+}
+
+// writeEvent answers with an event stream, in which other events come first.
+func writeEvent(w http.ResponseWriter, id json.RawMessage, result string, first ...string) {
 	w.Header().Set("Content-Type", mcp.TypeSSE)
+	_, _ = io.WriteString(w, strings.Join(first, ""))
 	for _, text := range []string{"event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":", string(id), `,"result":`, result, "}\n\n"} {
 		_, _ = w.Write([]byte(text))
 	}
@@ -175,13 +194,28 @@ func (s *server) release() {
 	}
 }
 
-// reverseProxy is what a plain HTTP proxy costs.
-func reverseProxy(to string) http.Handler {
+// buffers is a pool for the bodies that a proxy copies.
+type buffers struct{ sync.Pool }
+
+// Get implements httputil.BufferPool.
+func (b *buffers) Get() []byte {
+	if one, ok := b.Pool.Get().(*[]byte); ok {
+		return *one
+	}
+	return make([]byte, 32<<10)
+}
+
+// Put implements httputil.BufferPool.
+func (b *buffers) Put(one []byte) { b.Pool.Put(&one) }
+
+// reverseProxy is what a plain HTTP proxy costs; pool may be nil.
+func reverseProxy(to string, pool httputil.BufferPool) http.Handler {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 256
 	transport.DisableCompression = true
 	proxy := &httputil.ReverseProxy{
-		Transport: transport,
+		Transport:  transport,
+		BufferPool: pool,
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host = "http", to
 		},

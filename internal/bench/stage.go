@@ -18,11 +18,14 @@ import (
 
 // stage is the running parties of a part, each by its address.
 type stage struct {
-	dir                  string
-	processes            []*proc.Process
-	redis, server, proxy string
-	gateway, second      string
-	gatewayProcess       *proc.Process // of gateway
+	dir             string
+	processes       []*proc.Process
+	redis, server   string
+	proxy, pooled   string // bare proxies: one of them has a pool of buffers
+	gateway, second string
+	gatewayProcess  *proc.Process // of gateway
+	proxyProcess    *proc.Process // of proxy
+	pooledProcess   *proc.Process // of pooled
 }
 
 // startTimeout is how long the parties may take to listen.
@@ -66,7 +69,7 @@ func newStage(ctx context.Context, s settings, era string) (*stage, error) {
 func emptyStage() (*stage, error) {
 	dir, err := os.MkdirTemp("", "taskgate-bench")
 	st := &stage{dir: dir}
-	for _, addr := range []*string{&st.redis, &st.server, &st.proxy, &st.gateway, &st.second} {
+	for _, addr := range []*string{&st.redis, &st.server, &st.proxy, &st.pooled, &st.gateway, &st.second} {
 		if err == nil {
 			*addr, err = proc.FreeAddr()
 		}
@@ -99,7 +102,7 @@ func (st *stage) startRedis(ctx context.Context, args ...string) (*proc.Process,
 	return st.run(ctx, st.redis, "redis-server", append([]string{"--bind", "127.0.0.1", "--port", port, "--save", "", "--dir", st.dir}, args...)...)
 }
 
-// startServers runs the server and the proxy in front of it.
+// startServers runs the server and the proxies in front of it.
 func (st *stage) startServers(ctx context.Context) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -108,7 +111,10 @@ func (st *stage) startServers(ctx context.Context) error {
 	if _, err := st.run(ctx, st.server, self, "-as", "server", "-listen", st.server); err != nil {
 		return err
 	}
-	_, err = st.run(ctx, st.proxy, self, "-as", "proxy", "-listen", st.proxy, "-to", st.server)
+	if st.proxyProcess, err = st.run(ctx, st.proxy, self, "-as", "proxy", "-listen", st.proxy, "-to", st.server); err != nil {
+		return err
+	}
+	st.pooledProcess, err = st.run(ctx, st.pooled, self, "-as", "pooled", "-listen", st.pooled, "-to", st.server)
 	return err
 }
 
