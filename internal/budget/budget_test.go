@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -105,7 +106,7 @@ func TestAnnouncedLength(t *testing.T) {
 		b.expectHeld(t, 64<<10)
 		_, _ = w.Write(make([]byte, 1<<20))
 		synctest.Wait()
-		b.expectHeld(t, 4<<20)
+		b.expectHeld(t, 1<<20+64<<10)
 		_ = w.CloseWithError(io.ErrUnexpectedEOF)
 		if err := <-done; !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Error(err)
@@ -254,7 +255,7 @@ func TestReadAll(t *testing.T) {
 	}{
 		{"known", 100 << 10, 1 << 20, 100<<10 + 1, nil},
 		{"unknown", -1, 1 << 20, 128 << 10, nil},
-		{"just the limit", -1, 100 << 10, 100<<10 + 1, nil},
+		{"just the limit", -1, 100 << 10, 96<<10 + 1, nil}, // the first 4 KiB are free
 		{"too large", -1, 100<<10 - 1, 0, ErrTooLarge},
 		{"said to be too large", 100 << 10, 100<<10 - 1, 0, ErrTooLarge},
 		{"no room", 100 << 10, 1 << 20, 0, ErrFull},
@@ -278,5 +279,32 @@ func TestReadAll(t *testing.T) {
 	}
 	if _, err := ReadAll(iotest.ErrReader(io.ErrUnexpectedEOF), -1, true, 10, nil); err != io.ErrUnexpectedEOF {
 		t.Error(err)
+	}
+}
+
+// A text of unknown length costs its own size and little more, and is its reader's alone: what it was read into serves
+// the next one.
+func TestReadAllSharesItsBuffers(t *testing.T) {
+	const size, texts = 1 << 20, 20
+	free := func(int64) error { return nil }
+	read := func(fill byte) []byte {
+		got, err := ReadAll(iotest.HalfReader(bytes.NewReader(bytes.Repeat([]byte{fill}, size))), -1, true, 2*size, free)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	first := read('a')
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range texts {
+		read('b')
+	}
+	runtime.ReadMemStats(&after)
+	if n := bytes.Count(first, []byte("a")); n != size {
+		t.Errorf("%d bytes of the first text are left", n)
+	}
+	if each := (after.TotalAlloc - before.TotalAlloc) / texts; each > 3*size { // the text itself is one of them
+		t.Errorf("%d bytes are allocated for a text of %d", each, size)
 	}
 }
