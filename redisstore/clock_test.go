@@ -74,7 +74,7 @@ func skewed(t *testing.T, s, other *Store) shim.Task {
 	gone, err := s.Adopt(ctx, "early", []string{"up"}, 10)
 	must(t, err)
 	same(t, 0, len(gone)) // alive by the clock of Redis, for an hour
-	_, err = sessionsOf(s, 10, time.Hour).Make(ctx, "session", "", []byte("{}"))
+	_, err = sessionsOf(s, 10, time.Hour).Make(ctx, "session", "", "", []byte("{}"))
 	must(t, err)
 	finish := clock(t, s)
 

@@ -56,7 +56,7 @@ func TestFileKeeps(t *testing.T) {
 	must(t, err)
 	y := tell(t, s)
 	sessions := sessionsOf(s, 10, time.Hour)
-	_, err = sessions.Make(t.Context(), "session", "owner", []byte("state"))
+	_, err = sessions.Make(t.Context(), "session", "owner", "", []byte("state"))
 	must(t, err)
 	number, err := sessions.Post(t.Context(), "session", "stream", []byte("message"))
 	must(t, err)
@@ -98,7 +98,7 @@ func TestFileKeepsNoExpiredSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path, o := filepath.Join(t.TempDir(), "store"), testOptions()
 		s := fileStore(t, path, o)
-		_, err := sessionsOf(s, 10, time.Millisecond).Make(t.Context(), "session", "owner", []byte("state"))
+		_, err := sessionsOf(s, 10, time.Millisecond).Make(t.Context(), "session", "owner", "", []byte("state"))
 		must(t, err)
 		pass(time.Millisecond + s.opts.slack) // it expires by the clock that is in the files as well
 		eventually(t, "the session expires", func() bool { return s.client.Exists(t.Context(), s.keys.session("session")).Val() == 0 })
@@ -399,7 +399,7 @@ func TestFileWhenTheClockGoesBack(t *testing.T) {
 	must(t, s.Beat(t.Context(), held.Replica, time.Hour))
 	y := tell(t, s)
 	sessions := sessionsOf(s, 10, time.Hour)
-	_, err := sessions.Make(t.Context(), "session", "owner", []byte("state"))
+	_, err := sessions.Make(t.Context(), "session", "owner", "", []byte("state"))
 	must(t, err)
 	last := int64(0)
 	post := func(s *Store, message int) {

@@ -41,7 +41,7 @@ func TestFormats(t *testing.T) {
 			same(t, before, s.client.HGetAll(t.Context(), s.keys.task(newer)).Val())
 
 			c := sessionsOf(s, 10, time.Minute)
-			rev, err := c.Make(t.Context(), "one", "alice", []byte("state"))
+			rev, err := c.Make(t.Context(), "one", "alice", "", []byte("state"))
 			must(t, err)
 			key := s.keys.session("one")
 			same(t, "1", s.client.HGet(t.Context(), key, fieldFormat).Val())

@@ -53,7 +53,7 @@ func end(t testing.TB, s *Store, task shim.Task) shim.Task {
 // makeSession makes a session, and opens streams of it.
 func makeSession(t testing.TB, s *Sessions, id string, streams ...string) {
 	t.Helper()
-	_, err := s.Make(t.Context(), id, "", []byte("{}"))
+	_, err := s.Make(t.Context(), id, "", "", []byte("{}"))
 	must(t, err)
 	for _, stream := range streams {
 		_, err := s.Open(t.Context(), id, stream, nil)

@@ -136,10 +136,19 @@ func (k keys) log(id string) []string {
 }
 func (k keys) logEvents(id string) string { return k.in(sessionTag(id), "lev", id) }
 
-// sessions is the sorted set of all client sessions, by their last use, and sessionsOf that of one owner's,
-// by the digest of its name. They are in one slot, for one script.
+// sessions is the sorted set of all client sessions, by their last use, and sessionsOf that of a share, by the
+// digest of its name. They are in one slot, for one script.
 func (k keys) sessions() string               { return k.prefix + ":{sessions}" }
-func (k keys) sessionsOf(owner string) string { return k.prefix + ":{sessions}:o:" + owner }
+func (k keys) sessionsOf(share string) string { return k.prefix + ":{sessions}:o:" + share }
+
+// sessionSets are the set of all client sessions, and those of some shares.
+func (k keys) sessionSets(shares []string) []string {
+	sets := []string{k.sessions()}
+	for _, share := range shares {
+		sets = append(sets, k.sessionsOf(share))
+	}
+	return sets
+}
 
 // refusedToken exists while a server refuses a token; the name is a hash of it.
 func (k keys) refusedToken(token string) string { return k.prefix + ":refused:" + token }

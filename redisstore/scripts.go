@@ -28,6 +28,7 @@ var (
 	runningScript = newScript("running")
 
 	sessionEnterScript  = newScript("session_enter")
+	sessionLeaveScript  = newScript("session_leave")
 	sessionPutScript    = newScript("session_put")
 	sessionEndScript    = newScript("session_end")
 	sessionSweepScript  = newScript("session_sweep")

@@ -6,14 +6,12 @@ import (
 	"crypto/rand"
 	mathrand "math/rand/v2"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"taskgate/shim"
-
 	lru "github.com/hashicorp/golang-lru/v2"
-	"github.com/redis/go-redis/v9"
 )
 
 const (
@@ -39,6 +37,7 @@ type Sessions struct {
 	store    *Store
 	max      int
 	perOwner atomic.Int64
+	halved   atomic.Bool
 	idle     time.Duration
 	tick     time.Duration
 	*sessionLogs
@@ -59,18 +58,20 @@ type moment struct{ heard, wrote int64 }
 type knownSession struct {
 	state  []byte
 	rev    int64
-	owner  string          // the digest of its name
+	shares []string        // the digests of those that it counts towards
+	begun  bool            // a request besides the handshake has come, and the sets know it
 	wrote  int64           // the number of the last write here
 	read   time.Time       // when it was last known to be current; zero: look again
 	used   time.Time       // when it was last asked for
 	kept   time.Time       // when Run last looked after it
+	open   time.Time       // when the sets last heard that a call or a stream is open
 	awaits bool            // the event of a signal that was read is on its way
 	told   map[string]bool // signals that this replica has handed on, as they are stored
 }
 
-// Sessions keeps at most limit sessions, each until it has been idle for the given time. A new session beyond
-// the limit is refused with a *shim.BusyError. The limit holds for all replicas together, which should have
-// the same. h is the heart of the replica that holds the streams of sessions.
+// Sessions keeps at most limit sessions, each until it has been idle for the given time. The limit holds for all
+// replicas together, which should have the same. [Sessions.Make] says what happens when it is reached. h is the heart
+// of the replica that holds the streams of sessions.
 func (s *Store) Sessions(h Heart, limit int, idle time.Duration) *Sessions {
 	c := &Sessions{
 		store: s, max: limit, idle: idle,
@@ -88,10 +89,15 @@ func (s *Store) Sessions(h Heart, limit int, idle time.Duration) *Sessions {
 	return c
 }
 
-// PerOwner bounds the sessions of one owner; 0 means unbounded. A session beyond the bound is refused with a
-// *shim.BusyError. PerOwner may be called again.
+// PerOwner bounds the sessions of one owner; 0 means unbounded. It may be called again.
 func (c *Sessions) PerOwner(n int) *Sessions {
 	c.perOwner.Store(int64(n))
+	return c
+}
+
+// Halve says whether those without an owner have half of the limit together, or all of it. It may be called again.
+func (c *Sessions) Halve(halved bool) *Sessions {
+	c.halved.Store(halved)
 	return c
 }
 
@@ -179,7 +185,10 @@ func (c *Sessions) learnState(id string, got stored, begun moment, used bool) {
 	if got.rev != k.rev {
 		c.wakeWatchers(id)
 	}
-	k.state, k.rev, k.owner, k.read = got.state, got.rev, cmp.Or(got.owner, k.owner), time.Time{}
+	k.state, k.rev, k.read = got.state, got.rev, time.Time{}
+	if len(got.shares) > 0 {
+		k.shares = got.shares
+	}
 	if begun.heard == c.now.heard {
 		k.read = time.Now()
 	}
@@ -205,17 +214,15 @@ func (c *Sessions) doubtState(id string) {
 	}
 }
 
-// Make makes a session that counts towards the bounds of its owner, and returns its revision; 0 if a session
-// has this id. The empty owner is all anonymous callers together, which PerOwner leaves unbounded.
-func (c *Sessions) Make(ctx context.Context, id, owner string, state []byte) (int64, error) {
-	most := int(c.perOwner.Load())
-	if owner == "" {
-		most = 0
-	}
-	if err := c.enterSets(ctx, id, digest(owner), most); err != nil {
+// Make makes a session, and returns its revision; 0 if a session has this id. It counts towards the share of its
+// owner, or of all without an owner and of their address, "" for none. If a share is full, another session of that
+// share makes room for it (see enterSets). If none can, the error is a *shim.BusyError.
+func (c *Sessions) Make(ctx context.Context, id, owner, address string, state []byte) (int64, error) {
+	shares := c.sharesOf(owner, address)
+	if err := c.enterSets(ctx, id, shares); err != nil {
 		return 0, err
 	}
-	return c.putState(ctx, id, stored{state: state, owner: digest(owner)})
+	return c.putState(ctx, id, stored{state: state, shares: namesOf(shares)})
 }
 
 // Put stores the state if the revision still is rev, and returns the new revision, which differs from all
@@ -249,9 +256,9 @@ func (c *Sessions) putState(ctx context.Context, id string, next stored) (int64,
 }
 
 type stored struct {
-	state []byte
-	rev   int64
-	owner string // the digest of its name; "" in a change leaves it
+	state  []byte
+	rev    int64
+	shares []string // the digests of those that it counts towards; none in a change leaves them
 }
 
 // swap is a change of a state that is based on a revision.
@@ -269,7 +276,7 @@ func (s *Store) swapState(ctx context.Context, w swap) (int64, error) {
 	a.add(w.id)
 	a.addInt(w.rev)
 	a.list = append(a.list, w.state)
-	a.add(millis(w.ttl), w.channel, rand.Text(), w.owner)
+	a.add(millis(w.ttl), w.channel, rand.Text(), strings.Join(w.shares, " "))
 	a.addInt(int64(mathrand.IntN(4096)))
 	next := int64(0)
 	err := s.doRepeated(ctx, "swap", func(ctx context.Context) error {
@@ -298,70 +305,14 @@ func (s *Store) fetchState(ctx context.Context, key string, ttl time.Duration) (
 		if v := cmd.Val(); v[0] != nil && v[1] != nil {
 			got.rev, _ = strconv.ParseInt(v[0].(string), 10, 64)
 			got.state = []byte(v[1].(string))
-			got.owner, _ = v[2].(string)
+			shares, _ := v[2].(string)
+			got.shares = strings.Fields(shares)
 			stored, _ := v[3].(string)
 			newer = checkFormat(stored)
 		}
 		return nil
 	})
 	return got, cmp.Or(err, newer)
-}
-
-// restMost is how long a session that nobody uses is sure to be kept. After that it makes room for another.
-const restMost = 10 * time.Minute
-
-// enterSets adds a new session to the sets of sessions, or returns a *shim.BusyError for the bound that
-// refuses it.
-func (c *Sessions) enterSets(ctx context.Context, id, owner string, most int) error {
-	a := &argv{}
-	a.add(id)
-	a.addInt(int64(c.max), int64(most), min(restMost, c.life()).Milliseconds(), c.life().Milliseconds())
-	keys := []string{c.store.keys.sessions(), c.store.keys.sessionsOf(owner)}
-	return c.store.doRepeated(ctx, "session enter", func(ctx context.Context) error {
-		reply, err := sessionEnterScript.runOn(ctx, c.store.client, keys, a)
-		switch {
-		case err != nil:
-			return err
-		case reply[0] == codeOK:
-			return nil
-		case reply[0] == codeAgain:
-			if err := c.makeRoom(ctx, reply[1], keys); err != nil {
-				return err
-			}
-			return c.enterSets(ctx, id, owner, most)
-		case reply[1] != "":
-			return &shim.BusyError{Key: "max_sessions_per_owner", Limit: "sessions of this caller", RetryAfter: time.Second}
-		}
-		return &shim.BusyError{Key: "max_sessions", Limit: "sessions", RetryAfter: time.Second}
-	})
-}
-
-// makeRoom ends a session that the sets say is idle. The session itself knows of a use that they have yet to
-// hear of: then it stays, and they hear of it.
-func (c *Sessions) makeRoom(ctx context.Context, id string, sets []string) error {
-	a := &argv{}
-	a.addInt(c.ttl().Milliseconds(), min(restMost, c.ttl()).Milliseconds())
-	if _, err := endIdleScript.runOn(ctx, c.store.client, []string{c.store.keys.session(id)}, a); err != nil {
-		return err
-	}
-	gone, err := c.removeExpired(ctx, id)
-	if err != nil {
-		return err
-	}
-	now, err := c.store.client.Time(ctx).Result()
-	if err != nil {
-		return err
-	}
-	p := c.store.client.Pipeline()
-	for _, key := range sets {
-		if gone {
-			p.ZRem(ctx, key, id)
-		} else {
-			p.ZAddXX(ctx, key, redis.Z{Score: float64(now.UnixMilli()), Member: id})
-		}
-	}
-	_, err = p.Exec(ctx)
-	return err
 }
 
 // life is how long without use a session lives according to the sets.
@@ -381,8 +332,9 @@ func (c *Sessions) Delete(ctx context.Context, id string) error {
 	c.forgetSession(id)
 	return c.store.doRepeated(ctx, "session delete", func(ctx context.Context) error {
 		p := c.store.client.Pipeline()
-		p.ZRem(ctx, c.store.keys.sessions(), id)
-		p.ZRem(ctx, c.store.keys.sessionsOf(got.owner), id)
+		for _, set := range c.store.keys.sessionSets(got.shares) {
+			p.ZRem(ctx, set, id)
+		}
 		_, err := p.Exec(ctx)
 		return err
 	})
@@ -428,4 +380,75 @@ func (c *Sessions) Signal(ctx context.Context, id, text, token string) error {
 		_, err := sessionSignalScript.runOn(ctx, c.store.client, []string{c.store.keys.signals(id)}, a)
 		return err
 	})
+}
+
+// tellSignals hands on those signals of a session that are new here. A signal whose event is on its way
+// waits: it comes with its token then, or at the next tick without it. ahead is how far the clock here is
+// before that of the store, plus the time that the answer of the store took. So a signal never seems older
+// than it is, and the cancellation of a request that has begun is never taken for that of an earlier request.
+func (c *Sessions) tellSignals(id string, signals []string, ahead time.Duration) {
+	var fresh []string
+	c.mu.Lock()
+	if k := c.known[id]; k != nil {
+		k.awaits = false
+		listed := make(map[string]bool, len(signals))
+		for _, w := range signals {
+			switch {
+			case k.told[w]:
+			case time.Since(signalTimeOf(w, ahead)) < eventTime:
+				k.awaits = true
+				continue
+			default:
+				fresh = append(fresh, w)
+			}
+			listed[w] = true
+		}
+		k.told = listed
+	}
+	on := c.signal
+	c.mu.Unlock()
+	for _, signal := range fresh {
+		_, text, _ := strings.Cut(signal, " ")
+		on(id, text, "", signalTimeOf(signal, ahead))
+	}
+}
+
+// eventTime is how long the event of a signal is waited for.
+const eventTime = time.Second
+
+// signalTimeOf is when a signal was sent, by the clock here.
+func signalTimeOf(signal string, ahead time.Duration) time.Time {
+	name, _, _ := strings.Cut(signal, " ")
+	_, ms, _ := strings.Cut(name, "@")
+	left, _ := strconv.ParseInt(ms, 10, 64)
+	at := time.UnixMilli(left + 1).Add(ahead) // the store drops fractions of a ms
+	if now := time.Now(); now.Before(at) {
+		return now
+	}
+	return at
+}
+
+// tellNew hands on signals that came with their event: they were sent just now.
+func (c *Sessions) tellNew(id string, signals []string) {
+	var fresh []string
+	c.mu.Lock()
+	if k := c.known[id]; k != nil {
+		if k.told == nil || len(k.told) > 2*signalMax {
+			k.told = make(map[string]bool) // if one is then repeated, each request knows that it is older
+		}
+		for _, signal := range signals {
+			name, text, _ := strings.Cut(signal, " ")
+			name, _, _ = strings.Cut(name, signalToken)
+			if w := name + " " + text; !k.told[w] { // as the list has it
+				k.told[w], fresh = true, append(fresh, signal)
+			}
+		}
+	}
+	on := c.signal
+	c.mu.Unlock()
+	for _, signal := range fresh {
+		name, text, _ := strings.Cut(signal, " ")
+		_, token, _ := strings.Cut(name, signalToken)
+		on(id, text, token, time.Now())
+	}
 }

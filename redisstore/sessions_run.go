@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"taskgate/shim"
 )
 
 // sweepMax bounds how many sessions one sweep finds that may have ended.
@@ -45,7 +47,7 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 			}
 			c.noteKept(ids, now)
 		}
-		c.sweepSets(ctx, used)
+		c.sweepSets(ctx, append(used, c.openSessions()...))
 	}
 }
 
@@ -93,77 +95,6 @@ func (c *Sessions) lookAgain(ctx context.Context, id string, signal bool) {
 		}
 	}
 	c.lookAfter(ctx, []string{id}, false)
-}
-
-// tellSignals hands on those signals of a session that are new here. A signal whose event is on its way
-// waits: it comes with its token then, or at the next tick without it. ahead is how far the clock here is
-// before that of the store, plus the time that the answer of the store took. So a signal never seems older
-// than it is, and the cancellation of a request that has begun is never taken for that of an earlier request.
-func (c *Sessions) tellSignals(id string, signals []string, ahead time.Duration) {
-	var fresh []string
-	c.mu.Lock()
-	if k := c.known[id]; k != nil {
-		k.awaits = false
-		listed := make(map[string]bool, len(signals))
-		for _, w := range signals {
-			switch {
-			case k.told[w]:
-			case time.Since(signalTimeOf(w, ahead)) < eventTime:
-				k.awaits = true
-				continue
-			default:
-				fresh = append(fresh, w)
-			}
-			listed[w] = true
-		}
-		k.told = listed
-	}
-	on := c.signal
-	c.mu.Unlock()
-	for _, signal := range fresh {
-		_, text, _ := strings.Cut(signal, " ")
-		on(id, text, "", signalTimeOf(signal, ahead))
-	}
-}
-
-// eventTime is how long the event of a signal is waited for.
-const eventTime = time.Second
-
-// signalTimeOf is when a signal was sent, by the clock here.
-func signalTimeOf(signal string, ahead time.Duration) time.Time {
-	name, _, _ := strings.Cut(signal, " ")
-	_, ms, _ := strings.Cut(name, "@")
-	left, _ := strconv.ParseInt(ms, 10, 64)
-	at := time.UnixMilli(left + 1).Add(ahead) // the store drops fractions of a ms
-	if now := time.Now(); now.Before(at) {
-		return now
-	}
-	return at
-}
-
-// tellNew hands on signals that came with their event: they were sent just now.
-func (c *Sessions) tellNew(id string, signals []string) {
-	var fresh []string
-	c.mu.Lock()
-	if k := c.known[id]; k != nil {
-		if k.told == nil || len(k.told) > 2*signalMax {
-			k.told = make(map[string]bool) // if one is then repeated, each request knows that it is older
-		}
-		for _, signal := range signals {
-			name, text, _ := strings.Cut(signal, " ")
-			name, _, _ = strings.Cut(name, signalToken)
-			if w := name + " " + text; !k.told[w] { // as the list has it
-				k.told[w], fresh = true, append(fresh, signal)
-			}
-		}
-	}
-	on := c.signal
-	c.mu.Unlock()
-	for _, signal := range fresh {
-		name, text, _ := strings.Cut(signal, " ")
-		_, token, _ := strings.Cut(name, signalToken)
-		on(id, text, token, time.Now())
-	}
 }
 
 // signalsCheck is how often a session in use is looked at while events are missing. A signal is kept for
@@ -249,45 +180,77 @@ func (c *Sessions) dueSessions() (ids, left []string, now time.Time) {
 	return ids, left, now
 }
 
-// ownersOf returns the sessions that are known here, each with the number of the key of its owner's set.
-// These keys follow that of the set of all.
-func (c *Sessions) ownersOf(ids []string) (keys, used []string) {
+// openSessions returns the sessions of which a call or a stream is open here while the sets do not know that.
+func (c *Sessions) openSessions() (ids []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	keys = []string{c.store.keys.sessions()}
-	number := map[string]string{"": "1"}
+	for id, k := range c.known {
+		if time.Since(k.open) > (openTicks-3)*c.tick && c.busy(id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// listUses returns the sessions that are known here, as session_sweep takes them: each with how much later than now
+// it is needed, and the numbers of the keys of its shares. These keys follow that of the set of all. With open, those of
+// which a call or a stream is open are needed for some ticks.
+func (c *Sessions) listUses(ids []string, keep time.Duration, open bool) (keys, used []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	keys = c.store.keys.sessionSets(nil)
+	number := map[string]int{}
 	for _, id := range ids {
 		k := c.known[id]
 		if k == nil {
 			continue
 		}
-		if number[k.owner] == "" {
-			keys = append(keys, c.store.keys.sessionsOf(k.owner))
-			number[k.owner] = strconv.Itoa(len(keys))
+		later := keep.Milliseconds()
+		switch {
+		case open && c.busy(id):
+			later, k.open = (openTicks * c.tick).Milliseconds(), time.Now()
+		case !k.begun:
+			later = -sessionYoung
 		}
-		used = append(used, id, number[k.owner])
+		var numbers []string
+		for _, share := range k.shares {
+			if number[share] == 0 {
+				keys = append(keys, c.store.keys.sessionsOf(share))
+				number[share] = len(keys)
+			}
+			numbers = append(numbers, strconv.Itoa(number[share]))
+		}
+		used = append(used, id, strconv.FormatInt(later, 10), strings.Join(numbers, " "))
 	}
 	return keys, used
+}
+
+// noteUses notes in the sets what listUses has returned, and finds up to most sessions that may have ended.
+func (c *Sessions) noteUses(ctx context.Context, keys, used []string, most int64) (found []string, err error) {
+	a := &argv{}
+	a.addInt(c.life().Milliseconds(), most, sessionYoung)
+	addList(a, used)
+	err = c.store.doRepeated(ctx, "session sweep", func(ctx context.Context) error {
+		found, err = sessionSweepScript.runOn(ctx, c.store.client, keys, a)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found[1:], nil
 }
 
 // sweepSets notes the sessions in use in the set of all sessions, and takes the expired ones out. The replica
 // that takes a session out reports its end, so that it is reported even if every replica has forgotten the
 // session.
 func (c *Sessions) sweepSets(ctx context.Context, ids []string) {
-	keys, used := c.ownersOf(ids)
-	a := &argv{}
-	a.addInt(c.life().Milliseconds(), sweepMax)
-	addList(a, used)
-	var found []string
-	err := c.store.doRepeated(ctx, "session sweep", func(ctx context.Context) (err error) {
-		found, err = sessionSweepScript.runOn(ctx, c.store.client, keys, a)
-		return err
-	})
+	keys, used := c.listUses(ids, 0, true)
+	found, err := c.noteUses(ctx, keys, used, sweepMax)
 	if err != nil {
 		c.store.log.DebugContext(ctx, "idle sessions were not looked for", "err", err)
 		return
 	}
-	for _, id := range found[1:] {
+	for _, id := range found {
 		if _, err := c.removeExpired(ctx, id); err != nil {
 			return
 		}
@@ -319,4 +282,185 @@ func (c *Sessions) removeExpired(ctx context.Context, id string) (gone bool, err
 		c.onEnded()(id, state)
 	}
 	return gone, err
+}
+
+// The sets of sessions have a score for each: when it was last used, by what is known. The score of a session that is
+// needed until later (a call or a stream of it is open, or it has tasks) is that time. The score of a session without
+// any request besides its handshake is less by sessionYoung, so that such sessions come first.
+
+const (
+	// restMost is how long a session that nobody uses is sure to be kept where the limit of all is full. After that it
+	// makes room for another one of any share.
+	restMost = 10 * time.Minute
+	// handshakeRest is how long a session without any request besides its handshake goes before all others.
+	handshakeRest = time.Minute
+	// unseenUse is how long a use of a session at another replica may be unknown here: it is believed for sessionFresh,
+	// and a call that is as short as a tick is not noted.
+	unseenUse = sessionFresh + sessionTick
+	// openTicks is for how many ticks the sets know that a call or a stream of a session is open.
+	openTicks = 12
+	// clockTolerance is by how much the last use that a session knows may be off.
+	clockTolerance = 3 * time.Second
+	// roomTries bounds how many sessions are asked to make room for one.
+	roomTries = 8
+	// sessionYoung is more than any time in ms.
+	sessionYoung = 1 << 43
+)
+
+// share is one that a session counts towards.
+type share struct {
+	name string // a digest
+	most int    // sessions; 0 is any number
+}
+
+func namesOf(shares []share) (names []string) {
+	for _, s := range shares {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+// sharesOf are those of a session, the smallest first.
+func (c *Sessions) sharesOf(owner, address string) []share {
+	if owner != "" {
+		return []share{{digest(owner), shim.OwnerShare(c.max, int(c.perOwner.Load()))}}
+	}
+	all := shim.StrangersShare(c.max, c.halved.Load())
+	if address == "" {
+		return []share{{digest(""), all}}
+	}
+	return []share{{digest("address " + address), shim.AddressShare(all)}, {digest(""), all}}
+}
+
+// leaver is a session that has been asked to make room.
+type leaver struct {
+	id     string
+	gone   bool
+	young  bool          // it has had no request besides its handshake
+	idle   time.Duration // otherwise: since its last use
+	shares []string
+}
+
+// enterSets adds a new session to the sets of sessions. If one of its shares is full, a session of that share makes
+// room that has no call, stream or task: one without any request for handshakeRest besides its handshake, or else the
+// one that is idle for longest. If the limit of all is full, one makes room that is idle for restMost. If none can, the
+// error is a *shim.BusyError. All this takes a bounded number of commands.
+func (c *Sessions) enterSets(ctx context.Context, id string, shares []share) error {
+	var asked leaver
+	full := ""
+	for range roomTries {
+		reply, err := c.tryEnter(ctx, id, shares, asked)
+		switch {
+		case err != nil:
+			return err
+		case reply[0] == codeOK:
+			return nil
+		case reply[0] == codeFull, reply[2] == asked.id:
+			return refuseSession(reply[1], shares)
+		}
+		full = reply[1]
+		unused, _ := strconv.ParseInt(reply[4], 10, 64)
+		if asked, err = c.askToLeave(ctx, leaver{id: reply[2], young: reply[3] == "1", idle: time.Duration(unused) * time.Millisecond}); err != nil {
+			return err
+		}
+	}
+	return refuseSession(full, shares)
+}
+
+// refuseSession is the error of a session for which there is no room. full is the number of the full share, "" for all.
+func refuseSession(full string, shares []share) error {
+	if full == "1" && shares[0].name != digest("") && len(shares) == 1 {
+		return &shim.BusyError{Key: "max_sessions_per_owner", Limit: "sessions of this caller", RetryAfter: time.Second}
+	}
+	return &shim.BusyError{Key: "max_sessions", Limit: "sessions", RetryAfter: time.Second}
+}
+
+// tryEnter adds a new session if there is room for it, and notes what became of the one that was asked to leave.
+func (c *Sessions) tryEnter(ctx context.Context, id string, shares []share, asked leaver) (reply []string, err error) {
+	a := &argv{}
+	a.add(id)
+	a.addInt(int64(c.max), restMost.Milliseconds(), handshakeRest.Milliseconds(), c.life().Milliseconds(), sessionYoung, int64(len(shares)))
+	for _, s := range shares {
+		a.addInt(int64(s.most))
+	}
+	a.add(asked.id, strconv.FormatBool(asked.gone))
+	less := int64(0)
+	if asked.young {
+		less = sessionYoung
+	}
+	a.addInt(asked.idle.Milliseconds(), less)
+	keys := append(c.store.keys.sessionSets(namesOf(shares)), c.store.keys.sessionSets(asked.shares)[1:]...)
+	err = c.store.doRepeated(ctx, "session enter", func(ctx context.Context) error {
+		reply, err = sessionEnterScript.runOn(ctx, c.store.client, keys, a)
+		return err
+	})
+	return reply, err
+}
+
+// askToLeave ends a session that is unused for as long as the sets say. The session itself knows of a use that they
+// have yet to hear of: then it stays.
+func (c *Sessions) askToLeave(ctx context.Context, asked leaver) (leaver, error) {
+	if c.isBusy(asked.id) {
+		return leaver{id: asked.id, idle: -openTicks * c.tick}, nil // it is needed for as long
+	}
+	least := asked.idle - clockTolerance
+	if !asked.young {
+		least = max(least, c.store.unseenUse())
+	}
+	a := &argv{}
+	a.add(asked.id)
+	a.addInt(c.ttl().Milliseconds(), least.Milliseconds())
+	a.add(c.store.keys.sessionEvents())
+	var reply []string
+	err := c.store.doRepeated(ctx, "session leave", func(ctx context.Context) (err error) {
+		reply, err = sessionLeaveScript.runOn(ctx, c.store.client, c.store.keys.ofSession(asked.id), a)
+		return err
+	})
+	if err != nil {
+		return leaver{}, err
+	}
+	idle, _ := strconv.ParseInt(reply[1], 10, 64)
+	asked.gone, asked.idle, asked.shares = reply[0] == codeOK, time.Duration(idle)*time.Millisecond, strings.Fields(reply[2])
+	if asked.gone {
+		state, _ := c.forgetSession(asked.id)
+		c.onEnded()(asked.id, state)
+	}
+	return asked, nil
+}
+
+// isBusy reports whether this replica holds streams or calls of a session.
+func (c *Sessions) isBusy(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.busy(id)
+}
+
+// unseenUse is how long a use of a session by another replica may be unknown: a store of one process has no others.
+func (s *Store) unseenUse() time.Duration {
+	if s.embedded != nil {
+		return 0
+	}
+	return unseenUse
+}
+
+// Use notes that a session has had a request besides its handshake, or is needed for a time: from then on it is among
+// the last to make room for others. The first one of a session at a replica costs a command, and a failure is
+// forgotten.
+func (c *Sessions) Use(ctx context.Context, id string, keep time.Duration) {
+	c.mu.Lock()
+	k := c.known[id]
+	noted := k == nil || k.begun && keep == 0
+	c.mu.Unlock()
+	if noted {
+		return
+	}
+	c.mu.Lock()
+	k.begun = true // before the sets hear of it, so that they hear of a request
+	c.mu.Unlock()
+	keys, used := c.listUses([]string{id}, keep, false)
+	if _, err := c.noteUses(ctx, keys, used, 0); err != nil {
+		c.mu.Lock()
+		k.begun = false
+		c.mu.Unlock()
+	}
 }

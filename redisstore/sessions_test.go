@@ -80,7 +80,7 @@ func TestSessionsOutage(t *testing.T) {
 	ctx := context.Background()
 	revs := map[string]int64{}
 	for _, id := range []string{"a", "b"} {
-		rev, err := s.Make(ctx, id, "", []byte("state"))
+		rev, err := s.Make(ctx, id, "", "", []byte("state"))
 		must(t, err)
 		revs[id] = rev
 	}
@@ -107,7 +107,7 @@ func TestSessionsOutage(t *testing.T) {
 func TestSessionReadWhileItEnds(t *testing.T) {
 	bubble(t, func(t *testing.T, store *Store) {
 		s := sessionsOf(store, 10, time.Hour)
-		_, err := s.Make(t.Context(), "a", "", []byte("state"))
+		_, err := s.Make(t.Context(), "a", "", "", []byte("state"))
 		must(t, err)
 		reads := 0
 		store.client.AddHook(&around{script: sessionEndScript, before: func() error {
@@ -134,7 +134,7 @@ func TestSessionsRepeat(t *testing.T) {
 	s := sessionsOf(openTest(t, proxy.URL(), testOptions()), 10, time.Hour)
 	ctx := context.Background()
 	proxy.Next(redistest.DropReply, "evalsha")
-	one, err := s.Make(ctx, "a", "", []byte("one"))
+	one, err := s.Make(ctx, "a", "", "", []byte("one"))
 	if one == 0 || err != nil {
 		t.Errorf("made: %d %v", one, err)
 	}
@@ -162,7 +162,7 @@ func TestSessionsAfterRedisWentBack(t *testing.T) {
 		must(t, err)
 		return next
 	}
-	one, err := here.Make(ctx, "a", "", []byte("one"))
+	one, err := here.Make(ctx, "a", "", "", []byte("one"))
 	must(t, err)
 	key := here.store.keys.session("a")
 	before := server.Do("dump", key)
@@ -193,7 +193,7 @@ func TestSessionsKeys(t *testing.T) {
 	o := testOptions()
 	s := sessionsOf(openTest(t, server.URL(), o), 10, time.Hour)
 	ctx := context.Background()
-	_, err := s.Make(ctx, "a", "", []byte("one"))
+	_, err := s.Make(ctx, "a", "", "", []byte("one"))
 	must(t, err)
 	must(t, s.Signal(ctx, "a", "signal", ""))
 	all := server.Keys("*")
@@ -279,7 +279,7 @@ func TestSessionsLostEvents(t *testing.T) {
 	bubble(t, func(t *testing.T, store *Store) {
 		s := sessionsOf(store, 10, time.Hour)
 		for _, id := range []string{"a", "b", "idle"} {
-			_, err := s.Make(t.Context(), id, "", nil)
+			_, err := s.Make(t.Context(), id, "", "", nil)
 			must(t, err)
 		}
 		ctx, stop := context.WithCancel(t.Context())
@@ -332,7 +332,7 @@ func TestStreamOutlivesOutage(t *testing.T) {
 	defer loops.Wait()
 	defer stop()
 	loops.Go(func() { looks.Run(ctx) })
-	_, err := keeper.Make(ctx, "session", "owner", []byte("state"))
+	_, err := keeper.Make(ctx, "session", "owner", "", []byte("state"))
 	must(t, err)
 	_, err = keeper.Open(ctx, "session", "stream", []byte("[1]"))
 	must(t, err)
@@ -358,18 +358,23 @@ func TestStreamOutlivesOutage(t *testing.T) {
 // TestUsedSessionMakesNoRoom: the sets hear of a use at the next tick. Until then the session knows of it.
 func TestUsedSessionMakesNoRoom(t *testing.T) {
 	bubble(t, func(t *testing.T, st *Store) {
-		s := sessionsOf(st, 1, 24*time.Hour)
-		_, err := s.Make(t.Context(), "a", "", []byte("x"))
-		must(t, err)
-		pass(11 * time.Minute)
-		_, _, err = s.Get(t.Context(), "a") // a request of its client begins
-		must(t, err)
-		var busy *shim.BusyError
-		if _, err = s.Make(t.Context(), "b", "", []byte("y")); !errors.As(err, &busy) {
-			t.Errorf("another session: %v", err)
+		s := sessionsOf(st, 2, 24*time.Hour)
+		for _, id := range []string{"a", "b"} {
+			_, err := s.Make(t.Context(), id, "", "", []byte("x"))
+			must(t, err)
+			s.Use(t.Context(), id, 0)
+			pass(time.Minute)
 		}
+		pass(11 * time.Minute)
+		_, _, err := s.Get(t.Context(), "a") // a request of its client begins
+		must(t, err)
+		_, err = s.Make(t.Context(), "c", "", "", []byte("y"))
+		must(t, err)
 		if _, rev, err := s.Get(t.Context(), "a"); rev == 0 || err != nil {
 			t.Errorf("the session in use: %d, %v", rev, err)
+		}
+		if _, rev, err := s.Get(t.Context(), "b"); rev != 0 || err != nil {
+			t.Errorf("the one that is idle for longest: %d, %v", rev, err)
 		}
 	})
 }
@@ -379,7 +384,7 @@ func TestOwnersSetForgets(t *testing.T) {
 	bubble(t, func(t *testing.T, st *Store) {
 		s := sessionsOf(st, 1000, 24*time.Hour)
 		for i := range 40 {
-			_, err := s.Make(t.Context(), fmt.Sprint("s", i), "o", []byte("x"))
+			_, err := s.Make(t.Context(), fmt.Sprint("s", i), "o", "", []byte("x"))
 			must(t, err)
 			pass(12 * time.Hour)
 		}

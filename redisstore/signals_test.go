@@ -17,7 +17,7 @@ func TestSignalsAreReadAlone(t *testing.T) {
 	server := redistest.Start(t)
 	o := testOptions()
 	here, there := sessionsOf(openTest(t, server.URL(), o), 10, time.Hour), sessionsOf(openTest(t, server.URL(), o), 10, time.Hour)
-	_, err := here.Make(t.Context(), "s", "", []byte(strings.Repeat("x", 1<<20)))
+	_, err := here.Make(t.Context(), "s", "", "", []byte(strings.Repeat("x", 1<<20)))
 	must(t, err)
 	_, _, err = there.Get(t.Context(), "s")
 	must(t, err)

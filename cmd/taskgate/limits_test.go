@@ -144,6 +144,9 @@ func TestLimits(t *testing.T) {
 			t.Parallel()
 			w := newLimitWorld(t, l)
 			w.begin(l.first)
+			if l.first == wiretest.InitializeBody {
+				w.listen()
+			}
 			if l.status == 0 {
 				w.wantClosed(l.second)
 			} else {
@@ -210,6 +213,7 @@ type limitWorld struct {
 	server  *fake.Server
 	gateway *running
 	key     string // of the caller; "" is anonymous
+	session string // that was made last
 	runs    int
 }
 
@@ -271,6 +275,7 @@ func (w *limitWorld) begin(body string) {
 		if err != nil || resp.StatusCode != http.StatusOK || strings.Contains(first, "error") {
 			w.t.Fatalf("%s %s: %s, %v", body, first, resp.Status, err)
 		}
+		w.session = resp.Header.Get(mcp.HeaderSession)
 		return
 	}
 	ctx, leave := context.WithCancel(context.Background())
@@ -284,6 +289,23 @@ func (w *limitWorld) begin(body string) {
 	w.t.Cleanup(func() { leave(); <-done })
 	w.runs++
 	w.gateway.until("the call reaches the server", func() bool { return w.server.Runs("hang") >= w.runs })
+}
+
+// listen opens the stream of the session, so that it makes no room for another one.
+func (w *limitWorld) listen() {
+	w.t.Helper()
+	h := http.Header{"Accept": {mcp.TypeSSE}, mcp.HeaderSession: {w.session}}
+	if w.key != "" {
+		h.Set("Authorization", "Bearer "+w.key)
+	}
+	r := wiretest.ClientRequest(w.t.Context(), "http://"+w.gateway.s.listener.Addr().String()+"/mcp", h, nil)
+	r.Method = http.MethodGet
+	resp, err := http.DefaultTransport.RoundTrip(r)
+	must(w.t, err)
+	w.t.Cleanup(func() { resp.Body.Close() })
+	if resp.StatusCode != http.StatusOK {
+		w.t.Fatal("the stream of the session:", resp.Status)
+	}
 }
 
 var refusalLine = regexp.MustCompile(`(?m)^taskgate_limit_refusals_total\{.*taskgate_limit="(\w+)".*\} (\d+)$`)

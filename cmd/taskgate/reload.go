@@ -183,7 +183,7 @@ func (s *server) useConfig(c *config.Config) error {
 	planned.beginClients()
 	s.tel.learnTools(&next)
 	s.budget.SetAside(int64(next.LargestCall()))
-	s.sessions.PerOwner(next.MaxSessionsPerOwner)
+	s.sessions.PerOwner(next.MaxSessionsPerOwner).Halve(next.SignsIn())
 	s.shim.Serve(planned.servers(&next, s.credentials))
 	serve()
 	hash := c.Hash()

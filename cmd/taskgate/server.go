@@ -143,7 +143,7 @@ func (s *server) buildGateway(ctx context.Context) (err error) {
 	}
 	s.audit, s.auditLog = file, audit
 	clients, secure := planned.clients()
-	s.sessions = s.store.Sessions(s.shim.Heart, s.config.Limits.Within(memoryLimit()).MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner)
+	s.sessions = s.store.Sessions(s.shim.Heart, s.config.Limits.Within(memoryLimit()).MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner).Halve(s.config.SignsIn())
 	s.gateway, err = gateway.New(gateway.Options{
 		Memory: memoryLimit(), Usage: map[string]func() float64{"max_tasks": s.shim.TaskUsage}, Audit: audit, Credentials: s.credentials, TLS: secure,
 		Config: s.config, Shim: s.shim, Upstreams: clients, Budget: s.budget, Logger: s.log,

@@ -3,7 +3,6 @@ package auth
 import (
 	"context"
 	"errors"
-	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -15,7 +14,8 @@ import (
 const (
 	failuresOfAddress, failuresAtOnce = rate.Limit(1), 20
 	failuresOfAll, allFailuresAtOnce  = rate.Limit(100), 200
-	lookupsOfAddress                  = 8 // that run at a time, of the slots for all strangers
+	failuresOfTaken, takenAtOnce      = failuresOfAll / 2, allFailuresAtOnce / 2 // of all, of tokens that the server has taken
+	lookupsOfAddress                  = 8                                        // that run at a time, of the slots for all strangers
 	maxAddresses                      = 10_000
 	knownAddressFor                   = time.Hour // a good token came from it
 )
@@ -23,14 +23,14 @@ const (
 // errTooMany says that too many look-ups have failed.
 var errTooMany = errors.New("too many tokens were looked up that are nobody's")
 
-var tooManyLookups = &Refusal{http.StatusTooManyRequests, "", "too many tokens that are nobody's have come from there; try again in a while"}
-
 // lookups bound the questions to issuers about tokens. Only a failed look-up counts. A token that was good
-// before is looked up in any case.
+// before is looked up in any case. One that the server has taken for a call does not count for its address, which
+// many callers may have; the rest of the bound on all is for addresses that are within theirs.
 type lookups struct {
 	strangers chan struct{} // full while that many are looked up
 	known     chan struct{} // likewise, for tokens that were good before
 	all       *rate.Limiter
+	taken     *rate.Limiter
 	addresses *lru.Cache[string, *lookupsOf]
 }
 
@@ -43,7 +43,7 @@ type lookupsOf struct {
 
 func newLookups(most int) *lookups {
 	addresses, _ := lru.New[string, *lookupsOf](maxAddresses) // fails only for size 0
-	return &lookups{make(chan struct{}, most), make(chan struct{}, most), rate.NewLimiter(failuresOfAll, allFailuresAtOnce), addresses}
+	return &lookups{make(chan struct{}, most), make(chan struct{}, most), rate.NewLimiter(failuresOfAll, allFailuresAtOnce), rate.NewLimiter(failuresOfTaken, takenAtOnce), addresses}
 }
 
 // lookupsFrom returns the look-ups of an address, the same for all requests from it.
@@ -58,25 +58,48 @@ func (l *lookups) lookupsFrom(address string) *lookupsOf {
 	return of
 }
 
-// lookUp looks up a token that came from an address, if the bounds allow it. A token that the server has
-// taken passes the bounds on strangers.
+// lookUp looks up a token that came from an address, if the bounds allow it; else the error is errTooMany.
 func (l *lookups) lookUp(ctx context.Context, address string, before *verification, ask func() (*verification, error)) (*verification, error) {
-	if before != nil && (before.verdict != unverified || !before.standing.isRefusedHere()) {
-		return inSlots(ctx, ask, l.known)
-	}
 	of := l.lookupsFrom(address)
-	return inSlots(ctx, func() (*verification, error) {
-		giveBack, ok := of.takeFailure(l.all)
-		if !ok {
-			return nil, errTooMany
+	counted := func(take func() (giveBack func(), ok bool)) func() (*verification, error) {
+		return func() (*verification, error) {
+			giveBack, ok := take()
+			if !ok {
+				return nil, errTooMany
+			}
+			f, err := ask()
+			if err == nil && f.verdict == verified {
+				of.good.Store(time.Now().UnixNano())
+				giveBack()
+			}
+			return f, err
 		}
-		f, err := ask()
-		if err == nil && f.verdict == verified {
-			of.good.Store(time.Now().UnixNano())
+	}
+	switch {
+	case before != nil && before.verdict != unverified:
+		return inSlots(ctx, ask, l.known)
+	case before != nil && before.standing.known.Load() && !before.standing.isRefusedHere():
+		return inSlots(ctx, counted(func() (func(), bool) { return takeAll(l.taken, l.all) }), l.known)
+	}
+	return inSlots(ctx, counted(func() (func(), bool) { return of.takeFailure(l.all) }), of.slots, l.strangers)
+}
+
+// takeAll takes one of each, or none.
+func takeAll(limiters ...*rate.Limiter) (giveBack func(), ok bool) {
+	var taken []*rate.Limiter
+	giveBack = func() {
+		for _, l := range taken {
+			l.AllowN(time.Now(), -1) // a Reservation whose time has come cannot be given back
+		}
+	}
+	for _, l := range limiters {
+		if !l.Allow() {
 			giveBack()
+			return nil, false
 		}
-		return f, err
-	}, of.slots, l.strangers)
+		taken = append(taken, l)
+	}
+	return giveBack, true
 }
 
 // inSlots calls do while it has a place in each of the slots.
@@ -95,20 +118,8 @@ func inSlots(ctx context.Context, do func() (*verification, error), slots ...cha
 // takeFailure counts a failure in advance, so that concurrent look-ups count as well. An address from which
 // a good token came is exempt from the bound on all addresses.
 func (of *lookupsOf) takeFailure(all *rate.Limiter) (giveBack func(), ok bool) {
-	taken := []*rate.Limiter{of.failures}
-	giveBack = func() {
-		for _, l := range taken {
-			l.AllowN(time.Now(), -1) // a Reservation whose time has come cannot be given back
-		}
+	if giveBack, ok = takeAll(of.failures, all); ok || time.Since(time.Unix(0, of.good.Load())) > knownAddressFor {
+		return giveBack, ok
 	}
-	if !of.failures.Allow() {
-		return nil, false
-	}
-	if all.Allow() {
-		taken = append(taken, all)
-	} else if time.Since(time.Unix(0, of.good.Load())) > knownAddressFor {
-		giveBack()
-		return nil, false
-	}
-	return giveBack, true
+	return takeAll(of.failures)
 }

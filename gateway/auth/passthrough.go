@@ -83,6 +83,9 @@ const (
 	refuted                   // it is bad, or no longer good
 )
 
+// notAsked is of a token that was not looked up: it is at the next request, once the server has taken it.
+var notAsked = &verification{verdict: unverified}
+
 // unverifiedPrefix begins the principals of those whose token cannot be verified.
 const unverifiedPrefix = "token:"
 
@@ -139,8 +142,11 @@ func (p *passthrough) Identify(r *http.Request) (Caller, *Refusal) {
 	}
 	f, err := p.findOut(r.Context(), token, AddressOf(r))
 	switch {
-	case errors.Is(err, errTooMany):
-		return Caller{}, tooManyLookups
+	case errors.Is(err, errTooMany): // the server decides, as about a token that nobody can verify
+		if f = p.lastFoundOut(sha256.Sum256([]byte(token))); f == nil {
+			f = notAsked
+		}
+		return p.byToken(r.Context(), values[0], f), nil
 	case err != nil:
 		p.log.DebugContext(r.Context(), "a token cannot be looked up", "reason", err)
 		return Caller{}, unverifiable
@@ -220,7 +226,10 @@ func (p *passthrough) hearServer(own *shown, f *verification, authorization stri
 		if known, ok := p.others.Peek(hash); ok {
 			f = known
 		} else {
-			f = newVerification(unverified)
+			asked := f != notAsked
+			if f = newVerification(unverified); !asked {
+				f.until = time.Time{}
+			}
 			f.standing = own.standing
 			p.others.Add(hash, f)
 		}

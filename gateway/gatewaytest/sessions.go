@@ -5,6 +5,7 @@ package gatewaytest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -49,6 +50,7 @@ func testEach(t *testing.T, run func(t *testing.T, test func(*testing.T, OpenSes
 		"Idle":             testIdle,
 		"Full":             testFull,
 		"FullOwner":        testFullOwner,
+		"Strangers":        testStrangers,
 		"DeletedElsewhere": testDeletedElsewhere,
 		"Logs":             testLogs,
 		"LogBounds":        testLogBounds,
@@ -119,7 +121,7 @@ func (r *replica) put(id string, rev int64, state string) int64 {
 	r.t.Helper()
 	got := must[int64](r.t)(r.Put(r.t.Context(), id, rev, []byte(state)))
 	if rev == 0 {
-		got = must[int64](r.t)(r.Make(r.t.Context(), id, "", []byte(state)))
+		got = must[int64](r.t)(r.Make(r.t.Context(), id, "", "", []byte(state)))
 	}
 	return got
 }
@@ -279,31 +281,41 @@ func testIdle(t *testing.T, open OpenSessions) {
 	}
 }
 
-// testFull: where there are as many sessions as there may be, a new one is refused until one has
-// ended, by a word or by itself.
+// testFull: where there are as many sessions as there may be, one that nothing needs makes room for a new one: first
+// the one without a request, then the one that is idle for longest, and none that is in use.
 func testFull(t *testing.T, open OpenSessions) {
-	all := run(t, open(t, 2, 0, 2*time.Second))
+	all := run(t, open(t, 3, 0, time.Hour))
 	a, b := all[0], all[len(all)-1]
-	a.setBusy("a", true)
-	a.put("a", 0, "")
-	b.put("b", 0, "")
-	if by := b.make("c", ""); by != "max_sessions" {
-		t.Fatalf("one more was refused by %q", by)
+	a.setBusy("busy", true)
+	a.put("busy", 0, "")
+	a.Use(t.Context(), "busy", 0)
+	b.put("task", 0, "")
+	b.Use(t.Context(), "task", time.Hour)
+	b.put("idle", 0, "")
+	if by := a.make("next", ""); by != "" {
+		t.Fatalf("while one has had no request, a new one is refused by %q", by)
 	}
-	a.delete("b")
+	until(t, "it is gone", func() bool { _, rev := b.get("idle"); return rev == 0 })
+	a.setBusy("next", true)
+	a.Use(t.Context(), "next", 0)
+	if by := a.make("one more", "alice"); by != "max_sessions" {
+		t.Fatalf("while all are needed, one more was refused by %q", by)
+	}
+	a.delete("task")
 	if by := b.make("c", "carol"); by != "" {
 		t.Fatalf("after one was ended: refused by %s", by)
 	}
-	until(t, "room once another one has ended by itself", func() bool { return a.make("d", "") == "" })
-	if _, rev := b.get("a"); rev == 0 {
-		t.Error("the one in use is gone")
+	for _, id := range []string{"busy", "next"} {
+		if _, rev := a.get(id); rev == 0 {
+			t.Error(id, "is gone")
+		}
 	}
 }
 
 // make makes a session of an owner, or says which bound refuses it.
 func (r *replica) make(id, owner string) (refusedBy string) {
 	r.t.Helper()
-	rev, err := r.Make(r.t.Context(), id, owner, nil)
+	rev, err := r.Make(r.t.Context(), id, owner, "", nil)
 	var busy *shim.BusyError
 	switch {
 	case errors.As(err, &busy):
@@ -314,17 +326,23 @@ func (r *replica) make(id, owner string) (refusedBy string) {
 	return ""
 }
 
-// testFullOwner: an owner who has as many sessions as one may have is refused another one, and
-// nobody else is. Those who are not known by name have no such bound.
+// testFullOwner: the sessions of an owner who has as many as one may have make room for those of that owner alone.
 func testFullOwner(t *testing.T, open OpenSessions) {
 	all := run(t, open(t, 100, 2, time.Hour))
 	a, b := all[0], all[len(all)-1]
+	b.make("bob", "bob")
 	a.make("first", "alice")
 	b.make("second", "alice")
+	for _, id := range []string{"first", "second"} {
+		all[0].setBusy(id, true)
+		all[0].Use(t.Context(), id, time.Hour)
+		b.get(id)
+		b.Use(t.Context(), id, time.Hour)
+	}
 	if by := a.make("third", "alice"); by != "max_sessions_per_owner" {
 		t.Fatalf("a third was refused by %q", by)
 	}
-	for id, owner := range map[string]string{"x": "", "y": "", "z": "", "bob": "bob"} {
+	for id, owner := range map[string]string{"x": "", "y": "", "z": "", "bob 2": "bob"} {
 		if by := b.make(id, owner); by != "" {
 			t.Errorf("%s of %q: refused by %s", id, owner, by)
 		}
@@ -333,6 +351,56 @@ func testFullOwner(t *testing.T, open OpenSessions) {
 	if by := a.make("fourth", "alice"); by != "" {
 		t.Errorf("after one has ended: refused by %s", by)
 	}
+	if by := a.make("fifth", "alice"); by != "" {
+		t.Errorf("while one has had no request: refused by %s", by)
+	}
+	until(t, "it is gone", func() bool { _, rev := a.get("fourth"); return rev == 0 })
+	if _, rev := a.get("bob"); rev == 0 {
+		t.Error("that of another owner is gone")
+	}
+}
+
+// testStrangers: those without an owner have one share, and each address half of it. Their sessions make room for
+// their own alone.
+func testStrangers(t *testing.T, open OpenSessions) {
+	all := run(t, open(t, 8, 0, time.Hour))
+	a, b := all[0], all[len(all)-1]
+	a.make("alice", "alice")
+	for i := range 12 {
+		if by := all[i%len(all)].makeFrom(fmt.Sprint("near", i), "192.0.2.1"); by != "" {
+			t.Fatalf("session %d of an address: refused by %s", i, by)
+		}
+	}
+	if by := b.makeFrom("far", "192.0.2.2"); by != "" {
+		t.Fatalf("another address: refused by %s", by)
+	}
+	until(t, "an address has half", func() bool {
+		n := 0
+		for i := range 12 {
+			if _, rev := a.get(fmt.Sprint("near", i)); rev != 0 {
+				n++
+			}
+		}
+		return n == 4
+	})
+	for _, id := range []string{"alice", "far"} {
+		if _, rev := b.get(id); rev == 0 {
+			t.Error(id, "made room for strangers")
+		}
+	}
+}
+
+// makeFrom makes a session of nobody, from an address.
+func (r *replica) makeFrom(id, address string) (refusedBy string) {
+	r.t.Helper()
+	_, err := r.Make(r.t.Context(), id, "", address, nil)
+	if busy, ok := errors.AsType[*shim.BusyError](err); ok {
+		return busy.Key
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return ""
 }
 
 // testDeletedElsewhere: every replica that knows a session hears of its end.

@@ -58,6 +58,9 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 	if s.passing { // its client cannot come back, or cancel otherwise
 		defer context.AfterFunc(r.Context(), func() { s.cancel(shim.ErrCancelled) })()
 	}
+	if msg.Method != mcp.NotifyInitialized {
+		h.Sessions.noteUse(r.Context(), s, 0)
+	}
 	switch msg.Kind {
 	case jsonrpc.Request:
 		h.serveRequest(w, r, s, p, msg)
@@ -181,6 +184,7 @@ func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Princi
 		return
 	}
 	defer s.endUse()
+	h.Sessions.noteUse(r.Context(), s, 0)
 	stream, no, resumes := parseEventID(r.Header.Get(mcp.HeaderLastEventID))
 	heard := false
 	if resumes && stream != getStream {

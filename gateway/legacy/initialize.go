@@ -47,7 +47,7 @@ func (h *Handler) initializeSession(w http.ResponseWriter, r *http.Request, p sh
 		return
 	}
 	defer h.Calls.Leave(p.Share())
-	s, err := h.Sessions.createSession(r.Context(), st)
+	s, err := h.Sessions.createSession(r.Context(), p.Share(), st)
 	if err != nil {
 		if _, full := errors.AsType[*shim.BusyError](err); !full { // a metric counts these, and a client can cause any number of them
 			h.Log.WarnContext(r.Context(), "no session could be made", "err", err)

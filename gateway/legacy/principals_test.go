@@ -93,9 +93,9 @@ func (s countedSessions) Get(ctx context.Context, id string) ([]byte, int64, err
 	return s.Sessions.Get(ctx, id)
 }
 
-func (s countedSessions) Make(ctx context.Context, id, owner string, state []byte) (int64, error) {
+func (s countedSessions) Make(ctx context.Context, id, owner, address string, state []byte) (int64, error) {
 	s.note("session make")
-	return s.Sessions.Make(ctx, id, owner, state)
+	return s.Sessions.Make(ctx, id, owner, address, state)
 }
 
 func (s countedSessions) Put(ctx context.Context, id string, rev int64, state []byte) (int64, error) {

@@ -53,9 +53,11 @@ func (q *request) callTool(ctx context.Context) (json.RawMessage, error) {
 	case err != nil:
 		return nil, err
 	case a.Task != nil && !task:
+		q.h.Sessions.noteUse(ctx, q.s, a.Task.TTL)
 		q.op.Task(string(a.Task.ID), a.Task.Trace)
 		return q.h.ToldOfTask(*a.Task), nil
 	case a.Task != nil:
+		q.h.Sessions.noteUse(ctx, q.s, a.Task.TTL)
 		return q.showCreated(*a.Task), nil
 	}
 	return q.showReply(ctx, server, a.Reply)

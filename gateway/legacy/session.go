@@ -23,9 +23,14 @@ type Sessions interface {
 	// use, and begins the idle time anew.
 	Get(ctx context.Context, id string) (state []byte, rev int64, err error)
 
-	// Make makes a session of an owner ("" for an anonymous one), and returns its revision; 0 if the id is in
-	// use.
-	Make(ctx context.Context, id, owner string, state []byte) (int64, error)
+	// Make makes a session that counts towards the share of an owner, or with owner "" towards that of all without
+	// one and of an address, "" for none. It returns its revision; 0 if the id is in use. If a share is full, another
+	// session of it ends that has no call, stream or task: one without a Use first.
+	Make(ctx context.Context, id, owner, address string, state []byte) (int64, error)
+
+	// Use notes that a session has had a request besides its handshake, and that it is needed for a time. A failure
+	// is forgotten.
+	Use(ctx context.Context, id string, keep time.Duration)
 
 	// Put stores the state if the revision still is rev, and returns the new revision. Each write makes a
 	// revision that is used once; revisions tell states apart, and have no order. Put returns 0 and changes

@@ -63,6 +63,17 @@ func (s *session) endUse() {
 	s.table.forgetSession(s)
 }
 
+// noteUse notes that the session has had a request besides its handshake. keep is the time of a task that was made in
+// it: a caller without a name finds the task by the session.
+func (t *Table) noteUse(ctx context.Context, s *session, keep time.Duration) {
+	if s.passing {
+		return
+	}
+	ctx, cancel := t.withPatience(ctx)
+	defer cancel()
+	t.store.Use(ctx, s.id, keep)
+}
+
 // isWorthKeeping reports whether the live part is kept between requests.
 func (s *session) isWorthKeeping() bool { return s.ctx.Err() == nil && s.listen.isActive() }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -60,7 +61,7 @@ func runTable(t *testing.T, table *Table) (stop func()) {
 
 func mustCreate(t *testing.T, table *Table, st sessionState) *session {
 	t.Helper()
-	return wiretest.Must(table.createSession(t.Context(), st))(t)
+	return wiretest.Must(table.createSession(t.Context(), shim.Share{Owner: st.Owner}, st))(t)
 }
 
 func TestSessionIDs(t *testing.T) {
@@ -305,11 +306,11 @@ func (b *brokenSessions) Get(ctx context.Context, id string) ([]byte, int64, err
 	return b.Sessions.Get(ctx, id)
 }
 
-func (b *brokenSessions) Make(ctx context.Context, id, owner string, state []byte) (int64, error) {
+func (b *brokenSessions) Make(ctx context.Context, id, owner, address string, state []byte) (int64, error) {
 	if b.Down.Load() {
 		return 0, errStore
 	}
-	return b.Sessions.Make(ctx, id, owner, state)
+	return b.Sessions.Make(ctx, id, owner, address, state)
 }
 
 func (b *brokenSessions) Put(ctx context.Context, id string, rev int64, state []byte) (int64, error) {
@@ -338,39 +339,37 @@ func TestSessionStoreDown(t *testing.T) {
 	}
 }
 
-// Beyond a bound, the session that has been idle for longest makes room for a new one, if that is ten minutes. One that
-// is in use stays.
+// Where a share is full, the session of it that has been idle for longest makes room for a new one. One that is in use
+// stays. Where all together are too many, one makes room that has been idle for ten minutes.
 func TestSessionMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		table, ended := newTable(wiretest.OpenSessions(t, 3, 24*time.Hour).PerOwner(2))
+		table, ended := newTable(wiretest.OpenSessions(t, 4, 24*time.Hour).PerOwner(2))
 		defer runTable(t, table)()
-		alices := sessionState{Owner: "alice"}
-		used := mustCreate(t, table, alices)
-		idle := mustCreate(t, table, alices)
-		idle.endUse()
-		begin := func(st sessionState) error {
-			s, err := table.createSession(t.Context(), st)
-			if err == nil {
-				s.endUse()
+		make := func(owner string) *session {
+			s, err := table.createSession(t.Context(), shim.Share{Owner: owner}, sessionState{Owner: owner})
+			if err != nil {
+				return nil
 			}
-			return err
+			table.noteUse(t.Context(), s, 0)
+			return s
 		}
+		used, idle := make("alice"), make("alice")
+		idle.endUse()
 		<-time.After(9 * time.Minute)
-		if _, ok := errors.AsType[*shim.BusyError](begin(alices)); !ok || ended.String() != "[]" {
-			t.Errorf("ended %s within ten minutes", ended)
+		make("alice").endUse()
+		synctest.Wait()
+		if !slices.Equal(ended.ids, []string{idle.id}) || used.ctx.Err() != nil {
+			t.Errorf("ended %s; idle was %s, in use is %s: %v", ended, idle.id, used.id, used.ctx.Err())
 		}
-		<-time.After(2 * time.Minute)
-		for _, st := range []sessionState{alices, {Owner: "bob"}} {
-			wiretest.Check(t, begin(st))
-		}
-		if _, ok := errors.AsType[*shim.BusyError](begin(sessionState{Owner: "carol"})); !ok {
+		make("bob").endUse()
+		make("bob").endUse()
+		if make("carol") != nil {
 			t.Error("a session beyond the bound of all was made")
 		}
-		<-time.After(20 * time.Minute)
-		wiretest.Check(t, begin(sessionState{Owner: "carol"}))
-		synctest.Wait()
-		if len(ended.ids) != 2 || ended.ids[0] != idle.id || used.ctx.Err() != nil {
-			t.Errorf("ended %s; idle was %s, in use is %s: %v", ended, idle.id, used.id, used.ctx.Err())
+		<-time.After(11 * time.Minute)
+		make("carol").endUse()
+		if synctest.Wait(); len(ended.ids) != 2 || used.ctx.Err() != nil {
+			t.Errorf("ended %s, in use is %s: %v", ended, used.id, used.ctx.Err())
 		}
 		used.endUse()
 	})

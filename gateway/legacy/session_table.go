@@ -96,11 +96,11 @@ func (t *Table) takeSignal(id, text, token string, at time.Time) {
 	}
 }
 
-// createSession stores a new session and opens it.
-func (t *Table) createSession(ctx context.Context, st sessionState) (*session, error) {
+// createSession stores a new session, which counts towards a share, and opens it.
+func (t *Table) createSession(ctx context.Context, share shim.Share, st sessionState) (*session, error) {
 	id := uuid.NewString() // visible ASCII with 122 random bits (X6, Z7)
 	s := t.pinSession(id)
-	rev, err := t.store.Make(ctx, id, st.Owner, st.encode())
+	rev, err := t.store.Make(ctx, id, share.Owner, share.Address, st.encode())
 	if err == nil && rev == 0 { // 122 random bits twice: somebody's id generator is broken
 		err = errors.New("session id exists")
 	}
