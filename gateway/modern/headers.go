@@ -72,20 +72,20 @@ func checkName(q *request) error {
 // checkParamHeaders compares the arguments of a tool call with the headers that its schema asks for
 // (2.4).
 func checkParamHeaders(h http.Header, arguments []byte, params []mcpheader.Param) error {
-	if h == nil {
+	if h == nil || len(params) == 0 {
 		return nil
 	}
-	for _, p := range params {
-		if err := checkParamHeader(h, arguments, p); err != nil {
+	values := mcpheader.Arguments(params, arguments)
+	for i, p := range params {
+		if err := checkParamHeader(h, values[i], p); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func checkParamHeader(h http.Header, arguments []byte, p mcpheader.Param) error {
+func checkParamHeader(h http.Header, arg []byte, p mcpheader.Param) error {
 	name := mcp.HeaderParamPrefix + p.Header
-	arg := p.Argument(arguments)
 	_, present, err := mcpheader.Value(arg, p)
 	switch {
 	case err != nil: // no header could mirror it

@@ -123,8 +123,9 @@ func mirrorArguments(x *exchange, tool Tool) {
 		return
 	}
 	args, _ := jsonrpc.Get(x.params, "arguments")
-	for _, p := range tool.Params {
-		value, present, err := mcpheader.Value(p.Argument(args), p)
+	values := mcpheader.Arguments(tool.Params, args)
+	for i, p := range tool.Params {
+		value, present, err := mcpheader.Value(values[i], p)
 		if err == nil && present { // the server judges a wrong type
 			x.header.Set(mcp.HeaderParamPrefix+p.Header, mcpheader.Encode(value))
 		}

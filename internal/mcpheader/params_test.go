@@ -1,6 +1,7 @@
 package mcpheader
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -91,16 +92,49 @@ func TestParamsRefuses(t *testing.T) {
 	}
 }
 
-func TestArgument(t *testing.T) {
-	args := []byte(`{"a":{"b":1.0,"x":null},"c":"d"}`)
-	for path, want := range map[string]string{"a.b": "1.0", "a.x": "null", "a.y": "", "c": `"d"`, "c.d": "", "z": ""} {
-		p := Param{Path: strings.Split(path, ".")}
-		if got := string(p.Argument(args)); got != want {
-			t.Errorf("%s: %q, want %q", path, got, want)
+func TestArguments(t *testing.T) {
+	args := []byte(` { "a" : {"b":1.0,"\u0078":null, "y]}":{"b":2}} ,"c":"d","e":[{"a":1}] }`)
+	want := map[string]string{"a.b": "1.0", "a.x": "null", "a.y": "", "a.y]}.b": "2", "a": `{"b":1.0,"\u0078":null, "y]}":{"b":2}}`, "c": `"d"`, "c.d": "", "e.a": "", "z": ""}
+	var params []Param
+	for path := range want {
+		params = append(params, Param{Path: strings.Split(path, ".")})
+	}
+	for i, got := range Arguments(params, args) {
+		if path := strings.Join(params[i].Path, "."); string(got) != want[path] {
+			t.Errorf("%s: %q, want %q", path, got, want[path])
 		}
 	}
-	if got := (Param{Path: []string{"a"}}).Argument(nil); got != nil {
-		t.Errorf("of no arguments: %q", got)
+	for _, got := range Arguments(params, nil) {
+		if got != nil {
+			t.Errorf("of no arguments: %q", got)
+		}
+	}
+}
+
+// TestManyParams: a tool mirrors so many arguments at most.
+func TestManyParams(t *testing.T) {
+	for n, valid := range map[int]bool{maxParams: true, maxParams + 1: false, 10_000: false} {
+		properties := make([]string, n)
+		for i := range properties {
+			properties[i] = fmt.Sprintf(`"p%d":{"type":"string","x-mcp-header":"P%d"}`, i, i)
+		}
+		got, err := Params([]byte(`{"properties":{` + strings.Join(properties, ",") + `}}`))
+		if (err == nil) != valid || valid && len(got) != n {
+			t.Errorf("%d annotations: %d, %v", n, len(got), err)
+		}
+	}
+}
+
+// BenchmarkParams is what a schema costs whose parts nest deeply around much: each byte is read once.
+func BenchmarkParams(b *testing.B) {
+	for _, depth := range []int{1, 95} {
+		schema := []byte(strings.Repeat(`{"properties":{"a":`, depth) + `{"description":"\n","enum":[` + strings.Repeat("0,", 1<<20) + `0]}` + strings.Repeat("}}", depth))
+		b.Run(fmt.Sprint(depth), func(b *testing.B) {
+			b.SetBytes(int64(len(schema)))
+			for b.Loop() {
+				_, _ = Params(schema)
+			}
+		})
 	}
 }
 

@@ -4,7 +4,4 @@ package mcpheader
 // servers to which the word means nothing: a client that takes it for an annotation would send
 // headers that those servers ignore. A property that is called x-mcp-header stays, and so does
 // every other byte. A part that nests too deeply stays as it is.
-func Strip(inputSchema []byte) []byte {
-	w := walker{take: func(_, _ []byte, _ []string, _ bool) []byte { return nil }}
-	return w.takeAnnotations(inputSchema, schemaAt, nil, true, 0)
-}
+func Strip(inputSchema []byte) []byte { return walkSchema(inputSchema).stripped() }
