@@ -71,7 +71,6 @@ var limits = map[string]limit{
 
 	"max_sessions_per_owner": {set: func(c *config.Config, _ *config.Upstream) { c.MaxSessionsPerOwner = 1 },
 		first: wiretest.InitializeBody, second: wiretest.InitializeBody, status: 429, owner: true},
-	"max_session_bytes": {first: wiretest.InitializeBody, second: strings.Replace(wiretest.InitializeBody, `"name":"`, `"name":"`+strings.Repeat("x", 64<<10), 1), status: statusBusy, always: true},
 	"max_subscriptions": {first: listensTo("test://a"), second: listensTo(slices.Repeat([]string{"test://a"}, endpoint.MaxSubscriptions+1)...), status: statusBusy, always: true},
 	"max_uri":           {first: listensTo("test://a"), second: listensTo("test://" + strings.Repeat("a", endpoint.MaxURI)), status: statusBusy, always: true},
 

@@ -169,3 +169,25 @@ func TestReplicasDeclare(t *testing.T) {
 		waitUntil(t, "the session is lost", func() bool { return stack.sessions() == 0 })
 	}
 }
+
+// What a session keeps of its client is bounded. An icon goes to the server once, and is not kept.
+func TestLargeIntroductions(t *testing.T) {
+	server := fake.New(t, fake.Stateful)
+	c := newRawClient(t, startAlone(t, upstream.Config{URL: server.URL}, nil).url)
+	initialize := func(padding int, info string) string {
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"x":"%s"},"clientInfo":%s}}`,
+			strings.Repeat("x", padding-len(`{"x":""}`)), info)
+	}
+	const brief = `{"name":"n","title":"t","version":"1"}`
+	icon := `{"name":"n","icons":[{"src":"data:` + strings.Repeat("x", 100<<10) + `"}],"title":"t","version":"1"}`
+	c.wantPost(initialize(16<<10, icon), 200, `"result"`)
+	c.wantPost(initialize(16<<10+1, brief), 200, "-32602", "capabilities has more than 16384 bytes")
+	c.wantPost(initialize(16, `{"name":"`+strings.Repeat("n", 4<<10)+`","version":"1"}`), 200, "-32602", "clientInfo")
+	heard, _ := jsonrpc.Get(server.Seen(mcp.MethodInitialize)[0].Params, "clientInfo")
+	if string(heard) != icon {
+		t.Errorf("the server heard %.100s", heard)
+	}
+	if kept := upstream.BriefInfo(heard); string(kept) != brief {
+		t.Errorf("kept: %s", kept)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"taskgate/gateway/translate"
+	"taskgate/gateway/upstream"
 	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/wire"
 	"taskgate/internal/budget"
@@ -35,8 +36,9 @@ func negotiateVersion(wish string) string {
 // that server.
 func (h *Handler) initializeSession(w http.ResponseWriter, r *http.Request, p shim.Principal, msg jsonrpc.Message) {
 	var st sessionState
+	var info json.RawMessage
 	var err error
-	budget.From(r.Context()).InTurn(len(msg.Raw), func() { st, err = h.readIntroduction(p, msg.Params) })
+	budget.From(r.Context()).InTurn(len(msg.Raw), func() { st, info, err = h.readIntroduction(p, msg.Params) })
 	if err != nil {
 		h.refuseRequest(w, msg.ID, err)
 		return
@@ -62,7 +64,9 @@ func (h *Handler) initializeSession(w http.ResponseWriter, r *http.Request, p sh
 	// before it is known that there is a session.
 	x := wire.NewExchange(w, r, wire.ExchangeOptions{Version: st.Version})
 	defer x.Close()
-	server, err := h.Upstream.Describe(ctx, s.upstreamSession(ctx))
+	session := s.upstreamSession(ctx)
+	session.ClientInfo = info
+	server, err := h.Upstream.Describe(ctx, session)
 	if err == nil && server.Era == mcp.Modern {
 		err = s.updateState(ctx, func(st sessionState) (sessionState, error) {
 			st.Legacy = false
@@ -87,20 +91,36 @@ func (h *Handler) initializeSession(w http.ResponseWriter, r *http.Request, p sh
 	x.Result(msg.ID, h.WithInstructions(clientOf(st, p), translate.InitializeResult(st.Version, server, h.Identity(), own)))
 }
 
+// What is kept of a client for as long as its session is bounded, in bytes.
+const (
+	maxCapabilities = 16 << 10
+	maxBriefInfo    = 4 << 10
+)
+
 // readIntroduction reads what a client says of itself. Only the version must be there: missing
-// capabilities or clientInfo count as empty.
-func (h *Handler) readIntroduction(p shim.Principal, params json.RawMessage) (sessionState, error) {
+// capabilities or clientInfo count as empty. info is all of the clientInfo, for the server; the
+// state has the brief one.
+func (h *Handler) readIntroduction(p shim.Principal, params json.RawMessage) (st sessionState, info json.RawMessage, err error) {
 	wish, ok := jsonrpc.GetString(params, "protocolVersion")
 	if !ok {
-		return sessionState{}, wire.InvalidParams("params.protocolVersion must be a string")
+		return st, nil, wire.InvalidParams("params.protocolVersion must be a string")
 	}
-	st := sessionState{Upstream: h.Name, Owner: p.Owner(), Version: negotiateVersion(wish), Legacy: true, Since: time.Now().Unix(), Maker: h.Sessions.name}
+	st = sessionState{Upstream: h.Name, Owner: p.Owner(), Version: negotiateVersion(wish), Legacy: true, Since: time.Now().Unix(), Maker: h.Sessions.name}
 	for name, field := range map[string]*json.RawMessage{"capabilities": &st.Capabilities, "clientInfo": &st.ClientInfo} {
 		value, ok := jsonrpc.Get(params, name)
 		if ok && !jsonrpc.IsObject(value) {
-			return st, wire.InvalidParams("params.%s must be an object", name)
+			return st, nil, wire.InvalidParams("params.%s must be an object", name)
 		}
-		*field = slices.Clone(value) // the request's buffer is not kept
+		*field = value
 	}
-	return st, st.checkSize()
+	info = st.ClientInfo
+	brief := upstream.BriefInfo(info)
+	switch {
+	case len(st.Capabilities) > maxCapabilities:
+		return st, nil, wire.InvalidParams("params.capabilities has more than %d bytes", maxCapabilities)
+	case len(brief) > maxBriefInfo:
+		return st, nil, wire.InvalidParams("name, title and version in params.clientInfo have more than %d bytes", maxBriefInfo)
+	}
+	st.Capabilities, st.ClientInfo = slices.Clone(st.Capabilities), slices.Clone(brief) // the request's buffer is not kept
+	return st, info, nil
 }

@@ -54,8 +54,8 @@ var metaNames = [metaMembers]string{
 	mcp.MetaProgressToken,
 }
 
-// maxCapabilities bounds the capabilities of a client, in bytes: they are kept with its call and with sessions
-// at servers.
+// maxCapabilities bounds the capabilities of a client and its clientInfo, in bytes: they are kept with its call
+// and with sessions at servers.
 const maxCapabilities = 64 << 10
 
 // readEnvelope checks version header and envelope, in the order of protocol.md 2.5. It returns the
@@ -116,8 +116,11 @@ func (q *request) readMeta(meta *[metaMembers]json.RawMessage) error {
 		q.tasks = jsonrpc.IsObject(tasks)
 	}
 	q.clientInfo = meta[metaClientInfo]
-	if q.clientInfo != nil && !isImplementation(q.clientInfo) {
+	switch {
+	case q.clientInfo != nil && !isImplementation(q.clientInfo):
 		return badEnvelope("%s must be an object with the strings name and version", mcp.MetaClientInfo)
+	case len(q.clientInfo) > maxCapabilities:
+		return badEnvelope("%s has more than %d bytes", mcp.MetaClientInfo, maxCapabilities)
 	}
 	if level := meta[metaLogLevel]; level != nil {
 		var ok bool

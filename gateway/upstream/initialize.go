@@ -100,10 +100,14 @@ func (l *link) introduceClient(ctx context.Context, s *session) error {
 }
 
 func (s *session) initializeParams(version string) json.RawMessage {
+	info := s.from.ClientInfo
+	if all := s.info.Load(); all != nil {
+		info = *all
+	}
 	b := append([]byte(nil), `{"protocolVersion":"`+version+`","capabilities":`...)
 	b = append(b, reading.DeclaredCapabilities(s.from.Capabilities)...)
 	b = append(b, `,"clientInfo":`...)
-	b = append(b, s.t.wire.cfg.clientInfo(s.from.ClientInfo)...)
+	b = append(b, s.t.wire.cfg.clientInfo(info)...)
 	return append(b, '}')
 }
 

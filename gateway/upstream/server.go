@@ -61,7 +61,7 @@ func (s Server) hasCapability(path ...string) bool {
 
 // Tool is one entry of a server's tools list.
 type Tool struct {
-	// OutputSchema is as received; nil for none. The rest of a list, which may be large, is not kept.
+	// OutputSchema is nil for none. Only the type at its root is kept: a list may be large.
 	OutputSchema json.RawMessage
 	// Params are the arguments that a modern call mirrors in headers.
 	Params []mcpheader.Param
@@ -80,7 +80,13 @@ func readTool(raw json.RawMessage) (string, Tool) {
 	schema, _ := jsonrpc.Get(raw, "inputSchema")
 	output, _ := jsonrpc.Get(raw, "outputSchema")
 	support, _ := jsonrpc.GetString(raw, "execution", "taskSupport")
-	t := Tool{OutputSchema: bytes.Clone(output), taskSupport: support, needsTask: new(atomic.Bool)}
+	t := Tool{taskSupport: support, needsTask: new(atomic.Bool)}
+	switch typ, _ := jsonrpc.GetString(output, "type"); {
+	case typ == "object":
+		t.OutputSchema = json.RawMessage(`{"type":"object"}`)
+	case output != nil:
+		t.OutputSchema = json.RawMessage(`{}`)
+	}
 	t.Params, t.Invalid = mcpheader.Params(schema)
 	return name, t
 }

@@ -3,6 +3,7 @@ package upstream
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"sync"
@@ -51,6 +52,8 @@ type session struct {
 	readyAt atomic.Int64                  // when the server was told that its client is ready, in nanoseconds since 1970
 	carried atomic.Pointer[forward.Parts] // what the latest request in it carried; nil for nothing
 
+	// info is all of the client's clientInfo, for the first handshake alone: an icon may be long.
+	info   atomic.Pointer[json.RawMessage]
 	shared atomic.Bool // with other replicas (shared.go)
 	usage  *time.Timer // tells the store of a use; nil while the session is unused
 }
@@ -64,8 +67,10 @@ type link struct {
 }
 
 func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
-	s.Capabilities, s.ClientInfo = bytes.Clone(s.Capabilities), bytes.Clone(s.ClientInfo) // the client's message is not kept
+	info := s.ClientInfo
+	s.Capabilities, s.ClientInfo = bytes.Clone(s.Capabilities), bytes.Clone(BriefInfo(info)) // the client's message is not kept
 	ses := &session{t: t, key: k, from: s, idle: t.wire.cfg.SessionIdle, subs: make(subscriptionsSlot, 1)}
+	ses.info.Store(&info)
 	ses.get.s, ses.lists.s, ses.doubt.s, ses.calls.stream = ses, ses, ses, &ses.get
 	ses.calls.told = make(map[string]*exchange)
 	ses.calls.claimed, _ = lru.New[string, struct{}](maxClaimed) // fails only for size 0
@@ -198,7 +203,19 @@ func (s *session) connectLink(ctx context.Context) (*link, error) {
 		if l := s.currentLink(); l != nil {
 			return l, nil
 		}
+		defer s.info.Store(nil)
 		return s.shakeHands(ctx)
+	})
+}
+
+// BriefInfo is what is kept of a clientInfo: name, title and version.
+func BriefInfo(info json.RawMessage) json.RawMessage {
+	return jsonrpc.Edit(info, func(name string, value json.RawMessage) json.RawMessage {
+		switch name {
+		case "name", "title", "version":
+			return value
+		}
+		return nil
 	})
 }
 

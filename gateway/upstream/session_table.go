@@ -95,6 +95,7 @@ func (c *checkpoint) linkOf() *link {
 func (t *sessionTable) adoptSession(ctx context.Context, s shim.Session, l *link) (*session, *link) {
 	k := keyOf(s)
 	ses := newSession(t, k, s)
+	ses.info.Store(nil)
 	l.server = t.memory.knownServer(ctx, s) // a checkpoint leaves it out
 	l.ready.Store(true)                     // a call was sent in it
 	ses.cur = l
