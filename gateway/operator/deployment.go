@@ -30,11 +30,25 @@ func (d *Deployment) Tasks(ctx context.Context, q shim.Query) (Tasks, error) {
 	return page, err
 }
 
+// Bounds of a list, in bytes: of each text that a client or a server chose, and of the questions.
+const (
+	maxText      = 1 << 10
+	maxQuestions = 4 << 20
+)
+
+// cutText shortens a text to maxText at the end of a character.
+func cutText(s string) string {
+	if len(s) <= maxText {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxText], "") + "…"
+}
+
 // taskOf is a task as a list shows it.
 func taskOf(t shim.Task) Task {
 	out := Task{
-		ID: string(t.ID), Upstream: t.Upstream, Tool: cmp.Or(t.Tool, t.Method), Status: string(t.Status), Message: t.StatusMessage,
-		Principal: t.Owner, Replica: string(t.Lease.Replica), Hidden: !t.Visible, CreatedAt: t.CreatedAt, UpdatedAt: t.UpdatedAt,
+		ID: string(t.ID), Upstream: t.Upstream, Tool: cutText(cmp.Or(t.Tool, t.Method)), Status: string(t.Status), Message: cutText(t.StatusMessage),
+		Principal: cutText(t.Owner), Replica: string(t.Lease.Replica), Hidden: !t.Visible, CreatedAt: t.CreatedAt, UpdatedAt: t.UpdatedAt,
 		ResultSize: t.OutcomeSize, Queued: t.Queued(),
 	}
 	if t.Status.Final() {
@@ -120,14 +134,19 @@ func (d *Deployment) Cancel(ctx context.Context, id, operator string) (Task, err
 func (d *Deployment) Questions(ctx context.Context, content bool) (Questions, error) {
 	waiting, next, err := d.o.Tasks.Search(ctx, shim.Query{Statuses: []shim.Status{shim.InputRequired}, Oldest: true, Limit: maxLimit})
 	out := Questions{Questions: []Question{}, More: next != ""}
+	size := 0
 	for _, t := range waiting {
 		for _, q := range t.Questions {
 			if !q.Outstanding() {
 				continue
 			}
+			if size += 2*maxText + len(q.Params); size > maxQuestions {
+				out.More = true
+				continue
+			}
 			one := Question{
-				Task: string(t.ID), Upstream: t.Upstream, Tool: cmp.Or(t.Tool, t.Method), Principal: t.Owner,
-				Key: q.Key, Method: q.Method, Since: t.UpdatedAt,
+				Task: string(t.ID), Upstream: t.Upstream, Tool: cutText(cmp.Or(t.Tool, t.Method)), Principal: cutText(t.Owner),
+				Key: cutText(q.Key), Method: cutText(q.Method), Since: t.UpdatedAt,
 			}
 			if content {
 				one.Params = q.Params

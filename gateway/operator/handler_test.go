@@ -330,3 +330,17 @@ func TestChanges(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What clients and servers choose is cut in lists.
+func TestLongTexts(t *testing.T) {
+	long := strings.Repeat("é", 4<<20)
+	got := taskOf(shim.Task{Tool: long, StatusMessage: long, Owner: long})
+	for _, text := range []string{got.Tool, got.Message, got.Principal} {
+		if want := strings.Repeat("é", maxText/2) + "…"; text != want {
+			t.Errorf("%d bytes", len(text))
+		}
+	}
+	if short := cutText("short"); short != "short" {
+		t.Error(short)
+	}
+}

@@ -117,6 +117,7 @@ func (d *Deployment) sendReport(ctx context.Context) error {
 	loads := d.o.Tasks.Loads()
 	for i := range r.Upstreams {
 		u := &r.Upstreams[i]
+		u.Error = cutText(u.Error)
 		load := loads[u.Name]
 		u.Calls, u.Queued, u.Tools = load.Calls, load.Queued, toolsOf(load)
 	}
@@ -132,7 +133,7 @@ func toolsOf(l metrics.Load) []Tool {
 			continue
 		}
 		oldest := one.Oldest.UTC()
-		tools = append(tools, Tool{Tool: name, Running: one.Running, InputRequired: one.InputRequired, Queued: one.Queued, Oldest: &oldest})
+		tools = append(tools, Tool{Tool: cutText(name), Running: one.Running, InputRequired: one.InputRequired, Queued: one.Queued, Oldest: &oldest})
 		if len(tools) == maxTools {
 			break
 		}

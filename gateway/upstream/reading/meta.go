@@ -61,16 +61,22 @@ func DeclaredCapabilities(caps json.RawMessage) json.RawMessage {
 	return caps
 }
 
+// maxSorted is how long capabilities are whose spelling does not count, in bytes: those of known clients are shorter.
+const maxSorted = 4 << 10
+
 // FingerprintOf is short, and the same for capabilities that say the same, however they are spelt.
 // Numbers are compared as they are written, so two numbers that a server could tell apart stay
-// different.
+// different. Long ones count as they are spelt: to sort them for each request would cost more than the rest of it.
 func FingerprintOf(caps json.RawMessage) string {
 	caps = DeclaredCapabilities(caps)
 	if string(caps) == "{}" {
 		return "{}"
 	}
-	text := jsontext.Value(bytes.Clone(caps))
-	_ = text.Format(jsontext.ReorderRawObjects(true)) // unreadable text stays as it is
+	text := jsontext.Value(caps)
+	if len(caps) <= maxSorted {
+		text = bytes.Clone(text)
+		_ = text.Format(jsontext.ReorderRawObjects(true)) // unreadable text stays as it is
+	}
 	sum := sha256.Sum256(text)
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
