@@ -143,5 +143,9 @@ func (q *request) checkAndServe(ctx context.Context, m method) (jsonrpc.Spliced,
 	if err := checkName(q); err != nil {
 		return nil, err
 	}
+	// The call and its session at the server have copies of what the client declares.
+	if n := len(q.capabilities) + len(q.clientInfo); n > budget.Free && budget.From(ctx).Take(ctx, int64(n)) != nil {
+		return nil, wire.NoRoom()
+	}
 	return m.serve(q, ctx)
 }
