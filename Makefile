@@ -31,7 +31,7 @@ PROCESSES   := /(upstream/stdio|internal/(agents|chaos|e2e|proc|redistest))$$
 CHECKS      := inherit,-SA1019
 
 .DEFAULT_GOAL := help
-.PHONY: help build check test race lint fuzz demo bench chaos e2e agents silence outages upgrade simulate recording screenshots conformance node schema snapshot docker clean
+.PHONY: help build check test race lint fuzz demo bench attack chaos e2e agents silence outages upgrade simulate recording screenshots conformance node schema snapshot docker clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z][a-z0-9]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,7 +78,10 @@ chaos: ## Break gateways and Redis under thousands of calls (CHAOS_SEED repeats 
 simulate: ## Simulate whole deployments under faults: SEEDS (10) of them from SEED (1) on, with CALLS (300) calls each
 	$(GO) test -count=1 -timeout 0 -v -run '^TestSimulation$$' ./cmd/taskgate -seed $(SEED) -seeds $(SEEDS) -calls $(CALLS) -for $(FOR)
 
-chaos e2e conformance outages upgrade: export TASKGATE_WHOLE = 1
+attack chaos e2e conformance outages upgrade: export TASKGATE_WHOLE = 1
+
+attack: ## Attack a gateway with the memory of a container of 1 GiB (ATTACK=-update writes the table of docs/security.md)
+	$(GO) test -count=1 -v -timeout 30m ./internal/attack $(ATTACK)
 
 e2e: node $(NODE_DIR)/servers/installed ## Run the end-to-end tests with real clients, servers and agents
 	$(GO) test -count=1 -v -timeout 20m ./internal/e2e ./internal/agents

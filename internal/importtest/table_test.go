@@ -94,6 +94,7 @@ var imports = map[string][]string{
 	"internal/balancer":          {},
 	"internal/bench":             {"internal/mcp", "internal/proc", "internal/taskclient", "internal/work"},
 	"internal/e2e":               {},
+	"internal/attack":            {},
 	"internal/chaos":             {},
 	"internal/agents":            {},
 	"internal/e2e/conformserver": {"internal/e2e/nativetasks"},
@@ -168,7 +169,7 @@ var fences = []fence{
 	{
 		path:    "github.com/prometheus",
 		allowed: []string{"cmd/taskgate", "internal/bench"},
-		tests:   []string{"cmd/taskgate", "examples/observability/check"},
+		tests:   []string{"cmd/taskgate", "examples/observability/check", "internal/attack"},
 		why:     "below cmd there is only the telemetry API; the benchmark reads /proc by procfs",
 	},
 	{

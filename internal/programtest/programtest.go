@@ -138,15 +138,18 @@ func NodeDir(t testing.TB) string {
 	return dir
 }
 
-// Table is a table of docs/compatibility.md, between two comments that name the test that writes it.
+// Table is a table of a document, between two comments that name the test that writes it.
 type Table struct {
 	file, head, text, tail string
 }
 
-// TableOf reads the table of a test.
-func TableOf(t testing.TB, test string) Table {
+// TableOf reads the table of a test in docs/compatibility.md.
+func TableOf(t testing.TB, test string) Table { return TableIn(t, "compatibility.md", test) }
+
+// TableIn reads the table of a test in a page of docs.
+func TableIn(t testing.TB, page, test string) Table {
 	t.Helper()
-	file := filepath.Join(root, "docs", "compatibility.md")
+	file := filepath.Join(root, "docs", page)
 	old, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
