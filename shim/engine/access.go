@@ -99,7 +99,7 @@ func (s *Shim) Outlast(ctx context.Context, do func(context.Context) error) erro
 		defer s.waiting.Leave(shim.Share{})
 		patient, stop := context.WithDeadline(patience.Without(ctx), until)
 		defer stop()
-		defer context.AfterFunc(s.Life.Ctx, stop)()
+		defer s.Life.AfterEnd(stop)()
 		pause := node.RetryFirst
 		for errors.Is(err, shim.ErrUnavailable) && work.Pause(patient, node.SpreadPause(pause)) == nil {
 			err = do(patient)

@@ -60,7 +60,7 @@ func (s *Shim) Wait(ctx context.Context, p shim.Principal, upstream string, id s
 		return t, err
 	}
 	following, stop := context.WithCancelCause(ctx)
-	defer context.AfterFunc(s.Life.Ctx, func() { stop(shim.ErrDraining) })()
+	defer s.Life.AfterEnd(func() { stop(shim.ErrDraining) })()
 	defer stop(nil)
 	set := s.newSet(p, upstream)
 	set.addKnown(t, shim.Tracked{ID: id, Outcome: true})

@@ -109,7 +109,7 @@ func (w *waiter) awaitAnswer(ctx context.Context) (shim.Answered, error) {
 func (w *waiter) followRecord(ctx context.Context, grace time.Duration) (a shim.Answered, err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	defer context.AfterFunc(w.s.Life.Ctx, func() { stop(shim.ErrDraining) })()
+	defer w.s.Life.AfterEnd(func() { stop(shim.ErrDraining) })()
 	defer time.AfterFunc(grace, func() { stop(errGrace) }).Stop()
 	record := shim.Tracked{ID: w.task.ID, Hidden: true, Outcome: true}
 	set := w.s.newSet(w.call.Principal, w.call.Upstream)

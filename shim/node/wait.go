@@ -72,14 +72,32 @@ type Life struct {
 	Writes    context.Context
 	EndWrites context.CancelFunc
 	Work      work.Group // runs and their pending writes
+
+	ends [16]context.Context // end with Ctx: what thousands of calls register at one context waits for its lock
 }
 
 // NewLife returns one that has begun.
 func NewLife() *Life {
 	l := &Life{}
-	l.Ctx, l.Cancel = context.WithCancelCause(context.Background())
+	ctx, end := context.WithCancelCause(context.Background())
+	all := []context.CancelCauseFunc{end}
+	l.Ctx = ctx
+	for i := range l.ends {
+		l.ends[i], end = context.WithCancelCause(context.Background())
+		all = append(all, end)
+	}
+	l.Cancel = func(cause error) {
+		for _, end := range all {
+			end(cause)
+		}
+	}
 	l.Writes, l.EndWrites = context.WithCancel(context.Background())
 	return l
+}
+
+// AfterEnd runs f in a goroutine of its own once Ctx has ended. stop reports whether it keeps f from that.
+func (l *Life) AfterEnd(f func()) (stop func() bool) {
+	return context.AfterFunc(l.ends[rand.N(len(l.ends))], f)
 }
 
 // Later runs f after d, unless the work is over by then.

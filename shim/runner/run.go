@@ -104,7 +104,7 @@ func (r *Run) assembleParts() {
 // the timeout (0 = none).
 func (r *Run) bindContext(ctx context.Context, timeout time.Duration) {
 	ctx, cancel := context.WithCancelCause(shim.WithWaiter(ctx, &r.Token))
-	stop := context.AfterFunc(r.core.Life.Ctx, func() { cancel(r.haltCause()) })
+	stop := r.core.Life.AfterEnd(func() { cancel(r.haltCause()) })
 	release := func() bool { return false }
 	if timeout > 0 {
 		release = time.AfterFunc(timeout, func() { cancel(errTimedOut) }).Stop // costs half as much as a context
