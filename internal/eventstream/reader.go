@@ -16,7 +16,7 @@ const (
 	// idleBuffer is the size in bytes of the buffer in which the begin of the next event arrives.
 	idleBuffer = 16
 	// arrivedBuffer is the size in bytes of the buffer for what has arrived behind that.
-	arrivedBuffer = 16 << 10
+	arrivedBuffer = 32 << 10
 )
 
 // spare has the readers of what has arrived. A reader that waits for the next event, or has ended, has none.
