@@ -54,13 +54,15 @@ func (c *caller) TaskFirst(ctx context.Context) (shim.Answered, error) {
 	if r.ticket.IsQueued() {
 		r.outbox.message = shim.MessageQueued
 	}
-	r.firm = r.Call.Demand || r.policy.Tasks == shim.Required
+	if r.Call.Demand || r.policy.Tasks == shim.Required {
+		r.recorded = unsent
+	}
 	t, err := r.Creation.EnsureRecord(true)
 	switch {
 	case err == nil:
 		r.core.Life.Work.Go(r.executeCall)
 		return c.handTask(ctx, t)
-	case r.firm:
+	case r.recorded == unsent:
 		r.Discard()
 		return shim.Answered{}, err
 	}

@@ -44,7 +44,7 @@ type CallRecord struct {
 // if its owner allows a second run (design.md 0.13). A call is sent again only with them.
 func (r *Run) callRecord(sent bool) json.RawMessage {
 	rec := CallRecord{
-		Request: r.Call.Request, Runs: r.begun, Retry: r.policy.Retry, Timeout: r.policy.Timeout, Firm: r.firm,
+		Request: r.Call.Request, Runs: r.begun, Retry: r.policy.Retry, Timeout: r.policy.Timeout, Firm: r.recorded == unsent,
 		Handle: r.Call.Handle, Partials: r.Call.Partials,
 		Asking: r.Call.Asking, Until: r.box.until, Keys: r.box.made, Round: r.rounds.recordedRound(),
 	}
@@ -177,7 +177,7 @@ func (c *creation) storeTask(t shim.Task, begin []shim.Batch) (shim.Task, error)
 	r.runs.ExpectTask(t.ID)
 	r.Inbox.noteRead(0, r.core.Epoch.Load())
 	r.mu.Lock()
-	firm := r.firm
+	mustMake := r.recorded == unsent
 	r.mu.Unlock()
 	stored, err := node.WithPatience(r.base, r.core, func(ctx context.Context) (shim.Task, error) {
 		if err := r.core.Heart.Alive(ctx); err != nil {
@@ -195,7 +195,7 @@ func (c *creation) storeTask(t shim.Task, begin []shim.Batch) (shim.Task, error)
 	})
 	if c.maybe == nil {
 		r.runs.UnexpectTask(t.ID)
-	} else if err != nil && !node.IsAnswer(err) && firm {
+	} else if err != nil && !node.IsAnswer(err) && mustMake {
 		err = fmt.Errorf("%w: %w", shim.ErrUnconfirmed, err)
 	}
 	if err != nil {

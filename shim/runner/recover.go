@@ -53,14 +53,14 @@ func (r *Run) recoverCall(t shim.Task) (shim.Reply, error) {
 	if r.Srv.Upstream == nil || r.Call.Request.Method == "" {
 		return shim.Reply{}, errLost
 	}
-	if t.Checkpoint == nil && !r.firm && r.rounds.open == nil && !r.mayRunAgain(t) {
+	if t.Checkpoint == nil && r.recorded != unsent && r.rounds.open == nil && !r.mayRunAgain(t) {
 		return shim.Reply{}, errLost
 	}
 	switch {
 	case r.rounds.open != nil: // the server waits for a retry
 		r.Observed.setKind(semconv.AttemptResume)
 		return r.sendAnew(semconv.RecoverySent)
-	case t.Checkpoint == nil && r.firm:
+	case t.Checkpoint == nil && r.recorded == unsent:
 		r.Observed.setKind(semconv.AttemptSend)
 		return r.sendAnew(semconv.RecoverySent)
 	case t.Checkpoint == nil:
@@ -140,13 +140,16 @@ func AdoptRun(s *node.Core, rs *node.Runs[Run], srv *node.Served, bytes *budget.
 		s.Observer.LogTask(t, slog.LevelError, "the stored call of a task cannot be read", "err", err)
 	}
 	r := &Run{
-		core: s, runs: rs, Srv: srv, begun: max(rec.Runs, 1), firm: rec.Firm && !t.Doubted,
+		core: s, runs: rs, Srv: srv, begun: max(rec.Runs, 1),
 		Call: shim.Call{
 			Upstream: t.Upstream, Principal: shim.Principal{Subject: t.Owner}, Request: rec.Request, Origin: t.Origin, Handle: t.Visible || rec.Handle,
 			Partials: rec.Partials, Asking: rec.Asking,
 			ProgressToken: t.Progress.Token,
 		},
 		NewestCheckpoint: t.Checkpoint,
+	}
+	if rec.Firm && !t.Doubted {
+		r.recorded = unsent
 	}
 	if srv.Policy != nil {
 		r.policy = srv.PolicyFor(shim.Request{Method: t.Method, Name: t.Tool})

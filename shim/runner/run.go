@@ -31,15 +31,12 @@ type Run struct {
 	ticket node.Ticket
 	hold   *budget.Hold // the bytes of requests and answers; nil for no bound
 	begun  int          // how often the call was begun, this time included
-	// firm: the record may say that the call is not sent, so the call is sent only after the store has
-	// confirmed that it is sent. run.mu guards it, and queuing, once others know the run.
-	firm bool
+	// recorded is what the record says of the sending. run.mu guards it, and queuing, once others know the run.
+	recorded sending
 	// queuing: the call waits for its turn.
 	queuing bool
 	// sent: the server may have the call.
 	sent atomic.Bool
-	// trimmed: the record has dropped the params that no later run needs. run.mu guards it.
-	trimmed bool
 
 	// base has the values of the caller's context, but a life of its own; ctx is the life of the
 	// upstream call, which follows the caller's until caller.releaseClient. cancel ends ctx and the
@@ -70,6 +67,20 @@ type Run struct {
 	NewestCheckpoint json.RawMessage
 	Unsaved          bool
 }
+
+// sending is what the record of a call says of its sending, beside a checkpoint.
+type sending uint8
+
+const (
+	// unknown: a record without a checkpoint may be of a call that was sent. It is left behind by a creation whose
+	// reply was lost while its call went on blocking.
+	unknown sending = iota
+	// unsent: without a checkpoint, the call was not sent, and an adopter sends it. So it is sent only after the store
+	// has confirmed a checkpoint.
+	unsent
+	// sent: the record has a checkpoint, and has dropped the params that no later run needs.
+	sent
+)
 
 // NewRun prepares a call. Its context follows the caller's until a task is made, and ends after the
 // policy's timeout.
@@ -197,8 +208,10 @@ func (r *Run) setQueuing(yes bool) {
 // wait for a slot may be long. If the store fails, the call waits on without that record.
 func (r *Run) confirmUnsent() {
 	r.mu.Lock()
-	due := r.Record != nil && r.queuing && !r.firm && r.rounds.open == nil
-	r.firm = r.firm || due
+	due := r.Record != nil && r.queuing && r.recorded == unknown && r.rounds.open == nil
+	if due {
+		r.recorded = unsent
+	}
 	r.mu.Unlock()
 	if !due {
 		return
@@ -342,19 +355,21 @@ func (r *Run) storeCheckpoint(ctx context.Context) error {
 	return work.Apart(func() error {
 		_, err := r.Record.applyWithPieces(ctx, func() shim.Change {
 			r.Unsaved = false
-			if r.trimmed {
+			if r.recorded == sent {
 				return shim.Change{Checkpoint: r.NewestCheckpoint}
 			}
 			// If the record says that the call was not sent, an adopter sends it. A failover must not bring
 			// that back (design.md 0.20).
-			return shim.Change{Checkpoint: r.NewestCheckpoint, Call: r.callRecord(true), Durable: r.firm}
+			return shim.Change{Checkpoint: r.NewestCheckpoint, Call: r.callRecord(true), Durable: r.recorded == unsent}
 		}, func(shim.Task) {})
 		if err == nil {
 			r.Observed.logSent()
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.trimmed, r.Unsaved = r.trimmed || err == nil, r.Unsaved || err != nil
+		if r.Unsaved = r.Unsaved || err != nil; err == nil {
+			r.recorded = sent
+		}
 		return err
 	})
 }

@@ -228,7 +228,7 @@ func (r *Run) handOver() {
 		return // the record says so already
 	case r.NewestCheckpoint == nil:
 		r.mu.Lock()
-		r.firm = true
+		r.recorded = unsent
 		change.Call = r.callRecord(false)
 		r.mu.Unlock()
 	}
