@@ -187,7 +187,7 @@ func (d *decoder) decodeScalar(n *yaml.Node, path string, v reflect.Value) {
 	d.noteScalar(n, path)
 	switch {
 	case n.Kind != yaml.ScalarNode:
-		d.addAt(n, path, "expected "+describeWanted(v.Type())+hadKeys[path]+", found "+describeNode(n))
+		d.addAt(n, path, "expected "+describeWanted(v.Type())+", found "+describeNode(n))
 		return
 	case isNull(n):
 		d.addAt(n, path, "no value given; expected "+describeWanted(v.Type()))
@@ -247,9 +247,9 @@ func describeWanted(t reflect.Type) string {
 	case *int:
 		return "a whole number"
 	case *BearerKey:
-		return "a key as PRINCIPAL:HASH (principal and sha256 were removed: write one text, with a colon between)"
+		return "a key as PRINCIPAL:HASH"
 	case *StateKey:
-		return "a key alone (id and key_file were removed: write the key, or ${file:PATH})"
+		return "a key alone, or ${file:PATH}"
 	case enum:
 		return "one of " + strings.Join(p.Values(), ", ")
 	}

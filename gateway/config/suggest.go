@@ -6,12 +6,9 @@ import (
 	"strings"
 )
 
-// unknownKey says that a struct has no such key, and adds what became of it, which key was meant,
-// where the key belongs, or which keys there are. It also returns the key that was meant.
+// unknownKey says that a struct has no such key, and adds which key was meant, where the key belongs, or which keys
+// there are. It also returns the key that was meant.
 func unknownKey(name string, t reflect.Type) (message, meant string) {
-	if advice, had := removedFrom(t, name); had {
-		return fmt.Sprintf("%q was removed: %s", name, advice), ""
-	}
 	message = fmt.Sprintf("unknown key %q", clipText(name))
 	var known []string
 	for _, k := range keysOf(t) {
