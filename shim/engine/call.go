@@ -60,14 +60,7 @@ func (s *Shim) makeCall(ctx context.Context, c shim.Call) (shim.Answered, error)
 	case !c.Handle && c.After > 0 && p.Tasks != shim.Never:
 		return r.Caller.AwaitReply(ctx, c.After)
 	}
-	r.Call.Request.NoTask = true
-	if err := r.Caller.AwaitTurn(); err != nil {
-		return shim.Answered{}, err
-	}
-	if c.Asking == shim.AskNever {
-		return r.Caller.SendBlocking()
-	}
-	return r.Caller.AwaitReply(ctx, node.Never) // on another goroutine, as it may go on without the client
+	return r.Caller.AwaitPlain(ctx)
 }
 
 // answerOf names the caller's answer for the metric. ctx is the caller's.

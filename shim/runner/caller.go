@@ -3,9 +3,7 @@ package runner
 import (
 	"context"
 	"errors"
-	"time"
 
-	"taskgate/internal/work"
 	"taskgate/shim"
 	"taskgate/shim/node"
 )
@@ -21,93 +19,6 @@ type caller struct {
 	news chan struct{}
 	// leave stops following the end of the client's context. It is AfterFunc's stop function.
 	leave func() bool
-}
-
-// SendBlocking runs a call on the client's own goroutine; it stays a plain call.
-func (c *caller) SendBlocking() (shim.Answered, error) {
-	defer c.run.Discard()
-	reply, err := c.run.rounds.sendRounds()
-	return shim.Answered{Reply: reply}, c.errorForCaller(err)
-}
-
-// AwaitTurn waits for a slot, for at most Server.QueueWait. After an error the call is over.
-func (c *caller) AwaitTurn() error {
-	r := c.run
-	if !r.ticket.IsQueued() {
-		return nil
-	}
-	full := &shim.BusyError{Key: "concurrency", Limit: node.BusyServer, RetryAfter: shim.RetryBusy}
-	ctx, stop := context.WithTimeoutCause(r.Ctx, r.Srv.QueueWait, full)
-	defer stop()
-	err := r.awaitSlot(ctx)
-	if err != nil {
-		r.Discard()
-	}
-	return c.errorForCaller(err)
-}
-
-// TaskFirst makes the task first and then sends the call. If making the task fails, a client that
-// insisted on one gets the error, and the call stays unsent; for any other client the call is sent, and
-// making a task is tried again.
-func (c *caller) TaskFirst(ctx context.Context) (shim.Answered, error) {
-	r := c.run
-	if r.ticket.IsQueued() {
-		r.outbox.message = shim.MessageQueued
-	}
-	if r.Call.Demand || r.policy.Tasks == shim.Required {
-		r.recorded = unsent
-	}
-	t, err := r.Creation.EnsureRecord(true)
-	switch {
-	case err == nil:
-		r.core.Life.Work.Go(r.executeCall)
-		return c.handTask(ctx, t)
-	case r.recorded == unsent:
-		r.Discard()
-		return shim.Answered{}, err
-	}
-	return c.AwaitReply(ctx, node.RetryCreate)
-}
-
-// AwaitReply sends the call and waits for its reply, for the client to leave or to be asked, or, after
-// grace, for a task to be made of it. A reply within the grace goes straight back, and the store stays
-// untouched.
-func (c *caller) AwaitReply(ctx context.Context, grace time.Duration) (shim.Answered, error) {
-	r := c.run
-	r.core.Life.Work.Go(r.executeCall)
-	timer := time.NewTimer(grace)
-	defer timer.Stop()
-	for attempt := 0; ; {
-		select {
-		case <-r.done:
-			return shim.Answered{Reply: r.reply}, c.errorForCaller(r.err)
-		case <-r.Ctx.Done():
-			if work.IsClosed(r.done) { // the end of the run ends the context, too
-				return shim.Answered{Reply: r.reply}, c.errorForCaller(r.err)
-			}
-			// The client hears nothing more; executeCall ends by the same context.
-			c.detachStream()
-			return shim.Answered{}, c.errorForCaller(r.findCause(r.Ctx.Err()))
-		case <-c.news:
-			if work.IsClosed(r.done) {
-				return shim.Answered{Reply: r.reply}, c.errorForCaller(r.err)
-			}
-			if a, err, done := c.lookAtNews(ctx); done {
-				return a, err
-			}
-			continue
-		case <-timer.C:
-		}
-		t, err := r.Creation.EnsureRecord(true)
-		if err == nil {
-			return c.handTask(ctx, t)
-		}
-		if !errors.Is(err, errEnded) && attempt == 0 {
-			r.core.Log.WarnContext(ctx, "no task could be made of a slow call; it goes on blocking", "tool", r.Call.Request.Name, "err", err)
-		}
-		attempt++
-		timer.Reset(node.RetryCreate)
-	}
 }
 
 // errorForCaller returns the error for a caller that waits for the call here. It invites a repeat of

@@ -110,7 +110,7 @@ func (r *Run) sendAnew(how string) (shim.Reply, error) {
 			return shim.Reply{}, err
 		}
 	}
-	return r.queueAndSend()
+	return r.rounds.sendRounds()
 }
 
 // messageWaits is the status message of a task that waits for the next request of its owner.

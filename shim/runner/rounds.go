@@ -64,11 +64,20 @@ type rounds struct {
 	away bool
 }
 
-// sendRounds makes the upstream call, and makes it again with answers as long as the server asks for
+// sendRounds waits for a slot, makes the upstream call, and makes it again with answers as long as the server asks for
 // them. Once its context has ended it returns the context's cause, so that every caller sees the
 // reason.
 func (rs *rounds) sendRounds() (shim.Reply, error) {
 	r := rs.run
+	if err := r.takeTurn(); err != nil {
+		return shim.Reply{}, err
+	}
+	r.mu.Lock()
+	first := r.NewestCheckpoint == nil && r.begun == 1 && rs.open == nil
+	r.mu.Unlock()
+	if first { // and never sent before
+		r.Observed.measureQueue()
+	}
 	n, now := 0, []shim.Question(nil)
 	for retry := (*shim.Retry)(nil); ; {
 		if rs.open != nil {

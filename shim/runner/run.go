@@ -140,36 +140,6 @@ func (r *Run) Discard() {
 	}
 }
 
-// executeCall waits for a slot, makes the upstream call and, if a task was made of it by then, records
-// how it ended.
-func (r *Run) executeCall() {
-	reply, err := r.queueAndSend()
-	r.mu.Lock()
-	r.ended = true
-	r.mu.Unlock()
-	r.turn.await() // an attempt that is under way decides whether this is a task
-	r.reply, r.err = reply, err
-	close(r.done)
-	r.ticket.DropSlot() // the store may take its time
-	if r.hasRecord() {
-		r.settle()
-	}
-	r.Discard()
-}
-
-func (r *Run) queueAndSend() (shim.Reply, error) {
-	if err := r.takeTurn(); err != nil {
-		return shim.Reply{}, err
-	}
-	r.mu.Lock()
-	first := r.NewestCheckpoint == nil && r.begun == 1 && r.rounds.open == nil
-	r.mu.Unlock()
-	if first { // and never sent before
-		r.Observed.measureQueue()
-	}
-	return r.rounds.sendRounds()
-}
-
 // takeTurn waits for a slot, and says so in the status message.
 func (r *Run) takeTurn() error {
 	if !r.ticket.IsQueued() {
