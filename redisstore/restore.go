@@ -30,7 +30,7 @@ func openRecorder(redis *miniredis.Miniredis, path string, o Options) (*recorder
 	// Keys expire only once all entries are read, because later entries show what was written to a key.
 	start := time.Unix(0, 0)
 	redis.SetTime(start)
-	o.journal.Logger = o.Logger
+	o.journal.Logger, o.journal.Folder = o.Logger, o.Folder
 	r.asleep.records = make(map[string]*sleeper)
 	r.journal, err = journal.Open(path, o.journal, r.loadEntry)
 	if err != nil {

@@ -13,8 +13,10 @@ import (
 	"time"
 
 	"taskgate/gateway/config"
+	"taskgate/internal/disktest"
 	"taskgate/internal/programtest"
 	"taskgate/internal/sim"
+	"taskgate/redisstore/journal"
 )
 
 // The flags of make simulate.
@@ -31,7 +33,9 @@ var (
 func TestSimulation(t *testing.T) {
 	begun := time.Now()
 	for seed := *simSeed; seed < *simSeed+uint64(*simSeeds) || time.Since(begun) < *simFor; seed++ {
-		simulate(t, seed, *simCalls)
+		if simulate(t, seed, *simCalls); t.Failed() {
+			return
+		}
 	}
 }
 
@@ -58,7 +62,7 @@ func TestKeptSeeds(t *testing.T) {
 
 // simulate runs one deployment and prints a line, and each promise that was broken.
 func simulate(t *testing.T, seed uint64, calls int) {
-	o := sim.Options{Seed: seed, Calls: calls, Calm: *simCalm}
+	o := sim.Options{Seed: seed, Calls: calls, Calm: *simCalm, Folder: seed%4 == 0}
 	if *simLog != "" {
 		f, err := os.Create(*simLog)
 		must(t, err)
@@ -99,6 +103,18 @@ func (r replica) Serve(ctx context.Context) error { return r.serveUntilEnd(ctx) 
 // Held implements sim.Process.
 func (r replica) Held() int64 { return r.budget.Held() }
 
+// folder is the folder of a store in memory.
+type folder struct{ *disktest.Folder }
+
+// Open implements journal.Folder.
+func (f folder) Open(name string, create bool) (journal.File, error) {
+	opened, err := f.Folder.Open(name, create)
+	if err != nil {
+		return nil, err
+	}
+	return opened, nil
+}
+
 // startReplica is the program that is simulated.
 func startReplica(ctx context.Context, p sim.Place) (sim.Process, error) {
 	var text string
@@ -118,6 +134,9 @@ func startReplica(ctx context.Context, p sim.Place) (sim.Process, error) {
 	s.load, s.network = load, network{
 		listen:     func(context.Context, string, string) (net.Listener, error) { return p.Listener, nil },
 		dialServer: p.DialServer, dialStore: p.DialStore,
+	}
+	if p.Folder != nil {
+		s.folder = folder{p.Folder}
 	}
 	return replica{s}, s.openServer(ctx)
 }

@@ -23,7 +23,7 @@ func (s *server) openStore(ctx context.Context) (*redisstore.Store, error) {
 		return nil, fmt.Errorf("tls: %w", err)
 	}
 	store, err := redisstore.Open(ctx, s.config.Store, redisstore.Options{
-		TLS: secure, Dialer: s.network.dialStore,
+		TLS: secure, Dialer: s.dialStore, Folder: s.folder,
 		Prefix: s.config.KeyPrefix, WaitReplicas: s.config.WaitReplicas, Logger: s.log, Metrics: s.tel.metrics,
 		AwayAfter: s.config.StoreTimeout / 3,
 	})

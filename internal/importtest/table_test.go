@@ -7,7 +7,7 @@ package importtest
 // The direction is: cmd wires, gateway speaks, shim decides, redisstore
 // remembers. No arrow goes back, and none runs between redisstore and gateway.
 var imports = map[string][]string{
-	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/operator", "gateway/operator/terminal", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/reading", "gateway/upstream/stdio", "redisstore", "shim", "shim/engine", "internal/budget", "internal/durable", "internal/heads", "internal/metrics", "internal/semconv", "internal/work"},
+	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/operator", "gateway/operator/terminal", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/reading", "gateway/upstream/stdio", "redisstore", "redisstore/journal", "shim", "shim/engine", "internal/budget", "internal/durable", "internal/heads", "internal/metrics", "internal/semconv", "internal/work"},
 
 	"gateway": {
 		"gateway/auth", "gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/sealed", "gateway/upstream", "gateway/upstream/forward", "gateway/wire",
@@ -83,7 +83,8 @@ var imports = map[string][]string{
 	"internal/schematest":        {},
 	"internal/wiretest":          {"gateway/config", "redisstore", "shim/node", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/schematest"},
 	"internal/redistest":         {"internal/memconn", "internal/proc"},
-	"internal/sim":               {"internal/eventstream", "internal/redistest"},
+	"internal/disktest":          {},
+	"internal/sim":               {"internal/disktest", "internal/eventstream", "internal/redistest"},
 	"internal/otlptest":          {},
 	"internal/importtest":        {},
 	"internal/configschema":      {"gateway/config"},

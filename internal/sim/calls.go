@@ -12,7 +12,7 @@ var kinds = []struct {
 	make func(c *client, p plan)
 	plan plan
 }{
-	{"task", 4, (*client).runModern, plan{path: "/mcp", tool: "work", ms: 8000, tasks: true}},
+	{"task", 3, (*client).runModern, plan{path: "/mcp", tool: "work", ms: 8000, tasks: true}},
 	{"task once", 1, (*client).runModern, plan{path: "/mcp", tool: "once", ms: 8000, tasks: true}},
 	{"task with messages", 1, (*client).runModern, plan{path: "/mcp", tool: "stream", ms: 8000, notes: 5, tasks: true}},
 	{"asked", 1, (*client).runModern, plan{path: "/modern", tool: "ask", ms: 3000, tasks: true}},
@@ -22,7 +22,7 @@ var kinds = []struct {
 	{"blocking", 1, (*client).runBlocking, plan{path: "/mcp", tool: "talk", ms: 12000, notes: 8}},
 	{"blocking, resumable", 1, (*client).runBlocking, plan{path: "/mcp", tool: "stream", ms: 12000, notes: 8}},
 	{"blocking, asked", 1, (*client).runBlocking, plan{path: "/mcp", tool: "survey", ms: 4000, notes: 2}},
-	{"task of 2025", 4, (*client).runLegacyTask, plan{path: "/mcp", tool: "work", ms: 8000}},
+	{"task of 2025", 3, (*client).runLegacyTask, plan{path: "/mcp", tool: "work", ms: 8000}},
 	{"task of 2025, once", 1, (*client).runLegacyTask, plan{path: "/mcp", tool: "once", ms: 8000}},
 }
 

@@ -243,7 +243,7 @@ func (c *client) runLegacyTask(p plan) {
 		c.pause()
 		if p.cancels && !cancelled && time.Since(began) > time.Duration(p.ms)*time.Millisecond/2 {
 			if m, err := c.ask("", "tasks/cancel", `"taskId":"`+id+`"`, 0); err == nil && m.Error == nil {
-				c.call.Note(c.replica, "cancels the task")
+				c.call.Cancel(c.replica)
 				cancelled = true
 			}
 		}
@@ -287,6 +287,9 @@ func (c *client) finishLegacy(id string, t legacyTask, cancelled bool) {
 	for _, replica := range append([]string{"", ""}, c.w.names()...) {
 		if t.Status == "completed" {
 			c.fetch(id)
+		}
+		if c.chance(4) {
+			_, _ = c.ask("", "tasks/list", "", 0) // Overhear judges it
 		}
 		m, err := c.ask(replica, "tasks/get", `"taskId":"`+id+`"`, 0)
 		if replica != "" {

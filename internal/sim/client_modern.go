@@ -95,7 +95,7 @@ func (c *client) follow(p plan, id string) {
 		}
 		if p.cancels && !cancelled && time.Since(began) > time.Duration(p.ms)*time.Millisecond/2 {
 			if m, err := c.askModern("", p.path, "tasks/cancel", id, params, true, 0); err == nil && m.Error == nil {
-				c.call.Note(c.replica, "cancels the task")
+				c.call.Cancel(c.replica)
 				cancelled = true
 			}
 		}
@@ -165,6 +165,9 @@ func (c *client) finish(p plan, id string, a modernAnswer, cancelled bool) {
 	for _, replica := range append([]string{c.replica, "", ""}, c.w.names()...) {
 		if a.Status == "completed" {
 			c.call.Complete(c.replica, contentOf(a.Result))
+		}
+		if c.chance(8) { // it has ended: that changes nothing
+			_, _ = c.askModern("", p.path, "tasks/cancel", id, `"taskId":"`+id+`"`, true, 0)
 		}
 		m, err := c.askModern(replica, p.path, "tasks/get", id, `"taskId":"`+id+`"`, true, 0)
 		if replica != "" {

@@ -37,6 +37,15 @@ upstreams:
     defaults: {grace: 1s, ttl: 5m, recover: fail}
 `, strings.Repeat("AB", 21)+"A=", hashKey("ann"), hashKey("bob"))
 
+// configWith is the configuration with another grace.
+func (w *World) configWith(grace string) string {
+	text := strings.ReplaceAll(baseConfig, "grace: 1s", "grace: "+grace)
+	if w.opts.Folder {
+		text = strings.ReplaceAll(text, "redis://redis:6379/0", "file:/store")
+	}
+	return text
+}
+
 // hashKey spells the key of a principal for the configuration.
 func hashKey(principal string) string {
 	return fmt.Sprintf(`"%s:%x"`, principal, sha256.Sum256([]byte("key-"+principal)))

@@ -1,8 +1,12 @@
 package sim
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"syscall"
 	"time"
+
+	"taskgate/internal/disktest"
 )
 
 // breakThings makes faults, one after the other with some rest between them, until stop is closed.
@@ -18,8 +22,30 @@ func (w *World) breakThings(stop <-chan struct{}) {
 			return
 		case <-time.After(calm):
 		}
+		faults := withRedis
+		if w.disk != nil {
+			faults = withFolder
+		}
 		faults[r.IntN(len(faults))](w, r)
 	}
+}
+
+// goBack has the store come back as it was some seconds before.
+func goBack(w *World, r *rand.Rand) {
+	was := w.redis.Snapshot()
+	<-time.After(some(r, time.Second, 5*time.Second))
+	end := w.Judge.Fault(Forgets, redisHost, "goes back")
+	if err := w.redis.Restore(was); err != nil {
+		w.Judge.Blame("the store cannot go back: %v", err)
+	}
+	<-time.After(settle)
+	end()
+}
+
+// reload gives all replicas another configuration, one after the other as they look.
+func reload(w *World, r *rand.Rand) {
+	w.setConfig(w.configWith(fmt.Sprintf("%ds", 1+r.IntN(3))))
+	w.Judge.Note("files", "have another grace")
 }
 
 // some returns a random time.
@@ -27,10 +53,54 @@ func some(r *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(r.Int64N(int64(most-least)))
 }
 
-// faults are what goes wrong. Each returns when it is over.
-var faults = []func(w *World, r *rand.Rand){
+// withRedis and withFolder are what goes wrong. Each returns when it is over.
+var withRedis = []func(w *World, r *rand.Rand){
 	killReplica, killReplica, drainReplica, freezeReplica, cutClients, cutServer, restartServer, shutServer,
-	cutStore, loseStore, partStore, partStore, refuseWrites, slowStore, loseAnswers,
+	reload, cutStore, loseStore, partStore, partStore, refuseWrites, slowStore, loseAnswers, goBack,
+}
+
+var withFolder = []func(w *World, r *rand.Rand){
+	cutPower, cutPower, killProcess, drainAlone, reload, cutClients, cutServer, restartServer, fillDisk,
+}
+
+// cutPower ends the only replica, and starts another one over what its folder has then.
+func cutPower(w *World, r *rand.Rand) {
+	end := w.Judge.Fault(Delays, "power", "is cut")
+	w.killAlone(r, func() *disktest.Folder { return w.disk.After(r.IntN(100), r.IntN(2) == 0, r.IntN(2) == 0) })
+	end()
+}
+
+// killProcess ends the only replica; the machine goes on, so the next one finds all that was written.
+func killProcess(w *World, r *rand.Rand) {
+	end := w.Judge.Fault(Delays, "process", "is killed")
+	w.killAlone(r, func() *disktest.Folder { return w.disk.After(1<<30, false, true) })
+	end()
+}
+
+func (w *World) killAlone(r *rand.Rand, found func() *disktest.Folder) {
+	for _, name := range w.names() {
+		w.kill(name, false)
+	}
+	w.disk = found()
+	<-time.After(some(r, 0, 3*time.Second))
+	w.start()
+}
+
+// drainAlone stops the only replica, and starts another one.
+func drainAlone(w *World, r *rand.Rand) {
+	end := w.Judge.Fault(Delays, "process", "is drained")
+	w.drain(w.pick(r))
+	w.start()
+	end()
+}
+
+// fillDisk has the disk refuse to write.
+func fillDisk(w *World, r *rand.Rand) {
+	end := w.Judge.Fault(Delays, "disk", "is full")
+	w.disk.Fail(syscall.ENOSPC)
+	<-time.After(some(r, 0, 6*time.Second))
+	w.disk.Fail(nil)
+	end()
 }
 
 // killReplica kills a replica, and starts another one later.

@@ -70,6 +70,7 @@ type Call struct {
 	made     [][]byte // the results that the server made, one of each execution
 	got      []byte   // the result that its client has seen
 	ended    string   // the final status that was seen
+	stopped  bool     // a cancellation was acknowledged
 	answered map[string]int
 }
 
@@ -120,6 +121,13 @@ func (c *Call) isDisturbed(harms Harm) bool {
 	return slices.ContainsFunc(c.j.faults, func(s *span) bool {
 		return s.harms >= harms && (s.to.IsZero() || s.to.Add(settle).After(c.began))
 	})
+}
+
+// hasForgotten reports whether the store has gone back.
+func (j *Judge) hasForgotten() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.ContainsFunc(j.faults, func(s *span) bool { return s.harms >= Forgets })
 }
 
 // disturbed reports whether anything has gone wrong that met the call.
@@ -176,7 +184,7 @@ func (c *Call) Execute(server string, result func(run int) string) (string, int)
 	text := result(run)
 	c.made = append(c.made, []byte(text))
 	c.note(server, fmt.Sprintf("executes it, for the %d. time", run))
-	if run > c.most {
+	if run > c.most && !c.isDisturbed(Forgets) {
 		c.blame("it was executed %d times, and its owner allows %d", run, c.most)
 	} else if run > 1 && !c.isDisturbed(Delays) {
 		c.blame("it was executed again though nothing had gone wrong")
@@ -196,7 +204,7 @@ func (c *Call) Answer(server, question, word string) {
 		return
 	}
 	c.note(server, "gets "+word+" as the answer to "+question)
-	if c.answered[question]++; c.answered[question] > 1 {
+	if c.answered[question]++; c.answered[question] > 1 && !c.isDisturbed(Forgets) {
 		c.blame("the answer to %s was delivered %d times", question, c.answered[question])
 	}
 	if want := wordOf(c.token, c.owner); word != want {
@@ -226,12 +234,23 @@ func (c *Call) See(replica, status string) {
 	c.j.mu.Lock()
 	defer c.j.mu.Unlock()
 	c.note(replica, "shows the task as "+status)
+	if c.stopped && !isFinal(status) && !c.isDisturbed(Forgets) {
+		c.blame("its cancellation was acknowledged, and %s shows it as %s", replica, status)
+	}
 	if c.ended != "" && status != c.ended && !c.isDisturbed(Forgets) {
 		c.blame("the task was %s, and %s shows it as %s", c.ended, replica, status)
 	}
 	if isFinal(status) {
 		c.ended = status
 	}
+}
+
+// Cancel notes that a replica has acknowledged a cancellation.
+func (c *Call) Cancel(replica string) {
+	c.j.mu.Lock()
+	defer c.j.mu.Unlock()
+	c.note(replica, "cancels the task")
+	c.stopped = true
 }
 
 func isFinal(status string) bool {

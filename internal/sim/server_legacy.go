@@ -138,6 +138,9 @@ func writeJSON(w http.ResponseWriter, id json.RawMessage, result string) {
 
 // spellContent is the content that an execution makes. No JSON library would write it so.
 func spellContent(token, more string, run int) string {
+	if len(token)%2 == 0 { // larger than what budgets leave out
+		more += strings.Repeat(".", 6000)
+	}
 	return fmt.Sprintf(`[ {"text" : "done %s \u00e9\/%s", "type":"text","n":1.0e1} , {"type":"text","text":"run %d"}]`, token, more, run)
 }
 

@@ -15,12 +15,12 @@ import (
 	"taskgate/internal/durable"
 )
 
-// folder is where the files are. The folder of a test loses what was not synced.
-type folder interface {
+// Folder is where the files are. The folder of a test loses what was not synced.
+type Folder interface {
 	// Names lists the files.
 	Names() ([]string, error)
 	// Open opens a file, or makes it if create is true.
-	Open(name string, create bool) (file, error)
+	Open(name string, create bool) (File, error)
 	// Remove removes a file.
 	Remove(name string) error
 	// Sync makes durable which files exist.
@@ -29,8 +29,8 @@ type folder interface {
 	Close() error
 }
 
-// file is an open file.
-type file interface {
+// File is an open file.
+type File interface {
 	io.ReaderAt
 	io.WriterAt
 	io.Closer
@@ -75,10 +75,10 @@ func openDisk(path string, log *slog.Logger) (*disk, error) {
 // process is the file with the id of the process that has the lock.
 const process = "process"
 
-// Close implements folder.
+// Close implements Folder.
 func (d *disk) Close() error { return d.lock.Close() }
 
-// Names implements folder.
+// Names implements Folder.
 func (d *disk) Names() ([]string, error) {
 	entries, err := os.ReadDir(d.path)
 	names := make([]string, len(entries))
@@ -88,8 +88,8 @@ func (d *disk) Names() ([]string, error) {
 	return names, err
 }
 
-// Open implements folder.
-func (d *disk) Open(name string, create bool) (file, error) {
+// Open implements Folder.
+func (d *disk) Open(name string, create bool) (File, error) {
 	flags := os.O_RDWR
 	if create {
 		flags |= os.O_CREATE | os.O_EXCL
@@ -101,16 +101,16 @@ func (d *disk) Open(name string, create bool) (file, error) {
 	return diskFile{f}, nil
 }
 
-// Remove implements folder.
+// Remove implements Folder.
 func (d *disk) Remove(name string) error { return os.Remove(filepath.Join(d.path, name)) }
 
-// Sync implements folder.
+// Sync implements Folder.
 func (d *disk) Sync() error { return durable.SyncFolder(d.path) }
 
 // diskFile is a file of the file system.
 type diskFile struct{ *os.File }
 
-// Size implements file.
+// Size implements File.
 func (f diskFile) Size() (int64, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -119,7 +119,7 @@ func (f diskFile) Size() (int64, error) {
 	return info.Size(), nil
 }
 
-// Sync implements file. A file that somebody has removed, or moved away with its folder, is an error: it takes
+// Sync implements File. A file that somebody has removed, or moved away with its folder, is an error: it takes
 // what is written, and the next start would not find it.
 func (f diskFile) Sync() error {
 	if err := f.File.Sync(); err != nil {

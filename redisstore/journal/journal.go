@@ -34,6 +34,8 @@ type Options struct {
 	RetryAfter time.Duration
 	// SlowAfter is how long a write may take before no new work should begin; 2s if zero.
 	SlowAfter time.Duration
+	// Folder replaces the folder of the file system, for tests.
+	Folder Folder
 	// BeforeWrite is called before each write, for tests: its error becomes that of the write.
 	BeforeWrite func() error
 }
@@ -41,7 +43,7 @@ type Options struct {
 // Journal is a folder with one journal. It is safe for concurrent use.
 type Journal struct {
 	path string
-	dir  folder
+	dir  Folder
 	opts Options
 	log  *slog.Logger
 
@@ -76,15 +78,14 @@ type batch struct {
 // Open opens the journal in a folder, which it makes if need be, and calls replay for each entry in order.
 // The bytes of an entry are only valid during the call.
 func Open(path string, o Options, replay func(entry []byte) error) (*Journal, error) {
-	d, err := openDisk(path, cmp.Or(o.Logger, slog.Default()))
-	if err != nil {
-		return nil, err
+	dir := o.Folder
+	if dir == nil {
+		d, err := openDisk(path, cmp.Or(o.Logger, slog.Default()))
+		if err != nil {
+			return nil, err
+		}
+		dir = d
 	}
-	return open(path, d, o, replay)
-}
-
-// open is Open over any folder.
-func open(path string, dir folder, o Options, replay func(entry []byte) error) (*Journal, error) {
 	o.Floor = cmp.Or(o.Floor, 32<<20)
 	o.RetryAfter = cmp.Or(o.RetryAfter, time.Second)
 	o.SlowAfter = cmp.Or(o.SlowAfter, 2*time.Second)

@@ -30,7 +30,7 @@ type keeper struct {
 	entries []string
 }
 
-func keep(t *testing.T, dir folder, o Options) *keeper {
+func keep(t *testing.T, dir Folder, o Options) *keeper {
 	t.Helper()
 	k, err := reopen(dir, o)
 	if err != nil {
@@ -39,9 +39,10 @@ func keep(t *testing.T, dir folder, o Options) *keeper {
 	return k
 }
 
-func reopen(dir folder, o Options) (k *keeper, err error) {
+func reopen(dir Folder, o Options) (k *keeper, err error) {
 	k = &keeper{}
-	k.Journal, err = open("folder", dir, o, func(entry []byte) error {
+	o.Folder = dir
+	k.Journal, err = Open("folder", o, func(entry []byte) error {
 		k.entries = append(k.entries, string(entry))
 		return nil
 	})
@@ -94,12 +95,12 @@ func TestCutAtEveryPoint(t *testing.T) {
 	t.Parallel()
 	whole := newMemory()
 	run(keep(t, whole, quiet()))
-	if whole.ops < 30 {
-		t.Fatalf("only %d operations", whole.ops)
+	if whole.Changes() < 30 {
+		t.Fatalf("only %d operations", whole.Changes())
 	}
-	for cut := range whole.ops {
+	for cut := range whole.Changes() {
 		m := newMemory()
-		m.left = cut
+		m.CutPower(cut)
 		told := 0
 		synctest.Test(t, func(t *testing.T) {
 			if k, err := reopen(m, quiet()); err == nil {
@@ -118,7 +119,7 @@ func TestCutAtEveryPoint(t *testing.T) {
 }
 
 // found starts over what a crash has left.
-func found(t *testing.T, name string, m *memory, told int) {
+func found(t *testing.T, name string, m memory, told int) {
 	k, err := reopen(m, quiet())
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
@@ -165,9 +166,7 @@ func TestCutWhileARewriteBegins(t *testing.T) {
 		if early {
 			must(t, k.Begin())
 		}
-		m.mu.Lock()
-		m.left = 1 // the write, and not its sync
-		m.mu.Unlock()
+		m.CutPower(1) // after the write, before its sync
 		if k.put("is cut short") == nil {
 			t.Fatal("it was told to be durable")
 		}
@@ -197,16 +196,16 @@ func TestKilledAndThenCut(t *testing.T) {
 	t.Parallel()
 	whole := newMemory()
 	run(keep(t, whole, quiet()))
-	for cut := range whole.ops {
+	for cut := range whole.Changes() {
 		for _, more := range []string{"", "goes on"} {
 			m := newMemory()
-			m.left = cut
+			m.CutPower(cut)
 			synctest.Test(t, func(*testing.T) {
 				if k, err := reopen(m, quiet()); err == nil {
 					run(k)
 				}
 			})
-			m.left = -1
+			m.CutPower(-1)
 			k := keep(t, m, quiet())
 			want := k.entries
 			if more != "" {
@@ -286,16 +285,16 @@ func TestGroupCommit(t *testing.T) {
 	t.Parallel()
 	m := newMemory()
 	k := keep(t, m, quiet())
-	before := m.ops
+	before := m.Changes()
 	var all sync.WaitGroup
-	m.mu.Lock() // a write takes until everybody is there
+	resume := m.Stop() // a write takes until everybody is there
 	for i := range 100 {
 		k.Add([]string{fmt.Sprint(i)}, Encode(nil, fmt.Append(nil, i)))
 		all.Go(func() { must(t, k.Wait(context.Background(), []string{fmt.Sprint(i)})) })
 	}
-	m.mu.Unlock()
+	resume()
 	all.Wait()
-	if n := m.ops - before; n > 4 {
+	if n := m.Changes() - before; n > 4 {
 		t.Errorf("%d operations", n)
 	}
 	must(t, k.Wait(context.Background(), []string{"nobody's"}))
@@ -310,9 +309,7 @@ func TestFullDisk(t *testing.T) {
 		m := newMemory()
 		k := keep(t, m, quiet())
 		must(t, k.put("before"))
-		m.mu.Lock()
-		m.fails = syscall.ENOSPC
-		m.mu.Unlock()
+		m.Fail(syscall.ENOSPC)
 		if err := k.put("meanwhile"); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "folder") {
 			t.Fatalf("told %v", err)
 		}
@@ -321,9 +318,7 @@ func TestFullDisk(t *testing.T) {
 		}
 		must(t, k.Wait(context.Background(), []string{"another key"}))
 		time.AfterFunc(10*time.Second, func() {
-			m.mu.Lock()
-			m.fails = nil
-			m.mu.Unlock()
+			m.Fail(nil)
 		})
 		<-time.After(12 * time.Second)
 		must(t, k.Err())
@@ -344,12 +339,12 @@ func TestSlowDisk(t *testing.T) {
 	o.SlowAfter = time.Nanosecond
 	m := newMemory()
 	k := keep(t, m, o)
-	m.mu.Lock()
+	resume := m.Stop()
 	k.Add(nil, Encode(nil, []byte("slow")))
 	for !errors.Is(k.Err(), errSlow) {
 		<-time.After(time.Millisecond)
 	}
-	m.mu.Unlock()
+	resume()
 	must(t, k.Sync(context.Background()))
 	must(t, k.Err())
 	must(t, k.Close())

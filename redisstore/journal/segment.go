@@ -15,7 +15,7 @@ import (
 // segment is one file. It continues the file before it.
 type segment struct {
 	number int
-	file   file
+	file   File
 	salt   []byte
 	size   int64 // up to the end of the last whole record
 	marked int64 // up to the end of the record that ended a rewrite; 0 if there is none
