@@ -17,7 +17,7 @@
 //     a task of the server (task.go), the exchange follows the task to its end, at a legacy server
 //     (task_await.go) or a modern one (task_poll.go).
 //   - The sessions of the legacy era (session_table.go, session.go), opened (initialize.go) and perhaps
-//     shared by replicas (shared.go). The GET stream of a session (get_stream.go, gap.go) brings what is outside
+//     shared by replicas (shared.go). The GET stream of a session (get_stream.go, keep_stream.go) brings what is outside
 //     of any call: notifications for the listeners (listen_legacy.go), and questions for a call or else
 //     for the client of the session (session_question.go).
 //   - The client: it finds out the era (era.go), lists tools (tools.go), and makes an exchange of a call

@@ -21,10 +21,15 @@ import (
 type getStream struct {
 	s *session
 
-	mu    sync.Mutex
-	users int
-	cur   *getHold    // nil while the stream is not held
-	rest  *time.Timer // ends the stream when it has been unwanted for a while
+	mu     sync.Mutex
+	users  int
+	cur    *getHold    // nil while the stream is not held
+	rest   *time.Timer // ends the stream when it has been unwanted for a while
+	used   time.Time   // the latest request in the session, at any replica as far as is known
+	said   bool        // the server has said something on it
+	kept   bool        // it is unwanted, and kept for its server
+	wanted bool        // another replica has asked for it since it was wanted here
+	closed *link       // the generation in which it was open, and closed here
 }
 
 // getHold is the stream in the hands of the goroutine that holds it, through all its connections. Its
@@ -83,8 +88,9 @@ const steady = time.Second
 
 // getSupport is what is known of a server's GET streams.
 type getSupport struct {
-	until atomic.Int64 // in milliseconds since 1970: until then the server has no stream
-	late  atomic.Bool  // the latest head came late, or was missing
+	until  atomic.Int64 // in milliseconds since 1970: until then the server has no stream
+	late   atomic.Bool  // the latest head came late, or was missing
+	needed atomic.Bool  // the latest session that was lost had its stream closed here
 }
 
 // joinStream takes part in the stream, and opens it for the first listener. It reports whether the server has
@@ -107,6 +113,7 @@ func (st *getStream) wantStream(ctx context.Context) (*getHold, <-chan struct{})
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.users++
+	st.used, st.kept, st.wanted = time.Now(), false, false
 	switch h := st.cur; {
 	case h == nil || h.ended:
 		st.holdStream(ctx)
@@ -124,40 +131,6 @@ func (st *getStream) holdStream(ctx context.Context) {
 	st.cur = h
 	if !st.s.t.work.Go(ctx, func(context.Context) { h.keepOpen(life) }) {
 		h.endHold()
-	}
-}
-
-// unwantStream undoes wantStream. The last user closes the stream, after a while in which another may come.
-func (st *getStream) unwantStream(after time.Duration) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if st.users--; st.users > 0 {
-		return
-	}
-	if after <= 0 {
-		st.closeStream()
-		return
-	}
-	if st.rest == nil {
-		st.rest = time.AfterFunc(after, st.closeUnused)
-	} else {
-		st.rest.Reset(after)
-	}
-}
-
-func (st *getStream) closeUnused() {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if st.users == 0 {
-		st.closeStream()
-	}
-}
-
-// closeStream ends the stream. st.mu is held.
-func (st *getStream) closeStream() {
-	if st.cur != nil {
-		st.cur.stop()
-		st.cur = nil
 	}
 }
 
@@ -253,6 +226,9 @@ func (h *getHold) mayTryAgain(ctx context.Context, l *link, se *transport.Status
 		// Another replica has the stream, or the server has yet to notice that the last one is gone. So it
 		// has such streams.
 		h.learnOutcome(true)
+		if h.s.shared.Load() {
+			h.s.t.tellSign(h.s.key.key, wanted)
+		}
 		h.s.get.mu.Lock()
 		defer h.s.get.mu.Unlock()
 		h.early = time.Now().Add(linger)
@@ -382,6 +358,9 @@ func (h *getHold) handleEvent(ctx context.Context, x *exchange, it *transport.Ev
 	if it.Retry > 0 {
 		h.retry = min(it.Retry, maxRetry)
 	}
+	if it.Message.Kind != 0 {
+		h.s.get.noteSaid()
+	}
 	switch m := it.Message; m.Kind {
 	case jsonrpc.Notification:
 		if m.Method == mcp.NotifyCancelled {
@@ -408,18 +387,6 @@ func (h *getHold) handleRequest(ctx context.Context, x *exchange, m jsonrpc.Mess
 		x.postAside(ctx, response)
 	}
 }
-
-// needStream is wantStream for a call. It returns nil if the server is known to lack such a stream.
-func (st *getStream) needStream(ctx context.Context) (opened <-chan struct{}) {
-	if time.Now().UnixMilli() < st.s.t.support.until.Load() {
-		return nil
-	}
-	_, opened = st.wantStream(ctx)
-	return opened
-}
-
-// doneStream undoes needStream.
-func (st *getStream) doneStream() { st.unwantStream(linger) }
 
 func (st *getStream) awaitStream(ctx context.Context, opened <-chan struct{}) {
 	if !st.s.t.support.late.Load() {

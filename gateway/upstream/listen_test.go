@@ -98,6 +98,7 @@ func TestListenLegacy(t *testing.T) {
 			t.Errorf("%d unsubscribed, %d streams", n, s.Listeners())
 		}
 		two.end(t)
+		pauseFor(t, keepUnused+linger)
 		if n := len(s.Seen("resources/unsubscribe")); n != 2 || s.Listeners() != 0 {
 			t.Errorf("%d unsubscribed, %d streams", n, s.Listeners())
 		}

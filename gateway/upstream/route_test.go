@@ -105,9 +105,9 @@ func TestAskedOnGET(t *testing.T) {
 			two.ended(t)
 			mustCall(t, h, asksIn("a", all)) // nil sink: cannot be asked
 			asked(t, s, "GET", 1)
-			pauseFor(t, linger+time.Second)
+			pauseFor(t, keepUnused+linger)
 			if s.Listeners() != 0 {
-				t.Error("the stream is held though no call is in flight")
+				t.Error("the stream is held though no call was made for long")
 			}
 		})
 	}

@@ -291,6 +291,7 @@ func (s *session) setEnds(ends bool) {
 // loseGeneration drops a generation that the server has forgotten. The next open shakes hands anew; that
 // happens once per generation, however many calls met the loss (design.md 0.16). The GET stream moves, too.
 func (s *session) loseGeneration(l *link) {
+	s.get.learnNeed(l)
 	s.mu.Lock()
 	s.lost = max(s.lost, l.gen)
 	if s.cur == l {

@@ -267,8 +267,21 @@ func (t *sessionTable) tellOthers(key string, n shim.Notification) {
 	}
 }
 
-// freed is the message about a session whose GET stream a replica has closed.
-const freed = "freed"
+// The signs are messages about the GET stream of a session.
+const (
+	freed  = "freed"  // a replica has closed it
+	wanted = "wanted" // a replica would have it
+	kept   = "kept"   // a replica keeps it for the server; who uses the session says so
+	used   = "used"   // a replica uses the session
+)
+
+// tellSign tells the other replicas a sign. It does not block.
+func (t *sessionTable) tellSign(key, sign string) {
+	select {
+	case t.others.untold <- told{key, []byte(t.wire.spellName() + " " + sign)}:
+	default:
+	}
+}
 
 // tellFreed tells the other replicas that they can open the GET stream of a session. It also works while this
 // replica stops.
@@ -290,16 +303,19 @@ func (t *sessionTable) tellNow(ctx context.Context, n told) {
 func (t *sessionTable) takeTold(key string, message []byte) {
 	from, text, _ := bytes.Cut(message, []byte(" "))
 	m, err := jsonrpc.ParseLenient(text)
-	isFreed := string(text) == freed
-	if err != nil && !isFreed || string(from) == t.wire.spellName() {
+	if string(from) == t.wire.spellName() {
 		return
 	}
 	t.mu.Lock()
 	variants := slices.Collect(maps.Values(t.m[key]))
 	t.mu.Unlock()
 	for _, s := range variants {
-		if isFreed {
+		switch sign := string(text); {
+		case sign == freed:
 			s.get.nudgeStream(true)
+			continue
+		case err != nil:
+			s.get.takeSign(sign)
 			continue
 		}
 		s.passNotification(shim.Notification{Method: m.Method, Params: m.Params})

@@ -27,8 +27,8 @@ var layers = map[string][]string{
 	"gateway/upstream": {
 		"doc config errors server verdict memory listeners checkpoint", // values
 		"wire silence",
-		"exchange request calls notify questions resume trace task task_await task_poll",        // one request
-		"session_table session initialize shared get_stream gap listen_legacy session_question", // the legacy era
+		"exchange request calls notify questions resume trace task task_await task_poll",                // one request
+		"session_table session initialize shared get_stream keep_stream listen_legacy session_question", // the legacy era
 		"client era tools again legacy modern listen admit",
 	},
 }
