@@ -70,8 +70,16 @@ func olderVersion(refused error) string {
 	return ""
 }
 
+// mayTalk reports whether the server may say something to its client outside of any call.
+func (l *link) mayTalk(client shim.Session) bool {
+	roots, _ := jsonrpc.Get(client.Capabilities, "roots")
+	return jsonrpc.IsObject(roots) || l.server.hasCapability("logging") || l.server.hasCapability("tools", "listChanged") ||
+		l.server.hasCapability("prompts", "listChanged") || l.server.hasCapability("resources", "listChanged")
+}
+
 // introduceClient tells the server, once in a generation, that its client is ready: the client has
-// said so, or has sent a request. The server may now ask it.
+// said so, or has sent a request. The server may now ask it, and many do so at once, or say what has changed. So the
+// stream for that is open before.
 func (l *link) introduceClient(ctx context.Context, s *session) error {
 	if l.ready.Load() {
 		return nil
@@ -82,11 +90,17 @@ func (l *link) introduceClient(ctx context.Context, s *session) error {
 			l.ready.Store(true)
 			return struct{}{}, nil
 		}
+		s.readyAt.Store(time.Now().UnixNano())
+		if s.from.Shared && l.mayTalk(s.from) {
+			if opened := s.get.needStream(ctx); opened != nil {
+				defer s.get.doneStream()
+				s.get.awaitStream(ctx, opened)
+			}
+		}
 		if err := s.t.wire.tellSoon(ctx, l.target, jsonrpc.AppendNotification(nil, mcp.NotifyInitialized, nil)); err != nil {
 			return struct{}{}, handshakeError(err)
 		}
 		l.ready.Store(true)
-		s.readyAt.Store(time.Now().UnixNano())
 		s.mu.Lock()
 		level := s.level
 		s.mu.Unlock()

@@ -98,6 +98,9 @@ func (st *getStream) takeSign(sign string) {
 	defer st.mu.Unlock()
 	switch sign {
 	case wanted:
+		for _, n := range st.s.listeners.takeEarly() {
+			st.s.t.tellOthers(st.s.key.key, n)
+		}
 		if st.wanted = true; st.kept {
 			st.closeStream()
 		}
@@ -156,4 +159,11 @@ func (st *getStream) isInUse() bool {
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
 	return st.s.refs > 0
+}
+
+// hasUsers reports whether somebody here wants the stream.
+func (st *getStream) hasUsers() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.users > 0
 }

@@ -102,7 +102,9 @@ func TestKeptStreamBetweenReplicas(t *testing.T) {
 		}
 		mustCall(t, b, together())
 		pauseFor(t, linger+time.Second)
-		asked(t, s, "GET", 3) // refused once
+		if n := len(s.Seen("GET")); n < 3 || !busy.Load() { // it was refused at first
+			t.Errorf("%d streams were asked for, open %t", n, busy.Load())
+		}
 		pauseFor(t, keepUnused+time.Minute)
 		if synctest.Wait(); busy.Load() {
 			t.Error("the stream is open")

@@ -24,12 +24,6 @@ func (h *HTTP) Notify(ctx context.Context, s shim.Session, n shim.Notification) 
 		return nil
 	}
 	defer ses.releaseSession()
-	if roots, _ := jsonrpc.Get(ses.from.Capabilities, "roots"); n.Method == mcp.NotifyInitialized && jsonrpc.IsObject(roots) {
-		// Servers ask for the roots at once.
-		_, opened := ses.get.wantStream(ctx)
-		defer ses.get.unwantStream(linger)
-		ses.get.awaitStream(ctx, opened)
-	}
 	l, err := ses.openLink(ctx)
 	if err != nil {
 		return markUnsent(err)

@@ -88,7 +88,12 @@ func (s *session) passNotification(n shim.Notification) bool {
 		return s.calls.passProgress(n.Params)
 	}
 	s.t.memory.listChanged(n.Method, s.key.isSame)
-	return s.listeners.passToListeners(n) || n.Method == mcp.NotifyElicitationComplete && s.calls.passCompleted(n.Params)
+	heard := s.listeners.passToListeners(n) || n.Method == mcp.NotifyElicitationComplete && s.calls.passCompleted(n.Params)
+	// A listener may be about to come: here, or where another replica has introduced the client.
+	if soon := time.Since(time.Unix(0, s.readyAt.Load())) < holdFor; !heard && s.from.Shared && (soon || s.get.hasUsers()) {
+		s.listeners.keepEarly(n)
+	}
+	return heard
 }
 
 // reduceFilter reduces a filter to what can come: to what the server declares, if there is a stream.

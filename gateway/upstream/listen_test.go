@@ -158,6 +158,57 @@ func TestListenOnCallStream(t *testing.T) {
 	})
 }
 
+// What a server says as soon as its client is ready reaches that client, though it listens a moment later: a list that
+// changed, or a log message. A third of it was lost.
+func TestSaidBeforeTheClientListens(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.On("notifications/initialized", func(x *fake.Exchange) {
+			s.Notify("notifications/tools/list_changed", `{}`)
+			s.Notify("notifications/message", `{"level":"warning","data":1}`)
+			fake.Status(http.StatusAccepted, "", "")(x)
+		})
+		client := shim.Session{Key: "a", Legacy: true, Shared: true}
+		_, err := h.Describe(t.Context(), client)
+		must(t, err)
+		must(t, h.Notify(t.Context(), client, shim.Notification{Method: mcp.NotifyInitialized}))
+		pauseFor(t, time.Second)
+		e := hearIn(t, h, client, everything)
+		if e.methods() != "tools/list_changed message" {
+			t.Errorf("heard %q", e.methods())
+		}
+		late := hearIn(t, h, client, everything)
+		if late.methods() != "" {
+			t.Errorf("another one heard %q", late.methods())
+		}
+		late.end(t)
+		e.end(t)
+	})
+}
+
+// So it is where the client listens at another replica.
+func TestSaidBeforeTheClientListensElsewhere(t *testing.T) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
+		b := shareSessions(t, a)
+		allowOneStream(s, func() {}, func(x *fake.Exchange) {
+			x.Event(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+			x.Hang()
+		})
+		client := together().Session
+		for _, h := range []*HTTP{a, b} {
+			_, err := h.Describe(t.Context(), client)
+			must(t, err)
+		}
+		synctest.Wait() // they hear each other
+		must(t, a.Notify(t.Context(), client, shim.Notification{Method: mcp.NotifyInitialized}))
+		e := hearIn(t, b, client, everything)
+		pauseFor(t, time.Second)
+		if !strings.HasPrefix(e.methods(), "tools/list_changed") {
+			t.Errorf("heard %q", e.methods())
+		}
+		e.end(t)
+	})
+}
+
 // A server without a GET stream agrees to nothing, and is left alone, however it says so: some answer a GET with a
 // page, or with any JSON.
 func TestListenWithoutStream(t *testing.T) {

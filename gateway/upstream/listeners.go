@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"sync"
+	"time"
 
 	"taskgate/gateway/upstream/listed"
 	"taskgate/internal/jsonrpc"
@@ -15,8 +16,11 @@ import (
 
 // listeners are the listeners of one session, which owns the set. mu also guards their queues.
 type listeners struct {
-	mu sync.Mutex
-	m  map[*listener]struct{}
+	mu    sync.Mutex
+	m     map[*listener]struct{}
+	early []shim.Notification // what the server has said as soon as its client was ready, before the client listened
+	until time.Time           // until then the first listener gets it
+	had   bool                // there was a listener, here or at another replica
 }
 
 // listener is one Listen. Its notifications wait in a queue, so that the reader of the session's
@@ -41,6 +45,37 @@ func (e *listeners) addListener(l *listener) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.m[l] = struct{}{}
+	if l.all && time.Now().Before(e.until) {
+		l.queue = e.early
+		work.Signal(l.news)
+	}
+	e.early, e.had = nil, true
+}
+
+// The bounds of what is kept for the first listener: how many notifications, the bytes of one, and how long after the
+// latest.
+const (
+	maxEarly      = 64
+	maxEarlyBytes = 64 << 10
+	earlyFor      = 10 * time.Second
+)
+
+// keepEarly keeps a notification that nobody hears for the first listener.
+func (e *listeners) keepEarly(n shim.Notification) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.had && len(e.early) < maxEarly && len(n.Params) <= maxEarlyBytes {
+		e.early, e.until = append(e.early, n), time.Now().Add(earlyFor)
+	}
+}
+
+// takeEarly takes what is kept for the first listener, which is at another replica.
+func (e *listeners) takeEarly() []shim.Notification {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	early := e.early
+	e.early, e.had = nil, true
+	return early
 }
 
 func (e *listeners) removeListener(l *listener) {

@@ -309,7 +309,8 @@ func (s *session) loseGeneration(l *link) {
 // lost, or that the ping failed.
 func (s *session) verifyGeneration(ctx context.Context, l *link) error {
 	err := s.pingServer(ctx, l)
-	if se, ok := err.(*transport.StatusError); ok && (se.Status == http.StatusBadRequest || se.Status == http.StatusNotFound) {
+	// Before it has heard that its client is ready, the server may refuse everything.
+	if se, ok := err.(*transport.StatusError); ok && l.ready.Load() && (se.Status == http.StatusBadRequest || se.Status == http.StatusNotFound) {
 		s.loseGeneration(l)
 	}
 	return err

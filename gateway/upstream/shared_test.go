@@ -338,7 +338,7 @@ func TestReplicasNumberApart(t *testing.T) {
 		mustCall(t, a, together())
 		mustCall(t, b, together())
 		calls := s.Seen("tools/call")
-		if calls[0].Header.Get("Mcp-Session-Id") != calls[1].Header.Get("Mcp-Session-Id") || calls[0].ID != "3" || !strings.HasPrefix(calls[1].ID, `"other.1000-`) {
+		if calls[0].Header.Get("Mcp-Session-Id") != calls[1].Header.Get("Mcp-Session-Id") || calls[0].ID != "4" || !strings.HasPrefix(calls[1].ID, `"other.1000-`) {
 			t.Errorf("ids %s and %s", calls[0].ID, calls[1].ID)
 		}
 	})

@@ -16,6 +16,8 @@ const (
 	// long.
 	maxHeld = 64
 	holdFor = 10 * time.Second
+	// maxEarlyBytes bounds a notification that is kept until the client listens.
+	maxEarlyBytes = 64 << 10
 	// maxReplies is how many requests of a server are answered at a time in the gateway's name: all that
 	// were held, and some more.
 	maxReplies = maxHeld + 16
@@ -75,8 +77,12 @@ func (s *server) takeMessage(said []byte) bool {
 	case jsonrpc.Result, jsonrpc.ErrorResponse:
 		s.takeAnswer(m)
 	case jsonrpc.Notification:
-		for _, st := range s.streamsFor(m) {
+		streams := s.streamsFor(m)
+		for _, st := range streams {
 			st.putMessage(m)
+		}
+		if len(streams) == 0 {
+			s.keepEarly(m)
 		}
 		if m.Method == mcp.NotifyCancelled {
 			s.takeCancellation(m)
@@ -85,6 +91,16 @@ func (s *server) takeMessage(said []byte) bool {
 		s.takeQuestion(m)
 	}
 	return true
+}
+
+// keepEarly keeps what a session says before its client listens for the first time.
+func (s *server) keepEarly(m jsonrpc.Message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	soon := time.Since(s.claimed) < holdFor
+	if s.session != "" && !s.listened && soon && len(s.early) < maxHeld && len(m.Raw) <= maxEarlyBytes && m.Method != mcp.NotifyProgress {
+		s.early = append(s.early, m)
+	}
 }
 
 // takeCancellation takes the cancellation of a held question, or of a subscriptions/listen, whose stream

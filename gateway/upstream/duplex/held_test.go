@@ -128,3 +128,26 @@ func TestQuestionThatReachesNobody(t *testing.T) {
 		a.wants(4)
 	})
 }
+
+// What a server says before its client listens for the first time is kept for that, and dropped afterwards.
+func TestSaidBeforeTheFirstListener(t *testing.T) {
+	var server *pipe
+	tr := opens(t, Config{}, func(p *pipe, m jsonrpc.Message) { server = p; p.answer(m) })
+	session := begin(t, tr)
+	server.say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+	server.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"gone","progress":1}}`)
+	echo(t, tr, session) // what was said before has been read
+	first := listen(t, tr, session)
+	if e := first.Next(); e.Message.Method != "notifications/tools/list_changed" {
+		t.Errorf("heard %+v", e)
+	}
+	first.Close()
+	server.say(`{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`)
+	echo(t, tr, session)
+	second := listen(t, tr, session)
+	server.say(`{"jsonrpc":"2.0","method":"notifications/message"}`)
+	if e := second.Next(); e.Message.Method != "notifications/message" {
+		t.Errorf("heard %+v", e)
+	}
+	second.Close()
+}

@@ -28,21 +28,24 @@ type server struct {
 	begun   time.Time
 	replies chan struct{} // places for the goroutines that answer the server in the gateway's name
 
-	mu      sync.Mutex
-	over    bool               // closed for requests
-	served  bool               // it has said something
-	worked  bool               // it has answered more than a handshake
-	modern  bool               // it was asked more than its era, outside of a session
-	session string             // "" outside of a session
-	askable bool               // the client of the session can be asked
-	serial  int                // that of the latest message sent
-	notes   []int              // serials of sent notifications and responses, oldest first
-	asked   map[string]*stream // requests in flight, by the key of their id
-	get     *stream            // for messages outside of any request; nil if absent
-	held    []*jsonrpc.Message // questions that wait until the client can be asked
-	idle    *time.Timer        // ends it while it is unused; nil if that is never
-	since   time.Time          // unused since then
-	task    time.Time          // until then a task is in use
+	mu       sync.Mutex
+	over     bool               // closed for requests
+	served   bool               // it has said something
+	worked   bool               // it has answered more than a handshake
+	modern   bool               // it was asked more than its era, outside of a session
+	session  string             // "" outside of a session
+	askable  bool               // the client of the session can be asked
+	serial   int                // that of the latest message sent
+	notes    []int              // serials of sent notifications and responses, oldest first
+	asked    map[string]*stream // requests in flight, by the key of their id
+	get      *stream            // for messages outside of any request; nil if absent
+	claimed  time.Time          // when it became a session
+	early    []jsonrpc.Message  // notifications from before its client listened
+	listened bool               // its client has listened
+	held     []*jsonrpc.Message // questions that wait until the client can be asked
+	idle     *time.Timer        // ends it while it is unused; nil if that is never
+	since    time.Time          // unused since then
+	task     time.Time          // until then a task is in use
 }
 
 // claimSession makes the server a session, which is opened with these parameters of an initialize. It reports
@@ -54,7 +57,7 @@ func (s *server) claimSession(session string, params []byte) bool {
 		return false
 	}
 	capabilities, _ := jsonrpc.Get(params, "capabilities")
-	s.session, s.askable = session, mcp.MayBeAsked(capabilities)
+	s.session, s.askable, s.claimed = session, mcp.MayBeAsked(capabilities), time.Now()
 	return true
 }
 
@@ -148,7 +151,7 @@ func (s *server) retireUnused() bool {
 
 // closeServer closes the server for requests. s.mu is held.
 func (s *server) closeServer() {
-	s.over, s.held = true, nil
+	s.over, s.held, s.early = true, nil, nil
 	s.stopIdleTimer()
 }
 
@@ -295,6 +298,10 @@ func (s *server) openListening(st *stream) bool {
 	old, held := s.get, s.held
 	s.get, s.held = st, nil
 	s.stopIdleTimer()
+	for _, m := range s.early {
+		st.putMessage(m)
+	}
+	s.early, s.listened = nil, true
 	held = slices.DeleteFunc(held, func(m *jsonrpc.Message) bool { return st.putMessage(*m) })
 	s.mu.Unlock()
 	for _, m := range held {
