@@ -273,7 +273,7 @@ func Default() *Config {
 		ProgressKeepAlive:   25 * time.Second,
 		MaxSessionsPerOwner: 1000,
 		MaxCallsPerOwner:    5000,
-		ResumeAfter:         5 * time.Second,
+		ResumeAfter:         200 * time.Millisecond,
 		Fixed: Fixed{
 			StoreTimeout: 3 * time.Second, ClientTimeout: 30 * time.Second, KeepAlive: 15 * time.Second, SessionIdle: 24 * time.Hour,
 		},

@@ -270,18 +270,19 @@ func TestResumeEndedWhileStoreAway(t *testing.T) {
 	}
 }
 
-// resumedWorld has a client go that waits for a call, or for a task. With resume it comes back for the answer, at the
-// other replica.
+// resumedWorld has a client go that waits for a call, or for a task, half a second after it was made: that a connection
+// breaks in the first five seconds was the end of a call once. With resume it comes back for the answer, at the other
+// replica.
 func resumedWorld(t *testing.T, method string) (w *world, resume func() *hearing) {
 	t.Helper()
 	w = newDraftWorld(t, "")
-	w.config.ResumeAfter = time.Second
+	w.config.ResumeAfter = config.Default().ResumeAfter
 	params := `{"name":"plain"}`
 	if method == mcp.MethodTasksResult {
 		params = `{"taskId":"` + string(w.c.call(w.a, "plain")) + `"}`
 	}
 	request := w.c.ask(w.a, method, params)
-	wiretest.Wait(2 * time.Second)
+	wiretest.Wait(500 * time.Millisecond)
 	request.leave()
 	synctest.Wait()
 	return w, func() *hearing { return w.resume(w.b, request) }
