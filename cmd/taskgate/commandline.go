@@ -55,6 +55,7 @@ Options of serve:
   --store STORE        file:DIRECTORY, embedded (in memory), or a redis:// URL (a directory
                        of its own in the user's state directory)
   --grace DURATION     how long a call may take before it becomes a task (auto)
+  --offer ERA          auto, both, legacy or modern: what clients are offered (auto)
   --log-format FORMAT  text or json (text)
   --log-level LEVEL    debug, info, warn or error (info)
 
@@ -65,6 +66,7 @@ Options of stdio:
   --name NAME          which server of the file, if it has several
   --grace DURATION     as for serve
   --era ERA            auto, legacy or modern: the era to speak to the server (auto)
+  --offer ERA          as for serve
   --without-tasks MODE auto, block or handle: what a slow call does to a client that
                        knows no tasks (auto)
   --store STORE        as for serve (embedded, or what the file names)

@@ -27,11 +27,23 @@ func newServeOptions(flags *flag.FlagSet) *serveOptions {
 	return o
 }
 
+// erasOf are the eras that clients are offered.
+func erasOf(word string) []string {
+	switch word {
+	case "auto":
+		return nil
+	case "both":
+		return []string{"legacy", "modern"}
+	}
+	return []string{word}
+}
+
 // declareShared declares the flags that stdio has as well.
 func (o *serveOptions) declareShared() {
 	o.flags.StringVar(&o.file, "config", "", "")
 	o.flags.StringVar(&o.upstream, "upstream", "", "")
 	o.declare("store", func(c *config.Config, value string) { c.Store = value })
+	o.declare("offer", func(c *config.Config, value string) { c.Upstreams[0].Eras = erasOf(value) })
 	o.declare("log-level", func(c *config.Config, value string) { c.Log.Level = config.LogLevel(value) })
 	o.flags.Func("grace", "", func(text string) error {
 		grace, err := config.Auto, error(nil)
@@ -80,7 +92,7 @@ func (o *serveOptions) loadConfig() (*config.Config, error) {
 func (o *serveOptions) overrideConfig(cfg *config.Config) error {
 	var wrong error
 	o.flags.Visit(func(f *flag.Flag) {
-		if o.file != "" && slices.Contains([]string{"grace", "era", "without-tasks"}, f.Name) {
+		if o.file != "" && slices.Contains([]string{"grace", "era", "offer", "without-tasks"}, f.Name) {
 			wrong = terminal.UsageError("--" + f.Name + " does not go with --config; set it in the file")
 		}
 	})

@@ -8,13 +8,14 @@ _taskgate() {
     --log-format) words="text json" ;;
     --log-level) words="debug info warn error" ;;
     --era) words="auto legacy modern" ;;
+    --offer) words="auto both legacy modern" ;;
     --without-tasks) words="auto block handle" ;;
     --filter) words="upstream= tool= principal= replica= id= older_than= newer_than= outcome=unknown status=open status=working status=input_required status=completed status=failed status=cancelled" ;;
     --upstream | --listen | --admin | --store | --grace | --name | --key | --limit) return ;;
     *)
       case "$verb" in
-        serve) words="--config --upstream --listen --admin --store --grace --log-format --log-level" ;;
-        stdio) words="--upstream --config --name --store --grace --era --without-tasks --log-level --" ;;
+        serve) words="--config --upstream --listen --admin --store --grace --offer --log-format --log-level" ;;
+        stdio) words="--upstream --config --name --store --grace --era --offer --without-tasks --log-level --" ;;
         reload) words="--config --admin --key" ;;
         tasks)
           words="--admin --config --key --json --filter --oldest --limit --yes"

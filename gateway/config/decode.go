@@ -77,8 +77,12 @@ func (d *decoder) decodeMapping(n *yaml.Node, path string, v reflect.Value, pare
 		if e, ok := entries[k.name]; ok {
 			at := joinKey(path, k.name)
 			d.at[at] = e
-			if field := v.FieldByIndex(k.index); k.tag.Get("auto") != "" && resolveAlias(e.value).Value == "auto" {
+			word := resolveAlias(e.value).Value
+			list, isWord := ListWords(k.tag)[word]
+			if field := v.FieldByIndex(k.index); k.tag.Get("auto") != "" && word == "auto" {
 				field.SetInt(int64(Auto))
+			} else if isWord && word != "" {
+				field.Set(reflect.ValueOf(list))
 			} else {
 				d.decodeValue(e.value, at, field, v.Addr().Interface())
 			}
@@ -92,6 +96,18 @@ func (d *decoder) decodeMapping(n *yaml.Node, path string, v reflect.Value, pare
 			d.bad[joinKey(path, meant)] = true // it is misspelt, not missing
 		}
 	}
+}
+
+// ListWords are the words that may stand for a list under a key, with the list that each means. The tag of the field has
+// them: "word=entry entry,word=".
+func ListWords(tag reflect.StructTag) map[string][]string {
+	words := map[string][]string{}
+	for one := range strings.SplitSeq(tag.Get("words"), ",") {
+		if word, entries, ok := strings.Cut(one, "="); ok {
+			words[word] = strings.Fields(entries)
+		}
+	}
+	return words
 }
 
 // readEntries returns the keys of a mapping with those it merges in (<<), and reports keys that are

@@ -81,9 +81,12 @@ type Upstream struct {
 	// do not see these tasks.
 	UpstreamTasks UpstreamTasks `yaml:"upstream_tasks"`
 
-	// Eras are those that clients are offered: legacy, modern or, without the key, both. A
+	// Eras are those that clients are offered: auto, both, or a list of legacy and modern. A
 	// request of another one is answered as by a server that does not know its method.
-	Eras []string `yaml:"eras"`
+	// With auto both are served, but a legacy server that is known to keep state for each
+	// client, as a browser does, does not offer the modern one at server/discover: clients that
+	// can fall back then have a session each, as directly, and lose the tasks extension.
+	Eras []string `yaml:"eras" words:"auto=,both=legacy modern"`
 
 	// StartTimeout is how long the server may take to answer the requests that
 	// find out its era and open a session. With command it includes the start of the

@@ -3,6 +3,7 @@ package modern
 import (
 	"context"
 	"net/http"
+	"sync"
 
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/wire"
@@ -15,6 +16,7 @@ import (
 // Handler answers the requests of the modern era at one endpoint.
 type Handler struct {
 	*endpoint.Endpoint
+	stateSaid sync.Once
 }
 
 // method says how a method is served.

@@ -3,7 +3,9 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -96,6 +98,9 @@ func (g *generator) value(f reflect.StructField, v reflect.Value) object {
 		}
 		return o
 	case reflect.Slice:
+		if words := config.ListWords(f.Tag); len(words) > 0 {
+			return object{{"anyOf", []object{{{"enum", slices.Sorted(maps.Keys(words))}}, g.list(f.Type.Elem())}}}
+		}
 		return g.list(f.Type.Elem())
 	case reflect.Map:
 		return object{{"type", nullable("object")}, {"additionalProperties", object{{"type", "string"}}}}
