@@ -36,6 +36,7 @@ type lease struct {
 	end   context.CancelFunc
 	alone context.Context // ends when the earlier client has ended, or handover is over
 	begin context.CancelFunc
+	clear chan struct{} // closed when the work of all earlier clients has ended
 }
 
 var (
@@ -45,7 +46,7 @@ var (
 
 // newLease makes a lease whose client is still to be set.
 func newLease() *lease {
-	l := &lease{}
+	l := &lease{clear: make(chan struct{})}
 	l.over, l.end = context.WithCancel(context.Background())
 	l.alone, l.begin = context.WithCancel(context.Background())
 	return l
@@ -62,6 +63,7 @@ func (r *renewable) renewClient(next *lease) {
 	old := r.now.Swap(next)
 	if old == nil {
 		next.begin()
+		close(next.clear)
 		return
 	}
 	old.users.Refuse()
@@ -69,12 +71,14 @@ func (r *renewable) renewClient(next *lease) {
 	late := time.AfterFunc(handover, next.begin)
 	r.work.Go(context.Background(), func(ctx context.Context) {
 		defer late.Stop()
-		defer next.begin()
 		_ = old.users.Wait(ctx) // or the process ends
 		ctx, stop := context.WithTimeout(context.Background(), farewell)
 		defer stop()
 		_ = old.Close(ctx) // errors of a replaced server are ignored
 		<-old.alone.Done() // the clients before it
+		next.begin()
+		<-old.clear
+		close(next.clear)
 	})
 }
 

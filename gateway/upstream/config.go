@@ -76,9 +76,10 @@ type Config struct {
 	// Sessions shares the upstream sessions of legacy client sessions between
 	// replicas (shim.Session.Shared); nil keeps them in this process.
 	Sessions Sessions
-	// HasTasks reports whether any replica has tasks to run, or has left some to be adopted. As long as that is so, the
-	// session of a client that has ended its own is kept at the server. nil means that there may be some.
-	HasTasks func(ctx context.Context) (bool, error)
+	// OthersHaveTasks reports whether another replica, or an earlier client here, has tasks to run, or has left some to be
+	// adopted. As long as that is so, the session of a client that has ended its own is kept at the server: one of them
+	// may go on in it. nil means that there may be some.
+	OthersHaveTasks func(ctx context.Context) (bool, error)
 
 	// StartTimeout bounds each request that finds out the era or opens a session, with the start of a
 	// process; 60s if 0.

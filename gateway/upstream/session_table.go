@@ -167,8 +167,8 @@ func (t *sessionTable) endKey(key string) {
 	}
 }
 
-// Once its client has ended its own, a session that replicas share is kept without use for endedSoon. It is kept for
-// endedIdle while there are tasks: one may go on in it, here or at another replica.
+// Once its client has ended its own, a session that replicas share is kept without use for endedSoon: its own calls and
+// tasks here use it. It is kept for endedIdle while other replicas have tasks: one may go on in it.
 const (
 	endedSoon = 100 * time.Millisecond
 	endedIdle = 10 * time.Minute
@@ -192,7 +192,7 @@ func (t *sessionTable) expireSession(s *session) {
 		s.mu.Unlock()
 		unused := idle / 2 // at any replica
 		if idle == endedSoon {
-			if kept || t.hasTasks(ctx) {
+			if kept || t.haveOthersTasks(ctx) {
 				t.limitIdle(s, endedIdle)
 				return
 			}
@@ -208,14 +208,14 @@ func (t *sessionTable) expireSession(s *session) {
 	})
 }
 
-// hasTasks reports whether there may be tasks.
-func (t *sessionTable) hasTasks(ctx context.Context) bool {
-	if t.wire.cfg.HasTasks == nil {
+// haveOthersTasks reports whether there may be tasks of which this client does not know.
+func (t *sessionTable) haveOthersTasks(ctx context.Context) bool {
+	if t.wire.cfg.OthersHaveTasks == nil {
 		return true
 	}
 	ctx, cancel := t.wire.slowContext(ctx)
 	defer cancel()
-	has, err := t.wire.cfg.HasTasks(ctx)
+	has, err := t.wire.cfg.OthersHaveTasks(ctx)
 	return has || err != nil
 }
 

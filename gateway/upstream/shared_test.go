@@ -196,7 +196,7 @@ func TestSharedEndsSoon(t *testing.T) {
 	for has, idle := range map[bool]time.Duration{false: time.Second, true: endedIdle + time.Second} {
 		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 			h.wire.cfg.Sessions = newSharedMap()
-			h.wire.cfg.HasTasks = func(context.Context) (bool, error) { return has, nil }
+			h.wire.cfg.OthersHaveTasks = func(context.Context) (bool, error) { return has, nil }
 			s.Tool("t", fake.Text("ok"))
 			r := sharedIn()
 			checkCall(t, h, r)
@@ -209,11 +209,32 @@ func TestSharedEndsSoon(t *testing.T) {
 	}
 }
 
+// Its own calls keep it, and nobody else's here.
+func TestSharedEndsWithItsOwnCalls(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		h.wire.cfg.Sessions = newSharedMap()
+		h.wire.cfg.OthersHaveTasks = func(context.Context) (bool, error) { return false, nil }
+		may := make(chan struct{})
+		s.Tool("t", held(may, true))
+		r, other := sharedIn(), sharedIn()
+		other.Session.Key = "b"
+		own, others := aloftIn(t, h, r, nil), aloftIn(t, h, other, nil)
+		h.EndSession(t.Context(), "a")
+		pauseFor(t, time.Hour)
+		wantSessions(t, s, 2, 0, 2)
+		own.leave(t, context.Canceled)
+		pauseFor(t, time.Second)
+		wantSessions(t, s, 2, 1, 1)
+		close(may)
+		others.ended(t)
+	})
+}
+
 // A session in which another replica goes on with a call is kept.
 func TestSharedEndsSoonButKept(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		h.wire.cfg.Sessions = newSharedMap()
-		h.wire.cfg.HasTasks = func(context.Context) (bool, error) { return false, nil }
+		h.wire.cfg.OthersHaveTasks = func(context.Context) (bool, error) { return false, nil }
 		s.Tool("t", func(x *fake.Exchange) { x.Hang() })
 		r := sharedIn()
 		f := aloftIn(t, h, r, nil)
