@@ -38,6 +38,7 @@ type Sessions struct {
 	max      int
 	perOwner atomic.Int64
 	halved   atomic.Bool
+	usage    atomic.Value // a float64
 	idle     time.Duration
 	tick     time.Duration
 	*sessionLogs

@@ -242,7 +242,7 @@ func (c *Sessions) noteUses(ctx context.Context, keys, used []string, most int64
 
 // sweepSets notes the sessions in use in the set of all sessions, and takes the expired ones out. The replica
 // that takes a session out reports its end, so that it is reported even if every replica has forgotten the
-// session.
+// session. It also counts the sessions, and those without an owner.
 func (c *Sessions) sweepSets(ctx context.Context, ids []string) {
 	keys, used := c.listUses(ids, 0, true)
 	found, err := c.noteUses(ctx, keys, used, sweepMax)
@@ -255,6 +255,19 @@ func (c *Sessions) sweepSets(ctx context.Context, ids []string) {
 			return
 		}
 	}
+	p := c.store.client.Pipeline()
+	all, strangers := p.ZCard(ctx, c.store.keys.sessions()), p.ZCard(ctx, c.store.keys.sessionsOf(digest("")))
+	if _, err := p.Exec(ctx); err == nil && c.max > 0 {
+		share := shim.StrangersShare(c.max, c.halved.Load())
+		c.usage.Store(min(1, max(float64(all.Val())/float64(c.max), float64(strangers.Val())/float64(share))))
+	}
+}
+
+// Usage returns how full the limit was at the last look, from 0 to 1: as a whole, or the share of all without an owner,
+// whichever is fuller.
+func (c *Sessions) Usage() float64 {
+	used, _ := c.usage.Load().(float64)
+	return used
 }
 
 // removeExpired takes a session out of the set if its hash is gone, which it reports. It tells its end here if this

@@ -414,3 +414,20 @@ func TestUseDuringALookIsNoted(t *testing.T) {
 		same(t, 0, len(left))
 	})
 }
+
+// TestSessionUsage: the limit of sessions is as full as its fuller part, by the look at each tick.
+func TestSessionUsage(t *testing.T) {
+	bubble(t, func(t *testing.T, st *Store) {
+		s := sessionsOf(st, 8, time.Hour).Halve(true)
+		for i := range 3 {
+			_, err := s.Make(t.Context(), fmt.Sprint("nobody", i), "", "192.0.2.1", nil)
+			must(t, err)
+		}
+		for i := range 2 {
+			_, err := s.Make(t.Context(), fmt.Sprint("alice", i), "alice", "", nil)
+			must(t, err)
+		}
+		s.sweepSets(t.Context(), nil)
+		same(t, 0.5, s.Usage()) // an address has made room for itself
+	})
+}

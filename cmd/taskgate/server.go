@@ -145,7 +145,7 @@ func (s *server) buildGateway(ctx context.Context) (err error) {
 	clients, secure := planned.clients()
 	s.sessions = s.store.Sessions(s.shim.Heart, s.config.Limits.Within(memoryLimit()).MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner).Halve(s.config.SignsIn())
 	s.gateway, err = gateway.New(gateway.Options{
-		Memory: memoryLimit(), Usage: map[string]func() float64{"max_tasks": s.shim.TaskUsage}, Audit: audit, Credentials: s.credentials, TLS: secure,
+		Memory: memoryLimit(), Usage: map[string]func() float64{"max_tasks": s.shim.TaskUsage, "max_sessions": s.sessions.Usage}, Audit: audit, Credentials: s.credentials, TLS: secure,
 		Config: s.config, Shim: s.shim, Upstreams: clients, Budget: s.budget, Logger: s.log,
 		Sessions:       s.sessions,
 		TracerProvider: s.tel.traces, Metrics: s.tel.metrics, Version: moduleVersion(),
