@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"time"
@@ -115,12 +116,17 @@ func leaveUnread(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// mayCall refuses a caller that lacks a scope of the tool which it calls, or that comes with a token which the
-// server has refused and asks for what ends at the gateway.
-func (u *route) mayCall(c auth.Caller, msg jsonrpc.Message) *auth.Refusal {
-	if refusal := c.Doubted(); refusal != nil && u.endsHere(msg) {
-		return refusal
+// mayRead refuses a caller that comes with a token which the server has refused, and refuses still, and asks for
+// what ends at the gateway.
+func (u *route) mayRead(ctx context.Context, c *auth.Caller, msg jsonrpc.Message) *auth.Refusal {
+	if c.Doubted() == nil || !u.endsHere(msg) {
+		return nil
 	}
+	return c.Reconsider(func() bool { return u.endpoint.Upstream.TakesToken(ctx) })
+}
+
+// mayCall refuses a caller that lacks a scope of the tool which it calls.
+func (u *route) mayCall(c auth.Caller, msg jsonrpc.Message) *auth.Refusal {
 	if !u.scoped || msg.Method != mcp.MethodToolsCall {
 		return nil
 	}

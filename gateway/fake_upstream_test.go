@@ -169,6 +169,8 @@ func (l *fakeUpstream) Notify(_ context.Context, _ shim.Session, n shim.Notifica
 
 func (l *fakeUpstream) OnSessionQuestion(upstream.SessionAsker) {}
 
+func (l *fakeUpstream) TakesToken(context.Context) bool { return false }
+
 func (l *fakeUpstream) Admit(context.Context, shim.Session) (bool, error) { return false, nil }
 
 func (l *fakeUpstream) EndSession(_ context.Context, key string) { l.note("end session %s\n", key) }

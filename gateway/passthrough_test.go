@@ -56,7 +56,7 @@ func TestRefusedTokenIsToldSo(t *testing.T) {
 		`"method":"tools/list"`: false,
 	} {
 		msg, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":1,` + body + `}`))
-		if refusal := u.mayCall(c, msg); err != nil || (refusal != nil) != ends {
+		if refusal := u.mayRead(t.Context(), &c, msg); err != nil || (refusal != nil) != ends {
 			t.Errorf("%s: %v, %v", body, refusal, err)
 		}
 	}

@@ -49,6 +49,10 @@ func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller)
 		era, msg, err = recognise(r.Header, body)
 		refusal = u.mayCall(c, msg)
 	})
+	if err == nil && refusal == nil {
+		refusal = u.mayRead(r.Context(), &c, msg)
+		p.NoTasks = c.Principal.NoTasks
+	}
 	if err == nil && refusal != nil {
 		u.noteRefusal(r.Context(), r.RemoteAddr, c, refusal)
 		refuse(w, msg.ID, refusal)

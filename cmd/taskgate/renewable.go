@@ -145,6 +145,13 @@ func (r *renewable) Admit(ctx context.Context, s shim.Session) (proven bool, err
 	return l.Admit(ctx, s)
 }
 
+// TakesToken implements upstream.Client.
+func (r *renewable) TakesToken(ctx context.Context) bool {
+	l, leave := r.enterClient()
+	defer leave()
+	return l.TakesToken(ctx)
+}
+
 // Notify implements upstream.Client.
 func (r *renewable) Notify(ctx context.Context, s shim.Session, n shim.Notification) error {
 	l, leave := r.enterClient()

@@ -205,10 +205,11 @@ func (p *passthrough) hashShown(authorization string) string {
 // callerOf is the caller of a request that goes to the server with its credential.
 func (p *passthrough) callerOf(ctx context.Context, who shim.Principal, own *shown, f *verification) Caller {
 	p.tokens.askReplicas(ctx, own)
-	who.NoTasks = who.NoTasks || own.standing.isRefused()
+	noTasks := who.NoTasks
+	who.NoTasks = noTasks || own.standing.isRefused()
 	heard := func(authorization string, a answer) { p.hearServer(own, f, authorization, a) }
 	credential := &Credential{from: p.tokens, need: own.grade, own: own, heard: heard}
-	return Caller{Principal: who, request: &passedOn{own: own, invalid: p.invalid, credential: credential}}
+	return Caller{Principal: who, request: &passedOn{own: own, invalid: p.invalid, credential: credential, noTasks: noTasks}}
 }
 
 // hearServer takes what the server says to a request with a credential. An unverified token is remembered only

@@ -587,6 +587,45 @@ func TestRefusedTokensOwnNothing(t *testing.T) {
 	}
 }
 
+// TestPollHasTheServerAsked: a client that only asks for its task sends nothing to the server, which so could never
+// take its token again. The server is asked once in a while, for requests of all clients with that token.
+func TestPollHasTheServerAsked(t *testing.T) {
+	i, s, m := verifying(t, func(p *config.Passthrough) { p.Unverified = config.UnverifiedToken })
+	for name, authorization := range map[string]string{
+		"verified": "Bearer " + i.Token("alice", map[string]any{"aud": s.URL}), "unverified": "Bearer of-nobody-knows-whom",
+	} {
+		letIn(t, m, authorization).Credential(nil).hear(authorization, http.StatusUnauthorized)
+		asked, takes := 0, false
+		poll := func() (Caller, *Refusal) {
+			c := letIn(t, m, authorization)
+			refusal := c.Reconsider(func() bool {
+				asked++
+				return takes
+			})
+			return c, refusal
+		}
+		for range 3 {
+			if _, refusal := poll(); refusal == nil || refusal.Status != http.StatusUnauthorized {
+				t.Errorf("%s: %v", name, refusal)
+			}
+		}
+		takes = true
+		standing := letIn(t, m, authorization).request.own.standing
+		if _, refusal := poll(); refusal == nil || asked != 1 {
+			t.Errorf("%s: %v after %d questions", name, refusal, asked)
+		}
+		standing.mu.Lock()
+		standing.judged = standing.judged.Add(-lookAgain)
+		standing.mu.Unlock()
+		if c, refusal := poll(); refusal != nil || c.Principal.NoTasks || asked != 2 {
+			t.Errorf("%s: %v, no tasks %v, after %d questions", name, refusal, c.Principal.NoTasks, asked)
+		}
+		if c := letIn(t, m, authorization); c.Doubted() != nil {
+			t.Errorf("%s: the next request is refused", name)
+		}
+	}
+}
+
 // TestWhatTakesATokenAgain: after a 401 the server takes a token again by its answer to a later request of the same
 // method, or to a later call. That to an older request, to another method or with a redirect proves nothing.
 func TestWhatTakesATokenAgain(t *testing.T) {

@@ -35,6 +35,8 @@ type standing struct {
 	mu   sync.Mutex // guards last
 	last refusal    // zero once the server takes the token
 
+	judged time.Time // when the server was last asked about the refused token for a request that ends here; mu guards it
+
 	asking sync.Mutex // held while the other replicas are asked
 	ask    time.Time  // when to ask them again
 }
@@ -104,6 +106,25 @@ func (s *standing) noteAnswer(a answer) (tell bool) {
 		return s.known.Load()
 	}
 	return first && !was.elsewhere // that it was refused meanwhile
+}
+
+// beginJudging reports whether the server is to be asked about the token now, and what it had said before.
+func (s *standing) beginJudging() (was refusal, ask bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := time.Now(); s.judged.IsZero() || now.Sub(s.judged) >= lookAgain {
+		s.judged, ask = now, true
+	}
+	return s.last, ask && s.last != refusal{}
+}
+
+// endRefusal notes that the server takes the token again, if it was not heard since.
+func (s *standing) endRefusal(was refusal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last == was {
+		s.last = refusal{}
+	}
 }
 
 // noteReplicas takes whether the other replicas can hear of a refusal, if the server was not heard since they

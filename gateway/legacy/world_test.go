@@ -352,6 +352,8 @@ func (l *scriptedUpstream) Forget(shim.Session) {}
 
 func (l *scriptedUpstream) OnSessionQuestion(upstream.SessionAsker) {}
 
+func (l *scriptedUpstream) TakesToken(context.Context) bool { return false }
+
 func (l *scriptedUpstream) Admit(context.Context, shim.Session) (bool, error) { return false, nil }
 
 func (l *scriptedUpstream) EndSession(_ context.Context, key string) {

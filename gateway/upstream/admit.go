@@ -22,6 +22,9 @@ type Gate interface {
 	// begun. It reports whether the answer proves anything: a server may let everybody in. The error is the
 	// server's refusal, worded for the client, or ErrNoSession.
 	Admit(ctx context.Context, s shim.Session) (proven bool, err error)
+	// TakesToken asks the server whether it takes the token of this context's caller. It reports false where
+	// the server fails, and where it lets in everybody: then it proves nothing.
+	TakesToken(ctx context.Context) bool
 }
 
 // Admit implements Gate. It asks the server twice: with the caller's token, and unsigned. It does so in an
@@ -42,8 +45,37 @@ func (h *HTTP) Admit(ctx context.Context, s shim.Session) (proven bool, err erro
 		return false, forward.PassOn(ctx, method, publicError(err))
 	}
 	err = ask(forward.Unsigned(ctx))
+	return isUnknown(err) || isDenied(err), nil
+}
+
+// TakesToken implements Gate. It introduces the caller twice, with the token and unsigned, in no session of the
+// caller's: of a legacy server it asks for a new one, which it ends.
+func (h *HTTP) TakesToken(ctx context.Context) bool {
+	v, era, err := h.settleEra(ctx, shim.Session{})
+	if err != nil {
+		return false
+	}
+	introduce := func(ctx context.Context) error {
+		if era == mcp.Modern {
+			_, err := h.askDiscover(ctx, v.version, shim.Session{})
+			return err
+		}
+		l, err := newSession(h.sessions, keyOf(shim.Session{}), shim.Session{}).initializeServer(ctx)
+		if err == nil {
+			h.sessions.discardGeneration(ctx, l)
+		}
+		return err
+	}
+	if introduce(forward.Unheard(ctx)) != nil {
+		return false
+	}
+	return isDenied(introduce(forward.Unsigned(ctx)))
+}
+
+// isDenied reports whether a server has let nobody in.
+func isDenied(err error) bool {
 	se, ok := err.(*transport.StatusError)
-	return ok && (isUnknown(err) || se.Status == http.StatusUnauthorized || se.Status == http.StatusForbidden), nil
+	return ok && (se.Status == http.StatusUnauthorized || se.Status == http.StatusForbidden)
 }
 
 // askAboutCaller returns how to ask the server about the caller of a context: by a ping, or by

@@ -79,7 +79,14 @@ func New(c Config) (*HTTP, error) {
 // era it is spoken to for them. It asks the server the first time, and again when the last answer is old. The
 // old answer serves until the server gives a new one. A legacy server is asked by opening a session; an
 // unshared session with Key "" is ended again. Errors are *shim.UpstreamError.
+//
+// A client that begins a session with a token which the server has refused asks the server itself, which may take
+// the token again.
 func (h *HTTP) Describe(ctx context.Context, s shim.Session) (Server, error) {
+	if s.Legacy && s.Key != "" && forward.Of(ctx).Doubted && !h.sessions.hasSession(ctx, s) {
+		srv, _, err := h.describeServer(ctx, s)
+		return srv, publicError(err)
+	}
 	srv, err := h.memory.seen.Get(ctx, clientsLike(ctx, s), remember.Wait, func(ctx context.Context) (Server, time.Duration, error) { return h.describeServer(ctx, s) })
 	if srv == nil {
 		return Server{}, publicError(err)

@@ -98,10 +98,11 @@ func (h *HTTP) describeServer(ctx context.Context, s shim.Session) (Server, time
 	own := clientsLike(ctx, s)
 	modern := own // a modern server says the same to clients of both eras
 	modern.legacy = false
+	believed := !forward.Of(ctx).Doubted // what was heard before
 	var last error
 	for range 2 { // a second time if the server turns out to be of the other era
 		v, era, err := h.settleEra(ctx, s)
-		if err == nil && era == mcp.Modern && !v.mute && !h.memory.seen.Find(modern).Fresh() {
+		if err == nil && era == mcp.Modern && !v.mute && !(believed && h.memory.seen.Find(modern).Fresh()) {
 			if v, err = h.recogniseEra(ctx, s); err == nil {
 				era = h.memory.eraFor(v, s)
 			}
@@ -116,7 +117,7 @@ func (h *HTTP) describeServer(ctx context.Context, s shim.Session) (Server, time
 			h.memory.forgetVerdict(v)
 			return Server{}, 0, protocolError("the server does not describe itself", nil)
 		}
-		if now := h.memory.seen.Find(own); now.Fresh() && now.Value.Era == mcp.Legacy {
+		if now := h.memory.seen.Find(own); believed && now.Fresh() && now.Value.Era == mcp.Legacy {
 			return now.Value, time.Until(now.Until), nil // the handshake of settleEra has brought it
 		}
 		srv, err := h.sessions.describeServer(ctx, s)

@@ -268,6 +268,45 @@ func TestAdmitOpensNoSession(t *testing.T) {
 	})
 }
 
+// TestServerDecidesAboutADoubtedToken: a client that begins a session with a token which the server has refused is
+// sent to the server, whatever is known of that; and a server which tells tokens apart says that it takes one.
+func TestServerDecidesAboutADoubtedToken(t *testing.T) {
+	for kind, first := range map[fake.Mode]string{fake.Stateful: "initialize", fake.Modern: "server/discover"} {
+		bubble(t, kind, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			as := func(token string, doubted bool) context.Context {
+				return forward.With(t.Context(), &forward.Parts{Credential: &wallet{own: token, later: token, brought: token}, Doubted: doubted})
+			}
+			r := in("a", ``)
+			r.Session.Legacy, r.Session.Principal = true, "alice"
+			must(t, errorOf(h.Describe(as("Bearer alice", false), r.Session)))
+			before := len(s.Seen(first))
+			r.Session.Key = "b"
+			must(t, errorOf(h.Describe(as("Bearer alice", false), r.Session)))
+			if n := len(s.Seen(first)) - before; n != 0 {
+				t.Errorf("%d requests for what is known", n)
+			}
+			if h.TakesToken(as("Bearer alice", true)) {
+				t.Error("a server that lets everybody in says nothing of a token")
+			}
+			before = len(s.Seen(first))
+			must(t, errorOf(h.Describe(as("Bearer alice", true), r.Session)))
+			if n := len(s.Seen(first)) - before; n == 0 {
+				t.Error("the server was not asked")
+			}
+			s.On(first, func(x *fake.Exchange) {
+				if x.R.Header.Get("Authorization") != "Bearer alice" {
+					fake.Status(http.StatusUnauthorized, "", "")(x)
+					return
+				}
+				fake.Result(`{"protocolVersion":"2025-11-25","supportedVersions":["2026-07-28"],"resultType":"complete","capabilities":{},"serverInfo":{"name":"s","version":"1"}}`)(x)
+			})
+			if !h.TakesToken(as("Bearer alice", true)) || h.TakesToken(as("Bearer mallory", true)) {
+				t.Error("the server's answer was misread")
+			}
+		})
+	}
+}
+
 // gone is the wallet of a client that has left, and whose token is no longer good: an answer waits until it signs in.
 type gone struct{ wallet }
 

@@ -83,6 +83,16 @@ func (t *sessionTable) findSession(ctx context.Context, s shim.Session) *session
 	return nil
 }
 
+// hasSession reports whether a session has been opened, here or on another replica.
+func (t *sessionTable) hasSession(ctx context.Context, s shim.Session) bool {
+	ses := t.findSession(ctx, s)
+	if ses == nil {
+		return false
+	}
+	ses.releaseSession()
+	return true
+}
+
 // linkOf is the generation of a session that a checkpoint names.
 func (c *checkpoint) linkOf() *link {
 	return &link{target: target{era: mcp.Legacy, version: c.Version, session: c.Session, cookie: c.Cookie, gen: c.Generation}}
