@@ -149,7 +149,7 @@ func upstreamConfig(c *config.Config, u *config.Upstream, replica shim.Replica, 
 	}
 	return upstream.Config{
 		Name: u.Name, URL: u.URL, Headers: headers, Era: upstream.Era(u.Era),
-		Way:          upstream.Way(u.Transport),
+		Way: upstream.Way(u.Transport), SSEEndpoint: u.SSEEndpoint,
 		Shared:       isLoopback(c.Listen),
 		Tasks:        upstream.TaskUse(u.UpstreamTasks),
 		StartTimeout: u.StartTimeout, IdleTimeout: u.IdleTimeout, MaxResult: int64(u.MaxResult),

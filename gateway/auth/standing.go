@@ -195,3 +195,30 @@ func (p *tokenCache) askReplicas(ctx context.Context, t *shown) {
 		s.ask = time.Now().Add(refusalFresh)
 	}
 }
+
+// Doubted refuses a caller whose token the server has refused: the caller owns and reads nothing until the
+// server takes the token again.
+func (c Caller) Doubted() *Refusal {
+	if c.request != nil && c.request.own.standing.isRefused() {
+		return c.request.invalid
+	}
+	return nil
+}
+
+// Reconsider asks the server about a token that it has refused, for a request that ends at the gateway: once in a
+// while, since nothing else may go there with the token. It returns the refusal that is left.
+func (c *Caller) Reconsider(takes func() bool) *Refusal {
+	if c.Doubted() == nil {
+		return nil
+	}
+	s := c.request.own.standing
+	if was, ask := s.beginJudging(); ask && takes() {
+		s.endRefusal(was)
+		c.request.credential.from.tellReplicas(c.request.own)
+	}
+	if refusal := c.Doubted(); refusal != nil {
+		return refusal
+	}
+	c.Principal.NoTasks = c.request.noTasks
+	return nil
+}

@@ -26,6 +26,11 @@ type Upstream struct {
 	// sse is HTTP+SSE of 2024-11-05. auto finds out, at the first request, which it is.
 	Transport Transport `yaml:"transport" needs:"url"`
 
+	// SSEEndpoint is for a server of HTTP+SSE behind a path prefix that it does not know: this URL, without a query,
+	// replaces the origin and the path of the address that the server names for messages. The query stays the
+	// server's.
+	SSEEndpoint string `yaml:"sse_endpoint" needs:"url"`
+
 	// TLS says how to connect to the server by https, where the authorities of the system do
 	// not know its certificate, or it wants one.
 	TLS ClientTLS `yaml:"tls"`

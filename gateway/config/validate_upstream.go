@@ -120,6 +120,15 @@ func (p *problems) checkWay(at string, u *Upstream) {
 			p.addKey(fmt.Sprintf("%s.eras[%d]", at, i), "must be legacy or modern")
 		}
 	}
+	if u.SSEEndpoint != "" {
+		p.checkTarget(at+".sse_endpoint", u.SSEEndpoint)
+		if strings.ContainsAny(u.SSEEndpoint, "?#") {
+			p.addKey(at+".sse_endpoint", "must have no query and no fragment: the query is the server's")
+		}
+		if u.Transport == TransportHTTP || u.Era == EraModern {
+			p.addFor([]string{at + ".sse_endpoint", at + ".transport", at + ".era"}, "sse_endpoint is for servers of HTTP+SSE")
+		}
+	}
 	if u.Transport == TransportSSE && u.Era == EraModern {
 		p.addFor([]string{at + ".transport", at + ".era"}, "servers of HTTP+SSE (transport: sse) are legacy")
 	}

@@ -115,7 +115,13 @@ func (e *Endpoint) LogFailure(ctx context.Context, method string, err error) {
 		known    *wire.Failure
 		answered *shim.RPCError
 	)
-	if errors.As(err, &known) || errors.As(err, &answered) || wire.FailureOf(mcp.Version20260728, err).Code != mcp.CodeInternal {
+	switch f := wire.FailureOf(mcp.Version20260728, err); {
+	case errors.As(err, &known), errors.As(err, &answered):
+		return
+	case f.Refuses(): // signing in begins this way
+		e.Log.DebugContext(ctx, "the server refused a client", "method", method, "err", err)
+		return
+	case f.Code != mcp.CodeInternal:
 		return
 	}
 	e.Log.WarnContext(ctx, "request failed", "method", method, "err", err)

@@ -64,6 +64,9 @@ type Config struct {
 	MaxSeen int
 	// Way says which transport the server at URL has; WayAuto if empty.
 	Way Way
+	// SSEEndpoint replaces the origin and the path of the address that a server of HTTP+SSE names for messages; "" for
+	// that of the server.
+	SSEEndpoint string
 	// Era says which era to speak; EraAuto if empty.
 	Era Era
 	// Shared lets all calls with Session.Key "" share one upstream session per set of capabilities. Otherwise

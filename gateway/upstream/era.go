@@ -140,7 +140,7 @@ func (h *HTTP) probeEra(ctx context.Context, s shim.Session) (*verdict, Server, 
 		return legacyVerdict(), Server{}, nil
 	}
 	v := &verdict{era: mcp.Modern, version: mcp.Version20260728}
-	for range mcp.NamesOf(mcp.Modern) {
+	for range len(mcp.NamesOf(mcp.Modern)) + 1 { // one version may be asked for twice
 		m, err := h.askDiscover(ctx, v.version, s)
 		next, err := judgeVerdict(v, m, err)
 		switch {
@@ -152,6 +152,7 @@ func (h *HTTP) probeEra(ctx context.Context, s shim.Session) (*verdict, Server, 
 			return nil, Server{}, protocolError("the server does not speak a modern version of MCP, as configured", nil)
 		case next.era == mcp.Legacy:
 			return next, Server{}, nil
+		case next.again && !v.again:
 		case next.version == v.version && next.mute:
 			return next, Server{}, nil
 		case next.version == v.version:

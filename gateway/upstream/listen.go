@@ -94,7 +94,7 @@ func (h *HTTP) listenModern(ctx context.Context, v *verdict, s shim.Session, f s
 		return pageOf(h.wire.modernExchange(shim.Request{Method: method, Params: params, Session: s}, nil, v.version).runRequest(ctx))
 	}
 	sub.compare = func(before map[string]listed.Mark) (shim.Filter, error) {
-		ctx, cancel := context.WithTimeout(ctx, listPatience)
+		ctx, cancel := context.WithTimeout(ctx, neededPatience)
 		defer cancel()
 		return sub.marks.FindChanges(ctx, before, sub.agreed, true, ask)
 	}
@@ -160,7 +160,7 @@ func (sub *subscription) takeNotification(n shim.Notification) {
 }
 
 // tellAgreed calls ready with what was agreed, the first time. Later streams begin after a gap: then on is told to look
-// again at the resources, and at the lists that have changed. The stream waits for that comparison, for listPatience.
+// again at the resources, and at the lists that have changed. The stream waits for that comparison, for neededPatience.
 func (sub *subscription) tellAgreed(f shim.Filter) {
 	if !sub.told {
 		sub.told, sub.agreed = true, f

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,6 +35,8 @@ type memory struct {
 	alone atomic.Int64
 
 	cur atomic.Pointer[verdict] // of NoEra until the server is recognised
+
+	endless sync.Once // the log says that the list of tools does not end
 }
 
 // aloneFor is how long a server that has refused a handshake is spared another one.

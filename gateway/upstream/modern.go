@@ -109,7 +109,11 @@ func (c *call) findTool(ctx context.Context) Tool {
 		return Tool{}
 	}
 	name, _ := jsonrpc.GetString(c.r.Params, "name")
-	tool, _, err := c.h.Tool(ctx, c.r.Session, name)
+	patience := listPatience
+	if c.met[otherHeaders] {
+		patience = neededPatience
+	}
+	tool, _, err := c.h.findTool(ctx, c.r.Session, name, patience)
 	if err != nil {
 		c.h.wire.log.Debug("tools could not be listed before a call", "err", err)
 	}

@@ -22,8 +22,11 @@ const (
 )
 
 // listPatience is how long a call waits for a list. After that it goes out as it is, and the next
-// call has the list.
-const listPatience = 3 * time.Second
+// call has the list. A call that a server has refused for want of headers waits for neededPatience.
+const (
+	listPatience   = 250 * time.Millisecond
+	neededPatience = 3 * time.Second
+)
 
 // Tool looks a tool up in the server's list as this session sees it. It reads the list first if that
 // is missing or old. It reports false for a tool that the server lacks. Errors are
@@ -33,6 +36,10 @@ const listPatience = 3 * time.Second
 // H5). A modern server must not, and has one list for each set of declared capabilities. An old list
 // is harmless: a call with wrong headers is refused before it begins, and repeated.
 func (h *HTTP) Tool(ctx context.Context, s shim.Session, name string) (Tool, bool, error) {
+	return h.findTool(ctx, s, name, listPatience)
+}
+
+func (h *HTTP) findTool(ctx context.Context, s shim.Session, name string, patience time.Duration) (Tool, bool, error) {
 	k, err := h.listKey(ctx, s)
 	if err != nil {
 		return Tool{}, false, publicError(err)
@@ -42,7 +49,7 @@ func (h *HTTP) Tool(ctx context.Context, s shim.Session, name string) (Tool, boo
 			return tool, true, nil
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, listPatience, errSlowList)
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, errSlowList)
 	defer cancel()
 	read := func(ctx context.Context) (map[string]Tool, time.Duration, error) { return h.listTools(ctx, s) }
 	list, err := h.memory.lists.Get(ctx, k, remember.Wait, read)
@@ -76,13 +83,14 @@ func modernKey(ctx context.Context, s shim.Session) sessionKey {
 	return sessionKey{caps: reading.FingerprintOf(s.Capabilities), mark: s.Mark, token: forward.TokenMark(ctx)}
 }
 
-// listTools reads all pages of the list, in one legacy session: a cursor may belong to it.
+// listTools reads all pages of the list, in one legacy session: a cursor may belong to it. The list of a server
+// whose cursor has come before, or has led to nothing new twice, is over: such servers do not look at it.
 func (h *HTTP) listTools(ctx context.Context, s shim.Session) (map[string]Tool, time.Duration, error) {
 	ctx, cancel := h.wire.slowContext(ctx)
 	defer cancel()
 	byName := make(map[string]Tool)
 	var params json.RawMessage
-	fresh := remember.Most
+	fresh, cursors, idle := remember.Most, make(map[string]bool), 0
 	for range maxPages {
 		reply, err := h.Call(ctx, shim.Request{Method: mcp.MethodToolsList, Params: params, Session: s}, nil)
 		if err != nil {
@@ -93,18 +101,32 @@ func (h *HTTP) listTools(ctx context.Context, s shim.Session) (map[string]Tool, 
 		}
 		fresh = min(fresh, remember.Freshness(reply.Result))
 		list, _ := jsonrpc.Get(reply.Result, "tools")
+		before := len(byName)
 		for raw := range jsonrpc.Elements(list) {
 			name, tool := readTool(raw)
 			byName[name] = tool
+		}
+		if idle++; len(byName) > before {
+			idle = 0
 		}
 		cursor, ok := jsonrpc.Get(reply.Result, "nextCursor") // "" is a cursor too (protocol.md 2.9)
 		if !ok || string(cursor) == "null" {
 			return byName, fresh, nil
 		}
+		if cursors[string(cursor)] || idle > 1 {
+			h.memory.endless.Do(func() {
+				h.wire.log.Warn("the server's list of tools does not end: it is read until nothing new comes", "cursor", clipCursor(cursor))
+			})
+			return byName, fresh, nil
+		}
+		cursors[string(cursor)] = true
 		params = append(append([]byte(`{"cursor":`), cursor...), '}')
 	}
 	return nil, 0, protocolError("the server's tools list does not end", errors.New("too many pages"))
 }
+
+// clipCursor is the begin of a cursor, for the log.
+func clipCursor(cursor json.RawMessage) string { return string(cursor[:min(len(cursor), 50)]) }
 
 // errSlowList says that the list is on its way.
 var errSlowList = newError(shim.KindTimeout, "the server does not list its tools in time", nil)

@@ -1,6 +1,10 @@
 package upstream
 
 import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,6 +40,82 @@ func TestCallWithoutTheList(t *testing.T) {
 					t.Errorf("the list has the tool: %t, %v", ok, err)
 				}
 				asked(t, s, mcp.MethodToolsList, 1)
+			}
+		})
+	}
+}
+
+// A server that does not look at the cursor lists its tools once for many calls, and the log says so once.
+func TestListWithoutEnd(t *testing.T) {
+	page := func(n int, cursor string) string {
+		return fmt.Sprintf(`{"resultType":"complete","ttlMs":60000,"tools":[{"name":"t%d","inputSchema":{"type":"object"}}],"nextCursor":%s}`, n, cursor)
+	}
+	for name, next := range map[string]func(n int) string{
+		"one cursor":   func(int) string { return page(0, `"8"`) },
+		"an empty one": func(n int) string { return page(n, `""`) },
+		"in a circle":  func(n int) string { return page(n, fmt.Sprintf(`"%d"`, n%3)) },
+		"always new":   func(n int) string { return page(0, fmt.Sprintf(`"%d"`, n)) },
+		"a number":     func(int) string { return page(0, `8`) },
+	} {
+		for _, mode := range []fake.Mode{fake.Modern, fake.Stateful} {
+			var log bytes.Buffer
+			bubbleOf(t, name, mode, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(t *testing.T, s *fake.Server, h *HTTP) {
+				n := 0
+				s.On(mcp.MethodToolsList, func(x *fake.Exchange) {
+					n++
+					fake.Result(next(n - 1))(x)
+				})
+				for range 3 {
+					if _, ok, err := h.Tool(t.Context(), shim.Session{Key: "a"}, "t0"); !ok || err != nil {
+						t.Errorf("the list has the tool: %t, %v", ok, err)
+					}
+				}
+				if n > 4 {
+					t.Errorf("asked %d times", n)
+				}
+			})
+			if strings.Count(log.String(), "does not end") != 1 {
+				t.Errorf("%s: the log says %s", name, log.String())
+			}
+		}
+	}
+}
+
+// A list of several pages is read whole.
+func TestPagesOfTools(t *testing.T) {
+	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		s.On(mcp.MethodToolsList, func(x *fake.Exchange) {
+			n := len(s.Seen(mcp.MethodToolsList))
+			cursor := fmt.Sprintf(`,"nextCursor":"%d"`, n)
+			if n == 20 {
+				cursor = ""
+			}
+			fake.Result(fmt.Sprintf(`{"resultType":"complete","ttlMs":60000,"tools":[{"name":"t%d","inputSchema":{"type":"object"}}]%s}`, n, cursor))(x)
+		})
+		for _, name := range []string{"t1", "t20"} {
+			if _, ok, err := h.Tool(t.Context(), shim.Session{}, name); !ok || err != nil {
+				t.Errorf("%s: %t, %v", name, ok, err)
+			}
+		}
+		asked(t, s, mcp.MethodToolsList, 20)
+	})
+}
+
+// A server that refuses the version of the first server/discover and lists it all the same is asked again.
+func TestVersionIsTriedAgain(t *testing.T) {
+	for refusals, fails := range map[int]bool{1: false, 2: true} {
+		bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			s.Tool("t", fake.Text("ok"))
+			n := 0
+			s.On("server/discover", func(x *fake.Exchange) {
+				if n++; n > refusals {
+					fake.Result(`{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{}}`)(x)
+					return
+				}
+				fake.RPCError(400, -32022, "unsupported version", `{"supported":["2026-07-28"],"requested":"2026-07-28"}`)(x)
+			})
+			if _, err := h.Call(t.Context(), in("a", ``), nil); (err != nil) != fails {
+				t.Errorf("after %d refusals: %v", refusals, err)
 			}
 		})
 	}

@@ -17,6 +17,7 @@ type verdict struct {
 	era     mcp.Era
 	version string // modern: the version to speak
 	mute    bool   // modern: recognised by an error, so its description is missing
+	again   bool   // modern: the server has refused the version, and lists it all the same
 	// shaken says that a legacy handshake has succeeded under this verdict. If one fails later,
 	// the server has become another.
 	shaken atomic.Bool
@@ -78,6 +79,9 @@ func judgeError(v *verdict, rpc *jsonrpc.Error) (*verdict, error) {
 // chooseVersion picks a version from the server's list. If that has only a legacy one of ours,
 // the server keeps that era beside its own.
 func chooseVersion(v *verdict, supported []string) (*verdict, error) {
+	if slices.Contains(supported, v.version) && !v.again { // it had yet to start, or a replica of another version has answered
+		return &verdict{era: mcp.Modern, version: v.version, again: true}, nil
+	}
 	for _, name := range mcp.NamesOf(mcp.Modern) {
 		if slices.Contains(supported, name) && name != v.version {
 			return &verdict{era: mcp.Modern, version: name}, nil

@@ -46,7 +46,9 @@ func newWire(c Config) (*wire, error) {
 		if u, err = url.Parse(c.URL); err != nil { // its text would repeat the URL, and a secret in it
 			return nil, fmt.Errorf("upstream %s: url is not a URL", c.Name)
 		}
-		w.openHTTP(u)
+		if err = w.openHTTP(u); err != nil {
+			return nil, err
+		}
 	}
 	w.tracer = c.TracerProvider.Tracer(semconv.Scope)
 	_, w.dark = c.TracerProvider.(noop.TracerProvider)
@@ -57,18 +59,25 @@ func newWire(c Config) (*wire, error) {
 
 // openHTTP sets the transport over HTTP: Streamable HTTP alone, or with HTTP+SSE beside it (protocol.md
 // 5.2).
-func (w *wire) openHTTP(u *url.URL) {
+func (w *wire) openHTTP(u *url.URL) (err error) {
 	c := w.cfg
 	direct := streamable.New(streamable.Config{URL: u, TLS: c.TLS, Header: c.Headers, Dial: c.Dial, MaxResult: c.MaxResult})
 	w.via = direct
 	if c.Way == WayHTTP || c.Era == EraModern {
-		return
+		return nil
+	}
+	var endpoint *url.URL
+	if c.SSEEndpoint != "" {
+		if endpoint, err = url.Parse(c.SSEEndpoint); err != nil {
+			return fmt.Errorf("upstream %s: the endpoint of HTTP+SSE is not a URL", c.Name)
+		}
 	}
 	w.older = sse.New(direct, sse.Config{
-		URL: u, Always: c.Way == WaySSE, Idle: c.SessionIdle, MaxEvent: c.MaxResult,
+		URL: u, Endpoint: endpoint, Always: c.Way == WaySSE, Idle: c.SessionIdle, MaxEvent: c.MaxResult,
 		Patience: c.StartTimeout / 2, Logger: w.log,
 	})
 	w.via = w.older
+	return nil
 }
 
 // isLocal reports whether sessions with the server are connections, as far as is known. Such a session is

@@ -134,10 +134,16 @@ func BringToken(ctx context.Context, call, token string) {
 type Refusal struct {
 	Status     int      // 401 or 403
 	Challenges []string // the values of WWW-Authenticate for the client
+	Text       string   // what the server says to people; for the log
 }
 
 // Error is for the log.
-func (r *Refusal) Error() string { return "status " + strconv.Itoa(r.Status) }
+func (r *Refusal) Error() string {
+	if r.Text == "" {
+		return "status " + strconv.Itoa(r.Status)
+	}
+	return "status " + strconv.Itoa(r.Status) + ": " + strconv.Quote(r.Text)
+}
 
 // Refused returns the HTTP status and the values of WWW-Authenticate for the client, as long as its request
 // is unanswered.

@@ -117,7 +117,7 @@ func (c *conn) post(caller context.Context, m *transport.Message, asks bool, out
 	case err != nil:
 		return err
 	case resp.StatusCode/100 != 2:
-		return streamable.ReadStatus(resp, m)
+		return c.t.HTTP.ReadStatus(resp, m)
 	}
 	streamable.Drain(resp.Body)
 	return nil

@@ -70,36 +70,38 @@ func (c *conn) connect() error {
 		if resp.StatusCode/100 == 2 || isUnclearStatus(resp.StatusCode) {
 			c.t.learn(false)
 		}
-		return streamable.ReadNoStream(resp, c.first)
+		return c.t.HTTP.ReadNoStream(resp, c.first)
 	}
 	c.body, c.cookie = resp.Body, streamable.CookieOf(resp)
 	c.events = eventstream.NewReader(resp.Body, int(c.t.cfg.MaxEvent))
 	return c.greeted()
 }
 
-// greeted reads the endpoint event.
+// greeted reads the endpoint event. Events before it are skipped: some servers begin with a ping, and EventSource,
+// which the clients use, waits for the one that it wants.
 func (c *conn) greeted() error {
 	for {
 		ev, err := c.events.Next()
 		if err != nil {
 			return &duplex.Ending{Kind: shim.KindProtocol, How: "ended before it named an endpoint", Err: errors.Join(errNoEndpoint, err)}
 		}
-		switch {
-		case ev.Type == "endpoint":
+		if ev.Type == "endpoint" {
 			c.t.learn(true)
 			return c.setEndpoint(strings.TrimSpace(string(ev.Data)))
-		case len(ev.Data) > 0:
-			return &duplex.Ending{Kind: shim.KindProtocol, How: "does not begin with an endpoint event", Err: errNoEndpoint}
 		}
 	}
 }
 
 // setEndpoint takes the address for messages. It must have the origin of the URL, since it gets
-// the credentials.
+// the credentials. Of a configured address only the query is the server's.
 func (c *conn) setEndpoint(named string) error {
 	u, err := c.t.cfg.URL.Parse(named)
 	if err != nil || named == "" {
 		return &duplex.Ending{Kind: shim.KindProtocol, How: "names an endpoint that is no URL"}
+	}
+	if own := c.t.cfg.Endpoint; own != nil {
+		c.endpoint = &url.URL{Scheme: own.Scheme, User: c.t.cfg.URL.User, Host: own.Host, Path: own.Path, RawPath: own.RawPath, RawQuery: u.RawQuery}
+		return nil
 	}
 	if c.host != "" && strings.EqualFold(u.Host, c.host) {
 		u.Scheme, u.Host = c.t.cfg.URL.Scheme, c.t.cfg.URL.Host // the host name of the request

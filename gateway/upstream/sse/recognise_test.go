@@ -5,8 +5,10 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
+	"taskgate/gateway/upstream/transporttest"
 	"testing"
 	"time"
 
@@ -217,8 +219,8 @@ func TestBadBeginnings(t *testing.T) {
 		"":                                  {"timeout", "did not begin within 50ms"},
 		": ping\n\n":                        {"timeout", "did not begin within 50ms"},
 		"event: endpoint\ndata: /x":         {"timeout", "did not begin within 50ms"},
-		"data: {}\n\n":                      {"protocol", "does not begin with an endpoint event"},
-		"event: hello\ndata: /messages\n\n": {"protocol", "does not begin with an endpoint event"},
+		"data: {}\n\n":                      {"timeout", "did not begin within 50ms"},
+		"event: hello\ndata: /messages\n\n": {"timeout", "did not begin within 50ms"},
 	} {
 		s := newServer(t)
 		s.begins(first)
@@ -244,5 +246,33 @@ func TestBadBeginnings(t *testing.T) {
 	s.Server.Close()
 	if _, err := cl.post("", hello); err == nil {
 		t.Error("no error of a server that is not there")
+	}
+}
+
+// Events before the endpoint are skipped: EventSource, which the clients use, waits for the one that it wants.
+func TestEventsBeforeTheEndpoint(t *testing.T) {
+	for _, always := range []bool{true, false} {
+		s := newServer(t)
+		s.begins("event: ping\ndata: 1\n\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}\n\n: comment\n\nevent: endpoint\ndata: /messages\n\n")
+		cl := s.client(Config{Always: always})
+		if _, err := cl.text(cl.begin(), ask); err != nil {
+			t.Errorf("always %v: %v", always, err)
+		}
+	}
+}
+
+// Behind a path prefix the server names an address that is not there: the configured one takes its place, with the
+// query that the server wants.
+func TestConfiguredEndpoint(t *testing.T) {
+	s := newServer(t)
+	s.begins("event: endpoint\ndata: http://inside.invalid/prefix/nowhere?sid=7\n\n")
+	at, err := url.Parse(s.URL + "/messages")
+	transporttest.Must(t, err)
+	cl := s.client(Config{Always: true, Endpoint: at})
+	cl.begin()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if last := s.seen[len(s.seen)-1].URL.String(); last != "/messages?sid=7" {
+		t.Errorf("posted to %s", last)
 	}
 }

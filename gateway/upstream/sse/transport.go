@@ -34,6 +34,9 @@ const what = "the event stream of the server"
 type Config struct {
 	// URL is that of the server.
 	URL *url.URL
+	// Endpoint replaces the origin and the path of the address that the server names for messages, behind a proxy that
+	// has another path for it than the server knows; nil for that of the server.
+	Endpoint *url.URL
 	// Always says that the server is one of HTTP+SSE. Otherwise the Transport finds out.
 	Always bool
 

@@ -1,9 +1,12 @@
 package streamable
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
+	"compress/flate"
 	"compress/gzip"
+	"compress/zlib"
 	"context"
 	"io"
 	"net/http"
@@ -114,24 +117,46 @@ func (t *Transport) Perform(req *http.Request) (*http.Response, error) {
 		resp, err = t.Base.RoundTrip(next)
 		forward.Answered(next, resp)
 	}
-	if err == nil && resp.Header.Get("Content-Encoding") == "gzip" {
-		resp.Body, resp.ContentLength = &gzipBody{ReadCloser: resp.Body}, -1
-		resp.Header.Del("Content-Encoding")
+	if err == nil {
+		if decode := codings[strings.ToLower(resp.Header.Get("Content-Encoding"))]; decode != nil {
+			resp.Body, resp.ContentLength = &codedBody{ReadCloser: resp.Body, decode: decode}, -1
+			resp.Header.Del("Content-Encoding")
+		}
 	}
 	return resp, err
 }
 
-// gzipBody decodes the body of a server or proxy that compresses it unasked (ai-dial-core #1586). Whoever reads it bounds
-// what is decoded.
-type gzipBody struct {
+// codings are those that a client of HTTP must know, whether it has asked for them or not (ai-dial-core #1586).
+var codings = map[string]func(io.Reader) (io.Reader, error){
+	"gzip":    func(r io.Reader) (io.Reader, error) { return gzip.NewReader(r) },
+	"x-gzip":  func(r io.Reader) (io.Reader, error) { return gzip.NewReader(r) },
+	"deflate": inflate,
+}
+
+// inflate decodes the format zlib (RFC 9110 section 8.4.1.2), or the bare data in it, which some servers send.
+func inflate(r io.Reader) (io.Reader, error) {
+	in := bufio.NewReader(r)
+	head, err := in.Peek(2)
+	if err != nil {
+		return nil, err
+	}
+	if head[0]&0x0f == 8 && (uint(head[0])<<8|uint(head[1]))%31 == 0 {
+		return zlib.NewReader(in)
+	}
+	return flate.NewReader(in), nil
+}
+
+// codedBody decodes the body of a server or proxy that compresses it. Whoever reads it bounds what is decoded.
+type codedBody struct {
 	io.ReadCloser
-	text *gzip.Reader // nil until the first read, which waits for bytes
+	decode func(io.Reader) (io.Reader, error)
+	text   io.Reader // nil until the first read, which waits for bytes
 }
 
 // Read reads a piece of the decoded body.
-func (b *gzipBody) Read(p []byte) (n int, err error) {
+func (b *codedBody) Read(p []byte) (n int, err error) {
 	if b.text == nil {
-		if b.text, err = gzip.NewReader(b.ReadCloser); err != nil {
+		if b.text, err = b.decode(b.ReadCloser); err != nil {
 			return 0, err
 		}
 	}

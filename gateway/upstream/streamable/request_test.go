@@ -1,7 +1,9 @@
 package streamable
 
 import (
+	"compress/flate"
 	"compress/gzip"
+	"compress/zlib"
 	"context"
 	"fmt"
 	"io"
@@ -131,7 +133,8 @@ func TestNothingIsCompressed(t *testing.T) {
 	}
 }
 
-// A body that is compressed with gzip all the same is read, piece by piece and within the limits. Other codings are named.
+// A body that is compressed all the same is read, piece by piece and within the limits. Codings that clients of HTTP need
+// not know are named.
 func TestCompressedAnswers(t *testing.T) {
 	const answer = `{"jsonrpc":"2.0","id":1,"result":{"text":"%s"}}`
 	long := fmt.Sprintf(answer, strings.Repeat("x", 2<<20))
@@ -145,6 +148,9 @@ func TestCompressedAnswers(t *testing.T) {
 		"status":    {400, "gzip", "application/json", `{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"bad"}}`, "JSON-RPC error -32602"},
 		"too large": {200, "gzip", "application/json", long, "larger than"},
 		"not gzip":  {200, "gzip", "application/json", "", "invalid header"},
+		"deflate":   {200, "deflate", "application/json", fmt.Sprintf(answer, "ok"), ""},
+		"bare":      {200, "Deflate", "text/event-stream", "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}\n\n", ""},
+		"bomb":      {200, "deflate", "application/json", long, "larger than"},
 		"br":        {200, "br", "application/json", "...", "the answer is compressed"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -153,11 +159,20 @@ func TestCompressedAnswers(t *testing.T) {
 				w.Header().Set("Content-Type", c.kind)
 				w.Header().Set("Content-Encoding", c.coding)
 				w.WriteHeader(c.status)
-				if c.coding != "gzip" || c.body == "" {
+				if c.coding == "br" || c.body == "" {
 					_, _ = io.WriteString(w, strings.Repeat("no gzip ", 9))
 					return
 				}
-				zip := gzip.NewWriter(w)
+				zip := interface {
+					io.WriteCloser
+					Flush() error
+				}(gzip.NewWriter(w))
+				switch c.coding {
+				case "deflate":
+					zip = zlib.NewWriter(w)
+				case "Deflate": // as some servers understand the word
+					zip, _ = flate.NewWriter(w, flate.DefaultCompression)
+				}
 				_, _ = io.WriteString(zip, c.body)
 				if c.kind == "text/event-stream" { // its first event comes before its end
 					_ = zip.Flush()

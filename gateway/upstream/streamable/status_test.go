@@ -28,30 +28,49 @@ func TestHostPort(t *testing.T) {
 	}
 }
 
-// A client reads the words of a JSON-RPC error that comes with a status, and the log does not have them. A 401 may quote
-// a credential.
+// A client and the log read the words of a status, whatever form they have. A 401 may quote a credential, so only the
+// log has its words, and nobody reads the headers of the request.
 func TestWordsOfAStatus(t *testing.T) {
 	for status, want := range map[int]string{
 		400: "the server answered with HTTP status 400: over quota",
-		401: "the gateway's credentials were refused by the server",
-		403: "the gateway's credentials were refused by the server: over quota",
+		401: "the server wants its callers to sign in, and the gateway has no credentials for it",
+		403: "the server refused the request (HTTP status 403): over quota",
+		421: "the server answered with HTTP status 421: over quota",
 		429: "the server is overloaded: over quota",
 		500: "the server answered with HTTP status 500: over quota",
 		502: "the server could not be reached: HTTP status 502: over quota",
 	} {
-		for _, id := range []string{"1", `"server-error"`, "null"} {
+		for _, body := range []string{
+			`{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"over quota"}}`,
+			`{"jsonrpc":"2.0","id":"server-error","error":{"code":-32000,"message":"over quota"}}`,
+			`{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"over quota"}}`,
+			"over quota", " over\r\n\x1b\u202equota\n", "<html><head><style>a{}</style></head><body><p>over&#32;<b>quota</b></body>",
+		} {
 			tr := transportTo(t, "", func(w http.ResponseWriter, _ *http.Request) {
 				w.WriteHeader(status)
-				_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":`+id+`,"error":{"code":-32000,"message":"over quota"}}`)
+				_, _ = io.WriteString(w, body)
 			})
+			tr.cfg.Header = http.Header{"User-Agent": {"taskgate"}}
 			_, err := transporttest.Send(t.Context(), tr, transporttest.Message("", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`))
 			se, ok := err.(*transport.StatusError)
 			if !ok {
 				t.Fatal(err)
 			}
-			if ue := se.UpstreamError(); ue.TellClient() != want || strings.Contains(ue.Error(), "quota") {
-				t.Errorf("id %s: %q; for the log: %v", id, ue.TellClient(), ue)
+			if ue := se.UpstreamError(); ue.TellClient() != want || !strings.Contains(ue.Error(), "over quota") {
+				t.Errorf("%q: %q; for the log: %v", body, ue.TellClient(), ue)
 			}
+		}
+	}
+	for name, value := range map[string]string{"Authorization": "Bearer secret-token", "X-Api-Key": "secret-key"} {
+		tr := transportTo(t, "", func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = io.WriteString(w, "not with "+r.Header.Get(name)+", "+strings.TrimPrefix(r.Header.Get(name), "Bearer ")+strings.Repeat(" and so on", 100))
+		})
+		tr.cfg.Header = http.Header{name: {value}}
+		_, err := transporttest.Send(t.Context(), tr, transporttest.Message("", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`))
+		ue := err.(*transport.StatusError).UpstreamError()
+		if text := ue.TellClient(); !strings.HasPrefix(text, "the gateway's credentials were refused by the server: not with …, …") || strings.Contains(ue.Error(), "secret") || len(text) > 300 {
+			t.Errorf("%q; for the log: %v", text, ue)
 		}
 	}
 }

@@ -63,7 +63,7 @@ func CookieOf(resp *http.Response) string {
 // readAnswer judges the head of a response to a request, and begins its stream.
 func (t *Transport) readAnswer(resp *http.Response, m *transport.Message) (transport.Stream, error) {
 	if resp.StatusCode/100 != 2 {
-		return nil, ReadStatus(resp, m)
+		return nil, t.ReadStatus(resp, m)
 	}
 	se := &transport.StatusError{Status: resp.StatusCode, Protocol: versionOf(resp)}
 	switch kind, coding := mediaType(resp.Header), resp.Header.Get("Content-Encoding"); {
@@ -79,6 +79,7 @@ func (t *Transport) readAnswer(resp *http.Response, m *transport.Message) (trans
 		se.Reason = "the answer has no content type"
 	default:
 		se.Reason = "the answer is neither JSON nor an event stream"
+		se.Text = wordsOf(resp, readSome(resp.Body, 20*maxWords))
 	}
 	resp.Body.Close()
 	return nil, se

@@ -100,7 +100,7 @@ func (t *Transport) Listen(ctx context.Context, m *transport.Message) (transport
 		return nil, err
 	}
 	if !IsStream(resp) {
-		return nil, ReadNoStream(resp, m)
+		return nil, t.ReadNoStream(resp, m)
 	}
 	return t.newStream(resp, m), nil
 }
@@ -117,7 +117,7 @@ func (t *Transport) expectSuccess(ctx context.Context, method string, m *transpo
 		return err
 	}
 	if resp.StatusCode/100 != 2 {
-		return ReadStatus(resp, m)
+		return t.ReadStatus(resp, m)
 	}
 	Drain(resp.Body)
 	return nil

@@ -23,6 +23,10 @@ type StatusError struct {
 	RetryAfter time.Duration
 	// Reason says why a 2xx is no answer.
 	Reason string
+	// Text is what the body says to people, without what the request was signed in with; "" for nothing.
+	Text string
+	// Signed says that the message carried credentials of the configuration.
+	Signed bool
 	// Session says that the message named a session.
 	Session bool
 	// Token says that the message carried the token of a client, who gets the refusal then;
@@ -38,7 +42,7 @@ func UnknownSession(m *Message) *StatusError {
 	return &StatusError{Status: http.StatusNotFound, Session: m.Session != ""}
 }
 
-// Error is for the log. The server's text stays out of it: it may quote an answer of the caller.
+// Error is for the log.
 func (e *StatusError) Error() string {
 	text := "status " + strconv.Itoa(e.Status)
 	if e.Reason != "" {
@@ -46,6 +50,9 @@ func (e *StatusError) Error() string {
 	}
 	if e.RPC != nil {
 		text += ": JSON-RPC error " + strconv.FormatInt(e.RPC.Code, 10)
+	}
+	if e.Text != "" {
+		text += ": " + strconv.Quote(e.Text)
 	}
 	return text
 }
@@ -76,15 +83,23 @@ func (e *StatusError) Answer() *jsonrpc.Error {
 // is missing. Those of a 401 are left out, since they are about a credential, and may quote that of the gateway.
 func (e *StatusError) UpstreamError() *shim.UpstreamError {
 	ue := &shim.UpstreamError{Kind: shim.KindProtocol, Err: e}
-	if e.Said != nil && e.Status != http.StatusUnauthorized {
+	switch {
+	case e.Status == http.StatusUnauthorized:
+	case e.Said != nil:
 		ue.Said = e.Said.Message
+	default:
+		ue.Said = e.Text
 	}
 	switch s := e.Status; {
 	case e.Token && (s == http.StatusUnauthorized || s == http.StatusForbidden):
-		ue.Kind, ue.Err = shim.KindRefused, &forward.Refusal{Status: s, Challenges: e.Challenges}
+		ue.Kind, ue.Err = shim.KindRefused, &forward.Refusal{Status: s, Challenges: e.Challenges, Text: e.Text}
 		ue.Message = fmt.Sprintf("the server refused the client's sign-in (HTTP status %d)", s)
-	case s == http.StatusUnauthorized || s == http.StatusForbidden:
+	case e.Signed && (s == http.StatusUnauthorized || s == http.StatusForbidden):
 		ue.Kind, ue.Message = shim.KindRefused, "the gateway's credentials were refused by the server"
+	case s == http.StatusUnauthorized:
+		ue.Kind, ue.Message = shim.KindRefused, "the server wants its callers to sign in, and the gateway has no credentials for it"
+	case s == http.StatusForbidden:
+		ue.Kind, ue.Message = shim.KindRefused, "the server refused the request (HTTP status 403)"
 	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable:
 		ue.Kind, ue.Message, ue.RetryAfterMs = shim.KindOverloaded, "the server is overloaded", e.RetryAfter.Milliseconds()
 	case e.IsSessionLost():
