@@ -44,6 +44,18 @@ func ServesTasks(clientInfo json.RawMessage) bool {
 	return !slices.ContainsFunc(losesInTasks, func(begin string) bool { return strings.HasPrefix(name, begin) })
 }
 
+// runsTasks are clients, by the beginning of the name in their clientInfo, that run a tool as a task where the server says
+// that it requires one, and do not declare tasks: they take that capability for tasks of their own. Sources:
+// clients/cli and clients/tui of @modelcontextprotocol/inspector 2.12.0 and its web client; @modelcontextprotocol/ext-tasks
+// 0.2.2, whose own programs are named so.
+var runsTasks = []string{"mcp-inspector", "inspector-cli", "inspector-client", "ext-tasks"}
+
+// RunsTasks reports whether a client calls a tool as a task where that is required, without declaring tasks.
+func RunsTasks(clientInfo json.RawMessage) bool {
+	name, _ := jsonrpc.GetString(clientInfo, "name")
+	return slices.ContainsFunc(runsTasks, func(begin string) bool { return strings.HasPrefix(name, begin) })
+}
+
 // unknownWait is for any other client: common ones give up after 60 s.
 const unknownWait = 45 * time.Second
 

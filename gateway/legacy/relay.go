@@ -120,7 +120,7 @@ func (q *request) showReply(ctx context.Context, server upstream.Server, reply s
 		q.op.ToolError()
 	}
 	tasks, _ := jsonrpc.Get(q.state.Capabilities, "tasks")
-	view := translate.LegacyView{Modern: server.Era == mcp.Modern, Requires: jsonrpc.IsObject(tasks), Dropped: func(name string, reason error) { q.h.LogDropped(ctx, name, reason) }}
+	view := translate.LegacyView{Modern: server.Era == mcp.Modern, Requires: jsonrpc.IsObject(tasks) || endpoint.RunsTasks(q.state.ClientInfo), Dropped: func(name string, reason error) { q.h.LogDropped(ctx, name, reason) }}
 	view.Wrapped = view.Modern && q.msg.Method == mcp.MethodToolsCall && q.showsWrapped(ctx, q.name, reply.Result)
 	if q.h.offersTasks(q.state) && !q.principal.NoTasks {
 		view.Tasks = q.h.MayBeTask

@@ -86,8 +86,8 @@ func legacyTool(tool []byte, v LegacyView) []byte {
 
 // legacyTaskSupport says of a tool whether the gateway makes tasks of its calls, in place of what
 // its server says of its own. The client chooses: the TypeScript SDK refuses a plain call of a tool
-// that requires a task (L5). Only a client that declares tasks hears that a tool requires one: some
-// use tasks only where they must. Any other mark that asks for a task is removed, for other tools
+// that requires a task (L5). Only a client that declares tasks, or is known to run them,
+// hears that a tool requires one: some use tasks only where they must. Any other mark that asks for a task is removed, for other tools
 // and in other sessions: its absence means "forbidden" (L4).
 func legacyTaskSupport(tool []byte, v LegacyView) []byte {
 	name, _ := jsonrpc.GetString(tool, "name")
