@@ -90,6 +90,16 @@ func TestMisbehaviour(t *testing.T) {
 			x.Run()
 			x.Head("text/event-stream")
 			fmt.Fprint(x.W, "data: "+x.Fill(result)+"\r\r")
+		}, "", 0, 1},
+		{"no blank line behind the last event", func(x *fake.Exchange) {
+			x.Run()
+			x.Head("text/event-stream")
+			fmt.Fprint(x.W, "event: message\ndata: "+x.Fill(result))
+		}, "", 0, 1},
+		{"an end inside of the last event", func(x *fake.Exchange) {
+			x.Run()
+			x.Head("text/event-stream")
+			fmt.Fprint(x.W, "data: "+strings.TrimSuffix(x.Fill(result), "}"))
 		}, shim.KindClosed, 0, 1},
 		{"two responses", fake.Stream(result, `{"jsonrpc":"2.0","id":{id},"error":{"code":1,"message":"second"}}`), "", 0, 1},
 		{"endless after answer", func(x *fake.Exchange) { x.Run(); x.Event(x.Fill(result)); x.Hang() }, "", 0, 1},

@@ -21,6 +21,7 @@ type Event struct {
 	Data     []byte        // the data lines joined by \n
 	Retry    time.Duration // reconnection time that the sender asks for, whole milliseconds
 	HasRetry bool          // a valid retry field was present
+	Cut      bool          // the stream has ended without the blank line behind the event, see KeepLast
 }
 
 // TooLargeError reports an event above the limit of the reader. It ends the stream.

@@ -26,7 +26,7 @@ var spare = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, arrivedB
 //
 // Lines end in LF or CRLF. The HTML standard allows a lone CR too, which is ignored here as a line end: MCP
 // peers avoid it, and to wait for the byte that may follow it would hold back the last event. So a stream
-// with lone CRs only has no event.
+// with lone CRs only has no event, but the one that KeepLast gives.
 type Reader struct {
 	src *bufio.Reader
 	in  *bufio.Reader // reads from src; nil while nothing has arrived
@@ -39,6 +39,8 @@ type Reader struct {
 	size  int    // of the current event so far, as sent
 	begun bool   // the place for a byte order mark has been passed
 	err   error  // ends the stream
+
+	keepLast bool
 
 	ev      Event // the current one
 	dirty   bool  // it has a known field
@@ -86,6 +88,9 @@ func (r *Reader) Next() (Event, error) {
 		from := len(r.buf)
 		if r.err = r.readLine(); r.err != nil {
 			if r.err == io.EOF && (r.dirty || len(r.buf) > from) {
+				if r.takeCut(from) {
+					return r.ev, nil
+				}
 				r.err = io.ErrUnexpectedEOF
 			}
 			break
@@ -119,6 +124,27 @@ func (r *Reader) Release() {
 		spare.Put(r.in)
 		r.in = nil
 	}
+}
+
+// KeepLast has Next hand out an event that has data and lacks only the blank line, where the stream has come to its
+// end. It is called before the first Next.
+func (r *Reader) KeepLast() { r.keepLast = true }
+
+// takeCut completes the event at the end of the stream, whose last line begins at from, and reports whether it counts.
+func (r *Reader) takeCut(from int) bool {
+	if !r.keepLast {
+		return false
+	}
+	if len(r.buf) > from {
+		r.buf = append(r.buf, '\n')
+		if line := r.trimLine(from); len(line) > 0 {
+			r.takeField(line, from)
+		} else {
+			r.buf = r.buf[:from]
+		}
+	}
+	r.ev.Data, r.ev.Cut = r.buf[:len(r.buf):len(r.buf)], true
+	return r.hasData
 }
 
 // restart begins a new event.

@@ -77,6 +77,27 @@ func TestReader(t *testing.T) {
 	}
 }
 
+// The last event of a stream that has ended counts without its blank line, where that is wished.
+func TestKeepLast(t *testing.T) {
+	for in, want := range map[string][]Event{
+		"data: x\n\ndata: y\n":   {{Data: []byte("x")}, {Data: []byte("y"), Cut: true}},
+		"data: a\r\ndata: b\r":   {{Data: []byte("a\nb"), Cut: true}},
+		"id: 7\ndata: a":         {{ID: "7", HasID: true, Data: []byte("a"), Cut: true}},
+		"data: x\n\nevent: y\n":  {{Data: []byte("x")}},
+		"data: x\n\n: bye":       {{Data: []byte("x")}},
+		"data: x\n\ndata: y\n\n": {{Data: []byte("x")}, {Data: []byte("y")}},
+	} {
+		for name, src := range map[string]io.Reader{"whole": strings.NewReader(in), "bytes": iotest.OneByteReader(strings.NewReader(in))} {
+			r := NewReader(src, 1000)
+			r.KeepLast()
+			got, err := all(r)
+			if d := cmp.Diff(want, got); d != "" || err != io.EOF && err != io.ErrUnexpectedEOF {
+				t.Errorf("%q, %s: %v; %s", in, name, err, d)
+			}
+		}
+	}
+}
+
 func TestReaderLimit(t *testing.T) {
 	ok := ": a comment does not count\ndata: 3456789\n\n" // 15 bytes
 	var tooLarge *TooLargeError

@@ -107,7 +107,7 @@ func (j *Journal) load(replay func(entry []byte) error) error {
 		}
 		if !whole {
 			torn = s.name()
-			j.log.Warn("a crash has cut the last write short: what it was about is left out, as nobody was told of it", "file", j.path+"/"+torn)
+			j.log.Warn("the file ends inside a write, which is left out: after a crash nobody was told of it; if the file was cut otherwise, what came behind is lost", "file", j.path+"/"+torn)
 		}
 	}
 	return j.tidy()

@@ -2,6 +2,7 @@ package streamable
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -89,6 +90,7 @@ func (t *Transport) newStream(resp *http.Response, m *transport.Message) *stream
 	s := beginStream(resp, m)
 	s.body = resp.Body
 	s.events = eventstream.NewReader(resp.Body, int(t.cfg.MaxResult))
+	s.events.KeepLast()
 	s.events.Account(func(by int) error {
 		if by < 0 {
 			s.m.Hold.Give(int64(-by))
@@ -162,6 +164,10 @@ func (s *stream) Next() *transport.Event {
 	ev, err := s.events.Next()
 	if err != nil {
 		e.Err = err
+		return e
+	}
+	if ev.Cut && !json.Valid(jsonrpc.Readable(ev.Data)) { // some servers leave out the last blank line; others are cut off
+		e.Err = io.ErrUnexpectedEOF
 		return e
 	}
 	s.readEvent(e, &ev)
