@@ -132,7 +132,7 @@ func (c *conn) Receive() ([]byte, error) {
 	for {
 		ev, err := c.events.Next()
 		if err != nil {
-			c.t.HTTP.Base.CloseIdleConnections()
+			c.t.HTTP.CloseIdle()
 			return nil, err
 		}
 		if ev.Type == "" || ev.Type == "message" {

@@ -106,18 +106,19 @@ func setHeader(h http.Header, canonical, value string) { h[canonical] = []string
 // Perform performs a request. It follows one redirect within the origin, and none to another: a 307 would carry the body
 // and the credentials there.
 func (t *Transport) Perform(req *http.Request) (*http.Response, error) {
-	resp, err := t.Base.RoundTrip(req)
+	resp, err := t.current().RoundTrip(req)
 	if next := redirected(req, resp); next != nil {
 		req = next
-		resp, err = t.Base.RoundTrip(req)
+		resp, err = t.current().RoundTrip(req)
 	}
 	forward.Answered(req, resp)
 	if next := forward.Renewed(req, resp); next != nil {
 		Drain(resp.Body)
-		resp, err = t.Base.RoundTrip(next)
+		resp, err = t.current().RoundTrip(next)
 		forward.Answered(next, resp)
 	}
 	if err == nil {
+		t.learnKeepAlive(resp.Header.Get("Keep-Alive"))
 		if decode := codings[strings.ToLower(resp.Header.Get("Content-Encoding"))]; decode != nil {
 			resp.Body, resp.ContentLength = &codedBody{ReadCloser: resp.Body, decode: decode}, -1
 			resp.Header.Del("Content-Encoding")

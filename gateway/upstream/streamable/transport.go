@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"taskgate/gateway/upstream/transport"
@@ -31,6 +33,9 @@ type Transport struct {
 	// Base performs the requests. It may be changed before the first one.
 	Base *http.Transport
 	cfg  Config
+	// shorter performs the requests in place of Base once the server has said that it closes idle connections sooner.
+	shorter atomic.Pointer[http.Transport]
+	learns  sync.Mutex // held while shorter is replaced
 }
 
 var _ transport.Transport = (*Transport)(nil)
@@ -169,6 +174,6 @@ func HostPort(u *url.URL) string {
 
 // Close closes the connections that no request uses.
 func (t *Transport) Close(context.Context) error {
-	t.Base.CloseIdleConnections()
+	t.CloseIdle()
 	return nil
 }
