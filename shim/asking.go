@@ -213,3 +213,14 @@ func (l QuestionLimits) Refuse(asked, open int, bytes int64, q ...Question) stri
 	}
 	return ""
 }
+
+// ShownKey is the key under which a call shows a question that is not its own: that of the record which has the
+// question, and the question's key there. So an answer finds its question, also when the call is over by then.
+func ShownKey(record ID, key string) string { return string(record) + "/" + key }
+
+// ReadShownKey reads what ShownKey makes; ok is false for the key of a call's own question.
+func ReadShownKey(key string) (record ID, own string, ok bool) {
+	text, own, ok := strings.Cut(key, "/")
+	record, err := ParseID(text)
+	return record, own, ok && err == nil
+}

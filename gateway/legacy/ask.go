@@ -118,6 +118,9 @@ func (a *callAsker) refuseOpen(call shim.ID) {
 		ctx, cancel := a.q.s.table.withPatience(context.Background())
 		defer cancel()
 		for _, question := range open {
+			if _, _, shown := shim.ReadShownKey(question.Key); shown {
+				continue // another call may show it
+			}
 			// If this fails, the questions time out.
 			_ = a.q.h.Shim.Answer(ctx, a.q.principal, a.q.h.Name, call, question.Key, shim.Unanswered(question, "the client has gone"))
 		}
@@ -151,31 +154,25 @@ func (a *callAsker) endAsking() {
 	}
 }
 
-// AskSession asks the client of a session what its server asks outside of any call. It returns shim.ErrNoAsk if
-// the client cannot be reached: it has neither an open GET stream nor one to come back to.
-func (h *Handler) AskSession(ctx context.Context, from shim.Session, q shim.Question, checkpoint json.RawMessage) error {
-	s := h.Sessions.pinSession(from.Key)
-	st, err := s.loadState(ctx)
-	switch able := (shim.Session{Capabilities: translate.Answerable(st.Capabilities)}); {
-	case errors.Is(err, errNoSession):
-		err = shim.ErrNoAsk
-	case err != nil:
-	case st.Upstream != h.Name, !reading.MayAsk(able, q.Method, q.Params):
-		err = shim.ErrNoAsk
-	case !s.isAttached() && !s.listen.isActive() && !s.isElsewhere(ctx):
-		err = shim.ErrNoAsk
-	case len(st.SessionQuestions) >= mostSessionQuestions:
-		err = errManySessionQuestions
+// AskSession asks the client of a session what its server asks without naming a call. With onCalls the session's calls
+// show the question. Otherwise it is asked on the GET stream of a legacy client, and shim.ErrNoAsk says that the client
+// has neither an open one nor one to come back to.
+func (h *Handler) AskSession(ctx context.Context, from shim.Session, q shim.Question, checkpoint json.RawMessage, onCalls bool) error {
+	c := shim.Call{
+		Upstream: h.Name, Principal: shim.Principal{Subject: from.Principal}, Origin: dialect.OriginExt,
+		Request: shim.Request{Method: q.Method, Session: from}, Asking: shim.AskStream,
 	}
-	if err != nil {
+	if !from.Shared { // a modern client
+		_, err := h.Shim.AskSession(forward.Carry(context.Background(), ctx), c, checkpoint, func(shim.ID, bool) {})
+		return err
+	}
+	s := h.Sessions.pinSession(from.Key)
+	if err := h.mayAskSession(ctx, s, q, onCalls); err != nil {
 		s.endUse()
 		return err
 	}
 	life, end := context.WithCancelCause(forward.Carry(s.ctx, ctx)) // outlives the request of the server
-	c := shim.Call{
-		Upstream: h.Name, Principal: s.owner(), Origin: dialect.OriginLegacy,
-		Request: shim.Request{Method: q.Method, Session: s.upstreamSession(ctx)}, Asking: shim.AskStream,
-	}
+	c.Principal, c.Origin, c.Request.Session = s.owner(), dialect.OriginLegacy, s.upstreamSession(ctx)
 	id, err := h.Shim.AskSession(life, c, checkpoint, func(id shim.ID, over bool) {
 		if over {
 			s.settleSessionQuestion(id)
@@ -188,8 +185,31 @@ func (h *Handler) AskSession(ctx context.Context, from shim.Session, q shim.Ques
 		s.endUse()
 		return err
 	}
+	if onCalls {
+		return nil
+	}
 	if err := s.updateState(ctx, func(st sessionState) (sessionState, error) { return st.withSessionQuestions([]shim.ID{id}, nil) }); err != nil {
 		end(shim.ErrCancelled) // the question is on no stream; this answers the server
+	}
+	return nil
+}
+
+// mayAskSession returns why the client of a session cannot be asked a question now; nil if it can.
+func (h *Handler) mayAskSession(ctx context.Context, s *session, q shim.Question, onCalls bool) error {
+	st, err := s.loadState(ctx)
+	switch able := (shim.Session{Capabilities: translate.Answerable(st.Capabilities)}); {
+	case errors.Is(err, errNoSession):
+		return shim.ErrNoAsk
+	case err != nil:
+		return err
+	case st.Upstream != h.Name, !reading.MayAsk(able, q.Method, q.Params):
+		return shim.ErrNoAsk
+	case onCalls:
+		return nil
+	case !s.isAttached() && !s.listen.isActive() && !s.isElsewhere(ctx):
+		return shim.ErrNoAsk
+	case len(st.SessionQuestions) >= mostSessionQuestions:
+		return errManySessionQuestions
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"taskgate/gateway/config"
 	"taskgate/internal/wiretest"
 )
 
@@ -131,4 +132,51 @@ func TestReplicasSessionQuestionInVain(t *testing.T) {
 			t.Errorf("the server got %s", text)
 		}
 	})
+}
+
+// TestQuestionOutlivesTheCallThatShowsIt: a question of a plain elicitInput() of the TypeScript SDK names no call, and
+// agents call tools in parallel. A client without a GET stream is asked by the newest call, and by another one when that
+// ends. Its answer counts under either id, and the first goes to the server.
+func TestQuestionOutlivesTheCallThatShowsIt(t *testing.T) {
+	for name, first := range map[string]bool{"the answer to the call that has ended": true, "the answer to the other call": false} {
+		t.Run(name, func(t *testing.T) {
+			stack := newLegacyReplicas(t, func(c *config.Config) { c.ResumeAfter = 100 * time.Millisecond })
+			withAsides(stack.server)
+			a := stack.begin(t, 0, canBeAsked)
+			asking := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":"asks","method":"tools/call","params":{"name":"colour"}}`, "")
+			ids := [2]string{asking.question("")}
+			a.answer(ids[0], "red") // it is there alone: the stream of the server is open from here on
+			asking.wantEnd("asks", "accept red")
+			older := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":"older","method":"tools/call","params":{"name":"wait"}}`, "")
+			wantNext(t, stack.session.started, "the older call", "wait")
+			newer := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":"newer","method":"tools/call","params":{"name":"wait"}}`, "")
+			wantNext(t, stack.session.started, "the newer call", "wait")
+			got := stack.beginElicit(t)
+			ids[0] = newer.question("")
+			a.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"newer"}}`)
+			wantNext(t, stack.session.cancelled, "the end of the newer call", "wait")
+			ids[1] = older.question("")
+			if !first {
+				ids[0], ids[1] = ids[1], ids[0]
+			}
+			a.answer(ids[0], "blue")
+			wantNext(t, got, "the answer", "accept blue")
+			a.answer(ids[1], "green")
+			stack.session.proceed <- struct{}{}
+			older.end("older")
+		})
+	}
+}
+
+// TestQuestionIsAskedOnTheClientsStream: a client with a GET stream is asked there, as directly, and no call ends that.
+func TestQuestionIsAskedOnTheClientsStream(t *testing.T) {
+	stack, a, b, get := newAsidePair(t)
+	call := openSSE(t, a, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"wait"}}`, "")
+	wantNext(t, stack.session.started, "the call", "wait")
+	got := stack.beginElicit(t)
+	id := get.question("")
+	stack.session.proceed <- struct{}{}
+	call.end("c")
+	b.answer(id, "red")
+	wantNext(t, got, "the answer", "accept red")
 }

@@ -19,14 +19,16 @@ import (
 
 // sessionCalls are the calls in flight of one session, and what they share: the ids of the server's requests
 // that were heard, and the GET stream, on which a server may ask without naming the call (X4). Servers built
-// on the TypeScript SDK ask there, unless their tool names the request that it asks for. Such a question is
-// put to the caller of the newest call (design.md 0.16). The session owns it; mu guards the fields below it.
+// on the TypeScript SDK ask there, unless their tool names the request that it asks for. Such a question belongs to the
+// session (routeQuestion). The session owns it; mu guards the fields below it.
 type sessionCalls struct {
 	stream  asideStream
 	claimed *lru.Cache[string, struct{}] // ids of the server's requests that were taken care of
 
 	mu    sync.Mutex
 	calls []*exchange          // in flight and open to questions, the oldest first
+	open  int                  // session questions for which the server may be silent
+	more  chan struct{}        // closed at the next addCall; nil until somebody waits for that
 	told  map[string]*exchange // in flight, by the ids of their requests; that of the call is its progress token
 }
 
@@ -120,6 +122,91 @@ func (c *sessionCalls) addCall(x *exchange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls = append(c.calls, x)
+	for range c.open {
+		x.idle.pauseWatch()
+	}
+	if c.more != nil {
+		close(c.more)
+		c.more = nil
+	}
+}
+
+// allowSilence pauses the watches over the server's silence: one of the calls may wait for the answer to a session
+// question.
+func (c *sessionCalls) allowSilence() (over func()) {
+	each := func(n int, do func(*exchange)) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.open += n
+		for _, x := range c.calls {
+			do(x)
+		}
+	}
+	each(1, func(x *exchange) { x.idle.pauseWatch() })
+	return func() { each(-1, func(x *exchange) { x.idle.resumeWatch() }) }
+}
+
+// nextCall is closed when there is another call.
+func (c *sessionCalls) nextCall() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.more == nil {
+		c.more = make(chan struct{})
+	}
+	return c.more
+}
+
+// showQuestion has a call show a session question, and returns that call; nil if none does. It is the newest one whose
+// client has no other questions, or else the newest. had are those that have shown it before.
+func (c *sessionCalls) showQuestion(p pending, had map[*exchange]bool) *exchange {
+	calls := c.newestFirst()
+	for _, busy := range []bool{false, true} {
+		for _, x := range calls {
+			if !had[x] && x.asking.isAsking() == busy && x.asking.showQuestion(p) {
+				return x
+			}
+		}
+	}
+	return nil
+}
+
+// showUntilEnd has the calls show a session question, until ctx ends: one at a time, and another when that ends.
+// answered gets what a call was told, be it that its time to answer is over.
+func (c *sessionCalls) showUntilEnd(ctx context.Context, p pending, answered func(shim.Answer)) {
+	had := make(map[*exchange]bool)
+	for ctx.Err() == nil {
+		next := c.nextCall()
+		p.over = make(chan shim.Answer, 1)
+		x := c.showQuestion(p, had)
+		if x == nil {
+			select {
+			case <-next: // the server waits, and input_timeout ends ctx
+			case <-ctx.Done():
+			}
+			continue
+		}
+		had[x] = true
+		select {
+		case a, ok := <-p.over:
+			if ok {
+				answered(a)
+				return
+			}
+		case <-ctx.Done():
+			x.asking.withdrawQuestion(func(other pending) bool { return other.Key == p.Key })
+		}
+	}
+}
+
+// refuseAll returns why none of the calls may ask this; nil if one may.
+func (c *sessionCalls) refuseAll(m jsonrpc.Message) (refused *jsonrpc.Error) {
+	refused = notSupported(mcp.CodeMethodNotFound, m.Method)
+	for _, x := range c.newestFirst() {
+		if refused = x.asking.refuse(m); refused == nil {
+			return nil
+		}
+	}
+	return refused
 }
 
 func (c *sessionCalls) removeCall(x *exchange) {

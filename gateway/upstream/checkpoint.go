@@ -36,6 +36,8 @@ type checkpoint struct {
 	Pending []pending `json:"pending,omitempty"`
 	// SessionQuestion says that Pending has a session question, and that there is no call.
 	SessionQuestion bool `json:"alone,omitempty"`
+	// OnCalls says that the calls of the session show that question: its client has no stream of its own.
+	OnCalls bool `json:"onCalls,omitempty"`
 	// Task is set if the server runs the call as a task of its own.
 	Task *taskMark `json:"task,omitempty"`
 }
@@ -48,6 +50,12 @@ type pending struct {
 	Params json.RawMessage `json:"params,omitempty"`
 	// OnGET says that it came on the GET stream of the session.
 	OnGET bool `json:"aside,omitempty"`
+	// Shown says that the call only shows a session question, whose own record has the answer.
+	Shown bool `json:"shown,omitempty"`
+
+	// over is closed when the call shows it no more, and has the answer before, if the call got one. It is nil for other
+	// questions, and after an adoption.
+	over chan shim.Answer
 }
 
 // requestID is the id of the request, which was parsed before.

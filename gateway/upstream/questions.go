@@ -101,6 +101,7 @@ func (q *questions) quitAsking() {
 	q.mu.Lock()
 	waiting := q.waiting
 	q.mu.Unlock()
+	endShown(waiting)
 	switch {
 	case len(waiting) == 0:
 	case isDetached(q.caller):
@@ -127,7 +128,7 @@ func (q *questions) addQuestion(m jsonrpc.Message, onGET bool) (refused *jsonrpc
 	// A replica that goes on from a checkpoint after the event misses the question. So the question is in the
 	// checkpoint from now on, before it is asked.
 	q.x.rec.amendCheckpoint(func(c *checkpoint) {
-		if why := c.tooMuch(q.x.limits, m); why != "" {
+		if why := c.tooMuch(q.x.limits, m.Params); why != "" {
 			refused = &jsonrpc.Error{Code: mcp.CodeInternal, Message: why}
 			return
 		}
@@ -137,6 +138,55 @@ func (q *questions) addQuestion(m jsonrpc.Message, onGET bool) (refused *jsonrpc
 		q.askSoon()
 	}
 	return refused
+}
+
+// showQuestion has the call show a session question, under its own key. It reports whether the call does.
+func (q *questions) showQuestion(p pending) (shown bool) {
+	if _, ok := reading.CheckAsked(q.x.caller, p.Method, p.Params); !ok {
+		return false
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.over {
+		return false
+	}
+	q.x.rec.amendCheckpoint(func(c *checkpoint) {
+		if shown = c.tooMuch(q.x.limits, p.Params) == ""; shown {
+			c.Asked++
+			c.Pending = append(c.Pending, p)
+		}
+	})
+	if shown {
+		q.waiting = append(q.waiting, p)
+		q.askSoon()
+	}
+	return shown
+}
+
+// refuse says why the call must not ask this as well; nil if it may.
+func (q *questions) refuse(m jsonrpc.Message) (refused *jsonrpc.Error) {
+	q.x.rec.amendCheckpoint(func(c *checkpoint) {
+		if why := c.tooMuch(q.x.limits, m.Params); why != "" {
+			refused = &jsonrpc.Error{Code: mcp.CodeInternal, Message: why}
+		}
+	})
+	return refused
+}
+
+// isAsking reports whether the client has questions of this call, which another one would have to wait for.
+func (q *questions) isAsking() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.busy
+}
+
+// endShown tells session questions that the call shows them no more.
+func endShown(shown []pending) {
+	for _, p := range shown {
+		if p.over != nil {
+			close(p.over)
+		}
+	}
 }
 
 // takeOver takes the open questions of a checkpoint, under their keys.
@@ -197,6 +247,7 @@ func (q *questions) nextQuestions() (asked []pending) {
 // settleAnswers gives the server the client's answers, and records that they are delivered. A withdrawal
 // from now on comes too late.
 func (q *questions) settleAnswers(asked []pending, answers []shim.Answer, failed error) {
+	defer endShown(asked)
 	q.mu.Lock()
 	gone := q.gone
 	q.asked, q.gone = nil, nil
@@ -224,6 +275,11 @@ func (q *questions) postAnswers(asked []pending, gone map[string]bool, answers [
 	for i, p := range asked {
 		switch {
 		case gone[string(p.ID)]:
+			continue
+		case p.Shown: // the question posts its answer
+			if failed == nil && i < len(answers) && p.over != nil {
+				p.over <- answers[i]
+			}
 			continue
 		case !p.OnGET && isDetached(q.ctx):
 			return context.Cause(q.ctx) // the server still waits, for the next replica
@@ -263,7 +319,12 @@ func (q *questions) deliverAnswer(body []byte) error {
 // cancelQuestion withdraws the server's request of this id, and reports whether it is one of these
 // questions.
 func (q *questions) cancelQuestion(id []byte) bool {
-	key, found := q.dropQuestion(id)
+	return q.withdrawQuestion(func(p pending) bool { return string(p.ID) == string(id) })
+}
+
+// withdrawQuestion takes a question back, and reports whether it is one of these.
+func (q *questions) withdrawQuestion(is func(pending) bool) bool {
+	key, found := q.dropQuestion(is)
 	if key != "" {
 		q.x.sink.Withdraw(key)
 	}
@@ -271,13 +332,13 @@ func (q *questions) cancelQuestion(id []byte) bool {
 }
 
 // dropQuestion removes a waiting question. For a question that is being asked it returns the key.
-func (q *questions) dropQuestion(id []byte) (key string, found bool) {
-	is := func(p pending) bool { return string(p.ID) == string(id) }
+func (q *questions) dropQuestion(is func(pending) bool) (key string, found bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if i := slices.IndexFunc(q.waiting, is); i >= 0 {
 		withdrawn := q.waiting[i : i+1]
 		q.x.rec.amendCheckpoint(func(c *checkpoint) { c.closeQuestions(withdrawn) })
+		endShown(withdrawn)
 		q.waiting = slices.Delete(slices.Clone(q.waiting), i, i+1)
 		work.Signal(q.settled)
 		return "", true
@@ -286,7 +347,7 @@ func (q *questions) dropQuestion(id []byte) (key string, found bool) {
 	if i < 0 {
 		return "", false
 	}
-	q.gone[string(id)] = true
+	q.gone[string(q.asked[i].ID)] = true
 	return q.asked[i].Key, true
 }
 
@@ -315,12 +376,12 @@ func (q *questions) restUntilAnswered() (rested bool) {
 
 // tooMuch says why a call must not ask this as well; "" if it may. A question too many is answered with an
 // error at once, and the call goes on.
-func (c *checkpoint) tooMuch(limits shim.QuestionLimits, m jsonrpc.Message) string {
+func (c *checkpoint) tooMuch(limits shim.QuestionLimits, params []byte) string {
 	var bytes int64
 	for _, p := range c.Pending {
 		bytes += int64(len(p.Params))
 	}
-	return limits.Refuse(c.Asked, len(c.Pending), bytes, shim.Question{Params: m.Params})
+	return limits.Refuse(c.Asked, len(c.Pending), bytes, shim.Question{Params: params})
 }
 
 // noteQuestion notes a request of the server as a question, and gives it its key.

@@ -16,10 +16,10 @@ import (
 	"taskgate/shim"
 )
 
-// A question on the GET stream of a session may belong to no call of this replica: a server asks
-// for the roots when its client has introduced itself, or in the middle of work of its own, or in
-// a call that another replica runs. In the session of a legacy client it is put to that client, on
-// the client's own GET stream (design.md 0.16).
+// A question on the GET stream of a session, or over stdio, names no call: it may be of any call, of another replica's,
+// or of none. It belongs to the session until it is answered (design.md 0.18), and has a record of its own, from which
+// resumeSessionQuestion brings the answer to the server. A legacy client with a GET stream of its own is asked there.
+// Otherwise the calls of the session show it, one of them at a time.
 
 // sessionQuestions are the session questions of one session, from when they are heard until they
 // are answered. The session owns it.
@@ -72,34 +72,52 @@ func (l *sessionQuestions) forgetQuestion(k sessionQuestionKey) (withdrawn bool)
 }
 
 // askClient puts a question to the client of the session, or refuses it.
-func (s *session) askClient(ctx context.Context, to target, q *sessionQuestion, id jsonrpc.ID, p pending) {
+func (s *session) askClient(ctx context.Context, to target, q *sessionQuestion, m jsonrpc.Message) {
 	c := to.beginCheckpoint(s.t.wire.nextID(to))
 	c.Asked, c.SessionQuestion = 1, true
-	p.Key = c.ID + "-q1"
-	c.Pending = []pending{p}
-	err := s.putQuestion(ctx, q, c)
+	c.Pending = []pending{{ID: []byte(m.ID.Raw()), Key: c.ID + "-q1", Method: m.Method, Params: m.Params, OnGET: true}}
+	err := s.putQuestion(ctx, q, c, m)
 	if err == nil || s.questions.forgetQuestion(q.key) { // resumeSessionQuestion has taken the question over, or the server has withdrawn it
 		return
 	}
-	if errors.Is(err, shim.ErrNoAsk) {
-		s.t.wire.answerSessionQuestion(ctx, to, refusalOf(id, mcp.CodeMethodNotFound, p.Method+" outside of a call"))
-		return
+	refusal := notPut(m.ID, "the client could not be asked")
+	if why, ok := errors.AsType[*jsonrpc.Error](err); ok {
+		refusal = jsonrpc.AppendError(nil, m.ID, why)
+	} else if errors.Is(err, shim.ErrNoAsk) {
+		refusal = refusalOf(m.ID, mcp.CodeMethodNotFound, m.Method+" outside of a call")
 	}
 	s.t.wire.log.Debug("a question outside of any call was not put to its client", "err", err)
-	s.t.wire.answerSessionQuestion(ctx, to, notPut(id, "the client could not be asked"))
+	s.t.wire.answerSessionQuestion(ctx, to, refusal)
 }
 
 // holdFor is how long questions are held after the server was told that its client is ready: the
 // client may be about to open the stream on which it is asked.
 const holdFor = 10 * time.Second
 
-// putQuestion puts a question to the client once the client can be asked.
-func (s *session) putQuestion(ctx context.Context, q *sessionQuestion, c checkpoint) error {
+// putQuestion puts a question to the client once the client can be asked: on its own stream, or by the calls in flight.
+// A *jsonrpc.Error says why none of these may ask it.
+func (s *session) putQuestion(ctx context.Context, q *sessionQuestion, c checkpoint, m jsonrpc.Message) error {
+	ask := func() error {
+		return (*s.t.askSession.Load())(ctx, s.from, questionsOf(c.Pending)[0], c.encodeCheckpoint(), c.OnCalls)
+	}
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		err := (*s.t.askSession.Load())(ctx, s.from, questionsOf(c.Pending)[0], c.encodeCheckpoint())
+		err := shim.ErrNoAsk
+		if c.OnCalls = false; s.from.Shared {
+			err = ask()
+		}
+		if errors.Is(err, shim.ErrNoAsk) && len(s.calls.newestFirst()) > 0 {
+			if refused := s.calls.refuseAll(m); refused != nil {
+				return refused
+			}
+			c.OnCalls = true
+			if err = ask(); err != nil && s.calls.askCall(m) == nil { // the store is away: the newest call has it
+				s.questions.forgetQuestion(q.key)
+				return nil
+			}
+		}
 		held := errors.Is(err, shim.ErrNoAsk) && time.Since(time.Unix(0, s.readyAt.Load())) < holdFor
 		// Nothing wakes it early: it looks again after each pause.
-		if !held || q.Err() != nil || work.Pause(ctx, pause) != nil {
+		if !held || !s.from.Shared || q.Err() != nil || work.Pause(ctx, pause) != nil {
 			return err
 		}
 	}
@@ -121,12 +139,30 @@ func (t *sessionTable) resumeSessionQuestion(ctx context.Context, r shim.Request
 	if err := forward.Represented(ctx, r.Session); err != nil {
 		return shim.Reply{}, err
 	}
+	defer s.calls.allowSilence()()
+	var showing sync.WaitGroup
+	var told []shim.Answer
+	if of, ok := sink.(recorded); ok && c.OnCalls {
+		shows := p
+		shows.Key, shows.Shown = shim.ShownKey(of.RecordID(), p.Key), true
+		showing.Go(func() {
+			s.calls.showUntilEnd(ask, shows, func(a shim.Answer) {
+				told = []shim.Answer{a}
+				withdraw(nil)
+			})
+		})
+	}
 	answers, err := sink.Ask(ask, questionsOf(c.Pending)...)
+	gone := context.Cause(ask) == errWithdrawn
+	withdraw(nil)
+	if showing.Wait(); err != nil && told != nil {
+		answers, err = told, nil
+	}
 	switch {
 	case err != nil && isDetached(ctx):
 		s.retainSession()
 		return shim.Reply{}, context.Cause(ctx)
-	case context.Cause(ask) == errWithdrawn:
+	case gone:
 		return shim.Reply{Result: json.RawMessage(`{}`)}, nil
 	}
 	t.wire.answerSessionQuestion(forward.For(ctx, forward.Brought), l.target, responseTo(p, answers, 0, err))
@@ -135,6 +171,9 @@ func (t *sessionTable) resumeSessionQuestion(ctx context.Context, r shim.Request
 	}
 	return shim.Reply{Result: json.RawMessage(`{}`)}, nil
 }
+
+// recorded is a sink of a call that has a record.
+type recorded interface{ RecordID() shim.ID }
 
 // answerSessionQuestion posts the answer to a session question. Only the server waits for it.
 func (w *wire) answerSessionQuestion(ctx context.Context, to target, body []byte) {
@@ -153,19 +192,21 @@ func (w *wire) answerSessionQuestion(ctx context.Context, to target, body []byte
 	}
 }
 
-// routeQuestion puts a question of the GET stream x: to the newest call here, or else to the
-// client of the session. The roots are asked of the client, so that the question outlives the
-// calls. It returns the response to a question that is refused.
+// routeQuestion puts a question that names no call to the client of the session. One that names a task goes to the call
+// with that task, and so does any in the session of one call. It returns the response to a question that is refused.
 func (s *session) routeQuestion(ctx context.Context, x *exchange, m jsonrpc.Message) (refusal []byte) {
-	client := s.t.askSession.Load() != nil && s.from.Shared && s.from.Key != ""
-	refused := notSupported(mcp.CodeMethodNotFound, m.Method)
-	if !client || m.Method != mcp.MethodRootsList {
-		if refused = s.calls.askCall(m); refused == nil {
+	named, _ := jsonrpc.GetString(m.Params, "_meta", mcp.MetaRelatedTask, "taskId")
+	s.mu.Lock()
+	alone := s.ends || s.t.askSession.Load() == nil // it ends with its call
+	s.mu.Unlock()
+	if alone || named != "" {
+		refused := s.calls.askCall(m)
+		if refused == nil {
 			return nil
 		}
-	}
-	if refused.Code == mcp.CodeInternal || !client {
-		return jsonrpc.AppendError(nil, m.ID, refused) // a call here asks too much, or the client is missing
+		if refused.Code == mcp.CodeInternal || alone || !s.from.Shared {
+			return jsonrpc.AppendError(nil, m.ID, refused) // a call here asks too much, or the client is missing
+		}
 	}
 	if code, ok := reading.CheckAsked(s.from, m.Method, m.Params); !ok {
 		return refusalOf(m.ID, code, m.Method)
@@ -174,11 +215,11 @@ func (s *session) routeQuestion(ctx context.Context, x *exchange, m jsonrpc.Mess
 	if q == nil {
 		return notPut(m.ID, "too many questions wait that belong to no call")
 	}
-	p := pending{ID: []byte(m.ID.Raw()), Method: m.Method, Params: bytes.Clone(m.Params), OnGET: true}
+	m.Params = bytes.Clone(m.Params)
 	s.pinSession()
 	if !s.t.work.Go(ctx, func(ctx context.Context) {
 		defer s.releaseSession()
-		s.askClient(ctx, x.to, q, m.ID, p)
+		s.askClient(ctx, x.to, q, m)
 	}) {
 		s.questions.forgetQuestion(q.key)
 		s.releaseSession()
@@ -190,9 +231,7 @@ func (s *session) routeQuestion(ctx context.Context, x *exchange, m jsonrpc.Mess
 // withdrawQuestion withdraws one of the server's requests, in the session of that id.
 func (s *session) withdrawQuestion(session string, params []byte) {
 	raw, _ := jsonrpc.Get(params, "requestId")
-	if s.calls.passCancellation(raw) {
-		return
-	}
+	s.calls.passCancellation(raw) // a session question is withdrawn from the call that shows it, and itself
 	if id, err := jsonrpc.ParseID(raw); err == nil {
 		s.questions.withdrawQuestion(sessionQuestionKey{session, id.Key()})
 	}
@@ -200,6 +239,6 @@ func (s *session) withdrawQuestion(session string, params []byte) {
 
 // SessionAsker puts a session question to the client that a session belongs to. The checkpoint
 // holds all that is needed to bring the answer back: the replica that takes the question on
-// continues from it (HTTP.Resume). An error says that the question was refused; shim.ErrNoAsk,
-// that this client cannot be asked now.
-type SessionAsker func(ctx context.Context, s shim.Session, q shim.Question, checkpoint json.RawMessage) error
+// continues from it (HTTP.Resume). With onCalls the calls of the session show it. An error says that the question was
+// refused; shim.ErrNoAsk, that this client has no stream of its own on which it can be asked now.
+type SessionAsker func(ctx context.Context, s shim.Session, q shim.Question, checkpoint json.RawMessage, onCalls bool) error

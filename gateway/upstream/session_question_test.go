@@ -87,12 +87,14 @@ type sessionAsker struct {
 	client *HTTP
 	sink   *shimtest.Sink
 	fail   error
-	hold   chan struct{} // what ask waits for; nil for nothing
-	asked  []shim.Question
-	cp     json.RawMessage
-	life   context.Context
-	end    context.CancelCauseFunc
-	done   chan error
+	// streamless says that the client has no stream of its own.
+	streamless bool
+	hold       chan struct{} // what ask waits for; nil for nothing
+	asked      []shim.Question
+	cp         json.RawMessage
+	life       context.Context
+	end        context.CancelCauseFunc
+	done       chan error
 }
 
 func poses(t *testing.T, client *HTTP, sink *shimtest.Sink) *sessionAsker {
@@ -102,7 +104,10 @@ func poses(t *testing.T, client *HTTP, sink *shimtest.Sink) *sessionAsker {
 	return p
 }
 
-func (p *sessionAsker) ask(ctx context.Context, s shim.Session, q shim.Question, cp json.RawMessage) error {
+func (p *sessionAsker) ask(ctx context.Context, s shim.Session, q shim.Question, cp json.RawMessage, onCalls bool) error {
+	if p.streamless && !onCalls {
+		return shim.ErrNoAsk
+	}
 	if p.hold != nil {
 		select {
 		case <-p.hold:
@@ -119,13 +124,69 @@ func (p *sessionAsker) ask(ctx context.Context, s shim.Session, q shim.Question,
 }
 
 func (p *sessionAsker) goOn(s shim.Session, q shim.Question) {
-	_, err := p.client.Resume(p.life, shim.Request{Method: q.Method, Session: s}, p.cp, p.sink)
+	_, err := p.client.Resume(p.life, shim.Request{Method: q.Method, Session: s}, p.cp, recordedSink{p.sink})
 	p.done <- err
 }
 
+// recordedSink is the sink of a record.
+type recordedSink struct{ *shimtest.Sink }
+
+func (recordedSink) RecordID() shim.ID { return homeID }
+
+const homeID = shim.ID("0d1b3c57-5d3c-4b39-a4f2-6f7d9a3c2b1e")
+
+// A question of a client without a stream of its own is shown by one call at a time, under one key, and by the next one
+// when that ends. It waits while there is none, and the server has one answer. The server may be silent meanwhile in the
+// calls that do not show it: one of them asked.
+func TestQuestionIsShownByOneCallAtATime(t *testing.T) {
+	inReplicas(t, func(t *testing.T, r *replicas) {
+		home := silent()
+		p := poses(t, r.clients[0], home)
+		p.streamless = true
+		var may [3]chan struct{}
+		var calls [3]*aloft
+		var sinks [3]*shimtest.Sink
+		begin := func(i int) {
+			may[i], sinks[i] = make(chan struct{}), silent()
+			r.s.Tool("t", held(may[i], true))
+			calls[i] = aloftIn(t, r.clients[0], together(), sinks[i])
+		}
+		shown := func(want ...int) {
+			t.Helper()
+			pauseFor(t, time.Second)
+			for i, n := range want {
+				asked := sinks[i].Asked()
+				if len(asked) != n || n == 1 && asked[0].Key != shim.ShownKey(homeID, home.Asked()[0].Key) {
+					t.Errorf("call %d was asked %v", i, asked)
+				}
+			}
+		}
+		end := func(i int) {
+			close(may[i])
+			calls[i].ended(t)
+		}
+		r.clients[0].wire.cfg.IdleTimeout = 500 * time.Millisecond
+		begin(0)
+		begin(1)
+		r.asked(`1`)
+		shown(0, 1)
+		end(1)
+		shown(1, 1)
+		end(0)
+		r.got()
+		r.clients[0].wire.cfg.IdleTimeout = 0
+		begin(2)
+		shown(1, 1, 1)
+		r.s.Notify("notifications/cancelled", `{"requestId":1}`)
+		check(t, <-p.done)
+		shown(1, 1, 1)
+		r.got()
+		end(2)
+	})
+}
+
 // What a server asks while the replica that hears it runs no call of the session is put to
-// the session's client, whether or not another replica runs one, and the answer goes back
-// once. A call on the replica that hears it is asked first.
+// the session's client, wherever its calls run, and the answer goes back once.
 func TestAskedAlone(t *testing.T) {
 	inReplicas(t, func(t *testing.T, r *replicas) {
 		p := poses(t, r.clients[0], &shimtest.Sink{OnAsk: answering})
@@ -144,7 +205,7 @@ func TestAskedAlone(t *testing.T) {
 		}
 		here := aloftIn(t, r.clients[0], together(), sinks[0])
 		<-r.asked(`3`)
-		if len(p.asked) != 2 || len(sinks[0].Asked()) != 1 {
+		if err := <-p.done; err != nil || len(p.asked) != 3 || len(sinks[0].Asked()) != 0 {
 			t.Errorf("with a call here: asked the client %v, the call %v", p.asked, sinks[0].Asked())
 		}
 		r.got(`"id":1,"result"`, `"id":2,"result"`, `"id":3,"result"`)

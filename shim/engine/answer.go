@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,7 +17,7 @@ import (
 // those of open questions are ignored (T36). If one is invalid, or too large, it returns an
 // *AnswerError and drops all of them. ErrNotFound, ErrUnavailable.
 func (s *Shim) Update(ctx context.Context, p shim.Principal, upstream string, id shim.ID, results map[string]json.RawMessage) error {
-	t, wanted, err := s.readAsked(ctx, p, upstream, id, resultsOf(results), func() (shim.Task, error) { return s.Peek(ctx, p, upstream, id) })
+	t, wanted, err := s.readAnswered(ctx, p, upstream, id, resultsOf(results), func() (shim.Task, error) { return s.Peek(ctx, p, upstream, id) })
 	if err == nil {
 		_, err = s.storeAnswers(ctx, t, wanted)
 	}
@@ -38,7 +39,7 @@ func resultsOf(results map[string]json.RawMessage) map[string]shim.Answer {
 // repeat it, and the server would wait for that.
 func (s *Shim) Answer(ctx context.Context, p shim.Principal, upstream string, id shim.ID, key string, a shim.Answer) error {
 	read := func() (shim.Task, error) { return s.readOwnCall(ctx, p, upstream, id, shim.Summary) }
-	t, wanted, err := s.readAsked(ctx, p, upstream, id, map[string]shim.Answer{key: a}, read)
+	t, wanted, err := s.readAnswered(ctx, p, upstream, id, map[string]shim.Answer{key: a}, read)
 	if bad, ok := errors.AsType[*shim.AnswerError](err); ok {
 		a = shim.Answer{Error: &shim.RPCError{Code: shim.CodeInternal, Message: "the client's answer " + bad.Reason}}
 		wanted, err = map[string]json.RawMessage{key: a.Encode()}, nil
@@ -75,6 +76,41 @@ func (s *Shim) readAsked(ctx context.Context, p shim.Principal, upstream string,
 		wanted, err = s.checkAnswers(t, answers)
 	}
 	return t, wanted, err
+}
+
+// mostShown bounds the answers of one request to questions that a call only shows: a client chooses the keys.
+const mostShown = 64
+
+// readAnswered is readAsked for a call that may show questions which are not its own. It brings their answers to them,
+// also if the call is gone by now. The first answer to such a question counts.
+func (s *Shim) readAnswered(ctx context.Context, p shim.Principal, upstream string, id shim.ID, answers map[string]shim.Answer, read func() (shim.Task, error)) (t shim.Task, wanted map[string]json.RawMessage, err error) {
+	t, wanted, err = s.readAsked(ctx, p, upstream, id, answers, read)
+	if err == nil || errors.Is(err, shim.ErrNotFound) {
+		err = cmp.Or(s.answerShown(ctx, p, upstream, answers), err)
+	}
+	return t, wanted, err
+}
+
+func (s *Shim) answerShown(ctx context.Context, p shim.Principal, upstream string, answers map[string]shim.Answer) error {
+	shown := 0
+	for key, a := range answers {
+		id, own, ok := shim.ReadShownKey(key)
+		if !ok {
+			continue
+		}
+		if shown++; shown > mostShown {
+			return nil
+		}
+		read := func() (shim.Task, error) { return s.readOwnCall(ctx, p, upstream, id, shim.Summary) }
+		t, wanted, err := s.readAsked(ctx, p, upstream, id, map[string]shim.Answer{own: a}, read)
+		if err == nil {
+			_, err = s.storeAnswers(ctx, t, wanted)
+		}
+		if err != nil && !errors.Is(err, shim.ErrNotFound) { // it is over
+			return err
+		}
+	}
+	return nil
 }
 
 // storeAnswers stores the answers that a record waits for, and returns the record.

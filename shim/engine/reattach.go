@@ -39,7 +39,7 @@ func (s *Shim) Reattach(ctx context.Context, c shim.Call, id shim.ID, answers ma
 		c.Handle, c.After = false, 0
 	}
 	read := func() (shim.Task, error) { return s.readOwnCall(ctx, c.Principal, c.Upstream, id, shim.Summary) }
-	t, wanted, err := s.readAsked(ctx, c.Principal, c.Upstream, id, resultsOf(answers), read)
+	t, wanted, err := s.readAnswered(ctx, c.Principal, c.Upstream, id, resultsOf(answers), read)
 	if err == nil {
 		t, err = node.WithPatience(ctx, s.Core, func(ctx context.Context) (shim.Task, error) {
 			return node.Retry(ctx, func(ctx context.Context) (shim.Task, error) { return s.storeAnswers(ctx, t, wanted) })

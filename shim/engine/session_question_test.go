@@ -113,6 +113,34 @@ func TestPose(t *testing.T) {
 	}
 }
 
+// A call may show a question that is not its own. An answer to the call finds the question, at any replica, also when the
+// call is over, and whoever answers somebody else's changes nothing.
+func TestAnswerToACallThatOnlyShowsAQuestion(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := elicits(0, "a")
+		s, other := w.poses("a", u), w.poses("b", elicits(0, "a"))
+		over := make(chan bool, 1)
+		id, err := s.AskSession(t.Context(), sessionQuestion(), json.RawMessage(`{}`), func(_ shim.ID, o bool) { over <- o })
+		must(t, err)
+		pass(time.Second)
+		tell := func(p shim.Principal, text string) error {
+			return other.Answer(t.Context(), p, "up", shim.NewID(), shim.ShownKey(id, "a"), shim.Answer{Result: json.RawMessage(text)})
+		}
+		for _, c := range []struct {
+			of   shim.Principal
+			text string
+		}{{shim.Principal{Session: "x"}, `{"to":"foreign"}`}, {client, `{"to":"first"}`}, {client, `{"to":"second"}`}} {
+			if err := tell(c.of, c.text); !errors.Is(err, shim.ErrNotFound) { // of the call, which is gone
+				t.Error(err)
+			}
+			pass(time.Second)
+		}
+		if got := spell(u.answers()); !<-over || got != `{"answers":[{"to":"first"}]}` {
+			t.Errorf("the server got %s", got)
+		}
+	})
+}
+
 // The log says of such a question that it was asked and settled, and nothing of a call that is resumed.
 func TestPoseIsLogged(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {

@@ -108,7 +108,7 @@ func (b *mailbox) awaitAnswers(ctx context.Context, q []shim.Question) (late boo
 // out, or an adopter of the call sends another one.
 func (b *mailbox) neverStored(ctx context.Context, q []shim.Question) ([]shim.Answer, error) {
 	switch {
-	case !b.run.hasRecord():
+	case b.run.RecordID() == "":
 		return notAsked(q), nil
 	case b.run.rounds.open == nil:
 		b.withdrawQuestions(shim.KeysOf(q))

@@ -74,7 +74,7 @@ func (r *Run) executeCall() {
 	r.reply, r.err = reply, err
 	close(r.done)
 	r.ticket.DropSlot() // the store may take its time
-	if r.hasRecord() {
+	if r.RecordID() != "" {
 		r.settle()
 	}
 	r.Discard()

@@ -19,6 +19,9 @@ const (
 	// leastFold bounds how often the status message of a task is written whose policy names no poll
 	// interval.
 	leastFold = time.Second
+	// hiddenFold is the interval of a hidden record: its caller may have come back to another replica, and hears
+	// progress from there.
+	hiddenFold = 250 * time.Millisecond
 	// foldSpread divides the interval into the longest extra pause.
 	foldSpread = 4
 	// digestBytes bounds what a status message quotes of an error.
@@ -210,8 +213,14 @@ func (o *outbox) newestProgress() (p shim.TaskProgress) {
 	return p
 }
 
-// interval is the least time between two writes of the message.
-func (o *outbox) interval() time.Duration { return cmp.Or(o.run.policy.PollInterval, leastFold) }
+// interval is the least time between two writes of the message. run.mu is held.
+func (o *outbox) interval() time.Duration {
+	every := cmp.Or(o.run.policy.PollInterval, leastFold)
+	if r := o.run.Record; r != nil && r.hidden {
+		every = min(every, hiddenFold)
+	}
+	return every
+}
 
 // clipText shortens a text to digestBytes at the end of a character.
 func clipText(s string) string {

@@ -123,7 +123,7 @@ func (rs *rounds) sendOnce(retry *shim.Retry) (shim.Reply, error) {
 			return reply, err
 		}
 		next := node.SpreadPause(d)
-		if !r.hasRecord() {
+		if r.RecordID() == "" {
 			next = min(next, r.core.StoreTimeout-time.Since(begin))
 		}
 		if next <= 0 || work.Pause(r.Ctx, next) != nil {
@@ -312,7 +312,7 @@ func (rs *rounds) takePlace() error {
 // retry was sent, and must outlast a failover.
 func (rs *rounds) persistRound() error {
 	r := rs.run
-	if !r.hasRecord() {
+	if r.RecordID() == "" {
 		return nil
 	}
 	_, err := r.Record.applyWithPieces(r.Ctx, func() shim.Change {

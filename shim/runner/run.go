@@ -209,13 +209,6 @@ func (r *Run) findCause(err error) error {
 	return shim.ErrDraining
 }
 
-// hasRecord reports whether the call has a record: it is a task, or had to wait for an answer.
-func (r *Run) hasRecord() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.Record != nil
-}
-
 // isHidden reports whether the call has a record but is not a task.
 func (r *Run) isHidden() bool {
 	r.mu.Lock()
@@ -288,6 +281,16 @@ func (r *Run) Completed(params json.RawMessage) {
 	}
 }
 
+// RecordID is the ID of the record; "" without one.
+func (r *Run) RecordID() shim.ID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.Record == nil {
+		return ""
+	}
+	return r.Record.id
+}
+
 // Ask puts questions to the caller and waits for the answers.
 func (r *Run) Ask(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
 	return r.box.askQuestions(ctx, q)
@@ -317,7 +320,7 @@ func (r *Run) storeCheckpoint(ctx context.Context) error {
 	if err := r.turn.take(ctx); err != nil { // an attempt that is under way may have an older one
 		return err
 	}
-	kept := r.hasRecord()
+	kept := r.RecordID() != ""
 	r.turn.give()
 	if !kept {
 		return nil

@@ -199,7 +199,7 @@ var errShutDown = &shim.UpstreamError{Kind: "shutdown", Message: "the gateway wa
 // for an attempt to make the record.
 func (r *Run) haltCause() error {
 	r.turn.await()
-	if r.hasRecord() && !r.canHandOver() {
+	if r.RecordID() != "" && !r.canHandOver() {
 		return errShutDown
 	}
 	return shim.ErrDetached
