@@ -90,7 +90,7 @@ func (s *session) sayHeld(ask string) {
 // holderLives reports whether the holder of the GET stream, whose note this is, gives a sign of life in time: a
 // different note. It returns true while the store is away, so the stream stays where it is.
 func (s *session) holderLives(ctx context.Context, before []byte) bool {
-	wake, stop := s.watchLog(ctx)
+	wake, stop := s.watchLog()
 	defer stop()
 	if s.table.store.Signal(ctx, s.id, streamSignal+rand.Text(), "") != nil {
 		return true
@@ -350,7 +350,7 @@ func (s *session) listenHere(ctx context.Context, up upstream.Client) (agreed sh
 func (s *session) awaitListening(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, listenReady)
 	defer cancel()
-	wake, stop := s.watchLog(ctx)
+	wake, stop := s.watchLog()
 	defer stop()
 	for {
 		st, err := s.loadState(ctx)

@@ -216,7 +216,7 @@ func (l *listener) quitListening(cause error) {
 // session's subscriptions, which any replica may change. It ends with ctx, once another replica holds the GET
 // stream and listens, or when this one has had no GET stream for listenLinger.
 func (l *listener) watchSession(ctx context.Context, up upstream.Client) {
-	wake, stop := l.s.watchLog(ctx)
+	wake, stop := l.s.watchLog()
 	defer stop()
 	began, linger := time.Now(), time.NewTimer(listenLinger)
 	defer linger.Stop()

@@ -131,7 +131,7 @@ func (w *writer) askOnStream(ctx context.Context, name, void string, message []b
 // after each event and at each check. over gets the state of the stream, and says whether that is the end; it
 // is called while the store is there. For a stream without a log it is called each second.
 func (w *writer) writeUntilEnd(ctx context.Context, check time.Duration, over func(state string, note []byte) bool) error {
-	wake, stop := w.s.watchLog(ctx)
+	wake, stop := w.s.watchLog()
 	defer stop()
 	tick := time.NewTicker(check)
 	defer tick.Stop()
@@ -373,17 +373,41 @@ func (w *writer) eventID(no int64) string {
 	return eventID(w.name, no)
 }
 
-// watchLog signals wake at each possible change of the log or the state of the session, until stop is called.
-func (s *session) watchLog(ctx context.Context) (wake <-chan struct{}, stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	woken, done := make(chan struct{}, 1), make(chan struct{})
-	go func() { // ends with ctx
-		defer close(done)
-		s.table.store.Watch(ctx, s.id, func() { work.Signal(woken) })
-	}()
+// watchLog signals wake once, and then at each possible change of the log or the state of the session, until stop is
+// called. All who watch a session here share one watch at the store.
+func (s *session) watchLog() (wake <-chan struct{}, stop func()) {
+	woken := make(chan struct{}, 1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.woken) == 0 {
+		ctx, cancel := context.WithCancel(context.Background())
+		watched := make(chan struct{})
+		s.unwatch = func() {
+			cancel()
+			<-watched
+		}
+		go func() { // ends with the last who watches
+			defer close(watched)
+			s.table.store.Watch(ctx, s.id, func() {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				for _, woken := range s.woken {
+					work.Signal(woken)
+				}
+			})
+		}()
+	}
+	s.woken = append(s.woken, woken)
+	work.Signal(woken)
 	return woken, func() {
-		cancel()
-		<-done
+		s.mu.Lock()
+		s.woken = slices.DeleteFunc(slices.Clone(s.woken), func(other chan struct{}) bool { return other == woken })
+		unwatch := func() {}
+		if len(s.woken) == 0 {
+			unwatch = s.unwatch
+		}
+		s.mu.Unlock()
+		unwatch()
 	}
 }
 

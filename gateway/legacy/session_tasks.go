@@ -85,7 +85,9 @@ type taskNotifier struct {
 	tasks bool // the session can make tasks
 	able  bool // its client can be asked
 	set   shim.Set
-	known map[shim.ID]bool // what was added to the set; belongs to the writer
+	// follow begins to follow the set; it belongs to the writer.
+	follow func()
+	known  map[shim.ID]bool // what was added to the set; belongs to the writer
 
 	// told and progress are what the client last heard of each task.
 	told, progress map[shim.ID]string
@@ -103,7 +105,7 @@ func newTaskNotifier(e *endpoint.Endpoint, w *writer, p shim.Principal, tasks bo
 	}
 }
 
-// startFollowing follows until stop is called.
+// startFollowing follows until stop is called, from the first task or question on: most streams never have any.
 func (t *taskNotifier) startFollowing(ctx context.Context) (stop func()) {
 	if !t.tasks && !t.able {
 		return func() {}
@@ -113,19 +115,22 @@ func (t *taskNotifier) startFollowing(ctx context.Context) (stop func()) {
 		ask:  t.w.askOnStream,
 		over: func(m []byte) { _ = t.w.sendMessages(ctx, true, m) },
 	})
+	var running sync.WaitGroup
+	t.follow = sync.OnceFunc(func() {
+		running.Go(func() {
+			err := t.set.Follow(ctx, func(u shim.Update) error { return t.takeUpdate(ctx, u) })
+			if errors.Is(err, shim.ErrBehind) {
+				t.end() // a client must not take what it has for everything
+			}
+		})
+	})
 	if c := t.w.count; c != nil && t.tasks {
 		for _, id := range c.unsent {
 			t.known[id] = true // if the record names it all the same
 			t.set.Add(shim.Tracked{ID: id, Pieces: true, Live: true})
+			t.follow()
 		}
 	}
-	var running sync.WaitGroup
-	running.Go(func() {
-		err := t.set.Follow(ctx, func(u shim.Update) error { return t.takeUpdate(ctx, u) })
-		if errors.Is(err, shim.ErrBehind) {
-			t.end() // a client must not take what it has for everything
-		}
-	})
 	return func() {
 		cancel()
 		running.Wait()
@@ -154,6 +159,7 @@ func (t *taskNotifier) readRecord(ctx context.Context) {
 					k.From, k.Live = c.from[id], c.fresh[id]
 				}
 				t.set.Add(k)
+				t.follow()
 			}
 		}
 	}
