@@ -66,7 +66,7 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 		h.serveRequest(w, r, s, p, msg)
 		return
 	case jsonrpc.Notification:
-		if err = h.takeNotification(r.Context(), s, msg); err != nil && !wire.FailureOf("", err).Refuses() {
+		if err = h.takeNotification(r.Context(), s, p, msg); err != nil && !wire.FailureOf("", err).Refuses() {
 			err = nil // it is logged
 		}
 	default:
@@ -130,13 +130,13 @@ func (h *Handler) refuseRequest(w http.ResponseWriter, id jsonrpc.ID, err error)
 
 // takeNotification takes a notification of the client. A failure is only logged, unless the client has to sign
 // in.
-func (h *Handler) takeNotification(ctx context.Context, s *session, msg jsonrpc.Message) (err error) {
+func (h *Handler) takeNotification(ctx context.Context, s *session, p shim.Principal, msg jsonrpc.Message) (err error) {
 	if msg.Method == mcp.NotifyCancelled {
 		// The id is that of a request of this client; any other id is ignored.
 		raw, _ := jsonrpc.Get(msg.Params, "requestId")
 		if id, perr := jsonrpc.ParseID(raw); perr == nil && !id.Long() {
 			reason, _ := jsonrpc.GetString(msg.Params, "reason")
-			err = s.abortRequest(ctx, id, reason)
+			err = s.abortRequest(ctx, p, id, reason)
 		}
 	} else {
 		err = h.forwardNotification(ctx, s, msg)
@@ -188,10 +188,13 @@ func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Princi
 	stream, no, resumes := parseEventID(r.Header.Get(mcp.HeaderLastEventID))
 	heard := false
 	if resumes && stream != getStream {
-		if heard = h.serveResume(w, r, s, p, stream, no); !heard {
+		if heard = !s.currentState().keepsStream(p, stream) || h.serveResume(w, r, s, p, stream, no); !heard {
 			return
 		}
 		no, resumes = 0, false
+	}
+	if st := s.currentState(); resumes && st.branchOf(p) != "" {
+		no = max(no, st.TokenFrom)
 	}
 	ctx, done, err := h.Streams.Open(r.Context(), p.Share())
 	defer done()

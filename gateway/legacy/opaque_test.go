@@ -132,6 +132,35 @@ func TestSessionOutlivesItsToken(t *testing.T) {
 	}
 }
 
+// TestNextTokenStartsAnew: nobody knows whether the next opaque token of a session is of the same user. With it nobody
+// reads an answer that was kept before, or cancels a call; with the token of then the stream goes on.
+func TestNextTokenStartsAnew(t *testing.T) {
+	h, tokens := newOpaqueHouse(t, false, newHouseOf, nil)
+	tokens.set("a1", true)
+	tokens.set("m", true)
+	own := newRawClient(t, h.url).as("a1").initialize(canBeAsked)
+	call := openSSE(t, own, http.MethodPost, waitCall, "")
+	event, _, _ := call.event()
+	call.close()
+	resumed := func(token string) *sseClient {
+		c := newRawClient(t, h.url).as(token)
+		c.session = own.session
+		return openSSE(t, c, http.MethodGet, "", event)
+	}
+	next := &caller{h: h, key: "m", session: own.session}
+	next.legacy("ping", "").want(t, http.StatusOK)
+	next.do("POST", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"w1"}}`, nil).want(t, http.StatusAccepted)
+	other, mine := resumed("m"), resumed("a1")
+	h.events.proceed <- struct{}{}
+	mine.until("the answer, with the token that began the call", func(data string) bool { return strings.Contains(data, `"content"`) })
+	other.close()
+	for line := range other.lines {
+		if strings.Contains(line, `"content"`) {
+			t.Errorf("the next token hears %q", line)
+		}
+	}
+}
+
 // wantKeptOut fails if somebody gets anything of a session.
 func wantKeptOut(t *testing.T, c *caller) {
 	t.Helper()
@@ -283,6 +312,7 @@ func TestTheServerHearsTheNextToken(t *testing.T) {
 			}
 			askOutside(t, server, get, next, func() { h.sent() })
 			wantHeard(`"blue"`)
+			first.as("a2") // whoever begins a call cancels it
 			leave := first.beginPost(`{"jsonrpc":"2.0","id":"w","method":"tools/call","params":{"name":"wait"}}`)
 			defer leave()
 			wiretest.Await(t, h.events.started, "the call")

@@ -119,7 +119,7 @@ func (q *request) answerRequest(r *http.Request) {
 		}
 	}
 	defer q.leave()
-	ctx, land, ok := q.s.beginRequest(ctx, q.msg)
+	ctx, land, ok := q.s.beginRequest(ctx, q.principal, q.msg)
 	if !ok {
 		q.answerError(wire.InvalidRequest(q.msg.ID, "this call is in flight already"))
 		return
@@ -200,7 +200,7 @@ func newLog(ctx context.Context, q *request, x *wire.Exchange, stream string) *a
 // startLog makes the log of an answer, which begins to store messages after a time. The answer in a passing session
 // cannot be resumed, and is never stored.
 func startLog(ctx context.Context, q *request, x *wire.Exchange, after time.Duration) *answerStream {
-	l := newLog(ctx, q, x, rand.Text()[:16])
+	l := newLog(ctx, q, x, q.state.branchOf(q.principal)+rand.Text()[:16])
 	if q.s.passing {
 		return l
 	}

@@ -2,9 +2,12 @@ package legacy
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"taskgate/gateway/endpoint"
@@ -125,9 +128,11 @@ type sessionState struct {
 	Owner    string `json:"owner,omitempty"`
 	// Opaque says that only the server knows the owner of the token with which the session began. The server
 	// then decides who else may use the session, as it does until a caller signs in. Token is the owner of the
-	// token that it took last.
-	Opaque bool   `json:"opaque,omitempty"`
-	Token  string `json:"token,omitempty"`
+	// token that it took last, and TokenFrom the number of the newest message on the GET stream at that time: what was
+	// kept before is for the token of then.
+	Opaque    bool   `json:"opaque,omitempty"`
+	Token     string `json:"token,omitempty"`
+	TokenFrom int64  `json:"tokenFrom,omitempty"`
 
 	// Version is the negotiated one (X7). Capabilities and ClientInfo are what the
 	// client sent at initialize.
@@ -177,7 +182,7 @@ const namesRoom = (mostTold+mostSessionQuestions)*39 + 200
 
 // checkSize refuses a state that is too large with a *shim.BusyError.
 func (st sessionState) checkSize() error {
-	st.Tasks, st.SessionQuestions, st.LogLevel, st.Token = nil, nil, "", ""
+	st.Tasks, st.SessionQuestions, st.LogLevel, st.Token, st.TokenFrom = nil, nil, "", "", 0
 	if len(st.encode())+namesRoom > maxSessionBytes {
 		return &shim.BusyError{Key: "max_session_bytes", Limit: "bytes in the state of this session"}
 	}
@@ -200,6 +205,23 @@ func (st sessionState) addSubscription(uri string) (sessionState, error) {
 func (st sessionState) belongsTo(p shim.Principal) bool {
 	owner := p.Owner()
 	return owner == "" && st.isNobodys() || owner != "" && (owner == st.Owner || owner == st.Token)
+}
+
+// branchOf begins the names of what a principal has in the session for itself: its calls, and the streams of their
+// answers. It is "" in a session whose owner is known, and for the token with which a session began. Nobody but the server
+// knows whether a later token is of the same user.
+func (st sessionState) branchOf(p shim.Principal) string {
+	if !st.Opaque || p.Owner() == st.Owner {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(p.Owner()))
+	return hex.EncodeToString(sum[:8]) + "~"
+}
+
+// keepsStream reports whether the stream of an answer is the principal's.
+func (st sessionState) keepsStream(p shim.Principal, stream string) bool {
+	branch, _, found := strings.Cut(stream, "~")
+	return !found && st.branchOf(p) == "" || found && st.branchOf(p) == branch+"~"
 }
 
 // isNobodys reports whether the session still has no owner.

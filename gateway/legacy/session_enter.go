@@ -114,11 +114,21 @@ func (h *Handler) enterSession(ctx context.Context, s *session, p shim.Principal
 
 // admitCaller notes that the session is the caller's as well. byServer is whether the server has said so.
 func (s *session) admitCaller(ctx context.Context, p shim.Principal, byServer bool) error {
+	var newest int64
+	if byServer && s.currentState().Opaque {
+		log, _, _, err := s.readLog(ctx, getStream, 0)
+		if err != nil {
+			return err
+		}
+		for _, m := range log {
+			newest = m.no
+		}
+	}
 	return s.updateState(ctx, func(st sessionState) (sessionState, error) {
 		switch {
 		case st.belongsTo(p):
 		case byServer:
-			st.Token = p.Owner()
+			st.Token, st.TokenFrom = p.Owner(), newest
 		case st.isNobodys():
 			st.Owner = p.Owner()
 		default:

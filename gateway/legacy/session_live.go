@@ -178,8 +178,8 @@ func (s *session) unsubscribeFrom(ctx context.Context, uri string) error {
 // returns false for a call that is in flight with the same id and the same words: something between here and the
 // client has repeated it, and a tool must not run twice for that. This is not believed of a client that has been
 // seen here to give one id to different requests: it makes the same call twice itself.
-func (s *session) beginRequest(ctx context.Context, m jsonrpc.Message) (context.Context, func(), bool) {
-	key, words := callKey(m.ID), hashWords(m)
+func (s *session) beginRequest(ctx context.Context, p shim.Principal, m jsonrpc.Message) (context.Context, func(), bool) {
+	key, words := s.currentState().callKeyOf(p, m.ID), hashWords(m)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.same = s.same || s.key == key && s.words != words
@@ -236,10 +236,15 @@ func callKey(id jsonrpc.ID) string {
 	return "#" + hex.EncodeToString(sum[:])
 }
 
-// abortRequest cancels a request in flight, here or on another replica. Any other id is ignored: the answer and
+// callKeyOf is the key of a principal's request.
+func (st sessionState) callKeyOf(p shim.Principal, id jsonrpc.ID) string {
+	return st.branchOf(p) + callKey(id)
+}
+
+// abortRequest cancels a request of a principal in flight, here or on another replica. Any other id is ignored: the answer and
 // the cancellation may have crossed. The reason is told to the server only if the request runs here.
-func (s *session) abortRequest(ctx context.Context, id jsonrpc.ID, reason string) error {
-	key := callKey(id)
+func (s *session) abortRequest(ctx context.Context, p shim.Principal, id jsonrpc.ID, reason string) error {
+	key := s.currentState().callKeyOf(p, id)
 	token := forward.SealToken(ctx, key)
 	if s.abortKey(key, time.Now(), token, reason) {
 		return nil

@@ -221,14 +221,14 @@ func TestSessionCalls(t *testing.T) {
 	call := func(ctx context.Context, text string) (context.Context, func(), bool) {
 		m := wiretest.Must(jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + text + `"}}`)))(t)
 		m.Raw = nil // as in a wait that is resumed
-		return s.beginRequest(ctx, m)
+		return s.beginRequest(ctx, shim.Principal{}, m)
 	}
 	ctx, end, _ := call(gone, "a")
 	if _, _, ok := call(t.Context(), "a"); ok {
 		t.Error("a call that was repeated on its way has begun twice")
 	}
 	same, endSame, _ := call(t.Context(), "b")
-	if err := s.abortRequest(t.Context(), jsonrpc.IntID(1), ""); err != nil || ctx.Err() != nil || same.Err() != nil {
+	if err := s.abortRequest(t.Context(), shim.Principal{}, jsonrpc.IntID(1), ""); err != nil || ctx.Err() != nil || same.Err() != nil {
 		t.Errorf("a cancellation that may mean another request has ended one, %v", err)
 	}
 	if _, endTwin, ok := call(t.Context(), "b"); !ok {
@@ -241,11 +241,11 @@ func TestSessionCalls(t *testing.T) {
 	if ctx.Err() != nil {
 		t.Error("a client that left has cancelled (X3)")
 	}
-	wiretest.Check(t, s.abortRequest(t.Context(), jsonrpc.StringID("1"), ""))
+	wiretest.Check(t, s.abortRequest(t.Context(), shim.Principal{}, jsonrpc.StringID("1"), ""))
 	if ctx.Err() != nil {
 		t.Error("another id was cancelled")
 	}
-	wiretest.Check(t, s.abortRequest(t.Context(), jsonrpc.IntID(1), ""))
+	wiretest.Check(t, s.abortRequest(t.Context(), shim.Principal{}, jsonrpc.IntID(1), ""))
 	if !errors.Is(context.Cause(ctx), shim.ErrCancelled) {
 		t.Errorf("cancelled with %v", context.Cause(ctx))
 	}

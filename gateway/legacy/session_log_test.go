@@ -99,17 +99,17 @@ func TestCancelOfAnEndedRequest(t *testing.T) {
 				a, b := tablesOfReplicas(t)
 				s := mustCreate(t, a, sessionState{Upstream: "up"})
 				defer s.endUse()
-				wiretest.Check(t, s.abortRequest(t.Context(), id, "")) // it has ended
+				wiretest.Check(t, s.abortRequest(t.Context(), shim.Principal{}, id, "")) // it has ended
 				wiretest.Wait(10 * time.Second)
 				o := wiretest.Must(b.open(t.Context(), s.id, "up", shim.Principal{}))(t)
 				defer o.endUse()
-				call, end, _ := o.beginRequest(t.Context(), jsonrpc.Message{ID: id})
+				call, end, _ := o.beginRequest(t.Context(), shim.Principal{}, jsonrpc.Message{ID: id})
 				defer end()
 				wiretest.Wait(2 * time.Minute)
 				if call.Err() != nil {
 					t.Fatal("the cancellation of another request has ended it")
 				}
-				wiretest.Check(t, s.abortRequest(t.Context(), id, ""))
+				wiretest.Check(t, s.abortRequest(t.Context(), shim.Principal{}, id, ""))
 				wiretest.Wait(time.Second)
 				if !errors.Is(context.Cause(call), shim.ErrCancelled) {
 					t.Error("it is not cancelled")
