@@ -45,10 +45,9 @@ func ServesTasks(clientInfo json.RawMessage) bool {
 }
 
 // runsTasks are clients, by the beginning of the name in their clientInfo, that run a tool as a task where the server says
-// that it requires one, and do not declare tasks: they take that capability for tasks of their own. Sources:
-// clients/cli and clients/tui of @modelcontextprotocol/inspector 2.12.0 and its web client; @modelcontextprotocol/ext-tasks
-// 0.2.2, whose own programs are named so.
-var runsTasks = []string{"mcp-inspector", "inspector-cli", "inspector-client", "ext-tasks"}
+// that it requires one, and do not declare tasks: they take that capability for tasks of their own. Source: the names in the
+// build of @modelcontextprotocol/inspector 2.12.0.
+var runsTasks = []string{"mcp-inspector", "inspector-cli"}
 
 // RunsTasks reports whether a client calls a tool as a task where that is required, without declaring tasks.
 func RunsTasks(clientInfo json.RawMessage) bool {

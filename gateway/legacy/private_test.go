@@ -21,6 +21,9 @@ import (
 // about it afterwards.
 const marker = "marker-7411"
 
+// wordsOfRefusal is what a server says with an HTTP status of 400 and above: the log has it, since it says the cure.
+const wordsOfRefusal = "words of a refusal"
+
 const (
 	markedForm   = `{"mode":"form","message":"` + marker + `","requestedSchema":{"type":"object","properties":{"` + marker + `":{"type":"string"}}}}`
 	markedAnswer = `{"action":"accept","content":{"` + marker + `":"` + marker + `"}}`
@@ -49,10 +52,10 @@ var quoting = map[string]fake.Behaviour{
 
 // quotingRetry are those of a server that is called again with the answers.
 var quotingRetry = map[string]fake.Behaviour{
-	"refused":    fake.RPCError(http.StatusBadRequest, -32602, marker, `"`+marker+`"`),
-	"forbidden":  fake.RPCError(http.StatusForbidden, -32000, marker, `"`+marker+`"`),
-	"overloaded": fake.RPCError(http.StatusServiceUnavailable, -32000, marker, `"`+marker+`"`),
-	"page":       fake.Status(http.StatusInternalServerError, "text/html", marker),
+	"refused":    fake.RPCError(http.StatusBadRequest, -32602, wordsOfRefusal, `"`+marker+`"`),
+	"forbidden":  fake.RPCError(http.StatusForbidden, -32000, wordsOfRefusal, `"`+marker+`"`),
+	"overloaded": fake.RPCError(http.StatusServiceUnavailable, -32000, wordsOfRefusal, `"`+marker+`"`),
+	"page":       fake.Status(http.StatusInternalServerError, "text/html", wordsOfRefusal),
 	"undeclared": ends(`{"jsonrpc":"2.0","id":{id},"result":{"resultType":"input_required","inputRequests":{"` + marker +
 		`":{"method":"sampling/createMessage","params":{"messages":[],"maxTokens":1,"systemPrompt":"` + marker + `"}}},"requestState":"` + marker + `"}}`),
 	"too_large": ends(`{"jsonrpc":"2.0","id":{id},"result":{"resultType":"input_required","inputRequests":{"` + marker +
@@ -89,7 +92,7 @@ func newPrivate(t *testing.T, mode fake.Mode, change func(*config.Config)) *priv
 	s.OnAnswer(func(x *fake.Exchange) bool {
 		if p.refuse.Load() {
 			x.ID = []byte("null")
-			fake.RPCError(http.StatusBadRequest, -32602, marker, `"`+marker+`"`)(x)
+			fake.RPCError(http.StatusBadRequest, -32602, wordsOfRefusal, `"`+marker+`"`)(x)
 		}
 		return !p.refuse.Load()
 	})

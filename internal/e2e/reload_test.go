@@ -47,7 +47,7 @@ func TestReloads(t *testing.T) {
 	admin, server, file := freeAddr(t), startServer(t, "slowserver"), filepath.Join(t.TempDir(), "taskgate.yaml")
 	write := func(n int) {
 		t.Helper()
-		text := fmt.Sprintf(reloading, admin, server, n, []string{"200ms", "400ms"}[n%2], config.HashKey("the key of ops"))
+		text := fmt.Sprintf(reloading, admin, server, n, []string{"200ms", "400ms"}[n%2], config.HashKey("the-key-of-ops"))
 		if n%3 == 0 {
 			text += fmt.Sprintf("  - {name: guest, url: %q}\n", server)
 		}
@@ -86,7 +86,7 @@ func TestReloads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		q.Header.Set("Authorization", "Bearer the key of ops")
+		q.Header.Set("Authorization", "Bearer the-key-of-ops")
 		resp, err := http.DefaultClient.Do(q)
 		if err != nil {
 			t.Fatal(err)
