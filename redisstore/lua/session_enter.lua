@@ -26,34 +26,35 @@ if asked ~= '' then
     end
   end
 end
--- oldest is the session of a set with the lowest score in a range, and how long it is unused.
-local function oldest(set, from, to, less)
-  local found = redis.call('ZRANGEBYSCORE', set, from, to, 'WITHSCORES', 'LIMIT', 0, 1)
-  if found[1] then return found[1], at - less - tonumber(found[2]) end
-end
--- candidate is the session of a set that could make room.
-local function candidate(set, least)
-  local new, age = oldest(set, '-inf', '(0', -young)
-  if new and age >= math.max(first, least) then return new, '1', age end
-  local old, unused = oldest(set, '0', int(at), 0)
-  if new and least == 0 and (not old or age >= unused) then return new, '1', age end
-  if old and unused >= least then return old, '0', unused end
-end
-local function refusal(set, limit, least, number)
-  if limit == 0 or redis.call('ZCARD', set) < limit then return end
-  local other, new, unused = candidate(set, least)
-  if other then return { 'again', number, other, new, int(unused) } end
-  return { 'full', number }
-end
 if not redis.call('ZSCORE', KEYS[1], id) then
-  for i = 1, shares do
-    redis.call('ZREMRANGEBYSCORE', KEYS[i + 1], '0', '(' .. int(at - life)) -- that of all is swept
-    redis.call('ZREMRANGEBYSCORE', KEYS[i + 1], '-inf', '(' .. int(at - life - young))
-    local refused = refusal(KEYS[i + 1], most[i], 0, int(i))
-    if refused then return refused end
+  -- The set of all comes last.
+  for n = 1, shares + 1 do
+    local i = n % (shares + 1) + 1
+    -- oldest is the session of the set with the lowest score in a range, and how long it is unused.
+    local function oldest(from, to, less)
+      local found = redis.call('ZRANGEBYSCORE', KEYS[i], from, to, 'WITHSCORES', 'LIMIT', 0, 1)
+      if found[1] then return found[1], at - less - tonumber(found[2]) end
+    end
+    -- candidate is the session of the set that could make room.
+    local function candidate(least)
+      local new, age = oldest('-inf', '(0', -young)
+      if new and age >= math.max(first, least) then return new, '1', age end
+      local old, unused = oldest('0', int(at), 0)
+      if new and least == 0 and (not old or age >= unused) then return new, '1', age end
+      if old and unused >= least then return old, '0', unused end
+    end
+    local limit, least, share = max, rest, ''
+    if i > 1 then
+      limit, least, share = most[i - 1], 0, int(i - 1)
+      redis.call('ZREMRANGEBYSCORE', KEYS[i], '0', '(' .. int(at - life)) -- that of all is swept
+      redis.call('ZREMRANGEBYSCORE', KEYS[i], '-inf', '(' .. int(at - life - young))
+    end
+    if limit > 0 and redis.call('ZCARD', KEYS[i]) >= limit then
+      local other, new, unused = candidate(least)
+      if other then return { 'again', share, other, new, int(unused) } end
+      return { 'full', share }
+    end
   end
-  local refused = refusal(KEYS[1], max, rest, '')
-  if refused then return refused end
 end
 for i = 1, shares + 1 do
   redis.call('ZADD', KEYS[i], int(at - young), id)

@@ -12,7 +12,10 @@ local at = now()
 for j = 1, #used, 3 do
   local score = int(at + tonumber(used[j + 1]))
   redis.call('ZADD', KEYS[1], 'XX', 'GT', score, used[j])
-  for i in string.gmatch(used[j + 2], '%d+') do redis.call('ZADD', KEYS[tonumber(i)], 'XX', 'GT', score, used[j]) end
+  for word in string.gmatch(used[j + 2], '%d+') do
+    local i = tonumber(word)
+    redis.call('ZADD', KEYS[i], 'XX', 'GT', score, used[j])
+  end
 end
 for i = 2, #KEYS do redis.call('PEXPIRE', KEYS[i], int(old)) end
 if tonumber(n) == 0 then return { 'ok' } end
