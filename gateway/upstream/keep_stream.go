@@ -99,7 +99,7 @@ func (st *getStream) takeSign(sign string) {
 	switch sign {
 	case wanted:
 		for _, n := range st.s.listeners.takeEarly() {
-			st.s.t.tellOthers(st.s.key.key, n)
+			st.s.t.tellAs(st.s.key.key, early, n)
 		}
 		if st.wanted = true; st.kept {
 			st.closeStream()

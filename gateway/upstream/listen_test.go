@@ -209,6 +209,37 @@ func TestSaidBeforeTheClientListensElsewhere(t *testing.T) {
 	})
 }
 
+// A client that listens at another replica hears what its server says once, though that replica asks for the stream
+// only after it was said.
+func TestSaidToOneWhoListensElsewhere(t *testing.T) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
+		b := shareSessions(t, a)
+		say, refuse := make(chan struct{}), make(chan struct{})
+		allowOneStream(s, func() { <-refuse }, func(x *fake.Exchange) {
+			<-say
+			x.Event(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+			x.Event(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":2}}`)
+			x.Hang()
+		})
+		client := together().Session
+		for _, h := range []*HTTP{a, b} {
+			_, err := h.Describe(t.Context(), client)
+			must(t, err)
+		}
+		synctest.Wait() // they hear each other
+		must(t, a.Notify(t.Context(), client, shim.Notification{Method: mcp.NotifyInitialized}))
+		e := hearIn(t, b, client, everything)
+		close(say)
+		pauseFor(t, time.Second/4)
+		close(refuse)
+		pauseFor(t, time.Second/4)
+		if e.methods() != "tools/list_changed message" {
+			t.Errorf("heard %q", e.methods())
+		}
+		e.end(t)
+	})
+}
+
 // A server without a GET stream agrees to nothing, and is left alone, however it says so: some answer a GET with a
 // page, or with any JSON.
 func TestListenWithoutStream(t *testing.T) {

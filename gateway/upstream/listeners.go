@@ -21,6 +21,8 @@ type listeners struct {
 	early []shim.Notification // what the server has said as soon as its client was ready, before the client listened
 	until time.Time           // until then the first listener gets it
 	had   bool                // there was a listener, here or at another replica
+	news  bool                // something was heard or kept here
+	giver string              // the replica whose early notifications are taken; "" until one gives them
 }
 
 // listener is one Listen. Its notifications wait in a queue, so that the reader of the session's
@@ -65,8 +67,19 @@ func (e *listeners) keepEarly(n shim.Notification) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.had && len(e.early) < maxEarly && len(n.Params) <= maxEarlyBytes {
-		e.early, e.until = append(e.early, n), time.Now().Add(earlyFor)
+		e.early, e.until, e.news = append(e.early, n), time.Now().Add(earlyFor), true
 	}
+}
+
+// takesFrom reports whether the early notifications of another replica are new here. Each replica that keeps them has
+// also told them at once, and only who has missed that from the beginning takes them, from one replica.
+func (e *listeners) takesFrom(replica string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.giver == "" && !e.news {
+		e.giver = replica
+	}
+	return e.giver == replica
 }
 
 // takeEarly takes what is kept for the first listener, which is at another replica.
@@ -132,6 +145,7 @@ func (e *listeners) passToListeners(n shim.Notification) (heard bool) {
 	for l := range e.m {
 		heard = l.queueNotification(n) || heard
 	}
+	e.news = e.news || heard
 	return heard
 }
 

@@ -255,11 +255,14 @@ func (t *sessionTable) hearOthers() {
 }
 
 // tellOthers tells the other replicas of a notification, if it is small enough. It does not block.
-func (t *sessionTable) tellOthers(key string, n shim.Notification) {
+func (t *sessionTable) tellOthers(key string, n shim.Notification) { t.tellAs(key, "", n) }
+
+// tellAs is tellOthers with a sign before the notification.
+func (t *sessionTable) tellAs(key, sign string, n shim.Notification) {
 	if len(n.Params) > maxTold {
 		return
 	}
-	message := jsonrpc.AppendNotification([]byte(t.wire.spellName()+" "), n.Method, n.Params)
+	message := jsonrpc.AppendNotification([]byte(t.wire.spellName()+" "+sign), n.Method, n.Params)
 	jsonrpc.OneLine(message)
 	select {
 	case t.others.untold <- told{key, message}:
@@ -273,6 +276,7 @@ const (
 	wanted = "wanted" // a replica would have it
 	kept   = "kept"   // a replica keeps it for the server; who uses the session says so
 	used   = "used"   // a replica uses the session
+	early  = "early " // before a notification: it was kept for the first listener
 )
 
 // tellSign tells the other replicas a sign. It does not block.
@@ -302,6 +306,7 @@ func (t *sessionTable) tellNow(ctx context.Context, n told) {
 // messages.
 func (t *sessionTable) takeTold(key string, message []byte) {
 	from, text, _ := bytes.Cut(message, []byte(" "))
+	text, isEarly := bytes.CutPrefix(text, []byte(early))
 	m, err := jsonrpc.ParseLenient(text)
 	if string(from) == t.wire.spellName() {
 		return
@@ -316,6 +321,8 @@ func (t *sessionTable) takeTold(key string, message []byte) {
 			continue
 		case err != nil:
 			s.get.takeSign(sign)
+			continue
+		case isEarly && !s.listeners.takesFrom(string(from)):
 			continue
 		}
 		s.passNotification(shim.Notification{Method: m.Method, Params: m.Params})
