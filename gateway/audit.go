@@ -80,7 +80,7 @@ func (a audit) noteCreated(ctx context.Context, c shim.Call, answered shim.Answe
 	}
 }
 
-// Get notes that a result is read, and so do Wait, FollowSet and Track.
+// Get notes that a result is read, and so do Wait, Set.Follow and Track.
 func (a audit) Get(ctx context.Context, p shim.Principal, upstream string, id shim.ID) (shim.Task, error) {
 	t, err := a.Shim.Get(ctx, p, upstream, id)
 	a.noteTry(ctx, p, upstream, id, err)
