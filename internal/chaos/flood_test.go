@@ -61,8 +61,8 @@ func newFlood(addr string) *flood {
 
 // post sends a message of a legacy client, and returns the session that the answer names.
 func (f *flood) post(ctx context.Context, session, message string) (string, error) {
-	l := &legacy{transport: f.transport, path: pathChaos, session: session}
-	resp, err := l.request(ctx, http.MethodPost, f.addr, "", []byte(message))
+	l := &legacy{transport: f.transport, path: pathChaos}
+	resp, err := l.requestIn(ctx, session, http.MethodPost, f.addr, "", []byte(message))
 	if err != nil {
 		return "", err
 	}
@@ -76,7 +76,7 @@ func (f *flood) post(ctx context.Context, session, message string) (string, erro
 
 // initialize opens a session whose client has much to say of itself.
 func (f *flood) initialize(ctx context.Context) (string, error) {
-	return f.post(ctx, "", fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":%q,"version":"1"}}}`, strings.Repeat("x", 60_000)))
+	return f.post(ctx, "", fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":%q,"version":"1"}}}`, strings.Repeat("x", 4_000)))
 }
 
 // call makes a call that takes so many milliseconds.
