@@ -233,6 +233,7 @@ func TestSaidToOneWhoListensElsewhere(t *testing.T) {
 		pauseFor(t, time.Second/4)
 		close(refuse)
 		pauseFor(t, time.Second/4)
+		synctest.Wait()
 		if e.methods() != "tools/list_changed message" {
 			t.Errorf("heard %q", e.methods())
 		}
