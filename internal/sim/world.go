@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing/synctest"
 	"time"
 
 	"taskgate/internal/disktest"
@@ -273,7 +274,9 @@ type left struct {
 	sessions   int            // at the server
 }
 
+// countLeft counts once nothing runs at this instant any more: the dump of a goroutine that runs may be cut.
 func (w *World) countLeft() left {
+	synctest.Wait()
 	l := left{goroutines: countGoroutines(stacks()), keys: map[string]int{}, conns: w.net.Count(clientHost), sessions: w.legacy.Sessions()}
 	for _, key := range w.redis.Snapshot().Keys() {
 		l.keys[kindOf(key)]++
