@@ -28,7 +28,7 @@ func TestWordsOfAProxy(t *testing.T) {
 			t.Parallel()
 			proxy := redistest.NewProxy(t, redis.Addr)
 			o, log := logged()
-			o.ReadTimeout = 100 * time.Millisecond
+			o.ReadTimeout = time.Second
 			s := openTest(t, proxy.URL(), o)
 			task := create(t, s, newTask())
 			proxy.Words(words)

@@ -120,9 +120,13 @@ func (o *outbox) writeOnce() error {
 	var c shim.Change
 	ctx, stop := context.WithTimeoutCause(r.core.Life.Writes, node.OpTimeout, shim.ErrUnavailable)
 	defer stop()
-	t, err := r.Record.applyChange(ctx, func() shim.Change {
+	_, err := r.Record.applyAnd(ctx, func() shim.Change {
 		c = o.dueChange()
 		return c
+	}, func(t shim.Task) { // in the turn: the last change of the run may be next
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		o.advanceTo(t.Position)
 	})
 	if errors.Is(err, shim.ErrPosition) {
 		o.goBack(c.At)
@@ -138,10 +142,8 @@ func (o *outbox) writeOnce() error {
 	if err != nil {
 		o.fresh = o.fresh || c.StatusMessage != nil
 		r.Unsaved = r.Unsaved || c.Checkpoint != nil
-		return err
 	}
-	o.advanceTo(t.Position)
-	return nil
+	return err
 }
 
 // dueChange returns the change with what is due: the oldest batches, the newest message, and the checkpoint

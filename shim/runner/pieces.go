@@ -83,6 +83,8 @@ func (o *outbox) noteStored(p shim.Position) {
 // step (design.md 0.19, P3). A cancelled task shows only its earlier pieces (P13). haltWriting has been
 // called.
 func (o *outbox) addTail(c *shim.Change) {
+	o.run.mu.Lock()
+	defer o.run.mu.Unlock()
 	if c.To != shim.Cancelled {
 		c.Tail, c.At = batchesOf(o.queue), o.at
 	}
@@ -91,6 +93,8 @@ func (o *outbox) addTail(c *shim.Change) {
 // withRecent returns the last change with the pieces before its tail as far as they are kept, for a store
 // that loses them. haltWriting has been called.
 func (o *outbox) withRecent(c shim.Change) shim.Change {
+	o.run.mu.Lock()
+	defer o.run.mu.Unlock()
 	if c.To != shim.Cancelled {
 		c.Tail, c.At = slices.Concat(batchesOf(o.kept), c.Tail), c.At-shim.Position(len(o.kept))
 	}
