@@ -80,7 +80,7 @@ var rows = []row{
 		{name: "silent for 90 s, `without_tasks: handle`", call: working(90), want: worked},
 	}},
 	{name: "cut", disturb: cut, trials: []trial{{name: "the connections of a call are cut", call: working(10), want: worked, but: map[string]string{
-		"terminal": reset, "claude": reset, "codex": "Transport send error", "gemini": "fetch failed", "opencode": reset, "qwen": "the connection failed",
+		"terminal": reset, "claude": reset, "codex": "Transport send error", "gemini": "fetch failed",
 	}}}},
 	{name: "cut task", config: soon, disturb: cutTask, trials: []trial{{name: "the same, `handle`", call: working(10), want: worked}}},
 	{name: "outage", config: soon, replicas: 1, disturb: outage, trials: []trial{
