@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"sync"
 
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/translate"
@@ -15,6 +14,7 @@ import (
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 	"taskgate/shim/dialect"
 )
@@ -73,7 +73,7 @@ type callAsker struct {
 	q    *request
 	gone func() bool // stops waiting for the client's going
 
-	mu   sync.Mutex
+	turn work.Turn       // guards open and gone, also while the stream is written
 	open []shim.Question // never changed in place: the asker has it
 }
 
@@ -84,8 +84,8 @@ var _ shim.Asker = (*callAsker)(nil)
 // outside of the log would be asked again elsewhere. The store may have forgotten a question that was asked, so
 // a client that has gone is asked again once it resumes the stream.
 func (a *callAsker) Ask(call shim.ID, questions []shim.Question) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.turn.Take()
+	defer a.turn.Give()
 	for _, question := range questions {
 		a.open = append(withoutKeys(a.open, []string{question.Key}), question)
 		if a.q.log.client.Err() != nil {
@@ -97,8 +97,8 @@ func (a *callAsker) Ask(call shim.ID, questions []shim.Question) {
 		a.gone() // it may have run already, for the questions before
 	}
 	a.gone = context.AfterFunc(a.q.log.client, func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
+		a.turn.Take()
+		defer a.turn.Give()
 		if !a.q.log.on.Load() { // the client cannot come back for the answer
 			a.refuseOpen(call)
 		}
@@ -110,7 +110,7 @@ func withoutKeys(all []shim.Question, keys []string) []shim.Question {
 	return slices.DeleteFunc(slices.Clone(all), func(q shim.Question) bool { return slices.Contains(keys, q.Key) })
 }
 
-// refuseOpen answers all open questions in place of a client that has gone. The caller holds a.mu.
+// refuseOpen answers all open questions in place of a client that has gone. The caller has a.turn.
 func (a *callAsker) refuseOpen(call shim.ID) {
 	open := a.open
 	a.open = nil
@@ -129,8 +129,8 @@ func (a *callAsker) refuseOpen(call shim.ID) {
 
 // Withdrawn takes questions back.
 func (a *callAsker) Withdrawn(call shim.ID, keys []string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.turn.Take()
+	defer a.turn.Give()
 	state := shim.Task{ID: call, Questions: slices.Clone(a.open)}
 	for i, q := range state.Questions {
 		state.Questions[i].Withdraw = q.Withdraw || slices.Contains(keys, q.Key)
@@ -147,8 +147,8 @@ func (a *callAsker) Completed(params json.RawMessage) {
 
 // endAsking is to be called when the call has returned.
 func (a *callAsker) endAsking() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.turn.Take()
+	defer a.turn.Give()
 	if a.gone != nil {
 		a.gone()
 	}

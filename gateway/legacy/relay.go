@@ -12,6 +12,7 @@ import (
 	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 	"taskgate/shim/dialect"
 )
@@ -76,7 +77,7 @@ func (q *request) makeCall(ctx context.Context, c shim.Call) (shim.Answered, err
 	}
 	asks, stop := q.newAsker(ctx)
 	defer stop()
-	asker := &callAsker{Sink: q.newSink(), asks: asks, q: q}
+	asker := &callAsker{Sink: q.newSink(), asks: asks, q: q, turn: work.NewTurn()}
 	defer asker.endAsking()
 	c.Stream = asker
 	return q.h.Shim.Call(ctx, c)

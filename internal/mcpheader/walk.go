@@ -33,6 +33,8 @@ type walker struct {
 	found []found // the first ones
 	cuts  []span  // what makes the schema one without annotations, in order
 	err   error   // the first one
+
+	broken bool // the text is no JSON from here on
 }
 
 // span is a half-open range of bytes.
@@ -64,7 +66,9 @@ func (w *walker) walkValue(at place, reachable bool, depth int) {
 	kind := w.d.PeekKind()
 	switch {
 	case depth > maxDepth:
-		if v, _ := w.d.ReadValue(); w.err == nil && mayAnnotate(v) {
+		v, err := w.d.ReadValue()
+		w.broken = w.broken || err != nil
+		if w.err == nil && mayAnnotate(v) {
 			w.err = errDepth
 		}
 	case kind == '{':
@@ -75,20 +79,26 @@ func (w *walker) walkValue(at place, reachable bool, depth int) {
 			w.walkValue(schemaAt, false, depth+1)
 		}
 	default:
-		_ = w.d.SkipValue()
+		w.skipValue()
 	}
 }
 
+// skipValue goes behind the next value.
+func (w *walker) skipValue() { w.broken = w.broken || w.d.SkipValue() != nil }
+
 // more reports whether there is another value before the closing bracket, and goes behind that otherwise.
 func (w *walker) more(closing jsontext.Kind) bool {
+	if w.broken {
+		return false
+	}
 	switch w.d.PeekKind() {
 	case closing:
 		_, _ = w.d.ReadToken()
 		return false
 	case 0: // the text is broken
-		return false
+		w.broken = true
 	}
-	return true
+	return !w.broken
 }
 
 func (w *walker) walkObject(at place, reachable bool, depth int) {
@@ -140,7 +150,7 @@ func (w *walker) walkMember(at place, name string, reachable bool, depth int) {
 	case name == "properties":
 		w.walkValue(namesAt, reachable, depth+1)
 	case isData(name):
-		_ = w.d.SkipValue()
+		w.skipValue()
 	case isNameMap(name):
 		w.walkValue(namesAt, false, depth+1)
 	default:
