@@ -52,7 +52,7 @@ type Ended struct {
 }
 
 // NewTable makes a table over a store, and waits up to storeTimeout for that. ended is called for each session
-// that is over.
+// that is over; twice, if two ways find that at once.
 func NewTable(store Sessions, storeTimeout time.Duration, ended func(context.Context, Ended)) *Table {
 	t := &Table{store: store, storeTimeout: storeTimeout, ended: ended, name: rand.Text(), ending: work.NewTurn(), live: make(map[string]*session), logs: make(map[string]*answerStream)}
 	t.ctx, t.stop = context.WithCancel(context.Background())
