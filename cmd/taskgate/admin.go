@@ -15,8 +15,8 @@ import (
 const adminTimeout = 10 * time.Second
 
 // admin is the listener for operators and their tools, apart from the public one: it serves until the
-// process has drained, and shows things that are for operators only. Only the interface and the console of
-// package operator ask for a key. It is nil if the configuration has no admin address.
+// process has drained, and shows things that are for operators only. The interface of package operator
+// and /reload ask for a key. It is nil if the configuration has no admin address.
 type admin struct {
 	listener net.Listener
 	http     *http.Server
