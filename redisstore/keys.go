@@ -121,6 +121,9 @@ func (k keys) upstream(name, id string) string {
 	return k.in(sessionTag(id), "u", name+":"+id)
 }
 
+// numbers is the hash of the numbers that were taken, by upstream.
+func (k keys) numbers() string { return k.prefix + ":numbers" }
+
 // told is the channel on which replicas pass on what an upstream has said.
 func (k keys) told(upstream string) string { return k.prefix + ":told:" + upstream }
 

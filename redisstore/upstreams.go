@@ -54,6 +54,16 @@ func (u *UpstreamSessions) End(ctx context.Context, key string, idle time.Durati
 	return state, err
 }
 
+// TakeNumber returns a number, from 1 on, that no other call gets with this upstream. It counts anew only if Redis has lost
+// its data.
+func (u *UpstreamSessions) TakeNumber(ctx context.Context) (n int64, err error) {
+	err = u.store.doRepeated(ctx, "number", func(ctx context.Context) error {
+		n, err = u.store.client.HIncrBy(ctx, u.store.keys.numbers(), u.name, 1).Result()
+		return err
+	})
+	return n, err
+}
+
 func (u *UpstreamSessions) key(key string) string { return u.store.keys.upstream(u.name, key) }
 
 // Tell passes a message of one line to all replicas that Hear. The message is not stored.

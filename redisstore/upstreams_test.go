@@ -125,9 +125,16 @@ func testUpstreamSessions(t *testing.T, a, b *UpstreamSessions) {
 			t.Errorf("end: %q %v, want %q", got, err, want)
 		}
 	}
+	one, err := a.TakeNumber(ctx)
+	must(t, err)
+	next, err := b.TakeNumber(ctx)
+	must(t, err)
+	if one != 1 || next != 2 {
+		t.Errorf("numbers %d and %d", one, next)
+	}
 	end(a, 0, "") // of nothing
 	swap(a, 1, "early", false)
-	one := swap(a, 0, "one", true)
+	one = swap(a, 0, "one", true)
 	swap(b, 0, "again", false)
 	two := swap(b, one, "two", true)
 	if state, rev, err := a.Load(ctx, "k"); string(state) != "two" || rev != two || err != nil {

@@ -105,8 +105,8 @@ type Config struct {
 
 	// Replica tells this process from others that have the same sessions.
 	Replica string
-	// FirstID is where the ids of requests, which are their progress tokens too, begin: a random number below
-	// 2^30. It distinguishes successive clients of one replica.
+	// FirstID is where the ids of requests, which are their progress tokens too, begin in sessions that this client
+	// opens: a random number below 2^30. It distinguishes successive clients of one replica.
 	FirstID int64
 	// GatewayInfo is the clientInfo if a Session lacks it.
 	GatewayInfo Info
@@ -192,6 +192,9 @@ type Sessions interface {
 	// End removes the state of a session that no replica has used for so long, and returns it; nil if the
 	// session is in use or missing.
 	End(ctx context.Context, key string, idle time.Duration) (state []byte, err error)
+
+	// TakeNumber returns a number, from 1 on, that no other call gets.
+	TakeNumber(ctx context.Context) (int64, error)
 
 	// Tell passes a one-line message about a session to all replicas that Hear, this one included. It is not
 	// stored: a replica that cannot hear it now misses it.

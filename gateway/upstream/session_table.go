@@ -106,6 +106,7 @@ func (t *sessionTable) adoptSession(ctx context.Context, s shim.Session, l *link
 	k := keyOf(s)
 	ses := newSession(t, k, s)
 	ses.info.Store(nil)
+	t.wire.numbers.takeBlock(ctx, t.wire.cfg.Sessions)
 	l.server = t.memory.knownServer(ctx, s) // a checkpoint leaves it out
 	l.ready.Store(true)                     // a call was sent in it
 	ses.cur = l

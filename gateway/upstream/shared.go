@@ -92,6 +92,12 @@ func (t *sessionTable) findLink(ctx context.Context, s *session) (*link, error) 
 	if err != nil || !s.isValid(st) || st.Caps != s.key.spellVariant() {
 		return nil, err
 	}
+	return t.joinGeneration(ctx, st)
+}
+
+// joinGeneration returns the generation that another replica has opened.
+func (t *sessionTable) joinGeneration(ctx context.Context, st shared) (*link, error) {
+	t.wire.numbers.takeBlock(ctx, t.wire.cfg.Sessions)
 	return st.linkOf()
 }
 
@@ -188,7 +194,7 @@ func (s *session) openShared(ctx context.Context) (*link, error) {
 		case rev != 0 && st.Caps != s.key.spellVariant():
 			return nil, nil
 		case s.isValid(st):
-			return st.linkOf()
+			return s.t.joinGeneration(ctx, st)
 		}
 		l, err := s.openForAll(ctx, rev, st)
 		if l != nil || err != nil {
@@ -347,6 +353,9 @@ func (s *session) noteUse() {
 	s.t.work.Go(context.Background(), func(ctx context.Context) {
 		if _, _, err := s.t.loadShared(ctx, s.key.key); err != nil {
 			s.t.wire.log.Debug("the use of a session was not noted", "err", err)
+		}
+		if l := s.currentLink(); l != nil && !l.opened {
+			s.t.wire.numbers.takeBlock(ctx, s.t.wire.cfg.Sessions)
 		}
 	})
 }

@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
-	"strings"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,6 +25,7 @@ type sharedMap struct {
 	mu    sync.Mutex
 	state map[string]*sharedEntry
 	fail  error
+	taken int64
 	hears []func(key string, message []byte)
 }
 
@@ -76,6 +78,13 @@ func (m *sharedMap) End(_ context.Context, key string, idle time.Duration) ([]by
 	}
 	delete(m.state, key)
 	return e.b, m.fail
+}
+
+func (m *sharedMap) TakeNumber(context.Context) (int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.taken++
+	return m.taken, m.fail
 }
 
 func (m *sharedMap) Tell(_ context.Context, key string, message []byte) error {
@@ -351,18 +360,64 @@ func allowOneStream(s *fake.Server, refused func(), hold func(*fake.Exchange)) *
 	return busy
 }
 
-// Requests have numbers as ids in a session that this replica has opened, and no number of another replica's there.
+// Requests have numbers as ids in a session, whichever replica has opened it, and no two replicas have the same there.
 func TestReplicasNumberApart(t *testing.T) {
 	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
-		b := shareSessions(t, a)
+		b, c := shareSessions(t, a), another(t, a)
+		c.wire.cfg.Sessions = a.wire.cfg.Sessions
 		s.Tool("t", fake.Text("ok"))
-		mustCall(t, a, together())
-		mustCall(t, b, together())
-		calls := s.Seen("tools/call")
-		if calls[0].Header.Get("Mcp-Session-Id") != calls[1].Header.Get("Mcp-Session-Id") || calls[0].ID != "4" || !strings.HasPrefix(calls[1].ID, `"other.1000-`) {
-			t.Errorf("ids %s and %s", calls[0].ID, calls[1].ID)
+		for _, h := range []*HTTP{a, b, c, b} {
+			mustCall(t, h, together())
+		}
+		wantSessions(t, s, 1, 0, 1)
+		seen := make(map[string]bool)
+		for i, block := range []int{0, 1, 2, 1} {
+			id := s.Seen("tools/call")[i].ID
+			n, err := strconv.Atoi(id)
+			first := 0
+			if block > 0 {
+				first = numbersFrom + block*numbersBlock
+			}
+			if err != nil || seen[id] || n < first || n > first+10 {
+				t.Errorf("call %d has the id %s", i, id)
+			}
+			seen[id] = true
 		}
 	})
+}
+
+// A block lasts for long, and another one is taken when half of it is used. Without the store the numbers begin at
+// random, below 2^31.
+func TestNumbers(t *testing.T) {
+	m := newSharedMap()
+	n := &numbers{log: slog.New(slog.DiscardHandler)}
+	within := func(from int64) {
+		t.Helper()
+		n.takeBlock(t.Context(), m)
+		if got := n.nextNumber(); got < from || got >= from+numbersBlock {
+			t.Errorf("%d, not in the block from %d", got, from)
+		}
+	}
+	within(numbersFrom + numbersBlock)
+	within(numbersFrom + numbersBlock)
+	for range numbersBlock / 2 {
+		n.nextNumber()
+	}
+	within(numbersFrom + 2*numbersBlock)
+	m.taken = numbersFrom/numbersBlock - 2
+	for range numbersBlock/2 + 1 {
+		n.nextNumber()
+	}
+	within(2*numbersFrom - numbersBlock)
+	m.fail = shim.ErrUnavailable
+	for range 2 * numbersBlock {
+		n.takeBlock(t.Context(), m)
+		if got := n.nextNumber(); got < numbersFrom || got >= 2*numbersFrom {
+			t.Fatalf("%d", got)
+		}
+	}
+	m.fail, m.taken = nil, 6
+	within(numbersFrom + 7*numbersBlock)
 }
 
 // A server says on any stream of a session what is for a call or a listener at another replica (mcp-go 1.2.1 does).

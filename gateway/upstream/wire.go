@@ -23,7 +23,7 @@ import (
 )
 
 // wire is the way to one server: its transport, and what all messages to it have in common. It makes
-// exchanges (request.go). The client owns it. After newWire it is constant, except for the counter of ids.
+// exchanges (request.go). The client owns it. After newWire it is constant, except for the counters of ids.
 type wire struct {
 	cfg     Config
 	via     transport.Transport
@@ -34,12 +34,14 @@ type wire struct {
 	dark    bool                 // the tracer is a no-op
 	metrics *metrics.Client      // nil turns measuring off
 	serial  atomic.Int64
+	numbers numbers
 }
 
 func newWire(c Config) (*wire, error) {
 	c = c.withDefaults()
 	w := &wire{cfg: c, log: c.Logger.With("upstream", c.Name), via: c.Transport}
 	w.serial.Store(c.FirstID)
+	w.numbers.log = w.log
 	var u *url.URL
 	if c.Transport == nil {
 		var err error
@@ -106,14 +108,12 @@ func (w *wire) spellName() string { return w.cfg.Replica + "." + strconv.FormatI
 // nextID makes the id of a request, which is also its progress token: the text of a number below 2^31.
 // Clients number their requests, and some servers read only that, such as Xcode's
 // (github.com/can1357/oh-my-pi/pull/7107) and that of WordPress
-// (github.com/WordPress/mcp-adapter/issues/143), or only numbers of that size. In a session that another
-// client has opened, and may have numbered requests in, the id begins with the name of this one.
+// (github.com/WordPress/mcp-adapter/issues/143), or only numbers of that size.
 func (w *wire) nextID(to target) string {
-	n := strconv.FormatInt(w.serial.Add(1), 10)
 	if to.session != "" && !to.opened {
-		n = w.spellName() + "-" + n
+		return strconv.FormatInt(w.numbers.nextNumber(), 10)
 	}
-	return n
+	return strconv.FormatInt(w.serial.Add(1), 10)
 }
 
 // slowContext bounds one request of a handshake.
