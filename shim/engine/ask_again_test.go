@@ -209,6 +209,41 @@ func TestAnswerThatRedisForgetsUnread(t *testing.T) {
 	}
 }
 
+// A store that goes back to before a question has forgotten its answer as well. The replica that took the answer
+// writes it again once the runner has asked the question again, however long that takes.
+func TestAnswerWhoseQuestionRedisForgets(t *testing.T) {
+	for name, asked := range map[string]bool{"and the record": false, "but not the record": true} {
+		t.Run(name, func(t *testing.T) {
+			overMemory(t, func(t *testing.T, w *world, memory *redistest.Memory) {
+				w.heartbeat = time.Hour // no audit reads the answers
+				var hears atomic.Bool
+				runner := &hooked{drop: func(e shim.Event) bool { return hint(e) && !hears.Load() }}
+				runner.apply = func(ctx context.Context, c shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
+					if len(c.Ask) > 0 {
+						pass(2 * time.Second)
+					}
+					return next(ctx)
+				}
+				p := policy(shim.Always)
+				p.InputTimeout = 20 * time.Second
+				a, b := w.over("a", runner, elicits(0, "a"), p), w.gatewayFor("b", serves(elicits(0), p))
+				before := memory.Snapshot()
+				task := begin(t, a, taskCall())
+				if pass(time.Second); asked {
+					before = memory.Snapshot()
+				}
+				pass(5 * time.Second)
+				updateTask(t, b, task.ID, results("a"))
+				synctest.Wait()
+				hears.Store(true)
+				must(t, memory.Restore(before))
+				pass(time.Minute)
+				wantResult(t, b, task.ID, `{"answers":[{"to":"a"}]}`)
+			})
+		})
+	}
+}
+
 // Of two answers that come at once, the one that was stored is written again.
 func TestAnswerThatCameTooLateIsNotWrittenAgain(t *testing.T) {
 	overMemory(t, func(t *testing.T, w *world, memory *redistest.Memory) {

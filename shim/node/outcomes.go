@@ -70,6 +70,20 @@ func (e Ending) isMissing(t shim.Task) bool {
 	return !t.Status.Final() && (e.End.To != "" || e.End.Visible && !t.Visible || slices.ContainsFunc(t.Questions, unanswered))
 }
 
+// awaitsQuestion reports whether a record lacks a question that was answered here: a record keeps the keys of its
+// questions for as long as its call runs, so the store has forgotten this one, and its runner asks it again.
+func (e Ending) awaitsQuestion(t shim.Task) bool {
+	if t.ID != "" && (t.Status.Final() || t.Lease != e.Made.Lease) {
+		return false
+	}
+	for key := range e.End.Answer {
+		if _, ok := shim.FindQuestion(t.Questions, key); !ok {
+			return true
+		}
+	}
+	return false
+}
+
 // Outcomes keeps the ends of tasks here until they have settled, against a failover of the store, and what else a
 // client was told of a task. Redis replicates asynchronously: a Redis replica that takes over may lack the last writes,
 // and then a task that has ended runs again, or is gone. So an ending is kept for a while and written again if need be
@@ -109,7 +123,9 @@ func (o *Outcomes) HoldEnding(e Ending) bool {
 	}
 	e.at = time.Now()
 	e.drop = o.Life.Later(o.Settle, func() {
-		o.AssureEnding(o.Life.Ctx, id)
+		ctx, stop := context.WithTimeout(o.Life.Ctx, o.Settle)
+		defer stop()
+		o.AssureEnding(ctx, id)
 		o.releaseEnding(id, e.at)
 	})
 	o.Held[id] = e
@@ -142,14 +158,21 @@ func (o *Outcomes) FindEnding(id shim.ID) (Ending, bool) {
 	return e, ok
 }
 
-// AssureEnding reads a task of which an ending is held, and writes that again if the store has forgotten it.
+// AssureEnding reads a task of which an ending is held, and writes that again if the store has forgotten it. An
+// answer whose question the store has forgotten as well waits until the runner has asked it again.
 func (o *Outcomes) AssureEnding(ctx context.Context, id shim.ID) {
-	e, ok := o.FindEnding(id)
-	if !ok {
-		return
-	}
-	_, err := Retry(ctx, func(ctx context.Context) (shim.Task, error) { return o.EndAgain(ctx, e) })
-	if err != nil && ctx.Err() == nil {
+	_, err := Retry(ctx, func(ctx context.Context) (shim.Task, error) {
+		e, ok := o.FindEnding(id)
+		if !ok {
+			return shim.Task{}, nil
+		}
+		t, err := o.EndAgain(ctx, e)
+		if err == nil && e.awaitsQuestion(t) {
+			err = shim.ErrUnanswered
+		}
+		return t, err
+	})
+	if e, ok := o.FindEnding(id); ok && err != nil && ctx.Err() == nil {
 		o.Observer.LogTask(e.Made, slog.LevelError, "what a client was told of a task was lost by the store and could not be written again", "err", err)
 	}
 }
