@@ -179,22 +179,28 @@ func TestLegacyDraftsOfOthers(t *testing.T) {
 }
 
 // A stream that is resumed while its log cannot be read does not know how far its client
-// has come. It ends before the next partial result, and repeats none (P4).
+// has come. It ends before the next partial result, or the end of its task, and repeats none (P4).
 func TestLegacyPartialsWithoutTheLog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, many, first, r := readPieces(t)
-		w.sessions.since.Store(true)
-		without := w.resume(w.b, first)
-		wiretest.Wait(10 * time.Second)
-		r.take(without.said())
-		if !without.ended() {
-			t.Error("a stream without its log goes on")
-		}
-		next := w.resume(w.b, first)
-		wiretest.Wait(45 * time.Second)
-		r.take(next.quit())
-		r.wantAll(many, somePieces)
-	})
+	for name, away := range map[string]time.Duration{"its log is read once without a reply": 0, "its log is away until its task has ended": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, many, first, r := readPieces(t)
+				w.sessions.since.Store(away == 0)
+				w.sessions.gone.Store(away > 0)
+				without := w.resume(w.b, first)
+				wiretest.Wait(10*time.Second + away)
+				r.take(without.said())
+				if !without.ended() {
+					t.Error("a stream without its log goes on")
+				}
+				w.sessions.gone.Store(false)
+				next := w.resume(w.b, first)
+				wiretest.Wait(45 * time.Second)
+				r.take(next.quit())
+				r.wantAll(many, somePieces)
+			})
+		})
+	}
 }
 
 // The store comes back as it was before the last messages, which the stream has not sent yet. They go out all the

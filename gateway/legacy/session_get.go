@@ -217,8 +217,11 @@ func (s *session) openGET(ctx context.Context, no int64, resumes, counts bool) (
 	if !resumes && (err != nil || state != "") {
 		w.no = atEnd
 	}
+	if counts { // also while the log is away: its client gets no end of a task before the partial results
+		w.count = newSeqFilter(nil, no, resumes, s.currentState().Tasks)
+	}
 	if err == nil {
-		err = w.takeStream(ctx, state, note, counts)
+		err = w.takeStream(ctx, state, note)
 	}
 	if err != nil {
 		w.state = withoutLog
@@ -227,8 +230,8 @@ func (s *session) openGET(ctx context.Context, no int64, resumes, counts bool) (
 }
 
 // takeStream takes a GET stream over from its last holder, and reads from its log how far the client is.
-func (w *writer) takeStream(ctx context.Context, state string, note []byte, counts bool) error {
-	no, resumes, store := w.no, w.resumed, w.s.table.store
+func (w *writer) takeStream(ctx context.Context, state string, note []byte) error {
+	no, resumes, counts, store := w.no, w.resumed, w.count != nil, w.s.table.store
 	last, err := store.Open(ctx, w.s.id, getStream, w.s.holderNote(""))
 	read := int64(0)
 	if err == nil {
@@ -246,14 +249,17 @@ func (w *writer) takeStream(ctx context.Context, state string, note []byte, coun
 	if err == nil {
 		log, _, _, err = w.s.readLog(ctx, getStream, read)
 	}
+	if err != nil {
+		return err
+	}
 	w.asked = questionsOf(log)
-	if w.lost = err == nil && (resumes && no > last || isMissing(log, w.no, counts && resumes)); w.lost && counts {
+	if w.lost = resumes && no > last || isMissing(log, w.no, counts && resumes); w.lost && counts {
 		log = slices.DeleteFunc(log, func(m logEntry) bool { return m.no <= w.no })
 		w.resumed = false // it begins anew
 	}
 	if counts {
 		w.count = newSeqFilter(log, no, w.resumed, w.s.currentState().Tasks)
-		if err == nil && !w.resumed {
+		if !w.resumed {
 			last, err = store.Append(ctx, w.s.id, getStream, anewMark)
 		}
 		w.count.last = last
