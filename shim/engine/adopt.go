@@ -141,7 +141,7 @@ func (rv *recovery) beginAdopted(t shim.Task) {
 	s.runs.ExpectTask(t.ID)
 	old.Cancel(shim.ErrDetached)
 	s.Life.Work.Go(func() {
-		<-old.Record.Over
+		<-old.Over()
 		rv.startAdopted(s.adoptTask(t), t)
 	})
 }
@@ -151,7 +151,7 @@ func (rv *recovery) beginAdopted(t shim.Task) {
 func (rv *recovery) startAdopted(r *runner.Run, t shim.Task) {
 	r.Observed.NoteAdopted(t)
 	r.Inbox.ReviewVersion(0)
-	rv.s.Life.Work.Go(func() { r.FinishAs(t) })
+	rv.s.Life.Work.Go(func() { r.FinishAsRecorded() })
 }
 
 // adoptTask returns a run of an adopted task.

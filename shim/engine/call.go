@@ -99,15 +99,14 @@ func (s *Shim) AskSession(ctx context.Context, c shim.Call, checkpoint json.RawM
 	}
 	c.Stay, c.Stream = true, nil
 	r := runner.NewRun(ctx, s.Core, s.runs, srv, c, srv.PolicyFor(c.Request), node.Ticket{})
-	r.NewestCheckpoint, r.Unsaved = checkpoint, true
+	r.BeginAt(checkpoint)
 	t, err := r.Creation.EnsureRecord(false)
 	if err != nil {
 		r.Discard()
 		return "", err
 	}
-	t.Checkpoint = checkpoint
 	s.Life.Work.Go(func() {
-		r.FinishAs(t)
+		r.FinishAsRecorded()
 		done(t.ID, !errors.Is(context.Cause(r.Ctx), shim.ErrDetached))
 	})
 	return t.ID, nil

@@ -14,13 +14,16 @@ import (
 )
 
 // mailbox is the runner's side of questions: it brings a server's questions into the record of its
-// call, and the answers out of it (design.md 0.18). A caller that is asked before its call is a task
+// call, and the answers out of it (design.md 0.18). What is known of a
+// question here is in the copy of the record. A caller that is asked before its call is a task
 // has a hidden record for that. The run owns the mailbox; run.mu guards all but wake.
 type mailbox struct {
 	run   *Run
-	open  []shim.Question // those of the current Ask; nil between two
-	read  letters         // the record's content at the last read during the Ask
-	gone  []string        // keys of questions that the server has withdrawn
+	asked []string // keys of the questions of the current Ask, once they are delivered; nil between two
+	gone  []string // keys of questions that the server has withdrawn
+	// given are questions of the current Ask with answers that a read of the record has found: they count even if the
+	// store has forgotten them.
+	given []shim.Question
 	wake  chan struct{}
 	since time.Time // when the open questions were delivered to the caller; zero before
 	// until is the deadline of the open questions: when they were asked plus the timeout, counted from
@@ -37,11 +40,12 @@ func (b *mailbox) askQuestions(ctx context.Context, q []shim.Question) ([]shim.A
 		return nil, shim.ErrNoAsk
 	}
 	var settled func(how []string)
+	again := b.asksAgain(q)
 	// This goroutine then waits for long, so all other work is done apart.
 	err := work.Apart(func() error {
 		err := b.storeQuestions(ctx, q)
 		if err == nil {
-			settled = b.run.Observed.noteAsked(q, b.asksAgain(q))
+			settled = b.run.Observed.noteAsked(q, again)
 		}
 		return err
 	})
@@ -139,7 +143,7 @@ func (b *mailbox) checkAsked(asked []shim.Question) (open bool, forgotten []shim
 		if slices.Contains(b.gone, asked[i].Key) {
 			continue
 		}
-		q, ok := shim.FindQuestion(b.read.Questions, asked[i].Key)
+		q, ok := shim.FindQuestion(b.run.record.Questions, asked[i].Key)
 		open = open || ok && q.Outstanding()
 		if !ok {
 			forgotten = append(forgotten, asked[i])
@@ -152,7 +156,7 @@ func (b *mailbox) checkAsked(asked []shim.Question) (open bool, forgotten []shim
 // for as long as an ended task is kept. run.mu is held.
 func (b *mailbox) answerTimeout() time.Duration {
 	r := b.run
-	inTask := b.asksInTask() || r.Record != nil && !r.Record.hidden
+	inTask := b.asksInTask() || r.record.Visible
 	if r.policy.InputTimeout == 0 && inTask {
 		return cmp.Or(node.RetainFor(r.Call, r.policy), shim.DefaultInputTimeout)
 	}
@@ -165,7 +169,7 @@ func (b *mailbox) answerTimeout() time.Duration {
 func (b *mailbox) storeQuestions(ctx context.Context, q []shim.Question) error {
 	r := b.run
 	r.mu.Lock()
-	again, left := b.open != nil, b.answerTimeout() // again: they were delivered already, and their time is running
+	again, left := b.asked != nil, b.answerTimeout() // again: they were delivered already, and their time is running
 	r.mu.Unlock()
 	if again {
 		left = b.timeLeft()
@@ -179,7 +183,7 @@ func (b *mailbox) storeQuestions(ctx context.Context, q []shim.Question) error {
 	if err != nil {
 		return err
 	}
-	_, err = r.Record.applyWithPieces(ctx, func() shim.Change { return b.questionChange(q, again) }, func(t shim.Task) { b.deliverQuestions(t, q) })
+	_, err = r.record.applyWithPieces(ctx, func() shim.Change { return b.questionChange(q, again) }, func() { b.deliverQuestions(q) })
 	return err
 }
 
@@ -195,15 +199,15 @@ func (b *mailbox) questionChange(q []shim.Question, again bool) shim.Change {
 	r.rounds.noteOpen()
 	again = again || b.goesOn(q)
 	if !again {
-		b.until = time.Since(r.Record.born) + b.answerTimeout()
+		b.until = time.Since(r.record.born) + b.answerTimeout()
 	}
 	change := shim.Change{Ask: shim.WithoutKeys(q, b.gone), Call: r.callRecord(true)}
 	if !again {
 		change.Moments = []shim.Moment{{Kind: shim.KindAsked, Detail: shim.MethodsOf(q)}}
 	}
-	if r.Record.hidden {
-		r.Record.made.TTL = max(r.Record.made.TTL, b.until+shim.ComeBack)
-		change.TTL = r.Record.made.TTL
+	if r.record.isHidden() {
+		r.record.TTL = max(r.record.TTL, b.until+shim.ComeBack)
+		change.TTL = r.record.TTL
 	}
 	return change
 }
@@ -225,7 +229,7 @@ func (b *mailbox) asksAgain(q []shim.Question) bool {
 // goesOn is asksAgain with run.mu held. The time of such questions goes on.
 func (b *mailbox) goesOn(q []shim.Question) bool {
 	for i := range q {
-		if _, ok := shim.FindQuestion(b.run.Record.made.Questions, q[i].Key); !ok {
+		if _, ok := shim.FindQuestion(b.run.record.Questions, q[i].Key); !ok {
 			return false
 		}
 	}
@@ -235,42 +239,35 @@ func (b *mailbox) goesOn(q []shim.Question) bool {
 func (b *mailbox) timeLeft() time.Duration {
 	b.run.mu.Lock()
 	defer b.run.mu.Unlock()
-	return b.until - time.Since(b.run.Record.born)
+	return b.until - time.Since(b.run.record.born)
 }
 
 // deliverQuestions brings the questions to a waiting caller: on its stream, or by handing the call
 // back. Readers of the task find them in the record. run.turn and run.mu are held.
-func (b *mailbox) deliverQuestions(t shim.Task, q []shim.Question) {
+func (b *mailbox) deliverQuestions(q []shim.Question) {
 	r := b.run
-	var open []shim.Question
-	b.read = b.read.renewedBy(t)
-	for i := range q {
-		stored, ok := shim.FindQuestion(b.read.Questions, q[i].Key)
-		if ok && stored.Outstanding() && !slices.Contains(b.gone, q[i].Key) { // else withdrawn while it was stored
-			open = append(open, stored)
+	if b.asked == nil {
+		b.asked, b.since = shim.KeysOf(q), time.Now()
+	}
+	keys := shim.KeysOf(q)
+	r.Caller.askOnStream(slices.DeleteFunc(b.openQuestions(), func(q shim.Question) bool { return !slices.Contains(keys, q.Key) }))
+	work.Signal(r.Caller.news)
+}
+
+// openQuestions returns those of the current Ask that wait for an answer. run.mu is held.
+func (b *mailbox) openQuestions() (open []shim.Question) {
+	for _, key := range b.asked {
+		if q, ok := shim.FindQuestion(b.run.record.Questions, key); ok && q.Outstanding() && !slices.Contains(b.gone, key) {
+			open = append(open, q)
 		}
 	}
-	b.open = open
-	if b.since.IsZero() {
-		b.since = time.Now()
-	}
-	r.Caller.askOnStream(open)
-	work.Signal(r.Caller.news)
+	return open
 }
 
 func (b *mailbox) endAsk() {
 	b.run.mu.Lock()
 	defer b.run.mu.Unlock()
-	b.open, b.gone, b.read, b.since = nil, nil, letters{}, time.Time{}
-}
-
-// takeState takes a state of the record. run.mu is held.
-func (b *mailbox) takeState(t shim.Task) {
-	if b.open != nil {
-		b.read.gatherAnswers(t)
-		b.read = b.read.renewedBy(t)
-		work.Signal(b.wake)
-	}
+	b.asked, b.gone, b.given, b.since = nil, nil, nil, time.Time{}
 }
 
 // withdrawQuestions ends questions that the server has given up: some of the current Ask, or all. If
@@ -278,15 +275,12 @@ func (b *mailbox) takeState(t shim.Task) {
 func (b *mailbox) withdrawQuestions(keys []string) {
 	r := b.run
 	r.mu.Lock()
+	open := b.openQuestions()
 	b.gone = slices.Concat(b.gone, keys)
-	b.open = shim.WithoutKeys(b.open, keys)
 	work.Signal(b.wake)
-	kept := r.Record != nil && r.Ctx.Err() == nil
+	kept := r.record.exists() && r.Ctx.Err() == nil
 	if kept {
-		r.Caller.tellWithdrawn(slices.DeleteFunc(slices.Clone(keys), func(key string) bool {
-			stored, ok := shim.FindQuestion(b.read.Questions, key)
-			return !ok || !stored.Outstanding()
-		}))
+		r.Caller.tellWithdrawn(slices.DeleteFunc(shim.KeysOf(open), func(key string) bool { return !slices.Contains(keys, key) }))
 	}
 	r.mu.Unlock()
 	if !kept {
@@ -294,7 +288,7 @@ func (b *mailbox) withdrawQuestions(keys []string) {
 	}
 	// An answer that has come all the same is dropped.
 	change := shim.Change{Op: r.core.NewOp(), Withdraw: keys, Take: keys}
-	r.core.Life.Work.Go(func() { _ = r.Record.persistChange(r.Ctx, func() shim.Change { return change }) })
+	r.core.Life.Work.Go(func() { _, _ = r.record.applyChange(r.Ctx, func() shim.Change { return change }) })
 }
 
 // expireQuestions takes back the questions whose time ran out. An answer that was stored before
@@ -318,13 +312,13 @@ func (b *mailbox) collectAnswers(ctx context.Context, q []shim.Question, late bo
 	keys := shim.KeysOf(q)
 	change := shim.Change{Op: b.run.core.NewOp(), Withdraw: keys, Take: keys, Call: b.run.rounds.endRound()}
 	change.Durable = change.Call != nil // the retry is sent next, and only once
-	t, err := b.run.Record.applyChange(ctx, func() shim.Change { return change })
+	t, err := b.run.record.applyChange(ctx, func() shim.Change { return change })
 	if err != nil {
 		return nil, nil, err
 	}
 	b.run.Token.awaitToken(t)
 	b.run.mu.Lock()
-	t.Questions = b.read.withGiven(t.Questions)
+	t.Questions = b.withGiven(t.Questions)
 	gone := b.gone
 	b.run.mu.Unlock()
 	if late {
@@ -362,33 +356,19 @@ func answersIn(t shim.Task, q []shim.Question) (answers []shim.Answer, how []str
 	return answers, how
 }
 
-// letters are the parts of its record that a run keeps while it waits for answers.
-type letters struct {
-	Expires   time.Time
-	Questions []shim.Question
-	// given are questions with answers that a read of the record has found: they count even if the
-	// store has forgotten them.
-	given []shim.Question
-}
-
-// gatherAnswers keeps the untaken answers of a record.
-func (l *letters) gatherAnswers(t shim.Task) {
+// gatherAnswers keeps the untaken answers that a read of the record has found. run.mu is held.
+func (b *mailbox) gatherAnswers(t shim.Task) {
 	for _, q := range t.Questions {
-		if _, has := shim.FindQuestion(l.given, q.Key); q.Answer != nil && !q.Taken && !has {
-			l.given = append(l.given, shim.Question{Key: q.Key, Answer: q.Answer, Taken: true})
+		if _, has := shim.FindQuestion(b.given, q.Key); b.asked != nil && q.Answer != nil && !q.Taken && !has {
+			b.given = append(b.given, shim.Question{Key: q.Key, Answer: q.Answer, Taken: true})
 		}
 	}
 }
 
-// withGiven returns questions of the record, with the given answers in place of theirs.
-func (l letters) withGiven(questions []shim.Question) []shim.Question {
-	return append(slices.DeleteFunc(slices.Clone(questions), func(q shim.Question) bool {
-		_, has := shim.FindQuestion(l.given, q.Key)
-		return has
-	}), l.given...)
-}
-
-// renewedBy returns the letters after the record was read or written.
-func (l letters) renewedBy(t shim.Task) letters {
-	return letters{t.ExpiresAt(), l.withGiven(t.Questions), l.given}
+// withGiven returns questions of the record, with the given answers in place of theirs. run.mu is held.
+func (b *mailbox) withGiven(questions []shim.Question) []shim.Question {
+	if len(b.given) == 0 {
+		return questions
+	}
+	return append(shim.WithoutKeys(questions, shim.KeysOf(b.given)), b.given...)
 }

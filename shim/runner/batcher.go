@@ -29,10 +29,9 @@ type batcher struct {
 	shim.Partials
 
 	open  []json.RawMessage // pieces before their batch
-	queue []entry           // batches that may still be unstored, in order
+	queue []entry           // batches that may still be unstored, in order: they follow the stored ones
 	bytes int64             // of both
-	at    shim.Position     // where queue begins: earlier batches are stored
-	kept  []entry           // batches before at that are kept for a while
+	kept  []entry           // stored batches before them that are kept for a while
 	keeps int64             // bytes of them
 
 	made   int   // batches closed so far
@@ -159,7 +158,6 @@ func (b *batcher) lastCheckpoint(n int) json.RawMessage {
 // advanceBy notes that the first n batches of the queue are in the store.
 func (b *batcher) advanceBy(n int) {
 	for _, e := range b.queue[:n] {
-		b.at++
 		b.bytes -= e.size
 		e.at = time.Now()
 		b.kept = append(b.kept, e)
@@ -174,17 +172,10 @@ func (b *batcher) advanceBy(n int) {
 	b.kept = slices.Delete(b.kept, 0, drop)
 }
 
-// advanceTo notes that the store has the task's stream up to p, at least.
-func (b *batcher) advanceTo(p shim.Position) {
-	b.advanceBy(min(int(max(p-b.at, 0)), len(b.queue)))
-}
-
-// rewindTo takes the stream back to the position of a store that has lost its end. It reports whether
-// all batches from there on are still here; if not, the rest goes on there, after a loss.
-func (b *batcher) rewindTo(p shim.Position) bool {
-	back := min(int(max(b.at-p, 0)), len(b.kept))
-	from, at := len(b.kept)-back, b.at-shim.Position(back)
-	whole := at <= p
+// rewindBy notes that the store has lost the last n batches. It returns how many of them are still here.
+func (b *batcher) rewindBy(n int) int {
+	n = min(n, len(b.kept))
+	from := len(b.kept) - n
 	again := slices.Clone(b.kept[from:])
 	for _, e := range again {
 		b.bytes += e.size
@@ -192,10 +183,7 @@ func (b *batcher) rewindTo(p shim.Position) bool {
 	}
 	b.kept = b.kept[:from]
 	b.queue = append(again, b.queue...)
-	if b.at = at; !whole {
-		b.at = p
-	}
-	return whole
+	return n
 }
 
 func batchesOf(entries []entry) []shim.Batch {

@@ -56,21 +56,23 @@ func (c *caller) lookAtNews(ctx context.Context) (a shim.Answered, err error, do
 	r := c.run
 	r.mu.Lock()
 	switch {
-	case r.Record == nil:
+	case !r.record.exists():
 		r.mu.Unlock()
 		return shim.Answered{}, nil, false
-	case !r.Record.hidden:
-		made := r.Record.made
+	case r.record.Visible:
+		t := r.record.Task
 		r.mu.Unlock()
-		a, err = c.handTask(ctx, made)
+		a, err = c.handTask(ctx, t)
 		return a, err, true
-	case r.Call.Asking != shim.AskPark || len(shim.OpenQuestions(r.box.open)) == 0:
+	}
+	open := r.box.openQuestions()
+	if r.Call.Asking != shim.AskPark || len(open) == 0 {
 		r.mu.Unlock()
 		return shim.Answered{}, nil, false
 	}
 	c.releaseClient()
 	c.waiting = 0
-	parked := &shim.Parked{ID: r.Record.id, Questions: r.box.open, Until: r.box.read.Expires}
+	parked := &shim.Parked{ID: r.record.ID, Questions: open, Until: r.record.ExpiresAt()}
 	r.mu.Unlock()
 	if ctx.Err() != nil {
 		r.Cancel(context.Cause(ctx))
@@ -84,7 +86,7 @@ func (c *caller) lookAtNews(ctx context.Context) (a shim.Answered, err error, do
 func (c *caller) AttachStream(stream shim.Stream) (leave func()) {
 	c.run.mu.Lock()
 	defer c.run.mu.Unlock()
-	if !c.run.Record.hidden {
+	if !c.run.record.isHidden() {
 		return func() {}
 	}
 	c.waiting++
@@ -117,14 +119,14 @@ func (c *caller) releaseClient() {
 
 // askOnStream sends questions of the hidden record to a client that is asked on its stream.
 func (c *caller) askOnStream(q []shim.Question) {
-	if s, ok := c.stream.(shim.Asker); ok && c.run.Call.Asking == shim.AskStream && c.run.Record.hidden && len(q) > 0 {
-		s.Ask(c.run.Record.id, q)
+	if s, ok := c.stream.(shim.Asker); ok && c.run.Call.Asking == shim.AskStream && c.run.record.isHidden() && len(q) > 0 {
+		s.Ask(c.run.record.ID, q)
 	}
 }
 
 // tellWithdrawn tells the stream that had the questions that they are withdrawn.
 func (c *caller) tellWithdrawn(keys []string) {
-	if s, ok := c.stream.(shim.Asker); ok && c.run.Record.hidden && len(keys) > 0 {
-		s.Withdrawn(c.run.Record.id, keys)
+	if s, ok := c.stream.(shim.Asker); ok && c.run.record.isHidden() && len(keys) > 0 {
+		s.Withdrawn(c.run.record.ID, keys)
 	}
 }

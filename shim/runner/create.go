@@ -44,7 +44,7 @@ type CallRecord struct {
 // if its owner allows a second run (design.md 0.13). A call is sent again only with them.
 func (r *Run) callRecord(sent bool) json.RawMessage {
 	rec := CallRecord{
-		Request: r.Call.Request, Runs: r.begun, Retry: r.policy.Retry, Timeout: r.policy.Timeout, Firm: r.recorded == unsent,
+		Request: r.Call.Request, Runs: r.begun, Retry: r.policy.Retry, Timeout: r.policy.Timeout, Firm: r.record.says == unsent,
 		Handle: r.Call.Handle, Partials: r.Call.Partials,
 		Asking: r.Call.Asking, Until: r.box.until, Keys: r.box.made, Round: r.rounds.recordedRound(),
 	}
@@ -84,15 +84,14 @@ func (c *creation) attempt(visible bool) (shim.Task, error) {
 	}
 	defer r.turn.give()
 	r.mu.Lock()
-	rec, ended := r.Record, r.ended
-	made := rec != nil && (!visible || !rec.hidden)
+	t, ended := r.record.Task, r.ended
 	r.mu.Unlock()
 	switch {
-	case made:
-		return rec.made, nil
+	case t.ID != "" && (t.Visible || !visible):
+		return t, nil
 	case ended:
 		return shim.Task{}, errEnded
-	case rec != nil:
+	case t.ID != "":
 		return c.showTask()
 	}
 	return c.createRecord(visible)
@@ -117,12 +116,11 @@ func (c *creation) createRecord(visible bool) (shim.Task, error) {
 	if t.Visible {
 		r.Caller.releaseClient()
 	}
-	if again && r.NewestCheckpoint != nil {
-		r.Unsaved = true // what is stored may be from an attempt before the call was sent
+	lacks := &r.record.lacks
+	if again && r.record.Checkpoint != nil {
+		lacks.checkpoint = true // what is stored may be from an attempt before the call was sent
 	}
-	if r.Unsaved || r.outbox.message != draft.StatusMessage {
-		r.outbox.fresh = true
-	}
+	lacks.news = lacks.news || lacks.checkpoint || r.record.StatusMessage != draft.StatusMessage
 	r.outbox.noteStored(t.Position)
 	return t, nil
 }
@@ -134,7 +132,7 @@ func (c *creation) draftTask() (shim.Task, []shim.Batch) {
 	var begin shim.Change
 	r.outbox.addUnstored(&begin)
 	retain := node.RetainFor(r.Call, r.policy)
-	r.Unsaved = false
+	r.record.lacks.checkpoint = false
 	t := shim.Task{
 		Owner:         r.Call.Principal.Owner(),
 		ListKey:       shim.ListKey(r.Call.Principal, r.Srv.Name),
@@ -142,16 +140,16 @@ func (c *creation) draftTask() (shim.Task, []shim.Batch) {
 		Origin:        r.Call.Origin,
 		Visible:       true,
 		Status:        shim.Working,
-		StatusMessage: r.outbox.message,
+		StatusMessage: r.record.StatusMessage,
 		TTL:           retain,
 		Retain:        retain,
 		PollInterval:  r.policy.PollInterval,
 		Lease:         shim.Lease{Replica: r.core.Replica},
 		Method:        r.Call.Request.Method,
 		Tool:          r.Call.Request.Name,
-		Checkpoint:    r.NewestCheckpoint,
-		Progress:      shim.TaskProgress{Token: r.Call.ProgressToken, Params: r.outbox.params},
-		Call:          r.callRecord(r.NewestCheckpoint != nil),
+		Checkpoint:    r.record.Checkpoint,
+		Progress:      r.record.Progress,
+		Call:          r.callRecord(r.record.Checkpoint != nil),
 	}
 	return t, begin.Tail
 }
@@ -177,7 +175,7 @@ func (c *creation) storeTask(t shim.Task, begin []shim.Batch) (shim.Task, error)
 	r.runs.ExpectTask(t.ID)
 	r.Inbox.noteRead(0, r.core.Epoch.Load())
 	r.mu.Lock()
-	mustMake := r.recorded == unsent
+	mustMake := r.record.says == unsent
 	r.mu.Unlock()
 	stored, err := node.WithPatience(r.base, r.core, func(ctx context.Context) (shim.Task, error) {
 		if err := r.core.Heart.Alive(ctx); err != nil {
@@ -204,9 +202,10 @@ func (c *creation) storeTask(t shim.Task, begin []shim.Batch) (shim.Task, error)
 		r.Srv.Tasks.Leave(r.Call.Principal.Share())
 		return shim.Task{}, fmt.Errorf("create a task: %w", err)
 	}
-	t.CreatedAt, t.UpdatedAt = stored.CreatedAt, stored.UpdatedAt // by the store's clock
+	t.CreatedAt, t.UpdatedAt = stored.CreatedAt, stored.UpdatedAt          // by the store's clock
+	t.Visible, t.TTL, t.Retain = stored.Visible, stored.TTL, stored.Retain // an attempt to store it otherwise may have got through
 	r.Observed.beginSpan(t)
-	r.setRecord(stored, &record{id: t.ID, made: t, hidden: !stored.Visible, lease: t.Lease})
+	r.record.beginRecord(t)
 	if stored.Visible {
 		r.Observed.noteMade()
 	}
@@ -241,16 +240,16 @@ func (c *creation) buryRecord(lost shim.Task) {
 // showTask makes a task of a hidden record. run.turn is held.
 func (c *creation) showTask() (shim.Task, error) {
 	r := c.run
-	lease := r.Record.currentLease()
+	lease := r.record.currentLease()
 	retain := node.RetainFor(r.Call, r.policy)
-	change := shim.Change{Op: r.core.NewOp(), Visible: true, TTL: time.Since(r.Record.born) + retain, Retain: retain, Moments: []shim.Moment{{Kind: shim.KindMade}}}
-	t, err := r.core.ChangeRecord(r.base, r.Record.id, &lease, change)
+	change := shim.Change{Op: r.core.NewOp(), Visible: true, TTL: time.Since(r.record.born) + retain, Retain: retain, Moments: []shim.Moment{{Kind: shim.KindMade}}}
+	t, err := r.core.ChangeRecord(r.base, r.record.ID, &lease, change)
 	if err != nil {
-		r.Record.obeyRefusal(err, lease, t)
+		r.record.obeyRefusal(err, lease, t)
 		return t, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.noteShown(t)
+	r.record.takeState(t)
 	return t, nil
 }

@@ -6,11 +6,11 @@
 //	                    │                     ▼              (a Run is its Sink)
 //	                    └──────────────▶     Run     ──▶ Upstream.Call, Resume
 //	                                          │
-//	          Creation · box · outbox ────────┼──── turn ──▶ record in the store
+//	          Creation · box · outbox ── copy of the record ── turn ──▶ record in the store
 //	                           Inbox ◀────────┘
 //
 // Start reading at life.go. The parts of a run each have the state for one piece of work: the caller that waits on this
-// replica (caller.go), the creation of the record (create.go), its changes (record.go), the inbox,
+// replica (caller.go), the creation of the record (create.go), the copy of it with its changes (record.go), the inbox,
 // which reads it after others have changed it (inbox.go), the mailbox with the server's questions
 // (ask.go), the rounds of a server that asks with its result (rounds.go), and the outbox, which
 // writes the status message (outbox.go) and the pieces that the server streams (pieces.go,

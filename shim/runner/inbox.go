@@ -69,7 +69,7 @@ func (in *inbox) noteRead(version, epoch int64) {
 func (in *inbox) readUntilSeen() {
 	r := in.run
 	for d := node.RetryFirst; ; {
-		version, ok := in.takeStale(work.IsClosed(r.Record.Over) || r.core.Life.Writes.Err() != nil)
+		version, ok := in.takeStale(work.IsClosed(r.record.over) || r.core.Life.Writes.Err() != nil)
 		if !ok {
 			return
 		}
@@ -78,7 +78,7 @@ func (in *inbox) readUntilSeen() {
 			continue
 		}
 		in.rereadRecord()
-		work.PauseUntil(r.Record.Over, node.SpreadPause(d))
+		work.PauseUntil(r.record.over, node.SpreadPause(d))
 		d = min(2*d, node.RetryMost)
 	}
 }
@@ -91,15 +91,15 @@ func (in *inbox) readOnce(version int64) error {
 		return err
 	}
 	defer r.turn.give()
-	epoch, lease := r.core.Epoch.Load(), r.Record.currentLease()
-	t, err := r.core.ReadRecord(r.core.Life.Writes, r.Record.id, shim.Summary)
+	epoch, lease := r.core.Epoch.Load(), r.record.currentLease()
+	t, err := r.core.ReadRecord(r.core.Life.Writes, r.record.ID, shim.Summary)
 	switch {
 	case err == nil && in.receiveState(t, lease):
 		in.noteRead(version, epoch)
 	case err == nil:
 		in.rereadRecord()
 	case errors.Is(err, shim.ErrNotFound):
-		if _, lost := node.WithPatience(r.core.Life.Writes, r.core, r.Record.restoreTask); lost == nil {
+		if _, lost := node.WithPatience(r.core.Life.Writes, r.core, r.record.restoreTask); lost == nil {
 			in.rereadRecord()
 		}
 	default:
@@ -113,7 +113,7 @@ func (in *inbox) receiveState(t shim.Task, lease shim.Lease) bool {
 	r := in.run
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.Record.lease != lease {
+	if r.record.Lease != lease {
 		return false
 	}
 	switch {
@@ -123,12 +123,11 @@ func (in *inbox) receiveState(t shim.Task, lease shim.Lease) bool {
 	case t.Lease != lease:
 		r.Cancel(shim.ErrDetached)
 		return true
-	case t.Visible && r.Record.hidden:
-		r.noteShown(t)
-	case !t.Visible && !r.Record.hidden: // a failover has lost that it became a task
-		r.core.Life.Work.Go(r.Record.revealTask)
+	case !t.Visible && r.record.Visible: // a failover has lost that it became a task
+		r.core.Life.Work.Go(r.record.revealTask)
 	}
-	r.box.takeState(t)
+	r.box.gatherAnswers(t)
+	r.record.takeState(t)
 	return true
 }
 
@@ -147,7 +146,7 @@ type tokenInbox struct {
 // server.
 func (in *tokenInbox) TakeToken(token string, version int64) {
 	if r := in.run; token != "" && r.Srv.BringToken != nil {
-		r.Srv.BringToken(r.base, string(r.Record.id), token)
+		r.Srv.BringToken(r.base, string(r.record.ID), token)
 	}
 	if token != "" && in.at.Load() < version {
 		in.at.Store(version)

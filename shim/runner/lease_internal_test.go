@@ -22,7 +22,7 @@ func (s *renewed) Apply(_ context.Context, _ shim.ID, l *shim.Lease, _ shim.Chan
 	s.leases = append(s.leases, *l)
 	if len(s.leases) == 1 {
 		s.run.mu.Lock()
-		s.run.Record.lease = shim.Lease{Replica: "a"}
+		s.run.record.Lease = shim.Lease{Replica: "a"}
 		s.run.mu.Unlock()
 		return shim.Task{}, shim.ErrLeaseLost
 	}
@@ -31,8 +31,8 @@ func (s *renewed) Apply(_ context.Context, _ shim.ID, l *shim.Lease, _ shim.Chan
 
 // newTestRun is a run of a task under a lease, without a call.
 func newTestRun(store shim.Store, l shim.Lease) *Run {
-	r := &Run{core: &node.Core{Store: store, Life: node.NewLife()}, Record: &record{lease: l}}
-	r.Record.run, r.Inbox.run, r.turn = r, r, newTurn(r)
+	r := &Run{core: &node.Core{Store: store, Life: node.NewLife()}, record: record{Task: shim.Task{Lease: l}}}
+	r.assembleParts()
 	r.Ctx, r.Cancel = context.WithCancelCause(context.Background())
 	return r
 }
@@ -43,17 +43,17 @@ func TestRefusalUnderAnOlderLease(t *testing.T) {
 	store := &renewed{}
 	r := newTestRun(store, shim.Lease{Replica: "a", Adoption: 1})
 	store.run = r
-	if err := r.Record.persistChange(t.Context(), func() shim.Change { return shim.Change{TTL: time.Hour} }); err != nil {
+	if _, err := r.record.applyChange(t.Context(), func() shim.Change { return shim.Change{TTL: time.Hour} }); err != nil {
 		t.Error(err)
 	}
 	if len(store.leases) != 2 || store.leases[1] != (shim.Lease{Replica: "a"}) || r.Ctx.Err() != nil {
 		t.Errorf("written under %v; the run: %v", store.leases, context.Cause(r.Ctx))
 	}
-	r.Record.obeyRefusal(shim.ErrLeaseLost, shim.Lease{Replica: "a", Adoption: 1}, shim.Task{})
+	r.record.obeyRefusal(shim.ErrLeaseLost, shim.Lease{Replica: "a", Adoption: 1}, shim.Task{})
 	if r.Ctx.Err() != nil {
 		t.Error("a late refusal under the old lease ends the run")
 	}
-	r.Record.obeyRefusal(shim.ErrLeaseLost, shim.Lease{Replica: "a"}, shim.Task{})
+	r.record.obeyRefusal(shim.ErrLeaseLost, shim.Lease{Replica: "a"}, shim.Task{})
 	if !errors.Is(context.Cause(r.Ctx), shim.ErrDetached) {
 		t.Errorf("a refusal under its own lease leaves the run with %v", context.Cause(r.Ctx))
 	}

@@ -86,17 +86,17 @@ func (r *Run) executeCall() {
 func (c *caller) TaskFirst(ctx context.Context) (shim.Answered, error) {
 	r := c.run
 	if r.ticket.IsQueued() {
-		r.outbox.message = shim.MessageQueued
+		r.record.StatusMessage = shim.MessageQueued
 	}
 	if r.Call.Demand || r.policy.Tasks == shim.Required {
-		r.recorded = unsent
+		r.record.says = unsent
 	}
 	t, err := r.Creation.EnsureRecord(true)
 	switch {
 	case err == nil:
 		r.core.Life.Work.Go(r.executeCall)
 		return c.handTask(ctx, t)
-	case r.recorded == unsent:
+	case r.record.says == unsent:
 		r.Discard()
 		return shim.Answered{}, err
 	}

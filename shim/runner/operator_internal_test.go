@@ -10,8 +10,9 @@ import (
 
 // A run that writes to a client that does not read holds up nobody who counts what runs: it counts as it did before.
 func TestCountingDoesNotWaitForAClient(t *testing.T) {
-	r := &Run{Record: &record{hidden: true}}
-	r.box.read.Questions = []shim.Question{{Key: "q"}}
+	r := &Run{}
+	r.record.Task = shim.Task{ID: "hidden", Questions: []shim.Question{{Key: "q"}}}
+	r.box.run, r.box.asked = r, []string{"q"}
 	before := WithRun(metrics.ToolLoad{Running: 1}, r)
 	r.mu.Lock() // as while it writes
 	defer r.mu.Unlock()

@@ -3,7 +3,6 @@ package runner
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"math/rand/v2"
 	"time"
@@ -33,11 +32,8 @@ const (
 // server says while its call runs, in batches. At most one goroutine writes at a time, so that batches
 // arrive in order. The run owns it, and run.mu guards it.
 type outbox struct {
-	run     *Run
-	message string
-	params  json.RawMessage // of the newest progress, where the caller named a token for it
-	fresh   bool            // the record lacks the newest of both
-	next    time.Time       // the earliest time of the next write of both
+	run  *Run
+	next time.Time // the earliest time of the next write of the message and the progress
 
 	gathers bool // else readers get only the result
 	batcher      // the unstored pieces
@@ -53,7 +49,7 @@ type outbox struct {
 func (o *outbox) scheduleWrite() {
 	r := o.run
 	d, ok := o.nextDelay()
-	if !ok || r.Record == nil || o.stopped || o.writing {
+	if !ok || !r.record.exists() || o.stopped || o.writing {
 		return
 	}
 	if d > 0 {
@@ -78,7 +74,7 @@ func (o *outbox) scheduleWrite() {
 
 // nextDelay returns how long the next write still has to wait; ok is false if nothing is new.
 func (o *outbox) nextDelay() (d time.Duration, ok bool) {
-	if o.fresh && !o.run.ended {
+	if o.run.record.lacks.news && !o.run.ended {
 		d, ok = max(0, time.Until(o.next)), true
 	}
 	if !o.hasWaiting() {
@@ -120,13 +116,9 @@ func (o *outbox) writeOnce() error {
 	var c shim.Change
 	ctx, stop := context.WithTimeoutCause(r.core.Life.Writes, node.OpTimeout, shim.ErrUnavailable)
 	defer stop()
-	_, err := r.Record.applyAnd(ctx, func() shim.Change {
+	_, err := r.record.applyChange(ctx, func() shim.Change {
 		c = o.dueChange()
 		return c
-	}, func(t shim.Task) { // in the turn: the last change of the run may be next
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		o.advanceTo(t.Position)
 	})
 	if errors.Is(err, shim.ErrPosition) {
 		o.goBack(c.At)
@@ -139,31 +131,26 @@ func (o *outbox) writeOnce() error {
 		every := o.interval()
 		o.next = time.Now().Add(every + rand.N(every/foldSpread))
 	}
-	if err != nil {
-		o.fresh = o.fresh || c.StatusMessage != nil
-		r.Unsaved = r.Unsaved || c.Checkpoint != nil
-	}
 	return err
 }
 
 // dueChange returns the change with what is due: the oldest batches, the newest message, and the checkpoint
-// behind all pieces so far.
+// behind all pieces so far. run.mu is held.
 func (o *outbox) dueChange() shim.Change {
 	r := o.run
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if len(o.queue) == 0 && o.nextBatch() == 0 {
 		o.closeBatch()
 	}
 	n := o.nextPortion()
 	c := o.portionChange(n)
-	if o.fresh && !r.ended && !time.Now().Before(o.next) {
-		message := o.message
-		c.Op, c.StatusMessage, c.Progress = r.core.NewOp(), &message, o.newestProgress()
-		o.fresh = false
+	rec := &r.record
+	if rec.lacks.news && !r.ended && !time.Now().Before(o.next) {
+		message := rec.StatusMessage
+		c.Op, c.StatusMessage, c.Progress = r.core.NewOp(), &message, rec.newestProgress()
+		rec.lacks.news = false
 	}
-	if r.Unsaved && len(o.open) == 0 && n == len(o.queue) {
-		c.Checkpoint, r.Unsaved = r.NewestCheckpoint, false
+	if rec.lacks.checkpoint && len(o.open) == 0 && n == len(o.queue) {
+		c.Checkpoint, rec.lacks.checkpoint = rec.Checkpoint, false
 	}
 	return c
 }
@@ -182,13 +169,13 @@ func (o *outbox) haltWriting() {
 func (o *outbox) setMessage(message string) {
 	o.run.mu.Lock()
 	defer o.run.mu.Unlock()
-	o.message = message
+	o.run.record.StatusMessage = message
 	o.refresh()
 }
 
 // refresh has the newest message written. run.mu is held.
 func (o *outbox) refresh() {
-	o.fresh = true
+	o.run.record.lacks.news = true
 	o.scheduleWrite()
 }
 
@@ -196,29 +183,21 @@ func (o *outbox) refresh() {
 func (o *outbox) foldProgress(p shim.Progress, repeats bool) {
 	folds, token := o.run.policy.FoldProgress, o.run.Call.ProgressToken != nil
 	if folds { // the server's message, else its numbers (protocol.md 6.4.2)
-		o.message = clipText(cmp.Or(p.Message, content.Numbers(p.Progress, p.Total)))
+		o.run.record.StatusMessage = clipText(cmp.Or(p.Message, content.Numbers(p.Progress, p.Total)))
 	}
-	if params := shim.RaiseProgress(p.Raw, o.params); token && !repeats && params != nil {
-		o.params = params
+	newest := &o.run.record.Progress.Params
+	if params := shim.RaiseProgress(p.Raw, *newest); token && !repeats && params != nil {
+		*newest = params
 	}
 	if folds || token {
 		o.refresh()
 	}
 }
 
-// newestProgress returns the newest progress. It goes with the end of the task as well: progress
-// just before the end, as in "10 of 10", gets no write of its own. run.mu is held.
-func (o *outbox) newestProgress() (p shim.TaskProgress) {
-	if o.params != nil {
-		p = shim.TaskProgress{Token: o.run.Call.ProgressToken, Params: o.params}
-	}
-	return p
-}
-
 // interval is the least time between two writes of the message. run.mu is held.
 func (o *outbox) interval() time.Duration {
 	every := cmp.Or(o.run.policy.PollInterval, leastFold)
-	if r := o.run.Record; r != nil && r.hidden {
+	if o.run.record.isHidden() {
 		every = min(every, hiddenFold)
 	}
 	return every

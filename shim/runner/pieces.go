@@ -34,8 +34,8 @@ func (o *outbox) closeBatch() {
 		return
 	}
 	var checkpoint json.RawMessage
-	if o.run.Unsaved {
-		checkpoint, o.run.Unsaved = o.run.NewestCheckpoint, false
+	if rec := &o.run.record; rec.lacks.checkpoint {
+		checkpoint, rec.lacks.checkpoint = rec.Checkpoint, false
 	}
 	o.closeOpen(checkpoint)
 }
@@ -44,7 +44,7 @@ func (o *outbox) closeBatch() {
 // again as far as it is still here (design.md 0.20).
 func (o *outbox) goBack(at shim.Position) {
 	r := o.run
-	t, err := r.core.ReadRecord(r.core.Life.Writes, r.Record.id, shim.Summary)
+	t, err := r.core.ReadRecord(r.core.Life.Writes, r.record.ID, shim.Summary)
 	if err != nil {
 		return // the next attempt says the same
 	}
@@ -59,7 +59,7 @@ func (o *outbox) goBack(at shim.Position) {
 // portionChange returns the change that stores the first n batches, with the checkpoint behind them. run.mu
 // is held.
 func (o *outbox) portionChange(n int) shim.Change {
-	return shim.Change{Tail: batchesOf(o.queue[:n]), At: o.at, Checkpoint: o.lastCheckpoint(n)}
+	return shim.Change{Tail: batchesOf(o.queue[:n]), At: o.run.record.Position, Checkpoint: o.lastCheckpoint(n)}
 }
 
 // addUnstored adds all pieces so far to a change, with the checkpoint behind them if it has none. run.mu is
@@ -73,20 +73,30 @@ func (o *outbox) addUnstored(c *shim.Change) {
 	}
 }
 
-// noteStored notes that the record has the stream up to p, and goes on from there. run.mu is held.
+// noteStored notes that the record has the stream up to p, at least, and goes on from there. run.mu is held.
 func (o *outbox) noteStored(p shim.Position) {
-	o.advanceTo(p)
+	at := &o.run.record.Position
+	n := min(int(max(p-*at, 0)), len(o.queue))
+	o.advanceBy(n)
+	*at += shim.Position(n)
 	o.scheduleWrite()
+}
+
+// rewindTo takes the stream back to the position of a store that has lost its end. It reports whether
+// all batches from there on are still here; if not, the rest goes on there, after a loss. run.mu is held.
+func (o *outbox) rewindTo(p shim.Position) (whole bool) {
+	at := &o.run.record.Position
+	lost := int(max(*at-p, 0))
+	*at = min(*at, p)
+	return o.rewindBy(lost) == lost
 }
 
 // addTail adds the unstored pieces to the last change of the run: the tail and the final status are one
 // step (design.md 0.19, P3). A cancelled task shows only its earlier pieces (P13). haltWriting has been
-// called.
+// called, and run.mu is held.
 func (o *outbox) addTail(c *shim.Change) {
-	o.run.mu.Lock()
-	defer o.run.mu.Unlock()
 	if c.To != shim.Cancelled {
-		c.Tail, c.At = batchesOf(o.queue), o.at
+		c.Tail, c.At = batchesOf(o.queue), o.run.record.Position
 	}
 }
 

@@ -32,7 +32,7 @@ func TestStoredPiecesAreKept(t *testing.T) {
 			<-time.After(node.DefaultSettle + time.Second)
 			b.advanceBy(1)
 			<-time.After(node.DefaultSettle - time.Second)
-			if !b.rewindTo(0) || len(b.queue) != 1 {
+			if b.rewindBy(1) != 1 || len(b.queue) != 1 {
 				t.Fatalf("%d batches are to be stored again", len(b.queue))
 			}
 		}

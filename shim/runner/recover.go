@@ -27,16 +27,16 @@ var errLost = &shim.UpstreamError{Kind: "lost", Message: "the replica that ran t
 func (r *Run) ContinuesUnder(l shim.Lease) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.ended || r.Ctx.Err() != nil || l.Adoption > r.Record.lease.Adoption {
+	if r.ended || r.Ctx.Err() != nil || l.Adoption > r.record.Lease.Adoption {
 		return false
 	}
-	r.Record.lease = l
+	r.record.Lease = l
 	return true
 }
 
-// FinishAs goes on with a call as its record says, and records how it ends.
-func (r *Run) FinishAs(t shim.Task) {
-	if r.reply, r.err = r.recoverCall(t); r.err == errLost {
+// FinishAsRecorded goes on with a call as its record says, and records how it ends.
+func (r *Run) FinishAsRecorded() {
+	if r.reply, r.err = r.recoverCall(); r.err == errLost {
 		r.Observed.countRecovery(semconv.RecoveryLost)
 	}
 	r.mu.Lock()
@@ -49,39 +49,43 @@ func (r *Run) FinishAs(t shim.Task) {
 
 // recoverCall is the ladder of design.md 0.5, best rung first: an unsent call is sent, a stream that
 // can be resumed is resumed, a call whose owner allows it is run again, and any other is lost.
-func (r *Run) recoverCall(t shim.Task) (shim.Reply, error) {
+func (r *Run) recoverCall() (shim.Reply, error) {
+	r.mu.Lock()
+	checkpoint, says := r.record.Checkpoint, r.record.says
+	r.mu.Unlock()
 	if r.Srv.Upstream == nil || r.Call.Request.Method == "" {
 		return shim.Reply{}, errLost
 	}
-	if t.Checkpoint == nil && r.recorded != unsent && r.rounds.open == nil && !r.mayRunAgain(t) {
+	if checkpoint == nil && says != unsent && r.rounds.open == nil && !r.mayRunAgain() {
 		return shim.Reply{}, errLost
 	}
 	switch {
 	case r.rounds.open != nil: // the server waits for a retry
 		r.Observed.setKind(semconv.AttemptResume)
 		return r.sendAnew(semconv.RecoverySent)
-	case t.Checkpoint == nil && r.recorded == unsent:
+	case checkpoint == nil && says == unsent:
 		r.Observed.setKind(semconv.AttemptSend)
 		return r.sendAnew(semconv.RecoverySent)
-	case t.Checkpoint == nil:
+	case checkpoint == nil:
 		return r.runAgain()
 	}
-	r.Observed.noteResumed(r.Srv.Upstream.Resumable(t.Checkpoint))
-	reply, err := r.Srv.Upstream.Resume(r.Ctx, r.upstreamRequest(nil), t.Checkpoint, r)
+	r.Observed.noteResumed(r.Srv.Upstream.Resumable(checkpoint))
+	reply, err := r.Srv.Upstream.Resume(r.Ctx, r.upstreamRequest(nil), checkpoint, r)
 	switch {
 	case !errors.Is(err, shim.ErrNotResumable):
 		return reply, r.findCause(err)
-	case !r.mayRunAgain(t):
+	case !r.mayRunAgain():
 		return shim.Reply{}, errLost
 	}
 	return r.runAgain()
 }
 
 // mayRunAgain reports whether the owner allows another run, the number of runs is below mostRuns, and
-// the first one showed no pieces. The caller of a hidden call is told that it was lost. run.mu is held,
-// or this is the goroutine of the upstream call.
-func (r *Run) mayRunAgain(t shim.Task) bool {
-	return r.policy.Retry && r.begun < mostRuns && t.Position == 0 && t.Visible
+// the first one showed no pieces. The caller of a hidden call is told that it was lost.
+func (r *Run) mayRunAgain() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.policy.Retry && r.begun < mostRuns && r.record.Position == 0 && r.record.Visible
 }
 
 func (r *Run) runAgain() (shim.Reply, error) {
@@ -91,7 +95,7 @@ func (r *Run) runAgain() (shim.Reply, error) {
 	r.mu.Unlock()
 	r.Observed.noteRetried(runs)
 	r.outbox.setMessage("started again after its replica was lost")
-	if err := r.Record.persistChange(r.Ctx, func() shim.Change { return shim.Change{Call: r.callRecord(true), Durable: true} }); err != nil {
+	if _, err := r.record.applyChange(r.Ctx, func() shim.Change { return shim.Change{Call: r.callRecord(true), Durable: true} }); err != nil {
 		return shim.Reply{}, err
 	}
 	return r.sendAnew(semconv.RecoveryRetried)
@@ -120,7 +124,7 @@ const messageWaits = "waits for its owner to sign in again: the token that the c
 func (t *tokenInbox) SayWaiting() (over func()) {
 	r := t.run
 	r.mu.Lock()
-	before := r.outbox.message
+	before := r.record.StatusMessage
 	r.mu.Unlock()
 	if before == messageWaits { // from another request of the call, or from the previous runner
 		before = ""
@@ -146,10 +150,10 @@ func AdoptRun(s *node.Core, rs *node.Runs[Run], srv *node.Served, bytes *budget.
 			Partials: rec.Partials, Asking: rec.Asking,
 			ProgressToken: t.Progress.Token,
 		},
-		NewestCheckpoint: t.Checkpoint,
+		record: record{Task: t},
 	}
 	if rec.Firm && !t.Doubted {
-		r.recorded = unsent
+		r.record.says = unsent
 	}
 	if srv.Policy != nil {
 		r.policy = srv.PolicyFor(shim.Request{Method: t.Method, Name: t.Tool})
@@ -160,8 +164,7 @@ func AdoptRun(s *node.Core, rs *node.Runs[Run], srv *node.Served, bytes *budget.
 	if !t.Doubted {
 		r.rounds.goOn(rec.Round)
 	}
-	r.outbox.message, r.outbox.params = t.StatusMessage, t.Progress.Params
-	r.outbox.at, r.outbox.made = t.Position, int(t.Position)
+	r.outbox.made = int(t.Position)
 	r.observeRun(s.Life.Ctx)
 	ctx := r.Observed.adoptTrace(t)
 	r.hold = bytes.Hold()
@@ -173,6 +176,6 @@ func AdoptRun(s *node.Core, rs *node.Runs[Run], srv *node.Served, bytes *budget.
 	r.bindContext(ctx, max(leastRun, r.policy.Timeout-t.UpdatedAt.Sub(t.CreatedAt)))
 	srv.Tasks.Force(r.Call.Principal.Share())
 	r.Token.at.Store(t.TokenAt) // earlier tokens went to the previous runner
-	r.setRecord(t, &record{id: t.ID, made: t, hidden: !t.Visible, lease: t.Lease})
+	r.record.beginRecord(t)
 	return r
 }

@@ -73,7 +73,7 @@ func (rs *rounds) sendRounds() (shim.Reply, error) {
 		return shim.Reply{}, err
 	}
 	r.mu.Lock()
-	first := r.NewestCheckpoint == nil && r.begun == 1 && rs.open == nil
+	first := r.record.Checkpoint == nil && r.begun == 1 && rs.open == nil
 	r.mu.Unlock()
 	if first { // and never sent before
 		r.Observed.measureQueue()
@@ -168,7 +168,7 @@ func (rs *rounds) relaysQuestions() bool {
 	defer r.turn.give()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.Call.Request.Relay || r.Record != nil {
+	if !r.Call.Request.Relay || r.record.exists() {
 		return false
 	}
 	r.ended = true
@@ -315,10 +315,10 @@ func (rs *rounds) persistRound() error {
 	if r.RecordID() == "" {
 		return nil
 	}
-	_, err := r.Record.applyWithPieces(r.Ctx, func() shim.Change {
+	_, err := r.record.applyWithPieces(r.Ctx, func() shim.Change {
 		rs.noteOpen()
 		return shim.Change{Call: r.callRecord(true), Durable: rs.open == nil}
-	}, func(shim.Task) {})
+	}, func() {})
 	return err
 }
 

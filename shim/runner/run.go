@@ -31,10 +31,6 @@ type Run struct {
 	ticket node.Ticket
 	hold   *budget.Hold // the bytes of requests and answers; nil for no bound
 	begun  int          // how often the call was begun, this time included
-	// recorded is what the record says of the sending. run.mu guards it, and queuing, once others know the run.
-	recorded sending
-	// queuing: the call waits for its turn.
-	queuing bool
 	// sent: the server may have the call.
 	sent atomic.Bool
 
@@ -60,27 +56,11 @@ type Run struct {
 	Observed observation
 	turn     turn // held by whoever speaks with the store about the record
 
-	mu     sync.Mutex // guards all below, and the state of the parts that say so
-	ended  bool       // the upstream call has returned
-	Record *record    // nil until there is one
-	// checkpoint is the newest one; unsaved says that the store may lack it.
-	NewestCheckpoint json.RawMessage
-	Unsaved          bool
+	mu      sync.Mutex // guards all below, and the state of the parts that say so
+	ended   bool       // the upstream call has returned
+	queuing bool       // the call waits for its slot
+	record  record
 }
-
-// sending is what the record of a call says of its sending, beside a checkpoint.
-type sending uint8
-
-const (
-	// unknown: a record without a checkpoint may be of a call that was sent. It is left behind by a creation whose
-	// reply was lost while its call went on blocking.
-	unknown sending = iota
-	// unsent: without a checkpoint, the call was not sent, and an adopter sends it. So it is sent only after the store
-	// has confirmed a checkpoint.
-	unsent
-	// sent: the record has a checkpoint, and has dropped the params that no later run needs.
-	sent
-)
 
 // NewRun prepares a call. Its context follows the caller's until a task is made, and ends after the
 // policy's timeout.
@@ -101,11 +81,15 @@ func NewRun(ctx context.Context, shared *node.Core, rs *node.Runs[Run], srv *nod
 	return r
 }
 
+// BeginAt has a call that has no record yet go on from a checkpoint.
+func (r *Run) BeginAt(cp json.RawMessage) { r.record.setCheckpoint(cp) }
+
 // assembleParts makes the parts of a run whose call and policy are known.
 func (r *Run) assembleParts() {
 	r.done, r.turn = make(chan struct{}), newTurn(r)
 	r.Caller = caller{run: r, news: make(chan struct{}, 1), leave: func() bool { return true }}
-	r.Creation.run, r.outbox.run, r.rounds.run, r.Inbox.run, r.box.run = r, r, r, r, r
+	r.record.run, r.Creation.run, r.outbox.run, r.rounds.run, r.Inbox.run, r.box.run = r, r, r, r, r, r
+	r.record.Progress.Token = r.Call.ProgressToken
 	r.box.wake, r.Token = make(chan struct{}, 1), tokenInbox{run: r, came: make(chan struct{}, 1)}
 	r.outbox.gathers, r.outbox.Partials = r.Call.KeepsPieces(r.policy.Partials), r.policy.Partials
 	r.outbox.halted = make(chan struct{})
@@ -135,7 +119,7 @@ func (r *Run) Discard() {
 	r.ticket.DropSlot()
 	r.hold.Release()
 	r.Caller.detachStream()
-	if lost := r.Creation.maybe; lost != nil && r.Record == nil {
+	if lost := r.Creation.maybe; lost != nil && r.RecordID() == "" {
 		r.core.Life.Work.Go(func() { r.Creation.buryRecord(*lost) })
 	}
 }
@@ -178,9 +162,9 @@ func (r *Run) setQueuing(yes bool) {
 // wait for a slot may be long. If the store fails, the call waits on without that record.
 func (r *Run) confirmUnsent() {
 	r.mu.Lock()
-	due := r.Record != nil && r.queuing && r.recorded == unknown && r.rounds.open == nil
+	due := r.record.exists() && r.queuing && r.record.says == unknown && r.rounds.open == nil
 	if due {
-		r.recorded = unsent
+		r.record.says = unsent
 	}
 	r.mu.Unlock()
 	if !due {
@@ -188,11 +172,7 @@ func (r *Run) confirmUnsent() {
 	}
 	ctx, stop := context.WithTimeout(r.Ctx, r.core.StoreTimeout)
 	defer stop()
-	_ = r.Record.persistChange(ctx, func() shim.Change {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return shim.Change{Call: r.callRecord(false)}
-	})
+	_, _ = r.record.applyChange(ctx, func() shim.Change { return shim.Change{Call: r.callRecord(false)} })
 }
 
 // findCause replaces the error of a call whose context has ended by the cause.
@@ -213,14 +193,14 @@ func (r *Run) findCause(err error) error {
 func (r *Run) isHidden() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.Record != nil && r.Record.hidden
+	return r.record.isHidden()
 }
 
 // hasWaitingCaller reports whether a caller waits here for the reply, without a task.
 func (r *Run) hasWaitingCaller() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.Record == nil || r.Record.hidden && r.Caller.waiting > 0
+	return !r.record.exists() || r.record.isHidden() && r.Caller.waiting > 0
 }
 
 // Progress takes a progress notification. It goes to the caller before there is a handle, into the
@@ -230,7 +210,7 @@ func (r *Run) Progress(p shim.Progress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p.Checkpoint != nil {
-		r.NewestCheckpoint, r.Unsaved = p.Checkpoint, true
+		r.record.setCheckpoint(p.Checkpoint)
 	}
 	repeats := r.rounds.repeatsProgress(p)
 	r.outbox.foldProgress(p, repeats)
@@ -285,10 +265,7 @@ func (r *Run) Completed(params json.RawMessage) {
 func (r *Run) RecordID() shim.ID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.Record == nil {
-		return ""
-	}
-	return r.Record.id
+	return r.record.ID
 }
 
 // Ask puts questions to the caller and waits for the answers.
@@ -306,8 +283,8 @@ func (r *Run) Checkpoint(cp json.RawMessage) (stored func(context.Context) error
 	defer r.mu.Unlock()
 	over := cmp.Or(context.Cause(r.Ctx), context.Cause(r.core.Life.Ctx))
 	r.Observed.noteReached()
-	if over == nil || r.NewestCheckpoint != nil { // a call that is unsent at its end stays unsent
-		r.NewestCheckpoint, r.Unsaved = cp, true
+	if over == nil || r.record.Checkpoint != nil { // a call that is unsent at its end stays unsent
+		r.record.setCheckpoint(cp)
 	}
 	if over != nil {
 		return func(context.Context) error { return over } // handOver writes the newest state
@@ -326,22 +303,18 @@ func (r *Run) storeCheckpoint(ctx context.Context) error {
 		return nil
 	}
 	return work.Apart(func() error {
-		_, err := r.Record.applyWithPieces(ctx, func() shim.Change {
-			r.Unsaved = false
-			if r.recorded == sent {
-				return shim.Change{Checkpoint: r.NewestCheckpoint}
+		rec := &r.record
+		_, err := rec.applyWithPieces(ctx, func() shim.Change {
+			rec.lacks.checkpoint = false
+			if rec.says == sent {
+				return shim.Change{Checkpoint: rec.Checkpoint}
 			}
 			// If the record says that the call was not sent, an adopter sends it. A failover must not bring
 			// that back (design.md 0.20).
-			return shim.Change{Checkpoint: r.NewestCheckpoint, Call: r.callRecord(true), Durable: r.recorded == unsent}
-		}, func(shim.Task) {})
+			return shim.Change{Checkpoint: rec.Checkpoint, Call: r.callRecord(true), Durable: rec.says == unsent}
+		}, func() { rec.says = sent })
 		if err == nil {
 			r.Observed.logSent()
-		}
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.Unsaved = r.Unsaved || err != nil; err == nil {
-			r.recorded = sent
 		}
 		return err
 	})
@@ -407,12 +380,12 @@ func WithRun(l metrics.ToolLoad, r *Run) metrics.ToolLoad {
 
 // loadOf returns the load of one run. Its lock is held.
 func loadOf(r *Run) (l metrics.ToolLoad) {
-	open := len(shim.OpenQuestions(r.box.read.Questions))
+	open := len(r.box.openQuestions())
 	if open > 0 {
 		l.Questions, l.Asked = open, r.box.since
 	}
 	switch {
-	case r.Record.hidden:
+	case r.record.isHidden():
 		return l
 	case r.queuing:
 		l.Queued = 1
@@ -421,6 +394,6 @@ func loadOf(r *Run) (l metrics.ToolLoad) {
 	default:
 		l.Running = 1
 	}
-	l.Oldest = r.Record.born
+	l.Oldest = r.record.born
 	return l
 }

@@ -20,7 +20,7 @@ import (
 // the record is another's or gone; no other error of the store is final. It is given up when its time in the
 // store would be over, or this process ends, and the log then names the task.
 func (r *Run) settle() {
-	rec := r.Record
+	rec := &r.record
 	defer rec.closeRecord()
 	r.outbox.haltWriting()
 	c, how := r.endChange()
@@ -41,15 +41,15 @@ func (r *Run) settle() {
 		c.Outcome.Unknown = how.outcome == semconv.OutcomeUnknown
 	}
 	c.Op, c.Visible = r.core.NewOp(), !r.isHidden()
-	ctx, stop := context.WithTimeout(r.core.Life.Writes, max(rec.retention(), leastRestored))
+	ctx, stop := context.WithTimeout(r.core.Life.Writes, max(rec.copyTask().Retain, leastRestored))
 	defer stop()
 	err := r.persistLast(ctx, &c)
 	switch {
 	case err == nil, errors.Is(err, shim.ErrNotFound):
 		r.Observed.measureTask(how.outcome)
-		held := r.core.Outcomes.HoldEnding(node.Ending{Made: rec.made, End: r.outbox.withRecent(c)})
+		held := r.core.Outcomes.HoldEnding(node.Ending{Made: rec.copyTask(), End: r.outbox.withRecent(c)})
 		if err != nil && held { // the store has forgotten that the task was made
-			r.core.Outcomes.AssureEnding(r.core.Life.Writes, rec.id)
+			r.core.Outcomes.AssureEnding(r.core.Life.Writes, rec.ID)
 			return
 		}
 	case errors.Is(err, shim.ErrFinal):
@@ -68,10 +68,10 @@ func (r *Run) settle() {
 // persistLast makes the last change of the run, with the pieces that are left. It sets them in c, because a
 // held ending must equal what was written.
 func (r *Run) persistLast(ctx context.Context, c *shim.Change) error {
-	_, err := r.Record.applyPlaced(ctx, func() shim.Change {
+	_, err := r.record.applyPlaced(ctx, func() shim.Change {
 		r.outbox.addTail(c)
 		return *c
-	}, func(shim.Task) {})
+	}, func() {})
 	return err
 }
 
@@ -114,7 +114,7 @@ func (r *Run) endChange() (shim.Change, finish) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return shim.Change{
-		To: shim.Completed, StatusMessage: &message, Progress: r.outbox.newestProgress(),
+		To: shim.Completed, StatusMessage: &message, Progress: r.record.newestProgress(),
 		Outcome: &shim.Outcome{Result: r.reply.Result, IsError: r.reply.IsError},
 	}, how
 }
@@ -175,7 +175,7 @@ func quoteError(result json.RawMessage) string {
 // it and its replica is alive, so if the store forgets the cancellation the task would otherwise stay
 // working for ever.
 func (r *Run) holdCancellation() {
-	t, err := r.Record.readStored()
+	t, err := r.record.readStored()
 	if err != nil || t.Status.Final() && t.Status != shim.Cancelled {
 		return
 	}
@@ -184,9 +184,9 @@ func (r *Run) holdCancellation() {
 	if !t.Status.Final() {
 		message = node.MessageCancelled // forgotten already
 	}
-	r.core.Outcomes.HoldEnding(node.Ending{Made: r.Record.made, End: shim.Change{Op: r.core.NewOp(), To: shim.Cancelled, StatusMessage: &message}})
+	r.core.Outcomes.HoldEnding(node.Ending{Made: r.record.copyTask(), End: shim.Change{Op: r.core.NewOp(), To: shim.Cancelled, StatusMessage: &message}})
 	if !t.Status.Final() {
-		r.core.Outcomes.AssureEnding(r.core.Life.Writes, r.Record.id)
+		r.core.Outcomes.AssureEnding(r.core.Life.Writes, r.record.ID)
 	}
 }
 
@@ -209,11 +209,10 @@ func (r *Run) haltCause() error {
 // a rung for it above the last.
 func (r *Run) canHandOver() bool {
 	r.mu.Lock()
-	checkpoint, made := r.NewestCheckpoint, r.Record.made
-	made.Position = r.outbox.at
-	possible := checkpoint == nil || r.rounds.recordedRound() != nil || r.mayRunAgain(made)
+	checkpoint := r.record.Checkpoint
+	possible := checkpoint == nil || r.rounds.recordedRound() != nil
 	r.mu.Unlock()
-	return possible || r.Srv.Upstream == nil || r.Srv.Upstream.Resumable(checkpoint)
+	return possible || r.mayRunAgain() || r.Srv.Upstream == nil || r.Srv.Upstream.Resumable(checkpoint)
 }
 
 // handOver leaves the call to an adopter, with its newest state: the checkpoint and the pieces up to
@@ -221,16 +220,14 @@ func (r *Run) canHandOver() bool {
 // is over here, so that the state stays true.
 func (r *Run) handOver() {
 	r.mu.Lock()
-	change, open := shim.Change{Checkpoint: r.NewestCheckpoint}, r.rounds.recordedRound() != nil
-	r.mu.Unlock()
-	switch {
-	case open:
-		return // the record says so already
-	case r.NewestCheckpoint == nil:
-		r.mu.Lock()
-		r.recorded = unsent
+	change, open := shim.Change{Checkpoint: r.record.Checkpoint}, r.rounds.recordedRound() != nil
+	if change.Checkpoint == nil && !open {
+		r.record.says = unsent
 		change.Call = r.callRecord(false)
-		r.mu.Unlock()
+	}
+	r.mu.Unlock()
+	if open {
+		return // the record says so already
 	}
 	change.Moments = []shim.Moment{{Kind: shim.KindLeft, Detail: string(r.core.Replica)}}
 	err := r.persistLast(r.core.Life.Writes, &change)
