@@ -103,7 +103,7 @@ func New(o Options) (*Gateway, error) {
 	if o.Credentials == nil {
 		o.Credentials = auth.NewCredentials(state, nil)
 	}
-	tel := wire.NewTelemetry(o.TracerProvider, o.Metrics, o.Config.Baggage, o.Logger)
+	tel := wire.NewTelemetry(o.TracerProvider, o.Metrics, o.Config.Baggage, o.Logger, o.Config.Log.Access == config.On)
 	methods, err := auth.New(o.Config, auth.Options{Credentials: o.Credentials, TLS: o.TLS, Logger: o.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
@@ -129,6 +129,9 @@ func New(o Options) (*Gateway, error) {
 func (g *Gateway) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.now.Load().handler.ServeHTTP(w, r) })
 }
+
+// HTTP is Handler for a listener: each request is measured, and those that are refused are logged.
+func (g *Gateway) HTTP() http.Handler { return g.tel.Observe(g.Handler()) }
 
 // notAllowed answers an unsupported method of HTTP.
 func notAllowed(w http.ResponseWriter, _ *http.Request) {

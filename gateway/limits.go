@@ -63,9 +63,11 @@ func (g *Gateway) usage() map[string]float64 {
 	return all
 }
 
-// watchUsage logs which limits are near, until ctx ends.
+// watchUsage logs which limits are near, and what has recurred since it was logged, until ctx ends.
 func (g *Gateway) watchUsage(ctx context.Context) error {
+	defer g.tel.TellRest(context.Background(), true)
 	for work.Pause(ctx, usageEvery) == nil {
+		g.tel.TellRest(ctx, false)
 		for key, used := range g.usage() {
 			if used >= usageNear {
 				g.tel.Near(ctx, key)

@@ -85,7 +85,7 @@ func (t *table) servePage(w http.ResponseWriter, r *http.Request) bool {
 			return true
 		}
 	}
-	return t.atOrigin(w, r)
+	return t.serveFrontPage(w, r) || t.atOrigin(w, r)
 }
 
 // serveResource answers with the metadata of a server. Metadata of an origin is left out unless the server

@@ -50,6 +50,8 @@ Options of serve:
 
   --config FILE        configuration file; config.example.yaml documents its keys
   --upstream URL       MCP endpoint to serve at /mcp, instead of --config
+  --header "N: VALUE"  a header for requests to that server, such as "Authorization:
+                       Bearer KEY"; once for each
   --listen HOST:PORT   address to serve on (127.0.0.1:8080)
   --admin HOST:PORT    address of the console, /metrics, /healthz and /readyz (none)
   --store STORE        file:DIRECTORY, embedded (in memory), or a redis:// URL (a directory
@@ -62,6 +64,7 @@ Options of serve:
 Options of stdio:
 
   --upstream URL       MCP endpoint of the server, instead of a command
+  --header "N: VALUE"  as for serve
   --config FILE        configuration file that has the server
   --name NAME          which server of the file, if it has several
   --grace DURATION     as for serve

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -66,36 +65,6 @@ func (t *telemetry) learnTools(c *config.Config) {
 		}
 	}
 }
-
-// measureRequests measures the HTTP requests to a handler, if there are metrics. (otelhttp costs three
-// times as much as all other measurements of a call.)
-func (t *telemetry) measureRequests(next http.Handler) http.Handler {
-	if t.metrics == nil {
-		return next
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		begun, answer := time.Now(), &statusWriter{ResponseWriter: w}
-		defer func() { t.metrics.HTTP(r.Context(), time.Since(begun), r.Method, answer.status) }()
-		next.ServeHTTP(answer, r)
-	})
-}
-
-// statusWriter is a response that notes its status.
-type statusWriter struct {
-	http.ResponseWriter
-	status int // 0: not written, for which net/http sends 200
-}
-
-// WriteHeader notes the status.
-func (a *statusWriter) WriteHeader(status int) {
-	if a.status == 0 && status >= http.StatusOK { // a status below 200 is followed by another
-		a.status = status
-	}
-	a.ResponseWriter.WriteHeader(status)
-}
-
-// Unwrap is for http.ResponseController.
-func (a *statusWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // metricsPage is /metrics; nil without Prometheus. Clients that ask for OpenMetrics get exemplars.
 func (t *telemetry) metricsPage(log *slog.Logger) http.Handler {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"slices"
+	"strings"
 	"time"
 
 	"taskgate/gateway/config"
@@ -45,6 +46,7 @@ func (o *serveOptions) declareShared() {
 	o.declare("store", func(c *config.Config, value string) { c.Store = value })
 	o.declare("offer", func(c *config.Config, value string) { c.Upstreams[0].Eras = erasOf(value) })
 	o.declare("log-level", func(c *config.Config, value string) { c.Log.Level = config.LogLevel(value) })
+	o.flags.Func("header", "", o.addHeader)
 	o.flags.Func("grace", "", func(text string) error {
 		grace, err := config.Auto, error(nil)
 		if text != "auto" {
@@ -56,6 +58,22 @@ func (o *serveOptions) declareShared() {
 		o.changes = append(o.changes, func(c *config.Config) { c.Upstreams[0].Defaults.Grace = grace })
 		return nil
 	})
+}
+
+// addHeader takes a header that is sent with each request to the server.
+func (o *serveOptions) addHeader(text string) error {
+	name, value, ok := strings.Cut(text, ":")
+	if name = strings.TrimSpace(name); !ok || name == "" {
+		return errors.New(`it is "Name: value"`)
+	}
+	o.changes = append(o.changes, func(c *config.Config) {
+		u := c.Upstreams[0]
+		if u.Headers == nil {
+			u.Headers = make(map[string]string)
+		}
+		u.Headers[name] = strings.TrimSpace(value)
+	})
+	return nil
 }
 
 // declare declares a flag that changes the configuration.
@@ -92,7 +110,7 @@ func (o *serveOptions) loadConfig() (*config.Config, error) {
 func (o *serveOptions) overrideConfig(cfg *config.Config) error {
 	var wrong error
 	o.flags.Visit(func(f *flag.Flag) {
-		if o.file != "" && slices.Contains([]string{"grace", "era", "offer", "without-tasks"}, f.Name) {
+		if o.file != "" && slices.Contains([]string{"grace", "era", "offer", "without-tasks", "header"}, f.Name) {
 			wrong = terminal.UsageError("--" + f.Name + " does not go with --config; set it in the file")
 		}
 	})

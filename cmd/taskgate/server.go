@@ -236,7 +236,7 @@ func (s *server) listenOn(ctx context.Context) (err error) {
 		})
 	}
 	s.http = &http.Server{
-		Handler:           countRequests(&s.requests, partConnections(ctx, s.tel.measureRequests(s.gateway.Handler()))),
+		Handler:           countRequests(&s.requests, partConnections(ctx, s.gateway.HTTP())),
 		ConnState:         s.gateway.ConnState,
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,

@@ -21,6 +21,9 @@ import (
 // ownMessage is the least that a message of the client may have: it is the only client.
 const ownMessage = 32 * config.MiB
 
+// noListener is the address of a gateway that has none: whatever holds of a loopback address holds there.
+const noListener = "127.0.0.1:0"
+
 // partingTimeout bounds, at the end, each step that still sends to the client.
 const partingTimeout = time.Second
 
@@ -82,7 +85,7 @@ func (o *stdioOptions) loadConfig(command []string) (*config.Config, error) {
 	}
 	cfg.MaxBody = max(cfg.MaxBody, ownMessage)
 	// Only one local user can call, so the rules of loopback hold.
-	cfg.Auth, u.Auth, cfg.Listen, cfg.Admin = config.Auth{}, nil, config.Default().Listen, ""
+	cfg.Auth, u.Auth, cfg.Listen, cfg.Admin = config.Auth{}, nil, noListener, ""
 	u.Defaults.Scopes = "" // of tokens, which this client lacks
 	for i := range u.Tools {
 		u.Tools[i].Scopes = ""
@@ -116,7 +119,7 @@ func (o *stdioOptions) readSource(command []string) (*config.Config, error) {
 	u := cfg.Upstreams[0]
 	u.Name += "-" + digest(append(command, o.upstream))
 	if len(command) > 0 {
-		u.Command, u.Args, u.Env = command[0], command[1:], clientEnvironment()
+		u.Command, u.Args, u.Env = command[0], command[1:], config.InheritedEnv() // as it would have without the gateway
 	}
 	return cfg, nil
 }
@@ -146,18 +149,6 @@ func (o *stdioOptions) fromFile() (*config.Config, error) {
 		names = append(names, u.Name)
 	}
 	return nil, terminal.UsageError("--name NAME is one of " + strings.Join(names, ", "))
-}
-
-// clientEnvironment is the environment that the client gave to the process. A server that the
-// command line names gets all of it, as it would without the gateway.
-func clientEnvironment() map[string]string {
-	env := make(map[string]string)
-	for _, entry := range os.Environ() {
-		if name, value, ok := strings.Cut(entry, "="); ok && name != "" {
-			env[name] = value
-		}
-	}
-	return env
 }
 
 // newStdioServer builds a gateway without a listener. A process of its server lasts as long as the

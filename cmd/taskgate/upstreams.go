@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -159,12 +160,8 @@ func upstreamConfig(c *config.Config, u *config.Upstream, replica shim.Replica, 
 }
 
 func stdioConfig(c *config.Config, u *config.Upstream, idle time.Duration, log *slog.Logger) stdio.Config {
-	env := make([]string, 0, len(u.Env))
-	for _, name := range slices.Sorted(maps.Keys(u.Env)) {
-		env = append(env, name+"="+u.Env[name])
-	}
 	return stdio.Config{
-		Name: u.Name, Command: u.Command, Args: u.Args, Env: env, Dir: u.Cwd,
+		Name: u.Name, Command: u.Command, Args: u.Args, Env: u.Environment(os.Environ()), Dir: u.Cwd,
 		OneUser: isLoopback(c.Listen), MaxProcesses: u.MaxProcesses, Idle: idle,
 		MaxMessage: int64(u.MaxResult), Modern: u.Era == config.EraModern, Logger: log,
 	}

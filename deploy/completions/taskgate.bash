@@ -11,11 +11,11 @@ _taskgate() {
     --offer) words="auto both legacy modern" ;;
     --without-tasks) words="auto block handle" ;;
     --filter) words="upstream= tool= principal= replica= id= older_than= newer_than= outcome=unknown status=open status=working status=input_required status=completed status=failed status=cancelled" ;;
-    --upstream | --listen | --admin | --store | --grace | --name | --key | --limit) return ;;
+    --upstream | --header | --listen | --admin | --store | --grace | --name | --key | --limit) return ;;
     *)
       case "$verb" in
-        serve) words="--config --upstream --listen --admin --store --grace --offer --log-format --log-level" ;;
-        stdio) words="--upstream --config --name --store --grace --era --offer --without-tasks --log-level --" ;;
+        serve) words="--config --upstream --header --listen --admin --store --grace --offer --log-format --log-level" ;;
+        stdio) words="--upstream --header --config --name --store --grace --era --offer --without-tasks --log-level --" ;;
         reload) words="--config --admin --key" ;;
         tasks)
           words="--admin --config --key --json --filter --oldest --limit --yes"

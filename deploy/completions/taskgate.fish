@@ -22,6 +22,7 @@ complete -c taskgate -n $tasks -l yes -d 'cancel without asking'
 for verb in $serving $stdio
     complete -c taskgate -n $verb -l config -rF -d 'configuration file'
     complete -c taskgate -n $verb -l upstream -x -d 'MCP endpoint'
+    complete -c taskgate -n $verb -l header -x -d 'a header for requests to that server'
     complete -c taskgate -n $verb -l grace -x -d 'how long a call may take before it becomes a task'
     complete -c taskgate -n $verb -l offer -x -a 'auto both legacy modern'
     complete -c taskgate -n $verb -l store -x -d 'where tasks are kept'

@@ -232,6 +232,10 @@ type Log struct {
 
 	// Format is text for people or json for machines.
 	Format LogFormat `yaml:"format"`
+
+	// Access set to on logs each HTTP request, at level info: at most 100 in ten seconds, and the
+	// number of the others.
+	Access Switch `yaml:"access"`
 }
 
 // StoreEmbedded is the Store in the memory of the process, and StoreFile the one in a folder of its own.
@@ -267,7 +271,7 @@ func Default() *Config {
 		StoreWait:           25 * time.Second,
 		DrainDelay:          5 * time.Second,
 		DrainTimeout:        30 * time.Second,
-		Log:                 Log{Level: LevelInfo, Format: FormatText},
+		Log:                 Log{Level: LevelInfo, Format: FormatText, Access: Off},
 		MaxBody:             4 * MiB,
 		MaxBytesInFlight:    256 * MiB,
 		ProgressKeepAlive:   25 * time.Second,

@@ -82,7 +82,7 @@ func (d *decoder) decodeMapping(n *yaml.Node, path string, v reflect.Value, pare
 			if field := v.FieldByIndex(k.index); k.tag.Get("auto") != "" && word == "auto" {
 				field.SetInt(int64(Auto))
 			} else if isWord && word != "" {
-				field.Set(reflect.ValueOf(list))
+				field.Set(meaningOf(field.Type(), word, list))
 			} else {
 				d.decodeValue(e.value, at, field, v.Addr().Interface())
 			}
@@ -98,8 +98,19 @@ func (d *decoder) decodeMapping(n *yaml.Node, path string, v reflect.Value, pare
 	}
 }
 
-// ListWords are the words that may stand for a list under a key, with the list that each means. The tag of the field has
-// them: "word=entry entry,word=".
+// meaningOf is what a word stands for in place of a list or a mapping.
+func meaningOf(t reflect.Type, word string, list []string) reflect.Value {
+	if t.Kind() == reflect.Map {
+		return reflect.ValueOf(map[string]string{nameless: word})
+	}
+	return reflect.ValueOf(list)
+}
+
+// nameless is the name in a mapping for a word that stands for all of it: nothing else has that name.
+const nameless = ""
+
+// ListWords are the words that may stand for a list or a mapping under a key, with the list that each means. The tag of
+// the field has them: "word=entry entry,word=".
 func ListWords(tag reflect.StructTag) map[string][]string {
 	words := map[string][]string{}
 	for one := range strings.SplitSeq(tag.Get("words"), ",") {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"maps"
 	"path"
 	"reflect"
 	"slices"
@@ -42,9 +43,10 @@ type Upstream struct {
 	// Args are the arguments of command.
 	Args []string `yaml:"args" needs:"command"`
 
-	// Env is the whole environment of command: it inherits nothing from the gateway.
+	// Env is the whole environment of command: it inherits nothing from the gateway, unless it is
+	// inherit, which gives it the gateway's own, with what that has of secrets.
 	// Most programs need PATH, and programs such as npx need HOME.
-	Env map[string]string `yaml:"env" needs:"command"`
+	Env map[string]string `yaml:"env" needs:"command" words:"inherit="`
 
 	// Cwd is the directory that command runs in; without it, the gateway's own.
 	Cwd string `yaml:"cwd" needs:"command"`
@@ -319,4 +321,22 @@ func (u *Upstream) serverOnly() *Upstream {
 	s.Concurrency, s.MaxTasksPerOwner, s.Removed = 0, 0, false
 	s.ResponseModes, s.WithoutTasks, s.WithoutTasksAfter, s.Defaults, s.Tools = "", "", 0, Tool{}, nil
 	return &s
+}
+
+// InheritedEnv is the Env of a command that gets the environment of the gateway.
+func InheritedEnv() map[string]string { return map[string]string{nameless: inherit} }
+
+// inherit is the word for that.
+const inherit = "inherit"
+
+// Environment returns the variables of command, as NAME=value. own are those of the gateway.
+func (u *Upstream) Environment(own []string) []string {
+	if u.Env[nameless] == inherit {
+		return own
+	}
+	env := make([]string, 0, len(u.Env))
+	for _, name := range slices.Sorted(maps.Keys(u.Env)) {
+		env = append(env, name+"="+u.Env[name])
+	}
+	return env
 }

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"maps"
+	"net"
 	"net/url"
 	"path"
 	"reflect"
@@ -27,6 +28,7 @@ func (p *problems) checkUpstreams(c *Config) {
 		}
 		names[u.Name], paths[u.Path] = i, i
 		p.checkUpstream(at, u)
+		p.notItself(at, c, u)
 		p.upstreamAuth(at, c, u)
 	}
 }
@@ -145,6 +147,7 @@ func (p *problems) checkProgram(at string, u *Upstream) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(u.Env)) {
 		switch {
+		case name == nameless && u.Env[name] == inherit && len(u.Env) == 1:
 		case name == "" || strings.ContainsAny(name, "=\x00"):
 			p.addKey(joinKey(at+".env", name), "%q is not the name of a variable", clipText(name))
 		case strings.ContainsRune(u.Env[name], 0):
@@ -166,6 +169,23 @@ func (p *problems) checkProgram(at string, u *Upstream) {
 func (p *problems) checkTarget(at, raw string) {
 	p.checkURL(at, raw, "must begin with http:// or https://", "credentials do not belong in the URL; use headers",
 		func(u *url.URL) bool { return u.Scheme == "http" || u.Scheme == "https" })
+}
+
+// notItself refuses an upstream that is the gateway: each call would go round in it until it is full.
+func (p *problems) notItself(at string, c *Config, u *Upstream) {
+	target, err := url.Parse(u.URL)
+	host, port, wrong := net.SplitHostPort(c.Listen)
+	if u.URL == "" || err != nil || wrong != nil || port == "0" {
+		return
+	}
+	to := target.Port()
+	if to == "" {
+		to = map[string]string{"http": "80", "https": "443"}[target.Scheme]
+	}
+	every := host == "" || host == "0.0.0.0" || host == "::"
+	if to == port && (strings.EqualFold(target.Hostname(), host) || IsLoopback(target.Hostname()) && (every || IsLoopback(host))) {
+		p.addFor([]string{at + ".url", "listen"}, "this is the gateway itself, which listens there: give the address of the server, or another listen")
+	}
 }
 
 // checkURL checks a URL. begin is the mistake of one that is not allowed. The message of net/url is
@@ -226,6 +246,9 @@ func hasMeta(glob string) bool { return strings.ContainsAny(glob, `*?[\`) }
 // and repeat a failed poll for a while.
 const leastUsefulTTL = time.Minute
 
+// needsPath are programs that start others, which they look up in PATH.
+var needsPath = []string{"npx", "npm", "node", "uvx", "uv", "pipx", "python", "python3", "bunx", "deno", "docker"}
+
 // Warnings are valid settings that are likely to disappoint, a sentence each.
 func (c *Config) Warnings() (all []string) {
 	short := func(of string, t Tool) {
@@ -234,6 +257,9 @@ func (c *Config) Warnings() (all []string) {
 		}
 	}
 	for _, u := range c.Upstreams {
+		if _, has := u.Env["PATH"]; !has && u.Env[nameless] == "" && slices.Contains(needsPath, path.Base(u.Command)) {
+			all = append(all, fmt.Sprintf("upstream %s: %s finds no other program without PATH, and has only what env gives it: env: inherit gives it the environment of the gateway", u.Name, u.Command))
+		}
 		short("upstream "+u.Name, u.Defaults)
 		for _, rule := range u.Tools {
 			if rule.TTL != u.Defaults.TTL {

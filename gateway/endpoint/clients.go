@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
 )
 
@@ -89,4 +90,38 @@ func (e *Endpoint) HandleAfter(c Client) time.Duration {
 		return 0
 	}
 	return e.answersWithin(c)
+}
+
+// Departure says how a client has left a call of a tool, for the log. token says that it has sent a progress token, and
+// now what happens to the call.
+func (e *Endpoint) Departure(c Client, tool string, token bool, after time.Duration, now string) wire.Departure {
+	name, _ := jsonrpc.GetString(c.Info, "name")
+	version, _ := jsonrpc.GetString(c.Info, "version")
+	d := wire.Departure{
+		Upstream: e.Name, Tool: tool, Client: strings.TrimSpace(name + " " + version), After: after, Now: now, Help: e.helpFor(c, tool, token),
+	}
+	if l := e.limitOf(c); l.client != "" && (l.hard || token) {
+		d.Limit = l.wait
+	}
+	return d
+}
+
+// helpFor says what would have kept a client from giving up a slow call of a tool.
+func (e *Endpoint) helpFor(c Client, tool string, token bool) string {
+	if e.Config.Tool(tool).Tasks == config.TasksNever {
+		return "tasks: auto for this tool"
+	}
+	if c.Tasks {
+		return "a shorter grace"
+	}
+	helps := []string{"a client that takes tasks"}
+	if !token && !e.limitOf(c).hard && e.Global.ProgressKeepAlive > 0 {
+		helps = append(helps, "a progress token")
+	}
+	if e.HandleAfter(c) == 0 {
+		helps = append(helps, "without_tasks: handle")
+	} else {
+		helps = append(helps, "a shorter without_tasks_after")
+	}
+	return strings.Join(helps, ", or ")
 }

@@ -124,6 +124,10 @@ func (e *Endpoint) LogFailure(ctx context.Context, method string, err error) {
 	case f.Code != mcp.CodeInternal:
 		return
 	}
+	if down, ok := errors.AsType[*shim.UpstreamError](err); ok && (down.Kind == shim.KindUnreachable || down.Kind == shim.KindOverloaded) {
+		e.Telemetry.Failing(ctx, e.Name, down.Kind, e.Log, err)
+		return
+	}
 	e.Log.WarnContext(ctx, "request failed", "method", method, "err", err)
 }
 

@@ -32,6 +32,7 @@ type request struct {
 	retry     json.RawMessage // params.requestState
 	token     json.RawMessage // the client's progress token; nil if it wants none
 	out       *wire.Exchange
+	begun     time.Time
 	op        *wire.Operation
 	log       *answerStream // of its answer
 	// leave takes it from the calls that the limit counts; nil before enterCalls.
@@ -67,7 +68,7 @@ func (h *Handler) serveRequest(w http.ResponseWriter, r *http.Request, s *sessio
 	budget.From(r.Context()).InTurn(len(msg.Raw), func() { q = newLegacyRequest(h, s, p, msg) })
 	x := wire.NewExchange(w, r, wire.ExchangeOptions{
 		Version: q.state.Version, KeepAlive: h.Global.KeepAlive, Outlives: true,
-		Progress: h.KeptProgress(msg.Method, q.name, q.token),
+		Progress: h.KeptProgress(msg.Method, q.name, q.token), Left: q.noteGone,
 	})
 	defer x.Close()
 	q.log = startLog(r.Context(), q, x, h.Global.ResumeAfter)
@@ -77,7 +78,7 @@ func (h *Handler) serveRequest(w http.ResponseWriter, r *http.Request, s *sessio
 }
 
 func newLegacyRequest(h *Handler, s *session, p shim.Principal, msg jsonrpc.Message) *request {
-	q := &request{h: h, s: s, state: s.currentState(), principal: s.principalOf(p), msg: msg}
+	q := &request{h: h, s: s, state: s.currentState(), principal: s.principalOf(p), msg: msg, begun: time.Now()}
 	var params [4]json.RawMessage
 	msg.Pick([]string{"_meta", mcp.NameParam(msg.Method), "task", "requestState"}, params[:])
 	q.meta, q.task, q.retry = params[0], params[2], params[3]
@@ -132,6 +133,7 @@ func (q *request) answerRequest(r *http.Request) {
 	switch {
 	case errors.Is(cause, shim.ErrCancelled):
 		q.op.Cancelled()
+		q.tellLeft("it is cancelled at the server")
 		q.out.Drop()
 	case errors.Is(err, errLeft):
 		q.op.Cancelled()
@@ -143,6 +145,27 @@ func (q *request) answerRequest(r *http.Request) {
 	default:
 		q.out.Result(q.msg.ID, result)
 	}
+}
+
+// noteGone is called when the connection of the client has ended, while the request goes on.
+func (q *request) noteGone() {
+	switch {
+	case q.s.passing: // it is cancelled
+	case q.log.on.Load():
+		q.tellLeft("it goes on, and its answer is kept for the client to resume the stream")
+	default:
+		q.tellLeft("it goes on, and its answer reaches nobody")
+	}
+}
+
+// tellLeft has the log say, once, that the client has left a call that still ran, and what happens to that now.
+func (q *request) tellLeft(now string) {
+	if q.msg.Method != mcp.MethodToolsCall || q.h.ReadsTasks(q.msg.Method, q.name, q.describeCaller()) || q.log.told.Swap(true) {
+		return
+	}
+	d := q.h.Departure(q.describeCaller(), q.name, q.token != nil, time.Since(q.begun), now)
+	d.Era = mcp.Legacy.String()
+	q.h.Telemetry.ClientLeft(q.log.client, d)
 }
 
 // serveMethod serves a request by its method.

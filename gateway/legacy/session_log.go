@@ -33,6 +33,7 @@ type answerStream struct {
 	id     jsonrpc.ID    // of the request it answers
 	timer  *time.Timer   // nil for a resumed stream
 	on     atomic.Bool   // the client can resume
+	told   atomic.Bool   // the log says that the client has left
 	left   bool          // this replica answers no more: the client has gone, and can resume; belongs to the handler
 
 	missed [][]byte        // without log: the last message, after missingNote if the log lacks more; as w

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"time"
 
 	"taskgate/gateway/translate"
 	"taskgate/gateway/upstream"
@@ -35,7 +36,8 @@ type request struct {
 
 	server upstream.Server // the upstream, if the method needs one
 	op     *wire.Operation // its observation
-	x      *wire.Exchange  // its answer
+	begun  time.Time
+	x      *wire.Exchange // its answer
 }
 
 // The members of params._meta that make the envelope. They are picked in one pass: a poll is little

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"sync"
+	"time"
 
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/wire"
@@ -90,7 +91,7 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 func (q *request) serveMethod(w http.ResponseWriter, r *http.Request, m method) {
 	ctx, op := q.h.Telemetry.Start(r.Context(), r, wire.Request{Msg: q.msg, Meta: q.meta, Name: q.name, Version: q.version, Upstream: q.h.Name})
 	defer op.End()
-	q.op = op
+	q.op, q.begun = op, time.Now()
 	q.x = wire.NewExchange(w, r, wire.ExchangeOptions{
 		Version: q.version, KeepAlive: q.h.Global.KeepAlive,
 		Progress: q.h.KeptProgress(q.msg.Method, q.name, q.token),
@@ -102,6 +103,11 @@ func (q *request) serveMethod(w http.ResponseWriter, r *http.Request, m method) 
 	switch {
 	case ctx.Err() != nil: // the client has gone, and takes no answer (2.6)
 		op.Cancelled()
+		if q.msg.Method == mcp.MethodToolsCall && !q.h.ReadsTasks(q.msg.Method, q.name, q.describeCaller()) {
+			d := q.h.Departure(q.describeCaller(), q.name, q.token != nil, time.Since(q.begun), "it is cancelled at the server")
+			d.Era = mcp.Modern.String()
+			q.h.Telemetry.ClientLeft(ctx, d)
+		}
 	case err != nil:
 		q.h.Telemetry.Refused(ctx, err)
 		q.h.LogFailure(ctx, q.msg.Method, err)

@@ -57,6 +57,8 @@ type ExchangeOptions struct {
 	// Outlives says that the request goes on when its client has gone. The client's connection is
 	// given back then; otherwise the server holds it for as long as the request lasts.
 	Outlives bool
+	// Left is called when the client has gone while the request goes on; nil for no call.
+	Left func()
 	// Returns says that the handler returns right after the answer: then the answer goes out in one write with the end
 	// of the response.
 	Returns bool
@@ -91,6 +93,9 @@ func (x *Exchange) giveBack() {
 	}
 	if x.stream != nil {
 		x.stream.Close()
+	}
+	if x.opts.Left != nil {
+		defer x.opts.Left()
 	}
 	// Response writers without a connection (recorders in tests) fail here.
 	if conn, _, err := http.NewResponseController(x.w).Hijack(); err == nil {
@@ -304,6 +309,7 @@ var jsonType = []string{mcp.TypeJSON}
 // large result too, and a client that has stopped reading is dropped. f says how the client may sign in, and may
 // say when to try again.
 func writeJSON(w http.ResponseWriter, body jsonrpc.Spliced, f *Failure) error {
+	noteReason(w, f)
 	h := w.Header()
 	h["Content-Type"] = jsonType
 	h["Content-Length"] = []string{strconv.Itoa(body.Len())}

@@ -35,17 +35,17 @@ type Telemetry struct {
 	baggage []string         // keys that are passed on
 	// untraced says that spans have no exporter, so they are not made. The context of a client
 	// still passes through.
-	untraced bool
-	limits   limitLog
+	untraced  bool
+	recurring recurring
 }
 
 // NewTelemetry takes the targets of spans and metrics; m may be nil. Of a client's baggage the
-// named keys are passed on. What a limit refuses is logged.
-func NewTelemetry(tp trace.TracerProvider, m *metrics.Metrics, baggage []string, log *slog.Logger) *Telemetry {
+// named keys are passed on. What is refused is logged, and each request with access.
+func NewTelemetry(tp trace.TracerProvider, m *metrics.Metrics, baggage []string, log *slog.Logger, access bool) *Telemetry {
 	_, untraced := tp.(tracenoop.TracerProvider)
 	return &Telemetry{
 		tracer: tp.Tracer(semconv.Scope), metrics: m, baggage: baggage, untraced: untraced,
-		limits: limitLog{log: log, said: make(map[[2]string]*limitSaid)},
+		recurring: recurring{log: log, access: access},
 	}
 }
 
@@ -154,13 +154,13 @@ func (t *Telemetry) Refuse(w http.ResponseWriter, r *http.Request, q Request, er
 func (t *Telemetry) Refused(ctx context.Context, err error) {
 	if busy, ok := errors.AsType[*shim.BusyError](err); ok && busy.Key != "" {
 		t.metrics.Refused(ctx, busy.Key)
-		t.limits.note(ctx, "a limit refuses clients", busy.Key)
+		t.recurring.noteLimit(ctx, "a limit refuses clients", busy.Key)
 	}
 }
 
 // Near logs that a limit is nearly reached.
 func (t *Telemetry) Near(ctx context.Context, key string) {
-	t.limits.note(ctx, "a limit is nearly reached", key)
+	t.recurring.noteLimit(ctx, "a limit is nearly reached", key)
 }
 
 // SessionEnded measures a session that has ended.

@@ -46,10 +46,10 @@ func (nobody) ForceFlush(context.Context) error                { return nil }
 // observers are the ways in which a request can be looked at.
 func observers() map[string]*Telemetry {
 	traced := func(s sdktrace.Sampler) *Telemetry {
-		return NewTelemetry(sdktrace.NewTracerProvider(sdktrace.WithSampler(s), sdktrace.WithSpanProcessor(nobody{})), nil, nil, slog.New(slog.DiscardHandler))
+		return NewTelemetry(sdktrace.NewTracerProvider(sdktrace.WithSampler(s), sdktrace.WithSpanProcessor(nobody{})), nil, nil, slog.New(slog.DiscardHandler), false)
 	}
 	return map[string]*Telemetry{
-		"off": NewTelemetry(noop.NewTracerProvider(), nil, nil, slog.New(slog.DiscardHandler)), "not sampled": traced(sdktrace.NeverSample()), "sampled": traced(sdktrace.AlwaysSample()),
+		"off": NewTelemetry(noop.NewTracerProvider(), nil, nil, slog.New(slog.DiscardHandler), false), "not sampled": traced(sdktrace.NeverSample()), "sampled": traced(sdktrace.AlwaysSample()),
 	}
 }
 

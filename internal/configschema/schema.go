@@ -103,7 +103,11 @@ func (g *generator) value(f reflect.StructField, v reflect.Value) object {
 		}
 		return g.list(f.Type.Elem())
 	case reflect.Map:
-		return object{{"type", nullable("object")}, {"additionalProperties", object{{"type", "string"}}}}
+		o := object{{"type", nullable("object")}, {"additionalProperties", object{{"type", "string"}}}}
+		if words := config.ListWords(f.Tag); len(words) > 0 {
+			return object{{"anyOf", []object{{{"enum", slices.Sorted(maps.Keys(words))}}, o}}}
+		}
+		return o
 	case reflect.Pointer:
 		return append(object{{"type", "object"}}, g.structure(config.NewValue(f.Type.Elem()))...)
 	default:

@@ -3,6 +3,7 @@ package duplex
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"taskgate/gateway/upstream/transport"
@@ -53,8 +54,8 @@ func (e *Ending) Unwrap() error { return e.Err }
 
 // How much of a server's last output a client sees.
 const (
-	shownLines = 4
-	shownBytes = 600
+	shownLines = 12
+	shownBytes = 1600
 )
 
 // toError is the error for requests to what has ended. The last output may be about other callers than theirs:
@@ -71,9 +72,17 @@ func (e *Ending) toError(what string, theirs bool) *shim.UpstreamError {
 	return ue
 }
 
-// lastLines returns the last lines of the server's output; "" if it is empty.
+// idleLines begin lines of runners that say nothing of the server: npm writes them behind its errors.
+var idleLines = []string{"npm notice", "npm warn", "npm error A complete log of this run", "npm ERR! A complete log of this run"}
+
+func isIdle(line string) bool {
+	line = strings.TrimSpace(line)
+	return line == "" || line == "npm error" || slices.ContainsFunc(idleLines, func(begin string) bool { return strings.HasPrefix(line, begin) })
+}
+
+// lastLines returns the last lines of the server's output that matter; "" if it is empty.
 func (e *Ending) lastLines() string {
-	lines := strings.Split(e.Said, "\n")
+	lines := slices.DeleteFunc(strings.Split(e.Said, "\n"), isIdle)
 	text := strings.Join(lines[max(0, len(lines)-shownLines):], " / ")
 	if extra := len(text) - shownBytes; extra > 0 {
 		text = "…" + strings.ToValidUTF8(text[extra:], "")

@@ -35,6 +35,12 @@ const (
 // chunk is how much is read of a process at a time.
 const chunk = 64 << 10
 
+// errNotInPath is what is wrong with a command that is found nowhere.
+var errNotInPath = errors.New("its program is not in the PATH of the gateway; configure its whole path, and the PATH that it needs itself in env")
+
+// statusNotFound is how a shell or env ends that finds no program.
+const statusNotFound = "exit status 127"
+
 var errTooLarge = errors.New("the message is too large")
 
 // child is a server that runs as a child process: a duplex.Link over its standard streams. running counts its
@@ -73,7 +79,10 @@ func (c *Config) find() (string, error) {
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return "", fmt.Errorf("command %s: %w", c.Command, errors.Unwrap(err))
+		if err = errors.Unwrap(err); errors.Is(err, exec.ErrNotFound) {
+			err = errNotInPath
+		}
+		return "", fmt.Errorf("command %s: %w", c.Command, err)
 	}
 	return filepath.Abs(path)
 }
@@ -244,6 +253,9 @@ func (p *child) Fate(err error) *duplex.Ending {
 		// A program that ends with success after its work has not crashed: some are made for one call, as
 		// mcp-server-fetch behind some runners is.
 		e.How, e.Usual = "ended ("+p.how+")", p.how == "exit status 0"
+		if p.how == statusNotFound {
+			e.How += "; a program that it starts is not in its PATH, which env gives it"
+		}
 	}
 	e.Said = p.errs.last()
 	return &e

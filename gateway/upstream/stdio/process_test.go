@@ -156,7 +156,7 @@ func TestProgramThatIsNotThere(t *testing.T) {
 		config         Config
 		reached, wrong string
 	}{
-		{Config{Command: "no-such-program"}, "command no-such-program: ", "executable file not found in $PATH"},
+		{Config{Command: "no-such-program"}, "command no-such-program: ", errNotInPath.Error()},
 		{Config{Command: "/no/such/program"}, "command /no/such/program: ", "no such file or directory"},
 		{Config{Command: "sh", Dir: "/no/such/directory"}, "", "cwd is no directory"},
 	} {

@@ -7,17 +7,15 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"time"
 	"unicode"
+
+	"taskgate/internal/sparing"
 )
 
 // How much of a server's standard error is kept and logged. All of it is read.
 const (
 	keptErrors = 4 << 10 // bytes
 	errorLine  = 1 << 10 // bytes of one line
-	logLines   = 100     // lines in each logInterval
-	// logInterval is the time after which as many lines are logged again.
-	logInterval = 10 * time.Second
 )
 
 // stderr reads a server's standard error, whose text it only keeps and logs.
@@ -25,9 +23,7 @@ type stderr struct {
 	log  *slog.Logger
 	done chan struct{} // closed at the end of the output
 
-	since   time.Time // of the present interval
-	lines   int       // logged in it
-	skipped int       // left out of the log in it
+	lines sparing.Lines // that are logged
 
 	mu   sync.Mutex
 	tail []byte
@@ -47,7 +43,7 @@ func (s *stderr) read(f *os.File) {
 		}
 		cut = err == bufio.ErrBufferFull
 		if err != nil && !cut {
-			s.tell()
+			s.tell(s.lines.Left(true))
 			return
 		}
 	}
@@ -61,21 +57,17 @@ func (s *stderr) note(line string) {
 		s.tail = append(s.tail[:0], s.tail[extra:]...)
 	}
 	s.mu.Unlock()
-	if now := time.Now(); now.Sub(s.since) >= logInterval {
-		s.tell()
-		s.since, s.lines, s.skipped = now, 0, 0
+	left, pass := s.lines.Pass()
+	s.tell(left)
+	if pass {
+		s.log.Info("the server wrote to its standard error", "line", line)
 	}
-	if s.lines++; s.lines > logLines {
-		s.skipped++
-		return
-	}
-	s.log.Info("the server wrote to its standard error", "line", line)
 }
 
 // tell logs how many lines were left out.
-func (s *stderr) tell() {
-	if s.skipped > 0 {
-		s.log.Warn("lines of the server's standard error were not logged", "lines", s.skipped)
+func (s *stderr) tell(left int) {
+	if left > 0 {
+		s.log.Warn("lines of the server's standard error were not logged", "lines", left)
 	}
 }
 

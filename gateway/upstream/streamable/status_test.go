@@ -33,7 +33,7 @@ func TestHostPort(t *testing.T) {
 func TestWordsOfAStatus(t *testing.T) {
 	for status, want := range map[int]string{
 		400: "the server answered with HTTP status 400: over quota",
-		401: "the server wants its callers to sign in, and the gateway has no credentials for it",
+		401: "the server wants its callers to sign in, and the gateway has no credentials for it: auth: {passthrough: {}} has clients sign in there, and headers (--header) has the gateway do so",
 		403: "the server refused the request (HTTP status 403): over quota",
 		421: "the server answered with HTTP status 421: over quota",
 		429: "the server is overloaded: over quota",

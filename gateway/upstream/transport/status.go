@@ -97,7 +97,7 @@ func (e *StatusError) UpstreamError() *shim.UpstreamError {
 	case e.Signed && (s == http.StatusUnauthorized || s == http.StatusForbidden):
 		ue.Kind, ue.Message = shim.KindRefused, "the gateway's credentials were refused by the server"
 	case s == http.StatusUnauthorized:
-		ue.Kind, ue.Message = shim.KindRefused, "the server wants its callers to sign in, and the gateway has no credentials for it"
+		ue.Kind, ue.Message = shim.KindRefused, "the server wants its callers to sign in, and the gateway has no credentials for it: auth: {passthrough: {}} has clients sign in there, and headers (--header) has the gateway do so"
 	case s == http.StatusForbidden:
 		ue.Kind, ue.Message = shim.KindRefused, "the server refused the request (HTTP status 403)"
 	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable:
