@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -76,7 +77,7 @@ func (a audit) Reattach(ctx context.Context, c shim.Call, id shim.ID, answers ma
 
 func (a audit) noteCreated(ctx context.Context, c shim.Call, answered shim.Answered, err error) {
 	if err == nil && answered.Task != nil {
-		a.noteEvent(ctx, "task created", c.Principal, c.Upstream, answered.Task.ID, "tool", c.Request.Name)
+		a.noteEvent(ctx, "task created", c.Principal, c.Upstream, answered.Task.ID, "tool", cmp.Or(c.Request.Shown, c.Request.Name))
 	}
 }
 

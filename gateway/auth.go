@@ -48,6 +48,9 @@ func (u *route) authenticate(next authenticated) http.HandlerFunc {
 			r = r.WithContext(auth.WithCaller(r.Context(), c))
 			defer c.Leave()
 		}
+		if u.signsIn {
+			r = r.WithContext(u.endpoint.WithRights(r.Context(), rightsOf(c)))
+		}
 		if f := u.forwarded(r, c); f != nil {
 			r = r.WithContext(forward.With(r.Context(), f))
 		}
@@ -125,14 +128,31 @@ func (u *route) mayRead(ctx context.Context, c *auth.Caller, msg jsonrpc.Message
 	return c.Reconsider(func() bool { return u.endpoint.Upstream.TakesToken(ctx) })
 }
 
-// mayCall refuses a caller that lacks a scope of the tool which it calls.
-func (u *route) mayCall(c auth.Caller, msg jsonrpc.Message) *auth.Refusal {
-	if !u.scoped || msg.Method != mcp.MethodToolsCall {
+// rightsOf says which tools a caller is shown.
+func rightsOf(c auth.Caller) endpoint.Rights {
+	return func(t config.Tool) bool {
+		return c.IsOneOf(t.Principals) && (t.MissingRights != config.RightsHide || c.Lacks(t.Scopes) == nil)
+	}
+}
+
+// mayCall refuses a caller that lacks a scope of the tool which it calls. A call of a hidden tool goes on, as one of an
+// unknown tool ([endpoint.Hidden]).
+func (u *route) mayCall(r *http.Request, c auth.Caller, msg jsonrpc.Message) *auth.Refusal {
+	if !u.restricted || msg.Method != mcp.MethodToolsCall {
 		return nil
 	}
 	name, _ := jsonrpc.GetString(msg.Params, mcp.NameParam(msg.Method))
+	if !u.endpoint.Shows(r.Context(), name) {
+		if name != endpoint.TaskResultTool {
+			u.noteRefusal(r.Context(), r.RemoteAddr, c, hiddenTool)
+		}
+		return nil
+	}
 	return c.Lacks(u.endpoint.Config.Tool(name).Scopes)
 }
+
+// hiddenTool is what the audit log says of a call of a hidden tool.
+var hiddenTool = &auth.Refusal{Status: http.StatusForbidden, Message: "the tool is hidden from this caller"}
 
 // endsHere reports whether a request may be about a task or a call of before, which the gateway answers.
 func (u *route) endsHere(msg jsonrpc.Message) bool {

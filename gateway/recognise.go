@@ -22,7 +22,9 @@ type route struct {
 	endpoint *endpoint.Endpoint
 	modern   *modern.Handler
 	legacy   *legacy.Handler
-	scoped   bool // some of its tools need scopes
+	signsIn  bool // its callers sign in
+	// restricted says that some callers may not call some of its tools.
+	restricted bool
 
 	metadata *auth.Page     // that of the gateway in its place, if it takes tokens; else nil
 	resource *auth.Resource // the server, if it signs callers in itself; else nil
@@ -47,7 +49,7 @@ func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller)
 	)
 	budget.From(r.Context()).InTurn(len(body), func() {
 		era, msg, err = recognise(r.Header, body)
-		refusal = u.mayCall(c, msg)
+		refusal = u.mayCall(r, c, msg)
 	})
 	if err == nil && refusal == nil {
 		refusal = u.mayRead(r.Context(), &c, msg)

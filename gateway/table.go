@@ -52,6 +52,11 @@ func (g *Gateway) Prepare(c *config.Config, upstreams map[string]upstream.Client
 		g.calls.Limit(g.limits.MaxCalls, c.MaxCallsPerOwner, c.SignsIn())
 		g.streams.Limit(g.limits.MaxStreams, g.limits.MaxStreamsPerOwner, c.SignsIn())
 		g.useTable(next)
+		for _, u := range next.routes {
+			if old := before.findEndpoint(u.endpoint.Name); old != nil {
+				u.endpoint.Watchers.TellChanges(old.Config, u.endpoint.Config)
+			}
+		}
 	}, nil
 }
 
@@ -81,10 +86,10 @@ func (g *Gateway) newTable(c *config.Config, methods *auth.Methods, upstreams ma
 		e := &endpoint.Endpoint{
 			Name: u.Name, Config: u, Global: c, Upstream: upstreams[u.Name], Shim: audited(g.options.Shim, g.options.Audit),
 			Telemetry: g.tel, Log: g.options.Logger.With("upstream", u.Name), Calls: g.calls, Streams: g.streams, State: g.state,
-			Relist: rate.Sometimes{Interval: endpoint.RelistAge},
+			Relist: rate.Sometimes{Interval: endpoint.RelistAge}, Watchers: &endpoint.Watchers{},
 		}
 		if old := before.findEndpoint(u.Name); old != nil {
-			e.Before = old.Convertible()
+			e.Before, e.Watchers = old.Convertible(), old.Watchers
 			e.Identify(old.Identity())
 		} else {
 			e.Identify(g.identity())
@@ -117,7 +122,8 @@ func (g *Gateway) identity() []byte {
 // addUpstream adds an upstream to those that are served.
 func (t *table) addUpstream(e *endpoint.Endpoint) {
 	h := &legacy.Handler{Endpoint: e, Sessions: t.sessions}
-	t.routes = append(t.routes, &route{table: t, endpoint: e, modern: &modern.Handler{Endpoint: e}, legacy: h, scoped: e.Config.Scoped(),
+	t.routes = append(t.routes, &route{table: t, endpoint: e, modern: &modern.Handler{Endpoint: e}, legacy: h,
+		signsIn: t.config.AuthOf(e.Config).Required(), restricted: e.Config.Restricted(),
 		metadata: t.methods.Page(e.Name), resource: t.methods.Resource(e.Name), page: t.config.PublicURL + auth.MetadataPath(e.Config)})
 }
 

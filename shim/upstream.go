@@ -52,7 +52,10 @@ type Request struct {
 	Method string          `json:"method"`
 	Params json.RawMessage `json:"params,omitempty"`
 	// Name is the tool, prompt or URI that Params name, for Mcp-Name and spans.
-	Name    string  `json:"name,omitempty"`
+	Name string `json:"name,omitempty"`
+	// Shown is the name by which the client has called the tool, if the server is called by another one (Name): the
+	// reply names this one. "" for the same.
+	Shown   string  `json:"shown,omitempty"`
 	Session Session `json:"session"`
 	// Progress and LogLevel select what the caller hears meanwhile: progress notifications, and log
 	// messages from this RFC 5424 level on ("" for none).

@@ -86,9 +86,10 @@ func (o *stdioOptions) loadConfig(command []string) (*config.Config, error) {
 	cfg.MaxBody = max(cfg.MaxBody, ownMessage)
 	// Only one local user can call, so the rules of loopback hold.
 	cfg.Auth, u.Auth, cfg.Listen, cfg.Admin = config.Auth{}, nil, noListener, ""
-	u.Defaults.Scopes = "" // of tokens, which this client lacks
+	letIn := func(t *config.Tool) { t.Scopes, t.MissingRights, t.Principals = "", config.RightsChallenge, nil }
+	letIn(&u.Defaults) // nobody has a token here, or signs in
 	for i := range u.Tools {
-		u.Tools[i].Scopes = ""
+		letIn(&u.Tools[i].Tool)
 	}
 	if err := o.overrideConfig(cfg); err != nil {
 		return nil, err

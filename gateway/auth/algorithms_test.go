@@ -56,7 +56,7 @@ func TestAlgorithms(t *testing.T) {
 			token := wiretest.SignedToken(t, algorithm, &jose.JSONWebKey{Key: k.Key, KeyID: "k"}, i.Claims("alice", nil))
 			source := issuerAt(i.URL, "")
 			source.keys.fetch = func(context.Context) (*keySet, error) { return keysIn(t, set), nil }
-			m := wiretest.Must(newTokens(wiretest.WithTokens(config.Default(), i), source, "x", slog.New(slog.DiscardHandler)))(t)
+			m := wiretest.Must(newTokens(wiretest.WithTokens(config.Default(), i), source, "x", false, slog.New(slog.DiscardHandler)))(t)
 			if _, refusal := m.Identify(request("Bearer " + token)); (refusal == nil) != (of != "HS256") {
 				t.Errorf("%s by a key for %q: %v", algorithm, of, refusal)
 			}

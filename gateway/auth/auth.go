@@ -48,6 +48,9 @@ type names struct {
 	issuer string // of a verified token; "" for none
 	name   string // in a trusted header, or what the issuer calls it; "" for none
 	client string // to which the token was given; "" if unknown
+	// called are what principals of tools may call the caller: the name of a key, the user in a trusted header, or
+	// the claims of a verified token.
+	called []string
 }
 
 // Names are the names by which an operator knows a caller whose principal is a hash, as attributes of a record:
@@ -87,6 +90,11 @@ func (c Caller) Lacks(scopes string) *Refusal {
 		return &Refusal{Status: http.StatusForbidden, Message: "this tool needs a token"}
 	}
 	return c.token.refuseWithout(strings.Fields(scopes))
+}
+
+// IsOneOf reports whether the caller is one of the principals of a tool, as config.Tool has them; none are everybody.
+func (c Caller) IsOneOf(principals []string) bool {
+	return len(principals) == 0 || slices.ContainsFunc(principals, func(name string) bool { return slices.Contains(c.called, name) })
 }
 
 // Refusal is the answer to a request whose caller is unknown, or lacks the right to make it.
@@ -132,6 +140,7 @@ type source struct {
 	public    string
 	path, url string
 	host      config.Switch
+	claims    bool // of tokens are kept, since tools have principals
 }
 
 // New makes the methods of a configuration. The first requests to issuers come with [Methods.Run]; under
@@ -186,7 +195,7 @@ func (m *Methods) Use(before *Methods) {
 }
 
 func sourceOf(c *config.Config, u *config.Upstream) source {
-	s := source{auth: c.AuthOf(u), public: c.PublicURL, path: u.Path, url: u.URL, host: u.ForwardHost}
+	s := source{auth: c.AuthOf(u), public: c.PublicURL, path: u.Path, url: u.URL, host: u.ForwardHost, claims: u.NamesPrincipals()}
 	switch {
 	case s.auth.JWT != nil:
 		s.audiences = c.Audiences(u, s.auth.JWT.Audiences)
@@ -204,7 +213,7 @@ func (m *Methods) makeMethod(one *made, before *Methods, c *config.Config, u *co
 		j := *a.JWT
 		j.Audiences = one.of.audiences
 		one.page = describeResource(c.PublicURL, u, &j)
-		one.Method, err = newTokens(&j, m.issuerFor(&j, before), one.page.URL, m.log)
+		one.Method, err = newTokens(&j, m.issuerFor(&j, before), one.page.URL, one.of.claims, m.log)
 	case a.Passthrough != nil:
 		one.Method = m.passthrough(c, u, one.tls)
 	case a.TrustedHeader != nil:

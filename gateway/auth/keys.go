@@ -35,7 +35,7 @@ type keyring struct {
 
 type hashedKey struct {
 	hash      [sha256.Size]byte
-	principal string
+	principal []string // the name of one
 }
 
 func newKeyring(keys []config.BearerKey) (Method, error) {
@@ -47,7 +47,7 @@ func newKeyring(keys []config.BearerKey) (Method, error) {
 		if err != nil || len(hash) != sha256.Size || principal == "" {
 			return nil, fmt.Errorf("keys[%d] needs a principal and a SHA-256 hash", i)
 		}
-		one := hashedKey{hash: [sha256.Size]byte(hash), principal: principal}
+		one := hashedKey{hash: [sha256.Size]byte(hash), principal: []string{principal}}
 		k.byPrefix[prefixOf(one.hash)] = append(k.byPrefix[prefixOf(one.hash)], one)
 	}
 	return k, nil
@@ -65,11 +65,11 @@ func (k keyring) Identify(r *http.Request) (Caller, *Refusal) {
 	case broken:
 		return Caller{}, brokenKey
 	}
-	owner, ok := k.owner(key)
-	if !ok {
+	owner := k.owner(key)
+	if owner == nil {
 		return Caller{}, unknownKey
 	}
-	return Caller{Principal: shim.Principal{Subject: owner}}, nil
+	return Caller{Principal: shim.Principal{Subject: owner[0]}, names: names{called: owner}}, nil
 }
 
 // Recall is Identify: the hashes are in memory.
@@ -78,13 +78,13 @@ func (k keyring) Recall(r *http.Request) string {
 	return c.Principal.Owner()
 }
 
-// owner returns the principal of a key.
-func (k keyring) owner(key string) (string, bool) {
+// owner returns the principal of a key, as its only entry; nil for an unknown key.
+func (k keyring) owner(key string) []string {
 	hash := sha256.Sum256([]byte(key))
 	for _, c := range k.byPrefix[prefixOf(hash)] {
 		if subtle.ConstantTimeCompare(c.hash[:], hash[:]) == 1 {
-			return c.principal, true
+			return c.principal
 		}
 	}
-	return "", false
+	return nil
 }

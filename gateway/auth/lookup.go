@@ -145,7 +145,7 @@ func (p *passthrough) tokensOf(t *trust, issuer string) (*tokens, error) {
 	if of := t.tokens[issuer]; of != nil {
 		return of, nil
 	}
-	of, err := newTokens(&config.JWT{Issuer: issuer, Audiences: p.audiences(t)}, newIssuer(issuer, "", p.work, p.log), p.page, p.log) // the verifications are remembered here
+	of, err := newTokens(&config.JWT{Issuer: issuer, Audiences: p.audiences(t)}, newIssuer(issuer, "", p.work, p.log), p.page, p.claims, p.log) // the verifications are remembered here
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +196,8 @@ func (p *passthrough) introspectToken(ctx context.Context, t *trust, token strin
 		Audience *jwt.Audience   `json:"aud"` // nil, as null, is for nobody
 		ID       json.RawMessage `json:"jti"` // not read, so of any kind
 	}
-	if err := json.Unmarshal(body, &says); err != nil {
+	var all map[string]json.RawMessage
+	if err := errors.Join(json.Unmarshal(body, &says), json.Unmarshal(body, &all)); err != nil {
 		p.log.WarnContext(ctx, "the introspection endpoint answers something else")
 		return nil, contentError("not an introspection response")
 	}
@@ -221,7 +222,11 @@ func (p *passthrough) introspectToken(ctx context.Context, t *trust, token strin
 		return newVerification(unverified), nil
 	}
 	from := cmp.Or(says.Issuer, at.URL) // the endpoint that says so stands in for the issuer
-	return newVerified(names{from, says.Subject, says.id()}, grade{
+	who := names{issuer: from, name: says.Subject, client: says.id()}
+	if p.claims {
+		who.called = readClaims(all)
+	}
+	return newVerified(who, grade{
 		Audience: slices.Sorted(slices.Values(audience)), Scopes: scopesOf(says.Scope), Issued: timeOf(says.IssuedAt), Expires: expires,
 	}, until), nil
 }

@@ -31,6 +31,7 @@ type passthrough struct {
 	cfg      *config.Passthrough
 	page     string   // where clients find the server's metadata, at the gateway
 	public   []string // audiences that need no metadata
+	claims   bool     // of verified tokens are kept, for the principals of tools
 	secret   []byte   // of the hashes of tokens that cannot be verified
 	resource *Resource
 	tokens   *tokenCache
@@ -95,7 +96,7 @@ func (m *Methods) passthrough(c *config.Config, u *config.Upstream, secure *tls.
 	known, _ := lru.New[[sha256.Size]byte, *verification](MaxTokens) // fails only for size 0
 	others, _ := lru.New[[sha256.Size]byte, *verification](MaxTokens)
 	p := &passthrough{
-		cfg: cfg, page: c.PublicURL + MetadataPath(u),
+		cfg: cfg, claims: u.NamesPrincipals(), page: c.PublicURL + MetadataPath(u),
 		public: append(sameAddress(c.PublicURL+u.Path, u.URL), c.Audiences(u, cfg.Audiences)...), secret: m.secret,
 		resource: newResource(u, c.PublicURL, secure, m.work, log), tokens: m.tokens[u.Name], log: log, web: newFetcher(nil), work: m.work, known: known, others: others, lookups: newLookups(maxLookups), lookupTimeout: lookupTimeout,
 	}

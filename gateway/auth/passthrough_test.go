@@ -269,6 +269,10 @@ func TestIntrospection(t *testing.T) {
 	} {
 		wantRefused(t, m, name, token, http.StatusUnauthorized)
 	}
+	m.claims = true
+	if c := letIn(t, m, "Bearer "+i.Opaque("alice", map[string]any{"groups": []string{"users", "admins"}})); !c.IsOneOf([]string{"groups=admins"}) || c.IsOneOf([]string{"groups=other"}) {
+		t.Errorf("a claim that introspection says: %+v", c)
+	}
 	short := i.Opaque("alice", map[string]any{"exp": time.Now().Add(time.Second).Unix()})
 	letIn(t, m, "Bearer "+short)
 	if f, _ := m.known.Get(sha256.Sum256([]byte(short))); f == nil || f.until.After(time.Now().Add(time.Second+clockLeeway)) {

@@ -26,6 +26,7 @@ type tokens struct {
 	expected jwt.Expected
 	scopes   []string
 	metadata string // where clients find the metadata of the resource
+	claims   bool   // are kept of each token, for the principals of tools
 	log      *slog.Logger
 
 	// verified are the tokens that were let in, by their hashes.
@@ -53,10 +54,10 @@ const clockLeeway = 30 * time.Second
 const MaxTokens = 10_000
 
 // newTokens makes the method for tokens of an issuer. Tokens are remembered, to save verifying their
-// signatures at each request.
-func newTokens(c *config.JWT, from *issuer, metadata string, log *slog.Logger) (*tokens, error) {
+// signatures at each request. claims says that their claims are kept, too.
+func newTokens(c *config.JWT, from *issuer, metadata string, claims bool, log *slog.Logger) (*tokens, error) {
 	t := &tokens{
-		from: from, scopes: c.Scopes, log: log,
+		from: from, scopes: c.Scopes, claims: claims, log: log,
 		expected: jwt.Expected{Issuer: c.Issuer, AnyAudience: c.Audiences}, metadata: metadata,
 	}
 	if c.Issuer == "" || len(c.Audiences) == 0 {
@@ -169,8 +170,9 @@ func (t *tokens) verifyToken(ctx context.Context, token string) (*grant, error) 
 		return nil, err
 	}
 	var c claims
+	var all map[string]json.RawMessage
 	for _, key := range keys {
-		if err = parsed.Claims(key, &c); err == nil {
+		if err = parsed.Claims(key, &c, &all); err == nil {
 			break
 		}
 	}
@@ -187,10 +189,13 @@ func (t *tokens) verifyToken(ctx context.Context, token string) (*grant, error) 
 		return nil, errors.New("the token has no sub")
 	}
 	g := &grant{
-		of: t, names: names{c.Issuer, c.Subject, c.id()}, keys: set, grade: grade{
+		of: t, names: names{issuer: c.Issuer, name: c.Subject, client: c.id()}, keys: set, grade: grade{
 			Audience: slices.Sorted(slices.Values(c.Audience)), Scopes: append(scopesOf(c.Scope), scopesOf(c.SCP)...),
 			Issued: timeOf(c.IssuedAt), Expires: c.Expiry.Time().Add(clockLeeway),
 		},
+	}
+	if t.claims {
+		g.called = readClaims(all)
 	}
 	g.principal = newPrincipal("jwt", c.Issuer, "sub", c.Subject, g.client)
 	return g, nil
@@ -231,6 +236,30 @@ func scopesOf(raw json.RawMessage) []string {
 		return list
 	}
 	return nil
+}
+
+// readClaims returns the claims of a token as the principals of tools name them: CLAIM=VALUE for a text, a number or a
+// boolean, and one for each of these in a list. Objects are left out.
+func readClaims(all map[string]json.RawMessage) (called []string) {
+	add := func(name string, value json.RawMessage) {
+		var text string
+		switch {
+		case json.Unmarshal(value, &text) == nil:
+			called = append(called, name+"="+text)
+		case len(value) > 0 && value[0] != '{' && value[0] != '[':
+			called = append(called, name+"="+string(value))
+		}
+	}
+	for name, value := range all {
+		var list []json.RawMessage
+		if json.Unmarshal(value, &list) != nil {
+			add(name, value)
+		}
+		for _, one := range list {
+			add(name, one)
+		}
+	}
+	return called
 }
 
 // refuseWithout refuses a token that lacks one of these scopes or of those that every token needs. Its

@@ -252,7 +252,7 @@ func TestRememberedTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := quietIssuer(t, func(context.Context) (*keySet, error) { return keysIn(t, i.Keys()), nil })
 		source.name = i.URL
-		m := wiretest.Must(newTokens(j, source, "x", slog.New(slog.DiscardHandler)))(t)
+		m := wiretest.Must(newTokens(j, source, "x", false, slog.New(slog.DiscardHandler)))(t)
 		want := func(what, token string, good bool) {
 			t.Helper()
 			if _, refusal := m.Identify(request("Bearer " + token)); (refusal == nil) != good {

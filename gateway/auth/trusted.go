@@ -54,7 +54,7 @@ func (t *trusted) Identify(r *http.Request) (Caller, *Refusal) {
 	if name == "" || len(name) > maxName {
 		return Caller{}, namelessRefused
 	}
-	return Caller{Principal: newPrincipal("header", t.name, name), names: names{name: name}}, nil
+	return Caller{Principal: newPrincipal("header", t.name, name), names: names{name: name, called: []string{name}}}, nil
 }
 
 // Recall is Identify: the header is all that there is.

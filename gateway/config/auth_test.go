@@ -92,7 +92,7 @@ upstreams:
 			t.Errorf("%s: -want +got:\n%s", c.Upstreams[i].Name, diff)
 		}
 	}
-	if !c.Open() || !c.Upstreams[1].Scoped() || c.Upstreams[0].Scoped() {
+	if !c.Open() || !c.Upstreams[1].Restricted() || c.Upstreams[0].Restricted() {
 		t.Error("who may call what")
 	}
 	c.Upstreams = c.Upstreams[:3]

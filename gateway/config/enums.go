@@ -39,6 +39,18 @@ const (
 // Values lists the modes in the order of the manual.
 func (RecoverMode) Values() []string { return []string{"fail", "retry"} }
 
+// RightsMode says what a caller meets who lacks a scope of a tool.
+type RightsMode string
+
+// The values of missing_rights.
+const (
+	RightsChallenge RightsMode = "challenge" // the tool is listed, and a call is refused with the scopes that it needs
+	RightsHide      RightsMode = "hide"      // the tool is not listed, and a call is answered as one of an unknown tool
+)
+
+// Values lists the modes in the order of the manual.
+func (RightsMode) Values() []string { return []string{"challenge", "hide"} }
+
 // EarlyMode says what a server's question does that comes before there is a task.
 type EarlyMode string
 

@@ -119,7 +119,7 @@ func TestExampleShowsDefaults(t *testing.T) {
 	u.Headers = map[string]string{"Authorization": "Bearer token", "X-Api-Key": "k"}
 	u.ForwardHeaders = []string{"X-Tenant"}
 	u.SSEEndpoint = "https://tools.example.com/research/messages"
-	u.Tools = got.Upstreams[0].Tools
+	u.Defaults.Principals, u.Tools = []string{}, got.Upstreams[0].Tools
 	files := config.NewUpstream("files", "")
 	files.Command, files.Args, files.Cwd = "npx", []string{"-y", "@modelcontextprotocol/server-filesystem", "."}, "/srv/files"
 	files.Eras = []string{"legacy"}

@@ -27,7 +27,7 @@ func (p *problems) checkRule(at string, r *Rule, defaults Tool) {
 	v, same := reflect.ValueOf(r).Elem(), reflect.ValueOf(&Rule{Tool: defaults}).Elem()
 	for _, k := range keysOf(v.Type()) {
 		f := v.FieldByIndex(k.index)
-		if k.name == "match" || !f.Equal(same.FieldByIndex(k.index)) {
+		if isScalar(f.Type()) && (k.name == "match" || !f.Equal(same.FieldByIndex(k.index))) {
 			p.checkField(joinKey(at, k.name), k, f)
 		}
 	}

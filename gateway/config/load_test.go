@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -89,7 +90,7 @@ allowed_hosts:
 	if got := c.Upstreams[0].Tool("b").Grace; got != 0 {
 		t.Errorf("grace of b is %s", got)
 	}
-	if c.Upstreams[1].Defaults != DefaultTool() || c.Log != Default().Log {
+	if !reflect.DeepEqual(c.Upstreams[1].Defaults, DefaultTool()) || c.Log != Default().Log {
 		t.Error("an empty block changed a default")
 	}
 }

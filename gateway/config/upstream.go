@@ -153,8 +153,7 @@ type Upstream struct {
 // Auto is the value of a duration that the gateway chooses by itself.
 const Auto time.Duration = -1
 
-// Tool is the complete policy of one tool: it needs no other defaults. Its keys are comparable
-// values: those of a rule are compared with the defaults.
+// Tool is the complete policy of one tool: it needs no other defaults.
 type Tool struct {
 	// Tasks says when a call becomes a task: auto (when it takes longer than
 	// grace or asks for input), always (at once), required (at once, and
@@ -208,6 +207,25 @@ type Tool struct {
 	// Scopes are what a token needs to call the tool, besides those of auth.jwt.scopes, with
 	// one space between two. Without them every caller may.
 	Scopes string `yaml:"scopes"`
+
+	// MissingRights says what a caller meets who lacks one of scopes: challenge lists the tool,
+	// and refuses a call with the scopes that it needs; hide leaves the tool out of lists, and
+	// has a call answered as one of a tool that the server does not have.
+	MissingRights RightsMode `yaml:"missing_rights"`
+
+	// Principals are the only callers that see the tool and may call it; without them every
+	// caller does. An entry is the name of a key or of a user in trusted_header, or CLAIM=VALUE
+	// for those whose verified token has that value, alone or in a list. The tool is hidden
+	// from all others, whatever missing_rights says.
+	Principals []string `yaml:"principals"`
+}
+
+// restricted reports whether some callers may not call the tool.
+func (t *Tool) restricted() bool { return t.Scopes != "" || len(t.Principals) > 0 }
+
+// hides reports whether the tool is hidden from some callers.
+func (t *Tool) hides() bool {
+	return t.Scopes != "" && t.MissingRights == RightsHide || len(t.Principals) > 0
 }
 
 // Rule gives the tools whose names match a policy of their own.
@@ -258,6 +276,8 @@ func DefaultTool() Tool {
 		Recover:      RecoverFail,
 		EarlyInput:   EarlyTask,
 		InputTimeout: Auto,
+
+		MissingRights: RightsChallenge,
 	}
 }
 
@@ -277,9 +297,20 @@ func (u *Upstream) MakesTasks() bool {
 	return u.Defaults.Tasks != TasksNever || slices.ContainsFunc(u.Tools, func(r Rule) bool { return r.Tasks != TasksNever })
 }
 
-// Scoped reports whether a tool of the upstream needs scopes.
-func (u *Upstream) Scoped() bool {
-	return u.Defaults.Scopes != "" || slices.ContainsFunc(u.Tools, func(r Rule) bool { return r.Scopes != "" })
+// Restricted reports whether some callers may not call a tool of the upstream.
+func (u *Upstream) Restricted() bool { return u.anyTool((*Tool).restricted) }
+
+// Hides reports whether a tool of the upstream is hidden from some callers.
+func (u *Upstream) Hides() bool { return u.anyTool((*Tool).hides) }
+
+// NamesPrincipals reports whether a tool of the upstream is for some principals only.
+func (u *Upstream) NamesPrincipals() bool {
+	return u.anyTool(func(t *Tool) bool { return len(t.Principals) > 0 })
+}
+
+// anyTool reports whether any policy of the upstream is such a one.
+func (u *Upstream) anyTool(is func(*Tool) bool) bool {
+	return is(&u.Defaults) || slices.ContainsFunc(u.Tools, func(r Rule) bool { return is(&r.Tool) })
 }
 
 // globMatches reports whether the glob covers the name. In path.Match a * stops at /; in the name of

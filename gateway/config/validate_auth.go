@@ -177,22 +177,6 @@ func ParseNetwork(s string) (netip.Prefix, error) {
 	return network.Masked(), err
 }
 
-// toolScopes checks the scopes of a tool, which only tokens have.
-func (p *problems) toolScopes(at string, scopes string, a Auth) {
-	if scopes == "" {
-		return
-	}
-	if a.JWT == nil {
-		p.addKey(at, "means nothing without auth by jwt: no other caller has scopes")
-	}
-	for scope := range strings.SplitSeq(scopes, " ") {
-		if !isScope(scope) {
-			p.add(at, "not scopes with one space between")
-			return
-		}
-	}
-}
-
 // checkPassthrough checks how the callers of a server that signs them in are known.
 func (p *problems) checkPassthrough(at string, t *Passthrough, c *Config) {
 	p.checkFields(at, t)

@@ -59,12 +59,7 @@ func (p *problems) upstreamAuth(at string, c *Config, u *Upstream) {
 		p.add(at+".forward_host", "needs allowed_hosts or public_url: only these names are sent to the server")
 	}
 	p.forwardHeaders(at+".forward_headers", u, auth)
-	p.toolScopes(at+".defaults.scopes", u.Defaults.Scopes, auth)
-	for i := range u.Tools {
-		if scopes := u.Tools[i].Scopes; scopes != u.Defaults.Scopes {
-			p.toolScopes(fmt.Sprintf("%s.tools[%d].scopes", at, i), scopes, auth)
-		}
-	}
+	p.checkRights(at, u, auth)
 }
 
 func (p *problems) checkUpstream(at string, u *Upstream) {

@@ -67,6 +67,9 @@ type Endpoint struct {
 	// State seals the way back to a call that waits for input; nil if clients get no states.
 	State *sealed.Keyring
 
+	// Watchers hear when a reload shows them other tools.
+	Watchers *Watchers
+
 	// Relist says when the tools may be listed because of a mismatch.
 	Relist rate.Sometimes
 

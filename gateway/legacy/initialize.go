@@ -88,7 +88,7 @@ func (h *Handler) initializeSession(w http.ResponseWriter, r *http.Request, p sh
 		own = nil
 	}
 	w.Header().Set(mcp.HeaderSession, s.id)
-	x.Result(msg.ID, h.WithInstructions(clientOf(st, p), translate.InitializeResult(st.Version, server, h.Identity(), own)))
+	x.Result(msg.ID, h.WithInstructions(clientOf(st, p), translate.InitializeResult(st.Version, h.Offered(server), h.Identity(), own)))
 }
 
 // What is kept of a client for as long as its session is bounded, in bytes.

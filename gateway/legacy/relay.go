@@ -37,6 +37,7 @@ func (q *request) callTool(ctx context.Context) (json.RawMessage, error) {
 		}
 		return q.taskResult(ctx)
 	}
+	q.hidden, q.msg.Params, q.name = q.h.HideTool(ctx, q.msg.Params, q.name)
 	server, err := q.h.Upstream.Describe(ctx, q.s.upstreamSession(ctx))
 	if err != nil {
 		return nil, err
@@ -44,7 +45,7 @@ func (q *request) callTool(ctx context.Context) (json.RawMessage, error) {
 	first := q.h.TaskFirst(q.name, false, q.describeCaller()) || task && q.h.MayBeTask(q.name)
 	err = q.h.CheckTool(ctx, q.s.upstreamSession(ctx), server, q.name, first, func(upstream.Tool) error { return nil })
 	if err != nil {
-		return nil, err
+		return nil, q.hidden.Reveal(err)
 	}
 	a, err := q.makeCall(q.whenTaken(ctx), shim.Call{
 		Request: q.upstreamRequest(ctx, server.Era), Demand: task, After: q.h.HandleAfter(q.describeCaller()), TTL: ttl, ProgressToken: q.token,
@@ -129,6 +130,9 @@ func (q *request) showReply(ctx context.Context, server upstream.Server, reply s
 			view.Partials = q.h.showsPartials
 		}
 	}
+	if q.msg.Method == mcp.MethodToolsList {
+		reply.Result = q.h.ShownTools(ctx, reply.Result)
+	}
 	var result json.RawMessage
 	budget.From(ctx).InTurn(len(reply.Result), func() { result = translate.LegacyResult(q.msg.Method, reply.Result, view) })
 	if q.msg.Method == mcp.MethodToolsList {
@@ -163,6 +167,7 @@ func (q *request) upstreamRequest(ctx context.Context, era mcp.Era) shim.Request
 		Method:   q.msg.Method,
 		Params:   params,
 		Name:     q.name,
+		Shown:    q.hidden.Tool,
 		Session:  q.s.upstreamSession(ctx),
 		Progress: q.token != nil,
 		LogLevel: level,

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"taskgate/gateway/endpoint"
 	"taskgate/gateway/sealed"
 	"taskgate/gateway/translate"
 	"taskgate/gateway/wire"
@@ -28,6 +29,7 @@ type request struct {
 	msg       jsonrpc.Message
 	meta      json.RawMessage // params._meta
 	name      string          // of the tool or prompt, or the resource's URI
+	hidden    endpoint.Hidden
 	task      json.RawMessage // params.task
 	retry     json.RawMessage // params.requestState
 	token     json.RawMessage // the client's progress token; nil if it wants none

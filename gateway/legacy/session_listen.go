@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"taskgate/gateway/endpoint"
 	"taskgate/gateway/translate"
 	"taskgate/gateway/upstream"
 	"taskgate/gateway/upstream/forward"
@@ -87,7 +88,11 @@ func (l *listener) startListening(ctx context.Context, up upstream.Client) (shim
 	if old == nil {
 		watched, unwatch := context.WithCancel(forward.Carry(l.s.ctx, ctx))
 		l.unwatch = unwatch
-		l.s.table.work.Go(func() { l.watchSession(watched, up) }) // the table waits for its end, as for that of listenUntilEnd
+		rights, unheard := endpoint.WatchRights(ctx)
+		l.s.table.work.Go(func() { // the table waits for its end, as for that of listenUntilEnd
+			defer unheard()
+			l.watchSession(watched, up, rights)
+		})
 	}
 	run, stop := context.WithCancelCause(upstream.WhileHere(forward.Carry(l.s.ctx, ctx), l.s.isAttached)) // it asks in the name of its client
 	l.started++
@@ -214,8 +219,9 @@ func (l *listener) quitListening(cause error) {
 
 // watchSession keeps the listening at the replica with the session's GET stream, and up to date with the
 // session's subscriptions, which any replica may change. It ends with ctx, once another replica holds the GET
-// stream and listens, or when this one has had no GET stream for listenLinger.
-func (l *listener) watchSession(ctx context.Context, up upstream.Client) {
+// stream and listens, or when this one has had no GET stream for listenLinger. rights is the signal of a reload that
+// shows the client other tools.
+func (l *listener) watchSession(ctx context.Context, up upstream.Client, rights <-chan struct{}) {
 	wake, stop := l.s.watchLog()
 	defer stop()
 	began, linger := time.Now(), time.NewTimer(listenLinger)
@@ -227,6 +233,9 @@ func (l *listener) watchSession(ctx context.Context, up upstream.Client) {
 		select {
 		case <-wake:
 		case <-l.left:
+		case <-rights:
+			l.s.postMessage(jsonrpc.AppendNotification(nil, mcp.NotifyToolsListChanged, nil))
+			continue
 		case <-linger.C:
 			left := l.endLeft(ctx, began)
 			if left >= listenLinger {

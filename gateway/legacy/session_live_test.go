@@ -442,7 +442,7 @@ func TestListeningEnds(t *testing.T) {
 		s := mustCreate(t, table, sessionState{})
 		ctx, unwatch := context.WithCancel(t.Context())
 		s.listen.stop, s.listen.unwatch = func(error) {}, unwatch
-		table.work.Go(func() { s.listen.watchSession(ctx, nil) })
+		table.work.Go(func() { s.listen.watchSession(ctx, nil, nil) })
 		s.detachGET(s.attachGET(t.Context(), func() {}, false))
 		next := s.attachGET(t.Context(), func() {}, false)
 		wiretest.Wait(2 * listenLinger)

@@ -18,6 +18,7 @@ import (
 // before that, its context ends, and the upstream call with it. Once there is a task, it is
 // independent of this request (T42).
 func (q *request) callTool(ctx context.Context) (jsonrpc.Spliced, error) {
+	q.hidden, q.msg.Params, q.name = q.h.HideTool(ctx, q.msg.Params, q.name)
 	session := q.upstreamSession(ctx)
 	if err := q.checkTool(ctx, session); err != nil {
 		return nil, err
@@ -103,7 +104,7 @@ func (q *request) asksInTask() bool {
 // mirror them. Only modern upstreams have such tools (H12).
 func (q *request) checkTool(ctx context.Context, session shim.Session) error {
 	first := q.h.TaskFirst(q.name, q.tasks, q.describeCaller())
-	return q.h.CheckTool(ctx, session, q.server, q.name, first, func(tool upstream.Tool) error {
+	return q.hidden.Reveal(q.h.CheckTool(ctx, session, q.server, q.name, first, func(tool upstream.Tool) error {
 		return checkParamHeaders(q.header, q.arguments, tool.Params)
-	})
+	}))
 }

@@ -51,6 +51,6 @@ func (q *request) answerDiscover(ctx context.Context) (jsonrpc.Spliced, error) {
 		q.h.saysState(server)
 		return nil, &wire.Failure{Code: mcp.CodeMethodNotFound, Status: http.StatusNotFound, Message: "this server keeps state for each client, and is offered by initialize (eras)"}
 	}
-	result := translate.DiscoverResult(server, q.isConvertible())
+	result := translate.DiscoverResult(q.h.Offered(server), q.isConvertible())
 	return translate.ModernResult(mcp.MethodDiscover, mcp.Modern, q.h.WithInstructions(q.describeCaller(), result), q.h.Identity())
 }

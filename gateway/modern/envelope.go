@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"taskgate/gateway/endpoint"
 	"taskgate/gateway/translate"
 	"taskgate/gateway/upstream"
 	"taskgate/gateway/wire"
@@ -30,6 +31,7 @@ type request struct {
 	tasks        bool            // the client declares the tasks extension
 	name         string          // the tool, prompt or URI
 	named        bool            // the body has a name; "" may be one
+	hidden       endpoint.Hidden
 	arguments    json.RawMessage // of the tool or prompt; nil for none
 	responses    json.RawMessage // params.inputResponses; nil for none
 	state        json.RawMessage // params.requestState; nil if it is no retry

@@ -27,6 +27,7 @@ type subscription struct {
 	tasks  []shim.ID       // likewise
 	named  map[string]bool // the task ids that the client wrote
 	acked  chan struct{}
+	rights bool // a reload may show the client other tools, which it wants to hear, whatever the upstream honours
 
 	partials bool              // partial results of the tasks are wanted, and shown
 	from     map[shim.ID]int64 // from this seq on
@@ -81,6 +82,7 @@ func (s *subscription) streamUntilEnd(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	})
+	tasks.Go(func() { s.followRights(ctx) })
 	err := s.followUpstream(ctx)
 	cancel()
 	tasks.Wait()
@@ -88,6 +90,24 @@ func (s *subscription) streamUntilEnd(ctx context.Context) error {
 		return failed
 	}
 	return err
+}
+
+// followRights tells the client each time that a reload shows it other tools.
+func (s *subscription) followRights(ctx context.Context) {
+	news, stop := endpoint.WatchRights(ctx)
+	defer stop()
+	select { // as for the tasks
+	case <-s.acked:
+	case <-ctx.Done():
+	}
+	for {
+		select {
+		case <-news:
+			s.relayNotification(shim.Notification{Method: mcp.NotifyToolsListChanged})
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // unlessOver returns err, or nil if the stream is over anyway.
@@ -152,9 +172,10 @@ func (s *subscription) offeredFilter(ctx context.Context, f shim.Filter) (shim.F
 	if err != nil {
 		return f, err
 	}
-	s.q.server = server
+	s.q.server = s.q.h.Offered(server)
+	s.rights = f.ToolsListChanged && s.q.h.Config.Hides()
 	has := func(path ...string) bool {
-		v, _ := jsonrpc.Get(server.Capabilities, path...)
+		v, _ := jsonrpc.Get(s.q.server.Capabilities, path...)
 		return string(v) == "true"
 	}
 	f.ToolsListChanged = f.ToolsListChanged && has("tools", "listChanged")
@@ -186,14 +207,19 @@ func (s *subscription) followUpstream(ctx context.Context) error {
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
-	if err == nil { // the upstream sends nothing, so nothing is honoured
+	if err == nil { // the upstream sends nothing, so nothing of its is honoured
+		timer.Stop()
 		s.sendAcknowledgement(shim.Filter{})
+		if s.rights {
+			<-ctx.Done() // the client goes, or the gateway closes
+		}
 	}
 	return err
 }
 
 // sendAcknowledgement sends the first message of the stream: what is honoured.
 func (s *subscription) sendAcknowledgement(f shim.Filter) {
+	f.ToolsListChanged = f.ToolsListChanged || s.rights
 	s.filter = f
 	honoured := upstream.SpellFilter(f)
 	if len(s.tasks) > 0 {

@@ -74,6 +74,7 @@ func (q *request) showReply(ctx context.Context, reply shim.Reply) (result jsonr
 		q.op.ToolError()
 	}
 	if q.msg.Method == mcp.MethodToolsList {
+		reply.Result = q.h.ShownTools(ctx, reply.Result)
 		dropped := func(name string, reason error) { q.h.LogDropped(ctx, name, reason) }
 		reply.Result = translate.ModernTools(reply.Result, q.server.Era, dropped)
 		reply.Result = q.h.WithTaskResult(ctx, q.describeCaller(), q.msg.Params, reply.Result)
@@ -120,7 +121,7 @@ func (q *request) upstreamRequest(ctx context.Context, s shim.Session) (shim.Req
 	var params json.RawMessage
 	budget.From(ctx).InTurn(len(q.msg.Params), func() { params = translate.ModernParams(q.msg.Method, q.server.Era, q.msg.Params) })
 	return shim.Request{
-		Method: q.msg.Method, Params: params, Name: q.name,
+		Method: q.msg.Method, Params: params, Name: q.name, Shown: q.hidden.Tool,
 		Session:  s,
 		Progress: q.token != nil,
 		LogLevel: q.logLevel,

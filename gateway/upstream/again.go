@@ -83,7 +83,8 @@ func (h *HTTP) Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.Repl
 	}
 	r.Params = reading.WithAnswers(r.Params, r.Retry)
 	c := &call{h: h, r: r, sink: s}
-	return c.runAttempts(ctx)
+	reply, err := c.runAttempts(ctx)
+	return reading.ShowName(r, reply), err
 }
 
 func (c *call) runAttempts(ctx context.Context) (shim.Reply, error) {

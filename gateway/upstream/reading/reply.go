@@ -1,7 +1,9 @@
 package reading
 
 import (
+	"bytes"
 	"encoding/json"
+	"strings"
 
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -156,4 +158,23 @@ func ModernFailure(code int64, rpc *jsonrpc.Error) shim.Reply {
 // notMCP is the error of an answer that is not MCP.
 func notMCP(message string) error {
 	return &shim.UpstreamError{Kind: shim.KindProtocol, Message: message}
+}
+
+// ShowName is a reply to a request whose client has used another name for the tool than the server was called by
+// (Request.Shown): it names that one wherever the server has named the other.
+func ShowName(r shim.Request, reply shim.Reply) shim.Reply {
+	if r.Shown == "" {
+		return reply
+	}
+	shown := jsonrpc.AppendString(nil, r.Shown)
+	rename := func(raw json.RawMessage) json.RawMessage {
+		return bytes.ReplaceAll(raw, []byte(r.Name), shown[1:len(shown)-1])
+	}
+	if reply.Result != nil {
+		reply.Result = rename(reply.Result)
+	}
+	if e := reply.Error; e != nil {
+		reply.Error = &shim.RPCError{Code: e.Code, Message: strings.ReplaceAll(e.Message, r.Name, r.Shown), Data: rename(e.Data)}
+	}
+	return reply
 }
