@@ -29,6 +29,10 @@ Usage:
   taskgate stdio --upstream URL       serve one MCP server to the one client that has
                                       started this process, over stdin and stdout
   taskgate stdio -- COMMAND [ARG...]  the same, for a server that speaks over stdio
+  taskgate connect CLIENT             print how to point an MCP client at the gateway, or
+                                      write it into the client's file: claude-code,
+                                      claude-desktop, vscode, cursor, codex, gemini, qwen
+                                      or opencode
   taskgate reload                     have the gateway at --admin, or at the admin address
                                       in --config FILE, read its configuration anew
   taskgate tasks [list]               list tasks, the newest first
@@ -77,6 +81,16 @@ Options of stdio:
 
 It ends when its standard input does, and tasks in memory with it. A command gets the
 whole environment of taskgate.
+
+Options of connect, after the client:
+
+  --url URL            the gateway's address (http://127.0.0.1:8080/mcp)
+  --upstream URL       MCP endpoint: the client starts taskgate stdio for it; so does -- COMMAND
+  --name NAME          what the client calls the server (taskgate)
+  --write              show the change of the client's file, ask, and write it; the file as it
+                       was is kept beside it
+  --file FILE          the client's file, where it is another one
+  --yes                write without asking
 
 Options of tasks, replicas and upstreams, which ask a running gateway (reload has the
 first three):

@@ -65,6 +65,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return serveStdio(ctx, args, os.Stdin, stdout, stderr)
 	case "tasks", "replicas", "upstreams":
 		return runOperator(ctx, verb, args, os.Stdin, stdout, stderr)
+	case "connect":
+		return connectClient(args, os.Stdin, stdout, stderr)
 	case "check":
 		return checkFiles(args, stdout, stderr)
 	case "hash-key":

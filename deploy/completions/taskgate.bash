@@ -16,6 +16,7 @@ _taskgate() {
       case "$verb" in
         serve) words="--config --upstream --header --listen --admin --store --grace --offer --log-format --log-level" ;;
         stdio) words="--upstream --header --config --name --store --grace --era --offer --without-tasks --log-level --" ;;
+        connect) words="claude-code claude-desktop vscode cursor codex gemini qwen opencode --url --upstream --name --write --file --yes" ;;
         reload) words="--config --admin --key" ;;
         tasks)
           words="--admin --config --key --json --filter --oldest --limit --yes"
@@ -25,7 +26,7 @@ _taskgate() {
         check) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         hash-key) words="--force" ;;
       esac
-      ((COMP_CWORD > 1)) || words+=" serve reload stdio tasks replicas upstreams check hash-key state-key schema version help"
+      ((COMP_CWORD > 1)) || words+=" serve reload stdio connect tasks replicas upstreams check hash-key state-key schema version help"
       ;;
   esac
   COMPREPLY=($(compgen -W "$words" -- "$cur"))

@@ -1,9 +1,17 @@
 # Completion of taskgate for fish.
-set -l serving 'not __fish_seen_subcommand_from reload stdio tasks replicas upstreams check hash-key state-key schema version help'
+set -l serving 'not __fish_seen_subcommand_from reload stdio connect tasks replicas upstreams check hash-key state-key schema version help'
 set -l stdio '__fish_seen_subcommand_from stdio'
 complete -c taskgate -f
-complete -c taskgate -n __fish_use_subcommand -a 'serve reload stdio tasks replicas upstreams check hash-key state-key schema version help'
+complete -c taskgate -n __fish_use_subcommand -a 'serve reload stdio connect tasks replicas upstreams check hash-key state-key schema version help'
 complete -c taskgate -n '__fish_seen_subcommand_from check' -F
+set -l connect '__fish_seen_subcommand_from connect'
+complete -c taskgate -n $connect -a 'claude-code claude-desktop vscode cursor codex gemini qwen opencode'
+complete -c taskgate -n $connect -l url -x -d 'address of the gateway'
+complete -c taskgate -n $connect -l upstream -x -d 'MCP endpoint'
+complete -c taskgate -n $connect -l name -x -d 'name of the server'
+complete -c taskgate -n $connect -l write -d 'write the file of the client'
+complete -c taskgate -n $connect -l file -rF -d 'the file of the client'
+complete -c taskgate -n $connect -l yes -d 'write without asking'
 complete -c taskgate -n '__fish_seen_subcommand_from reload' -l config -rF -d 'configuration file'
 complete -c taskgate -n '__fish_seen_subcommand_from reload' -l admin -x -d 'address to ask at'
 complete -c taskgate -n '__fish_seen_subcommand_from reload' -l key -x -d 'key of an operator'

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -17,12 +18,13 @@ import (
 
 // agent is a coding agent: where it is installed, and how it is run once without a
 // terminal. Its files in testdata/homes are its home; they and what stands here keep it
-// from its maker's servers. MODEL_URL, SERVER_URL and HOME are replaced in all of it.
+// from its maker's servers. MODEL_URL and HOME are replaced in all of it, and taskgate connect adds the server.
 type agent struct {
 	name     string
 	title    string
 	pack     string    // its npm package
 	home     string    // its directory in testdata/homes
+	client   string    // its name for taskgate connect
 	large    bool      // a program of its own, which only "make agents" fetches
 	protocol string    // the version that it speaks with the gateway
 	terminal bool      // it runs in a terminal, and the prompt is typed
@@ -34,27 +36,27 @@ type agent struct {
 
 var agents = []agent{
 	{
-		name: "terminal", title: "Claude Code, terminal", protocol: "2026-07-28", pack: "@anthropic-ai/claude-code", home: "claude", large: true,
+		name: "terminal", title: "Claude Code, terminal", protocol: "2026-07-28", pack: "@anthropic-ai/claude-code", home: "claude", client: "claude-code", large: true,
 		terminal: true, program: claudeProgram, args: claudeArgs, env: claudeEnv,
 	},
 	{
-		name: "claude", title: "Claude Code, `-p`", protocol: "2026-07-28", pack: "@anthropic-ai/claude-code", home: "claude", large: true,
+		name: "claude", title: "Claude Code, `-p`", protocol: "2026-07-28", pack: "@anthropic-ai/claude-code", home: "claude", client: "claude-code", large: true,
 		program: claudeProgram, args: append([]string{"-p", prompt}, claudeArgs...), env: claudeEnv,
 	},
 	{
-		name: "codex", title: "Codex", protocol: "2025-06-18", pack: "@openai/codex", home: "codex", large: true,
+		name: "codex", title: "Codex", protocol: "2025-06-18", pack: "@openai/codex", home: "codex", client: "codex", large: true,
 		program: "@openai/codex-linux-" + arch + "/vendor/" + machine + "-unknown-linux-musl/bin/codex",
 		args:    []string{"exec", "--skip-git-repo-check", prompt},
 		env:     []string{"SCRIPTED_KEY=dummy"},
 	},
 	{
-		name: "gemini", title: "Gemini CLI", protocol: "2025-06-18", pack: "@google/gemini-cli", home: "gemini",
+		name: "gemini", title: "Gemini CLI", protocol: "2025-06-18", pack: "@google/gemini-cli", home: "gemini", client: "gemini",
 		program: "@google/gemini-cli/bundle/gemini.js",
 		args:    []string{"-m", "gemini-2.5-flash", "--yolo", "-p", prompt},
 		env:     []string{"GEMINI_API_KEY=dummy", "GOOGLE_GEMINI_BASE_URL=MODEL_URL", "GEMINI_CLI_NO_RELAUNCH=true"},
 	},
 	{
-		name: "opencode", title: "opencode", protocol: "2025-11-25", pack: "opencode-ai", home: "opencode", large: true,
+		name: "opencode", title: "opencode", protocol: "2025-11-25", pack: "opencode-ai", home: "opencode", client: "opencode", large: true,
 		program: "opencode-linux-" + arch + "/bin/opencode",
 		args:    []string{"run", prompt},
 		env: []string{
@@ -63,7 +65,7 @@ var agents = []agent{
 		},
 	},
 	{
-		name: "qwen", title: "Qwen Code", protocol: "2025-11-25", pack: "@qwen-code/qwen-code", home: "qwen",
+		name: "qwen", title: "Qwen Code", protocol: "2025-11-25", pack: "@qwen-code/qwen-code", home: "qwen", client: "qwen",
 		program: "@qwen-code/qwen-code/cli-entry.js",
 		args:    []string{"--auth-type", "openai", "--yolo", "-p", prompt},
 		env:     []string{"OPENAI_API_KEY=dummy", "OPENAI_BASE_URL=MODEL_URL/v1", "OPENAI_MODEL=qwen3-vl-plus"},
@@ -144,11 +146,12 @@ func (a agent) version(t *testing.T) string {
 func (a agent) start(t *testing.T, modelURL, serverURL, proxyURL string) *running {
 	t.Helper()
 	home := t.TempDir()
-	fill := strings.NewReplacer("MODEL_URL", modelURL, "SERVER_URL", serverURL, "HOME", home).Replace
+	fill := strings.NewReplacer("MODEL_URL", modelURL, "HOME", home).Replace
 	from := filepath.Join("testdata", "homes", a.home)
 	if err := copyHome(from, home, fill); err != nil {
 		t.Fatal(err)
 	}
+	a.connectTo(t, home, serverURL)
 	path, args := filepath.Join(a.modules(t), a.program), []string{}
 	if strings.HasSuffix(path, ".js") {
 		path, args = node(t), []string{path}
@@ -189,6 +192,20 @@ func (a agent) start(t *testing.T, modelURL, serverURL, proxyURL string) *runnin
 		keyboard.Close()
 	})
 	return &running{Process: p, agent: a, keyboard: keyboard}
+}
+
+// connectTo has taskgate connect name the server in the agent's own file.
+func (a agent) connectTo(t *testing.T, home, serverURL string) {
+	t.Helper()
+	args := []string{"connect", a.client, "--name", "slow", "--url", serverURL, "--write", "--yes"}
+	if a.client == "claude-code" { // which reads a file that it is given
+		args = append(args, "--file", filepath.Join(home, "mcp.json"))
+	}
+	connect := exec.CommandContext(t.Context(), filepath.Join(bin, "taskgate"), args...)
+	connect.Env = []string{"HOME=" + home}
+	if out, err := connect.CombinedOutput(); err != nil {
+		t.Fatalf("taskgate connect %s: %v\n%s", a.client, err, out)
+	}
 }
 
 // running is an agent that runs.

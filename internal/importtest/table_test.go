@@ -7,7 +7,7 @@ package importtest
 // The direction is: cmd wires, gateway speaks, shim decides, redisstore
 // remembers. No arrow goes back, and none runs between redisstore and gateway.
 var imports = map[string][]string{
-	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/operator", "gateway/operator/terminal", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/reading", "gateway/upstream/stdio", "redisstore", "redisstore/journal", "shim", "shim/engine", "internal/budget", "internal/durable", "internal/heads", "internal/metrics", "internal/semconv", "internal/work"},
+	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/operator", "gateway/operator/terminal", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/reading", "gateway/upstream/stdio", "redisstore", "redisstore/journal", "shim", "shim/engine", "internal/budget", "internal/connect", "internal/durable", "internal/heads", "internal/metrics", "internal/semconv", "internal/work"},
 
 	"gateway": {
 		"gateway/auth", "gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/sealed", "gateway/upstream", "gateway/upstream/forward", "gateway/wire",
@@ -68,6 +68,7 @@ var imports = map[string][]string{
 	"redisstore":                 {"shim", "redisstore/journal", "internal/memconn", "internal/metrics", "internal/patience", "internal/storeurl", "internal/work"},
 	"redisstore/journal":         {"internal/durable", "internal/work"},
 	"internal/budget":            {},
+	"internal/connect":           {},
 	"internal/heads":             {},
 	"internal/metrics":           {"internal/semconv"},
 	"internal/patience":          {},
