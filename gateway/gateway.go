@@ -169,11 +169,12 @@ func (g *Gateway) Close(ctx context.Context) error {
 	return errors.Join(g.streams.Close(ctx), g.sessions.Close(ctx))
 }
 
-// sessionEnded gives up the upstream session of a client session that has ended, and measures it. To the other
-// upstreams the session's id is unknown, and they ignore it.
+// sessionEnded gives up the upstream session of a client session that has ended, and measures it.
 func (g *Gateway) sessionEnded(ctx context.Context, s legacy.Ended) {
 	for _, u := range g.now.Load().routes {
-		u.endpoint.Upstream.EndSession(ctx, s.ID)
+		if s.Upstream == "" || s.Upstream == u.endpoint.Config.Name {
+			u.endpoint.Upstream.EndSession(ctx, s.ID)
+		}
 	}
 	if !s.Since.IsZero() {
 		g.tel.SessionEnded(ctx, s.Upstream, s.Version, s.Since)

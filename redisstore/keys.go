@@ -121,6 +121,9 @@ func (k keys) upstream(name, id string) string {
 	return k.in(sessionTag(id), "u", name+":"+id)
 }
 
+// due is the sorted set of the sessions with an upstream, by when each is to be looked at, in ms.
+func (k keys) due(upstream string) string { return k.prefix + ":due:" + upstream }
+
 // numbers is the hash of the numbers that were taken, by upstream.
 func (k keys) numbers() string { return k.prefix + ":numbers" }
 

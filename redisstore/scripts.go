@@ -35,7 +35,10 @@ var (
 	sessionSignalScript = newScript("session_signal")
 	sessionLogScript    = newScript("session_log")
 	sessionSinceScript  = newScript("session_since")
-	endIdleScript       = newScript("end_idle")
+
+	upstreamDueScript = newScript("upstream_due")
+	upstreamEndScript = newScript("upstream_end")
+	upstreamUseScript = newScript("upstream_use")
 )
 
 // The codes that begin the reply of a script; see lua/common.lua.
@@ -125,6 +128,15 @@ type argv struct{ list []any }
 func (a *argv) add(values ...string) {
 	for _, v := range values {
 		a.list = append(a.list, v)
+	}
+}
+
+// addFlag adds a boolean: "1", or "".
+func (a *argv) addFlag(v bool) {
+	if v {
+		a.add("1")
+	} else {
+		a.add("")
 	}
 }
 

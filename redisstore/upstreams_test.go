@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ func TestUpstreamSessions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			store := open(t)
 			testUpstreamSessions(t, store().(*Store).UpstreamSessions("up"), store().(*Store).UpstreamSessions("up"))
+			testUpstreamEnds(t, store().(*Store).UpstreamSessions("up"), store().(*Store).UpstreamSessions("up"))
 			testTold(t, store().(*Store).UpstreamSessions("up"), store().(*Store).UpstreamSessions("up"))
 			testWhoIsGone(t, store().(*Store))
 			testRefusals(t, store().(*Store), store().(*Store))
@@ -121,7 +123,7 @@ func testUpstreamSessions(t *testing.T, a, b *UpstreamSessions) {
 	}
 	end := func(u *UpstreamSessions, idle time.Duration, want string) {
 		t.Helper()
-		if got, err := u.End(ctx, "k", idle); string(got) != want || err != nil {
+		if got, err := u.End(ctx, "k", "", false, idle); string(got) != want || err != nil {
 			t.Errorf("end: %q %v, want %q", got, err, want)
 		}
 	}
@@ -143,10 +145,73 @@ func testUpstreamSessions(t *testing.T, a, b *UpstreamSessions) {
 	end(b, time.Minute, "") // a has just used it
 	// The clock of a store in the process runs late under load.
 	eventually(t, "b ends what nobody has used for a while", func() bool {
-		state, err := b.End(ctx, "k", 10*time.Millisecond)
+		state, err := b.End(ctx, "k", "", false, 10*time.Millisecond)
 		return string(state) == "two" && err == nil
 	})
 	if _, rev, err := b.Load(ctx, "k"); rev != 0 || err != nil {
 		t.Errorf("left: %d %v", rev, err)
 	}
+}
+
+// testUpstreamEnds: a session that its client has ended is over once nobody else uses it, and Sweep finds those that all
+// have left.
+func testUpstreamEnds(t *testing.T, a, b *UpstreamSessions) {
+	ctx := t.Context()
+	a.firstLook, b.firstLook = 0, 0
+	make := func(key string) {
+		t.Helper()
+		rev, err := a.Swap(ctx, key, 0, []byte("state of "+key))
+		if rev == 0 || err != nil {
+			t.Fatalf("swap: %d %v", rev, err)
+		}
+	}
+	use := func(u *UpstreamSessions, by string, uses, want bool) {
+		t.Helper()
+		over, err := u.Use(ctx, "used", by, uses)
+		must(t, err)
+		same(t, want, over)
+	}
+	end := func(by, want string) {
+		t.Helper()
+		state, err := b.End(ctx, "used", by, true, 0)
+		must(t, err)
+		same(t, want, string(state))
+	}
+	make("used")
+	use(a, "a", true, false)
+	use(b, "b", true, false)
+	end("b", "")
+	use(b, "b", false, true)
+	use(a, "a", true, true)
+	end("b", "")
+	use(a, "a", false, true)
+	end("a", "state of used")
+	use(a, "a", true, false)
+	make("left")
+	make("young")
+	swept := func(u *UpstreamSessions, idle time.Duration, want ...string) {
+		t.Helper()
+		states, err := u.Sweep(ctx, idle)
+		must(t, err)
+		got := []string{}
+		for _, state := range states {
+			got = append(got, string(state))
+		}
+		slices.Sort(got)
+		same(t, append([]string{}, want...), got)
+	}
+	swept(a, time.Minute)
+	swept(b, 0) // both are looked at in a minute
+	_, _, err := a.findDue(ctx, 0, []string{"left", "0"}, nil)
+	must(t, err)
+	swept(b, 0, "state of left")
+	_, _, err = a.findDue(ctx, 0, []string{"left", "0", "young", "0"}, nil)
+	must(t, err)
+	swept(a, 0, "state of young")
+	_, _, err = a.findDue(ctx, 0, []string{"young", "0"}, nil)
+	must(t, err)
+	swept(a, 0)
+	named, err := a.store.client.ZRange(ctx, a.store.keys.due("up"), 0, -1).Result()
+	must(t, err)
+	same(t, []string{"used", "k"}, named) // which are due later
 }

@@ -254,7 +254,7 @@ func (s *server) showOperators() (err error) {
 		Tasks: engine.NewOperator(s.shim, view), Store: view, Replica: s.replica, Metrics: s.tel.metrics, Logger: s.log, TraceAt: s.config.TraceAt,
 		Say: func() operator.Report {
 			host, _ := os.Hostname() // "" if unknown
-			r := operator.Report{Host: host, Address: s.listener.Addr().String(), Version: moduleVersion(), Config: s.inUse(), Since: begun}
+			r := operator.Report{Host: host, Address: s.listener.Addr().String(), Version: moduleVersion(), Config: s.inUse(), Since: begun, NotesUse: true}
 			r.Upstreams = s.served().reported(s.ready.askParts(reportAge, nil).Upstreams)
 			return r
 		},
@@ -272,10 +272,14 @@ func (s *server) warnOpen() {
 // sweepEvery is the time between two sweeps of the store.
 const sweepEvery = 30 * time.Second
 
-// sweepStore takes expired tasks out of the sets of tasks until ctx ends. A failed sweep is done another time.
+// sweepStore takes expired tasks out of the sets of tasks, and ends sessions with servers that no replica uses, until ctx
+// ends. A failed sweep is done another time.
 func (s *server) sweepStore(ctx context.Context) error {
 	for work.Pause(ctx, sweepEvery) == nil {
 		_ = s.store.Overview().Sweep(ctx)
+		for _, one := range s.served() {
+			one.client.now.Load().SweepSessions(ctx)
+		}
 	}
 	return nil
 }

@@ -108,12 +108,14 @@ func (s *server) newLease(c *config.Config, u *config.Upstream, by *way) (l *lea
 		cfg.Transport, cfg.SessionIdle = stdio.New(child), cmp.Or(s.processIdle, math.MaxInt64)
 	} else {
 		cfg.Sessions = s.store.UpstreamSessions(u.Name)
-		cfg.OthersHaveTasks = func(ctx context.Context) (bool, error) {
+		cfg.TasksUnnoted = func(ctx context.Context) (bool, error) {
 			if !work.IsClosed(l.clear) { // an earlier client may have calls under way
 				return true, nil
 			}
 			all, err := s.store.Overview().Replicas(ctx)
-			return slices.ContainsFunc(all, func(one shim.Standing) bool { return one.Running > 0 && one.Replica != s.replica }), err
+			return slices.ContainsFunc(all, func(one shim.Standing) bool {
+				return one.Running > 0 && one.Replica != s.replica && !(one.Alive && operator.NotesUse(one.About))
+			}), err
 		}
 	}
 	l.HTTP, err = upstream.New(cfg)

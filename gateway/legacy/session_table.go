@@ -43,11 +43,10 @@ type Table struct {
 	work work.Group               // goroutines that outlive a request
 }
 
-// Ended is a session that is over. Only the replica that made it fills in the details, so that it is measured
-// once.
+// Ended is a session that is over. Only the replica that made it says since when, so that it is measured once.
 type Ended struct {
 	ID                string
-	Upstream, Version string    // "" elsewhere
+	Upstream, Version string    // "" if unknown
 	Since             time.Time // when it was made; zero elsewhere
 }
 
@@ -193,9 +192,9 @@ func (t *Table) finishSession(ctx context.Context, id string, st sessionState) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	over := Ended{ID: id}
+	over := Ended{ID: id, Upstream: st.Upstream, Version: st.Version}
 	if st.Maker == t.name {
-		over.Upstream, over.Version, over.Since = st.Upstream, st.Version, time.Unix(st.Since, 0)
+		over.Since = time.Unix(st.Since, 0)
 	}
 	t.ended(ctx, over)
 }

@@ -28,13 +28,21 @@ const (
 
 // Report is what a replica tells the others of itself.
 type Report struct {
-	Host      string             `json:"host"`
-	Address   string             `json:"address"`
-	Version   string             `json:"version"`
-	Config    string             `json:"config"`
-	Since     time.Time          `json:"since"`
-	Draining  bool               `json:"draining,omitempty"`
+	Host     string    `json:"host"`
+	Address  string    `json:"address"`
+	Version  string    `json:"version"`
+	Config   string    `json:"config"`
+	Since    time.Time `json:"since"`
+	Draining bool      `json:"draining,omitempty"`
+	// NotesUse says that the store knows which sessions with servers the replica uses.
+	NotesUse  bool               `json:"notesUse,omitempty"`
 	Upstreams []ReportedUpstream `json:"upstreams"`
+}
+
+// NotesUse reports whether a replica says so in its report; false before its first one.
+func NotesUse(about []byte) bool {
+	var r Report
+	return json.Unmarshal(about, &r) == nil && r.NotesUse
 }
 
 // ReportedUpstream is an upstream as one replica sees it.

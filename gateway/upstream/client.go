@@ -103,7 +103,7 @@ func (h *HTTP) EndSession(ctx context.Context, key string) {
 	if key == "" {
 		return
 	}
-	h.sessions.endKey(key)
+	h.sessions.endKey(ctx, key)
 	h.memory.lists.Drop(func(k sessionKey) bool { return k.key == key })
 }
 
@@ -118,6 +118,13 @@ func (h *HTTP) Close(ctx context.Context) error {
 
 // Forget drops the cached tools of this session, so that the next Tool lists them anew.
 func (h *HTTP) Forget(s shim.Session) { h.memory.forgetTools(s) }
+
+// SweepSessions ends the sessions shared by replicas that none has used for long.
+func (h *HTTP) SweepSessions(ctx context.Context) {
+	if h.wire.cfg.Sessions != nil {
+		h.sessions.sweepShared(ctx)
+	}
+}
 
 // DropDoubted drops, in the background, the sessions shared by clients whose latest call has failed, and in which the
 // server answers no more. Those that work stay.

@@ -79,10 +79,11 @@ type Config struct {
 	// Sessions shares the upstream sessions of legacy client sessions between
 	// replicas (shim.Session.Shared); nil keeps them in this process.
 	Sessions Sessions
-	// OthersHaveTasks reports whether another replica, or an earlier client here, has tasks to run, or has left some to be
-	// adopted. As long as that is so, the session of a client that has ended its own is kept at the server: one of them
-	// may go on in it. nil means that there may be some.
-	OthersHaveTasks func(ctx context.Context) (bool, error)
+	// TasksUnnoted reports whether there may be tasks that use sessions, and nobody notes it (Sessions.Use): those of a
+	// lost replica, which are yet to be adopted, of one of an earlier version, or of an earlier client here. As long as
+	// that is so, the session of a client that has ended its own is kept at the server for a while. nil means that there
+	// may be some.
+	TasksUnnoted func(ctx context.Context) (bool, error)
 
 	// StartTimeout bounds each request that finds out the era or opens a session, with the start of a
 	// process; 60s if 0.
@@ -189,9 +190,18 @@ type Sessions interface {
 	// the revision has moved on. With rev 0 the state must be missing.
 	Swap(ctx context.Context, key string, rev int64, state []byte) (int64, error)
 
-	// End removes the state of a session that no replica has used for so long, and returns it; nil if the
-	// session is in use or missing.
-	End(ctx context.Context, key string, idle time.Duration) (state []byte, err error)
+	// Use notes that a client (by, any name) uses a session, or uses it no more. It reports whether the client of the
+	// session has ended it (End).
+	Use(ctx context.Context, key, by string, uses bool) (over bool, err error)
+
+	// End removes the state of a session that no replica has used for so long, and returns it; nil if the session is in
+	// use or missing. With over its client has ended it: then it is in use, too, where another one than by has noted so.
+	// A note counts for a time above a minute.
+	End(ctx context.Context, key, by string, over bool, idle time.Duration) (state []byte, err error)
+
+	// Sweep removes the states of sessions that no replica has used for so long, or that their clients have ended and
+	// no replica uses, and returns them, also with an error.
+	Sweep(ctx context.Context, idle time.Duration) (states [][]byte, err error)
 
 	// TakeNumber returns a number, from 1 on, that no other call gets.
 	TakeNumber(ctx context.Context) (int64, error)

@@ -55,7 +55,8 @@ type session struct {
 	// info is all of the client's clientInfo, for the first handshake alone: an icon may be long.
 	info   atomic.Pointer[json.RawMessage]
 	shared atomic.Bool // with other replicas (shared.go)
-	usage  *time.Timer // tells the store of a use; nil while the session is unused
+	usage  sessionUsage
+	over   bool // its client has ended it
 }
 
 // link is one generation of a session: what the handshake agreed on.
@@ -72,6 +73,7 @@ func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
 	ses := &session{t: t, key: k, from: s, idle: t.wire.cfg.SessionIdle, subs: make(subscriptionsSlot, 1)}
 	ses.info.Store(&info)
 	ses.get.s, ses.lists.s, ses.doubt.s, ses.calls.stream = ses, ses, ses, &ses.get
+	ses.usage.s, ses.usage.turn = ses, work.NewTurn()
 	ses.calls.told = make(map[string]*exchange)
 	ses.calls.claimed, _ = lru.New[string, struct{}](maxClaimed) // fails only for size 0
 	ses.listeners.m = make(map[*listener]struct{})
@@ -91,8 +93,8 @@ func (s *session) pinSession() {
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	if s.usage == nil && s.shared.Load() {
-		s.usage = time.AfterFunc(s.t.usePause(), s.noteUse)
+	if s.shared.Load() {
+		s.usage.beginUse()
 	}
 }
 
@@ -101,6 +103,9 @@ func (s *session) releaseSession() {
 	s.mu.Lock()
 	s.refs--
 	last, over := s.refs == 0, s.ends
+	if last {
+		s.usage.endUse()
+	}
 	if last && !over {
 		if s.timer == nil {
 			s.timer = time.AfterFunc(s.idle, func() { s.t.expireSession(s) })

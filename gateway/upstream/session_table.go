@@ -162,28 +162,43 @@ func (t *sessionTable) removeLocked(s *session) {
 	}
 }
 
-// endKey ends the sessions of a key, whatever capabilities they were opened with. A session that replicas
-// share idles out soon: another replica may have calls in it.
-func (t *sessionTable) endKey(key string) {
+// endKey ends the sessions of a key, whatever capabilities they were opened with. Those that replicas share end with
+// their last call or task at any replica.
+func (t *sessionTable) endKey(ctx context.Context, key string) {
 	t.mu.Lock()
 	all := slices.Collect(maps.Values(t.m[key]))
 	t.mu.Unlock()
+	if len(all) == 0 && t.wire.cfg.Sessions != nil {
+		t.endUnknown(ctx, key)
+	}
 	for _, s := range all {
 		if !s.shared.Load() {
 			t.removeSession(s)
 			s.finishSession()
 			continue
 		}
-		t.limitIdle(s, endedSoon)
+		t.endAfterUse(s)
 	}
 }
 
 // Once its client has ended its own, a session that replicas share is kept without use for endedSoon: its own calls and
-// tasks here use it. It is kept for endedIdle while other replicas have tasks: one may go on in it.
+// tasks here use it, and those at other replicas are noted in the store by then. It is kept for endedIdle while there are
+// tasks of which nobody notes what they use.
 const (
-	endedSoon = 100 * time.Millisecond
-	endedIdle = 10 * time.Minute
+	endedSoon = useLasts + 500*time.Millisecond
+	endedIdle = 3 * time.Minute
 )
+
+// endAfterUse ends a session whose client has ended it, once it is unused.
+func (t *sessionTable) endAfterUse(s *session) {
+	s.mu.Lock()
+	known := s.over
+	s.over = true
+	s.mu.Unlock()
+	if !known {
+		t.limitIdle(s, endedSoon)
+	}
+}
 
 // limitIdle sets how long a session may be idle from now on.
 func (t *sessionTable) limitIdle(s *session, most time.Duration) {
@@ -199,11 +214,11 @@ func (t *sessionTable) limitIdle(s *session, most time.Duration) {
 func (t *sessionTable) expireSession(s *session) {
 	t.work.Go(context.Background(), func(ctx context.Context) {
 		s.mu.Lock()
-		idle, kept := s.idle, s.kept
+		idle, kept, over := s.idle, s.kept, s.over
 		s.mu.Unlock()
 		unused := idle / 2 // at any replica
 		if idle == endedSoon {
-			if kept || t.haveOthersTasks(ctx) {
+			if kept || t.haveUnnoted(ctx) {
 				t.limitIdle(s, endedIdle)
 				return
 			}
@@ -214,19 +229,19 @@ func (t *sessionTable) expireSession(s *session) {
 		}
 		s.finishSession()
 		if s.shared.Load() {
-			t.endShared(s.carryLatest(ctx), s.key.key, unused)
+			t.endShared(s.carryLatest(ctx), s.key.key, over, unused)
 		}
 	})
 }
 
-// haveOthersTasks reports whether there may be tasks of which this client does not know.
-func (t *sessionTable) haveOthersTasks(ctx context.Context) bool {
-	if t.wire.cfg.OthersHaveTasks == nil {
+// haveUnnoted reports whether there may be tasks that use sessions, and nobody notes it.
+func (t *sessionTable) haveUnnoted(ctx context.Context) bool {
+	if t.wire.cfg.TasksUnnoted == nil {
 		return true
 	}
 	ctx, cancel := t.wire.slowContext(ctx)
 	defer cancel()
-	has, err := t.wire.cfg.OthersHaveTasks(ctx)
+	has, err := t.wire.cfg.TasksUnnoted(ctx)
 	return has || err != nil
 }
 

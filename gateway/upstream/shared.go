@@ -12,6 +12,7 @@ import (
 	"taskgate/gateway/upstream/sse"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -21,6 +22,10 @@ const (
 	// been unused for five minutes.
 	usesPerIdle = 10
 	mostUnnoted = time.Minute
+	// useLasts is after what time a use is reported that goes on: quick calls are not.
+	useLasts = time.Second
+	// sweepAfter gives the replicas that have used a session, and know the headers of its client, time to end it.
+	sweepAfter = 5 * time.Minute
 )
 
 // shared is the state of an upstream session that replicas share.
@@ -160,25 +165,64 @@ func (t *sessionTable) isIntroduced(ctx context.Context, key string, gen int64) 
 	return err == nil && st.Generation == gen && st.Ready
 }
 
-// endShared removes a session that all replicas have left unused for so long, and deletes it at the server.
-func (t *sessionTable) endShared(ctx context.Context, key string, idle time.Duration) {
+// endShared removes a session that all replicas have left unused for so long, and deletes it at the server. With over its
+// client has ended it.
+func (t *sessionTable) endShared(ctx context.Context, key string, over bool, idle time.Duration) {
 	t.work.Go(ctx, func(ctx context.Context) {
 		ctx, cancel := outliveCaller(ctx, deleteTimeout)
 		defer cancel()
-		b, err := t.wire.cfg.Sessions.End(ctx, key, idle)
-		var st shared
-		if err == nil && b != nil {
-			err = json.Unmarshal(b, &st)
-		}
-		switch {
-		case err != nil:
+		b, err := t.wire.cfg.Sessions.End(ctx, key, t.wire.spellName(), over, idle)
+		if err != nil {
 			t.wire.log.Debug("a shared session was not ended", "err", err)
-		case st.ID != "":
-			l := &link{target: target{era: mcp.Legacy, version: st.Version, session: st.ID, cookie: st.Cookie}, born: st.openedAt()}
-			t.wire.sessionEnded(l, "")
-			t.wire.deleteLink(ctx, l)
+		}
+		if b != nil {
+			t.deleteShared(ctx, b)
 		}
 	})
+}
+
+// deleteShared deletes at the server a session that replicas have shared.
+func (t *sessionTable) deleteShared(ctx context.Context, state []byte) {
+	var st shared
+	if err := json.Unmarshal(state, &st); err != nil {
+		t.wire.log.Debug("the state of a session was not read", "err", err)
+		return
+	}
+	if st.ID != "" {
+		l := &link{target: target{era: mcp.Legacy, version: st.Version, session: st.ID, cookie: st.Cookie}, born: st.openedAt()}
+		t.wire.sessionEnded(l, "")
+		t.wire.deleteLink(ctx, l)
+	}
+}
+
+// endUnknown ends a session that this client has not used, and whose client has ended it: a lost replica may have opened
+// it.
+func (t *sessionTable) endUnknown(ctx context.Context, key string) {
+	t.work.Go(ctx, func(ctx context.Context) {
+		if work.Pause(ctx, endedSoon) != nil { // the store knows by then who uses it
+			return
+		}
+		idle := time.Duration(0)
+		if t.haveUnnoted(ctx) {
+			idle = endedIdle / 2
+		}
+		t.endShared(ctx, key, true, idle)
+	})
+}
+
+// sweepShared ends sessions that all replicas have left unused. The replica that opened one may be lost. The server gets
+// what the configuration sends with each request, and nothing of a client's: the headers and the token of one are stored
+// nowhere. A server that refuses the deletion for that ends the session in its own time.
+func (t *sessionTable) sweepShared(ctx context.Context) {
+	states, err := t.wire.cfg.Sessions.Sweep(ctx, t.wire.cfg.SessionIdle+sweepAfter)
+	if err != nil {
+		t.wire.log.Debug("unused sessions were not looked for", "err", err)
+	}
+	for _, state := range states {
+		ctx, cancel := outliveCaller(ctx, deleteTimeout)
+		t.deleteShared(ctx, state)
+		cancel()
+	}
 }
 
 // openShared finds or opens the generation that all replicas use. It returns nil, nil if the generation is for
@@ -340,22 +384,70 @@ func (t *sessionTable) usePause() time.Duration {
 	return min(t.wire.cfg.SessionIdle/usesPerIdle, mostUnnoted)
 }
 
-// noteUse tells the store that the session was used since the last time, and repeats that while it is used.
-// It runs on a timer.
-func (s *session) noteUse() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.refs == 0 {
-		s.usage = nil
-	} else {
-		s.usage.Reset(s.t.usePause())
+// sessionUsage tells the store that this client uses a session that replicas share. session.mu guards it.
+type sessionUsage struct {
+	s     *session
+	timer *time.Timer // tells the store of a use, each minute; nil while the session is unused
+	soon  *time.Timer // tells the store of a use that lasts
+	noted bool        // the store knows that this client uses the session
+	turn  work.Turn   // to tell the store
+}
+
+// beginUse notes a pin. session.mu is held.
+func (u *sessionUsage) beginUse() {
+	if u.timer == nil {
+		u.timer = time.AfterFunc(u.s.t.usePause(), u.repeatNote)
 	}
-	s.t.work.Go(context.Background(), func(ctx context.Context) {
-		if _, _, err := s.t.loadShared(ctx, s.key.key); err != nil {
-			s.t.wire.log.Debug("the use of a session was not noted", "err", err)
+	if u.soon == nil {
+		u.soon = time.AfterFunc(useLasts, u.noteUse)
+	} else if u.s.refs == 1 {
+		u.soon.Reset(useLasts)
+	}
+}
+
+// endUse notes the last release. session.mu is held.
+func (u *sessionUsage) endUse() {
+	if u.soon != nil {
+		u.soon.Stop()
+	}
+	if u.noted {
+		u.noteUse()
+	}
+}
+
+// repeatNote notes that the session was used since the last time, and repeats that while it is used. It runs on a timer.
+func (u *sessionUsage) repeatNote() {
+	u.s.mu.Lock()
+	if u.s.refs == 0 {
+		u.timer = nil
+	} else {
+		u.timer.Reset(u.s.t.usePause())
+	}
+	u.s.mu.Unlock()
+	u.noteUse()
+}
+
+// noteUse tells the store, in the background, whether this client uses the session now.
+func (u *sessionUsage) noteUse() {
+	s, t := u.s, u.s.t
+	t.work.Go(context.Background(), func(ctx context.Context) {
+		if u.turn.TakeWithin(ctx) != nil {
+			return
+		}
+		defer u.turn.Give()
+		s.mu.Lock()
+		uses := s.refs > 0
+		u.noted = uses
+		s.mu.Unlock()
+		over, err := t.wire.cfg.Sessions.Use(ctx, s.key.key, t.wire.spellName(), uses)
+		if err != nil {
+			t.wire.log.Debug("the use of a session was not noted", "err", err)
+		}
+		if over {
+			t.endAfterUse(s)
 		}
 		if l := s.currentLink(); l != nil && !l.opened {
-			s.t.wire.numbers.takeBlock(ctx, s.t.wire.cfg.Sessions)
+			t.wire.numbers.takeBlock(ctx, t.wire.cfg.Sessions)
 		}
 	})
 }

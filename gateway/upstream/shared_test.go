@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -33,6 +34,8 @@ type sharedEntry struct {
 	b    []byte
 	rev  int64
 	used time.Time
+	by   map[string]time.Time
+	over bool
 }
 
 func newSharedMap() *sharedMap { return &sharedMap{state: make(map[string]*sharedEntry)} }
@@ -69,15 +72,55 @@ func (m *sharedMap) Swap(_ context.Context, key string, rev int64, state []byte)
 	return e.rev, m.fail
 }
 
-func (m *sharedMap) End(_ context.Context, key string, idle time.Duration) ([]byte, error) {
+func (m *sharedMap) Use(_ context.Context, key, by string, uses bool) (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e := m.state[key]
-	if e == nil || time.Since(e.used) < idle {
+	if e == nil {
+		return false, m.fail
+	}
+	e.used = time.Now()
+	if e.by == nil {
+		e.by = make(map[string]time.Time)
+	}
+	if delete(e.by, by); uses {
+		e.by[by] = time.Now()
+	}
+	return e.over, m.fail
+}
+
+func (m *sharedMap) End(_ context.Context, key, by string, over bool, idle time.Duration) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.state[key]
+	if e == nil {
+		return nil, m.fail
+	}
+	e.over = e.over || over
+	inUse := time.Since(e.used) < idle
+	for who, at := range e.by {
+		inUse = inUse || over && who != by && time.Since(at) < noteCounts
+	}
+	if inUse {
 		return nil, m.fail
 	}
 	delete(m.state, key)
 	return e.b, m.fail
+}
+
+// noteCounts is for how long the note of a use counts.
+const noteCounts = 90 * time.Second
+
+func (m *sharedMap) Sweep(_ context.Context, idle time.Duration) (ended [][]byte, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key, e := range m.state {
+		if unused := time.Since(e.used); unused >= idle || e.over && unused >= noteCounts {
+			ended = append(ended, e.b)
+			delete(m.state, key)
+		}
+	}
+	return ended, m.fail
 }
 
 func (m *sharedMap) TakeNumber(context.Context) (int64, error) {
@@ -193,7 +236,7 @@ func TestSharedIdlesOut(t *testing.T) {
 			calls.Wait()
 			pauseFor(t, idle-time.Second)
 			wantSessions(t, s, 1, 0, 1)
-			pauseFor(t, 2*time.Second)
+			pauseFor(t, 3*time.Second)
 			wantSessions(t, s, 1, 1, 0)
 		})
 	}
@@ -205,7 +248,7 @@ func TestSharedEndsSoon(t *testing.T) {
 	for has, idle := range map[bool]time.Duration{false: time.Second, true: endedIdle + time.Second} {
 		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 			h.wire.cfg.Sessions = newSharedMap()
-			h.wire.cfg.OthersHaveTasks = func(context.Context) (bool, error) { return has, nil }
+			h.wire.cfg.TasksUnnoted = func(context.Context) (bool, error) { return has, nil }
 			s.Tool("t", fake.Text("ok"))
 			r := sharedIn()
 			checkCall(t, h, r)
@@ -222,7 +265,7 @@ func TestSharedEndsSoon(t *testing.T) {
 func TestSharedEndsWithItsOwnCalls(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		h.wire.cfg.Sessions = newSharedMap()
-		h.wire.cfg.OthersHaveTasks = func(context.Context) (bool, error) { return false, nil }
+		h.wire.cfg.TasksUnnoted = func(context.Context) (bool, error) { return false, nil }
 		may := make(chan struct{})
 		s.Tool("t", held(may, true))
 		r, other := sharedIn(), sharedIn()
@@ -232,18 +275,76 @@ func TestSharedEndsWithItsOwnCalls(t *testing.T) {
 		pauseFor(t, time.Hour)
 		wantSessions(t, s, 2, 0, 2)
 		own.leave(t, context.Canceled)
-		pauseFor(t, time.Second)
+		pauseFor(t, 2*time.Second)
 		wantSessions(t, s, 2, 1, 1)
 		close(may)
 		others.ended(t)
 	})
 }
 
+// Its own calls at another replica keep it, also where that has not heard of the end, and no other call there does.
+func TestSharedEndsWithItsOwnCallsElsewhere(t *testing.T) {
+	bubble(t, fake.Stateful, Config{TasksUnnoted: noneUnnoted}, func(t *testing.T, s *fake.Server, a *HTTP) {
+		b := shareSessions(t, a)
+		may := make(chan struct{})
+		s.Tool("t", held(may, true))
+		r, other := sharedIn(), sharedIn()
+		r.Session.Key, other.Session.Key = "mine", "other"
+		s.Tool("quick", fake.Text("ok"))
+		quick := r
+		quick.Name, quick.Params = "quick", json.RawMessage(`{"name":"quick"}`)
+		checkCall(t, a, quick)
+		own, others := aloftIn(t, b, r, nil), aloftIn(t, b, other, nil)
+		pauseFor(t, 2*time.Minute)
+		a.EndSession(t.Context(), "mine")
+		pauseFor(t, time.Hour)
+		wantSessions(t, s, 2, 0, 2)
+		own.leave(t, context.Canceled)
+		pauseFor(t, 3*time.Second)
+		wantSessions(t, s, 2, 1, 1)
+		close(may)
+		others.ended(t)
+	})
+}
+
+// noneUnnoted says that all tasks are noted.
+func noneUnnoted(context.Context) (bool, error) { return false, nil }
+
+// A session that only a lost replica has used ends with its client's at once, and otherwise once it has been idle for its
+// time.
+func TestSharedEndsWithoutItsReplica(t *testing.T) {
+	for name, ends := range map[string]bool{"ended by its client": true, "idle": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, fake.Stateful, Config{TasksUnnoted: noneUnnoted}, func(t *testing.T, s *fake.Server, a *HTTP) {
+				lost := shareSessions(t, a)
+				s.Tool("t", fake.Text("ok"))
+				checkCall(t, lost, sharedIn())
+				must(t, lost.Close(t.Context()))
+				sweeps := func(d time.Duration) {
+					for range d / time.Minute {
+						pauseFor(t, time.Minute)
+						a.SweepSessions(t.Context())
+					}
+				}
+				if ends {
+					a.EndSession(t.Context(), "a")
+					pauseFor(t, 3*time.Second)
+				} else {
+					sweeps(defaultIdle)
+					wantSessions(t, s, 1, 0, 1)
+					sweeps(sweepAfter + time.Minute)
+				}
+				wantSessions(t, s, 1, 1, 0)
+			})
+		})
+	}
+}
+
 // A session in which another replica goes on with a call is kept.
 func TestSharedEndsSoonButKept(t *testing.T) {
 	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
 		h.wire.cfg.Sessions = newSharedMap()
-		h.wire.cfg.OthersHaveTasks = func(context.Context) (bool, error) { return false, nil }
+		h.wire.cfg.TasksUnnoted = func(context.Context) (bool, error) { return false, nil }
 		s.Tool("t", func(x *fake.Exchange) { x.Hang() })
 		r := sharedIn()
 		f := aloftIn(t, h, r, nil)
