@@ -5,7 +5,9 @@
 //
 // The schema is written twice, with the same bytes: as config.schema.json at
 // the top of the repository, where editors look for it, and as
-// gateway/config/schema.json, where it can be embedded into the program.
+// gateway/config/schema.json, where it can be embedded into the program. It is
+// also put into the schema of the chart's values, which is written by hand but for
+// the key "config".
 package main
 
 import (
@@ -21,6 +23,9 @@ const root = "../.."
 // outputs are the files written.
 var outputs = []string{root + "/config.schema.json", root + "/gateway/config/schema.json"}
 
+// valuesSchema is the schema of the chart's values.
+const valuesSchema = root + "/deploy/chart/values.schema.json"
+
 func main() {
 	schema, err := generate()
 	for _, name := range outputs {
@@ -28,13 +33,20 @@ func main() {
 			err = os.WriteFile(name, schema, 0o644)
 		}
 	}
+	var values []byte
+	if err == nil {
+		values, err = putIntoValues(schema)
+	}
+	if err == nil {
+		err = os.WriteFile(valuesSchema, values, 0o644)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "configschema:", err)
 		os.Exit(1)
 	}
 }
 
-// generate returns the schema as it is written to the files.
+// generate returns the schema of the configuration as it is written to the files.
 func generate() ([]byte, error) {
 	docs, err := readDocs(root + "/gateway/config")
 	if err != nil {
@@ -44,6 +56,33 @@ func generate() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	return encode(schema)
+}
+
+// putIntoValues returns the schema of the chart's values with this one for its key "config".
+func putIntoValues(config []byte) ([]byte, error) {
+	text, err := os.ReadFile(valuesSchema)
+	if err != nil {
+		return nil, err
+	}
+	var values struct {
+		Schema     json.RawMessage            `json:"$schema"`
+		Title      json.RawMessage            `json:"title"`
+		Type       json.RawMessage            `json:"type"`
+		Additional json.RawMessage            `json:"additionalProperties"`
+		Properties map[string]json.RawMessage `json:"properties"`
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&values); err != nil {
+		return nil, fmt.Errorf("%s: %w", valuesSchema, err)
+	}
+	values.Properties["config"] = config
+	return encode(values)
+}
+
+// encode returns a schema as it is written to a file.
+func encode(schema any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

@@ -21,6 +21,17 @@ func TestFresh(t *testing.T) {
 			t.Errorf("%s is out of date; run: go generate ./gateway/config", name)
 		}
 	}
+	values, err := putIntoValues(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(valuesSchema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, values) {
+		t.Errorf("%s is out of date; run: go generate ./gateway/config", valuesSchema)
+	}
 }
 
 func TestDescription(t *testing.T) {
