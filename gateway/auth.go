@@ -53,6 +53,9 @@ func (u *route) authenticate(next authenticated) http.HandlerFunc {
 		}
 		if f := u.forwarded(r, c); f != nil {
 			r = r.WithContext(forward.With(r.Context(), f))
+			if f.Exposed != nil {
+				w = &exposing{ResponseWriter: w, from: f.Exposed}
+			}
 		}
 		if hold := u.options.Budget.HoldOf(budgetOwner(c)); hold != nil { // for the request and its answer
 			defer hold.Release()

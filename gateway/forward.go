@@ -16,13 +16,16 @@ import (
 // nothing.
 func (u *route) forwarded(r *http.Request, from auth.Caller) *forward.Parts {
 	c := u.endpoint.Config
-	if len(c.ForwardHeaders) == 0 && c.ForwardHost != config.On && u.resource == nil {
+	if len(c.ForwardHeaders) == 0 && c.ForwardHost != config.On && u.resource == nil && len(c.ExposeHeaders) == 0 {
 		return nil
 	}
 	f := &forward.Parts{Header: named(r.Header, c.ForwardHeaders)}
 	if u.resource != nil {
 		f.Credential, f.Seal, f.Token = u.passing(r, from)
 		f.Opaque, f.Doubted = from.IsOpaque(), from.Doubted() != nil
+	}
+	if len(c.ExposeHeaders) > 0 {
+		f.Exposed = forward.NewExposed(c.ExposeHeaders)
 	}
 	if c.ForwardHost == config.On {
 		f.Host, f.Proxy = r.Host, connectionOf(r)

@@ -95,6 +95,9 @@ func (g *originGuard) originAllowed(origin string) bool {
 	return g.loopback && err == nil && (u.Scheme == "http" || u.Scheme == "https") && config.IsLoopback(u.Hostname())
 }
 
+// exposeHeaders names the headers that a page may read.
+const exposeHeaders = "Access-Control-Expose-Headers"
+
 // cors answers a preflight, and returns true; otherwise it adds the headers that let a page read the
 // response.
 func cors(w http.ResponseWriter, r *http.Request) bool {
@@ -102,7 +105,7 @@ func cors(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
 	h.Add("Vary", "Origin")
 	if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
-		h.Set("Access-Control-Expose-Headers", mcp.HeaderSession+", "+mcp.HeaderProtocolVersion+", "+wire.HeaderAuthenticate+", "+wire.HeaderRetryAfter)
+		h.Set(exposeHeaders, mcp.HeaderSession+", "+mcp.HeaderProtocolVersion+", "+wire.HeaderAuthenticate+", "+wire.HeaderRetryAfter)
 		return false
 	}
 	h.Set("Access-Control-Allow-Methods", "POST, GET, DELETE")

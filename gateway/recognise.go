@@ -10,6 +10,7 @@ import (
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/legacy"
 	"taskgate/gateway/modern"
+	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/wire"
 	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
@@ -63,6 +64,7 @@ func (u *route) servePOST(w http.ResponseWriter, r *http.Request, c auth.Caller)
 	if err == nil {
 		err = u.offers(era, msg)
 	}
+	forward.Of(r.Context()).Exposed.Await(msg.Method)
 	switch {
 	case err != nil:
 		// The envelope is unreadable, so the header says how the error is spelt.

@@ -86,6 +86,7 @@ func (o *stdioOptions) loadConfig(command []string) (*config.Config, error) {
 	cfg.MaxBody = max(cfg.MaxBody, ownMessage)
 	// Only one local user can call, so the rules of loopback hold.
 	cfg.Auth, u.Auth, cfg.Listen, cfg.Admin = config.Auth{}, nil, noListener, ""
+	u.ExposeHeaders = nil // stdio has none
 	letIn := func(t *config.Tool) { t.Scopes, t.MissingRights, t.Principals = "", config.RightsChallenge, nil }
 	letIn(&u.Defaults) // nobody has a token here, or signs in
 	for i := range u.Tools {

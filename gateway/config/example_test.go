@@ -117,7 +117,7 @@ func TestExampleShowsDefaults(t *testing.T) {
 	u.TLS = config.ClientTLS{CAFile: dir + "server-ca.pem", CertFile: dir + "client.pem", KeyFile: dir + "client-key.pem"}
 	u.Path = "/mcp"
 	u.Headers = map[string]string{"Authorization": "Bearer token", "X-Api-Key": "k"}
-	u.ForwardHeaders = []string{"X-Tenant"}
+	u.ForwardHeaders, u.ExposeHeaders = []string{"X-Tenant"}, []string{"X-RateLimit-*", "X-Request-Id"}
 	u.SSEEndpoint = "https://tools.example.com/research/messages"
 	u.Defaults.Principals, u.Tools = []string{}, got.Upstreams[0].Tools
 	files := config.NewUpstream("files", "")

@@ -97,3 +97,65 @@ func (p *problems) forwardHeaders(list string, u *Upstream, auth Auth) {
 		seen[key] = true
 	}
 }
+
+// unexposed are headers of servers that no client gets, in canonical form, besides those that begin with Mcp- or
+// Access-Control-.
+var unexposed = map[string]string{
+	"Set-Cookie":         "belongs to the session with the server",
+	"Set-Cookie2":        "belongs to the session with the server",
+	"Connection":         ofConnection,
+	"Keep-Alive":         ofConnection,
+	"Proxy-Authenticate": ofConnection,
+	"Proxy-Connection":   ofConnection,
+	"Te":                 ofConnection,
+	"Trailer":            ofConnection,
+	"Transfer-Encoding":  ofConnection,
+	"Upgrade":            ofConnection,
+	"Allow":              ofGateway,
+	"Cache-Control":      ofGateway,
+	"Content-Encoding":   ofGateway,
+	"Content-Length":     ofGateway,
+	"Content-Type":       ofGateway,
+	"Date":               ofGateway,
+	"Retry-After":        ofGateway,
+	"Vary":               ofGateway,
+	"Www-Authenticate":   ofGateway,
+	"X-Accel-Buffering":  ofGateway,
+}
+
+const ofGateway = "is set by the gateway for its own answers"
+
+// unexposedFor is a header among those of an entry of expose_headers that no client gets, and why; "" if there is none.
+func unexposedFor(name string) (key, reason string) {
+	key = textproto.CanonicalMIMEHeaderKey(name)
+	begin, many := strings.CutSuffix(key, "*")
+	for _, family := range []string{"Mcp-", "Access-Control-"} {
+		if strings.HasPrefix(begin, family) || many && strings.HasPrefix(family, begin) {
+			return family + "*", ofGateway
+		}
+	}
+	for _, one := range slices.Sorted(maps.Keys(unexposed)) {
+		if one == key || many && strings.HasPrefix(one, begin) {
+			return one, unexposed[one]
+		}
+	}
+	return key, ""
+}
+
+// exposeHeaders checks which headers of a server go to its clients.
+func (p *problems) exposeHeaders(list string, names []string) {
+	seen := map[string]bool{}
+	for i, name := range names {
+		at := fmt.Sprintf("%s[%d]", list, i)
+		key, reason := unexposedFor(name)
+		switch {
+		case !httpguts.ValidHeaderFieldName(strings.TrimSuffix(name, "*")) && name != "*" || strings.Contains(strings.TrimSuffix(name, "*"), "*"):
+			p.add(at, "%q is not the name of a header, nor its beginning with * at the end", clipText(name))
+		case reason != "":
+			p.add(at, "%s cannot be exposed: it %s", key, reason)
+		case seen[key]:
+			p.add(at, "%s is named two times", name)
+		}
+		seen[textproto.CanonicalMIMEHeaderKey(name)] = true
+	}
+}

@@ -70,6 +70,11 @@ type Upstream struct {
 	// ran on it with such headers.
 	ForwardHeaders []string `yaml:"forward_headers" needs:"url"`
 
+	// ExposeHeaders are headers of the server's answer to a client's request that the client
+	// gets, too, where the answer has come before that to the client begins. A name may end
+	// with * for all that begin so.
+	ExposeHeaders []string `yaml:"expose_headers" needs:"url"`
+
 	// ForwardHost sends the host that the client has asked for in place of that of url, with
 	// X-Forwarded-Host, X-Forwarded-Proto and X-Forwarded-For, so that a server that lived
 	// under the name of the gateway goes on to know itself by it.
@@ -348,7 +353,7 @@ func (u *Upstream) SameServer(other *Upstream) bool {
 // serverOnly is the upstream without what says who may call, and what becomes of a call.
 func (u *Upstream) serverOnly() *Upstream {
 	s := *u
-	s.Path, s.Auth, s.ForwardHeaders, s.ForwardHost, s.Eras = "", nil, nil, "", nil
+	s.Path, s.Auth, s.ForwardHeaders, s.ExposeHeaders, s.ForwardHost, s.Eras = "", nil, nil, nil, "", nil
 	s.Concurrency, s.MaxTasksPerOwner, s.Removed = 0, 0, false
 	s.ResponseModes, s.WithoutTasks, s.WithoutTasksAfter, s.Defaults, s.Tools = "", "", 0, Tool{}, nil
 	return &s

@@ -59,6 +59,7 @@ func (p *problems) upstreamAuth(at string, c *Config, u *Upstream) {
 		p.add(at+".forward_host", "needs allowed_hosts or public_url: only these names are sent to the server")
 	}
 	p.forwardHeaders(at+".forward_headers", u, auth)
+	p.exposeHeaders(at+".expose_headers", u.ExposeHeaders)
 	p.checkRights(at, u, auth)
 }
 

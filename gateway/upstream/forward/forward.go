@@ -41,6 +41,8 @@ type Parts struct {
 	// Opaque says that only the server knows whose the token is. Doubted says that the server refused the
 	// token when it was last shown.
 	Opaque, Doubted bool
+	// Exposed takes headers of the server's answer to the client's request; nil for none.
+	Exposed *Exposed
 }
 
 // Credential signs in the requests to a server for one request of a client, and for the call that began with
@@ -240,17 +242,21 @@ type sent struct {
 
 // Sending returns the context of a request of this method that is about to be sent.
 func Sending(ctx context.Context, method string) context.Context {
-	if Of(ctx).Credential == nil {
+	if f := Of(ctx); f.Credential == nil && f.Exposed == nil {
 		return ctx
 	}
 	return context.WithValue(ctx, sentKey{}, sent{method, time.Now()})
 }
 
-// Answered tells a client's credential how the server answered a request that it signed in.
+// Answered tells a client's credential how the server answered a request that it signed in, and what the client is to
+// see of the answer.
 func Answered(req *http.Request, resp *http.Response) {
-	c, value := Of(req.Context()).Credential, req.Header.Get(headerAuthorization)
-	if c != nil && resp != nil && value != "" {
-		s, _ := req.Context().Value(sentKey{}).(sent)
+	f, value := Of(req.Context()), req.Header.Get(headerAuthorization)
+	s, _ := req.Context().Value(sentKey{}).(sent)
+	if resp != nil && useOf(req.Context()) == First {
+		f.Exposed.take(s.method, resp.Header)
+	}
+	if c := f.Credential; c != nil && resp != nil && value != "" {
 		c.Hear(value, s.method, s.at, resp.StatusCode)
 	}
 }
