@@ -122,7 +122,9 @@ func startReplica(ctx context.Context, p sim.Place) (sim.Process, error) {
 	load := func() (c *config.Config, err error) { // the server looks every three seconds
 		if now := p.Config(); now != text {
 			text = now
-			read, err = config.Parse("sim.yaml", []byte(text), func(string) (string, bool) { return "", false })
+			if read, err = config.Parse("sim.yaml", []byte(text), func(string) (string, bool) { return "", false }); err == nil {
+				read.SessionIdle = 5 * time.Minute // a day is longer than the simulation
+			}
 		}
 		return read, err
 	}

@@ -52,10 +52,17 @@ func (c *client) tell(body string) bool {
 	return false
 }
 
-// end ends the session.
+// end ends the session, and looks at some replica whether it has ended.
 func (c *client) end() {
 	for range 20 {
-		if status, _, err := c.send(request{verb: http.MethodDelete, path: "/mcp", header: c.headers()}); err == nil && (status/100 == 2 || status == http.StatusNotFound) {
+		status, _, err := c.send(request{verb: http.MethodDelete, path: "/mcp", header: c.headers()})
+		if err == nil && status == http.StatusNotFound {
+			return
+		}
+		if err == nil && status/100 == 2 {
+			if m, err := c.ask("", "ping", "", 0); err == nil && m.Error == nil && !c.call.disturbed() {
+				c.call.Blame("its session %s was ended, and %s answers in it", c.session, c.replica)
+			}
 			return
 		}
 		c.pause()
@@ -65,7 +72,7 @@ func (c *client) end() {
 // runBlocking makes a call that blocks, in a session, and comes back by Last-Event-ID when its connection ends.
 func (c *client) runBlocking(p plan) {
 	if !c.begin(`{"elicitation":{"form":{}}}`) {
-		c.call.End("no session", Delays)
+		c.call.End("no session", Any)
 		return
 	}
 	defer c.end()
@@ -80,10 +87,10 @@ func (c *client) runBlocking(p plan) {
 			c.judgeBlocking(p, heard)
 			return
 		case err == nil && status != http.StatusOK:
-			c.call.End("answered with status "+strconv.Itoa(status), Delays)
+			c.call.End("answered with status "+strconv.Itoa(status), Any)
 			return
 		case heard.last == "":
-			c.call.End("cut before the first event id", Delays)
+			c.call.End("cut before the first event id", Any)
 			return
 		}
 		c.call.Note(c.replica, "%v; the client has heard up to %s", err, heard.last)
@@ -176,7 +183,7 @@ func (c *client) answerOnStream(h *legacyCall, m message) {
 func (c *client) judgeBlocking(p plan, h *legacyCall) {
 	a := h.answer
 	if a.Error != nil {
-		c.call.End("failed: "+a.Error.Message, c.mayFailBy())
+		c.call.Fail(a.Error.Message)
 		return
 	}
 	c.call.Complete(c.replica, contentOf(a.Result))
@@ -219,7 +226,7 @@ func (c *client) ask(replica, method, params string, patience time.Duration) (an
 // runLegacyTask makes a call as a task of 2025-11-25, polls it, and fetches its result.
 func (c *client) runLegacyTask(p plan) {
 	if !c.begin(`{"tasks":{"list":{},"cancel":{}}}`) {
-		c.call.End("no session", Delays)
+		c.call.End("no session", Any)
 		return
 	}
 	defer c.end()
@@ -228,17 +235,17 @@ func (c *client) runLegacyTask(p plan) {
 	_ = json.Unmarshal(m.Result, &t)
 	switch {
 	case err != nil:
-		c.call.End("cut", Delays)
+		c.call.End("cut", Any)
 		return
 	case m.Error != nil:
-		c.call.End("refused: "+m.Error.Message, Delays)
+		c.call.End("refused: "+m.Error.Message, Any)
 		return
 	case t.Task.TaskID == "":
 		c.call.Blame("it is answered without a task: %s", m.Result)
 		return
 	}
 	id, began, cancelled := t.Task.TaskID, time.Now(), false
-	c.call.Note(c.replica, "makes the task %s", id)
+	c.call.Acknowledge(c.replica, id)
 	for time.Since(began) < endWithin {
 		c.pause()
 		if p.cancels && !cancelled && time.Since(began) > time.Duration(p.ms)*time.Millisecond/2 {
@@ -312,7 +319,7 @@ func (c *client) finishLegacy(id string, t legacyTask, cancelled bool) {
 	case t.Status == "cancelled" && cancelled:
 		c.call.Succeed("cancelled")
 	case t.Status == "failed":
-		c.call.End("failed: "+t.StatusMessage, c.mayFailBy())
+		c.call.Fail(t.StatusMessage)
 	default:
 		c.call.End(t.Status, Forgets)
 	}

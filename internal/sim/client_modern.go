@@ -45,10 +45,10 @@ func (c *client) runModern(p plan) {
 			c.call.Succeed("given up")
 			return
 		case err != nil:
-			c.call.End("cut", Delays)
+			c.call.End("cut", Any)
 			return
 		case m.Error != nil:
-			c.call.End("refused: "+m.Error.Message, Delays)
+			c.call.End("refused: "+m.Error.Message, Any)
 			return
 		case a.ResultType == "input_required":
 			c.call.Note(c.replica, "asks the client")
@@ -56,7 +56,7 @@ func (c *client) runModern(p plan) {
 			more = `,"requestState":` + spellJSON(a.RequestState) + "," + c.answers(a.InputRequests)
 			continue
 		case a.ResultType == "task":
-			c.call.Note(c.replica, "makes the task %s", a.TaskID)
+			c.call.Acknowledge(c.replica, a.TaskID)
 			c.follow(p, a.TaskID)
 			return
 		default:
@@ -189,7 +189,7 @@ func (c *client) finish(p plan, id string, a modernAnswer, cancelled bool) {
 	case a.Status == "cancelled" && cancelled:
 		c.call.Succeed("cancelled")
 	case a.Status == "failed":
-		c.call.End("failed: "+string(a.errorText()), c.mayFailBy())
+		c.call.Fail(string(a.errorText()))
 	default:
 		c.call.End(a.Status, Forgets)
 	}
@@ -200,14 +200,6 @@ func (a modernAnswer) errorText() string {
 		return a.Error.Message
 	}
 	return string(a.Result)
-}
-
-// mayFailBy is the least harm that explains that a task of this call fails.
-func (c *client) mayFailBy() Harm {
-	if c.call.most > 1 {
-		return Breaks // a replica that dies has it run again
-	}
-	return Delays
 }
 
 // peek looks at the task as another principal: it must be unknown.

@@ -34,7 +34,7 @@ func (w *World) breakThings(stop <-chan struct{}) {
 func goBack(w *World, r *rand.Rand) {
 	was := w.redis.Snapshot()
 	<-time.After(some(r, time.Second, 5*time.Second))
-	end := w.Judge.Fault(Forgets, redisHost, "goes back")
+	end := w.Judge.Fault(Ends|Forgets, redisHost, "goes back")
 	if err := w.redis.Restore(was); err != nil {
 		w.Judge.Blame("the store cannot go back: %v", err)
 	}
@@ -65,14 +65,14 @@ var withFolder = []func(w *World, r *rand.Rand){
 
 // cutPower ends the only replica, and starts another one over what its folder has then.
 func cutPower(w *World, r *rand.Rand) {
-	end := w.Judge.Fault(Delays, "power", "is cut")
+	end := w.Judge.Fault(Ends, "power", "is cut")
 	w.killAlone(r, func() *disktest.Folder { return w.disk.After(r.IntN(100), r.IntN(2) == 0, r.IntN(2) == 0) })
 	end()
 }
 
 // killProcess ends the only replica; the machine goes on, so the next one finds all that was written.
 func killProcess(w *World, r *rand.Rand) {
-	end := w.Judge.Fault(Delays, "process", "is killed")
+	end := w.Judge.Fault(Ends, "process", "is killed")
 	w.killAlone(r, func() *disktest.Folder { return w.disk.After(1<<30, false, true) })
 	end()
 }
@@ -88,7 +88,7 @@ func (w *World) killAlone(r *rand.Rand, found func() *disktest.Folder) {
 
 // drainAlone stops the only replica, and starts another one.
 func drainAlone(w *World, r *rand.Rand) {
-	end := w.Judge.Fault(Delays, "process", "is drained")
+	end := w.Judge.Fault(Ends, "process", "is drained")
 	w.drain(w.pick(r))
 	w.start()
 	end()
@@ -106,7 +106,7 @@ func fillDisk(w *World, r *rand.Rand) {
 // killReplica kills a replica, and starts another one later.
 func killReplica(w *World, r *rand.Rand) {
 	name := w.pick(r)
-	end := w.Judge.Fault(Delays, name, "is killed")
+	end := w.Judge.Fault(Ends, name, "is killed")
 	w.kill(name, r.IntN(3) == 0)
 	<-time.After(some(r, 0, 3*time.Second))
 	w.start()
@@ -116,7 +116,7 @@ func killReplica(w *World, r *rand.Rand) {
 // drainReplica stops a replica after it has started another one, as a rolling update does.
 func drainReplica(w *World, r *rand.Rand) {
 	name := w.pick(r)
-	end := w.Judge.Fault(Delays, name, "is drained")
+	end := w.Judge.Fault(Ends, name, "is drained")
 	w.start()
 	w.drain(name)
 	end()
@@ -125,7 +125,7 @@ func drainReplica(w *World, r *rand.Rand) {
 // freezeReplica has nothing reach a replica, nor come from it, for longer than its heartbeat.
 func freezeReplica(w *World, r *rand.Rand) {
 	name := w.pick(r)
-	end := w.Judge.Fault(Breaks, name, "is frozen")
+	end := w.Judge.Fault(Ends|Breaks, name, "is frozen")
 	var open []func()
 	for _, other := range []string{clientHost, redisHost, legacyHost, modernHost} {
 		open = append(open, w.net.Shut(name, other), w.net.Shut(other, name))
@@ -185,7 +185,7 @@ func cutStore(w *World, _ *rand.Rand) {
 
 // loseStore takes the store away for a while.
 func loseStore(w *World, r *rand.Rand) {
-	end := w.Judge.Fault(Delays, redisHost, "is away")
+	end := w.Judge.Fault(Ends, redisHost, "is away")
 	w.net.Kill(redisHost, r.IntN(3) == 0)
 	<-time.After(some(r, 0, 8*time.Second))
 	w.net.Revive(redisHost)
@@ -195,7 +195,7 @@ func loseStore(w *World, r *rand.Rand) {
 // partStore parts a replica from the store for longer than its heartbeat.
 func partStore(w *World, r *rand.Rand) {
 	name := w.pick(r)
-	end := w.Judge.Fault(Delays, name, "does not reach the store")
+	end := w.Judge.Fault(Ends, name, "does not reach the store")
 	var open []func()
 	if way := r.IntN(3); way != 0 {
 		open = append(open, w.net.Shut(name, redisHost))
@@ -215,7 +215,7 @@ func refuseWrites(w *World, r *rand.Rand) {
 		"OOM command not allowed when used memory > 'maxmemory'.",
 		"READONLY You can't write against a read only replica.",
 	}[r.IntN(2)]
-	end := w.Judge.Fault(Delays, redisHost, "refuses writes: %s", answer)
+	end := w.Judge.Fault(Ends, redisHost, "refuses writes: %s", answer)
 	w.redis.Refuse(answer)
 	<-time.After(some(r, 0, 6*time.Second))
 	w.redis.Refuse("")
@@ -224,7 +224,7 @@ func refuseWrites(w *World, r *rand.Rand) {
 
 // slowStore has the store answer late.
 func slowStore(w *World, r *rand.Rand) {
-	end := w.Judge.Fault(Delays, redisHost, "is slow")
+	end := w.Judge.Fault(Ends, redisHost, "is slow")
 	w.net.Slow(redisHost, some(r, 20*time.Millisecond, 800*time.Millisecond))
 	<-time.After(some(r, time.Second, 8*time.Second))
 	w.net.Slow(redisHost, 0)

@@ -20,7 +20,8 @@ type Judge struct {
 	mu     sync.Mutex
 	begun  time.Time
 	calls  map[string]*Call
-	world  []event // what happened to the deployment
+	tasks  map[string]*Call // by the id of the task
+	world  []event          // what happened to the deployment
 	faults []*span
 	wrong  []Verdict
 	ends   map[string]int // how calls ended, and how many
@@ -44,17 +45,21 @@ type span struct {
 	harms    Harm
 }
 
-// Harm says what a fault may do to a call.
+// Harm says what a fault may do to a call, as a set.
 type Harm int
 
-// The harms.
+// The harms. With each of them a call takes longer; an answer that no store has, and an unacknowledged call, may be lost.
 const (
-	// Delays: a call takes longer; an answer that no store has, and an unacknowledged call, may be lost.
-	Delays Harm = iota
+	// Ends: the runs of a replica end, and others go on with their calls.
+	Ends Harm = 1 << iota
 	// Breaks: the call at the server may be lost with its connection.
 	Breaks
 	// Forgets: the store forgets what came last.
 	Forgets
+
+	// Delays is no other harm, and Any each of them.
+	Delays Harm = 0
+	Any    Harm = -1
 )
 
 // Call is the history of one call.
@@ -75,7 +80,7 @@ type Call struct {
 }
 
 func newJudge() *Judge {
-	return &Judge{begun: time.Now(), calls: map[string]*Call{}, ends: map[string]int{}}
+	return &Judge{begun: time.Now(), calls: map[string]*Call{}, tasks: map[string]*Call{}, ends: map[string]int{}}
 }
 
 // Begin begins the history of a call. Its token is in its arguments and in all that is said about it.
@@ -116,25 +121,31 @@ func (j *Judge) Fault(harms Harm, who, format string, args ...any) (end func()) 
 	}
 }
 
-// isDisturbed reports whether a fault with at least this harm has met a call that lasts until now. j.mu is held.
-func (c *Call) isDisturbed(harms Harm) bool {
-	return slices.ContainsFunc(c.j.faults, func(s *span) bool {
-		return s.harms >= harms && (s.to.IsZero() || s.to.Add(settle).After(c.began))
-	})
+// isDisturbed reports whether a fault with one of these harms has met a call that lasts until now. j.mu is held.
+func (c *Call) isDisturbed(harms Harm) bool { return c.countFaults(harms) > 0 }
+
+// countFaults counts the faults with one of these harms that have met a call which lasts until now. j.mu is held.
+func (c *Call) countFaults(harms Harm) (n int) {
+	for _, s := range c.j.faults {
+		if (harms == Any || s.harms&harms != 0) && (s.to.IsZero() || s.to.Add(settle).After(c.began)) {
+			n++
+		}
+	}
+	return n
 }
 
 // hasForgotten reports whether the store has gone back.
 func (j *Judge) hasForgotten() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return slices.ContainsFunc(j.faults, func(s *span) bool { return s.harms >= Forgets })
+	return slices.ContainsFunc(j.faults, func(s *span) bool { return s.harms&Forgets != 0 })
 }
 
 // disturbed reports whether anything has gone wrong that met the call.
 func (c *Call) disturbed() bool {
 	c.j.mu.Lock()
 	defer c.j.mu.Unlock()
-	return c.isDisturbed(Delays)
+	return c.isDisturbed(Any)
 }
 
 // Note adds a line to the history of the call.
@@ -186,7 +197,7 @@ func (c *Call) Execute(server string, result func(run int) string) (string, int)
 	c.note(server, fmt.Sprintf("executes it, for the %d. time", run))
 	if run > c.most && !c.isDisturbed(Forgets) {
 		c.blame("it was executed %d times, and its owner allows %d", run, c.most)
-	} else if run > 1 && !c.isDisturbed(Delays) {
+	} else if run > 1 && !c.isDisturbed(Any) {
 		c.blame("it was executed again though nothing had gone wrong")
 	}
 	return text, run
@@ -198,7 +209,7 @@ func (c *Call) Answer(server, question, word string) {
 	defer c.j.mu.Unlock()
 	if word == "" {
 		c.note(server, "hears that nobody answers "+question)
-		if !c.isDisturbed(Delays) {
+		if !c.isDisturbed(Any) {
 			c.blame("nobody answered %s though nothing had gone wrong", question)
 		}
 		return
@@ -229,6 +240,14 @@ func (c *Call) Complete(who string, content []byte) {
 	c.got = bytes.Clone(content)
 }
 
+// Acknowledge notes that a replica has made the call a task.
+func (c *Call) Acknowledge(replica, id string) {
+	c.j.mu.Lock()
+	defer c.j.mu.Unlock()
+	c.note(replica, "makes the task "+id)
+	c.j.tasks[id] = c
+}
+
 // See notes the status of the task that a replica shows. A final status stays.
 func (c *Call) See(replica, status string) {
 	c.j.mu.Lock()
@@ -257,14 +276,30 @@ func isFinal(status string) bool {
 	return status == "completed" || status == "failed" || status == "cancelled"
 }
 
-// End notes how the call ended for its client. least is the harm that explains such an end; with none, Blame says what
-// was expected.
-func (c *Call) End(end string, least Harm) {
+// Fail notes that the task of the call has failed, or the call that blocks. It is lost with its replica once it has
+// been run as often as it may be. Where it may be run again, it fails for no other reason but that of its server.
+func (c *Call) Fail(why string) {
+	harms := Any
+	if c.most > 1 {
+		harms = Breaks | Forgets
+	}
+	if strings.Contains(why, "the replica that ran this call was lost") {
+		c.j.mu.Lock()
+		if harms = Ends; c.countFaults(Ends) < c.most {
+			harms = Forgets
+		}
+		c.j.mu.Unlock()
+	}
+	c.End("failed: "+why, harms)
+}
+
+// End notes how the call ended for its client. A fault with one of the harms explains such an end.
+func (c *Call) End(end string, harms Harm) {
 	c.j.mu.Lock()
 	defer c.j.mu.Unlock()
 	c.note("client", "ends: "+end)
 	c.j.ends[c.kind+": "+shorten(end)]++
-	if !c.isDisturbed(least) {
+	if !c.isDisturbed(harms) {
 		c.blame("it ended with %q though nothing had gone wrong that explains it", end)
 	}
 }
@@ -285,13 +320,25 @@ func shorten(end string) string {
 	return end[:min(len(end), 120)]
 }
 
-// tokens finds the calls that a message is about.
-var tokens = regexp.MustCompile(`k\d+x`)
+// tokens and taskIDs find the calls and the tasks that a message is about.
+var (
+	tokens  = regexp.MustCompile(`k\d+x`)
+	taskIDs = regexp.MustCompile(`"taskId":"([^"]+)"`)
+)
 
-// Overhear sees to it that nobody hears of the calls of another.
+// Overhear sees to it that nobody hears of the calls of another, nor of their tasks.
 func (j *Judge) Overhear(owner string, message []byte) {
+	about := map[*Call]bool{}
+	j.mu.Lock()
 	for _, t := range tokens.FindAll(message, -1) {
-		if c := j.find(string(t)); c != nil && c.owner != owner {
+		about[j.calls[string(t)]] = true
+	}
+	for _, m := range taskIDs.FindAllSubmatch(message, -1) {
+		about[j.tasks[string(m[1])]] = true
+	}
+	j.mu.Unlock()
+	for c := range about {
+		if c != nil && c.owner != owner {
 			c.Blame("%s heard of it: %.300s", owner, message)
 		}
 	}
