@@ -22,14 +22,6 @@ import (
 // patience is how long a real process part may take before a test gives up.
 const patience = 20 * time.Second
 
-// must ends the test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // logged collects what a server logs.
 type logged struct {
 	mu sync.Mutex
