@@ -223,6 +223,16 @@ func (c *Call) Answer(server, question, word string) {
 	}
 }
 
+// Repeat notes that the server got an answer that it has. The gateway posts it again where a connection broke.
+func (c *Call) Repeat(server, question string) {
+	c.j.mu.Lock()
+	defer c.j.mu.Unlock()
+	c.note(server, "gets the answer to "+question+" again")
+	if !c.isDisturbed(Any) {
+		c.blame("the answer to %s was posted again though nothing had gone wrong", question)
+	}
+}
+
 // wordOf is what the owner of a call answers.
 func wordOf(token, owner string) string { return "word-" + token + "-" + owner }
 

@@ -229,6 +229,9 @@ func (s *legacyServer) takeAnswer(m callMessage) {
 	_ = json.Unmarshal(m.ID, &id) // an id that nobody gave has no question
 	s.mu.Lock()
 	answer := s.asked[id]
+	if answer != nil {
+		s.asked[id] = taken
+	}
 	s.mu.Unlock()
 	if answer == nil {
 		return
@@ -236,11 +239,12 @@ func (s *legacyServer) takeAnswer(m callMessage) {
 	select {
 	case answer <- m.Result.Content.Word:
 	default:
-		if parts := strings.Split(id, "-"); len(parts) == 3 {
-			s.j.find(parts[1]).Answer(legacyHost, id, m.Result.Content.Word)
-		}
+		s.j.find(strings.Split(id, "-")[1]).Repeat(legacyHost, id)
 	}
 }
+
+// taken is in place of the channel for an answer that has come.
+var taken = make(chan string)
 
 // add adds a message; "" is none.
 func (a *answerStream) add(message string, over bool) {
