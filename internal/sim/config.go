@@ -22,7 +22,7 @@ auth: {keys: [%s, %s]}
 upstreams:
   - name: legacy
     path: /mcp
-    url: http://127.0.1.1/mcp
+    url: http://127.0.1.1:81/mcp
     defaults: {grace: 1s, ttl: 5m, recover: retry}
     without_tasks: block
     tools:
@@ -32,7 +32,7 @@ upstreams:
       - {match: stream, recover: fail}
   - name: modern
     path: /modern
-    url: http://127.0.2.1/mcp
+    url: http://127.0.2.1:81/mcp
     without_tasks: block
     defaults: {grace: 1s, ttl: 5m, recover: fail}
 `, strings.Repeat("AB", 21)+"A=", hashKey("ann"), hashKey("bob"))
