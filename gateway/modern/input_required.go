@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"time"
 
 	"taskgate/gateway/sealed"
 	"taskgate/gateway/wire"
@@ -80,7 +79,7 @@ func (q *request) openState(ctx context.Context) (id shim.ID, ours bool, _ error
 	}
 	var binding sealed.Binding
 	budget.From(ctx).InTurn(len(q.arguments), func() { binding = q.stateBinding() })
-	call, err := q.h.State.Open(text, binding, time.Now())
+	call, err := q.h.State.Open(text, binding)
 	if err != nil {
 		return "", true, err
 	}

@@ -33,14 +33,8 @@ const maxState = 16 << 10
 // KeySize is the length of a key, in bytes.
 const KeySize = 32
 
-// Errors of Open.
-var (
-	// ErrSealed says that the state is of other keys, or of another request. It does not tell
-	// which.
-	ErrSealed = errors.New("the state was not given out for this request")
-	// ErrExpired says that the state is genuine, and too old.
-	ErrExpired = errors.New("the state has expired")
-)
+// ErrSealed says that the state is of other keys, or of another request. It does not tell which.
+var ErrSealed = errors.New("the state was not given out for this request")
 
 // Key is one key by the name that stands in the states sealed with it.
 type Key struct {
@@ -114,11 +108,11 @@ func (b Binding) bytes(key string) []byte {
 // state is what a client is to bring back, unread.
 type state struct {
 	Call    string `json:"call"` // the parked call
-	Expires int64  `json:"exp"`  // Unix time in milliseconds
+	Expires int64  `json:"exp"`  // Unix time in milliseconds; read by the version before
 }
 
-// Seal makes the text of a state that leads to a call until it expires, and that only a request with
-// the same binding opens.
+// Seal makes the text of a state that leads to a call, and that only a request with the same binding opens. Replicas of
+// the version before open it until it expires.
 func (r *Keyring) Seal(b Binding, call string, expires time.Time) string {
 	plain, _ := json.Marshal(state{call, expires.UnixMilli()}) // texts and numbers can always be written
 	return r.SealBytes(b, plain)
@@ -138,8 +132,9 @@ var encoding = base64.RawURLEncoding.Strict()
 func Ours(text string) bool { return strings.HasPrefix(text, prefix) }
 
 // Open returns the call of a state that came back with a request of this binding. It returns
-// ErrSealed for a state that cannot be opened, before anything is looked up for it, and ErrExpired.
-func (r *Keyring) Open(text string, b Binding, now time.Time) (call string, err error) {
+// ErrSealed for a state that cannot be opened, before anything is looked up for it. The record of the call tells whether
+// it is still open, by the store's clock.
+func (r *Keyring) Open(text string, b Binding) (call string, err error) {
 	if len(text) > maxState {
 		return "", ErrSealed
 	}
@@ -148,11 +143,8 @@ func (r *Keyring) Open(text string, b Binding, now time.Time) (call string, err 
 		return "", err
 	}
 	var s state
-	switch err := json.Unmarshal(plain, &s); {
-	case err != nil:
+	if err := json.Unmarshal(plain, &s); err != nil {
 		return "", ErrSealed
-	case !now.Before(time.UnixMilli(s.Expires)):
-		return "", ErrExpired
 	}
 	return s.Call, nil
 }

@@ -171,8 +171,6 @@ func sentinelFailure(era mcp.Era, err error) *Failure {
 		return InvalidParams("the task has already ended")
 	case errors.Is(err, sealed.ErrSealed):
 		return InvalidParams("params.requestState was not given out for this request: to this caller, for this method, name and arguments")
-	case errors.Is(err, sealed.ErrExpired):
-		return InvalidParams("params.requestState has expired")
 	case errors.Is(err, shim.ErrCursor):
 		return InvalidParams("unknown cursor")
 	case errors.Is(err, shim.ErrNeedsTask) && era == mcp.Modern: // T5

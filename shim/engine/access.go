@@ -60,7 +60,7 @@ func (s *Shim) readOwn(ctx context.Context, p shim.Principal, upstream string, i
 	if !t.Visible || p.NoTasks || t.Owner != p.Owner() || !s.readsTasksOf(upstream, t.Upstream) {
 		return shim.Task{}, shim.ErrNotFound
 	}
-	s.Marks.Missing.Remove(id)
+	s.Marks.NoteRead(t)
 	if part != wanted && t.Status.Final() {
 		s.shown.Add(id, shown{owner: t.Owner, upstream: t.Upstream, size: t.OutcomeSize})
 		return s.readOwn(ctx, p, upstream, id, wanted)
@@ -162,29 +162,44 @@ func (s *Shim) Cancel(ctx context.Context, p shim.Principal, upstream string, id
 }
 
 // cancelTask cancels a task that was read, for its owner or for an operator. The store decides whether
-// it has ended, as only an end in the store can outlast a failover.
+// it has ended, as only an end in the store can outlast a failover. Where the record is missing, the caller is told
+// what was read, and the task is cancelled once its replica has written it again.
 func (s *Shim) cancelTask(ctx context.Context, t shim.Task, end shim.Change, message, told string) (shim.Task, error) {
 	begun, read := time.Now(), t // its runner may tell of the end before this does
 	end.Op, end.To, end.StatusMessage = s.NewOp(), shim.Cancelled, &message
-	t, err := outlast(ctx, s, func(ctx context.Context) (shim.Task, error) {
+	cancel := func(ctx context.Context) (shim.Task, error) {
 		t, err := s.ChangeRecord(ctx, read.ID, nil, end)
-		if errors.Is(err, shim.ErrNotFound) && !read.Status.Final() {
-			err = fmt.Errorf("%w: %v", shim.ErrUnavailable, err) // the replica that runs it writes it again
+		if err == nil {
+			made := end
+			made.Token = ""
+			s.Outcomes.HoldEnding(node.Ending{Made: t, End: made}) // also if the runner does, which may be lost as well
+			if r := s.runs.Get(t.ID); r != nil {
+				r.Cancel(node.ErrTaskCancelled)
+			}
+			s.Observer.LogTaskAt(begun, node.ContextOf(t), t, slog.LevelInfo, told, "event", shim.KindCancelled.EventName())
 		}
 		return t, err
-	})
-	if errors.Is(err, shim.ErrNotFound) && read.Status.Final() {
+	}
+	t, err := outlast(ctx, s, cancel)
+	switch {
+	case !errors.Is(err, shim.ErrNotFound):
+		return t, err
+	case read.Status.Final():
 		return read, shim.ErrFinal // the record of a lost task is gone
 	}
-	if err == nil {
-		end.Token = ""
-		s.Outcomes.HoldEnding(node.Ending{Made: t, End: end}) // also if the runner does, which may be lost as well
-		if r := s.runs.Get(t.ID); r != nil {
-			r.Cancel(node.ErrTaskCancelled)
+	s.Life.Work.Go(func() { s.cancelMissing(cancel) })
+	return read, nil
+}
+
+// cancelMissing cancels a task once its record is there again, which its replica writes, unless it counts as lost before.
+func (s *Shim) cancelMissing(cancel func(context.Context) (shim.Task, error)) {
+	ctx, stop := context.WithTimeout(s.Life.Writes, node.LostAfter)
+	defer stop()
+	for work.Pause(ctx, node.SpreadPause(time.Second)) == nil {
+		if _, err := cancel(ctx); !errors.Is(err, shim.ErrNotFound) && !errors.Is(err, shim.ErrUnavailable) {
+			return
 		}
-		s.Observer.LogTaskAt(begun, node.ContextOf(t), t, slog.LevelInfo, told, "event", shim.KindCancelled.EventName())
 	}
-	return t, err
 }
 
 // bringToken brings the token of an owner's request (an answer or a cancellation) to its call: it gives

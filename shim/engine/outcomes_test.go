@@ -137,10 +137,14 @@ func TestCancelOfATaskThatTheStoreForgot(t *testing.T) {
 		pass(5 * time.Second)
 		wantStatus(t, read(t, b, task.ID), shim.Working)
 		time.AfterFunc(10*time.Second, func() { w.store.failover.Store(nil) })
-		if got, err := b.Cancel(t.Context(), anyone, "up", task.ID); err != nil || got.Status != shim.Cancelled {
+		asked := time.Now()
+		if got, err := b.Cancel(t.Context(), anyone, "up", task.ID); err != nil || got.Status != shim.Working || !got.CreatedAt.Equal(task.CreatedAt) {
 			t.Errorf("cancel: %+v, %v", got, err)
 		}
-		pass(time.Second)
+		if waited := time.Since(asked); waited > 0 {
+			t.Errorf("it was answered after %s", waited)
+		}
+		pass(12 * time.Second)
 		wantStatus(t, read(t, a, task.ID), shim.Cancelled)
 		if up.ended() == nil {
 			t.Error("the call goes on at the server")
@@ -149,8 +153,12 @@ func TestCancelOfATaskThatTheStoreForgot(t *testing.T) {
 		lost := begin(t, a, call())
 		pass(time.Second)
 		w.store.failover.Store(&other)
-		if _, err := b.Cancel(t.Context(), anyone, "up", lost.ID); !errors.Is(err, shim.ErrRepeat) || errors.Is(err, shim.ErrNotFound) {
-			t.Errorf("cancel of one that is not there again: %v", err)
+		if got, err := b.Cancel(t.Context(), anyone, "up", lost.ID); err != nil || got.Status != shim.Working {
+			t.Errorf("cancel of one that is not there again: %+v, %v", got, err)
+		}
+		pass(time.Minute)
+		if got, err := b.Cancel(t.Context(), anyone, "up", lost.ID); !errors.Is(err, shim.ErrFinal) || got.Status != shim.Failed {
+			t.Errorf("cancel of one that is lost: %+v, %v", got, err)
 		}
 		w.store.failover.Store(nil)
 	})

@@ -62,7 +62,7 @@ func (s *Shim) readOwnCall(ctx context.Context, p shim.Principal, upstream strin
 	case t.Owner != p.Owner(), !s.readsTasksOf(upstream, t.Upstream), !t.Visible && t.ListKey != shim.ListKey(p, upstream):
 		return shim.Task{}, shim.ErrNotFound
 	}
-	s.Marks.Missing.Remove(id)
+	s.Marks.NoteRead(t)
 	return t, nil
 }
 

@@ -27,15 +27,15 @@ const (
 // for so long before its end.
 const lostFor = 24 * time.Hour
 
-// lostAfter is how long a record has to be missing before its task counts as lost. After a store has
+// LostAfter is how long a record has to be missing before its task counts as lost. After a store has
 // gone back to an older state, the replica that runs the task looks at the record every 27 s and writes
 // it again, or has kept the task's end.
-const lostAfter = 28 * time.Second
+const LostAfter = 28 * time.Second
 
-// maxMissing is how many ids with a missing record a replica remembers.
+// maxMissing is how many ids a replica remembers, with a missing record, or with one that it has read.
 const maxMissing = 10_000
 
-// messageMissing is the status message of a task until lostAfter has passed.
+// messageMissing is the status message of a task until LostAfter has passed.
 const messageMissing = "the store does not have the task just now; the work most likely goes on"
 
 // errLostTask is the error of a task whose record is gone from the store.
@@ -47,9 +47,9 @@ type Marker struct {
 	keys  [][]byte // the first one marks; all are known
 	store shim.Store
 	// epoch is the store's, by its last read; nil before, and after ForgetEpoch.
-	epoch atomic.Pointer[string]
-	// Missing says since when the record of a task is known to be missing.
-	Missing *lru.Cache[shim.ID, time.Time]
+	epoch   atomic.Pointer[string]
+	missing *lru.Cache[shim.ID, time.Time] // since when the record of a task is known to be missing
+	created *lru.Cache[shim.ID, time.Time] // when tasks were made that were read here, by the store's clock
 }
 
 // NewMarker makes the marker of a deployment with these keys, or with one that is known to all.
@@ -58,7 +58,16 @@ func NewMarker(store shim.Store, keys [][]byte) *Marker {
 		keys = [][]byte{[]byte("taskgate")}
 	}
 	missing, _ := lru.New[shim.ID, time.Time](maxMissing) // the only error is a size of 0
-	return &Marker{keys: keys, store: store, Missing: missing}
+	created, _ := lru.New[shim.ID, time.Time](maxMissing)
+	return &Marker{keys: keys, store: store, missing: missing, created: created}
+}
+
+// NoteRead notes that the record of a task is there.
+func (m *Marker) NoteRead(t shim.Task) {
+	m.missing.Remove(t.ID)
+	if t.Visible && !t.Status.Final() {
+		m.created.Add(t.ID, t.CreatedAt)
+	}
 }
 
 // newID makes an unguessable id for a task of an owner. The mark keeps no secret: the task's record
@@ -92,7 +101,7 @@ func (m *Marker) ForgetEpoch() { m.epoch.Store(nil) }
 
 // DescribeLost describes a task whose record is missing, if the id is one of this deployment for this
 // owner and upstream, and the task would still be kept, or belongs to another epoch. The task is
-// working at first, and failed once its record was missing for lostAfter. Any other id is ErrNotFound.
+// working at first, and failed once its record was missing for LostAfter. Any other id is ErrNotFound.
 func (m *Marker) DescribeLost(ctx context.Context, id shim.ID, owner, upstream string) (shim.Task, error) {
 	if len(id) != shim.MarkedIDLength {
 		return shim.Task{}, shim.ErrNotFound
@@ -121,10 +130,13 @@ func (m *Marker) DescribeLost(ctx context.Context, id shim.ID, owner, upstream s
 		ID: id, Owner: owner, Upstream: upstream, Visible: true, Status: shim.Working, StatusMessage: messageMissing,
 		CreatedAt: created, UpdatedAt: created, TTL: ttl,
 	}
+	if at, known := m.created.Peek(id); known { // the mark has seconds of this process's clock
+		t.CreatedAt, t.UpdatedAt = at, at
+	}
 	now := time.Now()
-	since, known, _ := m.Missing.PeekOrAdd(id, now)
-	if known && now.Sub(since) >= lostAfter {
-		t.Status, t.StatusMessage, t.UpdatedAt = shim.Failed, errLostTask.Message, since.Add(lostAfter).UTC()
+	since, known, _ := m.missing.PeekOrAdd(id, now)
+	if known && now.Sub(since) >= LostAfter {
+		t.Status, t.StatusMessage, t.UpdatedAt = shim.Failed, errLostTask.Message, since.Add(LostAfter).UTC()
 		t.Outcome = &shim.Outcome{Error: errLostTask.Object()}
 	}
 	return t.ShownAt(now), nil
