@@ -57,7 +57,7 @@ func (u *route) authenticate(next authenticated) http.HandlerFunc {
 				w = &exposing{ResponseWriter: w, from: f.Exposed}
 			}
 		}
-		if hold := u.options.Budget.HoldOf(budgetOwner(c)); hold != nil { // for the request and its answer
+		if hold := u.options.Budget.HoldOf(u.budgetOwner(c.Principal)); hold != nil { // for the request and its answer
 			defer hold.Release()
 			if hold.Take(r.Context(), headerCost(r.Header)) != nil {
 				leaveUnread(w, r)
@@ -70,16 +70,16 @@ func (u *route) authenticate(next authenticated) http.HandlerFunc {
 	}
 }
 
-// strangers is the one owner, in the budget of bytes, of all callers whom only their server can tell apart: a token is
-// made up at no cost.
+// strangers is the one owner, in the budget of bytes, of all callers without an owner where some callers have one: a
+// token that only a server can tell from others is made up at no cost.
 const strangers = "strangers"
 
 // budgetOwner is the owner of a caller in the budget of bytes.
-func budgetOwner(c auth.Caller) string {
-	if c.IsStranger() {
-		return strangers
+func (u *route) budgetOwner(p shim.Principal) string {
+	if owner := p.Share().Owner; owner != "" || !u.config.SignsIn() {
+		return owner
 	}
-	return c.Principal.Owner()
+	return strangers
 }
 
 // fieldCost is about what net/http needs for a field besides its text, in bytes.

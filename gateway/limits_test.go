@@ -282,3 +282,25 @@ func TestLimitsAreLogged(t *testing.T) {
 		}
 	})
 }
+
+// TestBudgetOwners: where some callers sign in, all others are one in the budget of bytes.
+func TestBudgetOwners(t *testing.T) {
+	for name, c := range map[string]struct {
+		caller shim.Principal
+		signed bool
+		want   string
+	}{
+		"caller with a key":      {shim.Principal{Subject: "alice"}, true, "alice"},
+		"stranger with a token":  {shim.Principal{Subject: "token:1", Stranger: true}, true, strangers},
+		"anonymous beside keys":  {shim.Principal{}, true, strangers},
+		"anonymous among others": {shim.Principal{}, false, ""},
+	} {
+		cfg := config.FromFlags("http://127.0.0.1:1/mcp")
+		if c.signed {
+			wiretest.WithKeys(cfg)
+		}
+		if got := (&route{table: &table{config: cfg}}).budgetOwner(c.caller); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}

@@ -447,3 +447,19 @@ func TestFileDecodesLines(t *testing.T) {
 		}
 	}
 }
+
+// A start says what the folder has of ended tasks, and whose they are.
+func TestFileSaysWhatIsKept(t *testing.T) {
+	t.Parallel()
+	path, o := filepath.Join(t.TempDir(), "store"), testOptions()
+	s := fileStore(t, path, o)
+	task := newTask()
+	task.Owner = "mallory"
+	create(t, s, newTask())
+	ended := end(t, s, create(t, s, task, content("["+strings.Repeat("1,", 5000)+"1]")))
+	kept := fileStore(t, killed(t, path), o).Kept()
+	same(t, 1, len(kept))
+	same(t, shim.Share{Owner: "mallory"}, kept[0].Share)
+	same(t, true, kept[0].Bytes > 10_000 && kept[0].Bytes < 15_000)
+	same(t, true, !kept[0].Until.Before(ended.ExpiresAt()))
+}

@@ -51,6 +51,9 @@ func (k keys) isTask(key string) bool {
 	return ok && len(rest) > len(":{00}:t:") && rest[:2] == ":{" && rest[4:8] == "}:t:"
 }
 
+// idOf is the id in the key of a task.
+func (k keys) idOf(key string) shim.ID { return shim.ID(key[len(k.prefix)+len(":{00}:t:"):]) }
+
 // batches is the list of the pieces of a task.
 func (k keys) batches(id shim.ID) string { return k.in(shard(id), "p", string(id)) }
 

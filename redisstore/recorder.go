@@ -45,6 +45,7 @@ type recorder struct {
 	unit    unit
 
 	asleep asleep
+	kept   []shim.KeptTask // what was loaded of ended tasks
 }
 
 // unit is the effect of one script.

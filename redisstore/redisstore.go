@@ -198,6 +198,14 @@ func newStore(t target, opts Options) *Store {
 	return s
 }
 
+// Kept returns what a store in a folder had of ended tasks when it was opened, each with the owner in its share.
+func (s *Store) Kept() []shim.KeptTask {
+	if s.opts.recorder == nil {
+		return nil
+	}
+	return s.opts.recorder.kept
+}
+
 // Ping asks Redis, on each master of a cluster, whether it would take a write. A Redis that answers
 // and refuses writes counts as unavailable: a read-only replica, one that cannot write to its disk,
 // or one that is full.

@@ -15,6 +15,7 @@ import (
 
 	"taskgate/internal/work"
 	"taskgate/redisstore/journal"
+	"taskgate/shim"
 )
 
 // openRecorder loads the data of a folder into a miniredis, and records from then on.
@@ -39,6 +40,7 @@ func openRecorder(redis *miniredis.Miniredis, path string, o Options) (*recorder
 	redis.SetTime(time.Time{})
 	redis.FastForward(time.Since(start))
 	r.buryReplicas()
+	r.kept = r.listKept()
 	r.server.SetPreHook(r.beforeCommand)
 	return r, nil
 }
@@ -71,6 +73,33 @@ func (r *recorder) buryReplicas() {
 			r.redis.HSet(r.keys.replicas(), replica, gone)
 		}
 	}
+}
+
+// listKept lists the ended tasks that were loaded, with about what each takes.
+func (r *recorder) listKept() (all []shim.KeptTask) {
+	now := time.Now()
+	for key, s := range r.asleep.records {
+		at, err := strconv.ParseInt(s.expires, 10, 64)
+		if err != nil || !time.UnixMilli(at).After(now) { // only a task that has ended expires
+			continue
+		}
+		one := shim.KeptTask{Until: time.UnixMilli(at)}
+		for _, entry := range s.entries {
+			one.Bytes += int64(len(entry))
+			words, _ := splitLine(entry) // it was checked when it was loaded
+			for i := 2; i+1 < len(words) && string(words[0]) == "HSET"; i += 2 {
+				if string(words[i]) == fieldOwner {
+					one.Share.Owner = string(words[i+1])
+				}
+			}
+		}
+		pieces, _ := r.redis.List(r.keys.batches(r.keys.idOf(key))) // empty if there are none
+		for _, piece := range pieces {
+			one.Bytes += int64(len(piece))
+		}
+		all = append(all, one)
+	}
+	return all
 }
 
 // rewriteStep is about how many bytes a rewrite records at a time; between the steps others go on.

@@ -9,7 +9,7 @@ import (
 // the calls that fill the queue.
 const RetryBusy = time.Second
 
-// Bound counts calls, tasks or requests in flight on this replica, in all and by share, and refuses
+// Bound counts calls, tasks, requests in flight or bytes on this replica, in all and by share, and refuses
 // those over its limits. It is safe for concurrent use. Its fields are set before that, and then
 // changed by Limit.
 type Bound struct {
@@ -17,6 +17,7 @@ type Bound struct {
 	// well. 0 is no limit.
 	Most, MostPerOwner int
 	// Halved says that those without an owner have half of Most together. Else they have all of it.
+	// Without Most they count as one owner.
 	Halved bool
 	// Key is the configuration key of Most. The key of MostPerOwner is the same followed by PerOwner.
 	Key string
@@ -36,20 +37,33 @@ const PerOwner = "_per_owner"
 const ofStrangers = " of callers who do not sign in"
 
 // Enter counts one more, or refuses it with a *BusyError. After success the caller calls Leave.
-func (b *Bound) Enter(s Share) error {
+func (b *Bound) Enter(s Share) error { return b.EnterMany(s, 1) }
+
+// EnterMany counts n more, or refuses them with a *BusyError. Who has nothing so far may enter with more than a
+// limit. After success the caller gives them back with CountMany.
+func (b *Bound) EnterMany(s Share, n int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	full := func(of Share, most int) bool { return most > 0 && b.shares[of] >= most }
+	full := func(of Share, most int) bool { return most > 0 && b.shares[of] > 0 && b.shares[of]+n > most }
+	strangers := b.strangersShare()
 	switch {
-	case b.Most > 0 && b.n >= b.Most:
+	case b.Most > 0 && b.n > 0 && b.n+n > b.Most:
 		return &BusyError{Key: b.Key, Limit: b.All, RetryAfter: RetryBusy}
 	case s.Owner != "" && full(s, OwnerShare(b.Most, b.MostPerOwner)):
 		return &BusyError{Key: b.Key + PerOwner, Limit: b.Own, RetryAfter: RetryBusy}
-	case s.Owner == "" && (full(Share{}, StrangersShare(b.Most, b.Halved)) || s.Address != "" && full(s, half(StrangersShare(b.Most, b.Halved)))):
+	case s.Owner == "" && (full(Share{}, strangers) || s.Address != "" && full(s, half(strangers))):
 		return &BusyError{Key: b.Key, Limit: b.All + ofStrangers, RetryAfter: RetryBusy}
 	}
-	b.countOne(s, 1)
+	b.count(s, n)
 	return nil
+}
+
+// strangersShare is the share of all without an owner, 0 for any number. The lock is held.
+func (b *Bound) strangersShare() int {
+	if b.Most <= 0 {
+		return b.MostPerOwner
+	}
+	return StrangersShare(b.Most, b.Halved)
 }
 
 // OwnerShare is the share of one owner in a limit: half of it at most.
@@ -82,21 +96,20 @@ func (b *Bound) Limit(most, mostPerOwner int, halved bool) {
 }
 
 // Force counts one more regardless of the limits: a task that was adopted.
-func (b *Bound) Force(s Share) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.countOne(s, 1)
-}
+func (b *Bound) Force(s Share) { b.CountMany(s, 1) }
 
 // Leave gives back what Enter or Force counted.
-func (b *Bound) Leave(s Share) {
+func (b *Bound) Leave(s Share) { b.CountMany(s, -1) }
+
+// CountMany counts n more regardless of the limits, or less if n is negative.
+func (b *Bound) CountMany(s Share, n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.countOne(s, -1)
+	b.count(s, n)
 }
 
-// countOne counts one more, or one less. The lock is held.
-func (b *Bound) countOne(s Share, by int) {
+// count is CountMany with the lock held.
+func (b *Bound) count(s Share, by int) {
 	if b.shares == nil {
 		b.shares = make(map[Share]int)
 	}

@@ -57,6 +57,7 @@ func TestShares(t *testing.T) {
 		"two addresses":   {&shim.Bound{Most: 8, Halved: true}, []shim.Share{near, near, far, far}, []shim.Share{near, far, nobody}, []shim.Share{ann}},
 		"all one address": {&shim.Bound{Most: 8}, []shim.Share{near, near, near, near}, []shim.Share{near}, []shim.Share{far, far, nobody, nobody}},
 		"owner":           {&shim.Bound{Most: 8, MostPerOwner: 100}, slices.Repeat([]shim.Share{ann}, 4), []shim.Share{ann}, []shim.Share{bob, nobody, nobody, nobody}},
+		"without a whole": {&shim.Bound{MostPerOwner: 2}, []shim.Share{nobody, near, ann, ann}, []shim.Share{nobody, far, ann}, []shim.Share{bob}},
 		"any number":      {&shim.Bound{Most: 8}, slices.Repeat([]shim.Share{ann}, 7), nil, []shim.Share{ann}},
 	} {
 		b := c.bound

@@ -122,6 +122,13 @@ func (p Principal) Share() Share {
 	return Share{Owner: p.Subject}
 }
 
+// KeptTask is what a store keeps of a task that has ended: so many bytes, until then.
+type KeptTask struct {
+	Share Share // that of the owner
+	Bytes int64
+	Until time.Time
+}
+
 // Owner is the owner of this principal's tasks for their whole life (Z6): the subject, or "" for an
 // anonymous caller.
 func (p Principal) Owner() string { return p.Subject }

@@ -81,6 +81,14 @@ var limits = map[string]limit{
 		u.MaxTasksPerOwner, u.Defaults.Tasks = 1, config.TasksRequired
 	}, first: hangsTask, second: hangsTask, status: statusBusy, owner: true},
 
+	// A task that runs has 16 KiB set aside.
+	"max_kept_bytes": {set: func(c *config.Config, u *config.Upstream) {
+		c.Limits.MaxKeptBytes, u.Defaults.Tasks = 20*config.KiB, config.TasksRequired
+	}, first: hangsTask, second: hangsTask, status: statusBusy},
+	"max_kept_bytes_per_owner": {set: func(c *config.Config, u *config.Upstream) {
+		c.Limits.MaxKeptBytesPerOwner, u.Defaults.Tasks = 20*config.KiB, config.TasksRequired
+	}, first: hangsTask, second: hangsTask, status: statusBusy, owner: true},
+
 	"concurrency": {set: func(_ *config.Config, u *config.Upstream) { u.Concurrency = 1 }, first: hangs, second: hangs, status: statusBusy},
 	// A client that declares something else has a session with the server of its own.
 	"max_processes": {set: func(_ *config.Config, u *config.Upstream) {

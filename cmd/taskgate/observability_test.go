@@ -36,6 +36,7 @@ func everything(t *testing.T, m *metrics.Metrics) {
 	m.ReadOpen(zero, zero, zero, zero)
 	m.ReadLimits(func() map[string]float64 { return map[string]float64{"max_calls": 0} })
 	m.ReadBytes(func() int64 { return 0 })
+	m.ReadKept(zero)
 	m.ReadParts(func() (bool, map[string]bool, bool) { return true, map[string]bool{"up": true}, true })
 	m.ReadConfig(func() string { return "dc6a4b7e204b" })
 	m.Refused(ctx, "rate")

@@ -121,7 +121,7 @@ func (s *server) buildGateway(ctx context.Context) (err error) {
 	if s.store, err = s.openStore(ctx); err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
-	s.budget = budget.New(int64(s.config.MaxBytesInFlight), int64(s.config.LargestCall()), s.bytesWait)
+	s.budget = budget.New(int64(s.config.BytesInFlight(memoryLimit())), int64(s.config.LargestCall()), s.bytesWait)
 	s.tel.metrics.ReadBytes(s.budget.Held)
 	keys, err := gateway.StateKeys(s.config)
 	if err != nil {
@@ -137,6 +137,7 @@ func (s *server) buildGateway(ctx context.Context) (err error) {
 	if s.shim, err = s.newShim(); err != nil {
 		return err
 	}
+	s.tel.metrics.ReadKept(s.shim.Kept.Bytes)
 	audit, file, err := newAudit(s.config.Audit, s.tel, s.log)
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
@@ -145,7 +146,7 @@ func (s *server) buildGateway(ctx context.Context) (err error) {
 	clients, secure := planned.clients()
 	s.sessions = s.store.Sessions(s.shim.Heart, s.config.Limits.Within(memoryLimit()).MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner).Halve(s.config.SignsIn())
 	s.gateway, err = gateway.New(gateway.Options{
-		Memory: memoryLimit(), Usage: map[string]func() float64{"max_tasks": s.shim.TaskUsage, "max_sessions": s.sessions.Usage}, Audit: audit, Credentials: s.credentials, TLS: secure,
+		Memory: memoryLimit(), Usage: map[string]func() float64{"max_tasks": s.shim.TaskUsage, "max_kept_bytes": s.shim.Kept.Usage, "max_sessions": s.sessions.Usage}, Audit: audit, Credentials: s.credentials, TLS: secure,
 		Config: s.config, Shim: s.shim, Upstreams: clients, Budget: s.budget, Logger: s.log,
 		Sessions:       s.sessions,
 		TracerProvider: s.tel.traces, Metrics: s.tel.metrics, Version: moduleVersion(),
@@ -203,7 +204,13 @@ func (s *server) newShim() (*engine.Shim, error) {
 	if err != nil {
 		return nil, err
 	}
+	kept, keptOfOne := s.config.KeptBytes(memoryLimit())
+	settle := time.Duration(0) // the default
+	if s.config.OwnsStore() {
+		settle = -1 // it has no failover, which could lose the end of a task
+	}
 	return engine.New(engine.Options{
+		Settle: settle, MaxKeptBytes: int64(kept), MaxKeptBytesPerOwner: int64(keptOfOne), Kept: keptTasks(s.store),
 		Replica: s.replica, Store: s.store, Servers: s.served().servers(s.config, s.credentials), Heartbeat: s.config.Heartbeat,
 		StoreTimeout: s.config.StoreTimeout, StoreWait: s.config.StoreWait, MarkKeys: marks, CheckAnswer: reading.CheckAnswer,
 		Budget: s.budget, Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"), Metrics: s.tel.metrics,

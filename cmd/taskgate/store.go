@@ -10,10 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 
+	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
 	"taskgate/gateway/sealed"
 	"taskgate/internal/durable"
 	"taskgate/redisstore"
+	"taskgate/shim"
 )
 
 // openStore opens the configured store.
@@ -37,6 +39,15 @@ func (s *server) openStore(ctx context.Context) (*redisstore.Store, error) {
 	}
 	s.config.StateKeys = []config.StateKey{key}
 	return store, nil
+}
+
+// keptTasks lists what the store has of ended tasks at the start, each with the share of its owner.
+func keptTasks(store *redisstore.Store) []shim.KeptTask {
+	all := store.Kept()
+	for i, one := range all {
+		all[i].Share = auth.ShareOf(one.Share.Owner)
+	}
+	return all
 }
 
 // keptKey returns the key for state_keys that is kept beside the store, and makes it at the first

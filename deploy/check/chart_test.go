@@ -144,7 +144,8 @@ func TestChartWithRedis(t *testing.T) {
 		t.Errorf("a pod has %v to stop, and needs %v", got, want)
 	}
 	// docs/operations.md, "Memory"; a process has 4000 calls besides.
-	if got, want := gate.Resources.Limits.Memory().Value(), int64(3*c.MaxBytesInFlight+60*config.MiB+4000*50_000); got < want {
+	got := gate.Resources.Limits.Memory().Value()
+	if want := int64(3*c.BytesInFlight(got*9/10) + 60*config.MiB + 4000*50_000); got < want {
 		t.Errorf("a pod has %d bytes of memory, and needs %d", got, want)
 	}
 	if *deployment.Spec.Replicas != 3 || budget.Spec.MaxUnavailable.IntValue() != 1 || gate.Image != "registry.example.com/taskgate:v0.1.0" {

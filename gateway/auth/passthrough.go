@@ -90,6 +90,14 @@ var notAsked = &verification{verdict: unverified}
 // unverifiedPrefix begins the principals of those whose token cannot be verified.
 const unverifiedPrefix = "token:"
 
+// ShareOf is the share of limits that the owner of a stored task has. Anybody may have made up an unverified one.
+func ShareOf(owner string) shim.Share {
+	if strings.HasPrefix(owner, unverifiedPrefix) {
+		return shim.Share{}
+	}
+	return shim.Share{Owner: owner}
+}
+
 func (m *Methods) passthrough(c *config.Config, u *config.Upstream, secure *tls.Config) Method {
 	cfg := c.AuthOf(u).Passthrough
 	log := m.log.With("upstream", u.Name)

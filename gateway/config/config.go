@@ -154,8 +154,9 @@ type Config struct {
 	// process holds in memory at a time. What would be more waits until others are
 	// done. Messages of up to 4 KiB are not counted. It is at least twice
 	// max_body and the largest max_result together. The process takes about three times as much
-	// memory, and what it needs besides.
-	MaxBytesInFlight Size `yaml:"max_bytes_in_flight" min:"1KiB"`
+	// memory, and what it needs besides. 0 follows the memory limit of the process: an eighth of it,
+	// 256 MiB at most.
+	MaxBytesInFlight Size `yaml:"max_bytes_in_flight" min:"0"`
 
 	// MaxCallsPerOwner is how many requests of one authenticated caller each replica has in flight
 	// that wait for a server or for a task, those included whose client has gone. One more is
@@ -273,7 +274,6 @@ func Default() *Config {
 		DrainTimeout:        30 * time.Second,
 		Log:                 Log{Level: LevelInfo, Format: FormatText, Access: Off},
 		MaxBody:             4 * MiB,
-		MaxBytesInFlight:    256 * MiB,
 		ProgressKeepAlive:   25 * time.Second,
 		MaxSessionsPerOwner: 1000,
 		MaxCallsPerOwner:    5000,

@@ -26,6 +26,14 @@ type Limits struct {
 	// MaxTasks is how many tasks of one upstream each replica runs. A further call goes on
 	// blocking, or is refused if the client or the tool insists on a task.
 	MaxTasks int `yaml:"max_tasks" min:"0"`
+
+	// MaxKeptBytes is how many bytes each replica has the store keep of tasks that have ended, until their
+	// ttl is over. Beyond it no task is made: a call goes on blocking, or is refused if the client or the tool
+	// insists on a task. A Redis has no such limit by default.
+	MaxKeptBytes Size `yaml:"max_kept_bytes" min:"0"`
+
+	// MaxKeptBytesPerOwner is how many of them are of one authenticated caller.
+	MaxKeptBytesPerOwner Size `yaml:"max_kept_bytes_per_owner" min:"0"`
 }
 
 // The limits of a process with much memory, and how much it has then. With less, it has as much less of each.
@@ -41,6 +49,51 @@ const (
 	sessionsShare = 8
 	sessionCost   = 8200
 )
+
+// What is kept of ended tasks may take an eighth of the memory limit in a store that this process has for itself, and
+// this much without one. In a Redis one owner has keptOfOwner at each replica.
+const (
+	keptShare   = 8
+	fullKept    = 512 * MiB
+	keptOfOwner = GiB
+)
+
+// Messages and their answers may take an eighth of the memory limit, and at most this much.
+const (
+	messagesShare = 8
+	fullMessages  = 256 * MiB
+)
+
+// BytesInFlight is max_bytes_in_flight in a process with a memory limit in bytes; 0 is none. At least twice the largest
+// call has room.
+func (c *Config) BytesInFlight(memory int64) Size {
+	switch {
+	case c.MaxBytesInFlight > 0:
+		return c.MaxBytesInFlight
+	case memory <= 0:
+		return fullMessages
+	}
+	return max(min(fullMessages, Size(memory/messagesShare)), 2*c.LargestCall())
+}
+
+// KeptBytes are max_kept_bytes, 0 for any number, and max_kept_bytes_per_owner in a process with a memory limit in
+// bytes; 0 is none.
+func (c *Config) KeptBytes(memory int64) (all, perOwner Size) {
+	all, perOwner = c.Limits.MaxKeptBytes, c.Limits.MaxKeptBytesPerOwner
+	switch {
+	case all > 0 || !c.OwnsStore():
+	case memory <= 0:
+		all = fullKept
+	default:
+		all = Size(memory / keptShare)
+	}
+	if perOwner == 0 {
+		if perOwner = all; all == 0 {
+			perOwner = keptOfOwner
+		}
+	}
+	return all, perOwner
+}
 
 // leastLimit is the least that a memory limit leaves of each limit.
 const leastLimit = 100

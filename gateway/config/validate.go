@@ -46,7 +46,7 @@ func (c *Config) problems() []problem {
 		}
 	}
 	p.checkUpstreams(c)
-	if least := 2 * c.LargestCall(); c.MaxBytesInFlight < least && c.MaxBody <= GiB {
+	if least := 2 * c.LargestCall(); c.BytesInFlight(0) < least && c.MaxBody <= GiB {
 		p.addFor([]string{"max_bytes_in_flight", "upstreams", "max_body"},
 			"must be at least %d: twice max_body and the largest max_result together, and a little more", int64(least))
 	}

@@ -47,6 +47,7 @@ const (
 	sessionsActive    = "taskgate.sessions.active"
 	limitUsage        = "taskgate.limit.usage"
 	bytesInFlight     = "taskgate.bytes_in_flight"
+	bytesKept         = "taskgate.kept_bytes"
 	httpDuration      = "http.server.request.duration" // of the conventions for HTTP
 	scope             = semconv.Scope
 	mostSets          = 10_000 // sets of attributes that are kept for one instrument
@@ -123,6 +124,7 @@ func New(mp metric.MeterProvider) (*Metrics, error) {
 	b.gauge(streamsOpen, "{stream}", "Streams that clients listen to, as max_streams counts them.")
 	b.gauge(sessionsActive, "{session}", "Client sessions of the 2025 versions that have something going on at this replica.")
 	b.gauge(bytesInFlight, "By", "Bytes of requests and answers that are held, as max_bytes_in_flight counts them.")
+	b.gauge(bytesKept, "By", "Bytes that the store keeps of tasks that ended at this replica, as max_kept_bytes counts them.")
 	b.gauge(limitUsage, "1", "How full a limit is that follows the memory of the process: as a whole or, where that is fuller, the share of callers without an owner.")
 	b.gauge(storeUp, "", "1 if the store takes writes, else 0.")
 	b.gauge(upstreamUp, "", "1 if a connection to the upstream can be opened, else 0.")
@@ -192,6 +194,11 @@ func (m *Metrics) ReadLimits(usage func() map[string]float64) {
 // ReadBytes sets the function that the gauge of bytes in flight reads.
 func (m *Metrics) ReadBytes(read func() int64) {
 	m.addReader(func(o metric.Observer) { o.ObserveFloat64(m.gauges[bytesInFlight], float64(read())) }, bytesInFlight)
+}
+
+// ReadKept sets the function that the gauge of kept bytes reads.
+func (m *Metrics) ReadKept(read func() int) {
+	m.addReader(func(o metric.Observer) { o.ObserveFloat64(m.gauges[bytesKept], float64(read())) }, bytesKept)
 }
 
 // ReadParts sets the function that the gauges of reachable parts read: the store, and the upstreams

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -34,6 +35,10 @@ type Options struct {
 	// 64 MiB.
 	Settle      time.Duration
 	SettleBytes int64
+	// MaxKeptBytes bounds the bytes that the store keeps of tasks that ended here, and MaxKeptBytesPerOwner those of
+	// one owner; 0 for none. Kept is what it has of ended tasks at the start.
+	MaxKeptBytes, MaxKeptBytesPerOwner int64
+	Kept                               []shim.KeptTask
 	// StoreTimeout bounds each operation on the store that a caller waits for;
 	// default 3s.
 	StoreTimeout time.Duration
@@ -99,6 +104,7 @@ func New(o Options) (*Shim, error) {
 		Observer:     node.Observer{Replica: o.Replica, Life: life, Tracer: cmp.Or[trace.Tracer](o.Tracer, noop.Tracer{}), Log: log},
 		Life:         life,
 		Marks:        node.NewMarker(o.Store, o.MarkKeys),
+		Kept:         node.NewKept(o.MaxKeptBytes, o.MaxKeptBytesPerOwner, o.Kept),
 		Outcomes: node.Outcomes{
 			Store: o.Store, Life: life, Held: make(map[shim.ID]node.Ending),
 			Settle: cmp.Or(o.Settle, node.DefaultSettle), Most: cmp.Or(o.SettleBytes, node.DefaultSettleBytes),
@@ -128,6 +134,7 @@ func New(o Options) (*Shim, error) {
 // called by one goroutine at a time.
 func (s *Shim) Serve(servers map[string]shim.Server) {
 	next := make(map[string]*node.Served, len(servers))
+	s.Kept.Halve(slices.ContainsFunc(slices.Collect(maps.Values(servers)), func(one shim.Server) bool { return one.Halved }))
 	for name, srv := range servers {
 		next[name] = node.NewServer(name, srv, s.known[name])
 		if s.known[name] == nil {

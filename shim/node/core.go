@@ -25,6 +25,7 @@ type Core struct {
 	Life         *Life
 	Outcomes     Outcomes
 	Marks        *Marker
+	Kept         *Kept
 	ops          atomic.Int64 // numbers this replica's operations on the store
 	// Epoch counts how often events may have been lost, or the store may have gone back: only versions
 	// of one epoch can be compared.

@@ -161,6 +161,12 @@ func (c *creation) storeTask(t shim.Task, begin []shim.Batch) (shim.Task, error)
 	if err != nil {
 		return shim.Task{}, err
 	}
+	if t.Visible {
+		if err = r.keeping.reserveRoom(); err != nil {
+			r.Srv.Tasks.Leave(r.Call.Principal.Share())
+			return shim.Task{}, err
+		}
+	}
 	if c.maybe != nil { // under the same id, so that there is only one record
 		t.ID, t.Op = c.maybe.ID, c.maybe.Op
 	} else {
@@ -200,6 +206,7 @@ func (c *creation) storeTask(t shim.Task, begin []shim.Batch) (shim.Task, error)
 		root.SetAttributes(semconv.ErrorType.String(labelOf(err)))
 		root.SetStatus(codes.Error, "")
 		r.Srv.Tasks.Leave(r.Call.Principal.Share())
+		r.keeping.dropRoom()
 		return shim.Task{}, fmt.Errorf("create a task: %w", err)
 	}
 	t.CreatedAt, t.UpdatedAt = stored.CreatedAt, stored.UpdatedAt          // by the store's clock
@@ -240,6 +247,9 @@ func (c *creation) buryRecord(lost shim.Task) {
 // showTask makes a task of a hidden record. run.turn is held.
 func (c *creation) showTask() (shim.Task, error) {
 	r := c.run
+	if err := r.keeping.reserveRoom(); err != nil {
+		return shim.Task{}, err
+	}
 	lease := r.record.currentLease()
 	retain := node.RetainFor(r.Call, r.policy)
 	change := shim.Change{Op: r.core.NewOp(), Visible: true, TTL: time.Since(r.record.born) + retain, Retain: retain, Moments: []shim.Moment{{Kind: shim.KindMade}}}

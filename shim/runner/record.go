@@ -91,6 +91,7 @@ func (rec *record) takeState(t shim.Task) {
 	r := rec.run
 	if t.Visible && !rec.Visible {
 		rec.Visible, rec.TTL, rec.Retain = true, t.TTL, t.Retain
+		r.keeping.forceRoom()
 		r.Caller.releaseClient() // from now on the call is independent of the caller's context
 		work.Signal(r.Caller.news)
 		r.Observed.noteMade()
@@ -261,6 +262,7 @@ func (rec *record) revealTask() {
 func (rec *record) closeRecord() {
 	r := rec.run
 	r.runs.RemoveRun(rec.ID, r)
+	r.keeping.dropRoom()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.Srv.Tasks.Leave(r.Call.Principal.Share())

@@ -175,6 +175,9 @@ func AdoptRun(s *node.Core, rs *node.Runs[Run], srv *node.Served, bytes *budget.
 	r.base = ctx
 	r.bindContext(ctx, max(leastRun, r.policy.Timeout-t.UpdatedAt.Sub(t.CreatedAt)))
 	srv.Tasks.Force(r.Call.Principal.Share())
+	if t.Visible {
+		r.keeping.forceRoom()
+	}
 	r.Token.at.Store(t.TokenAt) // earlier tokens went to the previous runner
 	r.record.beginRecord(t)
 	return r

@@ -54,6 +54,7 @@ type Run struct {
 	Inbox    inbox
 	Token    tokenInbox
 	Observed observation
+	keeping  keeping
 	turn     turn // held by whoever speaks with the store about the record
 
 	mu      sync.Mutex // guards all below, and the state of the parts that say so
@@ -88,7 +89,7 @@ func (r *Run) BeginAt(cp json.RawMessage) { r.record.setCheckpoint(cp) }
 func (r *Run) assembleParts() {
 	r.done, r.turn = make(chan struct{}), newTurn(r)
 	r.Caller = caller{run: r, news: make(chan struct{}, 1), leave: func() bool { return true }}
-	r.record.run, r.Creation.run, r.outbox.run, r.rounds.run, r.Inbox.run, r.box.run = r, r, r, r, r, r
+	r.record.run, r.Creation.run, r.outbox.run, r.rounds.run, r.Inbox.run, r.box.run, r.keeping.run = r, r, r, r, r, r, r
 	r.record.Progress.Token = r.Call.ProgressToken
 	r.box.wake, r.Token = make(chan struct{}, 1), tokenInbox{run: r, came: make(chan struct{}, 1)}
 	r.outbox.gathers, r.outbox.Partials = r.Call.KeepsPieces(r.policy.Partials), r.policy.Partials

@@ -28,6 +28,7 @@ func (r *Run) settle() {
 	if c.To == "" {
 		switch {
 		case errors.Is(r.err, node.ErrTaskCancelled):
+			r.keeping.countEnd(shim.Change{})
 			if !r.isHidden() {
 				r.holdCancellation()
 			}
@@ -35,6 +36,9 @@ func (r *Run) settle() {
 			r.handOver()
 		}
 		return
+	}
+	if !r.keeping.awaitRoom(c) {
+		c, how = failWith(explainError(errNoRoom)), finish{shim.Failed, semconv.OutcomeFailed, errNoRoom.Kind}
 	}
 	c.Moments = []shim.Moment{{Kind: shim.KindEnded, Detail: how.outcome}}
 	if c.Outcome != nil {
@@ -46,6 +50,7 @@ func (r *Run) settle() {
 	err := r.persistLast(ctx, &c)
 	switch {
 	case err == nil, errors.Is(err, shim.ErrNotFound):
+		r.keeping.countEnd(c)
 		r.Observed.measureTask(how.outcome)
 		held := r.core.Outcomes.HoldEnding(node.Ending{Made: rec.copyTask(), End: r.outbox.withRecent(c)})
 		if err != nil && held { // the store has forgotten that the task was made
@@ -53,6 +58,7 @@ func (r *Run) settle() {
 			return
 		}
 	case errors.Is(err, shim.ErrFinal):
+		r.keeping.countEnd(shim.Change{})
 		how = endedCancelled
 		r.holdCancellation()
 		return
