@@ -292,7 +292,7 @@ func TestSearchWhileATaskIsAdopted(t *testing.T) {
 		must(t, s.Beat(t.Context(), "heir", time.Hour))
 		task := create(t, s, newTask())
 		must(t, s.client.ZAdd(t.Context(), s.keys.run(shard(task.ID), "heir"), redis.Z{Member: string(task.ID)}).Err()) // as it was a moment later
-		found, _, err := s.Overview().Search(t.Context(), shim.Query{Statuses: shim.Open(), Limit: 10})
+		found, _, err := s.Overview().Search(t.Context(), shim.Query{States: shim.OpenStates, Limit: 10})
 		must(t, err)
 		if len(found) != 1 {
 			t.Errorf("found %d times", len(found))

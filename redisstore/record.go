@@ -64,6 +64,7 @@ const (
 	fieldCheckpoint = "checkpoint"
 	fieldUnknown    = "unknown" // of the outcome
 	fieldEvents     = "events"  // the timeline
+	fieldLead       = "lead"    // ms from the sending of the call to the creation
 )
 
 // The field outcome says which of these the field body is.
@@ -77,7 +78,7 @@ const (
 var summaryFields = []string{
 	fieldFormat, fieldOp, fieldOwner, fieldList, fieldUpstream, fieldOrigin, fieldVisible, fieldStatus, fieldMessage,
 	fieldVersion, fieldCreated, fieldUpdated, fieldTTL, fieldRetain, fieldPoll, fieldLease, fieldMethod,
-	fieldTool, fieldTrace, fieldBatches, fieldProgress, fieldOutcome, fieldSize, fieldUnknown, fieldTokenAt, fieldQuestions,
+	fieldTool, fieldTrace, fieldBatches, fieldProgress, fieldOutcome, fieldSize, fieldUnknown, fieldLead, fieldTokenAt, fieldQuestions,
 }
 
 var partFields = map[shim.Part][]string{
@@ -151,6 +152,7 @@ func decode(id shim.ID, part shim.Part, values []string) (shim.Task, error) {
 	t.ToolError = kind == outcomeToolError
 	t.OutcomeSize = r.number()
 	t.Unknown = r.text() == "1"
+	t.Lead = r.duration()
 	t.TokenAt, t.Questions = r.number(), r.questions("")
 	switch part {
 	case shim.WithOutcome:
@@ -305,6 +307,9 @@ func encode(t shim.Task) fields {
 	f.set(fieldMessage, t.StatusMessage)
 	f.set(fieldPoll, millis(t.PollInterval))
 	f.set(fieldLease, t.Lease.String())
+	if t.Lead > 0 {
+		f.set(fieldLead, millis(t.Lead))
+	}
 	f.set(fieldMethod, t.Method)
 	f.set(fieldTool, t.Tool)
 	f.set(fieldTrace, encodeTrace(t.Trace))

@@ -61,7 +61,7 @@ func (s Overview) Search(ctx context.Context, q shim.Query) (page []shim.Task, n
 }
 
 func (f *search) chooseSets(ctx context.Context) error {
-	running := len(f.q.Statuses) > 0 && !slices.ContainsFunc(f.q.Statuses, shim.Status.Final)
+	running := len(f.q.States) > 0 && !slices.ContainsFunc(f.q.States, shim.State.Ended)
 	switch {
 	case f.q.Replica != "":
 		return f.readRunning(ctx, string(f.q.Replica))
@@ -71,7 +71,7 @@ func (f *search) chooseSets(ctx context.Context) error {
 			return err
 		}
 		return f.readRunning(ctx, beating...)
-	case f.q.Unknown:
+	case slices.Equal(f.q.States, []shim.State{shim.StateUnknown}):
 		f.keys, f.unit = []string{f.s.keys.unknown()}, 1000
 	case len(f.q.Lists) > 0:
 		f.unit = 1000
@@ -294,7 +294,8 @@ func (f *search) isWanted(t *shim.Task) bool {
 		tool = t.Method
 	}
 	return (q.Upstream == "" || q.Upstream == t.Upstream) && (q.Tool == "" || q.Tool == tool) &&
-		(len(q.Statuses) == 0 || slices.Contains(q.Statuses, t.Status)) && (q.Owner == nil || *q.Owner == t.Owner) &&
+		(len(q.States) == 0 || slices.Contains(q.States, t.State())) && (q.Owner == nil || *q.Owner == t.Owner) &&
 		(q.Replica == "" || q.Replica == t.Lease.Replica && !t.Status.Final()) && strings.HasPrefix(string(t.ID), q.Prefix) &&
-		(!q.Unknown || t.Unknown) && (q.Before.IsZero() || t.CreatedAt.Before(q.Before)) && (q.After.IsZero() || !t.CreatedAt.Before(q.After))
+		(q.EndedAfter.IsZero() || t.Status.Final() && !t.UpdatedAt.Before(q.EndedAfter)) &&
+		(q.Before.IsZero() || t.CreatedAt.Before(q.Before)) && (q.After.IsZero() || !t.CreatedAt.Before(q.After))
 }

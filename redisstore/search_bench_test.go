@@ -29,7 +29,7 @@ func BenchmarkSearch(b *testing.B) {
 	alice := "alice"
 	for name, q := range map[string]shim.Query{
 		"newest": {}, "oldest": {Oldest: true},
-		"running":     {Statuses: shim.Open()},
+		"running":     {States: shim.OpenStates},
 		"of_a_caller": {Owner: &alice, Lists: []string{"up/p:alice"}},
 	} {
 		b.Run(name, func(b *testing.B) {

@@ -9,18 +9,18 @@ import (
 type Query struct {
 	Upstream string
 	Tool     string // or the method, for other requests than tools/call
-	Statuses []Status
+	States   []State
 	Owner    *string
 	// Lists are the list keys of the Owner. If there are some, only tasks with a list key are found.
 	Lists   []string
 	Replica Replica // runs them, so they are still open
 	Prefix  string  // of the id
-	// Before and After bound the time of creation.
-	Before, After time.Time
-	Unknown       bool // only those with an unknown outcome
-	Oldest        bool // first; else the newest
-	Limit         int
-	Cursor        string // from the page before, with the same Query; "" for the first page
+	// Before and After bound the time of creation. EndedAfter lets only those through that have ended since then.
+	Before, After, EndedAfter time.Time
+
+	Oldest bool // first; else the newest
+	Limit  int
+	Cursor string // from the page before, with the same Query; "" for the first page
 }
 
 // Standing is a store's knowledge of a replica.

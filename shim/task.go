@@ -277,6 +277,8 @@ type Task struct {
 	TokenAt   int64
 	CreatedAt time.Time
 	UpdatedAt time.Time
+	// Lead is how long before CreatedAt its call was sent; 0 if it was sent later.
+	Lead time.Duration
 	// TTL is how long after CreatedAt the task stays readable, as clients see it (shownAt). It is
 	// settled when the task ends (design.md 0.14).
 	TTL time.Duration
@@ -371,6 +373,46 @@ const MessageQueued = "queued"
 
 // Queued reports whether the call waits for a slot.
 func (t Task) Queued() bool { return t.Status == Working && t.StatusMessage == MessageQueued }
+
+// State says in one word where a task is: its status while it runs, or that it is queued, and how it ended.
+type State string
+
+// States of a task. Those that have not ended come first.
+const (
+	StateQueued    State = "queued"
+	StateWorking   State = "working"
+	StateAsking    State = "input_required"
+	StateCompleted State = "completed"
+	StateToolError State = "tool_error"
+	StateFailed    State = "failed"
+	StateCancelled State = "cancelled"
+	StateUnknown   State = "unknown" // it failed, and the server may have done the work
+)
+
+// OpenStates are those of tasks that have not ended, and EndedStates all others.
+var (
+	OpenStates  = []State{StateQueued, StateWorking, StateAsking}
+	EndedStates = []State{StateCompleted, StateToolError, StateFailed, StateCancelled, StateUnknown}
+)
+
+// Ended reports whether a task in the state has ended.
+func (s State) Ended() bool { return !slices.Contains(OpenStates, s) }
+
+// State returns the state of the task.
+func (t Task) State() State {
+	switch {
+	case t.Unknown:
+		return StateUnknown
+	case t.ToolError:
+		return StateToolError
+	case t.Queued():
+		return StateQueued
+	}
+	return State(t.Status)
+}
+
+// BegunAt is when the call was sent, or when its task was made if that was before.
+func (t Task) BegunAt() time.Time { return t.CreatedAt.Add(-t.Lead) }
 
 // ExpiresAt is the earliest time at which the task may be gone.
 func (t Task) ExpiresAt() time.Time { return t.CreatedAt.Add(t.TTL) }

@@ -101,9 +101,9 @@ first three):
   --key KEY            the key of an operator (TASKGATE_ADMIN_KEY)
   --json               print what the gateway answers; watch prints a line for each change
   --filter NAME=VALUE  of list, watch and cancel, once for each: upstream, tool, principal,
-                       replica, id (how it begins), older_than, newer_than (90s, 2h),
-                       outcome=unknown, status (open, working, input_required, completed,
-                       failed or cancelled, several with commas)
+                       replica, id (how it begins), older_than, newer_than, ended_within
+                       (90s, 2h), status (open, queued, working, input_required, completed,
+                       tool_error, failed, cancelled or unknown, several with commas)
   --oldest             the oldest first
   --limit N            how many at most (100)
   --yes                cancel without asking

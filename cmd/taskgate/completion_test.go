@@ -53,7 +53,7 @@ func TestBashCompletion(t *testing.T) {
 		"taskgate version ":               "",
 		"taskgate tasks c":                "cancel",
 		"taskgate tasks list --o":         "--oldest",
-		"taskgate tasks list --filter o":  "older_than= outcome=unknown",
+		"taskgate tasks list --filter o":  "older_than=",
 		"taskgate replicas --":            "--admin --config --key --json",
 	} {
 		words := strings.Split(line, " ")

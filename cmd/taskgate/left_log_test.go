@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"taskgate/gateway/config"
+	"taskgate/gateway/operator"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
 )
@@ -147,6 +148,13 @@ func TestDeadServerIsOneLine(t *testing.T) {
 			t.Fatalf("%d: %s", status, body)
 		}
 	}
+	r.until("calls of a server that was never reached are counted", func() bool {
+		errors := 0
+		for _, m := range tell[operator.Stats](r, "/stats").Minutes {
+			errors += m.Calls["error"]
+		}
+		return errors == 20
+	})
 	if got := strings.Count(r.log.String(), "level=WARN msg=\"request failed\" upstream=mcp times=1"); got != 1 {
 		t.Errorf("%d warnings:\n%s", got, r.log)
 	}

@@ -10,7 +10,7 @@ _taskgate() {
     --era) words="auto legacy modern" ;;
     --offer) words="auto both legacy modern" ;;
     --without-tasks) words="auto block handle" ;;
-    --filter) words="upstream= tool= principal= replica= id= older_than= newer_than= outcome=unknown status=open status=working status=input_required status=completed status=failed status=cancelled" ;;
+    --filter) words="upstream= tool= principal= replica= id= older_than= newer_than= ended_within= status=open status=queued status=working status=input_required status=completed status=tool_error status=failed status=cancelled status=unknown" ;;
     --upstream | --header | --listen | --admin | --store | --grace | --name | --key | --limit) return ;;
     *)
       case "$verb" in

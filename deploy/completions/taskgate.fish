@@ -23,7 +23,7 @@ complete -c taskgate -n $asking -l admin -x -d 'admin address of the gateway, or
 complete -c taskgate -n $asking -l config -rF -d 'configuration file that has the admin address'
 complete -c taskgate -n $asking -l key -x -d 'key of an operator'
 complete -c taskgate -n $asking -l json -d 'print what the gateway answers'
-complete -c taskgate -n $tasks -l filter -x -d 'which tasks' -a 'upstream= tool= principal= replica= id= older_than= newer_than= outcome=unknown status=open status=working status=input_required status=completed status=failed status=cancelled'
+complete -c taskgate -n $tasks -l filter -x -d 'which tasks' -a 'upstream= tool= principal= replica= id= older_than= newer_than= ended_within= status=open status=queued status=working status=input_required status=completed status=tool_error status=failed status=cancelled status=unknown'
 complete -c taskgate -n $tasks -l oldest -d 'the oldest first'
 complete -c taskgate -n $tasks -l limit -x -d 'how many at most'
 complete -c taskgate -n $tasks -l yes -d 'cancel without asking'

@@ -40,6 +40,7 @@ func (q *request) callTool(ctx context.Context) (json.RawMessage, error) {
 	q.hidden, q.msg.Params, q.name = q.h.HideTool(ctx, q.msg.Params, q.name)
 	server, err := q.h.Upstream.Describe(ctx, q.s.upstreamSession(ctx))
 	if err != nil {
+		q.h.Telemetry.Unreached(ctx, q.h.Name, q.name, q.begun)
 		return nil, err
 	}
 	first := q.h.TaskFirst(q.name, false, q.describeCaller()) || task && q.h.MayBeTask(q.name)

@@ -135,6 +135,9 @@ func (q *request) checkAndServe(ctx context.Context, m method) (jsonrpc.Spliced,
 	if m.capability != "" {
 		server, err := q.describeUpstream(ctx)
 		if err != nil {
+			if q.msg.Method == mcp.MethodToolsCall {
+				q.h.Telemetry.Unreached(ctx, q.h.Name, q.name, q.begun)
+			}
 			return nil, err
 		}
 		if _, ok := jsonrpc.Get(server.Capabilities, m.capability); !ok {

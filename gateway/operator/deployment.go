@@ -47,21 +47,13 @@ func cutText(s string) string {
 // taskOf is a task as a list shows it.
 func taskOf(t shim.Task) Task {
 	out := Task{
-		ID: string(t.ID), Upstream: t.Upstream, Tool: cutText(cmp.Or(t.Tool, t.Method)), Status: string(t.Status), Message: cutText(t.StatusMessage),
-		Principal: cutText(t.Owner), Replica: string(t.Lease.Replica), Hidden: !t.Visible, CreatedAt: t.CreatedAt, UpdatedAt: t.UpdatedAt,
-		ResultSize: t.OutcomeSize, Queued: t.Queued(),
+		ID: string(t.ID), Upstream: t.Upstream, Tool: cutText(cmp.Or(t.Tool, t.Method)), Status: string(t.State()), Message: cutText(t.StatusMessage),
+		Principal: cutText(t.Owner), Replica: string(t.Lease.Replica), Hidden: !t.Visible, CreatedAt: t.CreatedAt, BegunAt: t.BegunAt(), UpdatedAt: t.UpdatedAt,
+		ResultSize: t.OutcomeSize,
 	}
 	if t.Status.Final() {
 		expires := t.ExpiresAt()
-		out.ExpiresAt = &expires
-		switch {
-		case t.Unknown:
-			out.Outcome = "unknown"
-		case t.ToolError:
-			out.Outcome = "tool_error"
-		default:
-			out.Outcome = string(t.Status)
-		}
+		out.ExpiresAt, out.Outcome = &expires, out.Status
 		return out
 	}
 	for _, q := range t.Questions {
@@ -93,6 +85,39 @@ func (d *Deployment) Task(ctx context.Context, id string, content bool) (TaskDet
 		out.TooLarge, out.Arguments = t.OutcomeSize > maxShown, d.o.Tasks.Arguments(t)
 		if o := t.Outcome; o != nil {
 			out.Result, out.Error = o.Result, o.Error
+		}
+	}
+	return out, nil
+}
+
+// How far Totals counts tasks that have ended: each is read for that.
+const (
+	mostCounted = 5000
+	countedAt   = 1000 // a time
+)
+
+// Totals implements Source. It counts all tasks that run, and the newest of those that have ended.
+func (d *Deployment) Totals(ctx context.Context, q shim.Query) (Totals, error) {
+	out := Totals{Counts: make(map[string]int)}
+	q.Limit, q.Oldest = countedAt, false
+	for _, states := range [][]shim.State{shim.OpenStates, shim.EndedStates} {
+		q.States, q.Cursor = states, ""
+		for n := 0; ; {
+			found, next, err := d.o.Tasks.Search(ctx, q)
+			if err != nil {
+				return Totals{}, err
+			}
+			for _, t := range found {
+				out.Counts[string(t.State())]++
+			}
+			n += len(found)
+			if q.Cursor = next; next == "" {
+				break
+			}
+			if states[0].Ended() && (n >= mostCounted || len(found) < countedAt) { // a search among many has stopped
+				out.More = true
+				break
+			}
 		}
 	}
 	return out, nil
@@ -132,7 +157,7 @@ func (d *Deployment) Cancel(ctx context.Context, id, operator string) (Task, err
 
 // Questions implements Source.
 func (d *Deployment) Questions(ctx context.Context, content bool) (Questions, error) {
-	waiting, next, err := d.o.Tasks.Search(ctx, shim.Query{Statuses: []shim.Status{shim.InputRequired}, Oldest: true, Limit: maxLimit})
+	waiting, next, err := d.o.Tasks.Search(ctx, shim.Query{States: []shim.State{shim.StateAsking}, Oldest: true, Limit: maxLimit})
 	out := Questions{Questions: []Question{}, More: next != ""}
 	size := 0
 	for _, t := range waiting {

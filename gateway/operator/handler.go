@@ -156,10 +156,18 @@ func (h *Handler) readTasks(r *http.Request) (any, error) {
 	return found, err
 }
 
+func (h *Handler) readTotals(r *http.Request) (any, error) {
+	q, err := queryOf(r.URL.Query(), time.Now())
+	if err != nil {
+		return nil, queryError{err}
+	}
+	return h.o.Source.Totals(r.Context(), q)
+}
+
 // hideError leaves out the message of a task that an error has ended, unless content is shown: it has the server's
 // words.
 func (h *Handler) hideError(t *Task) {
-	if !h.o.Content && (t.Outcome == "failed" || t.Outcome == "tool_error") {
+	if !h.o.Content && (t.Status == "failed" || t.Status == "tool_error") {
 		t.Message = ""
 	}
 }

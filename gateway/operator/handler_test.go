@@ -42,6 +42,11 @@ func (s *source) Task(_ context.Context, _ string, content bool) (TaskDetail, er
 	return TaskDetail{}, s.err
 }
 
+func (s *source) Totals(context.Context, shim.Query) (Totals, error) {
+	s.asked++
+	return Totals{}, s.err
+}
+
 func (s *source) Cancel(_ context.Context, id, by string) (Task, error) {
 	s.asked++
 	s.by = by
@@ -177,12 +182,12 @@ func TestPathsAnswer(t *testing.T) {
 
 // TestErrorsAreContent: without admin_content an operator sees that a task has failed, and not in which words.
 func TestErrorsAreContent(t *testing.T) {
-	for outcome, hidden := range map[string]bool{"failed": true, "tool_error": true, "unknown": false, "cancelled": false, "": false} {
+	for status, hidden := range map[string]bool{"failed": true, "tool_error": true, "unknown": false, "cancelled": false, "": false} {
 		for _, content := range []bool{true, false} {
-			one := Task{Outcome: outcome, Message: "secret"}
+			one := Task{Status: status, Message: "secret"}
 			New(Options{Content: content}).hideError(&one)
 			if shown := one.Message != ""; shown != (content || !hidden) {
-				t.Errorf("%q, content %t: shown %t", outcome, content, shown)
+				t.Errorf("%q, content %t: shown %t", status, content, shown)
 			}
 		}
 	}
@@ -231,24 +236,24 @@ func TestTrustedHeader(t *testing.T) {
 // The parameters of a list of tasks reach the source, and a slip in one is no query for everything.
 func TestQueries(t *testing.T) {
 	now := time.Unix(1000, 0)
-	v, _ := url.ParseQuery("upstream=u&tool=t&status=working&status=failed&principal=&replica=r&id=AB&older_than=10s&newer_than=1m&outcome=unknown&order=oldest&limit=7&cursor=c")
+	v, _ := url.ParseQuery("upstream=u&tool=t&status=working&status=failed&principal=&replica=r&id=AB&older_than=10s&newer_than=1m&ended_within=5s&order=oldest&limit=7&cursor=c")
 	q, err := queryOf(v, now)
 	empty := ""
 	want := shim.Query{
-		Upstream: "u", Tool: "t", Statuses: []shim.Status{"working", "failed"}, Owner: &empty, Replica: "r", Prefix: "ab",
-		Before: now.Add(-10 * time.Second), After: now.Add(-time.Minute), Unknown: true, Oldest: true, Limit: 7, Cursor: "c",
+		Upstream: "u", Tool: "t", States: []shim.State{"working", "failed"}, Owner: &empty, Replica: "r", Prefix: "ab",
+		Before: now.Add(-10 * time.Second), After: now.Add(-time.Minute), EndedAfter: now.Add(-5 * time.Second), Oldest: true, Limit: 7, Cursor: "c",
 	}
 	if err != nil || jsonOf(t, q) != jsonOf(t, want) {
 		t.Errorf("%v %s", err, jsonOf(t, q))
 	}
-	for _, bad := range []string{"x=1", "limit=0", "limit=501", "limit=x", "status=done", "outcome=known", "order=up", "older_than=x", "newer_than=-1s", "tool=a&tool=b"} {
+	for _, bad := range []string{"x=1", "limit=0", "limit=501", "limit=x", "status=done", "outcome=unknown", "ended_within=x", "order=up", "older_than=x", "newer_than=-1s", "tool=a&tool=b"} {
 		v, _ := url.ParseQuery(bad)
 		if _, err := queryOf(v, now); err == nil {
 			t.Errorf("%s is taken", bad)
 		}
 	}
-	if _, err := queryOf(url.Values{"status": {"unknown"}}, now); err == nil || !strings.HasSuffix(err.Error(), ", cancelled; for an unknown outcome there is outcome=unknown") {
-		t.Errorf("status=unknown: %v", err)
+	if _, err := queryOf(url.Values{"status": {"lost"}}, now); err == nil || !strings.HasSuffix(err.Error(), "queued, working, input_required, completed, tool_error, failed, cancelled, unknown") {
+		t.Errorf("status=lost: %v", err)
 	}
 	if q, err := queryOf(nil, now); err != nil || q.Limit != 100 || q.Owner != nil {
 		t.Errorf("%+v %v", q, err)

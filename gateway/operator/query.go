@@ -22,11 +22,11 @@ const (
 func queryOf(v url.Values, now time.Time) (shim.Query, error) {
 	q := shim.Query{
 		Upstream: v.Get("upstream"), Tool: v.Get("tool"), Replica: shim.Replica(v.Get("replica")),
-		Prefix: strings.ToLower(v.Get("id")), Unknown: v.Has("outcome"), Oldest: v.Get("order") == "oldest",
+		Prefix: strings.ToLower(v.Get("id")), Oldest: v.Get("order") == "oldest",
 		Limit: defaultLimit, Cursor: v.Get("cursor"),
 	}
 	for _, status := range v["status"] {
-		q.Statuses = append(q.Statuses, shim.Status(status))
+		q.States = append(q.States, shim.State(status))
 	}
 	if v.Has("principal") {
 		p := v.Get("principal")
@@ -35,7 +35,7 @@ func queryOf(v url.Values, now time.Time) (shim.Query, error) {
 	if err := checkParams(v); err != nil {
 		return shim.Query{}, err
 	}
-	for name, at := range map[string]*time.Time{"older_than": &q.Before, "newer_than": &q.After} {
+	for name, at := range map[string]*time.Time{"older_than": &q.Before, "newer_than": &q.After, "ended_within": &q.EndedAfter} {
 		if !v.Has(name) {
 			continue
 		}
@@ -70,11 +70,7 @@ func checkParams(v url.Values) error {
 			if len(p.enum) == 0 || slices.Contains(p.enum, value) {
 				continue
 			}
-			err := fmt.Errorf("%s is one of %s", name, strings.Join(p.enum, ", "))
-			if value == "unknown" { // the console calls a task so
-				err = fmt.Errorf("%w; for an unknown outcome there is outcome=unknown", err)
-			}
-			return err
+			return fmt.Errorf("%s is one of %s", name, strings.Join(p.enum, ", "))
 		}
 	}
 	return nil

@@ -1,6 +1,11 @@
 package operator
 
-import "net/http"
+import (
+	"net/http"
+	"slices"
+
+	"taskgate/shim"
+)
 
 // Base begins the paths of the interface.
 const Base = "/api/v1"
@@ -22,8 +27,15 @@ type param struct {
 	enum       []string
 }
 
-// Statuses are those of a task.
-var Statuses = []string{"working", "input_required", "completed", "failed", "cancelled"}
+// Statuses are those of a task, in the order in which they follow each other.
+var Statuses = spellStates(slices.Concat(shim.OpenStates, shim.EndedStates))
+
+func spellStates(states []shim.State) (words []string) {
+	for _, s := range states {
+		words = append(words, string(s))
+	}
+	return words
+}
 
 // taskParams are the parameters of a list of tasks.
 var taskParams = []param{
@@ -35,7 +47,7 @@ var taskParams = []param{
 	{name: "id", says: "how their ids begin"},
 	{name: "older_than", says: "a duration such as 90s or 2h: they were made before that"},
 	{name: "newer_than", says: "a duration: they were made since then"},
-	{name: "outcome", says: "unknown, for those whose server may have done the work", enum: []string{"unknown"}},
+	{name: "ended_within", says: "a duration: they ended since then"},
 	{name: "order", says: "by creation; newest unless given", enum: []string{"newest", "oldest"}},
 	{name: "limit", says: "how many at most, 1 to 500; 100 unless given"},
 	{name: "cursor", says: "next of the page before, with the same filters and order"},
@@ -49,6 +61,11 @@ var routes = []route{
 	}, {
 		method: "GET", path: "/tasks", says: "tasks, page by page", answer: Tasks{}, fails: []int{400}, read: (*Handler).readTasks,
 		params: taskParams,
+	}, {
+		method: "GET", path: "/totals", says: "how many tasks have each status: all that run, and the newest 5000 of the others", answer: Totals{}, fails: []int{400}, read: (*Handler).readTotals,
+		params: slices.DeleteFunc(slices.Clone(taskParams), func(p param) bool {
+			return slices.Contains([]string{"status", "order", "limit", "cursor"}, p.name)
+		}),
 	}, {
 		method: "GET", path: "/tasks/{id}", says: "one task with its events", answer: TaskDetail{}, fails: []int{404}, read: (*Handler).readTask,
 	}, {

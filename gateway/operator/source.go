@@ -9,8 +9,16 @@ import (
 // Source is where the interface gets its data. Any error but the named ones means that the store is
 // unavailable.
 type Source interface {
+	TaskSource
+	PlaceSource
+}
+
+// TaskSource has the tasks.
+type TaskSource interface {
 	// Tasks returns a page. shim.ErrCursor.
 	Tasks(ctx context.Context, q shim.Query) (Tasks, error)
+	// Totals counts the tasks of a query, of any state.
+	Totals(ctx context.Context, q shim.Query) (Totals, error)
 	// Task returns one task; content says whether it includes arguments, results, questions and answers.
 	// shim.ErrNotFound.
 	Task(ctx context.Context, id string, content bool) (TaskDetail, error)
@@ -18,10 +26,14 @@ type Source interface {
 	Cancel(ctx context.Context, id, operator string) (Task, error)
 	// Questions returns the open questions.
 	Questions(ctx context.Context, content bool) (Questions, error)
+	// Changes calls changed after each possible change, until ctx ends.
+	Changes(ctx context.Context, changed func()) error
+}
+
+// PlaceSource has where they run.
+type PlaceSource interface {
 	// Replicas, Upstreams and Stats return what the replicas report. Stats of "" are those of all upstreams.
 	Replicas(ctx context.Context) (Replicas, error)
 	Upstreams(ctx context.Context) (Upstreams, error)
 	Stats(ctx context.Context, upstream string) (Stats, error)
-	// Changes calls changed after each possible change, until ctx ends.
-	Changes(ctx context.Context, changed func()) error
 }

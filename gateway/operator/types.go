@@ -19,12 +19,10 @@ type Task struct {
 	Upstream string `json:"upstream"`
 	// Tool is the tool that is called, or the method where it is no tools/call.
 	Tool string `json:"tool"`
-	// Status is working, input_required, completed, failed or cancelled.
+	// Status is queued, working or input_required, and after its end completed, tool_error, failed, cancelled, or unknown
+	// where the server may have done the work. A call that is queued waits for its turn at the server.
 	Status string `json:"status"`
-	// Queued says of a task that works that its call waits for its turn at the server.
-	Queued bool `json:"queued,omitempty"`
-	// Outcome says how it ended: completed, tool_error, failed, cancelled, or unknown where the server may have
-	// done the work. It is absent before the end.
+	// Outcome is the status after the end. It is absent before.
 	Outcome string `json:"outcome,omitempty"`
 	// Message is the newest status message: what the server reported, or why the task failed. Without admin_content
 	// it is absent for tasks whose outcome is failed or tool_error.
@@ -36,6 +34,8 @@ type Task struct {
 	// Hidden says that it is a stored call which is no task: its client waits for it.
 	Hidden    bool      `json:"hidden,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
+	// BegunAt is when its call was sent to the server, which may be before it became a task. Durations count from then.
+	BegunAt   time.Time `json:"begun_at"`
 	UpdatedAt time.Time `json:"updated_at"`
 	// ExpiresAt is until when it can be read; absent before its end.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
@@ -43,6 +43,14 @@ type Task struct {
 	Questions int `json:"questions,omitempty"`
 	// ResultSize is the length of the result in bytes.
 	ResultSize int64 `json:"result_size,omitempty"`
+}
+
+// Totals are how many tasks have each status.
+type Totals struct {
+	// Counts are the numbers by status.
+	Counts map[string]int `json:"counts"`
+	// More says that only the newest tasks that have ended were counted.
+	More bool `json:"more,omitempty"`
 }
 
 // Opened is the answer to a console that its link has opened.

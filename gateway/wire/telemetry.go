@@ -158,6 +158,11 @@ func (t *Telemetry) Refused(ctx context.Context, err error) {
 	}
 }
 
+// Unreached counts a call of a tool at a server that could not be reached, or that is no server, before there was a call.
+func (t *Telemetry) Unreached(ctx context.Context, upstream, tool string, since time.Time) {
+	t.metrics.Tasks(upstream).Called(ctx, tool, semconv.AnswerError, time.Since(since))
+}
+
 // Near logs that a limit is nearly reached.
 func (t *Telemetry) Near(ctx context.Context, key string) {
 	t.recurring.noteLimit(ctx, "a limit is nearly reached", key)

@@ -184,6 +184,34 @@ func TestReplicaDies(t *testing.T) {
 	p.shows(".timeline", "Taken over")
 }
 
+// TestFailures: a number on the overview leads to what it counts, and the numbers stand beside the filters.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	r := w.replicas[0]
+	p := newPage(t)
+	p.open(r)
+	for range 3 {
+		r.waitTask(t, adaKey, r.call(t, adaKey, longTool, map[string]any{}).ID, "completed")
+	}
+	r.waitTask(t, adaKey, r.call(t, adaKey, "nothing", map[string]any{}).ID, "failed")
+	running := r.call(t, bobKey, "research", map[string]any{})
+	p.do(chromedp.Reload())
+	p.holds(`[...document.querySelectorAll(".figures a")].some((a) => a.innerText.startsWith("Failed\n4\n"))`)
+	p.eval(`[...document.querySelectorAll(".figures a")].find((a) => a.innerText.startsWith("Failed")).click()`)
+	p.holds(`document.querySelectorAll("tbody tr").length === 4`)
+	p.shows("main table", "Tool error", "Failed")
+	p.shows(".chips", "Failed 4", "Completed 0")
+	p.holds(`[...document.querySelectorAll("bdi.foreign")].some((name) => name.title.length >= 100 && name.offsetWidth < 400)`)
+	p.visit("Tasks")
+	p.shows(".chips", "All 5", "Open 1", "Running 1", "Failed 4")
+	p.eval(`[...document.querySelectorAll(".chips button")].find((b) => b.innerText.startsWith("Open")).click()`)
+	p.holds(`document.querySelectorAll("tbody tr").length === 1`)
+	p.shows("main table", running.ID[:8], "Running")
+	p.checkAccess(axe(t), "the filters")
+	p.checkHarmless()
+}
+
 // TestPhone: at the width of a phone no view is wider than the screen.
 func TestPhone(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -73,15 +74,17 @@ func newBusy() *busy {
 		tool, made := tools[r.IntN(len(tools))], b.now.Add(-time.Duration(r.ExpFloat64()*3000+4)*time.Second)
 		task := operator.Task{
 			ID: fmt.Sprintf("%08x-30a9-4a22-a685-%012x", r.Uint32(), i), Upstream: tool[1], Tool: tool[0], Principal: []string{"ada", "bob", "carol@example.org"}[r.IntN(3)],
-			Replica: []string{"9f3a2c71d0", "b01d7e5544"}[r.IntN(2)], CreatedAt: made, UpdatedAt: made.Add(time.Duration(r.Float64() * float64(b.now.Sub(made)))),
+			Replica: []string{"9f3a2c71d0", "b01d7e5544"}[r.IntN(2)], CreatedAt: made, BegunAt: made.Add(-2 * time.Second), UpdatedAt: made.Add(time.Duration(r.Float64() * float64(b.now.Sub(made)))),
 		}
 		switch n := r.IntN(40); {
 		case n < 5:
-			task.Status, task.Message, task.Queued = "working", says[r.IntN(len(says))], n == 0
+			task.Status, task.Message = cmp.Or(map[bool]string{true: "queued"}[n == 0], "working"), says[r.IntN(len(says))]
 		case n < 7:
 			task.Status, task.Questions = "input_required", 1
 		case n < 9:
 			task.Status, task.Outcome, task.Message = "failed", "failed", "the archive is closed today"
+		case n == 9:
+			task.Status, task.Outcome, task.Message = "unknown", "unknown", "the replica was lost"
 		case n == 10:
 			task.Status, task.Outcome = "cancelled", "cancelled"
 		default:
@@ -91,7 +94,7 @@ func newBusy() *busy {
 	}
 	b.tasks = append(b.tasks, operator.Task{
 		ID: taken, Upstream: "media", Tool: "render_video", Status: "working", Message: "frame 4211 of 9000", Principal: "ada",
-		Replica: "b01d7e5544", CreatedAt: b.now.Add(-3 * time.Hour), UpdatedAt: b.now.Add(-4 * time.Second),
+		Replica: "b01d7e5544", CreatedAt: b.now.Add(-3 * time.Hour), BegunAt: b.now.Add(-3 * time.Hour), UpdatedAt: b.now.Add(-4 * time.Second),
 	})
 	slices.SortFunc(b.tasks, func(x, y operator.Task) int { return y.CreatedAt.Compare(x.CreatedAt) })
 	b.stats.Bounds = []float64{0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600}
@@ -122,7 +125,7 @@ func (b *busy) Tasks(_ context.Context, q shim.Query) (page operator.Tasks, err 
 	}
 	for _, t := range all {
 		switch {
-		case len(q.Statuses) > 0 && !slices.Contains(q.Statuses, shim.Status(t.Status)):
+		case len(q.States) > 0 && !slices.Contains(q.States, shim.State(t.Status)):
 		case len(page.Tasks) == q.Limit:
 			page.Next = "more"
 			return page, nil
@@ -152,6 +155,16 @@ func (b *busy) Task(_ context.Context, id string, _ bool) (operator.TaskDetail, 
 	return d, nil
 }
 
+func (b *busy) Totals(_ context.Context, q shim.Query) (operator.Totals, error) {
+	all := operator.Totals{Counts: map[string]int{}}
+	for _, t := range b.tasks {
+		if q.EndedAfter.IsZero() || shim.State(t.Status).Ended() && !t.UpdatedAt.Before(q.EndedAfter) {
+			all.Counts[t.Status]++
+		}
+	}
+	return all, nil
+}
+
 func (b *busy) Cancel(context.Context, string, string) (operator.Task, error) {
 	return operator.Task{}, shim.ErrFinal
 }
@@ -178,7 +191,7 @@ func (b *busy) Upstreams(context.Context) (operator.Upstreams, error) {
 	for _, name := range []string{"media", "reports", "weather"} {
 		u := operator.Upstream{Name: name, Transport: "http", Era: "modern", Reachable: true, Policies: []operator.Policy{{Tools: "*", Tasks: "auto"}}, Replicas: []operator.Reach{{Replica: "b01d7e5544", Reachable: true}}}
 		for _, t := range b.tasks {
-			if t.Upstream != name || t.Status != "working" && t.Status != "input_required" {
+			if t.Upstream != name || shim.State(t.Status).Ended() {
 				continue
 			}
 			i := slices.IndexFunc(u.Tools, func(one operator.Tool) bool { return one.Tool == t.Tool })
@@ -186,7 +199,7 @@ func (b *busy) Upstreams(context.Context) (operator.Upstreams, error) {
 				i, u.Tools = len(u.Tools), append(u.Tools, operator.Tool{Tool: t.Tool})
 			}
 			switch one := &u.Tools[i]; {
-			case t.Queued:
+			case t.Status == "queued":
 				one.Queued++
 				u.Queued++
 			case t.Status == "working":

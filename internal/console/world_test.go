@@ -37,6 +37,9 @@ const (
 // hostile is what a server says that means harm to a page.
 const hostile = `<img src=x onerror="window.harmed=1"><script>window.harmed=1</script>`
 
+// longTool is a tool that fails, with a name that no column has room for.
+var longTool = "fails_" + strings.Repeat("for_long_", 12)
+
 // world is two replicas in front of a server, and where that waits.
 type world struct {
 	t        *testing.T
@@ -81,6 +84,9 @@ func newWorld(t *testing.T, n int) *world {
 		answer, err := r.Session.Elicit(ctx, &sdk.ElicitParams{Mode: "form", Message: "Which archive? " + hostile,
 			RequestedSchema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}}}`)})
 		return fmt.Sprint(answer), err
+	})
+	tools.AddTool(&sdk.Tool{Name: longTool, InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: "the tool says no: " + hostile}}}, nil
 	})
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return tools }, nil))
 	t.Cleanup(web.CloseClientConnections) // a call whose gateway was killed waits for its answer for ever

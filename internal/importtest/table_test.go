@@ -22,7 +22,7 @@ var imports = map[string][]string{
 		"shim", "shim/dialect", "internal/budget", "internal/jsonrpc", "internal/mcp", "internal/mcpheader",
 	},
 	"gateway/operator":          {"gateway/auth", "shim", "internal/eventstream", "internal/metrics", "internal/work"},
-	"gateway/operator/terminal": {"gateway/operator", "internal/work"},
+	"gateway/operator/terminal": {"gateway/operator", "shim", "internal/work"},
 	"gateway/modes": {
 		"gateway/config", "gateway/endpoint", "gateway/wire", "shim", "shim/content", "shim/dialect", "internal/jsonrpc", "internal/mcp",
 	},

@@ -141,6 +141,7 @@ func (c *creation) draftTask() (shim.Task, []shim.Batch) {
 		Visible:       true,
 		Status:        shim.Working,
 		StatusMessage: r.record.StatusMessage,
+		Lead:          r.Observed.sentAgo(),
 		TTL:           retain,
 		Retain:        retain,
 		PollInterval:  r.policy.PollInterval,

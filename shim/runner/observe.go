@@ -296,6 +296,16 @@ func (w *observation) takeMoments() (all []shim.Moment) {
 	return all
 }
 
+// sentAgo is how long ago the call was sent; 0 if it was not.
+func (w *observation) sentAgo() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.told.sent.IsZero() {
+		return 0
+	}
+	return time.Since(w.told.sent)
+}
+
 // returnMoments keeps moments whose write has failed for the next one.
 func (w *observation) returnMoments(noted []shim.Moment) {
 	w.mu.Lock()

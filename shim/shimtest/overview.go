@@ -137,20 +137,23 @@ var overviewCases = []overviewCase{
 		t.finds(shim.Query{Upstream: "two"}, bob)
 		t.finds(shim.Query{Tool: "quick"}, nobody)
 		t.finds(shim.Query{Tool: "prompts/get"}, read)
-		t.finds(shim.Query{Statuses: []shim.Status{shim.InputRequired}}, asking)
-		t.finds(shim.Query{Statuses: shim.Open()}, mine, bob, nobody, asking, read)
-		t.finds(shim.Query{Statuses: []shim.Status{shim.Working, shim.Completed}, Upstream: upstream}, mine, nobody, done, read)
+		t.finds(shim.Query{States: []shim.State{shim.StateAsking}}, asking)
+		t.finds(shim.Query{States: shim.OpenStates}, mine, bob, nobody, asking, read)
+		t.finds(shim.Query{States: []shim.State{shim.StateWorking, shim.StateCompleted}, Upstream: upstream}, mine, nobody, done, read)
+		t.finds(shim.Query{States: []shim.State{shim.StateCompleted}, EndedAfter: t.get(done.ID, shim.Summary).UpdatedAt}, done)
+		t.finds(shim.Query{EndedAfter: t.get(done.ID, shim.Summary).UpdatedAt}, done)
+		t.finds(shim.Query{EndedAfter: t.get(done.ID, shim.Summary).UpdatedAt.Add(time.Millisecond)})
 		t.finds(shim.Query{Owner: pointer("")}, nobody)
 		t.finds(shim.Query{Owner: pointer("bob"), Lists: []string{"one/p:bob", "two/p:bob"}}, bob)
 		t.finds(shim.Query{Owner: pointer("alice"), Lists: []string{listKey}}, mine, asking, done, read)
-		t.finds(shim.Query{Owner: pointer("alice"), Lists: []string{listKey}, Statuses: shim.Open()}, mine, asking, read)
+		t.finds(shim.Query{Owner: pointer("alice"), Lists: []string{listKey}, States: shim.OpenStates}, mine, asking, read)
 		t.finds(shim.Query{Replica: "second"}, nobody)
 		t.finds(shim.Query{Replica: runner}, mine, bob, asking, read)
 		t.finds(shim.Query{Replica: "none"})
 		t.finds(shim.Query{Prefix: string(done.ID)}, done)
 		t.finds(shim.Query{Prefix: string(done.ID[:9])}, done)
 		t.finds(shim.Query{Prefix: "x"})
-		t.finds(shim.Query{Prefix: string(mine.ID[:6]), Statuses: shim.Open()}, mine)
+		t.finds(shim.Query{Prefix: string(mine.ID[:6]), States: shim.OpenStates}, mine)
 	}},
 	{"Search/by when it was made", func(t *overviewTest) {
 		t.beat(runner, time.Hour)
@@ -158,7 +161,7 @@ var overviewCases = []overviewCase{
 		t.eventually("a later time", func() bool { return t.create(nil).CreatedAt.After(old.CreatedAt.Add(20 * time.Millisecond)) })
 		later := t.create(nil)
 		before, after := later.CreatedAt.Add(-10*time.Millisecond), later.CreatedAt.Add(-time.Millisecond/2)
-		for _, q := range []shim.Query{{}, {Statuses: shim.Open()}, {Owner: pointer("alice"), Lists: []string{listKey}}} {
+		for _, q := range []shim.Query{{}, {States: shim.OpenStates}, {Owner: pointer("alice"), Lists: []string{listKey}}} {
 			q.After = after
 			t.same(true, slices.Contains(ids(t.search(q)), later.ID))
 			t.same(false, slices.Contains(ids(t.search(q)), old.ID))
@@ -166,6 +169,28 @@ var overviewCases = []overviewCase{
 			t.same(false, slices.Contains(ids(t.search(q)), later.ID))
 			t.same(true, slices.Contains(ids(t.search(q)), old.ID))
 		}
+	}},
+	{"Search/by its state", func(t *overviewTest) {
+		t.beat(runner, time.Hour)
+		queued := t.create(func(k *shim.Task) { k.StatusMessage = shim.MessageQueued })
+		works := t.create(nil)
+		ends := func(to shim.Status, o shim.Outcome) shim.Task {
+			k := t.create(nil)
+			_, err := t.a.Apply(t.ctx, k.ID, &k.Lease, shim.Change{Op: "end", To: to, Outcome: &o})
+			t.ok(err)
+			return k
+		}
+		done := ends(shim.Completed, shim.Outcome{Result: json.RawMessage(`{}`)})
+		wrong := ends(shim.Completed, shim.Outcome{Result: json.RawMessage(`{}`), IsError: true})
+		failed := ends(shim.Failed, shim.Outcome{Error: json.RawMessage(`{}`)})
+		lost := ends(shim.Failed, shim.Outcome{Error: json.RawMessage(`{}`), Unknown: true})
+		t.finds(shim.Query{States: []shim.State{shim.StateQueued}}, queued)
+		t.finds(shim.Query{States: []shim.State{shim.StateWorking}}, works)
+		t.finds(shim.Query{States: []shim.State{shim.StateCompleted}}, done)
+		t.finds(shim.Query{States: []shim.State{shim.StateToolError}}, wrong)
+		t.finds(shim.Query{States: []shim.State{shim.StateFailed}}, failed)
+		t.finds(shim.Query{States: []shim.State{shim.StateFailed, shim.StateToolError, shim.StateUnknown}}, wrong, failed, lost)
+		t.finds(shim.Query{States: shim.EndedStates}, done, wrong, failed, lost)
 	}},
 	{"Search/an unknown outcome", func(t *overviewTest) {
 		lost := t.create(func(k *shim.Task) { k.ListKey = "" })
@@ -176,8 +201,8 @@ var overviewCases = []overviewCase{
 			t.ok(err)
 			t.same(true, got.Unknown)
 		}
-		t.finds(shim.Query{Unknown: true}, lost)
-		t.finds(shim.Query{Unknown: true, Upstream: "other"})
+		t.finds(shim.Query{States: []shim.State{shim.StateUnknown}}, lost)
+		t.finds(shim.Query{States: []shim.State{shim.StateUnknown}, Upstream: "other"})
 	}},
 	{"Sweep/leaves what is there", func(t *overviewTest) {
 		kept := t.create(nil)

@@ -11,6 +11,7 @@ import (
 func full(t *storeTest) shim.Task {
 	task := newTask()
 	task.StatusMessage = "queued \x00 ü"
+	task.Lead = 1500 * time.Millisecond
 	task.Trace = map[string]string{"traceparent": "00-a-b-01", "tracestate": "x=1"}
 	task.Progress = shim.TaskProgress{Token: json.RawMessage(`"t"`), Params: json.RawMessage("{\n\"progress\": 1.0}")}
 	task.Call = json.RawMessage(`{"call": 1.0}`)

@@ -104,7 +104,7 @@ function figure(chart, grid, marks, valueAt, valueOf) {
     h("figcaption", null,
       h("h3", null, chart.title),
       h("p", { class: "legend" },
-        values.map(([s, v]) => h("span", { class: "key" }, h("i", { class: `swatch ${s.class}` }), `${s.name} `, h("b", null, v))),
+        values.map(([s, v]) => h(s.href && !minute ? "a" : "span", { class: "key", href: minute ? false : s.href }, h("i", { class: `swatch ${s.class}` }), `${s.name} `, h("b", null, v))),
         h("span", { class: "when" }, when))),
     picture);
 }

@@ -13,7 +13,7 @@ import * as upstreams from "./upstreams.js";
 const views = { "": overview, tasks, task, questions, replicas, upstreams };
 const links = [
   ["#/", "Overview"], ["#/tasks", "Tasks"], ["#/questions", "Questions"],
-  ["#/tasks?outcome=unknown", "Unknown outcomes"], ["#/replicas", "Replicas"], ["#/upstreams", "Upstreams"],
+  ["#/tasks?status=unknown", "Unknown outcomes"], ["#/replicas", "Replicas"], ["#/upstreams", "Upstreams"],
 ];
 const pollEvery = 10_000; // without a stream of changes
 const leastPause = 1000; // between two reads for changes
@@ -126,7 +126,7 @@ async function readBadges() {
 
 function drawNav() {
   const at = location.hash || "#/";
-  const unknown = at.startsWith("#/tasks") && shown.params.get("outcome") === "unknown";
+  const unknown = at.startsWith("#/tasks") && shown.params.getAll("status").join() === "unknown";
   patch(nav, links.map(([to, name]) => {
     const badge = badges[to];
     const current = to.includes("?") ? unknown : to === "#/" ? shown.view === overview
@@ -136,9 +136,13 @@ function drawNav() {
   }));
 }
 
+// lateAfter is how long an answer may take before what is shown is no longer called live.
+const lateAfter = 2000;
+
 function drawLive() {
-  const text = signedOut ? "" : problem ? problem : streaming ? "Live" : `Every ${pollEvery / 1000} s`;
-  live.className = `live ${problem ? "off" : streaming ? "on" : ""}`;
+  const late = reading && Date.now() - readAt >= lateAfter;
+  const text = signedOut ? "" : problem ? problem : late ? "The gateway waits for its store" : streaming ? "Live" : `Every ${pollEvery / 1000} s`;
+  live.className = `live ${problem || late ? "off" : streaming ? "on" : ""}`;
   if (live.textContent !== text) live.textContent = text;
 }
 
@@ -198,6 +202,7 @@ document.addEventListener("visibilitychange", wake);
 setInterval(() => {
   if (document.hidden || signedOut || !shown) return;
   draw(shown); // ages grow
+  drawLive();
   if (Date.now() - readAt >= pollEvery) wake();
 }, 1000);
 route();

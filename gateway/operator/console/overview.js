@@ -2,28 +2,31 @@
 
 import { h, age, count, plural, now } from "./dom.js";
 import { get } from "./api.js";
-import { panel, table, statusOf, tookOf, taskLink, who, listOf, open, ago, hasDied } from "./parts.js";
+import { panel, table, statusOf, tookOf, taskLink, who, foreign, listOf, open, failed, ago, hasDied } from "./parts.js";
 import { bars, lines, quantile } from "./charts.js";
 
 export const title = () => "Overview";
 
 const statsEvery = 5000; // the last hour changes slowly
-let stats = null, statsAt = 0;
+const lastHour = { ended_within: "1h" };
+let hour = null, hourAt = 0;
 
-async function freshStats(signal) {
-  if (!stats || Date.now() - statsAt >= statsEvery) {
-    stats = await get("stats", {}, signal);
-    statsAt = Date.now();
+// freshHour is the last hour by minute, and how many of the tasks that ended in it have each status.
+async function freshHour(signal) {
+  if (!hour || Date.now() - hourAt >= statsEvery) {
+    const [stats, totals] = await Promise.all([get("stats", {}, signal), get("totals", lastHour, signal)]);
+    hour = { stats, ended: totals };
+    hourAt = Date.now();
   }
-  return stats;
+  return hour;
 }
 
 export async function load({ signal }) {
-  const [upstreams, replicas, questions, oldest, hour] = await Promise.all([
+  const [upstreams, replicas, questions, oldest, last] = await Promise.all([
     get("upstreams", {}, signal), get("replicas", {}, signal), get("questions", {}, signal),
-    get("tasks", { status: open, order: "oldest", limit: 6 }, signal), freshStats(signal),
+    get("tasks", { status: open, order: "oldest", limit: 6 }, signal), freshHour(signal),
   ]);
-  return { ...upstreams, ...replicas, ...questions, oldest: oldest.tasks, stats: hour, date: upstreams.date };
+  return { ...upstreams, ...replicas, ...questions, oldest: oldest.tasks, ...last, date: upstreams.date };
 }
 
 export function render(data, ctx) {
@@ -38,7 +41,10 @@ export function render(data, ctx) {
 }
 
 const sum = (list, of) => list.reduce((n, one) => n + of(one), 0);
-const endedUnknown = (stats) => sum(stats.minutes, (m) => m.ended?.unknown ?? 0);
+
+// endedAs is how many of the tasks that ended in the last hour have one of some statuses, as a number to show.
+const endedAs = (data, statuses) => sum(statuses, (s) => data.ended.counts[s] ?? 0);
+const shownAs = (data, statuses) => `${count(endedAs(data, statuses))}${data.ended.more ? "+" : ""}`;
 
 const freshFor = 10 * 60 * 1000; // a death is alarming for so long
 
@@ -53,27 +59,29 @@ function notices(data) {
     h("div", { class: "notice bad", "data-key": `away ${u.name}` },
       h("span", null, h("b", null, `Upstream ${u.name} cannot be reached`), " by ", u.replicas.filter((r) => !r.reachable).map((r) => r.replica).join(", "), "."),
       h("a", { class: "end", href: "#/upstreams" }, "Upstreams")));
-  const unknown = endedUnknown(data.stats);
+  const unknown = endedAs(data, ["unknown"]);
   const list = [gone, away,
     unknown > 0 && h("div", { class: "notice", "data-key": "unknown" },
       h("span", null, h("b", null, `${plural(unknown, "task")} with an unknown outcome`), " in the last hour: the server may have done the work."),
-      h("a", { class: "end", href: listOf({ outcome: "unknown" }) }, "Show")),
+      h("a", { class: "end", href: listOf({ status: "unknown", ...lastHour }) }, "Show")),
   ].flat().filter(Boolean);
   return list.length > 0 && h("div", { class: "notices", role: "region", "aria-label": "Needs attention", "data-key": "notices" }, list);
 }
 
 function figures(data, tools) {
-  const running = sum(tools, (t) => t.running), input = sum(tools, (t) => t.input_required);
+  const running = sum(tools, (t) => t.running), input = sum(tools, (t) => t.input_required), queued = sum(tools, (t) => t.queued);
+  const waiting = sum(data.upstreams, (u) => u.queued);
   const alive = data.replicas.filter((r) => r.alive).length, died = data.replicas.filter(hasDied).length;
   const first = data.oldest[0], question = data.questions[0];
   const one = (href, name, number, more) =>
     h("a", { href }, h("span", { class: "name" }, name), h("span", { class: `number ${number === "0" || number === "–" ? "none" : ""}` }, number), h("span", { class: "more" }, more || "\u00a0"));
   return h("div", { class: "figures", "data-key": "figures" },
     one(listOf({ status: "working" }), "Running", count(running), `${plural(sum(data.upstreams, (u) => u.calls), "call")} in flight`),
-    one("#/questions", "Waiting for input", count(input), question && `longest ${age(question.since)}`),
-    one(listOf({ status: "working", order: "oldest" }), "Queued", count(sum(data.upstreams, (u) => u.queued)), sum(data.upstreams, (u) => u.queued) > 0 && "wait for their turn"),
-    one(first ? `#/task/${first.id}` : listOf({ status: open }), "Oldest", first ? age(first.created_at) : "–", first && `${first.tool} at ${first.upstream}`),
-    one(listOf({ outcome: "unknown" }), "Unknown outcomes", count(endedUnknown(data.stats)), "in the last hour"),
+    one(listOf({ status: "input_required", order: "oldest" }), "Waiting for input", count(input), question && `longest ${age(question.since)}`),
+    one(listOf({ status: "queued", order: "oldest" }), "Queued", count(queued), waiting > 0 && `${plural(waiting, "call")} wait for their turn`),
+    one(first ? `#/task/${first.id}` : listOf({ status: open }), "Oldest", first ? age(first.begun_at) : "–", first && foreign(`${first.tool} at ${first.upstream}`)),
+    one(listOf({ status: failed, ...lastHour }), "Failed", shownAs(data, failed), "ended in the last hour"),
+    one(listOf({ status: "unknown", ...lastHour }), "Unknown outcomes", shownAs(data, ["unknown"]), "ended in the last hour"),
     one("#/replicas", "Replicas alive", `${alive}`, died > 0 && `${died} gone`));
 }
 
@@ -87,10 +95,10 @@ function nowPanel(tools, data) {
   return panel("Now", {}, table({
     label: "What runs now", rows: tools, key: (t) => `${t.upstream} ${t.tool}`,
     columns: [
-      { name: "Tool", class: "first", cell: (t) => [h("a", { href: listOf({ upstream: t.upstream, tool: t.tool, status: open }) }, t.tool), h("span", { class: "muted" }, ` at ${t.upstream}`)] },
+      { name: "Tool", class: "first", cell: (t) => [h("a", { href: listOf({ upstream: t.upstream, tool: t.tool, status: open }) }, foreign(t.tool)), h("span", { class: "muted" }, ` at ${t.upstream}`)] },
       { name: "Running", label: "Running", class: "number tight", cell: (t) => cell("working", t.running, t) || 0 },
       { name: "Input", label: "Input", class: "number tight", cell: (t) => cell("input_required", t.input_required, t) || 0 },
-      { name: "Queued", label: "Queued", class: "number tight", cell: (t) => (t.queued > 0 ? count(t.queued) : 0) },
+      { name: "Queued", label: "Queued", class: "number tight", cell: (t) => cell("queued", t.queued, t) || 0 },
       { name: "Oldest", label: "Oldest", class: "number tight", cell: (t) => (t.oldest ? age(t.oldest) : "–") },
     ],
   }));
@@ -103,6 +111,7 @@ function oldestPanel(tasks) {
     label: "The oldest tasks", rows: tasks, key: (t) => t.id,
     columns: [
       { name: "Task", class: "tight", cell: (t) => taskLink(t.id) },
+      { name: "Tool", class: "tight", label: "Tool", cell: (t) => foreign(t.tool, { title: `${t.tool} at ${t.upstream}` }) },
       { name: "Age", class: "number tight", cell: tookOf },
       { name: "Principal", class: "tight", cell: (t) => who(t.principal) },
       { name: "State", class: "grow clip", hint: (t) => t.message, cell: (t) => [statusOf(t), t.message && h("span", { class: "muted" }, ` ${t.message}`)] },
@@ -130,9 +139,9 @@ function charts(stats, ctx) {
     ] })),
     h("div", { class: "panel" }, bars({ ...common, title: "Tasks made, and ended below", series: [
       { name: "made", class: "c-working", value: (m) => m.made ?? 0 },
-      { name: "completed", class: "c-good", down: true, value: (m) => ended(m, "completed") },
-      { name: "failed", class: "c-bad", down: true, value: (m) => ended(m, "failed", "tool_error", "expired") },
-      { name: "cancelled", class: "c-idle", down: true, value: (m) => ended(m, "cancelled") },
-      { name: "unknown", class: "c-odd", down: true, value: (m) => ended(m, "unknown") },
+      { name: "completed", class: "c-good", down: true, href: listOf({ status: ["completed"], ...lastHour }), value: (m) => ended(m, "completed") },
+      { name: "failed", class: "c-bad", down: true, href: listOf({ status: failed, ...lastHour }), value: (m) => ended(m, "failed", "tool_error", "expired") },
+      { name: "cancelled", class: "c-idle", down: true, href: listOf({ status: ["cancelled"], ...lastHour }), value: (m) => ended(m, "cancelled") },
+      { name: "unknown", class: "c-odd", down: true, href: listOf({ status: ["unknown"], ...lastHour }), value: (m) => ended(m, "unknown") },
     ] })));
 }

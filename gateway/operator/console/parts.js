@@ -4,26 +4,32 @@ import { h, age, duration, plural, time } from "./dom.js";
 
 // statuses are the words for the statuses of the interface.
 export const statuses = {
-  working: "Running", input_required: "Waits for input", completed: "Completed", failed: "Failed", cancelled: "Cancelled",
+  queued: "Queued", working: "Running", input_required: "Waits for input", completed: "Completed", tool_error: "Tool error", failed: "Failed",
+  cancelled: "Cancelled", unknown: "Outcome unknown",
 };
 
+// open are the statuses of tasks that have not ended, and failed those of tasks that went wrong.
+export const open = ["queued", "working", "input_required"];
+export const failed = ["failed", "tool_error"];
+
 // isOpen reports whether a task has not ended.
-export const isOpen = (task) => task.status === "working" || task.status === "input_required";
+export const isOpen = (task) => open.includes(task.status);
 
 // statusOf says where a task is.
-export function statusOf(task) {
-  if (task.outcome === "unknown") return h("span", { class: "status unknown" }, "Outcome unknown");
-  if (task.outcome === "tool_error") return h("span", { class: "status failed" }, "Tool error");
-  if (task.queued) return h("span", { class: "status" }, "Queued");
-  return h("span", { class: `status ${task.status}` }, statuses[task.status] ?? task.status);
-}
+export const statusOf = (task) => h("span", { class: `status ${classOf(task.status)}` }, statuses[task.status] ?? task.status);
+
+// classOf is the class of a status, which has its colour.
+export const classOf = (status) => (status === "tool_error" ? "failed" : status);
+
+// foreign is a name that a client or a server has chosen: cut where it is long, and unable to turn the text around it.
+export const foreign = (name, props) => h("bdi", { class: "foreign", title: name, ...props }, name);
 
 // hasDied reports whether a replica is gone that nobody has stopped.
 export const hasDied = (replica) => !replica.alive && !replica.draining;
 
 // tookOf is how old a task is that has not ended, and how long another one took.
 export const tookOf = (task) =>
-  isOpen(task) ? age(task.created_at) : duration(Date.parse(task.updated_at) - Date.parse(task.created_at));
+  isOpen(task) ? age(task.begun_at) : duration(Date.parse(task.updated_at) - Date.parse(task.begun_at));
 
 // shortID is enough of an id to know a task by.
 export const shortID = (id) => id.slice(0, 8);
@@ -33,7 +39,7 @@ export const taskLink = (id, text = shortID(id)) =>
   h("a", { class: "mono", href: `#/task/${encodeURIComponent(id)}`, title: id }, text);
 
 // who names a principal.
-export const who = (principal) => principal || h("span", { class: "muted" }, "anonymous");
+export const who = (principal) => (principal && foreign(principal)) || h("span", { class: "muted" }, "anonymous");
 
 // listOf writes the address of the list of tasks with these filters.
 export function listOf(filters) {
@@ -41,9 +47,6 @@ export function listOf(filters) {
   for (const [name, value] of Object.entries(filters)) for (const one of [value].flat()) params.append(name, one);
   return `#/tasks?${params}`;
 }
-
-// open are the statuses of tasks that have not ended.
-export const open = ["working", "input_required"];
 
 // table makes a table of rows. A column is {name, class, cell}, with the name as a label on phones and a hint as
 // a tooltip; rows have a key. Roles are said aloud, for

@@ -27,7 +27,7 @@ export function render({ replicas }) {
       ],
     })),
     died > 0 && h("p", { class: "muted" }, "The others take over the calls of a replica that is gone. A call that the server may have done and that may not be sent again ends with an ",
-      h("a", { href: listOf({ outcome: "unknown" }) }, "unknown outcome"), "; the timeline of a task says who took it over."),
+      h("a", { href: listOf({ status: "unknown" }) }, "unknown outcome"), "; the timeline of a task says who took it over."),
   ];
 }
 

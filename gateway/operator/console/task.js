@@ -2,7 +2,7 @@
 
 import { h, age, dayOf, hours, duration, time, count } from "./dom.js";
 import { get, cancel } from "./api.js";
-import { panel, statusOf, tookOf, isOpen, who, listOf, open, confirm } from "./parts.js";
+import { panel, statusOf, classOf, tookOf, isOpen, who, foreign, listOf, open, confirm } from "./parts.js";
 
 export const title = (params, id) => `Task ${id.slice(0, 8)}`;
 
@@ -13,7 +13,7 @@ export async function load({ id, signal }) {
 export function render(task, ctx) {
   return [
     h("div", { class: "head" },
-      h("h1", null, task.tool, h("span", { class: "muted" }, ` at ${task.upstream}`)),
+      h("h1", null, foreign(task.tool), h("span", { class: "muted" }, ` at ${task.upstream}`)),
       statusOf(task),
       h("span", { class: "end" },
         task.trace_url && h("a", { class: "button", href: task.trace_url, target: "_blank", rel: "noreferrer" }, "Trace"),
@@ -47,7 +47,7 @@ const happened = {
 };
 
 function timeline(task) {
-  const first = task.events?.[0]?.at ?? task.created_at; // a call is often sent before it becomes a task
+  const first = task.events?.[0]?.at ?? task.begun_at; // a call is often sent before it becomes a task
   const begin = Date.parse(first);
   let day = "";
   const item = (key, kind, at, since, what, detail) => h("li", { class: kind, "data-key": key },
@@ -55,7 +55,7 @@ function timeline(task) {
     h("span", { class: "what" }, what, detail && h("span", { class: "detail" }, detail)));
   const items = (task.events ?? []).flatMap((e, i) => {
     const [what, dot] = happened[e.kind] ?? [e.kind, ""];
-    const kind = e.kind !== "ended" ? dot : task.outcome === "unknown" ? "unknown" : task.status;
+    const kind = e.kind !== "ended" ? dot : classOf(task.status);
     const took = Date.parse(e.at) - begin;
     const line = item(`event ${i}`, kind, time(e.at, hours(e.at)), took > 0 ? `+${duration(took)}` : "", what, detailOf(e));
     if (dayOf(e.at) === day) return [line];
@@ -64,7 +64,7 @@ function timeline(task) {
   });
   if (isOpen(task)) {
     items.push(item("now", "running", "now", `+${age(first)}`,
-      task.status === "input_required" ? "Waits for the client's answer" : task.queued ? "Waits for its turn" : "Running",
+      task.status === "input_required" ? "Waits for the client's answer" : task.status === "queued" ? "Waits for its turn" : "Running",
       `${task.message ? `${task.message}; ` : ""}last change ${age(task.updated_at)} ago`));
   }
   if (items.length === 0) return h("p", { class: "empty" }, "Nothing is kept of what happened.");
@@ -78,8 +78,9 @@ function facts(task, ctx) {
   return h("dl", { class: "facts" },
     row("Id", [h("span", { class: "mono" }, task.id), " ", h("button", { class: "plain", onclick: (e) => copy(task.id, e.target) }, "Copy")]),
     row("State", [statusOf(task), task.message && h("div", { class: "muted" }, task.message)]),
-    row("Principal", task.principal ? h("a", { href: listOf({ principal: task.principal, status: open }), title: "What runs for this principal" }, task.principal) : who("")),
+    row("Principal", task.principal ? h("a", { href: listOf({ principal: task.principal, status: open }), title: "What runs for this principal" }, foreign(task.principal)) : who("")),
     row("Replica", task.replica && (isOpen(task) ? h("a", { href: listOf({ replica: task.replica }) }, task.replica) : task.replica)),
+    row("Sent", task.begun_at < task.created_at && time(task.begun_at)),
     row("Made", time(task.created_at)),
     row("Changed", [time(task.updated_at), h("span", { class: "muted" }, ` ${age(task.updated_at)} ago`)]),
     row(isOpen(task) ? "Age" : "Took", tookOf(task)),

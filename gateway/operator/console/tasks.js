@@ -1,10 +1,12 @@
 // The list of tasks: filters, pages, and cancelling several of them.
 
-import { h, plural, time } from "./dom.js";
+import { h, count, plural, time } from "./dom.js";
 import { get, cancel } from "./api.js";
-import { table, statusOf, tookOf, taskLink, who, open, isOpen, confirm, said } from "./parts.js";
+import { table, statusOf, tookOf, taskLink, who, foreign, open, failed, isOpen, confirm, said } from "./parts.js";
 
-export const title = (params) => (params.get("outcome") ? "Unknown outcomes" : "Tasks");
+export const title = (params) => (isUnknown(params) ? "Unknown outcomes" : "Tasks");
+
+const isUnknown = (params) => params.getAll("status").join() === "unknown";
 
 const pageSize = 50;
 const mostTries = 8; // pages that are read on while none of their tasks matches
@@ -12,13 +14,27 @@ const mostAtOnce = 6; // tasks that are cancelled at a time
 const mostCancelled = 5000; // by one confirmation
 
 // The filters that the address may have, besides the cursor.
-const filters = ["status", "upstream", "tool", "principal", "replica", "id", "older_than", "newer_than", "outcome", "order"];
+const filters = ["status", "upstream", "tool", "principal", "replica", "id", "older_than", "newer_than", "ended_within", "order"];
 
 // chips are the filters that one click sets.
 const chips = [
-  ["All", {}], ["Open", { status: open }], ["Running", { status: ["working"] }], ["Waits for input", { status: ["input_required"] }],
-  ["Completed", { status: ["completed"] }], ["Failed", { status: ["failed"] }], ["Cancelled", { status: ["cancelled"] }], ["Unknown outcome", { outcome: "unknown" }],
+  ["All", []], ["Open", open], ["Queued", ["queued"]], ["Running", ["working"]], ["Waits for input", ["input_required"]],
+  ["Completed", ["completed"]], ["Failed", failed], ["Cancelled", ["cancelled"]], ["Unknown outcome", ["unknown"]],
 ];
+
+// The numbers beside the filters are read for each view of the list, and again after a while: the store reads each task for them.
+const totalsEvery = 10000;
+
+async function totalsFor(query, state, signal) {
+  const { status, order, ...rest } = query;
+  const same = JSON.stringify(rest);
+  if (state.totalsFor !== same || Date.now() - state.totalsAt >= totalsEvery) {
+    state.totals = await get("totals", rest, signal);
+    state.totalsFor = same;
+    state.totalsAt = Date.now();
+  }
+  return state.totals;
+}
 
 // queryOf is what the address asks for, as parameters of the interface.
 function queryOf(params) {
@@ -48,19 +64,19 @@ export async function load({ params, signal, state }) {
   }
   const cursor = params.get("cursor") ?? "";
   if (!cursor) before = [];
-  const names = namesFor(state, signal);
+  const names = namesFor(state, signal), totals = totalsFor(query, state, signal);
   let page = await get("tasks", { ...query, limit: pageSize, cursor }, signal);
   const tasks = page.tasks;
   for (let n = 1; n < mostTries && tasks.length < pageSize && page.next; n++) {
     page = await get("tasks", { ...query, limit: pageSize - tasks.length, cursor: page.next }, signal);
     tasks.push(...page.tasks);
   }
-  return { tasks, next: page.next, names: await names, date: page.date };
+  return { tasks, next: page.next, names: await names, totals: await totals, date: page.date };
 }
 
 export function render(data, ctx) {
   const { params, redraw } = ctx;
-  const unknown = params.has("outcome");
+  const unknown = isUnknown(params);
   const filtered = filters.some((name) => name !== "order" && params.get(name));
   const stoppable = !unknown && filtered && (!params.has("status") || params.getAll("status").some((s) => open.includes(s)));
   return [
@@ -69,7 +85,7 @@ export function render(data, ctx) {
       unknown && h("p", { class: "muted" }, "A replica died, or the server went away, while a call was under way: the server may have done the work."),
       h("span", { class: "end" }, stoppable && h("button", { class: "danger", onclick: () => cancelAll(ctx) }, "Cancel all that match…"))),
     h("section", { class: "panel", "aria-label": "Tasks" },
-      h("div", { class: "chips", role: "group", "aria-label": "Status" }, chips.map(([name, set]) => chip(name, set, ctx))),
+      h("div", { class: "chips", role: "group", "aria-label": "Status" }, chips.map(([name, statuses]) => chip(name, statuses, data.totals, ctx))),
       filterBar(data.names, ctx),
       chosen.size > 0 && bulk(ctx),
       data.tasks.length > 0 ? list(data.tasks, redraw) : h("p", { class: "empty" },
@@ -89,13 +105,17 @@ function changed(params, set) {
   return next;
 }
 
-function chip(name, set, { params, setParams }) {
-  const is = (one) => JSON.stringify(params.getAll(one)) === JSON.stringify([set[one] ?? []].flat());
-  return h("button", { "aria-pressed": String(is("status") && is("outcome")), onclick: () => setParams(changed(params, { status: [], outcome: [], ...set })) }, name);
+// chip sets a filter; beside it stands how many tasks it lets through.
+function chip(name, statuses, totals, { params, setParams }) {
+  const ended = statuses.length === 0 || statuses.some((s) => !open.includes(s));
+  const n = Object.entries(totals.counts).reduce((sum, [status, one]) => sum + (statuses.length === 0 || statuses.includes(status) ? one : 0), 0);
+  const atLeast = totals.more && ended;
+  return h("button", { "aria-pressed": String(params.getAll("status").join() === statuses.join()), onclick: () => setParams(changed(params, { status: statuses })) },
+    name, " ", h("span", { class: "total", title: atLeast ? "At least: only the newest tasks that have ended are counted" : false }, `${count(n)}${atLeast ? "+" : ""}`));
 }
 
 const ages = [["", "Any age"], ["older_than=1m", "Older than 1 min"], ["older_than=10m", "Older than 10 min"], ["older_than=1h", "Older than 1 h"],
-  ["older_than=24h", "Older than 1 day"], ["newer_than=10m", "Of the last 10 min"], ["newer_than=1h", "Of the last hour"], ["newer_than=24h", "Of the last day"]];
+  ["older_than=24h", "Older than 1 day"], ["newer_than=10m", "Of the last 10 min"], ["newer_than=1h", "Of the last hour"], ["newer_than=24h", "Of the last day"], ["ended_within=10m", "Ended in the last 10 min"], ["ended_within=1h", "Ended in the last hour"]];
 
 function filterBar(names, ctx) {
   const { params, setParams } = ctx;
@@ -105,7 +125,7 @@ function filterBar(names, ctx) {
       [...new Set([...values, params.get(name)])].filter(Boolean).map((v) => h("option", { value: v, selected: params.get(name) === v }, v))));
   const text = (label, name, placeholder, more) => h("label", { class: "field wide" }, label,
     h("input", { type: "search", value: params.get(name) ?? "", placeholder, spellcheck: "false", autocapitalize: "off", autocomplete: "off", onchange: set(name), ...more }));
-  const given = params.get("older_than") ? `older_than=${params.get("older_than")}` : params.get("newer_than") ? `newer_than=${params.get("newer_than")}` : "";
+  const given = ["older_than", "newer_than", "ended_within"].filter((name) => params.get(name)).map((name) => `${name}=${params.get(name)}`)[0] ?? "";
   const known = ages.some(([v]) => v === given) ? ages : [...ages, [given, given.replace("_", " ").replace("=", " ")]];
   return h("form", { class: "filter", role: "search", "aria-label": "Filter", onsubmit: (e) => e.preventDefault(), "data-key": `filter ${params}` },
     text("Id", "id", "Begins with"),
@@ -117,7 +137,7 @@ function filterBar(names, ctx) {
     h("label", { class: "field" }, "Age", h("select", {
       onchange: (e) => {
         const [name, value] = e.target.value.split("=");
-        setParams(changed(params, { older_than: "", newer_than: "", ...(name && { [name]: value }) }));
+        setParams(changed(params, { older_than: "", newer_than: "", ended_within: "", ...(name && { [name]: value }) }));
       },
     }, known.map(([v, t]) => h("option", { value: v, selected: v === given }, t)))),
     h("label", { class: "field" }, "Order", h("select", { onchange: set("order") },
@@ -142,7 +162,7 @@ function list(tasks, redraw) {
         cell: (t) => h("input", { type: "checkbox", "aria-label": `Choose ${t.id}`, disabled: !isOpen(t), checked: chosen.has(t.id), onchange: (e) => choose([t.id], e.target.checked) }),
       },
       { name: "Task", class: "tight", cell: (t) => taskLink(t.id) },
-      { name: "Tool", class: "tight beside", cell: (t) => [t.tool, h("span", { class: "muted" }, ` at ${t.upstream}`), t.hidden && [" ", h("span", { class: "tag", title: "A stored call that is no task: its client waits for it" }, "call")]] },
+      { name: "Tool", class: "tight beside", cell: (t) => [foreign(t.tool), h("span", { class: "muted" }, ` at ${t.upstream}`), t.hidden && [" ", h("span", { class: "tag", title: "A stored call that is no task: its client waits for it" }, "call")]] },
       { name: "Principal", class: "tight", label: "For", cell: (t) => who(t.principal) },
       { name: "State", class: "tight", cell: statusOf },
       { name: "Message", class: "grow clip muted", hint: (t) => t.message, cell: (t) => t.message ?? "" },

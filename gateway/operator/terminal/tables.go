@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"taskgate/gateway/operator"
+	"taskgate/shim"
 )
 
 // maxMessage is how many characters of a message a table shows.
@@ -57,25 +58,14 @@ func shorten(text string) string {
 	return text
 }
 
-// stateOf is the state of a task in a word.
-func stateOf(t operator.Task) string {
-	switch {
-	case t.Outcome == "unknown", t.Outcome == "tool_error":
-		return t.Outcome
-	case t.Queued:
-		return "queued"
-	}
-	return t.Status
-}
-
-func hasEnded(t operator.Task) bool { return t.Status != "working" && t.Status != "input_required" }
+func hasEnded(t operator.Task) bool { return shim.State(t.Status).Ended() }
 
 // shortAge is how long a task took, or how old it is.
 func shortAge(t operator.Task) string {
 	if hasEnded(t) {
-		return shortDuration(t.UpdatedAt.Sub(t.CreatedAt))
+		return shortDuration(t.UpdatedAt.Sub(t.BegunAt))
 	}
-	return shortDuration(time.Since(t.CreatedAt))
+	return shortDuration(time.Since(t.BegunAt))
 }
 
 // shortDuration writes a duration with two units at most.
@@ -94,7 +84,7 @@ func shortDuration(d time.Duration) string {
 func writeTasks(w io.Writer, tasks []operator.Task) error {
 	t := newTable(w, "ID", "UPSTREAM", "TOOL", "PRINCIPAL", "STATE", "AGE/TOOK", "MADE", "REPLICA", "MESSAGE")
 	for _, one := range tasks {
-		t.addRow(one.ID[:min(len(one.ID), shownID)], one.Upstream, one.Tool, one.Principal, stateOf(one), shortAge(one), shortTime(one.CreatedAt), one.Replica, shorten(one.Message))
+		t.addRow(one.ID[:min(len(one.ID), shownID)], one.Upstream, one.Tool, one.Principal, one.Status, shortAge(one), shortTime(one.CreatedAt), one.Replica, shorten(one.Message))
 	}
 	return t.w.Flush()
 }
@@ -118,7 +108,7 @@ func writeTask(w io.Writer, d operator.TaskDetail) error {
 	fact("id", d.ID)
 	fact("tool", d.Tool+" at "+d.Upstream)
 	t.addRow("principal", cmp.Or(d.Principal, "anonymous"))
-	fact("state", stateOf(d.Task))
+	fact("state", d.Task.Status)
 	fact("message", d.Message)
 	fact("replica", d.Replica)
 	fact("made", d.CreatedAt.Local().Format(time.RFC3339))
@@ -166,7 +156,7 @@ func writeEvents(w io.Writer, d operator.TaskDetail) error {
 		t.addRow(shortTime(e.At), "+"+shortDuration(e.At.Sub(begin)), e.Kind, e.Detail)
 	}
 	if !hasEnded(d.Task) {
-		t.addRow("now", "+"+shortDuration(time.Since(begin)), stateOf(d.Task), d.Message)
+		t.addRow("now", "+"+shortDuration(time.Since(begin)), d.Task.Status, d.Message)
 	}
 	return t.w.Flush()
 }

@@ -20,6 +20,7 @@ import (
 	"unicode/utf8"
 
 	"taskgate/gateway/operator"
+	"taskgate/shim"
 )
 
 const (
@@ -80,13 +81,13 @@ func (o *Options) setLimit(text string) (err error) {
 }
 
 // filterNames are the names for --filter. The gateway checks them further.
-var filterNames = []string{"upstream", "tool", "status", "principal", "replica", "id", "older_than", "newer_than", "outcome"}
+var filterNames = []string{"upstream", "tool", "status", "principal", "replica", "id", "older_than", "newer_than", "ended_within"}
 
 // statuses are the values for --filter status.
 var statuses = append([]string{"open"}, operator.Statuses...)
 
 // open is the meaning of status=open.
-var open = []string{"working", "input_required"}
+var open = operator.Statuses[:len(shim.OpenStates)]
 
 func (o *Options) addFilter(text string) error {
 	name, value, ok := strings.Cut(text, "=")

@@ -40,9 +40,9 @@ const (
 func newSource() *source {
 	made := time.Now().Add(-90 * time.Minute)
 	return &source{all: []operator.Task{
-		{ID: first, Upstream: "reports", Tool: "research", Status: "working", Principal: "ada", Replica: "r1", Message: "half\x1b[31m\tdone", CreatedAt: made, UpdatedAt: made},
-		{ID: second, Upstream: "reports", Tool: "write", Status: "completed", Outcome: "completed", Principal: "ada", CreatedAt: made, UpdatedAt: made.Add(90 * time.Second)},
-		{ID: third, Upstream: "weather", Tool: "forecast", Status: "input_required", CreatedAt: made, UpdatedAt: made},
+		{ID: first, Upstream: "reports", Tool: "research", Status: "working", Principal: "ada", Replica: "r1", Message: "half\x1b[31m\tdone", CreatedAt: made, BegunAt: made, UpdatedAt: made},
+		{ID: second, Upstream: "reports", Tool: "write", Status: "completed", Outcome: "completed", Principal: "ada", CreatedAt: made, BegunAt: made.Add(-6 * time.Second), UpdatedAt: made.Add(90 * time.Second)},
+		{ID: third, Upstream: "weather", Tool: "forecast", Status: "input_required", CreatedAt: made, BegunAt: made, UpdatedAt: made},
 	}}
 }
 
@@ -55,7 +55,7 @@ func (s *source) Tasks(_ context.Context, q shim.Query) (page operator.Tasks, er
 	}
 	for _, t := range s.all[from:] {
 		switch {
-		case len(q.Statuses) > 0 && !slices.Contains(q.Statuses, shim.Status(t.Status)), q.Owner != nil && *q.Owner != t.Principal, !strings.HasPrefix(t.ID, q.Prefix):
+		case len(q.States) > 0 && !slices.Contains(q.States, shim.State(t.Status)), q.Owner != nil && *q.Owner != t.Principal, !strings.HasPrefix(t.ID, q.Prefix):
 		case len(page.Tasks) == min(q.Limit, 1): // pages of one task
 			page.Next = t.ID
 			return page, nil
@@ -81,6 +81,10 @@ func (s *source) Task(_ context.Context, id string, content bool) (operator.Task
 		}
 	}
 	return operator.TaskDetail{}, shim.ErrNotFound
+}
+
+func (s *source) Totals(context.Context, shim.Query) (operator.Totals, error) {
+	return operator.Totals{}, errors.New("nobody asks")
 }
 
 func (s *source) Cancel(_ context.Context, id, _ string) (operator.Task, error) {
@@ -186,7 +190,7 @@ func TestCommands(t *testing.T) {
 		"tasks list": {
 			"ID UPSTREAM TOOL PRINCIPAL STATE AGE/TOOK MADE REPLICA MESSAGE",
 			"11111111 reports research ada working 1h30m * r1 half[31m done",
-			"11111111 reports write ada completed 1m30s * - -",
+			"11111111 reports write ada completed 1m36s * - -",
 			"33333333 weather forecast - input_required 1h30m * - -",
 		},
 		"tasks list --filter status=open --filter principal=ada": {
@@ -196,7 +200,7 @@ func TestCommands(t *testing.T) {
 		"tasks list --filter status=completed,open --filter principal=ada": {
 			"ID UPSTREAM TOOL PRINCIPAL STATE AGE/TOOK MADE REPLICA MESSAGE",
 			"11111111 reports research ada working 1h30m * r1 half[31m done",
-			"11111111 reports write ada completed 1m30s * - -",
+			"11111111 reports write ada completed 1m36s * - -",
 		},
 		"tasks events " + first: {
 			"AT SINCE EVENT DETAIL", "* +0s sent -", "* +1s made r1", "now +1h30m working half[31m done",

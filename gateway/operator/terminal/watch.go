@@ -32,7 +32,7 @@ func (c command) watchTasks(ctx context.Context, args []string) error {
 	if len(args) > 0 {
 		return misuse("tasks watch takes no arguments: --filter says which tasks")
 	}
-	if len(c.o.Filters["status"]) == 0 && c.o.Filters.Get("outcome") == "" {
+	if len(c.o.Filters["status"]) == 0 && c.o.Filters.Get("ended_within") == "" {
 		c.o.Filters["status"] = open
 	}
 	c.Interactive = c.Interactive && !c.o.JSON
@@ -93,7 +93,7 @@ func (c command) readPicture(ctx context.Context) (text, state string, err error
 func summarise(all operator.Tasks, replicas []operator.Replica) string {
 	states := map[string]int{}
 	for _, t := range all.Tasks {
-		states[stateOf(t)]++
+		states[t.Status]++
 	}
 	parts := []string{Count(len(all.Tasks), "task")}
 	if all.Next != "" {
