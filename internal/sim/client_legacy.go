@@ -244,83 +244,39 @@ func (c *client) runLegacyTask(p plan) {
 		c.call.Blame("it is answered without a task: %s", m.Result)
 		return
 	}
-	id, began, cancelled := t.Task.TaskID, time.Now(), false
+	id := t.Task.TaskID
 	c.call.Acknowledge(c.replica, id)
-	for time.Since(began) < endWithin {
-		c.pause()
-		if p.cancels && !cancelled && time.Since(began) > time.Duration(p.ms)*time.Millisecond/2 {
-			if m, err := c.ask("", "tasks/cancel", `"taskId":"`+id+`"`, 0); err == nil && m.Error == nil {
-				c.call.Cancel(c.replica)
-				cancelled = true
+	c.followTask(p, task{
+		id: id,
+		ask: func(replica, method string, patience time.Duration) (message, error) {
+			return c.ask(replica, method, `"taskId":"`+id+`"`, patience)
+		},
+		read: func(m message) shown {
+			var t legacyTask
+			_ = json.Unmarshal(m.Result, &t) // without a status nothing fits
+			return shown{status: t.Status, why: t.StatusMessage}
+		},
+		peek: func() {},
+		wait: func() {
+			if c.chance(6) {
+				c.fetch(id)
 			}
-		}
-		method := "tasks/get"
-		if c.chance(6) {
-			c.fetch(id) // tasks/result waits for the end
-		}
-		m, err := c.ask("", method, `"taskId":"`+id+`"`, c.someTimesImpatient())
-		if err != nil {
-			c.call.Note(c.replica, "gives no status: %v", err)
-			continue
-		}
-		if m.Error != nil {
-			if c.judgeError(m) {
-				return
+		},
+		again: func(s shown) {
+			if s.status == "completed" {
+				c.fetch(id)
 			}
-			continue
-		}
-		t = legacyTask{}
-		_ = json.Unmarshal(m.Result, &t)
-		c.call.See(c.replica, t.Status)
-		if isFinal(t.Status) {
-			c.finishLegacy(id, t, cancelled)
-			return
-		}
-	}
-	c.call.Blame("the task %s has not ended after %v", id, endWithin)
+			if c.chance(4) {
+				_, _ = c.ask("", "tasks/list", "", 0) // Overhear judges it
+			}
+		},
+	})
 }
 
 // fetch waits for the result of a task for a while, and judges it.
-func (c *client) fetch(id string) (got bool) {
+func (c *client) fetch(id string) {
 	m, err := c.ask("", "tasks/result", `"taskId":"`+id+`"`, time.Duration(1+c.rand.IntN(10))*time.Second)
-	if err != nil || m.Error != nil {
-		return false
-	}
-	c.call.Complete(c.replica, contentOf(m.Result))
-	return true
-}
-
-func (c *client) finishLegacy(id string, t legacyTask, cancelled bool) {
-	for _, replica := range append([]string{"", ""}, c.w.names()...) {
-		if t.Status == "completed" {
-			c.fetch(id)
-		}
-		if c.chance(4) {
-			_, _ = c.ask("", "tasks/list", "", 0) // Overhear judges it
-		}
-		m, err := c.ask(replica, "tasks/get", `"taskId":"`+id+`"`, 0)
-		if replica != "" {
-			c.replica = replica
-		}
-		if err != nil || m.Error != nil && m.Error.Code == -32603 {
-			continue
-		}
-		if m.Error != nil {
-			c.judgeError(m)
-			return
-		}
-		t = legacyTask{}
-		_ = json.Unmarshal(m.Result, &t)
-		c.call.See(c.replica, t.Status)
-	}
-	switch {
-	case t.Status == "completed":
-		c.call.Succeed("completed")
-	case t.Status == "cancelled" && cancelled:
-		c.call.Succeed("cancelled")
-	case t.Status == "failed":
-		c.call.Fail(t.StatusMessage)
-	default:
-		c.call.End(t.Status, Forgets)
+	if err == nil && m.Error == nil {
+		c.call.Complete(c.replica, contentOf(m.Result))
 	}
 }

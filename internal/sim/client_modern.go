@@ -82,117 +82,37 @@ func (c *client) answers(asked map[string]json.RawMessage) string {
 	return `"inputResponses":{` + strings.Join(all, ",") + `}`
 }
 
-// endWithin is how long an acknowledged task may take to end, with all that the simulator does to it.
-const endWithin = 8 * time.Minute
-
-// follow polls a task until it has ended, and looks again at each replica.
+// follow polls a task until it has ended, answers what it asks, and looks at it as another principal.
 func (c *client) follow(p plan, id string) {
-	params, began, answered, cancelled := `"taskId":"`+id+`"`, time.Now(), 0, false
-	for time.Since(began) < endWithin {
-		c.pause()
-		if c.chance(12) {
-			c.peek(p, id)
-		}
-		if p.cancels && !cancelled && time.Since(began) > time.Duration(p.ms)*time.Millisecond/2 {
-			if m, err := c.askModern("", p.path, "tasks/cancel", id, params, true, 0); err == nil && m.Error == nil {
-				c.call.Cancel(c.replica)
-				cancelled = true
+	params := `"taskId":"` + id + `"`
+	c.followTask(p, task{
+		id: id,
+		ask: func(replica, method string, patience time.Duration) (message, error) {
+			return c.askModern(replica, p.path, method, id, params, true, patience)
+		},
+		read: func(m message) shown {
+			a := readModern(m)
+			return shown{status: a.Status, why: a.errorText(), content: contentOf(a.Result), asked: a.InputRequests}
+		},
+		peek: func() {
+			if c.chance(12) {
+				c.peek(p, id)
 			}
-		}
-		m, err := c.askModern("", p.path, "tasks/get", id, params, true, c.someTimesImpatient())
-		if err != nil {
-			c.call.Note(c.replica, "gives no status: %v", err)
-			continue
-		}
-		if m.Error != nil {
-			if c.judgeError(m) {
-				return
+		},
+		wait: func() {},
+		again: func(s shown) {
+			if s.status == "completed" {
+				c.call.Complete(c.replica, s.content)
 			}
-			continue
-		}
-		a := readModern(m)
-		c.call.See(c.replica, a.Status)
-		switch a.Status {
-		case "input_required":
-			if c.answer(p, id, a) {
-				answered++
+			if c.chance(8) { // it has ended: that changes nothing
+				_, _ = c.askModern("", p.path, "tasks/cancel", id, params, true, 0)
 			}
-			if answered > 20 {
-				c.call.Blame("its question was answered %d times and is asked still", answered)
-				return
-			}
-		case "completed", "failed", "cancelled":
-			c.finish(p, id, a, cancelled)
-			return
-		case "working":
-		default:
-			c.call.Blame("%s shows the task as %q", c.replica, a.Status)
-			return
-		}
-	}
-	c.call.Blame("the task %s has not ended after %v", id, endWithin)
-}
-
-// someTimesImpatient is the patience of a poll: some give up soon.
-func (c *client) someTimesImpatient() time.Duration {
-	if c.chance(10) {
-		return time.Duration(c.rand.IntN(20)) * time.Millisecond
-	}
-	return 0
-}
-
-// judgeError reads the error of a poll, and reports whether it is the end.
-func (c *client) judgeError(m message) (over bool) {
-	c.call.Note(c.replica, "answers a poll with the error %d %s", m.Error.Code, m.Error.Message)
-	if m.Error.Code == -32603 {
-		return false // the store is away
-	}
-	c.call.End("the task is unknown: "+m.Error.Message, Forgets)
-	return true
-}
-
-// answer answers the questions of a task at some replica, and reports whether that has taken the answer.
-func (c *client) answer(p plan, id string, a modernAnswer) bool {
-	params := `"taskId":"` + id + `",` + c.answers(a.InputRequests)
-	m, err := c.askModern("", p.path, "tasks/update", id, params, true, 0)
-	taken := err == nil && m.Error == nil
-	c.call.Note(c.replica, "takes the answer: %v", taken)
-	return taken
-}
-
-// finish judges the end of a task, and looks whether each replica shows the same.
-func (c *client) finish(p plan, id string, a modernAnswer, cancelled bool) {
-	for _, replica := range append([]string{c.replica, "", ""}, c.w.names()...) {
-		if a.Status == "completed" {
-			c.call.Complete(c.replica, contentOf(a.Result))
-		}
-		if c.chance(8) { // it has ended: that changes nothing
-			_, _ = c.askModern("", p.path, "tasks/cancel", id, `"taskId":"`+id+`"`, true, 0)
-		}
-		m, err := c.askModern(replica, p.path, "tasks/get", id, `"taskId":"`+id+`"`, true, 0)
-		if replica != "" {
-			c.replica = replica
-		}
-		if err != nil || m.Error != nil && m.Error.Code == -32603 {
-			continue
-		}
-		if m.Error != nil {
-			c.judgeError(m)
-			return
-		}
-		a = readModern(m)
-		c.call.See(c.replica, a.Status)
-	}
-	switch {
-	case a.Status == "completed":
-		c.call.Succeed("completed")
-	case a.Status == "cancelled" && cancelled:
-		c.call.Succeed("cancelled")
-	case a.Status == "failed":
-		c.call.Fail(string(a.errorText()))
-	default:
-		c.call.End(a.Status, Forgets)
-	}
+		},
+		answer: func(s shown) bool {
+			m, err := c.askModern("", p.path, "tasks/update", id, params+","+c.answers(s.asked), true, 0)
+			return err == nil && m.Error == nil
+		},
+	})
 }
 
 func (a modernAnswer) errorText() string {

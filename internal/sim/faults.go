@@ -125,12 +125,21 @@ func drainReplica(w *World, r *rand.Rand) {
 // freezeReplica has nothing reach a replica, nor come from it, for longer than its heartbeat.
 func freezeReplica(w *World, r *rand.Rand) {
 	name := w.pick(r)
-	end := w.Judge.Fault(Ends|Breaks, name, "is frozen")
-	var open []func()
+	var ways []way
 	for _, other := range []string{clientHost, redisHost, legacyHost, modernHost} {
-		open = append(open, w.net.Shut(name, other), w.net.Shut(other, name))
+		ways = append(ways, way{name, other}, way{other, name})
 	}
-	<-time.After(some(r, time.Second, 9*time.Second))
+	w.shutFor(some(r, time.Second, 9*time.Second), Ends|Breaks, ways, name, "is frozen")
+}
+
+// shutFor has nothing arrive on some ways for a time.
+func (w *World) shutFor(d time.Duration, harms Harm, ways []way, who, format string, args ...any) {
+	end := w.Judge.Fault(harms, who, format, args...)
+	var open []func()
+	for _, way := range ways {
+		open = append(open, w.net.Shut(way.from, way.to))
+	}
+	<-time.After(d)
 	for _, o := range open {
 		o()
 	}
@@ -164,16 +173,11 @@ func restartServer(w *World, r *rand.Rand) {
 
 // shutServer has nothing arrive from a server, or at it, for a while.
 func shutServer(w *World, r *rand.Rand) {
-	host, name := []string{legacyHost, modernHost}[r.IntN(2)], w.pick(r)
-	from, to := host, name
+	from, to := []string{legacyHost, modernHost}[r.IntN(2)], w.pick(r)
 	if r.IntN(2) == 0 {
-		from, to = name, host
+		from, to = to, from
 	}
-	end := w.Judge.Fault(Breaks, from, "reaches %s no more", to)
-	open := w.net.Shut(from, to)
-	<-time.After(some(r, time.Second, 6*time.Second))
-	open()
-	end()
+	w.shutFor(some(r, time.Second, 6*time.Second), Breaks, []way{{from, to}}, from, "reaches %s no more", to)
 }
 
 // cutStore ends the connections of the store.
@@ -192,21 +196,14 @@ func loseStore(w *World, r *rand.Rand) {
 	end()
 }
 
-// partStore parts a replica from the store for longer than its heartbeat.
+// partStore parts a replica from the store for longer than its heartbeat, in one direction or both.
 func partStore(w *World, r *rand.Rand) {
 	name := w.pick(r)
-	end := w.Judge.Fault(Ends, name, "does not reach the store")
-	var open []func()
-	if way := r.IntN(3); way != 0 {
-		open = append(open, w.net.Shut(name, redisHost))
-	} else if way != 1 {
-		open = append(open, w.net.Shut(redisHost, name))
+	ways := []way{{name, redisHost}, {redisHost, name}}
+	if one := r.IntN(3); one < 2 {
+		ways = ways[one : one+1]
 	}
-	<-time.After(some(r, 3*time.Second, 9*time.Second))
-	for _, o := range open {
-		o()
-	}
-	end()
+	w.shutFor(some(r, 3*time.Second, 9*time.Second), Ends, ways, name, "does not reach the store")
 }
 
 // refuseWrites has the store refuse to write.
