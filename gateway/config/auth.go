@@ -12,8 +12,8 @@ import (
 // way is tried. Without an Auth everybody who can connect is served anonymously: the id of a task
 // then gives access to it.
 type Auth struct {
-	// Keys are the bearer keys that let a client in, by the header
-	// "Authorization: Bearer KEY", each as PRINCIPAL:HASH. The principal owns the tasks and
+	// Keys are the bearer keys that let a client in, each as PRINCIPAL:HASH. The header is
+	// "Authorization: Bearer KEY". The principal owns the tasks and
 	// sessions made with the key; renaming it orphans them. The hash is what "taskgate hash-key"
 	// prints for a key, which must be long and random, as "openssl rand -hex 32" makes one. A
 	// principal may have several, so that a key can be replaced without a moment in which none works.

@@ -302,32 +302,3 @@ func TestSchemaAgreesWithParse(t *testing.T) {
 		}
 	}
 }
-
-// The page about the configuration names every key.
-func TestPageHasEveryKey(t *testing.T) {
-	page, err := os.ReadFile("../../docs/configuration.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var want func(typ reflect.Type)
-	want = func(typ reflect.Type) {
-		for i := range typ.NumField() {
-			f := typ.Field(i)
-			name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
-			if name == "-" {
-				continue // no key
-			}
-			if options != "inline" && !regexp.MustCompile("`(\\w+\\.)?"+name+"`").Match(page) {
-				t.Errorf("the page does not name %s", name)
-			}
-			inner := f.Type
-			for inner.Kind() == reflect.Slice || inner.Kind() == reflect.Pointer {
-				inner = inner.Elem()
-			}
-			if inner.Kind() == reflect.Struct {
-				want(inner)
-			}
-		}
-	}
-	want(reflect.TypeFor[config.Config]())
-}

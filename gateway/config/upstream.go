@@ -166,8 +166,8 @@ type Tool struct {
 	// has something else for them; for others the call blocks) or never.
 	Tasks TaskMode `yaml:"tasks"`
 
-	// Grace is how long a call under tasks: auto may take before it becomes a
-	// task. auto learns it from the last calls of the tool: 30s at first, no time for a tool
+	// Grace is how long a call may take before it becomes a task, where tasks is
+	// auto. auto learns it from the last calls of the tool: 30s at first, no time for a tool
 	// whose calls take longer, 50s for one that answers with images.
 	Grace time.Duration `yaml:"grace" min:"0s" auto:"true"`
 

@@ -7,7 +7,7 @@
 // the top of the repository, where editors look for it, and as
 // gateway/config/schema.json, where it can be embedded into the program. It is
 // also put into the schema of the chart's values, which is written by hand but for
-// the key "config".
+// the key "config". And it completes the tables of docs/configuration.md.
 package main
 
 import (
@@ -20,25 +20,15 @@ import (
 // root is the top of the repository, as seen from gateway/config.
 const root = "../.."
 
-// outputs are the files written.
-var outputs = []string{root + "/config.schema.json", root + "/gateway/config/schema.json"}
-
 // valuesSchema is the schema of the chart's values.
 const valuesSchema = root + "/deploy/chart/values.schema.json"
 
 func main() {
-	schema, err := generate()
-	for _, name := range outputs {
+	files, err := generate()
+	for name, text := range files {
 		if err == nil {
-			err = os.WriteFile(name, schema, 0o644)
+			err = os.WriteFile(name, text, 0o644)
 		}
-	}
-	var values []byte
-	if err == nil {
-		values, err = putIntoValues(schema)
-	}
-	if err == nil {
-		err = os.WriteFile(valuesSchema, values, 0o644)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "configschema:", err)
@@ -46,8 +36,8 @@ func main() {
 	}
 }
 
-// generate returns the schema of the configuration as it is written to the files.
-func generate() ([]byte, error) {
+// generate returns what is written, by the names of the files.
+func generate() (map[string][]byte, error) {
 	docs, err := readDocs(root + "/gateway/config")
 	if err != nil {
 		return nil, err
@@ -56,7 +46,19 @@ func generate() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return encode(schema)
+	text, err := encode(schema)
+	if err != nil {
+		return nil, err
+	}
+	values, err := putIntoValues(text)
+	if err != nil {
+		return nil, err
+	}
+	page, err := completePage(schema)
+	if err != nil {
+		return nil, err
+	}
+	return map[string][]byte{root + "/config.schema.json": text, root + "/gateway/config/schema.json": text, valuesSchema: values, pageName: page}, nil
 }
 
 // putIntoValues returns the schema of the chart's values with this one for its key "config".
