@@ -60,6 +60,7 @@ func (c *client) end() {
 			return
 		}
 		if err == nil && status/100 == 2 {
+			c.pause() // until each replica has heard of it
 			if m, err := c.ask("", "ping", "", 0); err == nil && m.Error == nil && !c.call.disturbed() {
 				c.call.Blame("its session %s was ended, and %s answers in it", c.session, c.replica)
 			}

@@ -315,15 +315,22 @@ func (w *World) judgeRest(before left) {
 		if w.Judge.hasForgotten() {
 			break // what a client had ended may have come back
 		}
+		if untilIdle[kind] && w.rest() < longRest {
+			continue
+		}
 		if n > before.keys[kind]+lasting[kind] {
 			w.Judge.Blame("%d keys %s are left in the store", n, kind)
 		}
 	}
 }
 
-// lasting has the kinds of keys that outlive calls, and how many there may be. A session with a server that only a
-// killed replica knew is kept for a week. The sets of tasks are swept in turns. The numbers of requests go on for ever.
-var lasting = map[string]int{"tg:epoch": 1, "tg:numbers": 1, "tg:*:o": 1 << 10, "tg:*:u:legacy:N": 1 << 10, "tg:*:all:": 16}
+// lasting has the kinds of keys that outlive calls, and how many there may be: the sets of tasks are swept in turns, and
+// the numbers of requests go on for ever. untilIdle are the sessions with a server that only a killed replica knew: the
+// others end them when they have been idle for an hour.
+var (
+	lasting   = map[string]int{"tg:epoch": 1, "tg:numbers": 1, "tg:*:o": 1 << 10, "tg:*:all:": 16}
+	untilIdle = map[string]bool{"tg:*:u:legacy:N": true, "tg:due:legacy": true}
+)
 
 // stacks returns all goroutines.
 func stacks() string {
