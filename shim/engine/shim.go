@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,7 +20,6 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 	"go.opentelemetry.io/otel/trace"
-	"go.opentelemetry.io/otel/trace/noop"
 )
 
 // Options configure a Shim.
@@ -94,23 +92,11 @@ func New(o Options) (*Shim, error) {
 	if o.Replica == "" || o.Store == nil {
 		return nil, errors.New("shim: a replica name and a store are needed")
 	}
-	life, log := node.NewLife(), cmp.Or(o.Logger, slog.Default())
-	c := &node.Core{
-		Replica:      o.Replica,
-		Store:        o.Store,
-		Heart:        node.NewHeart(o.Store, o.Replica, cmp.Or(o.Heartbeat, 5*time.Second), log),
-		StoreTimeout: cmp.Or(o.StoreTimeout, 3*time.Second),
-		Log:          log,
-		Observer:     node.Observer{Replica: o.Replica, Life: life, Tracer: cmp.Or[trace.Tracer](o.Tracer, noop.Tracer{}), Log: log},
-		Life:         life,
-		Marks:        node.NewMarker(o.Store, o.MarkKeys),
-		Kept:         node.NewKept(o.MaxKeptBytes, o.MaxKeptBytesPerOwner, o.Kept),
-		Outcomes: node.Outcomes{
-			Store: o.Store, Life: life, Held: make(map[shim.ID]node.Ending),
-			Settle: cmp.Or(o.Settle, node.DefaultSettle), Most: cmp.Or(o.SettleBytes, node.DefaultSettleBytes),
-		},
-	}
-	c.Outcomes.Observer = &c.Observer
+	c := node.NewCore(node.Settings{
+		Replica: o.Replica, Store: o.Store, Heartbeat: o.Heartbeat, StoreTimeout: o.StoreTimeout,
+		Settle: o.Settle, SettleBytes: o.SettleBytes, MarkKeys: o.MarkKeys, Logger: o.Logger, Tracer: o.Tracer,
+		Kept: node.NewKept(o.MaxKeptBytes, o.MaxKeptBytesPerOwner, o.Kept),
+	})
 	s := &Shim{
 		Core:      c,
 		Heart:     c.Heart,

@@ -12,6 +12,9 @@ import (
 
 	"taskgate/internal/patience"
 	"taskgate/shim"
+
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 )
 
 // Core is what the runs of a replica share, and all that a run knows of its replica.
@@ -30,6 +33,42 @@ type Core struct {
 	// Epoch counts how often events may have been lost, or the store may have gone back: only versions
 	// of one epoch can be compared.
 	Epoch atomic.Int64
+}
+
+// Settings configure a replica; each but the first two has a default. engine.Options has their meaning.
+type Settings struct {
+	Replica      shim.Replica
+	Store        shim.Store
+	Heartbeat    time.Duration
+	StoreTimeout time.Duration
+	Settle       time.Duration
+	SettleBytes  int64
+	MarkKeys     [][]byte
+	Kept         *Kept
+	Logger       *slog.Logger
+	Tracer       trace.Tracer
+}
+
+// NewCore returns what the runs of a replica share.
+func NewCore(s Settings) *Core {
+	life, log := newLife(), cmp.Or(s.Logger, slog.Default())
+	c := &Core{
+		Replica:      s.Replica,
+		Store:        s.Store,
+		Heart:        NewHeart(s.Store, s.Replica, cmp.Or(s.Heartbeat, 5*time.Second), log),
+		StoreTimeout: cmp.Or(s.StoreTimeout, 3*time.Second),
+		Log:          log,
+		Observer:     Observer{Replica: s.Replica, life: life, Tracer: cmp.Or[trace.Tracer](s.Tracer, noop.Tracer{}), log: log},
+		Life:         life,
+		Marks:        newMarker(s.Store, s.MarkKeys),
+		Kept:         s.Kept,
+		Outcomes: Outcomes{
+			store: s.Store, life: life, held: make(map[shim.ID]Ending),
+			settle: cmp.Or(s.Settle, DefaultSettle), most: cmp.Or(s.SettleBytes, defaultSettleBytes),
+		},
+	}
+	c.Outcomes.observer = &c.Observer
+	return c
 }
 
 // NewOp names an operation, so that the store recognises its repeat.

@@ -52,8 +52,8 @@ type Marker struct {
 	created *lru.Cache[shim.ID, time.Time] // when tasks were made that were read here, by the store's clock
 }
 
-// NewMarker makes the marker of a deployment with these keys, or with one that is known to all.
-func NewMarker(store shim.Store, keys [][]byte) *Marker {
+// newMarker makes the marker of a deployment with these keys, or with one that is known to all.
+func newMarker(store shim.Store, keys [][]byte) *Marker {
 	if len(keys) == 0 {
 		keys = [][]byte{[]byte("taskgate")}
 	}

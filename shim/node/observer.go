@@ -17,14 +17,14 @@ import (
 // Observer writes the spans and the log records of tasks. The Shim owns it.
 type Observer struct {
 	Replica shim.Replica
-	Life    *Life
+	life    *Life
 	Tracer  trace.Tracer
-	Log     *slog.Logger
+	log     *slog.Logger
 }
 
 // StartAttempt begins the span of an attempt at a task, below a given one. kind is a value of semconv.AttemptKind.
 func (o *Observer) StartAttempt(above trace.SpanContext, t shim.Task, kind string) trace.Span {
-	ctx := trace.ContextWithSpanContext(o.Life.Ctx, above)
+	ctx := trace.ContextWithSpanContext(o.life.Ctx, above)
 	_, span := o.Tracer.Start(ctx, "run "+SpanSubject(t), trace.WithAttributes(append(AttrsOf(t), append(o.AttemptAttrs(t), semconv.AttemptKind.String(kind))...)...))
 	return span
 }
@@ -94,8 +94,8 @@ func (o *Observer) LogTask(t shim.Task, level slog.Level, message string, more .
 
 // LogTaskAt is LogTask for an earlier event, below a given span.
 func (o *Observer) LogTaskAt(at time.Time, above trace.SpanContext, t shim.Task, level slog.Level, message string, more ...any) {
-	ctx := o.Life.Ctx
-	if !o.Log.Enabled(ctx, level) {
+	ctx := o.life.Ctx
+	if !o.log.Enabled(ctx, level) {
 		return
 	}
 	if above.IsValid() {
@@ -104,5 +104,5 @@ func (o *Observer) LogTaskAt(at time.Time, above trace.SpanContext, t shim.Task,
 	rec := slog.NewRecord(at, level, message, 0)
 	rec.Add("task_id", string(t.ID), "upstream", t.Upstream, "tool", t.Tool)
 	rec.Add(more...)
-	_ = o.Log.Handler().Handle(ctx, rec) // as slog.Logger does
+	_ = o.log.Handler().Handle(ctx, rec) // as slog.Logger does
 }

@@ -16,7 +16,7 @@ import (
 // Defaults of Options.
 const (
 	DefaultSettle      = 30 * time.Second
-	DefaultSettleBytes = 64 << 20
+	defaultSettleBytes = 64 << 20
 )
 
 // Ending is how a task ended here, with the data to write that again. It may also be that a call became a task here, or
@@ -89,14 +89,14 @@ func (e Ending) awaitsQuestion(t shim.Task) bool {
 // and then a task that has ended runs again, or is gone. So an ending is kept for a while and written again if need be
 // (design.md 0.20). The Shim owns it.
 type Outcomes struct {
-	Store    shim.Store
-	Life     *Life
-	Observer *Observer
-	Settle   time.Duration // how long an ending is kept; negative for no time
-	Most     int64         // bytes of all endings that are kept
+	store    shim.Store
+	life     *Life
+	observer *Observer
+	settle   time.Duration // how long an ending is kept; negative for no time
+	most     int64         // bytes of all endings that are kept
 
 	mu    sync.Mutex // guards all below
-	Held  map[shim.ID]Ending
+	held  map[shim.ID]Ending
 	bytes int64
 }
 
@@ -110,11 +110,11 @@ func (o *Outcomes) HoldEnding(e Ending) bool {
 	e.Made.Call, e.Made.Checkpoint, e.Made.Questions = nil, nil, nil
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.Settle <= 0 || o.bytes+e.heldBytes() > o.Most {
+	if o.settle <= 0 || o.bytes+e.heldBytes() > o.most {
 		return false
 	}
 	id := e.Made.ID
-	if was, ok := o.Held[id]; ok {
+	if was, ok := o.held[id]; ok {
 		was.drop.Stop()
 		o.bytes -= was.heldBytes()
 		if e.End.To == "" {
@@ -122,13 +122,13 @@ func (o *Outcomes) HoldEnding(e Ending) bool {
 		}
 	}
 	e.at = time.Now()
-	e.drop = o.Life.Later(o.Settle, func() {
-		ctx, stop := context.WithTimeout(o.Life.Ctx, o.Settle)
+	e.drop = o.life.Later(o.settle, func() {
+		ctx, stop := context.WithTimeout(o.life.Ctx, o.settle)
 		defer stop()
 		o.AssureEnding(ctx, id)
 		o.releaseEnding(id, e.at)
 	})
-	o.Held[id] = e
+	o.held[id] = e
 	o.bytes += e.heldBytes()
 	return true
 }
@@ -137,8 +137,8 @@ func (o *Outcomes) HoldEnding(e Ending) bool {
 func (o *Outcomes) releaseEnding(id shim.ID, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if e, ok := o.Held[id]; ok && e.at.Equal(at) {
-		delete(o.Held, id)
+	if e, ok := o.held[id]; ok && e.at.Equal(at) {
+		delete(o.held, id)
 		o.bytes -= e.heldBytes()
 	}
 }
@@ -147,14 +147,14 @@ func (o *Outcomes) releaseEnding(id shim.ID, at time.Time) {
 func (o *Outcomes) HeldIDs() []shim.ID {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return slices.Collect(maps.Keys(o.Held))
+	return slices.Collect(maps.Keys(o.held))
 }
 
 // FindEnding returns the held ending of a task.
 func (o *Outcomes) FindEnding(id shim.ID) (Ending, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	e, ok := o.Held[id]
+	e, ok := o.held[id]
 	return e, ok
 }
 
@@ -173,13 +173,13 @@ func (o *Outcomes) AssureEnding(ctx context.Context, id shim.ID) {
 		return t, err
 	})
 	if e, ok := o.FindEnding(id); ok && err != nil && ctx.Err() == nil {
-		o.Observer.LogTask(e.Made, slog.LevelError, "what a client was told of a task was lost by the store and could not be written again", "err", err)
+		o.observer.LogTask(e.Made, slog.LevelError, "what a client was told of a task was lost by the store and could not be written again", "err", err)
 	}
 }
 
 // EndAgain makes one attempt at AssureEnding, and returns the task after it.
 func (o *Outcomes) EndAgain(ctx context.Context, e Ending) (shim.Task, error) {
-	t, err := o.Store.Get(ctx, e.Made.ID, shim.Summary)
+	t, err := o.store.Get(ctx, e.Made.ID, shim.Summary)
 	if t.Lease != e.Made.Lease { // another runner may have given the keys to other questions
 		e.End.Answer = nil
 	}
@@ -190,17 +190,17 @@ func (o *Outcomes) EndAgain(ctx context.Context, e Ending) (shim.Task, error) {
 		if time.Since(e.at) >= e.Made.Retain || e.End.To == "" {
 			return t, nil // its time is over; or its runner writes it again
 		}
-		if t, err = o.Store.Create(ctx, e.Made); err != nil {
+		if t, err = o.store.Create(ctx, e.Made); err != nil {
 			return t, err
 		}
 	case err != nil:
 		return t, err
 	}
-	o.Observer.LogTask(e.Made, slog.LevelWarn, "the store had forgotten the newest of a task; it is written again")
-	t, err = o.Store.Apply(ctx, e.Made.ID, nil, e.End)
+	o.observer.LogTask(e.Made, slog.LevelWarn, "the store had forgotten the newest of a task; it is written again")
+	t, err = o.store.Apply(ctx, e.Made.ID, nil, e.End)
 	if errors.Is(err, shim.ErrPosition) { // it has also lost pieces that nobody has any more
 		e.End.Tail, e.End.At = nil, 0
-		t, err = o.Store.Apply(ctx, e.Made.ID, nil, e.End)
+		t, err = o.store.Apply(ctx, e.Made.ID, nil, e.End)
 	}
 	if errors.Is(err, shim.ErrFinal) {
 		err = nil

@@ -21,11 +21,11 @@ func (silent) Get(context.Context, shim.ID, shim.Part) (shim.Task, error) {
 // An ending that takes the place of one whose time is over, while the store is away, has all of its own time.
 func TestEndingInPlaceOfAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := &Outcomes{Store: silent{}, Life: NewLife(), Held: make(map[shim.ID]Ending), Settle: time.Minute, Most: 1}
+		o := &Outcomes{store: silent{}, life: newLife(), held: make(map[shim.ID]Ending), settle: time.Minute, most: 1}
 		o.HoldEnding(Ending{Made: shim.Task{ID: "a"}})
 		<-time.After(70 * time.Second) // the store is asked whether it still has that
 		o.HoldEnding(Ending{Made: shim.Task{ID: "a"}, End: shim.Change{To: shim.Cancelled}})
-		o.Life.Cancel(shim.ErrDetached) // which ends that, as an answer would
+		o.life.Cancel(shim.ErrDetached) // which ends that, as an answer would
 		synctest.Wait()
 		if e, held := o.FindEnding("a"); !held {
 			t.Error("it is forgotten with the one before")
@@ -38,7 +38,7 @@ func TestEndingInPlaceOfAnother(t *testing.T) {
 // A call may end before the replica that has just made a task of it notes that.
 func TestEndingOutlastsTheNoteThatATaskWasMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := &Outcomes{Store: silent{}, Life: NewLife(), Held: make(map[shim.ID]Ending), Settle: time.Minute, Most: 100}
+		o := &Outcomes{store: silent{}, life: newLife(), held: make(map[shim.ID]Ending), settle: time.Minute, most: 100}
 		o.HoldEnding(Ending{Made: shim.Task{ID: "a"}, End: shim.Change{To: shim.Completed, Outcome: &shim.Outcome{Result: []byte("{}")}}})
 		o.HoldEnding(Ending{Made: shim.Task{ID: "a", Visible: true}, End: shim.Change{Visible: true}})
 		e, _ := o.FindEnding("a")
@@ -67,7 +67,7 @@ func TestAnswerIsForItsRunner(t *testing.T) {
 	asked := shim.Lease{Replica: "a", Adoption: 1}
 	for _, l := range []shim.Lease{asked, {Replica: "b", Adoption: 2}} {
 		s := &asking{task: shim.Task{Lease: l, Questions: []shim.Question{{Key: "q1", Method: shim.Elicit}}}}
-		o := &Outcomes{Store: s, Observer: &Observer{Log: slog.New(slog.DiscardHandler), Life: NewLife()}}
+		o := &Outcomes{store: s, observer: &Observer{log: slog.New(slog.DiscardHandler), life: newLife()}}
 		e := Ending{Made: shim.Task{Lease: asked}, End: shim.Change{Answer: map[string]json.RawMessage{"q1": []byte("{}")}}}
 		if _, err := o.EndAgain(t.Context(), e); err != nil || (s.wrote == 1) != (l == asked) {
 			t.Errorf("it is written %d times for %v, %v", s.wrote, l, err)
@@ -78,7 +78,7 @@ func TestAnswerIsForItsRunner(t *testing.T) {
 // The answers that are held are those of the newest state of the record: one under an earlier lease, or one that its
 // runner has taken, is held no longer.
 func TestAnswersOfTheNewestStateAreHeld(t *testing.T) {
-	o := &Outcomes{Settle: time.Hour, Most: 1 << 20, Held: map[shim.ID]Ending{}, Life: NewLife()}
+	o := &Outcomes{settle: time.Hour, most: 1 << 20, held: map[shim.ID]Ending{}, life: newLife()}
 	for _, questions := range [][]shim.Question{
 		{{Key: "q1", Answer: []byte("1")}, {Key: "q2", Answer: []byte("1")}},
 		{{Key: "q1", Answer: []byte("2")}, {Key: "q2"}, {Key: "q3", Answer: []byte(shim.Forgotten), Taken: true}},

@@ -76,8 +76,8 @@ type Life struct {
 	ends [16]context.Context // end with Ctx: what thousands of calls register at one context waits for its lock
 }
 
-// NewLife returns one that has begun.
-func NewLife() *Life {
+// newLife returns one that has begun.
+func newLife() *Life {
 	l := &Life{}
 	ctx, end := context.WithCancelCause(context.Background())
 	all := []context.CancelCauseFunc{end}

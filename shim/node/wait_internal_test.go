@@ -10,7 +10,7 @@ import (
 // What is to happen at the end of a life happens once for each who asked, and not for those who have left.
 func TestAfterEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, over := NewLife(), errors.New("over")
+		l, over := newLife(), errors.New("over")
 		defer l.EndWrites()
 		const all = 200
 		ended := make(chan error, all)

@@ -31,7 +31,7 @@ func (s *renewed) Apply(_ context.Context, _ shim.ID, l *shim.Lease, _ shim.Chan
 
 // newTestRun is a run of a task under a lease, without a call.
 func newTestRun(store shim.Store, l shim.Lease) *Run {
-	r := &Run{core: &node.Core{Store: store, Life: node.NewLife()}, record: record{Task: shim.Task{Lease: l}}}
+	r := &Run{core: node.NewCore(node.Settings{Replica: l.Replica, Store: store}), record: record{Task: shim.Task{Lease: l}}}
 	r.assembleParts()
 	r.Ctx, r.Cancel = context.WithCancelCause(context.Background())
 	return r
