@@ -198,11 +198,11 @@ func (l *fakeUpstream) Listen(ctx context.Context, s shim.Session, f shim.Filter
 	return context.Cause(ctx)
 }
 
-func (l *fakeUpstream) Describe(context.Context, shim.Session) (upstream.Server, error) {
+func (l *fakeUpstream) Describe(context.Context, shim.Session) (upstream.Description, error) {
 	if l.Down {
-		return upstream.Server{}, &shim.UpstreamError{Kind: "unreachable", Message: "the server cannot be reached"}
+		return upstream.Description{}, &shim.UpstreamError{Kind: "unreachable", Message: "the server cannot be reached"}
 	}
-	return upstream.Server{Era: l.Era, Version: l.Version, Capabilities: l.Capabilities, Info: l.Info,
+	return upstream.Description{Era: l.Era, Version: l.Version, Capabilities: l.Capabilities, Info: l.Info,
 		Instructions: l.Instructions, Raw: l.Raw}, nil
 }
 

@@ -30,7 +30,7 @@ type renewable struct {
 
 // lease is one client, with the work under way.
 type lease struct {
-	*upstream.HTTP
+	*upstream.ServerClient
 	users work.Group
 	over  context.Context // ends when the client is replaced
 	end   context.CancelFunc
@@ -89,7 +89,7 @@ func (r *renewable) Close(ctx context.Context) error {
 		return nil
 	}
 	now.end()
-	err := now.HTTP.Close(ctx)
+	err := now.ServerClient.Close(ctx)
 	if late := r.work.Close(ctx); err == nil {
 		err = late
 	}
@@ -160,7 +160,7 @@ func (r *renewable) Notify(ctx context.Context, s shim.Session, n shim.Notificat
 }
 
 // Describe implements upstream.Client.
-func (r *renewable) Describe(ctx context.Context, s shim.Session) (upstream.Server, error) {
+func (r *renewable) Describe(ctx context.Context, s shim.Session) (upstream.Description, error) {
 	l, leave := r.enterClient()
 	defer leave()
 	return l.Describe(ctx, s)
@@ -212,7 +212,7 @@ func (r *renewable) Reach(ctx context.Context) error { return r.now.Load().Reach
 type offeredClient struct{ *renewable }
 
 // Describe describes, in place of a removed server, one that says so.
-func (o offeredClient) Describe(ctx context.Context, s shim.Session) (upstream.Server, error) {
+func (o offeredClient) Describe(ctx context.Context, s shim.Session) (upstream.Description, error) {
 	if o.removed.Load() {
 		return upstream.StandIn(shim.ErrRemoved.Error()), nil
 	}

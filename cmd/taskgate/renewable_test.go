@@ -100,7 +100,7 @@ func TestHandover(t *testing.T) {
 			up, err := upstream.New(upstream.Config{Name: "a", URL: "http://127.0.0.1:1/mcp"})
 			must(t, err)
 			l := newLease()
-			l.HTTP = up
+			l.ServerClient = up
 			return l
 		}
 		begins := func(l *lease, want time.Duration) {

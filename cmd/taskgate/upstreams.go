@@ -118,7 +118,7 @@ func (s *server) newLease(c *config.Config, u *config.Upstream, by *way) (l *lea
 			}), err
 		}
 	}
-	l.HTTP, err = upstream.New(cfg)
+	l.ServerClient, err = upstream.New(cfg)
 	return l, err
 }
 
@@ -151,7 +151,7 @@ func upstreamConfig(c *config.Config, u *config.Upstream, replica shim.Replica, 
 		headers.Set(name, value)
 	}
 	return upstream.Config{
-		Name: u.Name, URL: u.URL, Headers: headers, Era: upstream.Era(u.Era),
+		Name: u.Name, URL: u.URL, Headers: headers, Era: upstream.EraChoice(u.Era),
 		Way: upstream.Way(u.Transport), SSEEndpoint: u.SSEEndpoint,
 		Shared:       isLoopback(c.Listen),
 		Tasks:        upstream.TaskUse(u.UpstreamTasks),

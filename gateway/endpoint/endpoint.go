@@ -106,7 +106,7 @@ func (e *Endpoint) MayBeTask(tool string) bool {
 }
 
 // TasksOf reports whether the server may make tasks of its own of calls, by the extension (T1, T4).
-func (e *Endpoint) TasksOf(s upstream.Server) bool {
+func (e *Endpoint) TasksOf(s upstream.Description) bool {
 	_, offers := jsonrpc.Get(s.Capabilities, "extensions", mcp.ExtensionTasks)
 	return offers && s.Era == mcp.Modern && e.Config.UpstreamTasks != config.UpstreamTasksNever
 }

@@ -58,7 +58,7 @@ func (e *Endpoint) ShownTools(ctx context.Context, result json.RawMessage) json.
 }
 
 // Offered is a server as its clients are told of it: where tools are hidden from some, a reload may change the list.
-func (e *Endpoint) Offered(s upstream.Server) upstream.Server {
+func (e *Endpoint) Offered(s upstream.Description) upstream.Description {
 	if tools, _ := jsonrpc.Get(s.Capabilities, "tools"); e.Config.Hides() && jsonrpc.IsObject(tools) {
 		s.Capabilities = jsonrpc.With(s.Capabilities, json.RawMessage(`true`), "tools", "listChanged")
 	}

@@ -195,7 +195,7 @@ func InWords(isError bool, format string, a ...any) Told {
 // still runs, or asks the task's questions of a caller who is asked by the answer. A task of
 // another caller is answered as an unknown one, with the same work (design.md 0.7). If this replica
 // stops, or the store stays away, only the wait ends: another replica answers the next call.
-func (e *Endpoint) TaskResult(ctx context.Context, p shim.Principal, c TaskResultCall, op *wire.Operation, w Waiter) (Told, error) {
+func (e *Endpoint) TaskResult(ctx context.Context, p shim.Principal, c TaskResultCall, op *wire.Operation, w ResultWaiter) (Told, error) {
 	unknown := InWords(true, "There is no task with this taskId: it is unknown, or it has ended and its result has expired.")
 	id, err := shim.ParseID(c.ID)
 	if err != nil {
@@ -246,8 +246,8 @@ func (e *Endpoint) readsTasksOf() []string {
 	return names
 }
 
-// Waiter waits for a task.
-type Waiter struct {
+// ResultWaiter waits for a task.
+type ResultWaiter struct {
 	// Say is called with each new status message.
 	Say func(string)
 	// Seen is called with every state; it may be nil.
@@ -258,7 +258,7 @@ type Waiter struct {
 }
 
 // questions are those that the task has for the caller.
-func (w Waiter) questions(t shim.Task) (open []shim.Question) {
+func (w ResultWaiter) questions(t shim.Task) (open []shim.Question) {
 	if w.Able == nil {
 		return nil
 	}
@@ -275,7 +275,7 @@ var errTaskAsks = errors.New("the task asks")
 
 // watchTask follows a task until it has ended, asks something or the time is over, and returns its
 // newest state. While the store is away, that is the state before.
-func (e *Endpoint) watchTask(within context.Context, p shim.Principal, t shim.Task, w Waiter) (shim.Task, error) {
+func (e *Endpoint) watchTask(within context.Context, p shim.Principal, t shim.Task, w ResultWaiter) (shim.Task, error) {
 	within, leave, err := e.Streams.Enter(within)
 	defer leave()
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 //
 // The tools may have changed since they were listed, and the client may know the newer ones: before
 // a call is refused, they are listed again.
-func (e *Endpoint) CheckTool(ctx context.Context, s shim.Session, server upstream.Server, name string, taskFirst bool, fits func(upstream.Tool) error) error {
+func (e *Endpoint) CheckTool(ctx context.Context, s shim.Session, server upstream.Description, name string, taskFirst bool, fits func(upstream.Tool) error) error {
 	own, _ := jsonrpc.Get(server.Capabilities, "tasks", "requests", "tools", "call")
 	if server.Era != mcp.Modern && !(taskFirst && jsonrpc.IsObject(own)) {
 		return nil

@@ -21,7 +21,7 @@ func (unlisted) Tool(context.Context, shim.Session, string) (upstream.Tool, bool
 func TestCheckToolWithoutAList(t *testing.T) {
 	e := &Endpoint{Upstream: unlisted{}}
 	fits := func(upstream.Tool) error { return errors.New("never asked") }
-	if err := e.CheckTool(t.Context(), shim.Session{}, upstream.Server{Era: mcp.Modern}, "t", true, fits); err != nil {
+	if err := e.CheckTool(t.Context(), shim.Session{}, upstream.Description{Era: mcp.Modern}, "t", true, fits); err != nil {
 		t.Error(err)
 	}
 }

@@ -124,7 +124,7 @@ type house struct {
 	refusal int
 	// stateless has the server know no sessions, and era is that in which it is spoken to.
 	stateless bool
-	era       upstream.Era
+	era       upstream.EraChoice
 	serial    int // of the last legacy request
 	// sign makes a request one of whoever has the key.
 	sign func(r *http.Request, key string)

@@ -108,7 +108,7 @@ func (q *request) relayRequest(ctx context.Context) (json.RawMessage, error) {
 }
 
 // showReply returns an upstream's reply as this client may see it.
-func (q *request) showReply(ctx context.Context, server upstream.Server, reply shim.Reply) (json.RawMessage, error) {
+func (q *request) showReply(ctx context.Context, server upstream.Description, reply shim.Reply) (json.RawMessage, error) {
 	if reply.Error != nil && reply.Error.Code == mcp.CodeURLElicitation && q.state.Version < mcp.Version20251125 {
 		reply = translate.URLRequired(q.msg.Method, reply.Error)
 	}

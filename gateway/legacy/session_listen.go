@@ -267,7 +267,7 @@ func (l *listener) watchSession(ctx context.Context, up upstream.Client, rights 
 
 // listenFilter is what to listen for. A modern server is asked for what it advertises; a legacy server decides
 // what it sends on its stream.
-func listenFilter(s upstream.Server, uris []string) shim.Filter {
+func listenFilter(s upstream.Description, uris []string) shim.Filter {
 	changes := func(list string) bool {
 		v, _ := jsonrpc.Get(s.Capabilities, list, "listChanged")
 		return s.Era != mcp.Modern || string(v) == "true"

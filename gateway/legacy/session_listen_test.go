@@ -26,8 +26,8 @@ func (l slowSessions) Post(ctx context.Context, id, stream string, message []byt
 // talker is a server that has said two things when its listener goes.
 type talker struct{ upstream.Client }
 
-func (talker) Describe(context.Context, shim.Session) (upstream.Server, error) {
-	return upstream.Server{}, nil
+func (talker) Describe(context.Context, shim.Session) (upstream.Description, error) {
+	return upstream.Description{}, nil
 }
 
 func (talker) Listen(ctx context.Context, _ shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {

@@ -81,7 +81,7 @@ func (q *request) answerUnsubscribe(ctx context.Context) (json.RawMessage, error
 // askServer is the upstream's part of a request that changes the session: a legacy server is asked.
 // A modern server only needs the capability: its era lacks the method. So does a legacy server in a passing
 // session, since other callers may share its session.
-func (q *request) askServer(ctx context.Context, capability ...string) (upstream.Server, json.RawMessage, error) {
+func (q *request) askServer(ctx context.Context, capability ...string) (upstream.Description, json.RawMessage, error) {
 	server, err := q.h.Upstream.Describe(ctx, q.s.upstreamSession(ctx))
 	if err != nil {
 		return server, nil, err

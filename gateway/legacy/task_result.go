@@ -26,7 +26,7 @@ func (q *request) taskResult(ctx context.Context) (json.RawMessage, error) {
 		ctx, done := whileAwaited(ctx, q, askNote{Task: shim.ID(c.ID), First: true})
 		defer done()
 		look, stop := q.askOnResult(ctx, false)
-		answer, err = q.h.TaskResult(ctx, q.principal, c, q.op, endpoint.Waiter{Say: endpoint.ProgressTo(q.token, q.out.Notify), Seen: look})
+		answer, err = q.h.TaskResult(ctx, q.principal, c, q.op, endpoint.ResultWaiter{Say: endpoint.ProgressTo(q.token, q.out.Notify), Seen: look})
 		stop()
 	}
 	if err != nil {

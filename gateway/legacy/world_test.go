@@ -326,9 +326,9 @@ func (l *scriptedUpstream) say(n shim.Notification) {
 	}
 }
 
-func (l *scriptedUpstream) Describe(_ context.Context, s shim.Session) (upstream.Server, error) {
+func (l *scriptedUpstream) Describe(_ context.Context, s shim.Session) (upstream.Description, error) {
 	if err := l.failing(); err != nil {
-		return upstream.Server{}, err
+		return upstream.Description{}, err
 	}
 	era := mcp.Legacy
 	if l.script.Era == "modern" {
@@ -339,7 +339,7 @@ func (l *scriptedUpstream) Describe(_ context.Context, s shim.Session) (upstream
 	if !ok {
 		info, _ = jsonrpc.Get(l.script.Raw, "_meta", mcp.MetaServerInfo)
 	}
-	return upstream.Server{Era: era, Capabilities: caps, Info: info, Raw: l.script.Raw}, nil
+	return upstream.Description{Era: era, Capabilities: caps, Info: info, Raw: l.script.Raw}, nil
 }
 
 func (l *scriptedUpstream) Tool(_ context.Context, _ shim.Session, name string) (upstream.Tool, bool, error) {

@@ -27,14 +27,14 @@ var statefulServers = map[string]string{
 }
 
 // keepsState reports whether a server is known to keep state for each client.
-func keepsState(s upstream.Server) bool {
+func keepsState(s upstream.Description) bool {
 	name, _ := jsonrpc.GetString(s.Info, "name")
 	_, known := statefulServers[strings.ToLower(name)]
 	return known && s.Era == mcp.Legacy
 }
 
 // saysState logs, once, what clients of this server miss.
-func (h *Handler) saysState(s upstream.Server) {
+func (h *Handler) saysState(s upstream.Description) {
 	name, _ := jsonrpc.GetString(s.Info, "name")
 	h.stateSaid.Do(func() {
 		h.Log.Info("this server keeps state for each client, so clients that can do so fall back to 2025-11-25, where each has a session of its own; slow calls have no tasks of the extension then (eras: both changes that)", "server", name)

@@ -36,8 +36,8 @@ type request struct {
 	responses    json.RawMessage // params.inputResponses; nil for none
 	state        json.RawMessage // params.requestState; nil if it is no retry
 
-	server upstream.Server // the upstream, if the method needs one
-	op     *wire.Operation // its observation
+	server upstream.Description // the upstream, if the method needs one
+	op     *wire.Operation      // its observation
 	begun  time.Time
 	x      *wire.Exchange // its answer
 }

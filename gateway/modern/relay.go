@@ -19,7 +19,7 @@ import (
 )
 
 // describeUpstream asks what the upstream is, and remembers its identity.
-func (q *request) describeUpstream(ctx context.Context) (upstream.Server, error) {
+func (q *request) describeUpstream(ctx context.Context) (upstream.Description, error) {
 	s, err := q.h.Upstream.Describe(ctx, q.inName(ctx, shim.Session{ClientInfo: q.clientInfo, Capabilities: q.declaredCapabilities(mcp.Legacy)}))
 	if err == nil && jsonrpc.IsObject(s.Info) {
 		q.h.Identify(s.Info)

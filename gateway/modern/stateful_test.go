@@ -15,7 +15,7 @@ func TestServersThatKeepState(t *testing.T) {
 		`{"name":"chrome_devtools"}`: true, `{"name":"Desktop-Commander"}`: true, `{"name":"playwright-like"}`: false, `{}`: false, ``: false,
 	} {
 		for era, may := range map[mcp.Era]bool{mcp.Legacy: true, mcp.Modern: false} {
-			if got := keepsState(upstream.Server{Era: era, Info: json.RawMessage(info)}); got != (want && may) {
+			if got := keepsState(upstream.Description{Era: era, Info: json.RawMessage(info)}); got != (want && may) {
 				t.Errorf("%s, %v: %t", info, era, got)
 			}
 		}

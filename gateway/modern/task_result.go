@@ -23,7 +23,7 @@ func (q *request) taskResult(ctx context.Context) (jsonrpc.Spliced, error) {
 	}
 	answer := endpoint.InWords(true, "%s", wrong)
 	if wrong == "" {
-		w := endpoint.Waiter{Say: endpoint.ProgressTo(q.token, q.x.Notify)}
+		w := endpoint.ResultWaiter{Say: endpoint.ProgressTo(q.token, q.x.Notify)}
 		if q.h.State != nil {
 			w.Able = translate.Answerable(q.capabilities)
 		}

@@ -63,7 +63,7 @@ type Conn struct {
 	latest  chan struct{} // of the latest notification; closed once it is passed on. Only takeLine uses it.
 
 	mu    sync.Mutex
-	asked map[string]*exchange // requests in flight, by the key of their id
+	asked map[string]*inFlight // requests in flight, by the key of their id
 	ended chan struct{}        // a signal: an exchange has ended
 	// open counts the exchanges, and listening those of them that last until one side ends them.
 	open, listening int
@@ -75,7 +75,7 @@ func New(out io.Writer, o Options) *Conn {
 	c := &Conn{
 		o: o, out: newOutput(out), notes: make(chan struct{}, maxNotes),
 		session: session{turn: make(chan struct{}, 1)}, latest: make(chan struct{}),
-		asked: make(map[string]*exchange), ended: make(chan struct{}, 1),
+		asked: make(map[string]*inFlight), ended: make(chan struct{}, 1),
 	}
 	close(c.latest)
 	c.ctx, c.cancel = context.WithCancel(context.Background())

@@ -13,8 +13,8 @@ import (
 	"taskgate/internal/work"
 )
 
-// exchange is a request in flight, or a text that is none.
-type exchange struct {
+// inFlight is a request in flight, or a text that is none.
+type inFlight struct {
 	c      *Conn
 	id     jsonrpc.ID // zero for such a text
 	method string
@@ -58,9 +58,9 @@ func (c *Conn) answerRequest(ctx context.Context, m jsonrpc.Message, text []byte
 }
 
 // beginExchange notes a request as in flight, or returns why it is refused.
-func (c *Conn) beginExchange(m jsonrpc.Message) (*exchange, *jsonrpc.Error) {
+func (c *Conn) beginExchange(m jsonrpc.Message) (*inFlight, *jsonrpc.Error) {
 	_, modern := jsonrpc.Get(m.Params, "_meta", mcp.MetaProtocolVersion)
-	x := &exchange{c: c, id: m.ID, method: m.Method, modern: modern}
+	x := &inFlight{c: c, id: m.ID, method: m.Method, modern: modern}
 	key := m.ID.Key()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,10 +87,10 @@ func (c *Conn) beginExchange(m jsonrpc.Message) (*exchange, *jsonrpc.Error) {
 }
 
 // isListen reports whether the request lasts until one side ends it.
-func (x *exchange) isListen() bool { return x.modern && x.method == mcp.MethodListen }
+func (x *inFlight) isListen() bool { return x.modern && x.method == mcp.MethodListen }
 
 // endExchange is called when everything is over.
-func (x *exchange) endExchange() {
+func (x *inFlight) endExchange() {
 	x.land()
 	x.cancel()
 	c := x.c
@@ -127,7 +127,7 @@ func (c *Conn) cancelRequest(m jsonrpc.Message) bool {
 
 // askGateway has the gateway answer. If the session was lost, it opens another one, once: a request that
 // the gateway refuses for its session has not begun.
-func (x *exchange) askGateway(ctx context.Context, text []byte) {
+func (x *inFlight) askGateway(ctx context.Context, text []byte) {
 	id := ""
 	if !x.modern {
 		id = x.c.session.currentID()
@@ -142,7 +142,7 @@ func (x *exchange) askGateway(ctx context.Context, text []byte) {
 }
 
 // emitMessage hands out a message that belongs to the request.
-func (x *exchange) emitMessage(message []byte) error {
+func (x *inFlight) emitMessage(message []byte) error {
 	if _, call := jsonrpc.Get(message, "method"); !call {
 		x.answered = true
 		x.land()
@@ -157,7 +157,7 @@ func (x *exchange) emitMessage(message []byte) error {
 }
 
 // finishAnswer hands out an answer in JSON, and makes sure that there is an answer.
-func (x *exchange) finishAnswer(w *response, err error) {
+func (x *inFlight) finishAnswer(w *response, err error) {
 	switch {
 	case err != nil:
 	case len(w.body) > 0 && w.status < http.StatusBadRequest:
@@ -172,7 +172,7 @@ func (x *exchange) finishAnswer(w *response, err error) {
 
 // spellRefusal is an answer with an HTTP status, as a message. It has the id of the request, which HTTP
 // may leave out, or null.
-func (x *exchange) spellRefusal(w *response) []byte {
+func (x *inFlight) spellRefusal(w *response) []byte {
 	m, err := jsonrpc.ParseLenient(w.body)
 	switch {
 	case err != nil || m.Kind != jsonrpc.ErrorResponse:

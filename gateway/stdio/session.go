@@ -52,7 +52,7 @@ func (s *session) noteOpened(id string, hello []byte) (before string) {
 }
 
 // openSession opens a session for the client.
-func (x *exchange) openSession(text, hello []byte) {
+func (x *inFlight) openSession(text, hello []byte) {
 	w, err := x.c.serveHTTP(wire.OverStdio(x.ctx, func() {}), http.MethodPost, "", text, x.emitMessage)
 	if err == nil && w.header.Get(mcp.HeaderSession) != "" {
 		before := x.c.session.noteOpened(w.header.Get(mcp.HeaderSession), bytes.Clone(hello))

@@ -105,7 +105,7 @@ func removeMembers(obj json.RawMessage, which func(name string) bool) (rest json
 // modernCapabilities are a server's capabilities as modern clients see them: the legacy tasks are
 // removed (T10), and the extensions of the gateway added if it offers them. Their value is always
 // {} (T1): clients read any other as no tasks (Appendix C.1).
-func modernCapabilities(s upstream.Server, tasks bool) json.RawMessage {
+func modernCapabilities(s upstream.Description, tasks bool) json.RawMessage {
 	caps := serverCapabilities(s.Capabilities)
 	if tasks {
 		caps = jsonrpc.With(caps, json.RawMessage(`{}`), "extensions", mcp.ExtensionTasks)
@@ -116,7 +116,7 @@ func modernCapabilities(s upstream.Server, tasks bool) json.RawMessage {
 
 // legacyCapabilities are a server's capabilities as legacy clients see them, with the gateway's own
 // tasks; nil for none.
-func legacyCapabilities(s upstream.Server, tasks json.RawMessage) json.RawMessage {
+func legacyCapabilities(s upstream.Description, tasks json.RawMessage) json.RawMessage {
 	return jsonrpc.With(serverCapabilities(s.Capabilities), tasks, "tasks") // nil adds none
 }
 

@@ -43,7 +43,7 @@ func FuzzCapabilities(f *testing.F) {
 				}
 			}
 		}
-		s := upstream.Server{Capabilities: caps}
+		s := upstream.Description{Capabilities: caps}
 		legacy, modern := legacyCapabilities(s, nil), modernCapabilities(s, false)
 		if !bytes.Equal(legacy, modern) {
 			t.Errorf("a legacy client is told %s, a modern one %s", legacy, modern)

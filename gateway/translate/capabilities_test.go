@@ -64,7 +64,7 @@ func TestServerCapabilities(t *testing.T) {
 		if c.tasks {
 			own = []byte(ownTasks)
 		}
-		s := upstream.Server{Capabilities: []byte(c.in)}
+		s := upstream.Description{Capabilities: []byte(c.in)}
 		if got := string(legacyCapabilities(s, own)); got != c.legacy {
 			t.Errorf("%s to a legacy client\ngot  %s\nwant %s", c.in, got, c.legacy)
 		}

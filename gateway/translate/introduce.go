@@ -24,7 +24,7 @@ var SupportedVersions = func() []string {
 // DiscoverResult is what an upstream says of itself, with the versions that the gateway speaks in
 // its place and the extensions that it adds. For a legacy upstream it is made of the
 // InitializeResult.
-func DiscoverResult(s upstream.Server, tasks bool) json.RawMessage {
+func DiscoverResult(s upstream.Description, tasks bool) json.RawMessage {
 	versions := jsonrpc.AppendStrings(nil, SupportedVersions)
 	caps := modernCapabilities(s, tasks)
 	if s.Era == mcp.Modern && jsonrpc.IsObject(s.Raw) {
@@ -42,7 +42,7 @@ func DiscoverResult(s upstream.Server, tasks bool) json.RawMessage {
 // InitializeResult introduces the upstream to a legacy client: with the words of a legacy upstream,
 // or with those of a modern one's discovery (protocol.md 7.1). tasks is the gateway's own
 // capability, nil for none.
-func InitializeResult(version string, s upstream.Server, own, tasks json.RawMessage) json.RawMessage {
+func InitializeResult(version string, s upstream.Description, own, tasks json.RawMessage) json.RawMessage {
 	modern := s.Era == mcp.Modern
 	result := json.RawMessage(`{}`)
 	if !modern && jsonrpc.IsObject(s.Raw) {

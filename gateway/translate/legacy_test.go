@@ -139,16 +139,16 @@ func TestLegacyResultKeepsTheRest(t *testing.T) {
 func TestInitializeResult(t *testing.T) {
 	own := json.RawMessage(`{"name":"taskgate","version":"dev"}`)
 	for _, c := range []struct {
-		server upstream.Server
+		server upstream.Description
 		want   string
 	}{
-		{upstream.Server{Era: mcp.Legacy, Raw: []byte(`{"capabilities":{"tools":{}},"protocolVersion":"2025-03-26","serverInfo":{"name":"u"},"x":1.0}`),
+		{upstream.Description{Era: mcp.Legacy, Raw: []byte(`{"capabilities":{"tools":{}},"protocolVersion":"2025-03-26","serverInfo":{"name":"u"},"x":1.0}`),
 			Capabilities: []byte(`{"tools":{}}`)},
 			`{"capabilities":{"tools":{}},"protocolVersion":"2025-06-18","serverInfo":{"name":"u"},"x":1.0}`},
-		{upstream.Server{Era: mcp.Legacy}, `{"protocolVersion":"2025-06-18","capabilities":{},"serverInfo":{"name":"taskgate","version":"dev"}}`},
-		{upstream.Server{Era: mcp.Modern, Raw: []byte(`{"capabilities":{"prompts":{}},"ttlMs":1,"instructions":"a\u0062"}`), Capabilities: []byte(`{"prompts":{}}`), Info: []byte(`{"name":"m"}`)},
+		{upstream.Description{Era: mcp.Legacy}, `{"protocolVersion":"2025-06-18","capabilities":{},"serverInfo":{"name":"taskgate","version":"dev"}}`},
+		{upstream.Description{Era: mcp.Modern, Raw: []byte(`{"capabilities":{"prompts":{}},"ttlMs":1,"instructions":"a\u0062"}`), Capabilities: []byte(`{"prompts":{}}`), Info: []byte(`{"name":"m"}`)},
 			`{"protocolVersion":"2025-06-18","capabilities":{"prompts":{}},"serverInfo":{"name":"m"},"instructions":"a\u0062"}`},
-		{upstream.Server{Era: mcp.Modern, Raw: []byte(`{}`)}, `{"protocolVersion":"2025-06-18","capabilities":{},"serverInfo":{"name":"taskgate","version":"dev"}}`},
+		{upstream.Description{Era: mcp.Modern, Raw: []byte(`{}`)}, `{"protocolVersion":"2025-06-18","capabilities":{},"serverInfo":{"name":"taskgate","version":"dev"}}`},
 	} {
 		if got := string(InitializeResult(mcp.Version20250618, c.server, own, nil)); got != c.want {
 			t.Errorf("got  %s\nwant %s", got, c.want)

@@ -29,7 +29,7 @@ type Gate interface {
 
 // Admit implements Gate. It asks the server twice: with the caller's token, and unsigned. It does so in an
 // existing session: the server would take a new one for the caller's own.
-func (h *HTTP) Admit(ctx context.Context, s shim.Session) (proven bool, err error) {
+func (h *ServerClient) Admit(ctx context.Context, s shim.Session) (proven bool, err error) {
 	ask, done, err := h.askAboutCaller(ctx, s)
 	if err != nil {
 		return false, err
@@ -50,7 +50,7 @@ func (h *HTTP) Admit(ctx context.Context, s shim.Session) (proven bool, err erro
 
 // TakesToken implements Gate. It introduces the caller twice, with the token and unsigned, in no session of the
 // caller's: of a legacy server it asks for a new one, which it ends.
-func (h *HTTP) TakesToken(ctx context.Context) bool {
+func (h *ServerClient) TakesToken(ctx context.Context) bool {
 	v, era, err := h.settleEra(ctx, shim.Session{})
 	if err != nil {
 		return false
@@ -80,7 +80,7 @@ func isDenied(err error) bool {
 
 // askAboutCaller returns how to ask the server about the caller of a context: by a ping, or by
 // server/discover in the modern era.
-func (h *HTTP) askAboutCaller(ctx context.Context, s shim.Session) (ask func(context.Context) error, done func(), err error) {
+func (h *ServerClient) askAboutCaller(ctx context.Context, s shim.Session) (ask func(context.Context) error, done func(), err error) {
 	if !s.Legacy {
 		v, err := h.findEra(ctx, s)
 		if err == nil && v.era != mcp.Modern {
@@ -95,9 +95,9 @@ func (h *HTTP) askAboutCaller(ctx context.Context, s shim.Session) (ask func(con
 	if ses == nil {
 		return nil, nil, ErrNoSession
 	}
-	l := ses.currentLink()
+	l := ses.currentGeneration()
 	if l == nil { // another replica may have opened it
-		l, err = h.sessions.findLink(ctx, ses)
+		l, err = h.sessions.findGeneration(ctx, ses)
 	}
 	if err == nil && l == nil {
 		err = ErrNoSession

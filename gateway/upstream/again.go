@@ -31,10 +31,10 @@ type notBegun struct {
 	unproven bool
 	// The wrong basis of the request: a generation of a session, the verdict, or what is known of its
 	// tool.
-	ses  *session
-	link *link
-	v    *verdict
-	tool Tool
+	ses        *session
+	generation *generation
+	v          *verdict
+	tool       Tool
 	// reply and err are returned if this was the last attempt.
 	reply shim.Reply
 	err   error
@@ -44,7 +44,7 @@ func (e *notBegun) Error() string { return "the server did not begin the request
 
 // call is one Call, with the proofs that it has met so far. Only call sends a request again.
 type call struct {
-	h    *HTTP
+	h    *ServerClient
 	r    shim.Request
 	sink shim.Sink
 	met  [proofs]bool
@@ -54,14 +54,14 @@ type call struct {
 func (c *call) dropStale(nb *notBegun) {
 	switch nb.why {
 	case lostSession:
-		nb.ses.loseGeneration(nb.link)
+		nb.ses.loseGeneration(nb.generation)
 	case otherHeaders:
 		c.h.memory.forgetTools(c.r.Session)
 	case needsTask:
 		nb.tool.learnRequired()
 	default:
 		if nb.ses != nil {
-			nb.ses.loseGeneration(nb.link) // the generation is that of another server
+			nb.ses.loseGeneration(nb.generation) // the generation is that of another server
 		}
 		c.h.memory.forgetServer(nb.v)
 	}
@@ -70,7 +70,7 @@ func (c *call) dropStale(nb *notBegun) {
 // Call sends one request and blocks for its reply. It sends the request a second time only after an answer
 // that proves that the server did not begin it. When ctx ends, Call tells the server, unless the cause is
 // shim.ErrDetached, and returns the cause. Other errors are *shim.UpstreamError or *shim.BusyError.
-func (h *HTTP) Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
+func (h *ServerClient) Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
 	switch {
 	case r.Retry == nil:
 	case r.Retry.Answers != nil:

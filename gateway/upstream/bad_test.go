@@ -16,7 +16,7 @@ import (
 )
 
 // callTool sends a call of the tool "t" with the key "k".
-func callTool(t testing.TB, h *HTTP, s shim.Sink) (shim.Reply, error) {
+func callTool(t testing.TB, h *ServerClient, s shim.Sink) (shim.Reply, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	return h.Call(ctx, shimtest.Tool("t", "k"), s)
@@ -180,7 +180,7 @@ func TestDown(t *testing.T) {
 	if _, err := callTool(t, met, nil); !unreachable(err) {
 		t.Errorf("one that was there: %v, want unreachable and unsent", err)
 	}
-	for _, era := range []Era{EraAuto, EraLegacy} {
+	for _, era := range []EraChoice{EraAuto, EraLegacy} {
 		h := newTestClient(t, Config{URL: s.URL, Era: era})
 		if _, err := callTool(t, h, nil); !unreachable(err) {
 			t.Errorf("era %s: %v, want unreachable and unsent", era, err)
@@ -345,7 +345,7 @@ func TestModernResults(t *testing.T) {
 		{`{"resultType":"unheard"}`, shim.KindProtocol},
 		{`{"resultType":7}`, shim.KindProtocol},
 	} {
-		bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) { // a task is asked after for minutes
+		bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) { // a task is asked after for minutes
 			s.Tool("t", fake.Result(c.result))
 			r, err := h.Call(t.Context(), shimtest.Tool("t", "k"), nil)
 			checkKind(t, r, err, c.kind, 0)

@@ -58,7 +58,7 @@ func BenchmarkCall(b *testing.B) {
 		web := httptest.NewServer(null(sse))
 		b.Cleanup(web.Close)
 		b.Run(kind+"/post", func(b *testing.B) { benchPost(b, web.URL) })
-		for _, era := range []Era{EraLegacy, EraModern} {
+		for _, era := range []EraChoice{EraLegacy, EraModern} {
 			b.Run(kind+"/"+string(era), func(b *testing.B) { benchClient(b, web.URL, era) })
 		}
 	}
@@ -86,7 +86,7 @@ func benchPost(b *testing.B, url string) {
 	})
 }
 
-func benchClient(b *testing.B, url string, era Era) {
+func benchClient(b *testing.B, url string, era EraChoice) {
 	h := newTestClient(b, Config{URL: url, Era: era})
 	r := shimtest.Tool("t", "k")
 	r.Session.Key = "a"
@@ -167,7 +167,7 @@ func BenchmarkParked(b *testing.B) {
 	}
 }
 
-func parked(b *testing.B, h *HTTP, n int, arrived *atomic.Int64, release chan struct{}) {
+func parked(b *testing.B, h *ServerClient, n int, arrived *atomic.Int64, release chan struct{}) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)

@@ -67,7 +67,7 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 
 // bubble runs a test with a server and an upstream client in fake time. Whatever goroutine is
 // left when it ends fails it.
-func bubble(t *testing.T, m fake.Mode, c Config, run func(t *testing.T, s *fake.Server, h *HTTP)) {
+func bubble(t *testing.T, m fake.Mode, c Config, run func(t *testing.T, s *fake.Server, h *ServerClient)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := fake.NewHandler(t, m)
@@ -89,13 +89,13 @@ func bubble(t *testing.T, m fake.Mode, c Config, run func(t *testing.T, s *fake.
 }
 
 // bubbleOf is bubble for one case of a test.
-func bubbleOf(t *testing.T, name string, m fake.Mode, c Config, run func(t *testing.T, s *fake.Server, h *HTTP)) {
+func bubbleOf(t *testing.T, name string, m fake.Mode, c Config, run func(t *testing.T, s *fake.Server, h *ServerClient)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { bubble(t, m, c, run) })
 }
 
 // baseOf performs the HTTP requests of a client.
-func baseOf(h *HTTP) *http.Transport {
+func baseOf(h *ServerClient) *http.Transport {
 	if h.wire.older != nil {
 		return h.wire.older.HTTP.Base
 	}

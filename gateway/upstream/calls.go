@@ -110,7 +110,7 @@ func (c *sessionCalls) passProgress(params []byte) bool {
 	if x == nil || !x.progress {
 		return false
 	}
-	x.rec.tellAside(params, func() {
+	x.checkpoints.tellAside(params, func() {
 		x.idle.noteHeard()
 		x.sink.Progress(progressOf(params))
 	})
@@ -232,10 +232,10 @@ func (c *sessionCalls) callsFor(m jsonrpc.Message) []*exchange {
 	if named == "" {
 		return calls
 	}
-	if i := slices.IndexFunc(calls, func(x *exchange) bool { return x.rec.taskID() == named }); i >= 0 {
+	if i := slices.IndexFunc(calls, func(x *exchange) bool { return x.checkpoints.taskID() == named }); i >= 0 {
 		return calls[i : i+1]
 	}
-	return slices.DeleteFunc(calls, func(x *exchange) bool { return x.task == nil || x.rec.taskID() != "" })
+	return slices.DeleteFunc(calls, func(x *exchange) bool { return x.task == nil || x.checkpoints.taskID() != "" })
 }
 
 // askCall puts a request of the server to the newest call whose client declared the kind and that may ask
@@ -263,7 +263,7 @@ func (c *sessionCalls) passCompleted(params []byte) bool {
 	for _, x := range c.newestFirst() {
 		to, ok := x.sink.(shim.Completer)
 		if v, _ := jsonrpc.Get(x.caller.Capabilities, "elicitation", "url"); ok && jsonrpc.IsObject(v) {
-			x.rec.tellAside(params, func() { to.Completed(params) })
+			x.checkpoints.tellAside(params, func() { to.Completed(params) })
 			return true
 		}
 	}

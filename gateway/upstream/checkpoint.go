@@ -90,10 +90,10 @@ func (c *checkpoint) hasStream() bool {
 	return c.Era == mcp.Legacy.String() && c.Last != ""
 }
 
-// record is the checkpoint of an exchange, and hands it over. The goroutine that reads the stream and the one
+// checkpointer has the checkpoint of an exchange, and hands it over. The goroutine that reads the stream and the one
 // that asks the client change it. mu guards the state; the reader reads what only it changes without the
 // lock.
-type record struct {
+type checkpointer struct {
 	sink shim.Sink
 	log  *slog.Logger
 
@@ -109,7 +109,7 @@ type record struct {
 	unnoted bool      // the last event id is still to be handed over
 }
 
-func (r *record) amendCheckpoint(change func(*checkpoint)) {
+func (r *checkpointer) amendCheckpoint(change func(*checkpoint)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	change(&r.state)
@@ -117,7 +117,7 @@ func (r *record) amendCheckpoint(change func(*checkpoint)) {
 
 // openQuestions are the questions that the server waits for: those that were put to the client, and those
 // that will be next.
-func (r *record) openQuestions() []pending {
+func (r *checkpointer) openQuestions() []pending {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.state.Pending)
@@ -125,7 +125,7 @@ func (r *record) openQuestions() []pending {
 
 // saveCheckpoint hands the checkpoint over. If that fails, the call goes on, and can only be resumed from
 // further back.
-func (r *record) saveCheckpoint(ctx context.Context) {
+func (r *checkpointer) saveCheckpoint(ctx context.Context) {
 	r.mu.Lock()
 	stored := r.sink.Checkpoint(r.state.encodeCheckpoint())
 	r.mu.Unlock()
@@ -134,7 +134,7 @@ func (r *record) saveCheckpoint(ctx context.Context) {
 	}
 }
 
-func (r *record) markEvent(eventID string) {
+func (r *checkpointer) markEvent(eventID string) {
 	if eventID != r.state.Last {
 		r.amendCheckpoint(func(c *checkpoint) { c.Last = eventID })
 		r.unnoted = true
@@ -143,23 +143,23 @@ func (r *record) markEvent(eventID string) {
 
 // isDue reports whether a new event id that no progress carried is to be handed over: at most once per second. A resumed
 // stream replays the events in between.
-func (r *record) isDue() bool { return r.unnoted && time.Since(r.noted) >= time.Second }
+func (r *checkpointer) isDue() bool { return r.unnoted && time.Since(r.noted) >= time.Second }
 
 // handOver hands over how far the stream was read.
-func (r *record) handOver(ctx context.Context) {
+func (r *checkpointer) handOver(ctx context.Context) {
 	r.noted, r.unnoted = time.Now(), false
 	r.saveCheckpoint(ctx)
 }
 
 // saveUnnoted hands over the last event id of a detached call.
-func (r *record) saveUnnoted(ctx context.Context) {
+func (r *checkpointer) saveUnnoted(ctx context.Context) {
 	if isDetached(ctx) && r.unnoted {
 		r.handOver(ctx)
 	}
 }
 
 // tellSink runs what, which tells the sink something. Only one such function runs at a time.
-func (r *record) tellSink(what func()) {
+func (r *checkpointer) tellSink(what func()) {
 	r.telling.Lock()
 	defer r.telling.Unlock()
 	what()
@@ -183,7 +183,7 @@ const (
 )
 
 // tellAside has the sink told a notification by a goroutine.
-func (r *record) tellAside(params []byte, tell func()) {
+func (r *checkpointer) tellAside(params []byte, tell func()) {
 	a, size := &r.aside, int64(len(params))
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -202,7 +202,7 @@ func (r *record) tellAside(params []byte, tell func()) {
 }
 
 // tellAsides tells the sink what is in the queue.
-func (r *record) tellAsides(queue <-chan func()) {
+func (r *checkpointer) tellAsides(queue <-chan func()) {
 	defer close(r.aside.done)
 	for tell := range queue {
 		r.tellSink(tell)
@@ -210,7 +210,7 @@ func (r *record) tellAsides(queue <-chan func()) {
 }
 
 // finishAsides waits until the sink has been told what is in the queue.
-func (r *record) finishAsides() {
+func (r *checkpointer) finishAsides() {
 	a := &r.aside
 	a.mu.Lock()
 	a.over = true
@@ -227,7 +227,7 @@ func (r *record) finishAsides() {
 }
 
 // passProgress hands on a progress, together with an event id that is still to be handed over.
-func (r *record) passProgress(p shim.Progress) {
+func (r *checkpointer) passProgress(p shim.Progress) {
 	r.telling.Lock()
 	defer r.telling.Unlock()
 	if r.unnoted {
@@ -265,7 +265,7 @@ func (c *checkpoint) sessionQuestion() bool {
 }
 
 // taskID is the server's name for the task that it has made of the call; "" until the name is known.
-func (r *record) taskID() string {
+func (r *checkpointer) taskID() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state.Task == nil {
@@ -275,7 +275,7 @@ func (r *record) taskID() string {
 }
 
 // noteHeard notes the furthest progress of a call that may become a task of the server.
-func (r *record) noteHeard(n float64) {
+func (r *checkpointer) noteHeard(n float64) {
 	if r.state.Task != nil {
 		r.amendCheckpoint(func(c *checkpoint) { c.Task.Told = max(c.Task.Told, n) })
 	}

@@ -19,7 +19,7 @@ import (
 	"taskgate/shim"
 )
 
-// Client is what the gateway uses of a server itself; tools/call goes through the shim. HTTP implements it.
+// Client is what the gateway uses of a server itself; tools/call goes through the shim. ServerClient implements it.
 type Client interface {
 	Gate
 	// Call sends one request and blocks for its reply.
@@ -29,7 +29,7 @@ type Client interface {
 	// Listen hands over notifications from outside of any call, until ctx ends.
 	Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error
 	// Describe says what the server is.
-	Describe(ctx context.Context, s shim.Session) (Server, error)
+	Describe(ctx context.Context, s shim.Session) (Description, error)
 	// Tool finds a tool by name; false if the server does not list it.
 	Tool(ctx context.Context, s shim.Session, name string) (Tool, bool, error)
 	// Forget drops what is cached of the tools.
@@ -41,9 +41,9 @@ type Client interface {
 	EndSession(ctx context.Context, key string)
 }
 
-// HTTP is the client of one MCP server over Streamable HTTP, HTTP+SSE, or the configured transport, in the
+// ServerClient is the client of one MCP server over Streamable HTTP, HTTP+SSE, or the configured transport, in the
 // era that the server speaks. It is safe for concurrent use. It implements shim.Upstream.
-type HTTP struct {
+type ServerClient struct {
 	wire     *wire
 	work     *work.Background
 	memory   *memory
@@ -52,21 +52,21 @@ type HTTP struct {
 }
 
 var (
-	_ Client        = (*HTTP)(nil)
-	_ shim.Upstream = (*HTTP)(nil)
+	_ Client        = (*ServerClient)(nil)
+	_ shim.Upstream = (*ServerClient)(nil)
 )
 
 // New makes the client of one server. The server is first contacted when it is needed. The error says what is
 // wrong with the configuration.
-func New(c Config) (*HTTP, error) {
+func New(c Config) (*ServerClient, error) {
 	w, err := newWire(c)
 	if err != nil {
 		return nil, err
 	}
-	h := &HTTP{wire: w, work: work.NewBackground(errClosed)}
+	h := &ServerClient{wire: w, work: work.NewBackground(errClosed)}
 	h.memory = &memory{
 		era: w.cfg.Era, log: w.log,
-		seen:  remember.New[sessionKey, Server](h.work, w.cfg.MaxSeen),
+		seen:  remember.New[sessionKey, Description](h.work, w.cfg.MaxSeen),
 		lists: remember.New[sessionKey, map[string]Tool](h.work, maxLists),
 	}
 	h.memory.marks, _ = lru.New[sessionKey, *listed.Marks](maxLists) // fails only for size 0
@@ -82,14 +82,14 @@ func New(c Config) (*HTTP, error) {
 //
 // A client that begins a session with a token which the server has refused asks the server itself, which may take
 // the token again.
-func (h *HTTP) Describe(ctx context.Context, s shim.Session) (Server, error) {
+func (h *ServerClient) Describe(ctx context.Context, s shim.Session) (Description, error) {
 	if s.Legacy && s.Key != "" && forward.Of(ctx).Doubted && !h.sessions.hasSession(ctx, s) {
 		srv, _, err := h.describeServer(ctx, s)
 		return srv, publicError(err)
 	}
-	srv, err := h.memory.seen.Get(ctx, clientsLike(ctx, s), remember.Wait, func(ctx context.Context) (Server, time.Duration, error) { return h.describeServer(ctx, s) })
+	srv, err := h.memory.seen.Get(ctx, clientsLike(ctx, s), remember.Wait, func(ctx context.Context) (Description, time.Duration, error) { return h.describeServer(ctx, s) })
 	if srv == nil {
-		return Server{}, publicError(err)
+		return Description{}, publicError(err)
 	}
 	if err != nil {
 		h.wire.log.Debug("what the server says of itself was not renewed", "err", err)
@@ -99,7 +99,7 @@ func (h *HTTP) Describe(ctx context.Context, s shim.Session) (Server, error) {
 
 // EndSession says that the session called key (Session.Key) has ended. Its
 // upstream sessions are deleted once their last call has ended.
-func (h *HTTP) EndSession(ctx context.Context, key string) {
+func (h *ServerClient) EndSession(ctx context.Context, key string) {
 	if key == "" {
 		return
 	}
@@ -110,17 +110,17 @@ func (h *HTTP) EndSession(ctx context.Context, key string) {
 // Close deletes the upstream sessions that have no calls, closes idle connections, and waits until ctx ends
 // for the goroutines of the client. Calls in flight belong to their callers, and go on. Sessions of detached
 // calls are kept for the replica that resumes them.
-func (h *HTTP) Close(ctx context.Context) error {
+func (h *ServerClient) Close(ctx context.Context) error {
 	h.sessions.closeAll()
 	err := h.work.Close(ctx)
 	return errors.Join(err, h.wire.via.Close(ctx))
 }
 
 // Forget drops the cached tools of this session, so that the next Tool lists them anew.
-func (h *HTTP) Forget(s shim.Session) { h.memory.forgetTools(s) }
+func (h *ServerClient) Forget(s shim.Session) { h.memory.forgetTools(s) }
 
 // SweepSessions ends the sessions shared by replicas that none has used for long.
-func (h *HTTP) SweepSessions(ctx context.Context) {
+func (h *ServerClient) SweepSessions(ctx context.Context) {
 	if h.wire.cfg.Sessions != nil {
 		h.sessions.sweepShared(ctx)
 	}
@@ -128,16 +128,16 @@ func (h *HTTP) SweepSessions(ctx context.Context) {
 
 // DropDoubted drops, in the background, the sessions shared by clients whose latest call has failed, and in which the
 // server answers no more. Those that work stay.
-func (h *HTTP) DropDoubted() { h.work.Go(context.Background(), h.sessions.dropDoubted) }
+func (h *ServerClient) DropDoubted() { h.work.Go(context.Background(), h.sessions.dropDoubted) }
 
 // Reach finds out whether a connection to the server can be opened: to its host and port, or to those of the
 // proxy that leads there. It only connects, so it costs the server little and starts no session. A configured
 // transport decides by itself whether it reaches the server.
-func (h *HTTP) Reach(ctx context.Context) error { return h.wire.via.Reach(ctx) }
+func (h *ServerClient) Reach(ctx context.Context) error { return h.wire.via.Reach(ctx) }
 
 // Spoken says how the server is spoken to: in which era, "both" if clients have their own; and by which
 // transport, sse or http. Each is "" until it is known.
-func (h *HTTP) Spoken() (era, transport string) {
+func (h *ServerClient) Spoken() (era, transport string) {
 	v := h.memory.knownVerdict()
 	switch {
 	case v.era == mcp.NoEra && v.shaken.Load():
@@ -157,13 +157,13 @@ func (h *HTTP) Spoken() (era, transport string) {
 }
 
 // OnSessionQuestion sets how session questions are put. Until then they are refused.
-func (h *HTTP) OnSessionQuestion(f SessionAsker) { h.sessions.askSession.Store(&f) }
+func (h *ServerClient) OnSessionQuestion(f SessionAsker) { h.sessions.askSession.Store(&f) }
 
 // Resume goes on with a call from a checkpoint, possibly one of another replica. It sends the server only a
 // request for the rest of the stream, requests about the task that the server made of the call, the answers
 // to open questions and, if ctx ends, the cancellation. shim.ErrNotResumable: the stream cannot be resumed,
 // or the server says that the answer is lost.
-func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s shim.Sink) (shim.Reply, error) {
+func (h *ServerClient) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s shim.Sink) (shim.Reply, error) {
 	c, ok := decodeResumable(cp)
 	if !ok {
 		return shim.Reply{}, shim.ErrNotResumable
@@ -183,7 +183,7 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 		}
 		return taskReply(r, c.Version, x.answer)
 	}
-	ses, l := h.sessions.adoptSession(ctx, r.Session, c.linkOf())
+	ses, l := h.sessions.adoptSession(ctx, r.Session, c.generationOf())
 	defer ses.releaseSession()
 	x := ses.newExchange(l.target, r, s)
 	err := x.goOn(ctx, c, r.Rounds)
@@ -205,7 +205,7 @@ func (h *HTTP) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s
 
 // goOn is resumeCall from a checkpoint.
 func (x *exchange) goOn(ctx context.Context, c checkpoint, asks bool) error {
-	x.id, x.rec.state, x.asks = c.ID, c, asks
+	x.id, x.checkpoints.state, x.asks = c.ID, c, asks
 	if c.Task != nil {
 		x.task = newServerTask(x, c.Task)
 	}
@@ -223,13 +223,13 @@ func notResumed(err error) error {
 // Resumable reports whether a call can go on from a checkpoint: that of a legacy server with an event id,
 // that of any server with the name of its task, or that of a session question. Only the server knows whether
 // it still has the stream or the task.
-func (h *HTTP) Resumable(cp json.RawMessage) bool {
+func (h *ServerClient) Resumable(cp json.RawMessage) bool {
 	_, ok := decodeResumable(cp)
 	return ok
 }
 
 // taskReply is the reply of a call that has become a task of a modern server.
-func taskReply(r shim.Request, version string, a reading.Answer) (shim.Reply, error) {
+func taskReply(r shim.Request, version string, a reading.Response) (shim.Reply, error) {
 	if a.Error != nil {
 		return reading.ModernFailure(mcp.CodeFrom(version, a.Error.Code), a.Error), nil
 	}

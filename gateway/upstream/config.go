@@ -18,14 +18,14 @@ import (
 	"taskgate/internal/metrics"
 )
 
-// Era says which generation of the protocol to speak to the server.
-type Era string
+// EraChoice says which generation of the protocol to speak to the server.
+type EraChoice string
 
 // The eras. The empty Era is EraAuto.
 const (
-	EraAuto   Era = "auto"   // the client's era, if the server speaks it (protocol.md 2.10)
-	EraLegacy Era = "legacy" // initialize and sessions
-	EraModern Era = "modern" // metadata in each request
+	EraAuto   EraChoice = "auto"   // the client's era, if the server speaks it (protocol.md 2.10)
+	EraLegacy EraChoice = "legacy" // initialize and sessions
+	EraModern EraChoice = "modern" // metadata in each request
 )
 
 // Way says how the messages travel to a server with a URL.
@@ -68,7 +68,7 @@ type Config struct {
 	// that of the server.
 	SSEEndpoint string
 	// Era says which era to speak; EraAuto if empty.
-	Era Era
+	Era EraChoice
 	// Shared lets all calls with Session.Key "" share one upstream session per set of capabilities. Otherwise
 	// each has one of its own, deleted afterwards (design.md 0.16).
 	Shared bool

@@ -38,7 +38,7 @@ func declarations(s *fake.Server) string {
 // A tool that needs a task is called again with the extension declared, and at once so from then
 // on, until the tools are listed anew.
 func TestModernTaskDeclaredWhereNeeded(t *testing.T) {
-	native(t, Config{}, complete, func(t *testing.T, s *fake.Server, tasks *fake.Tasks, h *HTTP) {
+	native(t, Config{}, complete, func(t *testing.T, s *fake.Server, tasks *fake.Tasks, h *ServerClient) {
 		for i, want := range []string{"-D", "-DD", "-DD-D"} {
 			sink := &shimtest.Sink{}
 			reply, err := h.Call(t.Context(), hearing(), sink)
@@ -75,7 +75,7 @@ func TestModernTaskDeclaredAtOnce(t *testing.T) {
 		"always":                        {TasksAlways, func(*shim.Request) {}, true, "D"},
 		"a server without tasks":        {"", func(*shim.Request) {}, false, "D"},
 	} {
-		bubbleOf(t, name, fake.Modern, Config{Tasks: c.use}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, name, fake.Modern, Config{Tasks: c.use}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			if c.tasks {
 				fake.TaskExtension(s)
 			}
@@ -117,7 +117,7 @@ func TestModernTaskRefusedOtherwise(t *testing.T) {
 		}, -32021, "-"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			native(t, Config{}, nil, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
+			native(t, Config{}, nil, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *ServerClient) {
 				s.Tool("t", c.answer)
 				reply, err := h.Call(t.Context(), hearing(), nil)
 				if err != nil || reply.Error == nil || reply.Error.Code != c.code {
@@ -135,7 +135,7 @@ func TestModernTaskRefusedOtherwise(t *testing.T) {
 // server makes no task of is over soon.
 func TestModernTaskNamedLate(t *testing.T) {
 	const begun, left = 100 * time.Millisecond, 50 * time.Millisecond
-	leave := func(t *testing.T, h *HTTP) time.Duration {
+	leave := func(t *testing.T, h *ServerClient) time.Duration {
 		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())
 		start := time.Now()
@@ -145,7 +145,7 @@ func TestModernTaskNamedLate(t *testing.T) {
 		}
 		return time.Since(start)
 	}
-	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		over := make(chan bool)
 		tasks := fake.TaskExtension(s, fake.TaskTool{
 			Name: "t", First: func(*fake.Job) { <-time.After(begun) }, Script: func(j *fake.Job) { j.Cancelled(); close(over) },
@@ -157,7 +157,7 @@ func TestModernTaskNamedLate(t *testing.T) {
 		}
 	})
 	for _, offers := range []bool{true, false} {
-		bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			want := left
 			if offers {
 				fake.TaskExtension(s)

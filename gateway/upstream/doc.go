@@ -1,4 +1,4 @@
-// Package upstream is the client of an MCP server of either era. [HTTP] speaks to one server over a
+// Package upstream is the client of an MCP server of either era. [ServerClient] speaks to one server over a
 // transport.Transport, and implements shim.Upstream. The shim and the gateway hand in requests. The
 // server's replies come back; a Sink gets everything that the server says before.
 //

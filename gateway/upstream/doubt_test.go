@@ -48,7 +48,7 @@ func TestLostSessionInAnyWords(t *testing.T) {
 		"422": fake.Status(422, "", ""), "429": fake.Status(429, "", ""), "500": fake.Status(500, "application/json", `{"error":"No valid session ID provided"}`), "503": fake.Status(503, "", ""),
 		"-32005": fake.RPCError(200, -32005, "Session not found", ""), "-32002": fake.RPCError(200, -32002, "Server not initialized", ""), "-32601": fake.RPCError(200, -32601, "Method not found", ""),
 	} {
-		bubbleOf(t, name, fake.Stateful, Config{Shared: true}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, name, fake.Stateful, Config{Shared: true}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", fake.Text("ok"))
 			mustCall(t, h, sharedCall())
 			restart(s, words)
@@ -74,7 +74,7 @@ func TestSessionsThatStay(t *testing.T) {
 		"ping is not known": {nil, fake.RPCError(200, -32601, "unknown", ""), 10},
 		"nothing works":     {nil, fake.Status(500, "", ""), 20},
 	} {
-		bubbleOf(t, name, fake.Stateful, Config{Shared: true}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, name, fake.Stateful, Config{Shared: true}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", fake.Text("ok"))
 			mustCall(t, h, sharedCall())
 			s.Tool("t", fake.Status(http.StatusInternalServerError, "", ""))
@@ -105,7 +105,7 @@ func TestSessionsThatStay(t *testing.T) {
 
 // A reload drops the sessions that are in doubt, and keeps those that work.
 func TestDropDoubted(t *testing.T) {
-	bubble(t, fake.Stateful, Config{Shared: true}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{Shared: true}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.Text("ok"))
 		mustCall(t, h, sharedCall())
 		h.DropDoubted()

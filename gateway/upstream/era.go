@@ -15,7 +15,7 @@ import (
 
 // findEra returns the verdict on the server. If it is unknown, findEra sends server/discover for this
 // session. All callers to whom the server would say the same wait for one answer.
-func (h *HTTP) findEra(ctx context.Context, s shim.Session) (*verdict, error) {
+func (h *ServerClient) findEra(ctx context.Context, s shim.Session) (*verdict, error) {
 	if v := h.memory.knownVerdict(); v.era != mcp.NoEra {
 		return v, nil
 	}
@@ -28,7 +28,7 @@ func (h *HTTP) findEra(ctx context.Context, s shim.Session) (*verdict, error) {
 }
 
 // recogniseEra sends server/discover, and remembers the answer.
-func (h *HTTP) recogniseEra(ctx context.Context, s shim.Session) (*verdict, error) {
+func (h *ServerClient) recogniseEra(ctx context.Context, s shim.Session) (*verdict, error) {
 	v, srv, err := h.probeEra(ctx, s)
 	if err != nil || v.era == mcp.Legacy {
 		h.memory.alone.Store(0)
@@ -46,7 +46,7 @@ func (h *HTTP) recogniseEra(ctx context.Context, s shim.Session) (*verdict, erro
 
 // settleEra finds out the era for this session: that of the client, if the server takes it. If that is
 // unknown, one session tries, and the others wait for it. No tool runs in all this.
-func (h *HTTP) settleEra(ctx context.Context, s shim.Session) (*verdict, mcp.Era, error) {
+func (h *ServerClient) settleEra(ctx context.Context, s shim.Session) (*verdict, mcp.Era, error) {
 	v := h.memory.knownVerdict()
 	if h.memory.isUntried(v, s) {
 		_, err := work.Once(ctx, h.work, &h.probing, "handshake"+clientsLike(ctx, s).spellKey(), func(ctx context.Context) (struct{}, error) {
@@ -72,10 +72,10 @@ func (h *HTTP) settleEra(ctx context.Context, s shim.Session) (*verdict, mcp.Era
 
 // tryHandshake opens the session of a legacy client. If the server refuses it but speaks the modern era, that
 // is a success.
-func (h *HTTP) tryHandshake(ctx context.Context, v *verdict, s shim.Session) error {
+func (h *ServerClient) tryHandshake(ctx context.Context, v *verdict, s shim.Session) error {
 	ses := h.sessions.acquireSession(s)
 	defer ses.releaseSession()
-	l, err := ses.connectLink(ctx)
+	l, err := ses.connectGeneration(ctx)
 	if err != nil {
 		if !h.memory.doubtHandshake(v, err) {
 			return err
@@ -94,7 +94,7 @@ func (h *HTTP) tryHandshake(ctx context.Context, v *verdict, s shim.Session) err
 }
 
 // describeServer asks the server what it is, for clients like that of s.
-func (h *HTTP) describeServer(ctx context.Context, s shim.Session) (Server, time.Duration, error) {
+func (h *ServerClient) describeServer(ctx context.Context, s shim.Session) (Description, time.Duration, error) {
 	own := clientsLike(ctx, s)
 	modern := own // a modern server says the same to clients of both eras
 	modern.legacy = false
@@ -108,14 +108,14 @@ func (h *HTTP) describeServer(ctx context.Context, s shim.Session) (Server, time
 			}
 		}
 		if err != nil {
-			return Server{}, 0, err
+			return Description{}, 0, err
 		}
 		if era == mcp.Modern {
 			if now := h.memory.seen.Find(modern); now.Fresh() {
 				return now.Value, time.Until(now.Until), nil
 			}
 			h.memory.forgetVerdict(v)
-			return Server{}, 0, protocolError("the server does not describe itself", nil)
+			return Description{}, 0, protocolError("the server does not describe itself", nil)
 		}
 		if now := h.memory.seen.Find(own); believed && now.Fresh() && now.Value.Era == mcp.Legacy {
 			return now.Value, time.Until(now.Until), nil // the handshake of settleEra has brought it
@@ -130,14 +130,14 @@ func (h *HTTP) describeServer(ctx context.Context, s shim.Session) (Server, time
 		}
 		last = handshakeError(err)
 	}
-	return Server{}, 0, last
+	return Description{}, 0, last
 }
 
 // probeEra finds out the era (protocol.md 2.10): it sends server/discover in each known modern version until
 // one is agreed on. It also returns the server's description; Raw is nil if that is missing.
-func (h *HTTP) probeEra(ctx context.Context, s shim.Session) (*verdict, Server, error) {
+func (h *ServerClient) probeEra(ctx context.Context, s shim.Session) (*verdict, Description, error) {
 	if h.wire.cfg.Era == EraLegacy {
-		return legacyVerdict(), Server{}, nil
+		return legacyVerdict(), Description{}, nil
 	}
 	v := &verdict{era: mcp.Modern, version: mcp.Version20260728}
 	for range len(mcp.NamesOf(mcp.Modern)) + 1 { // one version may be asked for twice
@@ -145,27 +145,27 @@ func (h *HTTP) probeEra(ctx context.Context, s shim.Session) (*verdict, Server, 
 		next, err := judgeVerdict(v, m, err)
 		switch {
 		case h.isUnknowing(err):
-			return legacyVerdict(), Server{}, nil
+			return legacyVerdict(), Description{}, nil
 		case err != nil:
-			return nil, Server{}, forward.PassOn(ctx, mcp.MethodDiscover, err)
+			return nil, Description{}, forward.PassOn(ctx, mcp.MethodDiscover, err)
 		case next.era == mcp.Legacy && h.wire.cfg.Era == EraModern: // the operator has excluded legacy
-			return nil, Server{}, protocolError("the server does not speak a modern version of MCP, as configured", nil)
+			return nil, Description{}, protocolError("the server does not speak a modern version of MCP, as configured", nil)
 		case next.era == mcp.Legacy:
-			return next, Server{}, nil
+			return next, Description{}, nil
 		case next.again && !v.again:
 		case next.version == v.version && next.mute:
-			return next, Server{}, nil
+			return next, Description{}, nil
 		case next.version == v.version:
 			return next, serverOf(mcp.Modern, next.version, m.Result, "_meta", mcp.MetaServerInfo), nil
 		}
 		v = next
 	}
-	return nil, Server{}, protocolError("the server and the gateway have no protocol version in common", nil)
+	return nil, Description{}, protocolError("the server and the gateway have no protocol version in common", nil)
 }
 
 // askDiscover sends server/discover in a modern version and in the name of a client. A refusal counts against
 // the client's token only if the client gets to see it.
-func (h *HTTP) askDiscover(ctx context.Context, version string, s shim.Session) (jsonrpc.Message, error) {
+func (h *ServerClient) askDiscover(ctx context.Context, version string, s shim.Session) (jsonrpc.Message, error) {
 	ctx, cancel := h.wire.slowContext(forward.Unheard(ctx))
 	defer cancel()
 	x := h.wire.modernExchange(shim.Request{Method: mcp.MethodDiscover, Session: s}, nil, version)
@@ -178,12 +178,12 @@ func (h *HTTP) askDiscover(ctx context.Context, version string, s shim.Session) 
 
 // mayBeMute reports whether the server may leave an unknown server/discover unanswered, as programs do
 // (protocol.md 2.10).
-func (h *HTTP) mayBeMute() bool {
+func (h *ServerClient) mayBeMute() bool {
 	return h.wire.cfg.Transport != nil && h.wire.cfg.Era != EraModern && h.memory.knownVerdict().era == mcp.NoEra
 }
 
 // isUnknowing reports whether the server does not know server/discover: it has ended at it, or was silent.
-func (h *HTTP) isUnknowing(err error) bool {
+func (h *ServerClient) isUnknowing(err error) bool {
 	ue, ok := errors.AsType[*shim.UpstreamError](err)
 	return ok && ue.Kind == shim.KindClosed && h.mayBeMute()
 }

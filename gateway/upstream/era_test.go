@@ -57,7 +57,7 @@ func TestVerdict(t *testing.T) {
 		{"cut", func(x *fake.Exchange) { x.Cut() }, "", shim.KindClosed},
 		{"silence", func(x *fake.Exchange) { x.Hang() }, "", shim.KindTimeout},
 	} {
-		bubbleOf(t, c.name, fake.Stateless, Config{StartTimeout: 5 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, c.name, fake.Stateless, Config{StartTimeout: 5 * time.Second}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.On("server/discover", c.answer)
 			s.On("initialize", fake.Result(legacyInit))
 			v, err := h.findEra(t.Context(), shim.Session{})
@@ -84,7 +84,7 @@ func TestDescribe(t *testing.T) {
 		fake.Stateful: {"legacy", "2025-11-25"}, fake.Stateless: {"legacy", "2025-11-25"},
 		fake.Modern: {"modern", "2026-07-28"}, fake.Draft: {"modern", "2026-06-30"},
 	} {
-		bubble(t, mode, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, mode, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			var wg sync.WaitGroup
 			for range 5 {
 				wg.Go(func() {
@@ -131,7 +131,7 @@ func TestHandshakeFailures(t *testing.T) {
 		{"cut", fake.Stateless, func(x *fake.Exchange) { x.Cut() }, shim.KindClosed, ""},
 		{"silence", fake.Stateless, func(x *fake.Exchange) { x.Hang() }, shim.KindTimeout, ""},
 	} {
-		bubbleOf(t, c.name, c.mode, Config{StartTimeout: 5 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, c.name, c.mode, Config{StartTimeout: 5 * time.Second}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.On("initialize", c.answer)
 			_, err := h.Call(t.Context(), in("a", ``), nil)
 			var ue *shim.UpstreamError
@@ -148,7 +148,7 @@ func TestHandshakeFailures(t *testing.T) {
 // A session of an older version does not name it.
 func TestOlderVersions(t *testing.T) {
 	for version, header := range map[string]string{"2025-06-18": "2025-06-18", "2025-03-26": "", "2024-11-05": "", "2024-10-07": ""} {
-		bubble(t, fake.Stateless, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Stateless, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.On("initialize", fake.Result(strings.Replace(legacyInit, "2025-06-18", version, 1)))
 			s.Tool("t", fake.Text("ok"))
 			mustCall(t, h, in("a", ``))
@@ -168,7 +168,7 @@ func TestServerChanges(t *testing.T) {
 		{fake.Stateful, fake.Stateless}, {fake.Stateless, fake.Stateful},
 		{fake.Modern, fake.Stateful}, {fake.Modern, fake.Stateless},
 	} {
-		bubble(t, c.from, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, c.from, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", fake.Text("ok"))
 			mustCall(t, h, in("a", ``))
 			s.Become(c.to)

@@ -22,7 +22,7 @@ func clientOf(era mcp.Era, n int) shim.Request {
 }
 
 // spokenTo wants the server to be described, listened to and called for a client in this era.
-func spokenTo(t *testing.T, s *fake.Server, h *HTTP, r shim.Request, want mcp.Era) {
+func spokenTo(t *testing.T, s *fake.Server, h *ServerClient, r shim.Request, want mcp.Era) {
 	t.Helper()
 	d, err := h.Describe(t.Context(), r.Session)
 	if err != nil || d.Era != want {
@@ -46,7 +46,7 @@ func TestEraFitsTheClient(t *testing.T) {
 	type cell struct {
 		client mcp.Era
 		server string
-		era    Era
+		era    EraChoice
 	}
 	// Three calls of each of two clients. A legacy era takes a session of each client.
 	both := map[cell]struct {
@@ -78,8 +78,8 @@ func TestEraFitsTheClient(t *testing.T) {
 	}
 	for _, client := range []mcp.Era{mcp.Legacy, mcp.Modern} {
 		for server, mode := range serverKinds {
-			for _, era := range []Era{EraAuto, EraLegacy, EraModern} {
-				bubbleOf(t, fmt.Sprintf("%v client, %s server, era %s", client, server, era), mode, Config{Era: era}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			for _, era := range []EraChoice{EraAuto, EraLegacy, EraModern} {
+				bubbleOf(t, fmt.Sprintf("%v client, %s server, era %s", client, server, era), mode, Config{Era: era}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 					s.Tool("t", fake.Text("ok"))
 					want := both[cell{client, server, era}]
 					if want.era == mcp.NoEra {
@@ -120,7 +120,7 @@ func TestErasSideBySide(t *testing.T) {
 		"both":           {fake.Both, mcp.Legacy, mcp.Modern, 1, 5},
 		"both, unlisted": {fake.BothUnlisted, mcp.Legacy, mcp.Modern, 1, 5},
 	} {
-		bubbleOf(t, server, want.mode, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, server, want.mode, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", fake.Text("ok"))
 			var wg sync.WaitGroup
 			for n := range 5 {
@@ -155,7 +155,7 @@ func TestErasChange(t *testing.T) {
 			if from == to {
 				continue
 			}
-			bubbleOf(t, from+" to "+to, before, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			bubbleOf(t, from+" to "+to, before, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 				s.Tool("t", fake.Text("ok"))
 				clients := []shim.Request{clientOf(mcp.Legacy, 0), clientOf(mcp.Modern, 0)}
 				for i, r := range clients {
@@ -195,7 +195,7 @@ func TestHandshakeInTrouble(t *testing.T) {
 		"503": fake.Status(503, "", ""), "502": fake.Status(502, "", ""), "401": fake.Status(401, "", ""),
 		"cut": func(x *fake.Exchange) { x.Cut() },
 	} {
-		bubbleOf(t, name, fake.Both, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, name, fake.Both, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", fake.Text("ok"))
 			r := clientOf(mcp.Legacy, 0)
 			s.On(mcp.MethodInitialize, trouble)
@@ -219,7 +219,7 @@ func TestHandshakeRefused(t *testing.T) {
 		"422": fake.Status(422, "application/json", `{"detail":"no"}`), "500": fake.Status(500, "", ""),
 		"modern version": fake.Result(`{"protocolVersion":"2026-07-28"}`), "nonsense": fake.HTML(),
 	} {
-		bubbleOf(t, name, fake.Both, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, name, fake.Both, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", fake.Text("ok"))
 			s.On(mcp.MethodInitialize, refusal)
 			for n := range 3 {
@@ -233,7 +233,7 @@ func TestHandshakeRefused(t *testing.T) {
 
 // A modern server that has refused a handshake is asked for another one after an hour.
 func TestHandshakeIsTriedAgain(t *testing.T) {
-	bubble(t, fake.BothUnlisted, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.BothUnlisted, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.Text("ok"))
 		s.On(mcp.MethodInitialize, fake.RPCError(200, -32601, "no such method", ""))
 		spokenTo(t, s, h, clientOf(mcp.Legacy, 0), mcp.Modern)
@@ -249,7 +249,7 @@ func TestHandshakeIsTriedAgain(t *testing.T) {
 // What a server says of itself, and its tools, are remembered for each era. That they differ
 // does not mean that the server was replaced.
 func TestErasAreRememberedApart(t *testing.T) {
-	bubble(t, fake.Both, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Both, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		introduces(s, "modern", "90000")
 		s.On(mcp.MethodToolsList, func(x *fake.Exchange) {
 			era := mcp.EraOf(x.R.Header.Get(mcp.HeaderProtocolVersion))
@@ -279,7 +279,7 @@ func TestErasAreRememberedApart(t *testing.T) {
 // A call that another replica runs again from its record is spoken in the era of its client.
 func TestRecordKeepsTheEra(t *testing.T) {
 	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
-		bubble(t, fake.Both, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Both, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", fake.Text("ok"))
 			record, err := json.Marshal(clientOf(era, 0))
 			must(t, err)

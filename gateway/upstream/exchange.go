@@ -56,24 +56,24 @@ type exchange struct {
 	unseen      bool          // the request has no span: there are many of its kind
 	patience    time.Duration // bounds the silence of the server; 0 for idle_timeout
 
-	rec     record     // the checkpoint for the replica that goes on with the call
-	res     resumption // resumes the stream
-	reached atomic.Bool
-	mute    time.Duration // how long the server may take to answer after it was reached; 0 for unbounded
-	life    context.Context
-	end     context.CancelCauseFunc
-	left    sync.WaitGroup // the cancellation that the caller's end has started
-	idle    idle
-	head    transport.Head // of the latest stream
-	begun   time.Time
-	told    bool                  // the server has said something beside the answer
-	cork    cork                  // holds back what the server has said, until the stream is waited for
-	answer  reading.Answer        // once it is there
-	beside  chan *transport.Event // the answer, or its loss, on the GET stream; nil outside of sessions
-	asking  questions             // what the server asks of the caller
-	task    *serverTask           // the task that the server makes of the call; nil if it answers at once
-	span    trace.Span
-	trace   propagation.MapCarrier // the context to pass on, by its W3C names
+	checkpoints checkpointer // the checkpoint for the replica that goes on with the call
+	res         resumption   // resumes the stream
+	reached     atomic.Bool
+	mute        time.Duration // how long the server may take to answer after it was reached; 0 for unbounded
+	life        context.Context
+	end         context.CancelCauseFunc
+	left        sync.WaitGroup // the cancellation that the caller's end has started
+	idle        idle
+	head        transport.Head // of the latest stream
+	begun       time.Time
+	told        bool                  // the server has said something beside the answer
+	cork        cork                  // holds back what the server has said, until the stream is waited for
+	answer      reading.Response      // once it is there
+	beside      chan *transport.Event // the answer, or its loss, on the GET stream; nil outside of sessions
+	asking      questions             // what the server asks of the caller
+	task        *serverTask           // the task that the server makes of the call; nil if it answers at once
+	span        trace.Span
+	trace       propagation.MapCarrier // the context to pass on, by its W3C names
 }
 
 // runRequest sends the request and returns the answer: a result or a JSON-RPC error. Errors are
@@ -112,7 +112,7 @@ func (x *exchange) announceRequest(ctx context.Context) ([]byte, error) {
 	if err := causeOf(ctx); err != nil {
 		return nil, err
 	}
-	if err := x.sink.Checkpoint(x.rec.state.encodeCheckpoint())(ctx); err != nil {
+	if err := x.sink.Checkpoint(x.checkpoints.state.encodeCheckpoint())(ctx); err != nil {
 		ue := newError(shim.KindUnreachable, "the call could not be recorded and was not sent", err)
 		ue.Unsent = true
 		return nil, ue
@@ -137,7 +137,7 @@ func (x *exchange) beginExchange(ctx context.Context) func() {
 	// The server already has a resumed call: from now on the GET stream may bring messages for it.
 	if x.calls != nil && !x.listens {
 		x.beside = make(chan *transport.Event, 1)
-		x.calls.followStream(x.rec.state.ID, x)
+		x.calls.followStream(x.checkpoints.state.ID, x)
 	}
 	x.left.Add(1)
 	early := false // the cancellation came before the request went out
@@ -159,12 +159,12 @@ func (x *exchange) beginExchange(ctx context.Context) func() {
 		if early { // the request may have gone out all the same
 			x.cancelUpstream(ctx)
 		}
-		x.rec.finishAsides()
+		x.checkpoints.finishAsides()
 		x.idle.stopWatch()
 		x.end(nil)
 		own.Release()
 		if isDetached(ctx) && x.calls != nil {
-			x.calls.disclaimRequest(x.rec.openQuestions())
+			x.calls.disclaimRequest(x.checkpoints.openQuestions())
 		}
 	}
 }
@@ -182,7 +182,7 @@ func (x *exchange) cancelUpstream(ctx context.Context) {
 	}
 	ctx, cancel := outliveCaller(ctx, cancelTimeout)
 	defer cancel()
-	cancelled := mcp.AppendCancelled(nil, jsonrpc.TextID(x.rec.state.ID), reason)
+	cancelled := mcp.AppendCancelled(nil, jsonrpc.TextID(x.checkpoints.state.ID), reason)
 	if err := x.w.tellServer(ctx, x.to, cancelled); err != nil {
 		x.w.log.Debug("cancellation was not delivered", "err", err)
 	}
@@ -230,7 +230,7 @@ func (x *exchange) awaitCredential(ctx context.Context) error {
 	return forward.Ready(ctx)
 }
 
-func (x *exchange) newMessage(method string, body []byte) *transport.Message {
+func (x *exchange) newMessage(method string, body []byte) *transport.Outgoing {
 	m := x.to.newMessage(body)
 	m.ID, m.Method, m.Params = jsonrpc.TextID(x.id), method, x.params
 	m.Header, m.Caller = x.header, x.caller
@@ -321,7 +321,7 @@ func (x *exchange) readUntilAnswer(ctx context.Context, in transport.Stream) (er
 		}
 		in.Finish()
 	}()
-	defer x.rec.saveUnnoted(ctx)
+	defer x.checkpoints.saveUnnoted(ctx)
 	for !done {
 		it := in.Next()
 		if it.Err == nil {
@@ -367,7 +367,7 @@ func (x *exchange) handleEvent(ctx context.Context, it *transport.Event) (done b
 		}
 	}
 	if it.HasID && x.to.era == mcp.Legacy {
-		x.rec.markEvent(it.ID)
+		x.checkpoints.markEvent(it.ID)
 	}
 	switch m.Kind {
 	case jsonrpc.Notification:
@@ -382,9 +382,9 @@ func (x *exchange) handleEvent(ctx context.Context, it *transport.Event) (done b
 			return true, nil // the first counts (JSON-RPC 2.0 section 5)
 		}
 	}
-	if x.rec.isDue() {
+	if x.checkpoints.isDue() {
 		x.cork.setCork(false)
-		x.rec.handOver(ctx)
+		x.checkpoints.handOver(ctx)
 	}
 	return false, nil
 }

@@ -45,7 +45,7 @@ func TestMark(t *testing.T) {
 // TestHeadersAreLost: a call that came with headers does not go on without them, in whatever words: it
 // could be another client's then. One that came without goes on.
 func TestHeadersAreLost(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.Text("ok"))
 		r := in("a", ``)
 		r.Session.Mark = forward.Mark(tenant(t.Context(), "acme"))
@@ -92,7 +92,7 @@ func (*wallet) Bring(_, _ string)                         {}
 
 // TestRefusedAnswer: an answer whose token the server refuses ends the call, and goes out with no other token.
 func TestRefusedAnswer(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", func(x *fake.Exchange) { x.Ask(`7`, "elicitation/create", elicit) })
 		s.OnAnswer(func(x *fake.Exchange) bool {
 			fake.Status(401, "", "")(x)
@@ -123,7 +123,7 @@ func TestRefusedAnswer(t *testing.T) {
 // the request that brought it, and with no stronger one if the server refuses that.
 func TestRefusedAnswerOfAModernCall(t *testing.T) {
 	for status, pass := range map[int]string{401: "Bearer other", 403: "Bearer other", 200: "Bearer brought"} {
-		bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.On("tools/call", func(x *fake.Exchange) {
 				if x.R.Header.Get("Authorization") != pass {
 					fake.Status(status, "", "")(x)
@@ -150,7 +150,7 @@ func TestRefusedAnswerOfAModernCall(t *testing.T) {
 // that is the client's, whatever other token there is. What goes on with a call is sent once more with
 // the token that stands in.
 func TestNoTokenStandsInForTheFirstRequest(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.On("tools/call", func(x *fake.Exchange) {
 			if x.R.Header.Get("Authorization") == "Bearer own" {
 				fake.Status(401, "", "")(x)
@@ -168,7 +168,7 @@ func TestNoTokenStandsInForTheFirstRequest(t *testing.T) {
 		ctx := forward.With(t.Context(), &forward.Parts{Credential: w})
 		r := in("a", ``)
 		r.Session.Principal = "alice"
-		var refusal *forward.Refusal
+		var refusal *forward.ServerRefusal
 		var ue *shim.UpstreamError
 		if _, err := h.Call(ctx, r, nil); !errors.As(err, &ue) || !errors.As(ue.Err, &refusal) || refusal.Status != 401 || !slices.Equal(refusal.Challenges, []string{"seen"}) {
 			t.Errorf("the first request: %v", err)
@@ -206,7 +206,7 @@ func (*left) Waits() bool { return true }
 // TestRefusedDiscover: a server that refuses the token of a call which goes on is asked once which era it
 // speaks, and not again and again. The refusal counts for the token, and so does the next answer.
 func TestRefusedDiscover(t *testing.T) {
-	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		asked := 0
 		s.On("server/discover", func(x *fake.Exchange) {
 			if asked++; asked > 10 {
@@ -219,7 +219,7 @@ func TestRefusedDiscover(t *testing.T) {
 		r := in("a", ``)
 		r.Session.Principal, r.Retry = "alice", &shim.Retry{}
 		_, err := h.Call(forward.With(t.Context(), &forward.Parts{Credential: w}), r, nil)
-		var refusal *forward.Refusal
+		var refusal *forward.ServerRefusal
 		if !errors.As(err, &refusal) || asked != 1 || !slices.Equal(w.heard, []string{"Bearer own 401"}) {
 			t.Errorf("%v after %d requests, heard %q", err, asked, w.heard)
 		}
@@ -234,7 +234,7 @@ func TestRefusedDiscover(t *testing.T) {
 // TestAdmitOpensNoSession: Admit asks in an existing session. It opens none with the token of a caller who is not
 // yet let in, since the server would take that session for the caller's own.
 func TestAdmitOpensNoSession(t *testing.T) {
-	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		m := newSharedMap()
 		h.wire.cfg.Sessions = m
 		s.Tool("t", fake.Text("ok"))
@@ -272,7 +272,7 @@ func TestAdmitOpensNoSession(t *testing.T) {
 // sent to the server, whatever is known of that; and a server which tells tokens apart says that it takes one.
 func TestServerDecidesAboutADoubtedToken(t *testing.T) {
 	for kind, first := range map[fake.Mode]string{fake.Stateful: "initialize", fake.Modern: "server/discover"} {
-		bubble(t, kind, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, kind, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			as := func(token string, doubted bool) context.Context {
 				return forward.With(t.Context(), &forward.Parts{Credential: &wallet{own: token, later: token, brought: token}, Doubted: doubted})
 			}
@@ -325,7 +325,7 @@ func (g *gone) Ready(ctx context.Context, next func() (string, bool)) error {
 
 // TestResultWaitsForNoSignIn: the result of a call that has come is not held back by an answer to a question that nobody waits for any more.
 func TestResultWaitsForNoSignIn(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", func(x *fake.Exchange) {
 			x.Head("text/event-stream")
 			x.Event(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":` + elicit + `}`)
@@ -349,7 +349,7 @@ func TestResultWaitsForNoSignIn(t *testing.T) {
 // TestPingHoldsUpNothing: a ping on the GET stream holds up nothing that comes after it, also while the token of the client's last request is
 // no longer good: its client listens.
 func TestPingHoldsUpNothing(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		g := &gone{wallet{own: "Bearer own", later: "Bearer own", brought: "Bearer own"}}
 		ctx, stop := context.WithCancelCause(forward.With(t.Context(), &forward.Parts{Credential: g}))
 		heard, ready, over := make(chan time.Time, 10), make(chan struct{}), make(chan error, 1)

@@ -14,7 +14,7 @@ import (
 )
 
 // list reads all pages of a list, as a client does.
-func list(t *testing.T, h *HTTP, s shim.Session, method string) {
+func list(t *testing.T, h *ServerClient, s shim.Session, method string) {
 	t.Helper()
 	var params json.RawMessage
 	for {
@@ -56,7 +56,7 @@ func TestBreakInventsNoChange(t *testing.T) {
 		{"a list that cannot be read", "prompts/list_changed prompts/list_changed", fake.Status(500, "", "")},
 		{"the method is gone", "", fake.RPCError(200, -32601, "unknown", "")},
 	} {
-		bubbleOf(t, c.name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, c.name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", fake.Text("ok"))
 			s.On("prompts/list", entries("prompts", "a", "b"))
 			e := hear(t, h, "a", shim.Filter{ToolsListChanged: true, PromptsListChanged: true, ResourcesListChanged: true})
@@ -78,7 +78,7 @@ func TestBreakInventsNoChange(t *testing.T) {
 
 // So it is at a modern server.
 func TestBreakInventsNoChangeModern(t *testing.T) {
-	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		say := make(chan string)
 		s.On("subscriptions/listen", subscriptions(say, `{"toolsListChanged":true}`))
 		s.Tool("t", fake.Text("ok"))
@@ -105,7 +105,7 @@ func TestBreakInventsNoChangeModern(t *testing.T) {
 // A server that never declared that a list may change is not said to have changed it. A client has read the list at
 // another replica than the one that holds the stream.
 func TestBreakBetweenReplicas(t *testing.T) {
-	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *ServerClient) {
 		s.Capabilities(`{"tools":{"listChanged":true},"prompts":{},"resources":{}}`)
 		b := shareSessions(t, a)
 		s.Tool("t", fake.Text("ok"))
@@ -127,7 +127,7 @@ func TestBreakBetweenReplicas(t *testing.T) {
 
 // A list that never ends is compared all the same: it ends with a page that brings nothing new.
 func TestBreakWithEndlessList(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		page := 0
 		s.On("tools/list", func(x *fake.Exchange) {
 			page++

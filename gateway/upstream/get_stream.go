@@ -23,19 +23,19 @@ type getStream struct {
 
 	mu     sync.Mutex
 	users  int
-	cur    *getHold    // nil while the stream is not held
+	cur    *heldStream // nil while the stream is not held
 	rest   *time.Timer // ends the stream when it has been unwanted for a while
 	used   time.Time   // the latest request in the session, at any replica as far as is known
 	said   bool        // the server has said something on it
 	kept   bool        // it is unwanted, and kept for its server
 	wanted bool        // another replica has asked for it since it was wanted here
-	closed *link       // the generation in which it was open, and closed here
+	closed *generation // the generation in which it was open, and closed here
 }
 
-// getHold is the stream in the hands of the goroutine that holds it, through all its connections. Its
+// heldStream is the stream in the hands of the goroutine that holds it, through all its connections. Its
 // getStream owns it, whose mu guards it; the goroutine reads the fields that only it changes without the
 // lock.
-type getHold struct {
+type heldStream struct {
 	s     *session // whose stream it is
 	stop  context.CancelFunc
 	known chan struct{} // closed once it is clear whether the server has such a stream
@@ -47,7 +47,7 @@ type getHold struct {
 	early time.Time     // until then the next attempt is not hurried
 	freed bool          // another replica has closed the stream, since the last attempt began
 	ended bool          // the goroutine has ended, though somebody may want the stream
-	l     *link         // the generation of the present attempt
+	l     *generation   // the generation of the present attempt
 	cut   context.CancelFunc
 
 	missed   map[string]listed.Mark // the marks at the first break that was not made up for; nil if there is none
@@ -109,7 +109,7 @@ func (st *getStream) joinStream(ctx context.Context) (bool, error) {
 
 // wantStream counts one more user of the stream, and opens it if necessary. The channel is closed once that
 // has succeeded or failed.
-func (st *getStream) wantStream(ctx context.Context) (*getHold, <-chan struct{}) {
+func (st *getStream) wantStream(ctx context.Context) (*heldStream, <-chan struct{}) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.users++
@@ -127,7 +127,7 @@ func (st *getStream) wantStream(ctx context.Context) (*getHold, <-chan struct{})
 func (st *getStream) holdStream(ctx context.Context) {
 	// Under the client's life: the stream may outlive its first listener.
 	life, stop := context.WithCancel(st.s.t.work.Life())
-	h := &getHold{s: st.s, stop: stop, known: make(chan struct{}), ready: make(chan struct{}), wake: make(chan struct{}, 1)}
+	h := &heldStream{s: st.s, stop: stop, known: make(chan struct{}), ready: make(chan struct{}), wake: make(chan struct{}, 1)}
 	st.cur = h
 	if !st.s.t.work.Go(ctx, func(context.Context) { h.keepOpen(life) }) {
 		h.endHold()
@@ -135,7 +135,7 @@ func (st *getStream) holdStream(ctx context.Context) {
 }
 
 // leaveGeneration breaks the stream of a generation that is lost. It is opened again in the next one.
-func (st *getStream) leaveGeneration(l *link) {
+func (st *getStream) leaveGeneration(l *generation) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if h := st.cur; h != nil && h.l == l {
@@ -144,7 +144,7 @@ func (st *getStream) leaveGeneration(l *link) {
 }
 
 // learnOutcome notes the outcome of an attempt: whether the server has such a stream.
-func (h *getHold) learnOutcome(open bool) {
+func (h *heldStream) learnOutcome(open bool) {
 	h.s.get.mu.Lock()
 	defer h.s.get.mu.Unlock()
 	h.open = open
@@ -162,20 +162,20 @@ func closeOnce(c chan struct{}) bool {
 }
 
 // renewWait makes callers wait for the next attempt. The mutex of the stream is held.
-func (h *getHold) renewWait() {
+func (h *heldStream) renewWait() {
 	if work.IsClosed(h.ready) {
 		h.ready = make(chan struct{})
 	}
 }
 
 // hurryAttempt brings the next attempt forward. The mutex of the stream is held.
-func (h *getHold) hurryAttempt() {
+func (h *heldStream) hurryAttempt() {
 	h.renewWait()
 	work.Signal(h.wake)
 }
 
 // endHold notes that the goroutine has let go of the stream. Its mutex is held.
-func (h *getHold) endHold() {
+func (h *heldStream) endHold() {
 	h.stop()
 	h.ended = true
 	closeOnce(h.known)
@@ -183,7 +183,7 @@ func (h *getHold) endHold() {
 }
 
 // keepOpen keeps the stream open until ctx ends, or the server refuses it from the start.
-func (h *getHold) keepOpen(bare context.Context) {
+func (h *heldStream) keepOpen(bare context.Context) {
 	defer func() {
 		h.s.get.mu.Lock()
 		h.endHold()
@@ -195,10 +195,10 @@ func (h *getHold) keepOpen(bare context.Context) {
 	for h.tries = 1; ; h.tries++ {
 		ctx := h.s.carryLatest(bare)
 		h.moves = h.tries == 1
-		l, err := h.s.currentLink(), error(nil)
+		l, err := h.s.currentGeneration(), error(nil)
 		if l == nil && h.s.t.wire.cfg.Transport != nil { // a session is a program, which only a request starts
 			h.learnOutcome(true) // such a program has a stream
-		} else if l, err = h.s.connectLink(ctx); err == nil {
+		} else if l, err = h.s.connectGeneration(ctx); err == nil {
 			err = h.attemptOpen(ctx, l)
 		}
 		if ctx.Err() != nil {
@@ -207,7 +207,7 @@ func (h *getHold) keepOpen(bare context.Context) {
 		if se, ok := err.(*transport.StatusError); ok && !h.mayTryAgain(ctx, l, se) {
 			return
 		}
-		if l != nil && h.moves && h.s.currentLink() != l {
+		if l != nil && h.moves && h.s.currentGeneration() != l {
 			continue // the session has moved on
 		}
 		if h.pauseBefore(ctx, h.retry, backoffOf(h.tries)) != nil {
@@ -218,7 +218,7 @@ func (h *getHold) keepOpen(bare context.Context) {
 
 // mayTryAgain judges a refusal, and reports whether to ask for the stream again. A stream that has been open
 // is asked for again, since listeners rely on it.
-func (h *getHold) mayTryAgain(ctx context.Context, l *link, se *transport.StatusError) bool {
+func (h *heldStream) mayTryAgain(ctx context.Context, l *generation, se *transport.StatusError) bool {
 	s := se.Status
 	unclear := s == http.StatusNotFound || s == http.StatusBadRequest
 	switch {
@@ -251,7 +251,7 @@ func (h *getHold) mayTryAgain(ctx context.Context, l *link, se *transport.Status
 
 // pauseBefore waits before the next attempt: for as long as the server has asked for, and then until somebody
 // wants the stream. It waits for most in all.
-func (h *getHold) pauseBefore(ctx context.Context, least, most time.Duration) error {
+func (h *heldStream) pauseBefore(ctx context.Context, least, most time.Duration) error {
 	h.s.get.mu.Lock()
 	select {
 	case <-h.wake: // from before the attempt
@@ -291,7 +291,7 @@ func (st *getStream) nudgeStream(freed bool) {
 }
 
 // attemptOpen opens the stream in one generation and holds it until it ends.
-func (h *getHold) attemptOpen(ctx context.Context, l *link) error {
+func (h *heldStream) attemptOpen(ctx context.Context, l *generation) error {
 	life := ctx
 	ctx, cut := context.WithCancel(ctx)
 	defer cut()
@@ -306,7 +306,7 @@ func (h *getHold) attemptOpen(ctx context.Context, l *link) error {
 	support := &h.s.t.support
 	x := h.s.newExchange(l.target, shim.Request{Method: "GET"}, nil)
 	x.uncancelled, x.listens, x.isHeard = true, true, h.s.listeners.hasListener
-	x.rec.state.Last = h.last
+	x.checkpoints.state.Last = h.last
 	defer x.beginExchange(ctx)()
 	late := time.AfterFunc(headWait, func() { support.late.Store(true) })
 	in, err := x.askForRest()
@@ -351,7 +351,7 @@ func (st *getStream) isOpen() bool {
 }
 
 // handleEvent handles one event.
-func (h *getHold) handleEvent(ctx context.Context, x *exchange, it *transport.Event) {
+func (h *heldStream) handleEvent(ctx context.Context, x *exchange, it *transport.Event) {
 	if it.HasID {
 		h.last = it.ID
 	}
@@ -375,7 +375,7 @@ func (h *getHold) handleEvent(ctx context.Context, x *exchange, it *transport.Ev
 }
 
 // handleRequest takes a request that names no call.
-func (h *getHold) handleRequest(ctx context.Context, x *exchange, m jsonrpc.Message) {
+func (h *heldStream) handleRequest(ctx context.Context, x *exchange, m jsonrpc.Message) {
 	response := jsonrpc.AppendResult(nil, m.ID, nil)
 	if m.Method != mcp.MethodPing {
 		if !h.s.calls.claimRequest(m.ID) {

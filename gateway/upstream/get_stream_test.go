@@ -36,7 +36,7 @@ func askedWithin(s *fake.Server, id string) string {
 // A server that was started anew refuses the GET stream of a session that it has
 // forgotten. That does not say that it has no such streams.
 func TestAskedAfterRestart(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.Text("ok"))
 		mustCall(t, h, in("a", all))
 		mustCall(t, h, in("b", all))
@@ -62,7 +62,7 @@ func TestAskedAfterRestart(t *testing.T) {
 
 // Who begins to listen when the server has been started anew listens in the next session.
 func TestListenAfterRestart(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.Text("ok"))
 		mustCall(t, h, in("a", ``))
 		s.LoseSessions()
@@ -82,7 +82,7 @@ func TestListenAfterRestart(t *testing.T) {
 // A session that a call finds to be lost moves with all that is in it: the GET stream, which
 // the server has not closed, and what is subscribed to.
 func TestSessionMovesTogether(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.Text("ok"))
 		e := hear(t, h, "a", everything)
 		s.LoseSessions()
@@ -129,7 +129,7 @@ func TestReplicasMoveTogether(t *testing.T) {
 // listen meanwhile is told that nothing will come.
 func TestListenRefusedForAWhile(t *testing.T) {
 	for _, status := range []int{400, 401, 403, 404, 405, 408, 429, 500} {
-		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			one := hear(t, h, "a", everything)
 			s.On("GET", fake.Status(status, "", ""))
 			s.CutListeners()
@@ -160,7 +160,7 @@ func TestListenRefusedForAWhile(t *testing.T) {
 // A server that has forgotten the events of the stream is asked for it from now on, and
 // everybody looks again at what may have changed.
 func TestListenForgottenEvents(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		e := hear(t, h, "a", everything)
 		list(t, h, shim.Session{Key: "a"}, "tools/list")
 		s.Tool("new", fake.Text("ok"))
@@ -219,7 +219,7 @@ func (g *streams) serve(s *fake.Server, head func() time.Duration) {
 // A call that can be asked has the stream opened that waits for its next attempt.
 func TestAskedInBackoff(t *testing.T) {
 	for name, b := range map[string]fake.Behaviour{"refused": fake.Status(503, "", ""), "broken": fake.Stream(), "taken": fake.Status(409, "", "")} {
-		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			var g streams
 			e := hearIn(t, h, asksIn("a", all).Session, everything)
 			s.On("GET", b)
@@ -243,7 +243,7 @@ func TestAskedInBackoff(t *testing.T) {
 // A call that follows a listener finds the stream that the listener had: a server may not
 // have noticed its end, and refuses another one.
 func TestAskedAfterListener(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		var g streams
 		g.serve(s, func() time.Duration { return 0 })
 		e := hearIn(t, h, asksIn("a", all).Session, everything)
@@ -262,7 +262,7 @@ func TestAskedAfterListener(t *testing.T) {
 
 // A head that comes late once does not have all later calls sent before there is a stream.
 func TestAskedAfterLateHead(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		var g streams
 		head := time.Second
 		g.serve(s, func() time.Duration { return head })
@@ -281,7 +281,7 @@ func TestAskedAfterLateHead(t *testing.T) {
 // refusal takes.
 func TestAskedWithoutStreamCosts(t *testing.T) {
 	for _, status := range []int{401, 403, 500} {
-		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", fake.Text("ok"))
 			s.On("GET", fake.Status(status, "", ""))
 			e := hearIn(t, h, asksIn("a", all).Session, shim.Filter{})
@@ -302,7 +302,7 @@ func TestAskedWithoutStreamCosts(t *testing.T) {
 // the token, whoever has the stream opened and however the server spells the number that it is. Once that has ended,
 // it is nobody's.
 func TestProgressOnTheGETStream(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		may := make(chan struct{})
 		s.Tool("t", held(may, true))
 		e := hear(t, h, "a", everything)
@@ -354,7 +354,7 @@ func TestAnswerOnTheGETStream(t *testing.T) {
 		{"cut", true, func(s *fake.Server, _ string) { time.AfterFunc(time.Second, s.CutListeners) }, shim.KindClosed},
 		{"no stream", false, func(*fake.Server, string) {}, shim.KindProtocol},
 	} {
-		bubbleOf(t, c.name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, c.name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", func(x *fake.Exchange) {
 				x.Run()
 				c.aside(s, x.Fill(result))
@@ -397,7 +397,7 @@ func TestProgressAsACallGoesOn(t *testing.T) {
 	})
 	for range 20 {
 		x := s.newExchange(target{}, shim.Request{Method: "tools/call"}, sink)
-		x.rec.state.ID = "r-1"
+		x.checkpoints.state.ID = "r-1"
 		end := x.beginExchange(t.Context())
 		<-heard
 		end()
@@ -408,7 +408,7 @@ func TestProgressAsACallGoesOn(t *testing.T) {
 
 // A server that does not take the refusal of its question keeps its GET stream.
 func TestRefusalIsRefused(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.OnAnswer(func(x *fake.Exchange) bool {
 			fake.Status(400, "", "")(x)
 			return false
@@ -426,7 +426,7 @@ func TestRefusalIsRefused(t *testing.T) {
 
 // An answer on the GET stream is awaited only while that stream is open.
 func TestAnswerAsideOfNoStream(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		gets, refuse := make(chan struct{}, 10000), make(chan struct{})
 		s.On("GET", func(x *fake.Exchange) {
 			gets <- struct{}{}
@@ -475,7 +475,7 @@ func TestAnswerAsideOfTask(t *testing.T) {
 	m, err := jsonrpc.ParseLenient([]byte(`{"jsonrpc":"2.0","id":"r-1","result":{}}`))
 	must(t, err)
 	x := s.newExchange(target{}, shim.Request{Method: "tools/call"}, &shimtest.Sink{})
-	x.rec.state.ID = "r-1"
+	x.checkpoints.state.ID = "r-1"
 	x.id = "r-1"
 	end := x.beginExchange(t.Context())
 	var reader sync.WaitGroup
@@ -495,7 +495,7 @@ func TestAnswerAsideOfTask(t *testing.T) {
 func TestTaskResultAside(t *testing.T) {
 	s := sharedSession(t, newSharedMap())
 	x := s.newExchange(target{}, shim.Request{Method: "tools/call"}, &shimtest.Sink{})
-	x.id, x.rec.state.ID = "1", "1"
+	x.id, x.checkpoints.state.ID = "1", "1"
 	end := x.beginExchange(t.Context())
 	defer end()
 	x.setID("2") // that of tasks/result

@@ -19,7 +19,7 @@ import (
 )
 
 // initializeServer opens a legacy session. introduceClient completes it.
-func (s *session) initializeServer(ctx context.Context) (*link, error) {
+func (s *session) initializeServer(ctx context.Context) (*generation, error) {
 	ctx, cancel := s.t.wire.slowContext(ctx)
 	defer cancel()
 	x, err := s.askToInitialize(ctx, mcp.Version20251125)
@@ -29,7 +29,7 @@ func (s *session) initializeServer(ctx context.Context) (*link, error) {
 	if err != nil {
 		return nil, notLegacy(err)
 	}
-	l := &link{target: target{era: mcp.Legacy, session: x.head.Session, cookie: x.head.Cookie, opened: true}, born: x.begun}
+	l := &generation{target: target{era: mcp.Legacy, session: x.head.Session, cookie: x.head.Cookie, opened: true}, born: x.begun}
 	if err := l.readAnswer(x.answer.Result); err != nil {
 		s.t.discardGeneration(ctx, l)
 		return nil, err
@@ -71,7 +71,7 @@ func olderVersion(refused error) string {
 }
 
 // mayTalk reports whether the server may say something to its client outside of any call.
-func (l *link) mayTalk(client shim.Session) bool {
+func (l *generation) mayTalk(client shim.Session) bool {
 	roots, _ := jsonrpc.Get(client.Capabilities, "roots")
 	return jsonrpc.IsObject(roots) || l.server.hasCapability("logging") || l.server.hasCapability("tools", "listChanged") ||
 		l.server.hasCapability("prompts", "listChanged") || l.server.hasCapability("resources", "listChanged")
@@ -80,7 +80,7 @@ func (l *link) mayTalk(client shim.Session) bool {
 // introduceClient tells the server, once in a generation, that its client is ready: the client has
 // said so, or has sent a request. The server may now ask it, and many do so at once, or say what has changed. So the
 // stream for that is open before.
-func (l *link) introduceClient(ctx context.Context, s *session) error {
+func (l *generation) introduceClient(ctx context.Context, s *session) error {
 	if l.ready.Load() {
 		return nil
 	}
@@ -126,7 +126,7 @@ func (s *session) initializeParams(version string) json.RawMessage {
 }
 
 // readAnswer takes over the server's answer.
-func (l *link) readAnswer(result json.RawMessage) error {
+func (l *generation) readAnswer(result json.RawMessage) error {
 	v, _ := jsonrpc.GetString(result, "protocolVersion")
 	if mcp.EraOf(v) != mcp.Legacy {
 		return protocolError("the server wants "+versionName(v)+", which the gateway does not speak to it", nil)
@@ -201,7 +201,7 @@ func (s *session) noteLevel(ctx context.Context, level string) {
 
 // sendCommand sends a request of the gateway's own with one argument, and reports whether the server
 // agreed. A refusal costs messages or updates, never a call.
-func (s *session) sendCommand(ctx context.Context, l *link, method, name, value string) bool {
+func (s *session) sendCommand(ctx context.Context, l *generation, method, name, value string) bool {
 	ctx, cancel := s.t.wire.slowContext(ctx)
 	defer cancel()
 	params := jsonrpc.With(json.RawMessage("{}"), jsonrpc.AppendString(nil, value), name)

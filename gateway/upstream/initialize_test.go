@@ -15,13 +15,13 @@ import (
 // A server hears that the client of a session is ready when that has said so, or has sent a
 // request; and it hears that once.
 func TestInitializedIsTheClients(t *testing.T) {
-	for name, ready := range map[string]func(*testing.T, *HTTP, shim.Request){
-		"notification": func(t *testing.T, h *HTTP, r shim.Request) {
+	for name, ready := range map[string]func(*testing.T, *ServerClient, shim.Request){
+		"notification": func(t *testing.T, h *ServerClient, r shim.Request) {
 			check(t, h.Notify(t.Context(), r.Session, shim.Notification{Method: mcp.NotifyInitialized}))
 		},
-		"request": func(t *testing.T, h *HTTP, r shim.Request) { mustCall(t, h, r) },
+		"request": func(t *testing.T, h *ServerClient, r shim.Request) { mustCall(t, h, r) },
 	} {
-		bubbleOf(t, name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", fake.Text("ok"))
 			r := clientOf(mcp.Legacy, 0)
 			must(t, errorOf(h.Describe(t.Context(), r.Session)))
@@ -38,7 +38,7 @@ func TestInitializedIsTheClients(t *testing.T) {
 // That a server refuses to open a session is said once, with the server's own words for the log, although its era is
 // in doubt then.
 func TestRefusedHandshakeIsWordedOnce(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.On(mcp.MethodInitialize, fake.RPCError(200, -32000, "no seats left", ""))
 		_, err := h.Describe(t.Context(), clientOf(mcp.Legacy, 0).Session)
 		var ue *shim.UpstreamError
@@ -63,7 +63,7 @@ func TestRefusedHandshakeInTheServersWords(t *testing.T) {
 		"503 of another id":   fake.Status(503, "application/json", body),
 		"402, as plain words": fake.Status(402, "text/plain", body),
 	} {
-		bubbleOf(t, name, fake.Stateful, Config{Era: EraLegacy}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, name, fake.Stateful, Config{Era: EraLegacy}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.On(mcp.MethodInitialize, refuse)
 			_, err := h.Describe(t.Context(), clientOf(mcp.Legacy, 0).Session)
 			var ue *shim.UpstreamError
@@ -91,7 +91,7 @@ func TestRefusedVersion(t *testing.T) {
 		"as a single one":               {400, mcp.CodeInvalidRequest, "", `{"expected":"2025-06-18"}`, "2025-11-25 2025-06-18"},
 		"only modern ones":              {400, mcp.CodeInvalidParams, "", `{"supported":["2026-07-28"]}`, "2025-11-25"},
 	} {
-		bubbleOf(t, name, fake.Stateful, Config{Era: EraLegacy}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, name, fake.Stateful, Config{Era: EraLegacy}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			refuse := fake.RPCError(c.status, c.code, cmp.Or(c.message, "unsupported protocol version"), c.data)
 			s.On(mcp.MethodInitialize, func(x *fake.Exchange) {
 				s.On(mcp.MethodInitialize, nil)

@@ -19,7 +19,7 @@ func TestInputRequired(t *testing.T) {
 		{`{"resultType":"input_required","inputRequests":{"a":{"method":"tools/list"}},"requestState":"s"}`, "protocol", "protocol"},
 		{`{"resultType":"input_required"}`, "protocol", "protocol"},
 	} {
-		bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", fake.Result(c.result))
 			for name, change := range map[string]func(*shim.Request){
 				"none":   func(*shim.Request) {},

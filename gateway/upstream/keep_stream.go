@@ -135,7 +135,7 @@ func (st *getStream) closeStream() {
 
 // learnNeed learns from the loss of a generation whether the server needs the stream. A session that was unused for long
 // was lost for that.
-func (st *getStream) learnNeed(l *link) {
+func (st *getStream) learnNeed(l *generation) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	switch {

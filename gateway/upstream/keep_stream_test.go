@@ -35,7 +35,7 @@ func beat(s *fake.Server) {
 // The session of a server that lives by the GET stream lives as long as it is used. The stream was closed two seconds
 // after each call, and the page of a browser was lost while the agent was thinking.
 func TestStreamOfAHeartbeatIsKept(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		beat(s)
 		s.Tool("t", fake.Text("ok"))
 		for range 5 {
@@ -56,7 +56,7 @@ func TestStreamOfAHeartbeatIsKept(t *testing.T) {
 // A server that says nothing on the stream pays for it only while it may ask. If it loses a session whose stream was
 // closed, the stream of the next session stays.
 func TestStreamThatIsNeeded(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.Text("ok"))
 		mustCall(t, h, asksIn("a", all))
 		pauseFor(t, 2*linger)
@@ -83,7 +83,7 @@ func TestStreamThatIsNeeded(t *testing.T) {
 
 // A stream that is kept at one replica goes to another one that needs it, and stays while a client uses another one.
 func TestKeptStreamBetweenReplicas(t *testing.T) {
-	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *ServerClient) {
 		b := shareSessions(t, a)
 		busy := allowOneStream(s, func() {}, func(x *fake.Exchange) {
 			x.Event(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`)

@@ -24,7 +24,7 @@ func (lateTransport) Reach(context.Context) error { return nil }
 
 func (lateTransport) Close(context.Context) error { return nil }
 
-func (l lateTransport) Request(ctx context.Context, m *transport.Message) (transport.Stream, error) {
+func (l lateTransport) Request(ctx context.Context, m *transport.Outgoing) (transport.Stream, error) {
 	if m.Method == mcp.MethodInitialize {
 		return &saidOnce{head: transport.Head{Session: "s", Single: true}, e: transport.Event{Message: jsonrpc.Message{
 			Kind: jsonrpc.Result, ID: m.ID, Result: []byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"late","version":"1"}}`),
@@ -36,18 +36,18 @@ func (l lateTransport) Request(ctx context.Context, m *transport.Message) (trans
 	return nil, ctx.Err()
 }
 
-func (l lateTransport) Notify(_ context.Context, m *transport.Message) error {
+func (l lateTransport) Notify(_ context.Context, m *transport.Outgoing) error {
 	if method, _ := jsonrpc.GetString(m.Body, "method"); method == mcp.NotifyCancelled {
 		l.after <- method
 	}
 	return nil
 }
 
-func (lateTransport) Listen(context.Context, *transport.Message) (transport.Stream, error) {
+func (lateTransport) Listen(context.Context, *transport.Outgoing) (transport.Stream, error) {
 	return nil, &transport.StatusError{Status: http.StatusMethodNotAllowed}
 }
 
-func (lateTransport) EndSession(context.Context, *transport.Message) error { return nil }
+func (lateTransport) EndSession(context.Context, *transport.Outgoing) error { return nil }
 
 // saidOnce is a stream with one message.
 type saidOnce struct {
@@ -82,7 +82,7 @@ func TestCancelledAsItGoesOut(t *testing.T) {
 // slowTransport takes 7 s to take a call, and its server 7 s to answer.
 type slowTransport struct{ lateTransport }
 
-func (l slowTransport) Request(ctx context.Context, m *transport.Message) (transport.Stream, error) {
+func (l slowTransport) Request(ctx context.Context, m *transport.Outgoing) (transport.Stream, error) {
 	if m.Method == mcp.MethodInitialize {
 		return l.lateTransport.Request(ctx, m)
 	}

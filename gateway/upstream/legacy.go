@@ -25,8 +25,8 @@ func (c *call) attemptLegacy(ctx context.Context, v *verdict) (shim.Reply, error
 }
 
 // enterSession opens the session and words the call for it.
-func (c *call) enterSession(ctx context.Context, v *verdict, ses *session) (*exchange, *link, error) {
-	l, err := ses.openLink(ctx)
+func (c *call) enterSession(ctx context.Context, v *verdict, ses *session) (*exchange, *generation, error) {
+	l, err := ses.openGeneration(ctx)
 	if err != nil {
 		if c.h.memory.doubtHandshake(v, err) {
 			return nil, nil, &notBegun{why: otherEra, v: v, err: markUnsent(handshakeError(err))}
@@ -42,7 +42,7 @@ func (c *call) enterSession(ctx context.Context, v *verdict, ses *session) (*exc
 }
 
 // inLegacy makes a reply of the outcome of a call in a session.
-func (c *call) inLegacy(ctx context.Context, v *verdict, ses *session, l *link, x *exchange, err error) (shim.Reply, error) {
+func (c *call) inLegacy(ctx context.Context, v *verdict, ses *session, l *generation, x *exchange, err error) (shim.Reply, error) {
 	if err != nil && isDetached(ctx) && x.reached.Load() {
 		ses.retainSession()
 	}
@@ -71,7 +71,7 @@ func isRefused(err error) bool {
 }
 
 // noteAgreed notes what the server has agreed to and a later generation may have to be told again.
-func (c *call) noteAgreed(ctx context.Context, ses *session, l *link) {
+func (c *call) noteAgreed(ctx context.Context, ses *session, l *generation) {
 	switch c.r.Method {
 	case mcp.MethodSetLevel:
 		if level, ok := jsonrpc.GetString(c.r.Params, "level"); ok {
@@ -89,14 +89,14 @@ func (c *call) noteAgreed(ctx context.Context, ses *session, l *link) {
 }
 
 // legacyReply reads the answer, or the news about the session in its place.
-func (c *call) legacyReply(ctx context.Context, v *verdict, ses *session, l *link, x *exchange, err error) (shim.Reply, error) {
+func (c *call) legacyReply(ctx context.Context, v *verdict, ses *session, l *generation, x *exchange, err error) (shim.Reply, error) {
 	if contradictsLegacy(err) {
-		return shim.Reply{}, &notBegun{why: otherEra, v: v, ses: ses, link: l, err: err}
+		return shim.Reply{}, &notBegun{why: otherEra, v: v, ses: ses, generation: l, err: err}
 	}
 	if se, ok := err.(*transport.StatusError); ok {
 		switch {
 		case se.IsSessionLost():
-			return shim.Reply{}, &notBegun{why: lostSession, ses: ses, link: l, err: err}
+			return shim.Reply{}, &notBegun{why: lostSession, ses: ses, generation: l, err: err}
 		case se.Status == http.StatusBadRequest || se.Status == http.StatusNotFound:
 			// The refusal may be about the request, or about the session. It is no proof, so
 			// the request is not repeated. But if the session is lost, the next request begins
@@ -119,7 +119,7 @@ func (c *call) legacyReply(ctx context.Context, v *verdict, ses *session, l *lin
 
 // asTask has the server run the call as a task, if the tool wants to be called so (L4). If that
 // stays unknown, the call goes as it is.
-func (c *call) asTask(ctx context.Context, x *exchange, l *link) {
+func (c *call) asTask(ctx context.Context, x *exchange, l *generation) {
 	if c.r.Method != mcp.MethodToolsCall || c.h.wire.cfg.Tasks == TasksNever || l.version != mcp.Version20251125 {
 		return
 	}

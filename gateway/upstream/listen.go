@@ -18,13 +18,13 @@ import (
 // Notify sends a notification in a legacy session that exists. It does nothing if the session is
 // missing, or the server is a modern one, which takes no notifications.
 // notifications/initialized completes the handshake of the session.
-func (h *HTTP) Notify(ctx context.Context, s shim.Session, n shim.Notification) error {
+func (h *ServerClient) Notify(ctx context.Context, s shim.Session, n shim.Notification) error {
 	ses := h.sessions.findSession(ctx, s)
 	if ses == nil {
 		return nil
 	}
 	defer ses.releaseSession()
-	l, err := ses.openLink(ctx)
+	l, err := ses.openGeneration(ctx)
 	if err != nil {
 		return markUnsent(err)
 	}
@@ -50,7 +50,7 @@ func (h *HTTP) Notify(ctx context.Context, s shim.Session, n shim.Notification) 
 // stream that drops afterwards is opened again. If notifications may have been lost meanwhile,
 // the resources that were listened for are reported as changed, and the lists that differ. An error before ready is a
 // *shim.UpstreamError.
-func (h *HTTP) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
+func (h *ServerClient) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
 	v, era, err := h.settleEra(ctx, s)
 	if err != nil {
 		return publicError(err)
@@ -61,7 +61,7 @@ func (h *HTTP) Listen(ctx context.Context, s shim.Session, f shim.Filter, ready 
 	ses := h.sessions.acquireSession(s)
 	defer ses.releaseSession()
 	if h.wire.cfg.Transport == nil { // over a Transport only a request starts the server
-		if _, err := ses.connectLink(ctx); err != nil {
+		if _, err := ses.connectGeneration(ctx); err != nil {
 			if h.memory.doubtHandshake(v, err) { // the next Listen asks the server for its era first
 				err = handshakeError(err)
 			}
@@ -88,7 +88,7 @@ type subscription struct {
 	compare func(before map[string]listed.Mark) (shim.Filter, error) // finds what of agreed has changed
 }
 
-func (h *HTTP) listenModern(ctx context.Context, v *verdict, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
+func (h *ServerClient) listenModern(ctx context.Context, v *verdict, s shim.Session, f shim.Filter, ready func(shim.Filter), on func(shim.Notification)) error {
 	sub := &subscription{wire: h.wire, memory: h.memory, all: s.Shared, ready: ready, on: on, marks: h.memory.marksOf(modernKey(ctx, s))}
 	ask := func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 		return pageOf(h.wire.modernExchange(shim.Request{Method: method, Params: params, Session: s}, nil, v.version).runRequest(ctx))

@@ -24,7 +24,7 @@ func (s *session) listenOpen(ctx context.Context, f shim.Filter, ready func(shim
 	}
 	server := s.t.memory.knownServer(ctx, s.from)
 	if s.isOpen() || s.t.wire.cfg.Transport == nil {
-		l, err := s.openLink(ctx) // the stream may have found that the generation before is lost
+		l, err := s.openGeneration(ctx) // the stream may have found that the generation before is lost
 		if err != nil {
 			return publicError(err)
 		}
@@ -97,7 +97,7 @@ func (s *session) passNotification(n shim.Notification) bool {
 }
 
 // reduceFilter reduces a filter to what can come: to what the server declares, if there is a stream.
-func reduceFilter(f shim.Filter, srv Server, open bool) shim.Filter {
+func reduceFilter(f shim.Filter, srv Description, open bool) shim.Filter {
 	if !open {
 		return shim.Filter{}
 	}
@@ -114,13 +114,13 @@ func reduceFilter(f shim.Filter, srv Server, open bool) shim.Filter {
 // subscribed are the subscriptions of a session to resources.
 type subscribed struct {
 	listeners map[string]int
-	told      map[string]*link // the generation whose server was told last; a server may count each time
+	told      map[string]*generation // the generation whose server was told last; a server may count each time
 }
 
 // mostTold bounds told: clients subscribe and unsubscribe at several replicas.
 const mostTold = 10_000
 
-func (u *subscribed) noteTold(uri string, l *link) {
+func (u *subscribed) noteTold(uri string, l *generation) {
 	if len(u.told) >= mostTold {
 		clear(u.told)
 	}
@@ -141,7 +141,7 @@ func (c subscriptionsSlot) takeSubscriptions(ctx context.Context) (subscribed, e
 }
 
 // noteSubscribed notes that a client has told the server in a generation of a subscription, or, with nil, of its end.
-func (c subscriptionsSlot) noteSubscribed(ctx context.Context, uri string, l *link) {
+func (c subscriptionsSlot) noteSubscribed(ctx context.Context, uri string, l *generation) {
 	if u, err := c.takeSubscriptions(ctx); err == nil {
 		if l == nil {
 			delete(u.told, uri)
@@ -162,7 +162,7 @@ func (s *session) subscribeTo(ctx context.Context, uri string) bool {
 	if u.listeners[uri] == 0 {
 		// It uses the present generation: subscribeAgain takes only the resources counted by then. A legacy
 		// client has subscribed by itself, maybe at another replica, and its server may refuse a second request.
-		l, err := s.openLink(ctx)
+		l, err := s.openGeneration(ctx)
 		if err != nil || !s.subscribeIn(ctx, l, &u, uri) && !s.from.Shared {
 			return false
 		}
@@ -172,7 +172,7 @@ func (s *session) subscribeTo(ctx context.Context, uri string) bool {
 }
 
 // subscribeIn tells the server of a generation of a subscription, unless it knows that, and reports whether it does.
-func (s *session) subscribeIn(ctx context.Context, l *link, u *subscribed, uri string) bool {
+func (s *session) subscribeIn(ctx context.Context, l *generation, u *subscribed, uri string) bool {
 	known := u.told[uri] == l || s.sendCommand(ctx, l, mcp.MethodResourcesSubscribe, "uri", uri)
 	if known {
 		u.noteTold(uri, l)
@@ -182,7 +182,7 @@ func (s *session) subscribeIn(ctx context.Context, l *link, u *subscribed, uri s
 
 // subscribeAgain tells the server of a generation of all subscriptions that it may lack, and returns all resources. A
 // server without session ids may have been started anew in the same generation.
-func (s *session) subscribeAgain(ctx context.Context, l *link) []string {
+func (s *session) subscribeAgain(ctx context.Context, l *generation) []string {
 	u, err := s.subs.takeSubscriptions(ctx)
 	if err != nil {
 		return nil
@@ -219,7 +219,7 @@ func (s *session) unsubscribeOne(ctx context.Context, uri string) {
 		return
 	}
 	delete(u.listeners, uri)
-	if l := s.currentLink(); l != nil && !s.from.Shared {
+	if l := s.currentGeneration(); l != nil && !s.from.Shared {
 		delete(u.told, uri)
 		s.sendCommand(ctx, l, mcp.MethodResourcesUnsubscribe, "uri", uri)
 	}
@@ -228,7 +228,7 @@ func (s *session) unsubscribeOne(ctx context.Context, uri string) {
 // What follows a break of the GET stream: what has changed meanwhile is told.
 
 // noteBreak keeps the marks of the lists as they are when the stream breaks.
-func (h *getHold) noteBreak() {
+func (h *heldStream) noteBreak() {
 	marks := h.s.lists.marks.Copy()
 	h.s.get.mu.Lock()
 	defer h.s.get.mu.Unlock()
@@ -238,7 +238,7 @@ func (h *getHold) noteBreak() {
 }
 
 // skipGap follows a break in which no event is lost.
-func (h *getHold) skipGap() {
+func (h *heldStream) skipGap() {
 	h.s.get.mu.Lock()
 	defer h.s.get.mu.Unlock()
 	if !h.bridging {
@@ -248,7 +248,7 @@ func (h *getHold) skipGap() {
 
 // bridgeGap follows a break in which events may be lost. It makes the subscriptions that the server may lack, tells
 // all listeners to look at their resources again, and has the lists compared as long as life lasts.
-func (h *getHold) bridgeGap(ctx, life context.Context) {
+func (h *heldStream) bridgeGap(ctx, life context.Context) {
 	uris := h.s.subscribeAgain(ctx, h.l)
 	h.s.listeners.passMissed(shim.Filter{Resources: uris})
 	l := h.l
@@ -263,7 +263,7 @@ func (h *getHold) bridgeGap(ctx, life context.Context) {
 }
 
 // compareLists tells the listeners which lists have changed in the breaks. A break meanwhile has them compared again.
-func (h *getHold) compareLists(ctx context.Context, l *link) {
+func (h *heldStream) compareLists(ctx context.Context, l *generation) {
 	st := &h.s.get
 	for again := true; again; {
 		st.mu.Lock()
@@ -331,7 +331,7 @@ func (l *sessionLists) noteList(ctx context.Context, method string, params, page
 
 // askList asks for a page of a list in the generation in use.
 func (l *sessionLists) askList(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
-	to := l.s.currentLink()
+	to := l.s.currentGeneration()
 	if to == nil {
 		return nil, errOver
 	}

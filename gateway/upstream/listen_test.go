@@ -26,11 +26,11 @@ type ear struct {
 }
 
 // hear starts to listen and waits until everything has settled.
-func hear(t *testing.T, h *HTTP, key string, f shim.Filter) *ear {
+func hear(t *testing.T, h *ServerClient, key string, f shim.Filter) *ear {
 	return hearIn(t, h, shim.Session{Key: key}, f)
 }
 
-func hearIn(t *testing.T, h *HTTP, in shim.Session, f shim.Filter) *ear {
+func hearIn(t *testing.T, h *ServerClient, in shim.Session, f shim.Filter) *ear {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	e := &ear{stop: cancel, done: make(chan error, 1)}
 	go func() {
@@ -67,7 +67,7 @@ func (e *ear) methods() string {
 var everything = shim.Filter{ToolsListChanged: true, PromptsListChanged: true, ResourcesListChanged: true, Resources: []string{"file:///a", "file:///b"}, Log: true}
 
 func TestListenLegacy(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		one := hear(t, h, "a", everything)
 		two := hear(t, h, "a", shim.Filter{Resources: []string{"file:///a"}})
 		if len(one.agreed) != 1 || !one.agreed[0].ToolsListChanged || !one.agreed[0].Log || len(one.agreed[0].Resources) != 2 {
@@ -108,7 +108,7 @@ func TestListenLegacy(t *testing.T) {
 // A slow listener keeps nobody waiting: not the other listeners, and not a call that is
 // asked on the same stream. What is too much for it to keep, it is told to look at again.
 func TestListenSlowly(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		may := make(chan struct{})
 		s.Tool("t", held(may, true))
 		ctx, stop := context.WithCancel(t.Context())
@@ -144,7 +144,7 @@ func TestListenSlowly(t *testing.T) {
 // What a server says of its lists on the stream of a call reaches those who
 // listen, and empties the cache.
 func TestListenOnCallStream(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.Stream(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, result))
 		e := hear(t, h, "a", everything)
 		_, _, _ = h.Tool(t.Context(), shim.Session{Key: "a"}, "t")
@@ -161,7 +161,7 @@ func TestListenOnCallStream(t *testing.T) {
 // What a server says as soon as its client is ready reaches that client, though it listens a moment later: a list that
 // changed, or a log message. A third of it was lost.
 func TestSaidBeforeTheClientListens(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.On("notifications/initialized", func(x *fake.Exchange) {
 			s.Notify("notifications/tools/list_changed", `{}`)
 			s.Notify("notifications/message", `{"level":"warning","data":1}`)
@@ -187,14 +187,14 @@ func TestSaidBeforeTheClientListens(t *testing.T) {
 
 // So it is where the client listens at another replica.
 func TestSaidBeforeTheClientListensElsewhere(t *testing.T) {
-	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *ServerClient) {
 		b := shareSessions(t, a)
 		allowOneStream(s, func() {}, func(x *fake.Exchange) {
 			x.Event(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 			x.Hang()
 		})
 		client := together().Session
-		for _, h := range []*HTTP{a, b} {
+		for _, h := range []*ServerClient{a, b} {
 			_, err := h.Describe(t.Context(), client)
 			must(t, err)
 		}
@@ -212,7 +212,7 @@ func TestSaidBeforeTheClientListensElsewhere(t *testing.T) {
 // A client that listens at another replica hears what its server says once, though that replica asks for the stream
 // only after it was said.
 func TestSaidToOneWhoListensElsewhere(t *testing.T) {
-	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *ServerClient) {
 		b := shareSessions(t, a)
 		say, refuse := make(chan struct{}), make(chan struct{})
 		allowOneStream(s, func() { <-refuse }, func(x *fake.Exchange) {
@@ -222,7 +222,7 @@ func TestSaidToOneWhoListensElsewhere(t *testing.T) {
 			x.Hang()
 		})
 		client := together().Session
-		for _, h := range []*HTTP{a, b} {
+		for _, h := range []*ServerClient{a, b} {
 			_, err := h.Describe(t.Context(), client)
 			must(t, err)
 		}
@@ -251,7 +251,7 @@ func TestListenWithoutStream(t *testing.T) {
 		{fake.Stateless, nil}, {fake.Stateful, fake.Status(405, "", "")}, {fake.Stateful, fake.Status(404, "", "")}, {fake.Stateful, fake.Status(200, "", "")},
 		{fake.Stateful, fake.Status(200, "text/html", "<p>an MCP server</p>")}, {fake.Stateful, fake.Status(200, "application/json", `{"status":"ok"}`)},
 	} {
-		bubble(t, c.mode, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, c.mode, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			if c.get != nil {
 				s.On("GET", c.get)
 			}
@@ -272,7 +272,7 @@ func TestListenWithoutStream(t *testing.T) {
 
 // A server that holds back the head of its stream is believed to have one.
 func TestListenSilentHead(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.On("GET", func(x *fake.Exchange) { x.Hang() })
 		e := hear(t, h, "a", everything)
 		pauseFor(t, headMost)
@@ -287,7 +287,7 @@ func TestListenSilentHead(t *testing.T) {
 // Only what the server declares is agreed to. It may say more, as FastMCP does (fastmcp #4161): the one client of a
 // session hears it.
 func TestListenUndeclared(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Capabilities(`{"tools":{"listChanged":false},"resources":{},"prompts":{"listChanged":true}}`)
 		e := hear(t, h, "a", everything)
 		if len(e.agreed) != 1 || e.agreed[0].ToolsListChanged || e.agreed[0].Resources != nil || !e.agreed[0].PromptsListChanged || e.agreed[0].Log {
@@ -309,7 +309,7 @@ func TestListenUndeclared(t *testing.T) {
 // The client of a session has subscribed by itself, so a server that refuses to be told twice
 // sends its updates all the same.
 func TestSubscribedTwice(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.On("resources/subscribe", fake.RPCError(200, -32602, "already subscribed", ""))
 		e := hearIn(t, h, shim.Session{Key: "a", Shared: true}, shim.Filter{Resources: []string{"file:///a"}})
 		s.Notify("notifications/resources/updated", `{"uri":"file:///a"}`)
@@ -324,7 +324,7 @@ func TestSubscribedTwice(t *testing.T) {
 // What the client of a session has told its server is told it once, however often its stream begins anew: a server may
 // send each update as often as it was told. In a new generation it is told again.
 func TestSubscribedOnce(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		in := shim.Session{Key: "a", Shared: true}
 		ask := func(method string) {
 			reply, err := h.Call(t.Context(), shim.Request{Method: method, Params: json.RawMessage(`{"uri":"file:///a"}`), Session: in}, nil)
@@ -363,7 +363,7 @@ func TestSubscribedOnce(t *testing.T) {
 // Who subscribes while another unsubscribes is told that it is subscribed once the server
 // has seen both, in this order.
 func TestSubscribedAfterUnsubscribe(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		var subscribed atomic.Bool
 		slow := make(chan struct{})
 		s.On("resources/subscribe", func(x *fake.Exchange) {
@@ -394,7 +394,7 @@ func TestSubscribedAfterUnsubscribe(t *testing.T) {
 }
 
 func TestNotify(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		n := shim.Notification{Method: "notifications/roots/list_changed", Params: json.RawMessage(`{"_meta":{}}`)}
 		if err := h.Notify(t.Context(), shim.Session{Key: "a"}, n); err != nil || len(s.Seen("initialize")) != 0 {
 			t.Errorf("without a session: %v, %d handshakes", err, len(s.Seen("initialize")))
@@ -432,7 +432,7 @@ func subscriptions(say <-chan string, ack string) fake.Behaviour {
 }
 
 func TestListenModern(t *testing.T) {
-	bubble(t, fake.Modern, Config{IdleTimeout: time.Minute}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Modern, Config{IdleTimeout: time.Minute}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		say := make(chan string)
 		s.On("subscriptions/listen", subscriptions(say, `{"toolsListChanged":true,"resourceSubscriptions":["file:///a"]}`))
 		e := hear(t, h, "a", everything)
@@ -460,14 +460,14 @@ func TestListenModern(t *testing.T) {
 }
 
 func TestListenModernRefused(t *testing.T) {
-	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		e := hear(t, h, "a", everything) // the fake does not know the method
 		if len(e.agreed) != 1 || !asksNothing(e.agreed[0]) {
 			t.Errorf("agreed to %+v", e.agreed)
 		}
 		e.end(t)
 	})
-	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.On("subscriptions/listen", fake.Status(503, "", ""))
 		err := h.Listen(t.Context(), shim.Session{}, everything, func(shim.Filter) { t.Error("ready") }, nil)
 		var ue *shim.UpstreamError
@@ -493,7 +493,7 @@ func TestListenShortStreams(t *testing.T) {
 		{fake.Modern, "subscriptions/listen", []string{ack}, 6, 15},
 		{fake.Modern, "subscriptions/listen", []string{ack, changed}, 200, 480},
 	} {
-		bubble(t, c.mode, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, c.mode, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.On(c.method, fake.Stream(c.says...))
 			e := hear(t, h, "a", shim.Filter{ToolsListChanged: true})
 			pauseFor(t, 2*time.Minute)
@@ -508,7 +508,7 @@ func TestListenShortStreams(t *testing.T) {
 // What a listener has heard, and not passed on yet, as its client moves to another replica reaches the client: nobody
 // says it again.
 func TestHeardBeforeTheClientMoves(t *testing.T) {
-	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *ServerClient) {
 		ctx, move := context.WithCancelCause(t.Context())
 		var heard []string
 		slow, done := make(chan struct{}), make(chan error, 1)
@@ -536,7 +536,7 @@ func TestHeardBeforeTheClientMoves(t *testing.T) {
 
 // Who begins to listen as the gateway stops hears that it does.
 func TestListenAsTheGatewayStops(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		hear(t, h, "a", everything).end(t)
 		check(t, h.Close(t.Context()))
 		err := h.Listen(t.Context(), shim.Session{Key: "b"}, everything, func(shim.Filter) {}, func(shim.Notification) {})

@@ -17,7 +17,7 @@ import (
 // listeners are the listeners of one session, which owns the set. mu also guards their queues.
 type listeners struct {
 	mu    sync.Mutex
-	m     map[*listener]struct{}
+	m     map[*listenCall]struct{}
 	early []shim.Notification // what the server has said as soon as its client was ready, before the client listened
 	until time.Time           // until then the first listener gets it
 	had   bool                // there was a listener, here or at another replica
@@ -25,9 +25,9 @@ type listeners struct {
 	giver string              // the replica whose early notifications are taken; "" until one gives them
 }
 
-// listener is one Listen. Its notifications wait in a queue, so that the reader of the session's
+// listenCall is one Listen. Its notifications wait in a queue, so that the reader of the session's
 // stream never waits for it.
-type listener struct {
+type listenCall struct {
 	filter shim.Filter
 	here   func() bool   // reports whether its client is there; nil means always
 	all    bool          // it takes every notification: the session is its client's
@@ -38,12 +38,12 @@ type listener struct {
 // maxUnheard bounds the queue. A listener whose queue is full is told to look again instead.
 const maxUnheard = 256
 
-func newListener(ctx context.Context, f shim.Filter, all bool) *listener {
+func newListener(ctx context.Context, f shim.Filter, all bool) *listenCall {
 	here, _ := ctx.Value(hereKey{}).(func() bool)
-	return &listener{filter: f, all: all, here: here, news: make(chan struct{}, 1)}
+	return &listenCall{filter: f, all: all, here: here, news: make(chan struct{}, 1)}
 }
 
-func (e *listeners) addListener(l *listener) {
+func (e *listeners) addListener(l *listenCall) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.m[l] = struct{}{}
@@ -91,7 +91,7 @@ func (e *listeners) takeEarly() []shim.Notification {
 	return early
 }
 
-func (e *listeners) removeListener(l *listener) {
+func (e *listeners) removeListener(l *listenCall) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.m, l)
@@ -149,7 +149,7 @@ func (e *listeners) passToListeners(n shim.Notification) (heard bool) {
 	return heard
 }
 
-func (l *listener) queueNotification(n shim.Notification) bool {
+func (l *listenCall) queueNotification(n shim.Notification) bool {
 	if !l.all && !Wants(l.filter, n) {
 		return false
 	}
@@ -161,7 +161,7 @@ func (l *listener) queueNotification(n shim.Notification) bool {
 	return true
 }
 
-func (e *listeners) takeQueued(l *listener) []shim.Notification {
+func (e *listeners) takeQueued(l *listenCall) []shim.Notification {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	queue := l.queue

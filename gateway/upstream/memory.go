@@ -25,9 +25,9 @@ import (
 // its tools. It is passive: the client fills it in, and reports answers that contradict it. It is
 // safe for concurrent use.
 type memory struct {
-	era   Era // as configured
+	era   EraChoice // as configured
 	log   *slog.Logger
-	seen  *remember.Answers[sessionKey, Server]          // by declared capabilities and the client's era
+	seen  *remember.Answers[sessionKey, Description]     // by declared capabilities and the client's era
 	lists *remember.Answers[sessionKey, map[string]Tool] // one per session; of a modern server one per set of capabilities
 	marks *lru.Cache[sessionKey, *listed.Marks]          // of a modern server, by the same sets
 	// alone is until when the server counts as speaking the modern era alone, after it has refused
@@ -98,7 +98,7 @@ func (m *memory) forgetServer(v *verdict) {
 // noteServer remembers what the server says of itself to clients like this one. A server that says
 // something new was replaced: its answers to others are in doubt, its tools, and that it knows one
 // era only.
-func (m *memory) noteServer(ctx context.Context, s shim.Session, srv Server) {
+func (m *memory) noteServer(ctx context.Context, s shim.Session, srv Description) {
 	k := clientsLike(ctx, s)
 	before := m.seen.Find(k)
 	m.seen.Put(k, srv, remember.Freshness(srv.Raw))
@@ -198,11 +198,11 @@ func (m *memory) takeNotification(n shim.Notification) { m.listChanged(n.Method,
 
 // knownServer is what is known of the server's description in sessions like this one; zero if it
 // is unknown.
-func (m *memory) knownServer(ctx context.Context, s shim.Session) Server {
+func (m *memory) knownServer(ctx context.Context, s shim.Session) Description {
 	if srv := m.seen.Find(clientsLike(ctx, s)); srv != nil && srv.Value.Era == mcp.Legacy {
 		return srv.Value
 	}
-	return Server{}
+	return Description{}
 }
 
 // sessionKey names an upstream session. The capabilities are part of it, since a legacy server

@@ -39,7 +39,7 @@ func TestClientMetrics(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, r := metricstest.New(t)
-			bubble(t, c.mode, Config{Name: "up", Metrics: m}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			bubble(t, c.mode, Config{Name: "up", Metrics: m}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 				s.Tool("t", c.do)
 				_, _ = h.Call(t.Context(), in("a", ``), nil)
 				r.Want(map[string]float64{c.want: 1})
@@ -51,7 +51,7 @@ func TestClientMetrics(t *testing.T) {
 // TestMetricsLearnNames: what a server lists has a series, also if it fails.
 func TestMetricsLearnNames(t *testing.T) {
 	m, r := metricstest.New(t)
-	bubble(t, fake.Modern, Config{Name: "up", Metrics: m}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Modern, Config{Name: "up", Metrics: m}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.Result(`{"isError":true,"content":[]}`))
 		if _, _, err := h.Tool(t.Context(), shim.Session{}, "made up"); err != nil {
 			t.Fatal(err)
@@ -73,7 +73,7 @@ func TestClientSessionMetrics(t *testing.T) {
 		up = "mcp.protocol.version=" + mcp.Version20251125 + " network.transport=tcp server.address=fake taskgate.upstream=up"
 	)
 	m, r := metricstest.New(t)
-	bubble(t, fake.Stateful, Config{Name: "up", Metrics: m}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{Name: "up", Metrics: m}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.Result(`{"content":[]}`))
 		must(t, errorOf(h.Call(t.Context(), in("a", ``), nil)))
 		<-time.After(time.Minute)

@@ -29,7 +29,7 @@ func (c *call) attemptModern(ctx context.Context, v *verdict) (shim.Reply, error
 		mirrorArguments(x, tool)
 	}
 	m, err := x.runRequest(ctx)
-	if err == nil && x.rec.taskID() != "" {
+	if err == nil && x.checkpoints.taskID() != "" {
 		return taskReply(c.r, v.version, x.answer)
 	}
 	rpc, refused := m.Error, false

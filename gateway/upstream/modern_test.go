@@ -20,7 +20,7 @@ const marked = `{"type":"object","properties":{"key":{"type":"string","x-mcp-hea
 // A modern request says in headers and in _meta what its body is about, and
 // leaves everything else in params as it was.
 func TestModernRequest(t *testing.T) {
-	bubble(t, fake.Modern, Config{GatewayInfo: Info{"gw", "9"}}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Modern, Config{GatewayInfo: Info{"gw", "9"}}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.Text("ok"))
 		s.Tool("zoë", fake.Text("ok"))
 		s.Schema("t", marked)
@@ -57,7 +57,7 @@ func TestModernRequest(t *testing.T) {
 
 // A tool whose schema has changed is listed again and called again, once.
 func TestHeaderMismatch(t *testing.T) {
-	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", func(x *fake.Exchange) {
 			if x.R.Header.Get("Mcp-Param-Key") != "k" {
 				fake.RPCError(400, -32020, "missing header", "")(x)
@@ -90,7 +90,7 @@ func TestHeaderMismatch(t *testing.T) {
 
 func TestToolCache(t *testing.T) {
 	for _, m := range []fake.Mode{fake.Stateful, fake.Modern} {
-		bubble(t, m, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, m, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", fake.Text("ok"))
 			s.Schema("t", marked)
 			ses := shim.Session{Key: "a"}
@@ -132,7 +132,7 @@ func TestToolCache(t *testing.T) {
 
 // A list comes in pages; an empty cursor is one too, and a list without end is over where nothing new comes.
 func TestToolPages(t *testing.T) {
-	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.On("tools/list", func(x *fake.Exchange) {
 			cursor, ok := jsonrpc.GetString(x.Params, "cursor")
 			switch {
@@ -166,7 +166,7 @@ func TestToolPages(t *testing.T) {
 // posted.
 func TestModernCancel(t *testing.T) {
 	for _, cause := range []error{context.Canceled, shim.ErrDetached} {
-		bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			gone := make(chan struct{}, 1)
 			s.Tool("t", fake.Hanging(gone))
 			ctx, cancel := context.WithCancelCause(t.Context())

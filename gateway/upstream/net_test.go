@@ -103,7 +103,7 @@ func TestNotificationWithoutEnd(t *testing.T) {
 		func(x *fake.Exchange) { x.Head("text/event-stream") },
 		func(x *fake.Exchange) { x.W.WriteHeader(202); _ = http.NewResponseController(x.W).Flush() },
 	} {
-		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", fake.Text("ok"))
 			s.On("notifications/initialized", func(x *fake.Exchange) { head(x); x.Hang() })
 			begun := time.Now()
@@ -118,7 +118,7 @@ func TestNotificationWithoutEnd(t *testing.T) {
 // A refusal is one by its head: a server that does not end it does not hold the call.
 func TestRefusalWithoutEnd(t *testing.T) {
 	for body, code := range map[string]int64{"": 0, `{"jsonrpc":"2.0","error":{"code":7,"message":"no"}}`: 7} {
-		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", func(x *fake.Exchange) {
 				x.W.WriteHeader(500)
 				fmt.Fprint(x.W, body)
@@ -140,7 +140,7 @@ func TestRefusalWithoutEnd(t *testing.T) {
 // A server that swallows an answer without a word does not hold the call for
 // ever.
 func TestAnswerSwallowed(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", func(x *fake.Exchange) { x.Run(); x.Ask(`7`, "elicitation/create", elicit) })
 		s.OnAnswer(func(x *fake.Exchange) bool { x.Hang(); return false })
 		r, err := callIn(t, h, all, &shimtest.Sink{OnAsk: answering})
@@ -151,7 +151,7 @@ func TestAnswerSwallowed(t *testing.T) {
 // A legacy server that took the place of a modern one is found out even where it
 // answers with errors of its own.
 func TestLegacyCodesRaiseDoubt(t *testing.T) {
-	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.RPCError(400, -32000, "Bad Request: Server not initialized", ""))
 		r, err := h.Call(t.Context(), in("a", ``), nil)
 		checkKind(t, r, err, "", -32000)

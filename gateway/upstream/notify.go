@@ -25,7 +25,7 @@ func (x *exchange) passNotification(m jsonrpc.Message) {
 		x.asking.cancelQuestion(id)
 	default:
 		if to, ok := x.sink.(shim.Notifier); ok && mcp.Foreign(m.Method) {
-			x.rec.tellSink(func() { to.Notified(shim.Notification{Method: m.Method, Params: bytes.Clone(m.Params)}) })
+			x.checkpoints.tellSink(func() { to.Notified(shim.Notification{Method: m.Method, Params: bytes.Clone(m.Params)}) })
 			return
 		}
 		x.outside.takeNotification(shim.Notification{Method: m.Method, Params: m.Params})
@@ -36,12 +36,12 @@ func (x *exchange) passNotification(m jsonrpc.Message) {
 // The progress of some servers does not rise: each message may be the text of a status or a piece of
 // a result. The values for clients rise (shim.RaiseProgress).
 func (x *exchange) heardProgress(params []byte) bool {
-	if tokenOf(params) != x.rec.state.ID {
+	if tokenOf(params) != x.checkpoints.state.ID {
 		return false
 	}
 	p := progressOf(params)
-	x.rec.noteHeard(p.Progress)
-	x.rec.passProgress(p)
+	x.checkpoints.noteHeard(p.Progress)
+	x.checkpoints.passProgress(p)
 	return true
 }
 
@@ -75,7 +75,7 @@ func (x *exchange) heardLog(params []byte) {
 	if x.level == "" || mcp.LogSeverity(level) < mcp.LogSeverity(x.level) {
 		return
 	}
-	x.rec.tellSink(func() { x.sink.Log(shim.Log{Level: level, Raw: bytes.Clone(params)}) })
+	x.checkpoints.tellSink(func() { x.sink.Log(shim.Log{Level: level, Raw: bytes.Clone(params)}) })
 }
 
 // cork has a sink hold back its messages, and let them go together. Only the goroutine that reads uses it.

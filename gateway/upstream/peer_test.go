@@ -52,7 +52,7 @@ func sdkServer(c *counts, modern bool, stop <-chan struct{}) *mcp.Server {
 }
 
 // sdkPeer dials a go-sdk server behind its own handler.
-func sdkPeer(opts mcp.StreamableHTTPOptions, era Era, modern bool, adjust func(*shimtest.Peer)) shimtest.Dial {
+func sdkPeer(opts mcp.StreamableHTTPOptions, era EraChoice, modern bool, adjust func(*shimtest.Peer)) shimtest.Dial {
 	return func(t *testing.T) *shimtest.Peer {
 		c := &counts{}
 		stop := make(chan struct{})
@@ -74,7 +74,7 @@ func sdkPeer(opts mcp.StreamableHTTPOptions, era Era, modern bool, adjust func(*
 }
 
 // newTestClient makes an upstream client that is closed with the test.
-func newTestClient(t testing.TB, c Config) *HTTP {
+func newTestClient(t testing.TB, c Config) *ServerClient {
 	t.Helper()
 	c.Replica = "r1"
 	h, err := New(c)
@@ -106,7 +106,7 @@ func TestSuiteOverSDK(t *testing.T) {
 }
 
 // eraOf is auto except where the server would be taken for a modern one.
-func eraOf(name string) Era {
+func eraOf(name string) EraChoice {
 	if name == "StatelessLegacy" {
 		return EraLegacy
 	}

@@ -27,7 +27,7 @@ func TestAskedTooMuch(t *testing.T) {
 		"too large": {shim.QuestionLimits{Bytes: 10}, elicit, 0, "may have 10 bytes together"},
 		"default":   {shim.QuestionLimits{}, elicit, 10, ""},
 	} {
-		bubbleOf(t, name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			refused := make(chan string, 20)
 			s.Tool("t", func(x *fake.Exchange) {
 				var waiting []<-chan json.RawMessage
@@ -68,7 +68,7 @@ func TestAskedTooMuch(t *testing.T) {
 // Those that come on the GET stream count with those on the call's own, and those of the
 // replica before with those of this one.
 func TestAskedTooMuchAside(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		own, more := make(chan struct{}), make(chan struct{})
 		told := make(chan json.RawMessage, 10)
 		s.Tool("t", func(x *fake.Exchange) {

@@ -105,7 +105,7 @@ func (q *questions) quitAsking() {
 	switch {
 	case len(waiting) == 0:
 	case isDetached(q.caller):
-		q.x.rec.saveCheckpoint(q.caller)
+		q.x.checkpoints.saveCheckpoint(q.caller)
 	default:
 		_ = q.postAnswers(waiting, nil, nil, errWithdrawn)
 	}
@@ -127,7 +127,7 @@ func (q *questions) addQuestion(m jsonrpc.Message, onGET bool) (refused *jsonrpc
 	}
 	// A replica that goes on from a checkpoint after the event misses the question. So the question is in the
 	// checkpoint from now on, before it is asked.
-	q.x.rec.amendCheckpoint(func(c *checkpoint) {
+	q.x.checkpoints.amendCheckpoint(func(c *checkpoint) {
 		if why := c.tooMuch(q.x.limits, m.Params); why != "" {
 			refused = &jsonrpc.Error{Code: mcp.CodeInternal, Message: why}
 			return
@@ -150,7 +150,7 @@ func (q *questions) showQuestion(p pending) (shown bool) {
 	if q.over {
 		return false
 	}
-	q.x.rec.amendCheckpoint(func(c *checkpoint) {
+	q.x.checkpoints.amendCheckpoint(func(c *checkpoint) {
 		if shown = c.tooMuch(q.x.limits, p.Params) == ""; shown {
 			c.Asked++
 			c.Pending = append(c.Pending, p)
@@ -165,7 +165,7 @@ func (q *questions) showQuestion(p pending) (shown bool) {
 
 // refuse says why the call must not ask this as well; nil if it may.
 func (q *questions) refuse(m jsonrpc.Message) (refused *jsonrpc.Error) {
-	q.x.rec.amendCheckpoint(func(c *checkpoint) {
+	q.x.checkpoints.amendCheckpoint(func(c *checkpoint) {
 		if why := c.tooMuch(q.x.limits, m.Params); why != "" {
 			refused = &jsonrpc.Error{Code: mcp.CodeInternal, Message: why}
 		}
@@ -226,7 +226,7 @@ func (q *questions) askUntilNone() {
 			return
 		}
 		// This goroutine waits in Ask for long, and keeps the stack that it has grown to.
-		_ = work.Apart(func() error { q.x.rec.saveCheckpoint(q.ctx); return nil })
+		_ = work.Apart(func() error { q.x.checkpoints.saveCheckpoint(q.ctx); return nil })
 		answers, err := q.x.sink.Ask(q.ctx, questionsOf(asked)...)
 		q.settleAnswers(asked, answers, err)
 	}
@@ -258,9 +258,9 @@ func (q *questions) settleAnswers(asked []pending, answers []shim.Answer, failed
 	if err := q.postAnswers(asked, gone, answers, failed); err != nil && isDetached(q.ctx) {
 		return // the server still waits
 	}
-	q.x.rec.amendCheckpoint(func(c *checkpoint) { c.closeQuestions(asked) })
+	q.x.checkpoints.amendCheckpoint(func(c *checkpoint) { c.closeQuestions(asked) })
 	if q.ctx.Err() == nil {
-		q.x.rec.saveCheckpoint(q.ctx)
+		q.x.checkpoints.saveCheckpoint(q.ctx)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -289,7 +289,7 @@ func (q *questions) postAnswers(asked []pending, gone map[string]bool, answers [
 		err := q.deliverAnswer(responseTo(p, answers, i, failed))
 		switch {
 		case err == nil:
-		case p.OnGET, q.x.rec.taskID() != "" && isPassing(err):
+		case p.OnGET, q.x.checkpoints.taskID() != "" && isPassing(err):
 			q.x.w.log.Debug("answer to the server was not delivered", "err", err)
 		default:
 			q.x.end(err)
@@ -337,7 +337,7 @@ func (q *questions) dropQuestion(is func(pending) bool) (key string, found bool)
 	defer q.mu.Unlock()
 	if i := slices.IndexFunc(q.waiting, is); i >= 0 {
 		withdrawn := q.waiting[i : i+1]
-		q.x.rec.amendCheckpoint(func(c *checkpoint) { c.closeQuestions(withdrawn) })
+		q.x.checkpoints.amendCheckpoint(func(c *checkpoint) { c.closeQuestions(withdrawn) })
 		endShown(withdrawn)
 		q.waiting = slices.Delete(slices.Clone(q.waiting), i, i+1)
 		work.Signal(q.settled)
@@ -361,7 +361,7 @@ func (q *questions) restUntilAnswered() (rested bool) {
 	q.mu.Unlock()
 	long := time.NewTimer(maxQuiet)
 	defer long.Stop()
-	for slices.ContainsFunc(q.x.rec.openQuestions(), func(p pending) bool { return !p.OnGET }) {
+	for slices.ContainsFunc(q.x.checkpoints.openQuestions(), func(p pending) bool { return !p.OnGET }) {
 		rested = true
 		select {
 		case <-q.settled:

@@ -28,14 +28,14 @@ func answering(_ context.Context, q ...shim.Question) ([]shim.Answer, error) {
 	return out, nil
 }
 
-func callIn(t *testing.T, h *HTTP, caps string, s shim.Sink) (shim.Reply, error) {
+func callIn(t *testing.T, h *ServerClient, caps string, s shim.Sink) (shim.Reply, error) {
 	return h.Call(t.Context(), in("a", caps), s)
 }
 
 // The ids of the server's requests go back as they came, whatever they are.
 func TestAnswerIDs(t *testing.T) {
 	for _, id := range []string{`0`, `1`, `"1"`, `"\u00e9 x"`, `9007199254740993`, `""`} {
-		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			var got json.RawMessage
 			s.Tool("t", func(x *fake.Exchange) {
 				got = x.Ask(id, "elicitation/create", elicit)
@@ -52,7 +52,7 @@ func TestAnswerIDs(t *testing.T) {
 // A server without sessions numbers its requests anew when it is started again, and nothing says that it was:
 // its questions are asked all the same.
 func TestIDsOfAServerWithoutSessions(t *testing.T) {
-	bubble(t, fake.Stateless, Config{Era: EraLegacy}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateless, Config{Era: EraLegacy}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", func(x *fake.Exchange) {
 			x.Ask(`0`, "elicitation/create", elicit)
 			x.Event(x.Fill(result))
@@ -77,7 +77,7 @@ func TestUndeclared(t *testing.T) {
 		{all, "tasks/get", `{}`, "-32601"},
 		{all, "nonsense", `{}`, "-32601"},
 	} {
-		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			var got json.RawMessage
 			s.Tool("t", func(x *fake.Exchange) { got = x.Ask(`7`, c.method, c.params); x.Event(x.Fill(result)) })
 			sink := shimtest.Sink{OnAsk: answering}
@@ -102,7 +102,7 @@ func TestAnswers(t *testing.T) {
 		{"failure", nil, errors.New("secret"), `"code":-32603`},
 		{"nothing", nil, nil, `"code":-32603`},
 	} {
-		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			var got json.RawMessage
 			s.Tool("t", func(x *fake.Exchange) { got = x.Ask(`7`, "elicitation/create", elicit); x.Event(x.Fill(result)) })
 			sink := shimtest.Sink{OnAsk: func(context.Context, ...shim.Question) ([]shim.Answer, error) { return c.answer, c.err }}
@@ -139,7 +139,7 @@ func TestWithdrawn(t *testing.T) {
 		{"gone", func(x *fake.Exchange) { x.Cut() }, shim.KindClosed},
 	} {
 		for _, wait := range []time.Duration{0, time.Minute} {
-			bubble(t, fake.Stateful, Config{IdleTimeout: time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			bubble(t, fake.Stateful, Config{IdleTimeout: time.Second}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 				s.Tool("t", func(x *fake.Exchange) {
 					x.Event(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":` + elicit + `}`)
 					_ = work.Pause(x.R.Context(), wait)
@@ -161,7 +161,7 @@ func TestWithdrawnBehindABreak(t *testing.T) {
 		"withdrawn": `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`,
 		"answered":  `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`,
 	} {
-		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.OnAnswer(func(*fake.Exchange) bool {
 				t.Errorf("%s: an answer to a question nobody waits for", name)
 				return true
@@ -186,7 +186,7 @@ func TestWithdrawnBehindABreak(t *testing.T) {
 
 // A server may withdraw one of the questions that it has asked together: the client is told which.
 func TestOneOfTheQuestionsIsWithdrawn(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", func(x *fake.Exchange) {
 			first := x.Expect(`1`)
 			x.Event(`{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":` + elicit + `}`)
@@ -213,7 +213,7 @@ func TestOneOfTheQuestionsIsWithdrawn(t *testing.T) {
 
 // The answer is delivered once more if the server was out of reach.
 func TestAnswerDelivery(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		fails := 2
 		s.Tool("t", func(x *fake.Exchange) { x.Ask(`7`, "elicitation/create", elicit); x.Event(x.Fill(result)) })
 		s.OnAnswer(func(x *fake.Exchange) bool {
@@ -228,7 +228,7 @@ func TestAnswerDelivery(t *testing.T) {
 	// A server that refuses it, or lost the session, ends the call: it would wait
 	// for ever. It is not sent again, whatever the status.
 	for status, kind := range map[int]string{400: shim.KindProtocol, 404: shim.KindSession, 500: shim.KindProtocol} {
-		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", func(x *fake.Exchange) { x.Run(); x.Ask(`7`, "elicitation/create", elicit) })
 			s.OnAnswer(func(x *fake.Exchange) bool { x.W.WriteHeader(status); return false })
 			r, err := callIn(t, h, all, &shimtest.Sink{OnAsk: answering})
@@ -243,7 +243,7 @@ func TestAnswerDelivery(t *testing.T) {
 // A ping is answered, and a server that does not take the answer still answers the call.
 func TestPong(t *testing.T) {
 	for _, code := range []int{202, 400, 404, 503} {
-		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			answered := make(chan struct{}, 8)
 			s.Tool("t", func(x *fake.Exchange) {
 				x.Event(`{"jsonrpc":"2.0","id":"p","method":"ping"}`)

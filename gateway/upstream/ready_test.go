@@ -70,7 +70,7 @@ func newSignedIn(ctx context.Context) (*signedIn, context.Context) {
 // TestNothingGoesOutWithoutAToken: nothing is asked of the server while the token of a client that has
 // left has expired: not a call, not an answer to its question, however silent it is meanwhile.
 func TestNothingGoesOutWithoutAToken(t *testing.T) {
-	bubble(t, fake.Stateful, Config{IdleTimeout: 10 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{IdleTimeout: 10 * time.Second}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		c, ctx := newSignedIn(t.Context())
 		var got json.RawMessage
 		s.Tool("t", func(x *fake.Exchange) { got = x.Ask(`7`, "elicitation/create", elicit); x.Event(x.Fill(result)) })

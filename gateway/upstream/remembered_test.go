@@ -35,7 +35,7 @@ func legacyIntroduces(s *fake.Server, instructions string) {
 	s.Capabilities(fmt.Sprintf(`{"tools":{"listChanged":true},"prompts":{"says":%q}}`, instructions))
 }
 
-func says(t *testing.T, h *HTTP, s shim.Session) string {
+func says(t *testing.T, h *ServerClient, s shim.Session) string {
 	t.Helper()
 	d, err := h.Describe(t.Context(), s)
 	must(t, err)
@@ -64,7 +64,7 @@ func TestDescriptionIsRenewed(t *testing.T) {
 			if mode != fake.Modern && ttl != "" {
 				continue
 			}
-			bubble(t, mode, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			bubble(t, mode, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 				say := func(word string) {
 					if mode == fake.Modern {
 						introduces(s, word, ttl)
@@ -105,7 +105,7 @@ func TestDescriptionCannotBeRenewed(t *testing.T) {
 		for name, broken := range map[string]fake.Behaviour{
 			"error": fake.Status(503, "", ""), "nonsense": fake.HTML(), "cut": func(x *fake.Exchange) { x.Cut() },
 		} {
-			bubble(t, mode, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			bubble(t, mode, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 				want := says(t, h, shim.Session{Key: "a"})
 				s.On(method, broken)
 				if mode == fake.Modern { // or it would be taken for a legacy server
@@ -135,7 +135,7 @@ func TestDescriptionCannotBeRenewed(t *testing.T) {
 // Who needs an answer does not wait long for a new one where there is an old one.
 func TestRenewalIsSlow(t *testing.T) {
 	for mode, method := range introductions {
-		bubble(t, mode, Config{StartTimeout: time.Minute}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, mode, Config{StartTimeout: time.Minute}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", fake.Text("ok"))
 			says(t, h, shim.Session{Key: "a"})
 			tool := func() {
@@ -178,7 +178,7 @@ func TestRenewalIsSlow(t *testing.T) {
 // A legacy server that was restarted as another one is met by the first call that finds its
 // session lost. Then everybody hears what the new one says.
 func TestRestartedServer(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.Text("ok"))
 		legacyIntroduces(s, "old")
 		a, b := shim.Session{Key: "a"}, shim.Session{Key: "b", Capabilities: json.RawMessage(`{"roots":{}}`)}
@@ -203,7 +203,7 @@ func TestRestartedServer(t *testing.T) {
 		}
 	})
 	// What was said just before it was restarted is believed a little longer.
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.Text("ok"))
 		legacyIntroduces(s, "old")
 		mustCall(t, h, in("a", ``))
@@ -221,7 +221,7 @@ func TestRestartedServer(t *testing.T) {
 	})
 	// One that keeps no sessions is met when its words are old.
 	for _, mode := range []fake.Mode{fake.Stateless, fake.Modern} {
-		bubble(t, mode, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, mode, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", fake.Text("ok"))
 			for _, word := range []string{"old", "new"} {
 				legacyIntroduces(s, word)
@@ -237,7 +237,7 @@ func TestRestartedServer(t *testing.T) {
 
 // A server that has learned the modern era is spoken to in it, once it is seen to be another.
 func TestServerLearnsAnotherEra(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.Text("ok"))
 		mustCall(t, h, in("a", ``))
 		s.LoseSessions()
@@ -255,7 +255,7 @@ func TestServerLearnsAnotherEra(t *testing.T) {
 func TestListChangedRenews(t *testing.T) {
 	for mode, method := range map[fake.Mode]string{fake.Stateful: "initialize", fake.Modern: "server/discover"} {
 		for _, list := range []string{"tools", "prompts", "resources"} {
-			bubble(t, mode, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			bubble(t, mode, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 				s.Tool("t", fake.Text("ok"))
 				ses := shim.Session{Key: "a"}
 				says(t, h, ses)
@@ -305,7 +305,7 @@ func TestListChangedRenews(t *testing.T) {
 func TestDescriptionByCapabilities(t *testing.T) {
 	const ui = `{"extensions":{"io.modelcontextprotocol/ui":{}}}`
 	for mode, method := range introductions {
-		bubble(t, mode, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, mode, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			declares := func(x *fake.Exchange) bool { return strings.Contains(string(x.Params), "protocol/ui") }
 			answer := func(x *fake.Exchange) {
 				word := "plain"
@@ -354,7 +354,7 @@ func TestDescriptionByCapabilities(t *testing.T) {
 
 // What is remembered is bounded, whatever clients make up.
 func TestRememberedIsBounded(t *testing.T) {
-	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		for i := range maxSeen + 20 {
 			says(t, h, shim.Session{Capabilities: json.RawMessage(fmt.Sprintf(`{"experimental":{"n":{"is":%d}}}`, i))})
 		}

@@ -33,7 +33,7 @@ func (x *exchange) resumeCall(ctx context.Context) (err error) {
 	x.span.SetAttributes(semconv.Resumed.Bool(true))
 	defer func() { x.measureRequest(ctx, err); x.endSpan(err) }()
 	x.res.resumed = true
-	for _, p := range x.rec.state.Pending {
+	for _, p := range x.checkpoints.state.Pending {
 		if x.calls != nil {
 			x.calls.claimRequest(p.requestID()) // it was asked before: a replay is the same question
 		}
@@ -45,8 +45,8 @@ func (x *exchange) resumeCall(ctx context.Context) (err error) {
 		return err // beginExchange tells the server of a cancellation
 	}
 	defer x.task.noteNamed()
-	x.asking.takeOver(x.rec.openQuestions())
-	if x.rec.taskID() != "" {
+	x.asking.takeOver(x.checkpoints.openQuestions())
+	if x.checkpoints.taskID() != "" {
 		x.allowQuestions(ctx)
 		x.task.noteNamed()
 		return x.task.awaitEnd(ctx)
@@ -140,11 +140,11 @@ func (r *resumption) finalError(in transport.Stream, why error) error {
 	switch {
 	case errors.As(why, &ue), errors.As(why, &busy), errors.As(why, &tooLarge), context.Cause(r.x.life) != nil:
 		return why
-	case r.x.rec.taskID() != "" && (why == errSilent || !r.x.rec.state.hasStream()):
+	case r.x.checkpoints.taskID() != "" && (why == errSilent || !r.x.checkpoints.state.hasStream()):
 		return errBeside
 	case in.Head().Single:
 		return protocolError("the server answered another request than the one it was asked", why)
-	case !r.x.rec.state.hasStream():
+	case !r.x.checkpoints.state.hasStream():
 		return netError(why, true)
 	}
 	return nil
@@ -170,7 +170,7 @@ func (x *exchange) askForRest() (transport.Stream, error) {
 		defer late.Stop()
 	}
 	m := x.newMessage("", nil)
-	m.Last, m.IsHeard = x.rec.state.Last, x.isHeard
+	m.Last, m.IsHeard = x.checkpoints.state.Last, x.isHeard
 	return x.noteHead(x.w.via.Listen(ctx, m))
 }
 

@@ -60,7 +60,7 @@ func TestResumeInCall(t *testing.T) {
 		{"polling", 3 * time.Second, 1, false},
 		{"replay of everything", 0, 4, true},
 	} {
-		bubbleOf(t, c.name, fake.Stateful, Config{IdleTimeout: 4 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, c.name, fake.Stateful, Config{IdleTimeout: 4 * time.Second}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("other", steps(2, 0, 0))
 			s.Tool("t", steps(5, c.retry, c.cut))
 			if c.all {
@@ -101,7 +101,7 @@ func TestResumeRefused(t *testing.T) {
 		{"cut", func(x *fake.Exchange) { x.Cut() }, shim.KindClosed, maxTries},
 		{"empty", func(x *fake.Exchange) { x.Head("text/event-stream") }, shim.KindClosed, maxTries},
 	} {
-		bubbleOf(t, c.name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, c.name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", steps(5, 0, 2))
 			s.On("GET", c.get)
 			r, err := callIn(t, h, ``, nil)
@@ -120,7 +120,7 @@ func TestResumeRefused(t *testing.T) {
 
 // A server that asks to be polled is polled for as long as it takes.
 func TestPolling(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		polls := 0
 		s.Tool("t", steps(0, 10*time.Second, 1))
 		var id string
@@ -142,7 +142,7 @@ func TestPolling(t *testing.T) {
 
 // detach runs a call until it has been resumable for a while, lets go of it, and
 // returns the last checkpoint.
-func detach(t *testing.T, h *HTTP, r shim.Request, sink *shimtest.Sink, after time.Duration) json.RawMessage {
+func detach(t *testing.T, h *ServerClient, r shim.Request, sink *shimtest.Sink, after time.Duration) json.RawMessage {
 	t.Helper()
 	f := aloftIn(t, h, r, sink)
 	pauseFor(t, after)
@@ -151,7 +151,7 @@ func detach(t *testing.T, h *HTTP, r shim.Request, sink *shimtest.Sink, after ti
 }
 
 // another is an upstream client of another replica to the same server.
-func another(t *testing.T, h *HTTP) *HTTP {
+func another(t *testing.T, h *ServerClient) *ServerClient {
 	t.Helper()
 	c := h.wire.cfg
 	c.Replica, c.FirstID = "other", 1000
@@ -166,7 +166,7 @@ func another(t *testing.T, h *HTTP) *HTTP {
 // the two have heard everything exactly once.
 func TestResumeElsewhere(t *testing.T) {
 	for _, key := range []string{"a", ""} {
-		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", steps(5, 0, 0))
 			r := in(key, ``)
 			var first, second shimtest.Sink
@@ -209,7 +209,7 @@ func TestResumeQuestion(t *testing.T) {
 			})
 		}, shim.KindClosed},
 	} {
-		bubbleOf(t, name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			var got json.RawMessage
 			s.Tool("t", asking(&got, func(func(string)) {}))
 			r := in("a", all)
@@ -234,7 +234,7 @@ func TestResumeQuestion(t *testing.T) {
 
 // A server that says nothing new on a resumed stream is asked again.
 func TestResumeDeafServer(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.ReplayOnly()
 		s.Tool("t", steps(5, 0, 0))
 		r := in("a", ``)
@@ -261,7 +261,7 @@ func TestResumeDeafServer(t *testing.T) {
 }
 
 func TestResumeImpossible(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", steps(100, 0, 0))
 		cp := detach(t, h, in("a", ``), &shimtest.Sink{}, 1500*time.Millisecond)
 		s.LoseSessions()
@@ -273,7 +273,7 @@ func TestResumeImpossible(t *testing.T) {
 	})
 	// Without event ids nothing can be picked up, and modern streams never can.
 	for _, m := range []fake.Mode{fake.Stateful, fake.Modern} {
-		bubble(t, m, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, m, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", func(x *fake.Exchange) { x.Comment(); x.Hang() })
 			cp := detach(t, h, in("a", ``), &shimtest.Sink{}, time.Second)
 			_, err := another(t, h).Resume(t.Context(), in("a", ``), cp, nil)
@@ -286,7 +286,7 @@ func TestResumeImpossible(t *testing.T) {
 
 // Event ids that no progress carries are handed over, but not each of them.
 func TestCheckpointRate(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", func(x *fake.Exchange) {
 			x.Resumable(0, 0, func(send func(string)) {
 				for range 100 {
@@ -306,7 +306,7 @@ func TestCheckpointRate(t *testing.T) {
 
 // A cancelled resumption is told to the server like any other.
 func TestResumeCancelled(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", steps(10, 0, 0))
 		cp := detach(t, h, in("a", ``), &shimtest.Sink{}, 1500*time.Millisecond)
 		o := another(t, h)
@@ -326,7 +326,7 @@ func TestResumeCancelled(t *testing.T) {
 // How far a stream was read is handed over when the call is let go of, however short
 // ago the last checkpoint was.
 func TestNewestCheckpointOnDetach(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", func(x *fake.Exchange) {
 			x.Resumable(0, 0, func(send func(string)) {
 				for range 10 {
@@ -365,7 +365,7 @@ func asking(got *json.RawMessage, after func(send func(string))) fake.Behaviour 
 // the newer one: the question is heard once more, and not taken for a replay.
 func TestQuestionComesBack(t *testing.T) {
 	for name, answers := range map[string]bool{"detached while asked": false, "detached with the answer": true} {
-		bubbleOf(t, name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			var got json.RawMessage
 			s.Tool("t", asking(&got, func(func(string)) {}))
 			r := in("a", all)
@@ -399,7 +399,7 @@ func TestQuestionComesBack(t *testing.T) {
 
 // A checkpoint from behind a question has it, also before it is put to the client.
 func TestCheckpointBehindAQuestion(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		var got json.RawMessage
 		s.Tool("t", func(x *fake.Exchange) {
 			progress := x.Fill(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":{token},"progress":1}}`)
@@ -435,7 +435,7 @@ func TestCheckpointWhileAQuestionIsHeard(t *testing.T) {
 	known, _ := lru.New[string, struct{}](1) // fails only for size 0
 	x := &exchange{
 		to: target{era: mcp.Legacy}, calls: &sessionCalls{claimed: known}, sink: &sink,
-		caller: shim.Session{Capabilities: json.RawMessage(all)}, rec: record{sink: &sink, log: slog.New(slog.DiscardHandler)},
+		caller: shim.Session{Capabilities: json.RawMessage(all)}, checkpoints: checkpointer{sink: &sink, log: slog.New(slog.DiscardHandler)},
 	}
 	x.asking.x, x.res.x = x, x
 	ask := jsonrpc.Message{Kind: jsonrpc.Request, ID: jsonrpc.StringID("q"), Method: mcp.MethodElicit, Params: []byte(elicit)}
@@ -448,10 +448,10 @@ func TestCheckpointWhileAQuestionIsHeard(t *testing.T) {
 	for !known.Contains(ask.ID.Key()) {
 		runtime.Gosched()
 	}
-	x.rec.saveCheckpoint(t.Context())
+	x.checkpoints.saveCheckpoint(t.Context())
 	x.asking.mu.Unlock()
 	must(t, <-handled)
-	x.rec.saveCheckpoint(t.Context())
+	x.checkpoints.saveCheckpoint(t.Context())
 	for _, p := range sink.Checkpoints() {
 		if c, _ := decodeResumable(p); c.Last == "e1" && len(c.Pending) == 0 {
 			t.Errorf("a checkpoint has lost the question: %s", p)
@@ -473,7 +473,7 @@ func TestResumeDescribes(t *testing.T) {
 			if shares {
 				c.Sessions = shared
 			}
-			bubble(t, fake.Stateful, c, func(t *testing.T, s *fake.Server, h *HTTP) {
+			bubble(t, fake.Stateful, c, func(t *testing.T, s *fake.Server, h *ServerClient) {
 				s.Tool("t", steps(5, 0, 0))
 				r := in("a", ``)
 				r.Session.Shared = shares

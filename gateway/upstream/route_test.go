@@ -31,7 +31,7 @@ type aloft struct {
 }
 
 // aloftIn makes a call and waits until the server has begun it.
-func aloftIn(t *testing.T, h *HTTP, r shim.Request, s shim.Sink) *aloft {
+func aloftIn(t *testing.T, h *ServerClient, r shim.Request, s shim.Sink) *aloft {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	f := &aloft{cancel: cancel, done: make(chan error, 1)}
@@ -81,7 +81,7 @@ func (a *aloft) leave(t *testing.T, cause error) {
 // answer goes back under the id that the server gave. There is one stream for all.
 func TestAskedOnGET(t *testing.T) {
 	for _, head := range []bool{true, false} {
-		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			may := make(chan struct{})
 			s.Tool("t", held(may, head))
 			older, newer := &shimtest.Sink{OnAsk: answering}, &shimtest.Sink{OnAsk: answering}
@@ -116,7 +116,7 @@ func TestAskedOnGET(t *testing.T) {
 // Questions that come together are asked together, and with those on the call's own
 // stream one Ask at a time, and no key is used twice. The server may be silent while it waits for an answer.
 func TestAskedOnGETInTurns(t *testing.T) {
-	bubble(t, fake.Stateful, Config{IdleTimeout: time.Minute}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{IdleTimeout: time.Minute}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		own, may := make(chan json.RawMessage, 1), make(chan struct{})
 		s.Tool("t", func(x *fake.Exchange) {
 			own <- x.Ask(`1`, "roots/list", `{}`)
@@ -161,7 +161,7 @@ func TestAskedOnGETInTurns(t *testing.T) {
 // Questions that come together are asked together, wherever the server asks them. Each
 // gets its own answer, also if another one was withdrawn meanwhile.
 func TestAskedTogether(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		own, may := make(chan json.RawMessage, 1), make(chan struct{})
 		s.Tool("t", func(x *fake.Exchange) {
 			own <- x.Ask(`1`, "roots/list", `{}`)
@@ -197,7 +197,7 @@ func TestAskedTogether(t *testing.T) {
 
 // A question that the server withdraws while others are gathered is not asked.
 func TestWithdrawnWhileGathering(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", func(x *fake.Exchange) {
 			x.Event(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":` + elicit + `}`)
 			_ = work.Pause(x.R.Context(), gather/2)
@@ -231,7 +231,7 @@ func TestAskedOnGETAndOver(t *testing.T) {
 		}, ""},
 		{"detached", func(_ *fake.Server, _ chan struct{}, f *aloft) { f.cancel(shim.ErrDetached) }, ""},
 	} {
-		bubbleOf(t, c.name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, c.name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			may := make(chan struct{})
 			s.Tool("t", held(may, true))
 			var why error
@@ -266,7 +266,7 @@ func TestAskedOnGETAndOver(t *testing.T) {
 
 // A call that ends when it is about to be asked is not, and the server is told.
 func TestAskedOnGETTooLate(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		may := make(chan struct{})
 		s.Tool("t", held(may, true))
 		sink := silent()
@@ -285,7 +285,7 @@ func TestAskedOnGETTooLate(t *testing.T) {
 // A call that is let go of takes its questions along: whoever resumes it asks them
 // under the same keys, and the server gets one answer to each.
 func TestAskedOnGETAndAdopted(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		may := make(chan struct{})
 		s.Tool("t", func(x *fake.Exchange) {
 			x.Run()
@@ -327,7 +327,7 @@ func TestAskedOnGETAndAdopted(t *testing.T) {
 // not asked for one again with each call. One whose head comes late, or that refuses a
 // second stream, costs a moment once.
 func TestAskedOnGETCosts(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.Text("ok"))
 		mustCall(t, h, in("a", all))
 		mustCall(t, h, asksIn("a", `{}`))
@@ -362,7 +362,7 @@ func TestAskedOnGETCosts(t *testing.T) {
 
 // A server that asks without end is refused at some point, and asks nobody twice.
 func TestAskedOnGETTooMuch(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		may := make(chan struct{})
 		s.Tool("t", held(may, true))
 		sink := silent()
@@ -387,7 +387,7 @@ func TestAskedOnGETTooMuch(t *testing.T) {
 // That an elicitation by URL is complete goes to whoever listens in the session, and
 // else to the call that is left, once.
 func TestElicitationComplete(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		may := make(chan struct{})
 		s.Tool("t", held(may, true))
 		sink := &completing{}
@@ -439,7 +439,7 @@ func TestOpenFirst(t *testing.T) {
 		{all, `{"elicitations":{}}`, true, 0},
 		{all, ``, true, 0},
 	} {
-		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", fake.RPCError(200, -32042, "open a page", c.data))
 			r := in("a", c.caps)
 			r.Rounds = c.rounds

@@ -11,8 +11,8 @@ import (
 	"taskgate/internal/mcpheader"
 )
 
-// Server is what a server says of itself.
-type Server struct {
+// Description is what a server says of itself.
+type Description struct {
 	// Era is that of Version, the agreed version.
 	Era     mcp.Era
 	Version string
@@ -27,22 +27,22 @@ type Server struct {
 
 // StandIn describes a server in place of one that is not asked. It gives the instructions, and has all
 // capabilities, so that clients hear why each request is refused.
-func StandIn(instructions string) Server {
+func StandIn(instructions string) Description {
 	raw := jsonrpc.With(json.RawMessage(`{}`), jsonrpc.AppendString(nil, instructions), "instructions")
 	all := json.RawMessage(`{"completions":{},"prompts":{},"resources":{},"tools":{}}`)
-	return Server{Era: mcp.Legacy, Raw: raw, Capabilities: all, Instructions: instructions}
+	return Description{Era: mcp.Legacy, Raw: raw, Capabilities: all, Instructions: instructions}
 }
 
 // isLike reports whether two answers may come from one server.
-func (s Server) isLike(other Server) bool {
+func (s Description) isLike(other Description) bool {
 	return s.Version == other.Version && s.Instructions == other.Instructions &&
 		reading.FingerprintOf(s.Capabilities) == reading.FingerprintOf(other.Capabilities) && reading.FingerprintOf(s.Info) == reading.FingerprintOf(other.Info)
 }
 
 // serverOf reads an InitializeResult or a DiscoverResult; info is the path of the Implementation
 // object, in which the two differ.
-func serverOf(era mcp.Era, version string, result json.RawMessage, info ...string) Server {
-	srv := Server{Era: era, Version: version, Raw: bytes.Clone(result)}
+func serverOf(era mcp.Era, version string, result json.RawMessage, info ...string) Description {
+	srv := Description{Era: era, Version: version, Raw: bytes.Clone(result)}
 	srv.Capabilities, _ = jsonrpc.Get(srv.Raw, "capabilities")
 	srv.Info, _ = jsonrpc.Get(srv.Raw, info...)
 	srv.Instructions, _ = jsonrpc.GetString(srv.Raw, "instructions")
@@ -51,7 +51,7 @@ func serverOf(era mcp.Era, version string, result json.RawMessage, info ...strin
 
 // hasCapability reports whether the server has a capability. The capabilities of a session from
 // another replica may be unknown; then every one is tried.
-func (s Server) hasCapability(path ...string) bool {
+func (s Description) hasCapability(path ...string) bool {
 	if s.Raw == nil {
 		return true
 	}

@@ -43,7 +43,7 @@ type session struct {
 	refs  int
 	ends  bool          // it ends with its last release: it belongs to one call, or the client's session is over
 	kept  bool          // a detached call may be resumed in it, so this client never deletes it
-	cur   *link         // nil before the handshake
+	cur   *generation   // nil before the handshake
 	timer *time.Timer   // ends an idle session
 	idle  time.Duration // how long it may be idle
 	level string        // the log level that the client has set
@@ -59,10 +59,10 @@ type session struct {
 	over   bool // its client has ended it
 }
 
-// link is one generation of a session: what the handshake agreed on.
-type link struct {
+// generation is a session from one handshake to the next: what the handshake agreed on.
+type generation struct {
 	target
-	server Server
+	server Description
 	born   time.Time   // zero if unknown
 	ready  atomic.Bool // the server was told that the client is ready
 }
@@ -76,9 +76,9 @@ func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
 	ses.usage.s, ses.usage.turn = ses, work.NewTurn()
 	ses.calls.told = make(map[string]*exchange)
 	ses.calls.claimed, _ = lru.New[string, struct{}](maxClaimed) // fails only for size 0
-	ses.listeners.m = make(map[*listener]struct{})
+	ses.listeners.m = make(map[*listenCall]struct{})
 	ses.questions.m = make(map[sessionQuestionKey]*sessionQuestion)
-	ses.subs <- subscribed{listeners: make(map[string]int), told: make(map[string]*link)}
+	ses.subs <- subscribed{listeners: make(map[string]int), told: make(map[string]*generation)}
 	if t.isShared(s) && !t.wire.isLocal() {
 		ses.shared.Store(true)
 		t.hearOthers()
@@ -161,7 +161,7 @@ func (s *session) deleteAtServer() {
 // deleteTimeout bounds the end of a session.
 const deleteTimeout = 5 * time.Second
 
-func (s *session) isOpen() bool { return s.currentLink() != nil }
+func (s *session) isOpen() bool { return s.currentGeneration() != nil }
 
 // noteCarried remembers the headers and token that a request carries.
 func (s *session) noteCarried(ctx context.Context) {
@@ -179,11 +179,11 @@ func (s *session) carryLatest(ctx context.Context) context.Context {
 	return ctx
 }
 
-// openLink returns the session's link, once the server knows that its client is ready. It shakes hands if
+// openGeneration returns the session's generation, once the server knows that its client is ready. It shakes hands if
 // necessary. Errors are those of exchange.runRequest.
-func (s *session) openLink(ctx context.Context) (*link, error) {
+func (s *session) openGeneration(ctx context.Context) (*generation, error) {
 	for again := false; ; again = true {
-		l, err := s.connectLink(ctx)
+		l, err := s.connectGeneration(ctx)
 		if err == nil {
 			err = l.introduceClient(ctx, s)
 		}
@@ -197,15 +197,15 @@ func (s *session) openLink(ctx context.Context) (*link, error) {
 	}
 }
 
-// connectLink is openLink for a client that has yet to say that it is ready. All who need the link wait for
+// connectGeneration is openGeneration for a client that has yet to say that it is ready. All who need it wait for
 // the same handshake.
-func (s *session) connectLink(ctx context.Context) (*link, error) {
+func (s *session) connectGeneration(ctx context.Context) (*generation, error) {
 	s.noteCarried(ctx)
-	if l := s.currentLink(); l != nil {
+	if l := s.currentGeneration(); l != nil {
 		return l, nil
 	}
-	return work.Once(ctx, s.t.work, &s.opening, "", func(ctx context.Context) (*link, error) {
-		if l := s.currentLink(); l != nil {
+	return work.Once(ctx, s.t.work, &s.opening, "", func(ctx context.Context) (*generation, error) {
+		if l := s.currentGeneration(); l != nil {
 			return l, nil
 		}
 		defer s.info.Store(nil)
@@ -224,8 +224,8 @@ func BriefInfo(info json.RawMessage) json.RawMessage {
 	})
 }
 
-// currentLink is the generation in use; nil while the session is closed.
-func (s *session) currentLink() *link {
+// currentGeneration is the generation in use; nil while the session is closed.
+func (s *session) currentGeneration() *generation {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cur
@@ -238,14 +238,14 @@ func (s *session) isOver() bool {
 }
 
 // shakeHands opens one generation, and settles whether the session is kept.
-func (s *session) shakeHands(ctx context.Context) (*link, error) {
+func (s *session) shakeHands(ctx context.Context) (*generation, error) {
 	s.mu.Lock()
 	if s.isOver() { // the call that wanted the GET stream was over before the stream began
 		s.mu.Unlock()
 		return nil, errOver
 	}
 	s.mu.Unlock()
-	l, err := s.openGeneration(ctx)
+	l, err := s.beginGeneration(ctx)
 	s.mu.Lock()
 	if err == nil {
 		s.cur, s.kept = l, false // a new generation has no call to resume
@@ -271,8 +271,8 @@ func (s *session) shakeHands(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// openGeneration opens one generation, or joins the one that another replica has opened.
-func (s *session) openGeneration(ctx context.Context) (*link, error) {
+// beginGeneration opens one generation, or joins the one that another replica has opened.
+func (s *session) beginGeneration(ctx context.Context) (*generation, error) {
 	if s.t.isShared(s.from) && !s.t.wire.isLocal() {
 		l, err := s.openShared(ctx)
 		if l != nil {
@@ -295,7 +295,7 @@ func (s *session) setEnds(ends bool) {
 
 // loseGeneration drops a generation that the server has forgotten. The next open shakes hands anew; that
 // happens once per generation, however many calls met the loss (design.md 0.16). The GET stream moves, too.
-func (s *session) loseGeneration(l *link) {
+func (s *session) loseGeneration(l *generation) {
 	s.get.learnNeed(l)
 	s.mu.Lock()
 	s.lost = max(s.lost, l.gen)
@@ -312,7 +312,7 @@ func (s *session) loseGeneration(l *link) {
 // the session, or is no legacy server any more. Some servers say 400 where 404 is due (X6; the examples of
 // the TypeScript SDK do). A generation that the server has forgotten is dropped. The error says that it is
 // lost, or that the ping failed.
-func (s *session) verifyGeneration(ctx context.Context, l *link) error {
+func (s *session) verifyGeneration(ctx context.Context, l *generation) error {
 	err := s.pingServer(ctx, l)
 	// Before it has heard that its client is ready, the server may refuse everything.
 	if se, ok := err.(*transport.StatusError); ok && l.ready.Load() && (se.Status == http.StatusBadRequest || se.Status == http.StatusNotFound) {
@@ -323,7 +323,7 @@ func (s *session) verifyGeneration(ctx context.Context, l *link) error {
 
 // pingServer returns why a ping in a generation failed; nil if it was answered. Errors are those of
 // exchange.runRequest.
-func (s *session) pingServer(ctx context.Context, l *link) error {
+func (s *session) pingServer(ctx context.Context, l *generation) error {
 	ctx, cancel := s.t.wire.slowContext(ctx)
 	defer cancel()
 	_, err := s.newExchange(l.target, shim.Request{Method: mcp.MethodPing, Session: s.from}, nil).runRequest(ctx)
@@ -348,7 +348,7 @@ const (
 
 // noteOutcome takes the outcome of a call in a generation: failed says that the server has refused it, or answered with
 // an error.
-func (d *sessionDoubt) noteOutcome(ctx context.Context, l *link, failed bool) {
+func (d *sessionDoubt) noteOutcome(ctx context.Context, l *generation, failed bool) {
 	d.failing.Store(failed)
 	if !failed || !d.mayOutliveCalls() || time.Now().UnixNano() < d.rests.Load() || !d.asking.CompareAndSwap(false, true) {
 		return
@@ -376,8 +376,8 @@ func (d *sessionDoubt) mayOutliveCalls() bool {
 
 // settleDoubt drops a doubted generation if the server does not know it: it answers neither a ping nor a list in it, and
 // does so in a new one. A server in trouble keeps its sessions: they may have a state that their clients need.
-func (d *sessionDoubt) settleDoubt(ctx context.Context, l *link) {
-	if !d.failing.Load() || d.s.currentLink() != l {
+func (d *sessionDoubt) settleDoubt(ctx context.Context, l *generation) {
+	if !d.failing.Load() || d.s.currentGeneration() != l {
 		return
 	}
 	if d.isAnswered(ctx, l) {
@@ -398,18 +398,18 @@ func (d *sessionDoubt) settleDoubt(ctx context.Context, l *link) {
 
 // dropDoubted drops the generation in use if its latest call has failed, and the server does not answer in it.
 func (d *sessionDoubt) dropDoubted(ctx context.Context) {
-	if l := d.s.currentLink(); l != nil && d.failing.Load() && !d.isAnswered(d.s.carryLatest(ctx), l) {
+	if l := d.s.currentGeneration(); l != nil && d.failing.Load() && !d.isAnswered(d.s.carryLatest(ctx), l) {
 		d.dropGeneration(l)
 	}
 }
 
-func (d *sessionDoubt) dropGeneration(l *link) {
+func (d *sessionDoubt) dropGeneration(l *generation) {
 	d.s.t.wire.log.Info("the server does not know a session any more; the next call opens another one")
 	d.s.loseGeneration(l)
 }
 
 // isAnswered reports whether the server answers in a generation. Some servers do not know ping.
-func (d *sessionDoubt) isAnswered(ctx context.Context, l *link) bool {
+func (d *sessionDoubt) isAnswered(ctx context.Context, l *generation) bool {
 	for _, method := range []string{mcp.MethodPing, mcp.MethodToolsList} {
 		within, cancel := d.s.t.wire.slowContext(ctx)
 		m, err := d.s.newExchange(l.target, shim.Request{Method: method, Session: d.s.from}, nil).runRequest(within)
@@ -422,14 +422,14 @@ func (d *sessionDoubt) isAnswered(ctx context.Context, l *link) bool {
 }
 
 // sessionEnded measures a session. kind is that of an UpstreamError, "" if the gateway ends it.
-func (w *wire) sessionEnded(l *link, kind string) {
+func (w *wire) sessionEnded(l *generation, kind string) {
 	if !l.born.IsZero() && l.session != "" {
 		w.metrics.Session(context.Background(), max(0, time.Since(l.born)), l.version, kind)
 	}
 }
 
-// deleteLink tells the server that a session is over (X11). A refusal is only logged, since 405 is allowed.
-func (w *wire) deleteLink(ctx context.Context, l *link) {
+// deleteGeneration tells the server that a session is over (X11). A refusal is only logged, since 405 is allowed.
+func (w *wire) deleteGeneration(ctx context.Context, l *generation) {
 	m := l.newMessage(nil)
 	if err := w.via.EndSession(ctx, &m); err != nil {
 		w.log.Debug("session was not deleted", "err", fmt.Sprint(err))

@@ -125,7 +125,7 @@ func (s *session) putQuestion(ctx context.Context, q *sessionQuestion, c checkpo
 
 // resumeSessionQuestion goes on with a session question: it asks, and posts the answer.
 func (t *sessionTable) resumeSessionQuestion(ctx context.Context, r shim.Request, c checkpoint, sink shim.Sink) (shim.Reply, error) {
-	s, l := t.adoptSession(ctx, r.Session, c.linkOf())
+	s, l := t.adoptSession(ctx, r.Session, c.generationOf())
 	defer s.releaseSession()
 	p := c.Pending[0]
 	ask, withdraw := context.WithCancelCause(ctx)
@@ -239,6 +239,6 @@ func (s *session) withdrawQuestion(session string, params []byte) {
 
 // SessionAsker puts a session question to the client that a session belongs to. The checkpoint
 // holds all that is needed to bring the answer back: the replica that takes the question on
-// continues from it (HTTP.Resume). With onCalls the calls of the session show it. An error says that the question was
+// continues from it (ServerClient.Resume). With onCalls the calls of the session show it. An error says that the question was
 // refused; shim.ErrNoAsk, that this client has no stream of its own on which it can be asked now.
 type SessionAsker func(ctx context.Context, s shim.Session, q shim.Question, checkpoint json.RawMessage, onCalls bool) error

@@ -22,16 +22,16 @@ import (
 type replicas struct {
 	t       *testing.T
 	s       *fake.Server
-	clients [2]*HTTP
+	clients [2]*ServerClient
 }
 
 func inReplicas(t *testing.T, run func(t *testing.T, r *replicas)) {
 	t.Helper()
-	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		other, err := New(Config{Replica: "b", URL: h.wire.cfg.URL})
 		must(t, err)
 		baseOf(other).DialContext = baseOf(h).DialContext
-		r := &replicas{t: t, s: s, clients: [2]*HTTP{h, other}}
+		r := &replicas{t: t, s: s, clients: [2]*ServerClient{h, other}}
 		shared := newSharedMap()
 		for _, client := range r.clients {
 			client.wire.cfg.Sessions = shared
@@ -84,7 +84,7 @@ func (r *replicas) got(want ...string) {
 
 // sessionAsker takes on what a server asks outside of any call, as the gateway does.
 type sessionAsker struct {
-	client *HTTP
+	client *ServerClient
 	sink   *shimtest.Sink
 	fail   error
 	// streamless says that the client has no stream of its own.
@@ -97,7 +97,7 @@ type sessionAsker struct {
 	done       chan error
 }
 
-func poses(t *testing.T, client *HTTP, sink *shimtest.Sink) *sessionAsker {
+func poses(t *testing.T, client *ServerClient, sink *shimtest.Sink) *sessionAsker {
 	p := &sessionAsker{client: client, sink: sink, done: make(chan error, 1)}
 	p.life, p.end = context.WithCancelCause(t.Context())
 	client.OnSessionQuestion(p.ask)

@@ -35,7 +35,7 @@ type sessionTable struct {
 const maxVariants = 32
 
 // acquireSession returns the session of this client and pins it: it lasts until its last release.
-// session.openLink opens it.
+// session.openGeneration opens it.
 func (t *sessionTable) acquireSession(s shim.Session) *session {
 	k := keyOf(s)
 	t.mu.Lock()
@@ -93,16 +93,16 @@ func (t *sessionTable) hasSession(ctx context.Context, s shim.Session) bool {
 	return true
 }
 
-// linkOf is the generation of a session that a checkpoint names.
-func (c *checkpoint) linkOf() *link {
-	return &link{target: target{era: mcp.Legacy, version: c.Version, session: c.Session, cookie: c.Cookie, gen: c.Generation}}
+// generationOf is the generation of a session that a checkpoint names.
+func (c *checkpoint) generationOf() *generation {
+	return &generation{target: target{era: mcp.Legacy, version: c.Version, session: c.Session, cookie: c.Cookie, gen: c.Generation}}
 }
 
 // adoptSession brings in a session that another replica opened, to resume a call in it. Later calls under the
 // same key use it, unless there is one already. It is kept at the server: this replica or another may resume
 // other calls of the lost replica in it, and the server ends it in its own time. A session that replicas
-// share in the store idles out. The link is that of the session, which may have had it already.
-func (t *sessionTable) adoptSession(ctx context.Context, s shim.Session, l *link) (*session, *link) {
+// share in the store idles out. The generation is that of the session, which may have had it already.
+func (t *sessionTable) adoptSession(ctx context.Context, s shim.Session, l *generation) (*session, *generation) {
 	k := keyOf(s)
 	ses := newSession(t, k, s)
 	ses.info.Store(nil)
@@ -114,7 +114,7 @@ func (t *sessionTable) adoptSession(ctx context.Context, s shim.Session, l *link
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if have := t.m[k.key][k.spellVariant()]; have != nil && l.session != "" {
-		if cur := have.currentLink(); cur != nil && cur.session == l.session {
+		if cur := have.currentGeneration(); cur != nil && cur.session == l.session {
 			have.pinSession()
 			return have, cur
 		}
@@ -281,16 +281,16 @@ func (t *sessionTable) dropDoubted(ctx context.Context) {
 // session, when that is opened. So if the session of s is open, the server is asked in another one, which is
 // ended again. Over a Transport, which has one program for the whole life of a session, the first answer
 // serves.
-func (t *sessionTable) describeServer(ctx context.Context, s shim.Session) (Server, error) {
+func (t *sessionTable) describeServer(ctx context.Context, s shim.Session) (Description, error) {
 	ses := t.acquireSession(s)
 	defer ses.releaseSession()
-	if l := ses.currentLink(); l != nil && t.wire.cfg.Transport != nil {
+	if l := ses.currentGeneration(); l != nil && t.wire.cfg.Transport != nil {
 		return l.server, nil // another session could start another process
 	}
 	if !ses.isOpen() {
-		l, err := ses.connectLink(ctx)
+		l, err := ses.connectGeneration(ctx)
 		if err != nil {
-			return Server{}, err
+			return Description{}, err
 		}
 		if l.server.Raw != nil {
 			return l.server, nil
@@ -299,14 +299,14 @@ func (t *sessionTable) describeServer(ctx context.Context, s shim.Session) (Serv
 	s.Key = ""
 	l, err := newSession(t, keyOf(s), s).initializeServer(ctx)
 	if err != nil {
-		return Server{}, err
+		return Description{}, err
 	}
 	t.discardGeneration(ctx, l)
 	return l.server, nil
 }
 
 // discardGeneration deletes an unused generation.
-func (t *sessionTable) discardGeneration(ctx context.Context, l *link) {
+func (t *sessionTable) discardGeneration(ctx context.Context, l *generation) {
 	if l.session == "" {
 		return
 	}
@@ -315,6 +315,6 @@ func (t *sessionTable) discardGeneration(ctx context.Context, l *link) {
 		// The deletion outlives the client's life, which Close ends.
 		ctx, cancel := outliveCaller(ctx, deleteTimeout)
 		defer cancel()
-		t.wire.deleteLink(ctx, l)
+		t.wire.deleteGeneration(ctx, l)
 	})
 }

@@ -27,7 +27,7 @@ func in(key, caps string) shim.Request {
 	return r
 }
 
-func mustCall(t *testing.T, h *HTTP, r shim.Request) shim.Reply {
+func mustCall(t *testing.T, h *ServerClient, r shim.Request) shim.Reply {
 	t.Helper()
 	reply, err := h.Call(t.Context(), r, nil)
 	if err != nil || reply.Error != nil {
@@ -48,7 +48,7 @@ func wantSessions(t *testing.T, s *fake.Server, opened, deleted, left int) {
 // One session per key and what is declared in it, however that is spelt. Numbers that differ
 // are different, whatever their size, and the server reads what the first client wrote.
 func TestSessionPerKey(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.Text("ok"))
 		const first = `{"roots":{},"sampling":{}, "extensions":{"a.b/c":{"n":9007199254740993}}}`
 		for range 3 {
@@ -72,10 +72,10 @@ func TestSessionPerKey(t *testing.T) {
 // A session that was adopted for one call ends with it. A GET stream for that call which begins too late
 // opens no other session: nobody would use it, and nobody would end it.
 func TestSessionOfOneCallStaysClosed(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
-		ses, _ := h.sessions.adoptSession(t.Context(), shim.Session{}, &link{target: target{gen: 1, session: "s", version: mcp.Version20251125}})
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
+		ses, _ := h.sessions.adoptSession(t.Context(), shim.Session{}, &generation{target: target{gen: 1, session: "s", version: mcp.Version20251125}})
 		ses.releaseSession()
-		if l, err := ses.openLink(t.Context()); !errors.Is(err, errOver) {
+		if l, err := ses.openGeneration(t.Context()); !errors.Is(err, errOver) {
 			t.Errorf("it was opened: %+v, %v", l, err)
 		}
 		wantSessions(t, s, 0, 0, 0)
@@ -84,7 +84,7 @@ func TestSessionOfOneCallStaysClosed(t *testing.T) {
 
 // Whoever declares something else with each call gets an answer, and no session that stays.
 func TestSessionsPerKeyAreBounded(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.Text("ok"))
 		const calls = 3 * maxVariants
 		for i := range calls {
@@ -102,7 +102,7 @@ func TestSessionsPerKeyAreBounded(t *testing.T) {
 
 // Every later request names the session and the version.
 func TestSessionHeaders(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.Text("ok"))
 		mustCall(t, h, in("a", ``))
 		for _, m := range []string{"notifications/initialized", "tools/call"} {
@@ -127,7 +127,7 @@ func TestAnonymousSessions(t *testing.T) {
 		shared                bool
 		opened, deleted, left int
 	}{{fake.Stateful, false, 2, 2, 0}, {fake.Stateful, true, 1, 0, 1}, {fake.Stateless, false, 1, 0, 0}} {
-		bubble(t, c.mode, Config{Shared: c.shared}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, c.mode, Config{Shared: c.shared}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", fake.Text("ok"))
 			mustCall(t, h, in("", ``))
 			mustCall(t, h, in("", ``))
@@ -140,7 +140,7 @@ func TestAnonymousSessions(t *testing.T) {
 // A session ends once it has been idle for so long, and not during a call. One that is to end during a call is deleted
 // after it.
 func TestIdleSession(t *testing.T) {
-	bubble(t, fake.Stateful, Config{SessionIdle: time.Minute}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{SessionIdle: time.Minute}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		release := make(chan struct{})
 		s.Tool("t", func(x *fake.Exchange) { <-release; fake.Text("ok")(x) })
 		f := aloftIn(t, h, in("a", ``), nil)
@@ -169,7 +169,7 @@ func pauseFor(t *testing.T, d time.Duration) {
 // A lost session is opened anew once, however many calls meet the loss, and the
 // calls are sent again: 404 proves that they were not begun.
 func TestLostSession(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.Text("ok"))
 		mustCall(t, h, in("a", ``))
 		s.LoseSessions()
@@ -189,7 +189,7 @@ func TestLostSession(t *testing.T) {
 
 // A server that loses every session is given up after the second.
 func TestLostAgain(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.On("tools/call", fake.Status(404, "text/plain", "gone"))
 		r, err := h.Call(t.Context(), in("a", ``), nil)
 		checkKind(t, r, err, shim.KindSession, 0)
@@ -200,7 +200,7 @@ func TestLostAgain(t *testing.T) {
 // 400 to a session proves nothing: the call is not repeated, but the session is
 // given up if the server does not answer a ping in it either.
 func TestBadSession(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.On("tools/call", fake.Status(400, "text/plain", "No valid session"))
 		s.On("ping", fake.Status(400, "text/plain", "No valid session"))
 		r, err := h.Call(t.Context(), in("a", ``), nil)
@@ -224,7 +224,7 @@ func TestSessionOutlivesRefusals(t *testing.T) {
 		"not to be found out":       fake.Status(400, "", ""),
 		"a server that has no ping": fake.Status(400, "", ""),
 	} {
-		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			switch name {
 			case "not to be found out":
 				s.On("ping", fake.Status(503, "", ""))
@@ -250,7 +250,7 @@ func TestSessionOutlivesRefusals(t *testing.T) {
 
 // A call whose stream cannot be resumed does not end the session, either.
 func TestSessionOutlivesLostStreams(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", steps(5, 0, 0))
 		cp := detach(t, h, in("a", ``), &shimtest.Sink{}, 2*time.Second)
 		s.On("GET", fake.Status(400, "text/plain", "stream replay unsupported"))
@@ -266,7 +266,7 @@ func TestSessionOutlivesLostStreams(t *testing.T) {
 
 // A detached call leaves its session to whoever resumes it.
 func TestDetachKeepsSession(t *testing.T) {
-	bubble(t, fake.Stateful, Config{SessionIdle: time.Minute}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{SessionIdle: time.Minute}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.Hanging(nil))
 		aloftIn(t, h, in("", ``), nil).leave(t, shim.ErrDetached)
 		asked(t, s, "notifications/cancelled", 0)
@@ -277,7 +277,7 @@ func TestDetachKeepsSession(t *testing.T) {
 
 // Any other end is told to the server, before the connection goes.
 func TestCancelIsTold(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		gone := make(chan struct{}, 1)
 		s.Tool("t", func(x *fake.Exchange) {
 			x.Hang()
@@ -296,7 +296,7 @@ func TestCancelIsTold(t *testing.T) {
 
 // A server that does not take the cancellation does not hold up the caller.
 func TestCancelUnheard(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tool("t", fake.Hanging(nil))
 		s.On("notifications/cancelled", func(x *fake.Exchange) { x.Hang() })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -311,7 +311,7 @@ func TestCancelUnheard(t *testing.T) {
 
 func TestIdleTimeout(t *testing.T) {
 	for _, m := range []fake.Mode{fake.Stateful, fake.Modern} {
-		bubble(t, m, Config{IdleTimeout: 10 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, m, Config{IdleTimeout: 10 * time.Second}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", func(x *fake.Exchange) { // comments keep it alive, then silence
 				for range 5 {
 					x.Comment()
@@ -333,7 +333,7 @@ func TestIdleTimeout(t *testing.T) {
 func TestSlowAnswerIsNoSilence(t *testing.T) {
 	for kind, frame := range map[string][2]string{"application/json": {"", ""}, "text/event-stream": {"data: ", "\n\n"}} {
 		for _, m := range []fake.Mode{fake.Stateful, fake.Modern} {
-			bubble(t, m, Config{IdleTimeout: 10 * time.Second}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			bubble(t, m, Config{IdleTimeout: 10 * time.Second}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 				s.Tool("t", func(x *fake.Exchange) {
 					x.Head(kind)
 					text := frame[0] + x.Fill(result) + frame[1]
@@ -370,7 +370,7 @@ func TestLogLevel(t *testing.T) {
 			if mode == fake.Modern && c.client == "any" {
 				continue // its session says ""
 			}
-			bubble(t, mode, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			bubble(t, mode, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 				s.Tool("t", tell)
 				r := in("a", ``)
 				r.LogLevel = c.client

@@ -70,9 +70,9 @@ func (st shared) encode() []byte {
 	return b
 }
 
-// linkOf is the generation as another replica opened it.
-func (st shared) linkOf() (*link, error) {
-	l := &link{target: target{era: mcp.Legacy, session: st.ID, cookie: st.Cookie, gen: st.Generation}, born: st.openedAt()}
+// generationOf is the generation as another replica opened it.
+func (st shared) generationOf() (*generation, error) {
+	l := &generation{target: target{era: mcp.Legacy, session: st.ID, cookie: st.Cookie, gen: st.Generation}, born: st.openedAt()}
 	l.ready.Store(st.Ready)
 	return l, l.readAnswer(st.Server)
 }
@@ -91,8 +91,8 @@ func (t *sessionTable) isOpened(ctx context.Context, s shim.Session) bool {
 	return err == nil && rev != 0
 }
 
-// findLink returns the generation that replicas share; nil if it is invalid, or for other capabilities or headers.
-func (t *sessionTable) findLink(ctx context.Context, s *session) (*link, error) {
+// findGeneration returns the generation that replicas share; nil if it is invalid, or for other capabilities or headers.
+func (t *sessionTable) findGeneration(ctx context.Context, s *session) (*generation, error) {
 	st, _, err := t.loadShared(ctx, s.key.key)
 	if err != nil || !s.isValid(st) || st.Caps != s.key.spellVariant() {
 		return nil, err
@@ -101,9 +101,9 @@ func (t *sessionTable) findLink(ctx context.Context, s *session) (*link, error) 
 }
 
 // joinGeneration returns the generation that another replica has opened.
-func (t *sessionTable) joinGeneration(ctx context.Context, st shared) (*link, error) {
+func (t *sessionTable) joinGeneration(ctx context.Context, st shared) (*generation, error) {
 	t.wire.numbers.takeBlock(ctx, t.wire.cfg.Sessions)
-	return st.linkOf()
+	return st.generationOf()
 }
 
 // isValid reports whether a generation was opened, and is not known here to be lost.
@@ -189,9 +189,9 @@ func (t *sessionTable) deleteShared(ctx context.Context, state []byte) {
 		return
 	}
 	if st.ID != "" {
-		l := &link{target: target{era: mcp.Legacy, version: st.Version, session: st.ID, cookie: st.Cookie}, born: st.openedAt()}
+		l := &generation{target: target{era: mcp.Legacy, version: st.Version, session: st.ID, cookie: st.Cookie}, born: st.openedAt()}
 		t.wire.sessionEnded(l, "")
-		t.wire.deleteLink(ctx, l)
+		t.wire.deleteGeneration(ctx, l)
 	}
 }
 
@@ -227,7 +227,7 @@ func (t *sessionTable) sweepShared(ctx context.Context) {
 
 // openShared finds or opens the generation that all replicas use. It returns nil, nil if the generation is for
 // other capabilities or headers.
-func (s *session) openShared(ctx context.Context) (*link, error) {
+func (s *session) openShared(ctx context.Context) (*generation, error) {
 	ctx, cancel := s.t.wire.slowContext(ctx)
 	defer cancel()
 	for {
@@ -250,7 +250,7 @@ func (s *session) openShared(ctx context.Context) (*link, error) {
 // openForAll shakes hands, and stores the generation for all replicas by compare-and-set. It returns nil, nil if
 // another replica was faster, and drops this generation then. A session that is a connection is not stored: the
 // others need sessions of their own.
-func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link, error) {
+func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*generation, error) {
 	l, err := s.initializeServer(ctx)
 	if err != nil || sse.Local(l.session) {
 		return l, err
@@ -272,11 +272,11 @@ func (s *session) openForAll(ctx context.Context, rev int64, was shared) (*link,
 // client. So a message that is unwanted here is told to all replicas.
 type others struct {
 	heard  sync.Once
-	untold chan told // waits for the store; beyond mostUntold messages are dropped, so that a slow store delays nobody
+	untold chan sessionNews // waits for the store; beyond mostUntold messages are dropped, so that a slow store delays nobody
 }
 
-// told is a notification in the session of a key.
-type told struct {
+// sessionNews is a notification in the session of a key.
+type sessionNews struct {
 	key     string
 	message []byte
 }
@@ -289,7 +289,7 @@ const (
 // hearOthers begins to tell the other replicas, and to hear them. Only the first call counts.
 func (t *sessionTable) hearOthers() {
 	t.others.heard.Do(func() {
-		t.others.untold = make(chan told, mostUntold)
+		t.others.untold = make(chan sessionNews, mostUntold)
 		t.work.Go(context.Background(), func(ctx context.Context) {
 			for {
 				select { // tellOthers wakes it
@@ -315,7 +315,7 @@ func (t *sessionTable) tellAs(key, sign string, n shim.Notification) {
 	message := jsonrpc.AppendNotification([]byte(t.wire.spellName()+" "+sign), n.Method, n.Params)
 	jsonrpc.OneLine(message)
 	select {
-	case t.others.untold <- told{key, message}:
+	case t.others.untold <- sessionNews{key, message}:
 	default:
 	}
 }
@@ -332,7 +332,7 @@ const (
 // tellSign tells the other replicas a sign. It does not block.
 func (t *sessionTable) tellSign(key, sign string) {
 	select {
-	case t.others.untold <- told{key, []byte(t.wire.spellName() + " " + sign)}:
+	case t.others.untold <- sessionNews{key, []byte(t.wire.spellName() + " " + sign)}:
 	default:
 	}
 }
@@ -342,11 +342,11 @@ func (t *sessionTable) tellSign(key, sign string) {
 func (t *sessionTable) tellFreed(ctx context.Context, key string) {
 	ctx, cancel := outliveCaller(ctx, cancelTimeout)
 	defer cancel()
-	t.tellNow(ctx, told{key, []byte(t.wire.spellName() + " " + freed)})
+	t.tellNow(ctx, sessionNews{key, []byte(t.wire.spellName() + " " + freed)})
 }
 
 // tellNow tells the other replicas. A failure is only logged.
-func (t *sessionTable) tellNow(ctx context.Context, n told) {
+func (t *sessionTable) tellNow(ctx context.Context, n sessionNews) {
 	if err := t.wire.cfg.Sessions.Tell(ctx, n.key, n.message); err != nil {
 		t.wire.log.Debug("what a server said was not told to other replicas", "err", err)
 	}
@@ -446,7 +446,7 @@ func (u *sessionUsage) noteUse() {
 		if over {
 			t.endAfterUse(s)
 		}
-		if l := s.currentLink(); l != nil && !l.opened {
+		if l := s.currentGeneration(); l != nil && !l.opened {
 			t.wire.numbers.takeBlock(ctx, t.wire.cfg.Sessions)
 		}
 	})

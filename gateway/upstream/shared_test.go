@@ -174,13 +174,13 @@ func (r *racing) Load(ctx context.Context, key string) ([]byte, int64, error) {
 // Replicas that open a session in the same moment use the same one, and the other one is deleted. So does a replica
 // that comes later.
 func TestSharedAgree(t *testing.T) {
-	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *ServerClient) {
 		shared, all := newSharedMap(), &sync.WaitGroup{}
 		b := another(t, a)
 		var calls sync.WaitGroup
 		s.Tool("t", fake.Text("ok"))
 		all.Add(2)
-		for _, h := range []*HTTP{a, b} {
+		for _, h := range []*ServerClient{a, b} {
 			h.wire.cfg.Sessions = &racing{sharedMap: shared, all: all}
 			calls.Go(func() { mustCall(t, h, together()) })
 		}
@@ -214,13 +214,13 @@ func TestSharedFails(t *testing.T) {
 // the client's session: another replica may have calls in it.
 func TestSharedIdlesOut(t *testing.T) {
 	for ended, idle := range map[bool]time.Duration{false: defaultIdle, true: endedIdle} {
-		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, a *HTTP) {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, a *ServerClient) {
 			b := shareSessions(t, a)
 			release := make(chan struct{})
 			s.Tool("t", func(x *fake.Exchange) { <-release; fake.Text("ok")(x) })
 			r := sharedIn()
 			var calls sync.WaitGroup
-			for _, h := range []*HTTP{a, b} {
+			for _, h := range []*ServerClient{a, b} {
 				calls.Go(func() { checkCall(t, h, r) })
 				synctest.Wait()
 			}
@@ -246,7 +246,7 @@ func TestSharedIdlesOut(t *testing.T) {
 // browser, say, is free for the next client.
 func TestSharedEndsSoon(t *testing.T) {
 	for has, idle := range map[bool]time.Duration{false: time.Second, true: endedIdle + time.Second} {
-		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			h.wire.cfg.Sessions = newSharedMap()
 			h.wire.cfg.TasksUnnoted = func(context.Context) (bool, error) { return has, nil }
 			s.Tool("t", fake.Text("ok"))
@@ -263,7 +263,7 @@ func TestSharedEndsSoon(t *testing.T) {
 
 // Its own calls keep it, and nobody else's here.
 func TestSharedEndsWithItsOwnCalls(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		h.wire.cfg.Sessions = newSharedMap()
 		h.wire.cfg.TasksUnnoted = func(context.Context) (bool, error) { return false, nil }
 		may := make(chan struct{})
@@ -284,7 +284,7 @@ func TestSharedEndsWithItsOwnCalls(t *testing.T) {
 
 // Its own calls at another replica keep it, also where that has not heard of the end, and no other call there does.
 func TestSharedEndsWithItsOwnCallsElsewhere(t *testing.T) {
-	bubble(t, fake.Stateful, Config{TasksUnnoted: noneUnnoted}, func(t *testing.T, s *fake.Server, a *HTTP) {
+	bubble(t, fake.Stateful, Config{TasksUnnoted: noneUnnoted}, func(t *testing.T, s *fake.Server, a *ServerClient) {
 		b := shareSessions(t, a)
 		may := make(chan struct{})
 		s.Tool("t", held(may, true))
@@ -315,7 +315,7 @@ func noneUnnoted(context.Context) (bool, error) { return false, nil }
 func TestSharedEndsWithoutItsReplica(t *testing.T) {
 	for name, ends := range map[string]bool{"ended by its client": true, "idle": false} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, fake.Stateful, Config{TasksUnnoted: noneUnnoted}, func(t *testing.T, s *fake.Server, a *HTTP) {
+			bubble(t, fake.Stateful, Config{TasksUnnoted: noneUnnoted}, func(t *testing.T, s *fake.Server, a *ServerClient) {
 				lost := shareSessions(t, a)
 				s.Tool("t", fake.Text("ok"))
 				checkCall(t, lost, sharedIn())
@@ -342,7 +342,7 @@ func TestSharedEndsWithoutItsReplica(t *testing.T) {
 
 // A session in which another replica goes on with a call is kept.
 func TestSharedEndsSoonButKept(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		h.wire.cfg.Sessions = newSharedMap()
 		h.wire.cfg.TasksUnnoted = func(context.Context) (bool, error) { return false, nil }
 		s.Tool("t", func(x *fake.Exchange) { x.Hang() })
@@ -363,7 +363,7 @@ func TestAsidesAreBounded(t *testing.T) {
 			told = append(told, p.Message)
 			<-time.After(asidesMost / 4)
 		}}
-		r := &record{sink: sink}
+		r := &checkpointer{sink: sink}
 		tell := func(text string, size int) {
 			r.tellAside(make([]byte, size), func() { sink.Progress(shim.Progress{Message: text}) })
 			synctest.Wait()
@@ -376,7 +376,7 @@ func TestAsidesAreBounded(t *testing.T) {
 		if got := fmt.Sprint(told); got != "[first second]" {
 			t.Errorf("told %s", got)
 		}
-		r = &record{sink: sink}
+		r = &checkpointer{sink: sink}
 		for range mostAsides + 2 { // one of them is told
 			tell("", 0)
 		}
@@ -386,7 +386,7 @@ func TestAsidesAreBounded(t *testing.T) {
 		r.finishAsides()
 		told = nil
 		sink.OnProgress = func(p shim.Progress) { told = append(told, p.Message); <-time.After(2 * asidesMost) }
-		r = &record{sink: sink}
+		r = &checkpointer{sink: sink}
 		tell("fifth", 0)
 		tell("sixth", 0)
 		r.finishAsides()
@@ -404,7 +404,7 @@ func sharedIn() shim.Request {
 }
 
 // checkCall makes a call that has to succeed.
-func checkCall(t *testing.T, h *HTTP, r shim.Request) {
+func checkCall(t *testing.T, h *ServerClient, r shim.Request) {
 	reply, err := h.Call(t.Context(), r, nil)
 	checkKind(t, reply, err, "", 0)
 }
@@ -412,7 +412,7 @@ func checkCall(t *testing.T, h *HTTP, r shim.Request) {
 // A call whose shared session cannot be looked up says that it was not sent, and that
 // this is for want of the store: it may be made again, and then it is sent once.
 func TestSharedStoreAway(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		m := newSharedMap()
 		h.wire.cfg.Sessions = m
 		s.Tool("t", steps(1, 0, 0))
@@ -435,7 +435,7 @@ func TestSharedStoreAway(t *testing.T) {
 }
 
 // shareSessions is another replica, which shares sessions with a.
-func shareSessions(t *testing.T, a *HTTP) *HTTP {
+func shareSessions(t *testing.T, a *ServerClient) *ServerClient {
 	t.Helper()
 	m := newSharedMap()
 	a.wire.cfg.Sessions = m
@@ -463,11 +463,11 @@ func allowOneStream(s *fake.Server, refused func(), hold func(*fake.Exchange)) *
 
 // Requests have numbers as ids in a session, whichever replica has opened it, and no two replicas have the same there.
 func TestReplicasNumberApart(t *testing.T) {
-	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *ServerClient) {
 		b, c := shareSessions(t, a), another(t, a)
 		c.wire.cfg.Sessions = a.wire.cfg.Sessions
 		s.Tool("t", fake.Text("ok"))
-		for _, h := range []*HTTP{a, b, c, b} {
+		for _, h := range []*ServerClient{a, b, c, b} {
 			mustCall(t, h, together())
 		}
 		wantSessions(t, s, 1, 0, 1)
@@ -524,7 +524,7 @@ func TestNumbers(t *testing.T) {
 // A server says on any stream of a session what is for a call or a listener at another replica (mcp-go 1.2.1 does).
 // Each of them hears it once.
 func TestReplicasHearForEachOther(t *testing.T) {
-	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *ServerClient) {
 		b := shareSessions(t, a)
 		e := hearIn(t, a, together().Session, everything)
 		s.On("GET", fake.Status(http.StatusConflict, "", "")) // b has no stream of its own
@@ -571,7 +571,7 @@ func TestReplicasHandAStreamOn(t *testing.T) { handStreamOn(t, "other") }
 func TestClientsHandAStreamOn(t *testing.T) { handStreamOn(t, "a") }
 
 func handStreamOn(t *testing.T, to string) {
-	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *ServerClient) {
 		b := shareSessions(t, a)
 		b.wire.cfg.Replica = to
 		streams := make(chan *fake.Exchange, 1)
@@ -610,7 +610,7 @@ func handStreamOn(t *testing.T, to string) {
 // A replica that stops has the stream from the server no more. The replica to which the client has moved hears of that,
 // and has it then: it would ask for it by itself up to a minute later.
 func TestReplicaThatStopsHandsItsStreamOn(t *testing.T) {
-	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *ServerClient) {
 		b := shareSessions(t, a)
 		busy := allowOneStream(s, func() {}, func(x *fake.Exchange) { x.Hang() })
 		list(t, a, together().Session, "tools/list")
@@ -630,7 +630,7 @@ func TestReplicaThatStopsHandsItsStreamOn(t *testing.T) {
 
 // A stream that one replica closes while another one asks for it is asked for again as soon as that is refused.
 func TestReplicaHearsOfAStreamWhileItAsks(t *testing.T) {
-	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *ServerClient) {
 		b := shareSessions(t, a)
 		var slow atomic.Bool
 		asked, refuse := make(chan struct{}), make(chan struct{})
@@ -665,7 +665,7 @@ func TestReplicaHearsOfAStreamWhileItAsks(t *testing.T) {
 // with each request: the server is told there, too, that the client is ready, and it is deleted with the
 // session of the client.
 func TestSharedOtherVariantIsOwn(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		m := newSharedMap()
 		h.wire.cfg.Sessions = m
 		s.Tool("t", fake.Text("ok"))
@@ -687,7 +687,7 @@ func TestSharedOtherVariantIsOwn(t *testing.T) {
 
 // A call that begins just when its session would end for being idle keeps it.
 func TestSharedIsTakenUpAgain(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		m := newSharedMap()
 		h.wire.cfg.Sessions = m
 		s.Tool("t", fake.Text("ok"))
@@ -708,7 +708,7 @@ func TestSharedIsTakenUpAgain(t *testing.T) {
 
 // A replica that has lost a session joins the next one that another replica has begun after it.
 func TestGenerationsBeginAnew(t *testing.T) {
-	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *HTTP) {
+	bubble(t, fake.Stateful, Config{Replica: "a"}, func(t *testing.T, s *fake.Server, a *ServerClient) {
 		b := shareSessions(t, a)
 		s.Tool("t", fake.Text("ok"))
 		r := sharedIn()
@@ -742,7 +742,7 @@ func TestSlowClientHoldsUpNobody(t *testing.T) {
 		x := slow.newExchange(target{}, shim.Request{Method: "tools/call"}, &shimtest.Sink{OnProgress: func(shim.Progress) {
 			<-time.After(30 * time.Second) // as long as a write to a client may take
 		}})
-		x.rec.state.ID = "r-1"
+		x.checkpoints.state.ID = "r-1"
 		end := x.beginExchange(t.Context())
 		lis := newListener(t.Context(), shim.Filter{ToolsListChanged: true}, true)
 		other.listeners.addListener(lis)

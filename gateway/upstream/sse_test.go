@@ -125,7 +125,7 @@ func TestSSESessionsOfReplicas(t *testing.T) {
 	r := shimtest.Tool("echo", "k", "text", "hallo")
 	r.Session = shim.Session{Key: "client", Legacy: true, Shared: true}
 	shared := newSharedMap()
-	var all []*HTTP
+	var all []*ServerClient
 	for range 2 {
 		h := newTestClient(t, Config{URL: web.URL, Sessions: shared})
 		all = append(all, h)
@@ -205,7 +205,7 @@ func TestSSERefusesTheToken(t *testing.T) {
 	r := shimtest.Tool("echo", "k")
 	r.Session = shim.Session{Key: "client", Legacy: true, Principal: "alice"}
 	_, err := h.Call(forward.With(t.Context(), &forward.Parts{Credential: w}), r, nil)
-	var refusal *forward.Refusal
+	var refusal *forward.ServerRefusal
 	if !errors.As(err, &refusal) || !slices.Equal(refusal.Challenges, []string{"Bearer", "seen"}) || !slices.Contains(w.heard, "Bearer old 401") {
 		t.Errorf("%v, heard %q", err, w.heard)
 	}

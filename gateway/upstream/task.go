@@ -37,7 +37,7 @@ type serverTask struct {
 
 func newServerTask(x *exchange, mark *taskMark) *serverTask {
 	t := &serverTask{x: x, mark: mark, settled: make(chan struct{})}
-	x.rec.state.Task = mark
+	x.checkpoints.state.Task = mark
 	if x.to.era == mcp.Legacy {
 		t.naming = cancelTimeout
 	}
@@ -48,7 +48,7 @@ func newServerTask(x *exchange, mark *taskMark) *serverTask {
 func (t *serverTask) followAnswer(ctx context.Context, err error) error {
 	t.noteNamed()
 	switch {
-	case t.x.rec.taskID() == "":
+	case t.x.checkpoints.taskID() == "":
 		return err
 	case causeOf(ctx) != nil:
 		if !isDetached(ctx) { // its name may have come too late for the cancellation
@@ -71,7 +71,7 @@ func (t *serverTask) noteNamed() {
 
 // takeAnswer takes what the answer to the call says of the task. At a modern server the result is the task
 // itself (T14).
-func (t *serverTask) takeAnswer(ctx context.Context, a reading.Answer) {
+func (t *serverTask) takeAnswer(ctx context.Context, a reading.Response) {
 	if t.awaiting || a.Error != nil {
 		return
 	}
@@ -83,13 +83,13 @@ func (t *serverTask) takeAnswer(ctx context.Context, a reading.Answer) {
 		task = a.Result
 	}
 	id, _ := jsonrpc.GetString(task, "taskId")
-	if id == "" || t.x.rec.taskID() != "" {
+	if id == "" || t.x.checkpoints.taskID() != "" {
 		return
 	}
 	v := viewOf(task)
 	t.working = v.status == shim.Working
-	t.x.rec.amendCheckpoint(func(*checkpoint) { t.mark.ID, t.mark.Poll, t.mark.TTL = id, v.poll, v.ttl })
-	t.x.rec.handOver(ctx)
+	t.x.checkpoints.amendCheckpoint(func(*checkpoint) { t.mark.ID, t.mark.Poll, t.mark.TTL = id, v.poll, v.ttl })
+	t.x.checkpoints.handOver(ctx)
 	t.noteNamed()
 	if t.x.to.era == mcp.Modern && t.working {
 		t.tellStatus(v.message)

@@ -35,8 +35,8 @@ const lostTries = 10
 
 // pollInterval is how often the server wants to be asked.
 func (t *serverTask) pollInterval() time.Duration {
-	t.x.rec.mu.Lock()
-	defer t.x.rec.mu.Unlock()
+	t.x.checkpoints.mu.Lock()
+	defer t.x.checkpoints.mu.Unlock()
 	if t.mark.Poll <= 0 {
 		return pollUsual
 	}
@@ -146,8 +146,8 @@ func (t *serverTask) judgeUnseen(v taskView, lookErr error, tries int) (next tim
 
 // noteKept says how long the server keeps the task, if it has said so.
 func (t *serverTask) noteKept() string {
-	t.x.rec.mu.Lock()
-	defer t.x.rec.mu.Unlock()
+	t.x.checkpoints.mu.Lock()
+	defer t.x.checkpoints.mu.Unlock()
 	if t.mark.TTL <= 0 {
 		return ""
 	}
@@ -211,7 +211,7 @@ func (t *serverTask) askServer(ctx context.Context, method string, params []byte
 }
 
 func (t *serverTask) withTaskID() []byte {
-	return append(jsonrpc.AppendString([]byte(`{"taskId":`), t.x.rec.taskID()), '}')
+	return append(jsonrpc.AppendString([]byte(`{"taskId":`), t.x.checkpoints.taskID()), '}')
 }
 
 // askResult asks for the outcome, and handles the server's messages until it is there. Errors may
@@ -230,7 +230,7 @@ func (t *serverTask) askResult(ctx context.Context) error {
 func (t *serverTask) openResult(ctx context.Context) (transport.Stream, error) {
 	x := t.x
 	x.res = resumption{x: x}
-	if x.rec.state.Last != "" && t.mark.Wait != "" && !t.reopened {
+	if x.checkpoints.state.Last != "" && t.mark.Wait != "" && !t.reopened {
 		t.reopened = true
 		x.setID(t.mark.Wait)
 		if in, err := x.res.reconnectUntilOver(ctx, 0); err == nil {
@@ -243,8 +243,8 @@ func (t *serverTask) openResult(ctx context.Context) (transport.Stream, error) {
 	t.reopened = true
 	id := x.w.nextID(x.to)
 	x.setID(id)
-	x.rec.amendCheckpoint(func(c *checkpoint) { c.Last, t.mark.Wait = "", id })
-	x.rec.unnoted = false
+	x.checkpoints.amendCheckpoint(func(c *checkpoint) { c.Last, t.mark.Wait = "", id })
+	x.checkpoints.unnoted = false
 	in, err := x.postRequest(forward.For(x.life, forward.Later), mcp.MethodTasksResult, jsonrpc.AppendRequest(nil, jsonrpc.TextID(id), mcp.MethodTasksResult, t.withTaskID()))
 	if err != nil {
 		return nil, x.judgeError(ctx, err)
@@ -254,16 +254,16 @@ func (t *serverTask) openResult(ctx context.Context) (transport.Stream, error) {
 
 // awaitsAnswer reports whether the answer to the request of this id is awaited. Other goroutines may call it.
 func (x *exchange) awaitsAnswer(id jsonrpc.ID) bool {
-	x.rec.mu.Lock()
-	defer x.rec.mu.Unlock()
+	x.checkpoints.mu.Lock()
+	defer x.checkpoints.mu.Unlock()
 	return id.Equal(jsonrpc.TextID(x.id))
 }
 
 // setID sets the id of the request whose answer is read from now on.
 func (x *exchange) setID(id string) {
-	x.rec.mu.Lock()
+	x.checkpoints.mu.Lock()
 	x.id = id
-	x.rec.mu.Unlock()
+	x.checkpoints.mu.Unlock()
 	if x.calls != nil {
 		x.calls.followStream(id, x)
 	}
@@ -279,7 +279,7 @@ const namedSoon = 500 * time.Millisecond
 func (t *serverTask) cancelTask(ctx context.Context) bool {
 	// The answer to the call wakes it. After naming the call is cancelled like one without a task.
 	work.PauseUntil(t.settled, t.naming)
-	if t.x.rec.taskID() == "" {
+	if t.x.checkpoints.taskID() == "" {
 		return false
 	}
 	t.abandonTask(ctx)

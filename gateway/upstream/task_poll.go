@@ -89,7 +89,7 @@ func (t *serverTask) finishFollowing(ctx context.Context, failed error) error {
 // takeState takes the status of the task. over says that the answer of the exchange is the outcome of the
 // task.
 func (t *serverTask) takeState(v taskView) (over bool, failed error) {
-	t.x.rec.amendCheckpoint(func(*checkpoint) { t.mark.Poll, t.mark.TTL = v.poll, v.ttl }) // both may change (T20)
+	t.x.checkpoints.amendCheckpoint(func(*checkpoint) { t.mark.Poll, t.mark.TTL = v.poll, v.ttl }) // both may change (T20)
 	switch v.status {
 	case shim.Completed:
 		return true, t.takeResult(v.result)
@@ -130,15 +130,15 @@ func (t *serverTask) tellStatus(message string) {
 	t.said = message
 	var raw []byte
 	var n float64
-	t.x.rec.amendCheckpoint(func(c *checkpoint) {
+	t.x.checkpoints.amendCheckpoint(func(c *checkpoint) {
 		t.mark.Told++
 		n = t.mark.Told
 		raw = jsonrpc.AppendString([]byte(`{"progressToken":`), c.ID)
 	})
 	raw = strconv.AppendFloat(append(raw, `,"progress":`...), n, 'f', -1, 64)
 	raw = append(jsonrpc.AppendString(append(raw, `,"message":`...), message), '}')
-	t.x.rec.unnoted = true
-	t.x.rec.passProgress(shim.Progress{Progress: n, Message: message, Raw: raw, Status: true})
+	t.x.checkpoints.unnoted = true
+	t.x.checkpoints.passProgress(shim.Progress{Progress: n, Message: message, Raw: raw, Status: true})
 }
 
 // takeQuestions takes the open questions of the task (T24). It puts new ones to the client, and withdraws
@@ -155,10 +155,10 @@ func (t *serverTask) takeQuestions(v taskView) error {
 		}
 		round = open
 	}
-	for _, p := range x.rec.openQuestions() {
+	for _, p := range x.checkpoints.openQuestions() {
 		name, _ := jsonrpc.String(p.ID)
 		if !slices.ContainsFunc(round.Questions, func(q shim.Question) bool { return q.Key == name }) && x.asking.cancelQuestion(p.ID) {
-			x.rec.amendCheckpoint(func(*checkpoint) { // so that it can be put again
+			x.checkpoints.amendCheckpoint(func(*checkpoint) { // so that it can be put again
 				t.mark.Keys = slices.DeleteFunc(slices.Clone(t.mark.Keys), func(k string) bool { return k == name })
 			})
 		}
@@ -167,7 +167,7 @@ func (t *serverTask) takeQuestions(v taskView) error {
 		if slices.Contains(t.mark.Keys, q.Key) {
 			continue // an answer may be on its way (T34)
 		}
-		x.rec.amendCheckpoint(func(*checkpoint) { t.mark.Keys = append(t.mark.Keys, q.Key) })
+		x.checkpoints.amendCheckpoint(func(*checkpoint) { t.mark.Keys = append(t.mark.Keys, q.Key) })
 		m := jsonrpc.Message{Kind: jsonrpc.Request, ID: jsonrpc.StringID(q.Key), Method: q.Method, Params: q.Params}
 		if refused := x.asking.addQuestion(m, false); refused != nil {
 			return &shim.RPCError{Code: mcp.CodeInternal, Message: "the server asked for more than it may: " + refused.Message}

@@ -19,9 +19,9 @@ import (
 )
 
 // native makes a modern server with one tool "t" that it runs as a task.
-func native(t *testing.T, c Config, script func(*fake.Job), run func(t *testing.T, s *fake.Server, tasks *fake.Tasks, h *HTTP)) {
+func native(t *testing.T, c Config, script func(*fake.Job), run func(t *testing.T, s *fake.Server, tasks *fake.Tasks, h *ServerClient)) {
 	t.Helper()
-	bubble(t, fake.Modern, c, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Modern, c, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		run(t, s, fake.TaskExtension(s, fake.TaskTool{Name: "t", Support: "required", Script: script}), h)
 	})
 }
@@ -57,7 +57,7 @@ func TestModernTaskEnds(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			native(t, Config{}, after(time.Second+time.Millisecond, c.end), func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
+			native(t, Config{}, after(time.Second+time.Millisecond, c.end), func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *ServerClient) {
 				reply, err := h.Call(t.Context(), in("a", ``), nil)
 				if err != nil || !c.check(reply) {
 					t.Errorf("%s, %+v, %v", reply.Result, reply.Error, err)
@@ -87,7 +87,7 @@ func TestModernTaskPollInterval(t *testing.T) {
 		`"ttlMs":null,"pollIntervalMs":1`:       101,
 		`"ttlMs":null,"pollIntervalMs":9000000`: 1,
 	} {
-		bubbleOf(t, wants, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, wants, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			fake.TaskExtension(s, fake.TaskTool{Name: "t", First: func(j *fake.Job) { j.Wants(wants) }, Script: after(10*time.Second+time.Millisecond, complete)})
 			began := time.Now()
 			mustCall(t, h, in("a", ``))
@@ -103,7 +103,7 @@ func TestModernTaskPollInterval(t *testing.T) {
 
 // A server that makes no task has answered (T4, T50), and one that must not make one makes none.
 func TestModernTaskNotMade(t *testing.T) {
-	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		fake.TaskExtension(s)
 		s.Tool("t", fake.Text("at once"))
 		reply, err := h.Call(t.Context(), in("a", `{"extensions":{"x/y":{"z":1}}}`), nil)
@@ -114,7 +114,7 @@ func TestModernTaskNotMade(t *testing.T) {
 			t.Errorf("declared in %s", got)
 		}
 	})
-	native(t, Config{Tasks: TasksNever}, complete, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
+	native(t, Config{Tasks: TasksNever}, complete, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *ServerClient) {
 		reply, err := h.Call(t.Context(), in("a", ``), nil)
 		if err != nil || reply.Error == nil || reply.Error.Code != -32021 || s.Runs("k") != 0 {
 			t.Errorf("%+v, %v", reply.Error, err)
@@ -134,7 +134,7 @@ func TestModernTaskTells(t *testing.T) {
 			j.Say(fmt.Sprint("step ", i+1))
 		}
 		complete(j)
-	}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
+	}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *ServerClient) {
 		sink := &shimtest.Sink{}
 		must(t, errorOf(h.Call(t.Context(), in("a", ``), sink)))
 		progress, _ := sink.Heard()
@@ -164,7 +164,7 @@ func TestModernTaskAsks(t *testing.T) {
 		c := j.Input("more", "elicitation/create", elicit)
 		answered <- string(j.Await(c))
 		complete(j)
-	}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
+	}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *ServerClient) {
 		answered = make(chan string, 1)
 		sink := &shimtest.Sink{}
 		sink.OnAsk = func(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
@@ -199,7 +199,7 @@ func TestModernTaskAsks(t *testing.T) {
 
 // A server may show a question for a while after it took the answer (T34).
 func TestModernTaskAsksLate(t *testing.T) {
-	native(t, Config{}, func(j *fake.Job) { j.Cancelled() }, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
+	native(t, Config{}, func(j *fake.Job) { j.Cancelled() }, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *ServerClient) {
 		shown := 0
 		s.On("tasks/get", func(x *fake.Exchange) {
 			if shown++; shown < 30 {
@@ -243,7 +243,7 @@ func TestModernTaskRefused(t *testing.T) {
 				}
 				j.Await(j.Input("q", c.method, elicit))
 				complete(j)
-			}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
+			}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *ServerClient) {
 				r := in("a", c.caps)
 				r.Rounds, r.Limits.Most = true, c.limit
 				sink := &shimtest.Sink{}
@@ -277,7 +277,7 @@ func TestModernTaskWithdraws(t *testing.T) {
 		<-again
 		j.Await(j.Input("q", "elicitation/create", elicit))
 		complete(j)
-	}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
+	}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *ServerClient) {
 		asked := 0
 		again = make(chan bool, 1)
 		sink := &shimtest.Sink{}
@@ -299,7 +299,7 @@ func TestModernTaskWithdraws(t *testing.T) {
 // An answer is brought to a server that is away for a while, and one that the server does not
 // take ends the call.
 func TestModernTaskAnswerLost(t *testing.T) {
-	native(t, Config{}, func(j *fake.Job) { j.Await(j.Input("q", "elicitation/create", elicit)); complete(j) }, func(t *testing.T, s *fake.Server, tasks *fake.Tasks, h *HTTP) {
+	native(t, Config{}, func(j *fake.Job) { j.Await(j.Input("q", "elicitation/create", elicit)); complete(j) }, func(t *testing.T, s *fake.Server, tasks *fake.Tasks, h *ServerClient) {
 		tries := 0
 		s.On("tasks/update", func(x *fake.Exchange) {
 			switch tries++; {
@@ -322,7 +322,7 @@ func TestModernTaskAnswerLost(t *testing.T) {
 			t.Errorf("%q after %d attempts", got, tries)
 		}
 	})
-	native(t, Config{}, func(j *fake.Job) { j.Input("q", "elicitation/create", elicit) }, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
+	native(t, Config{}, func(j *fake.Job) { j.Input("q", "elicitation/create", elicit) }, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *ServerClient) {
 		s.On("tasks/update", fake.RPCError(200, -32602, "secret", ""))
 		sink := &shimtest.Sink{}
 		sink.OnAsk = answering
@@ -345,7 +345,7 @@ func TestModernTaskCancelled(t *testing.T) {
 			}
 			j.Cancelled()
 			close(over)
-		}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
+		}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *ServerClient) {
 			over = make(chan struct{})
 			ctx, cancel := context.WithCancel(t.Context())
 			sink := &shimtest.Sink{}
@@ -364,7 +364,7 @@ func TestModernTaskCancelled(t *testing.T) {
 
 // The name of a task that comes while its call is being cancelled is not lost.
 func TestModernTaskCancelledEarly(t *testing.T) {
-	native(t, Config{}, (*fake.Job).Cancelled, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
+	native(t, Config{}, (*fake.Job).Cancelled, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *ServerClient) {
 		ctx, cancel := context.WithCancel(t.Context())
 		sink := &shimtest.Sink{}
 		sink.OnCheckpoint = cancelLater(cancel)
@@ -374,7 +374,7 @@ func TestModernTaskCancelledEarly(t *testing.T) {
 		synctest.Wait()
 		asked(t, s, "tasks/cancel", 1)
 	})
-	native(t, Config{}, nil, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
+	native(t, Config{}, nil, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *ServerClient) {
 		x := h.wire.modernExchange(in("a", ``), discard{}, "2026-07-28")
 		x.task = newServerTask(x, &taskMark{ID: "job-1"}) // the answer has overtaken the cancellation
 		ctx, cancel := context.WithCancel(t.Context())
@@ -387,7 +387,7 @@ func TestModernTaskCancelledEarly(t *testing.T) {
 
 // A task that the server forgets, at its ttl or otherwise, has a clear end.
 func TestModernTaskForgotten(t *testing.T) {
-	native(t, Config{}, func(*fake.Job) {}, func(t *testing.T, s *fake.Server, tasks *fake.Tasks, h *HTTP) {
+	native(t, Config{}, func(*fake.Job) {}, func(t *testing.T, s *fake.Server, tasks *fake.Tasks, h *ServerClient) {
 		time.AfterFunc(time.Minute+time.Millisecond, tasks.Forget)
 		_, err := h.Call(t.Context(), in("a", ``), nil)
 		ue, ok := errors.AsType[*shim.UpstreamError](err)
@@ -403,7 +403,7 @@ func TestModernTaskForgotten(t *testing.T) {
 // A server that is away is asked again for some minutes, and not for ever.
 func TestModernTaskServerAway(t *testing.T) {
 	for outage, want := range map[int]bool{8: true, 1000: false} {
-		native(t, Config{}, func(*fake.Job) {}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
+		native(t, Config{}, func(*fake.Job) {}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *ServerClient) {
 			var all atomic.Int64
 			s.On("tasks/get", func(x *fake.Exchange) {
 				switch tries := int(all.Add(1)); {
@@ -447,7 +447,7 @@ func TestModernTaskNonsense(t *testing.T) {
 		"a page":                     fake.HTML(),
 	} {
 		t.Run(name, func(t *testing.T) {
-			native(t, Config{}, func(*fake.Job) {}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
+			native(t, Config{}, func(*fake.Job) {}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *ServerClient) {
 				s.On("tasks/get", answer)
 				reply, err := h.Call(t.Context(), askedCall("a"), nil)
 				if err == nil || s.Runs("k") == 0 {
@@ -469,7 +469,7 @@ func TestModernTaskTakenUp(t *testing.T) {
 			}
 			<-time.After(time.Minute)
 			complete(j)
-		}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
+		}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *ServerClient) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			first := &shimtest.Sink{}
 			first.OnAsk = waitFor
@@ -499,7 +499,7 @@ func TestModernTaskTakenUp(t *testing.T) {
 // A checkpoint of a task that the server has forgotten cannot be resumed; one of a call that was
 // no task yet never could.
 func TestModernTaskNotTakenUp(t *testing.T) {
-	native(t, Config{}, func(*fake.Job) {}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
+	native(t, Config{}, func(*fake.Job) {}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *ServerClient) {
 		cp := `{"era":"modern","version":"2026-07-28","id":"x-1","task":{"id":"job-9"}}`
 		if _, err := h.Resume(t.Context(), in("a", ``), json.RawMessage(cp), nil); !errors.Is(err, shim.ErrNotResumable) {
 			t.Errorf("error %v", err)
@@ -515,7 +515,7 @@ func TestModernTaskMessages(t *testing.T) {
 	native(t, Config{}, func(j *fake.Job) {
 		j.Await(j.Input("q", "elicitation/create", elicit))
 		j.Cancelled()
-	}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
+	}, func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *ServerClient) {
 		ctx, cancel := context.WithCancel(t.Context())
 		sink := &shimtest.Sink{}
 		sink.OnAsk = func(context.Context, ...shim.Question) ([]shim.Answer, error) {
@@ -549,7 +549,7 @@ func TestModernTaskBytes(t *testing.T) {
 		<-time.After(10 * time.Second)
 		j.Keep(strings.Repeat("x", size))
 		complete(j)
-	}), func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *HTTP) {
+	}), func(t *testing.T, s *fake.Server, _ *fake.Tasks, h *ServerClient) {
 		b := budget.New(64<<20, 1<<20, time.Minute)
 		h.wire.cfg.Budget = b
 		hold := b.Hold()

@@ -69,7 +69,7 @@ func TestServerTaskChosen(t *testing.T) {
 		{TasksNever, baseTasks, "optional", "plain", 0},
 		{TasksAuto, `{"cancel":{}}`, "required", "", 0}, // without the capability the value is void (L4)
 	} {
-		bubbleOf(t, fmt.Sprint(i), fake.Stateful, Config{Tasks: c.use}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, fmt.Sprint(i), fake.Stateful, Config{Tasks: c.use}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tasks(c.caps, fake.TaskTool{Name: "t", Support: c.support, Script: func(j *fake.Job) { j.End("completed", "") }})
 			r := in("a", ``)
 			r.Within = time.Minute
@@ -108,7 +108,7 @@ func TestServerTaskEnds(t *testing.T) {
 			return err == nil && r.Error != nil && r.Error.Code == -32603 && strings.HasSuffix(r.Error.Message, ": no time")
 		}},
 	} {
-		bubbleOf(t, name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: c.script})
 			reply, err := h.Call(t.Context(), in("a", ``), nil)
 			if !c.check(reply, err) {
@@ -123,7 +123,7 @@ func TestServerTaskEnds(t *testing.T) {
 
 // A server that forgets its task, and one that does not wait with its answer.
 func TestServerTaskLost(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		tasks := s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(*fake.Job) {}})
 		tries := 0
 		s.On("tasks/result", func(x *fake.Exchange) {
@@ -145,7 +145,7 @@ func TestServerTaskLost(t *testing.T) {
 
 // A server may take its time to end the stream on which it has answered with its task.
 func TestServerTaskStreamStaysOpen(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(*fake.Job) {}})
 		s.On("tools/call", func(x *fake.Exchange) {
 			x.Event(x.Fill(`{"jsonrpc":"2.0","id":{id},"result":{"task":{"taskId":"j","status":"working"}}}`))
@@ -161,7 +161,7 @@ func TestServerTaskStreamStaysOpen(t *testing.T) {
 
 // The stream of tasks/result may break as often as it likes.
 func TestServerTaskBrokenWaits(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		end := make(chan struct{})
 		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(j *fake.Job) { <-end; j.End("completed", "") }})
 		standard := make(chan struct{})
@@ -205,7 +205,7 @@ func TestServerTaskBrokenWaits(t *testing.T) {
 // Progress of a task comes by the token of its call, and where it belongs to no stream: on that
 // of the session.
 func TestServerTaskProgress(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(j *fake.Job) {
 			<-time.After(time.Second)
 			token, _ := jsonrpc.Get(s.Seen("tools/call")[0].Params, "_meta", "progressToken")
@@ -228,7 +228,7 @@ func TestServerTaskProgress(t *testing.T) {
 // notifications/cancelled (L28).
 func TestServerTaskCancelled(t *testing.T) {
 	for _, early := range []bool{false, true} {
-		bubbleOf(t, fmt.Sprint("early ", early), fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, fmt.Sprint("early ", early), fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			over := make(chan struct{})
 			s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(j *fake.Job) { j.Cancelled(); close(over) }})
 			sink := &shimtest.Sink{}
@@ -258,7 +258,7 @@ func cancelLater(cancel func()) func(json.RawMessage) error {
 
 // The task of a call that is let go of goes on, and another upstream client takes it up.
 func TestServerTaskTakenUp(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		end := make(chan struct{})
 		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(j *fake.Job) { <-end; j.End("completed", "") }})
 		sink := &shimtest.Sink{}
@@ -279,7 +279,7 @@ func TestServerTaskTakenUp(t *testing.T) {
 
 // Its questions are put to the client, without its name, and taken along by who goes on.
 func TestServerTaskAsks(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(j *fake.Job) {
 			a := j.Ask(`"e1"`, "elicitation/create", `{"message":"who?","requestedSchema":{"type":"object"}}`)
 			name, _ := jsonrpc.GetString(a, "result", "content", "name")
@@ -313,7 +313,7 @@ func TestServerTaskAsks(t *testing.T) {
 // call after some minutes.
 func TestServerTaskMethodsAway(t *testing.T) {
 	for outage, want := range map[int64]bool{3: true, 1000: false} {
-		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(j *fake.Job) { j.End("completed", "") }})
 			var all atomic.Int64
 			away := fake.RPCError(200, -32601, "the tools are being loaded", "")

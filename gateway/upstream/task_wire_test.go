@@ -10,7 +10,7 @@ import (
 
 // What the upstream client says to a server about its tasks is what the protocol's schema has.
 func TestServerTaskMessages(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: (*fake.Job).Cancelled})
 		aloftIn(t, h, in("a", ``), nil).leave(t, context.Canceled)
 		for method, definition := range map[string]string{
@@ -28,7 +28,7 @@ func TestServerTaskMessages(t *testing.T) {
 			}
 		}
 	})
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(j *fake.Job) { j.Fail(-1, "no") }})
 		must(t, errorOf(h.Call(t.Context(), in("a", ``), nil)))
 		for _, x := range s.Seen("tasks/get") {
@@ -40,7 +40,7 @@ func TestServerTaskMessages(t *testing.T) {
 // A server that does not name its task in time is told of the cancellation as of that of
 // any request: there is nothing else to name.
 func TestServerTaskCancelledUnnamed(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		never := make(chan struct{})
 		s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", First: func(*fake.Job) { <-never }, Script: func(*fake.Job) {}})
 		aloftIn(t, h, in("a", ``), nil).leave(t, context.Canceled)
@@ -58,7 +58,7 @@ func TestServerTaskNotMade(t *testing.T) {
 		"an immediate one":   `{"content":[{"type":"text","text":"at once"}],"_meta":{"x":1,"io.modelcontextprotocol/related-task":{"taskId":"z"}}}`,
 		"with metadata only": `{"content":[{"type":"text","text":"at once"}],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"z"}}}`,
 	} {
-		bubbleOf(t, name, fake.Stateful, Config{Tasks: TasksAlways}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, name, fake.Stateful, Config{Tasks: TasksAlways}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "optional"})
 			s.Tool("t", fake.Result(answer))
 			reply, err := h.Call(t.Context(), askedCall("a"), nil)
@@ -79,7 +79,7 @@ func TestServerTaskNonsense(t *testing.T) {
 		"a result that is none":  {fake.Result(`{"taskId":"job-1","status":"completed"}`), fake.Result(`[]`)},
 		"a page":                 {fake.Result(`{"taskId":"job-1","status":"working"}`), fake.HTML()},
 	} {
-		bubbleOf(t, name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tasks(baseTasks, fake.TaskTool{Name: "t", Support: "required", Script: func(*fake.Job) {}})
 			s.On("tasks/get", c.status)
 			s.On("tasks/result", c.result)

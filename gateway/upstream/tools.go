@@ -35,11 +35,11 @@ const (
 // There is one list per session, since a legacy server may show each session other tools (protocol.md
 // H5). A modern server must not, and has one list for each set of declared capabilities. An old list
 // is harmless: a call with wrong headers is refused before it begins, and repeated.
-func (h *HTTP) Tool(ctx context.Context, s shim.Session, name string) (Tool, bool, error) {
+func (h *ServerClient) Tool(ctx context.Context, s shim.Session, name string) (Tool, bool, error) {
 	return h.findTool(ctx, s, name, listPatience)
 }
 
-func (h *HTTP) findTool(ctx context.Context, s shim.Session, name string, patience time.Duration) (Tool, bool, error) {
+func (h *ServerClient) findTool(ctx context.Context, s shim.Session, name string, patience time.Duration) (Tool, bool, error) {
 	k, err := h.listKey(ctx, s)
 	if err != nil {
 		return Tool{}, false, publicError(err)
@@ -70,7 +70,7 @@ func (h *HTTP) findTool(ctx context.Context, s shim.Session, name string, patien
 }
 
 // listKey is the key of the list. For a modern server it is the same for clients of both eras.
-func (h *HTTP) listKey(ctx context.Context, s shim.Session) (sessionKey, error) {
+func (h *ServerClient) listKey(ctx context.Context, s shim.Session) (sessionKey, error) {
 	_, era, err := h.settleEra(ctx, s)
 	if err == nil && era == mcp.Legacy {
 		return keyOf(s), nil
@@ -85,7 +85,7 @@ func modernKey(ctx context.Context, s shim.Session) sessionKey {
 
 // listTools reads all pages of the list, in one legacy session: a cursor may belong to it. The list of a server
 // whose cursor has come before, or has led to nothing new twice, is over: such servers do not look at it.
-func (h *HTTP) listTools(ctx context.Context, s shim.Session) (map[string]Tool, time.Duration, error) {
+func (h *ServerClient) listTools(ctx context.Context, s shim.Session) (map[string]Tool, time.Duration, error) {
 	ctx, cancel := h.wire.slowContext(ctx)
 	defer cancel()
 	byName := make(map[string]Tool)

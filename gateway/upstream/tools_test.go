@@ -26,7 +26,7 @@ func TestCallWithoutTheList(t *testing.T) {
 			fake.Result(`{"resultType":"complete","ttlMs":60000,"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)(x)
 		}, listPatience},
 	} {
-		bubbleOf(t, name, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubbleOf(t, name, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", fake.Text("ok"))
 			s.On(mcp.MethodToolsList, c.lists)
 			began := time.Now()
@@ -59,7 +59,7 @@ func TestListWithoutEnd(t *testing.T) {
 	} {
 		for _, mode := range []fake.Mode{fake.Modern, fake.Stateful} {
 			var log bytes.Buffer
-			bubbleOf(t, name, mode, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(t *testing.T, s *fake.Server, h *HTTP) {
+			bubbleOf(t, name, mode, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 				n := 0
 				s.On(mcp.MethodToolsList, func(x *fake.Exchange) {
 					n++
@@ -83,7 +83,7 @@ func TestListWithoutEnd(t *testing.T) {
 
 // A list of several pages is read whole.
 func TestPagesOfTools(t *testing.T) {
-	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		s.On(mcp.MethodToolsList, func(x *fake.Exchange) {
 			n := len(s.Seen(mcp.MethodToolsList))
 			cursor := fmt.Sprintf(`,"nextCursor":"%d"`, n)
@@ -104,7 +104,7 @@ func TestPagesOfTools(t *testing.T) {
 // A server that refuses the version of the first server/discover and lists it all the same is asked again.
 func TestVersionIsTriedAgain(t *testing.T) {
 	for refusals, fails := range map[int]bool{1: false, 2: true} {
-		bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", fake.Text("ok"))
 			n := 0
 			s.On("server/discover", func(x *fake.Exchange) {

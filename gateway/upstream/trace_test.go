@@ -29,7 +29,7 @@ func from(t *testing.T) context.Context {
 // allowed does.
 func TestContextPasses(t *testing.T) {
 	for _, m := range []fake.Mode{fake.Stateful, fake.Modern} {
-		bubble(t, m, Config{Baggage: []string{"tenant"}}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, m, Config{Baggage: []string{"tenant"}}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", fake.Text("ok"))
 			must(t, errorOf(h.Call(from(t), in("a", ``), nil)))
 			got := s.Seen("tools/call")[0]
@@ -58,7 +58,7 @@ func TestSpans(t *testing.T) {
 		{fake.Modern, fake.HTML(), map[string]string{"error.type": "protocol"}},
 		{fake.Modern, fake.Status(401, "", ""), map[string]string{"error.type": "refused"}},
 	} {
-		bubble(t, c.mode, Config{}, func(t *testing.T, s *fake.Server, h *HTTP) {
+		bubble(t, c.mode, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			s.Tool("t", c.do)
 			rec := tracetest.NewSpanRecorder()
 			cfg := h.wire.cfg

@@ -150,8 +150,8 @@ type target struct {
 	opened  bool   // by this client
 }
 
-func (to target) newMessage(body []byte) transport.Message {
-	return transport.Message{Body: body, Session: to.session, Cookie: to.cookie, Version: to.version, Modern: to.era == mcp.Modern, Sender: transport.Nobody{}}
+func (to target) newMessage(body []byte) transport.Outgoing {
+	return transport.Outgoing{Body: body, Session: to.session, Cookie: to.cookie, Version: to.version, Modern: to.era == mcp.Modern, Sender: transport.Nobody{}}
 }
 
 // beginCheckpoint returns the first checkpoint of a call to the target.

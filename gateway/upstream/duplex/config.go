@@ -17,7 +17,7 @@ type Config struct {
 	// hurry is closed when the time to end in order is over. first is the first message, a request. An
 	// *Ending is a failed start, after which the owner waits before the next; any other error is the
 	// request's.
-	Open func(ctx context.Context, first *transport.Message, running *sync.WaitGroup, hurry <-chan struct{}) (Link, error)
+	Open func(ctx context.Context, first *transport.Outgoing, running *sync.WaitGroup, hurry <-chan struct{}) (Link, error)
 	// Owner says for which owner the server of a request runs. The requests of the modern era with the same
 	// owner share a server. A legacy session has its own server, and its owner's starts are paused and
 	// counted. If nil, all are one owner.

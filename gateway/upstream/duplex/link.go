@@ -17,11 +17,11 @@ type Link interface {
 	// *transport.StatusError, that the server refuses it. After any other error the server may have
 	// got it, if m.NoteReached was called. heard has a signal as soon as the server says something
 	// about this request; it is nil for other messages.
-	Send(ctx context.Context, m *transport.Message, heard <-chan struct{}) error
+	Send(ctx context.Context, m *transport.Outgoing, heard <-chan struct{}) error
 	// Receive returns the next message, which is the caller's. Errors are final.
 	Receive() ([]byte, error)
 	// Fate says how the server has ended, after Receive has returned err.
-	Fate(err error) *Ending
+	Fate(err error) *Exit
 	// Stop begins to end the server in order, and returns at once.
 	Stop()
 	// Close waits for the end of a server that is stopped.
@@ -31,8 +31,8 @@ type Link interface {
 // ErrOver is the error of a server that takes no more messages.
 var ErrOver = errors.New("the server takes no more messages")
 
-// Ending says how a server has ended, or why it failed to begin.
-type Ending struct {
+// Exit says how a server has ended, or why it failed to begin.
+type Exit struct {
 	// Kind is that of the shim.UpstreamError.
 	Kind string
 	// How goes on after Config.What: "was ended".
@@ -47,10 +47,10 @@ type Ending struct {
 }
 
 // Error makes an Ending the error of Config.Open: the server failed to begin.
-func (e *Ending) Error() string { return e.How }
+func (e *Exit) Error() string { return e.How }
 
 // Unwrap returns the cause.
-func (e *Ending) Unwrap() error { return e.Err }
+func (e *Exit) Unwrap() error { return e.Err }
 
 // How much of a server's last output a client sees.
 const (
@@ -60,7 +60,7 @@ const (
 
 // toError is the error for requests to what has ended. The last output may be about other callers than theirs:
 // only if it is theirs, the message has it.
-func (e *Ending) toError(what string, theirs bool) *shim.UpstreamError {
+func (e *Exit) toError(what string, theirs bool) *shim.UpstreamError {
 	ue := &shim.UpstreamError{Kind: e.Kind, Message: what + " " + e.How, Err: e.Err}
 	switch text := e.lastLines(); {
 	case text == "":
@@ -81,7 +81,7 @@ func isIdle(line string) bool {
 }
 
 // lastLines returns the last lines of the server's output that matter; "" if it is empty.
-func (e *Ending) lastLines() string {
+func (e *Exit) lastLines() string {
 	lines := slices.DeleteFunc(strings.Split(e.Said, "\n"), isIdle)
 	text := strings.Join(lines[max(0, len(lines)-shownLines):], " / ")
 	if extra := len(text) - shownBytes; extra > 0 {

@@ -27,14 +27,14 @@ type pipe struct {
 	out  chan []byte
 	over chan struct{}
 	once sync.Once
-	why  *Ending
+	why  *Exit
 }
 
 func newPipe(said func(*pipe, jsonrpc.Message)) *pipe {
 	return &pipe{said: said, out: make(chan []byte), over: make(chan struct{})}
 }
 
-func (p *pipe) Send(_ context.Context, m *transport.Message, _ <-chan struct{}) error {
+func (p *pipe) Send(_ context.Context, m *transport.Outgoing, _ <-chan struct{}) error {
 	if p.send != nil {
 		if err := p.send(); err != nil {
 			return err
@@ -67,11 +67,11 @@ func (p *pipe) Receive() ([]byte, error) {
 	}
 }
 
-func (p *pipe) Fate(error) *Ending {
+func (p *pipe) Fate(error) *Exit {
 	if p.why != nil {
 		return p.why
 	}
-	return &Ending{Kind: shim.KindClosed, How: "ended"}
+	return &Exit{Kind: shim.KindClosed, How: "ended"}
 }
 
 func (p *pipe) Stop()  { p.once.Do(func() { close(p.over) }) }
@@ -81,7 +81,7 @@ func (p *pipe) Close() {}
 func opens(t *testing.T, c Config, said func(*pipe, jsonrpc.Message)) *Transport {
 	c.What, c.Max, c.MaxKey, c.MaxWhat = "the pipe", max(c.Max, 1), "max_pipes", "pipes"
 	if c.Open == nil {
-		c.Open = func(context.Context, *transport.Message, *sync.WaitGroup, <-chan struct{}) (Link, error) {
+		c.Open = func(context.Context, *transport.Outgoing, *sync.WaitGroup, <-chan struct{}) (Link, error) {
 			return newPipe(said), nil
 		}
 	}

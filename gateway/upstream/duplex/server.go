@@ -157,12 +157,12 @@ func (s *server) closeServer() {
 
 // quitServer ends the server in order. Requests in flight fail.
 func (s *server) quitServer() {
-	s.failStreams(&Ending{Kind: shim.KindSession, How: "was ended by the gateway"})
+	s.failStreams(&Exit{Kind: shim.KindSession, How: "was ended by the gateway"})
 	s.link.Stop()
 }
 
 // failStreams closes the server, and ends its streams.
-func (s *server) failStreams(e *Ending) {
+func (s *server) failStreams(e *Exit) {
 	s.mu.Lock()
 	if s.over {
 		s.mu.Unlock()
@@ -187,7 +187,7 @@ func (s *server) isPrivate() bool { return s.session != "" || s.owner.Private }
 
 // sendRequest sends a request. The stream has the messages of the request, and ends with the answer. ErrOver
 // says that the request was not sent. A server that has never worked says why in place of it.
-func (s *server) sendRequest(ctx context.Context, st *stream, m *transport.Message) error {
+func (s *server) sendRequest(ctx context.Context, st *stream, m *transport.Outgoing) error {
 	if !s.addRequest(st) {
 		return ErrOver
 	}
@@ -272,7 +272,7 @@ func (s *server) sendLater(message []byte, done func()) {
 	s.noteMessage()
 	s.t.running.Go(func() { // the Transport still waits for the goroutine that reads
 		defer done()
-		_ = s.link.Send(context.Background(), &transport.Message{Body: message, Own: true, Sender: transport.Nobody{}}, nil) // ends with the server
+		_ = s.link.Send(context.Background(), &transport.Outgoing{Body: message, Own: true, Sender: transport.Nobody{}}, nil) // ends with the server
 	})
 }
 

@@ -17,13 +17,13 @@ const busyPause = time.Second
 type starts struct {
 	failures int       // in a row: servers that ended soon
 	again    time.Time // until then no server is opened
-	why      *Ending   // of the latest failure
+	why      *Exit     // of the latest failure
 	served   bool      // that server had served
 }
 
 // shareOf returns the server that the modern requests of an owner share. The first request opens it, and the
 // others wait for that.
-func (t *Transport) shareOf(ctx context.Context, m *transport.Message, owner Owner) (*server, error) {
+func (t *Transport) shareOf(ctx context.Context, m *transport.Outgoing, owner Owner) (*server, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for t.shared[owner.Name] == nil && t.starting[owner.Name] {
@@ -42,7 +42,7 @@ func (t *Transport) shareOf(ctx context.Context, m *transport.Message, owner Own
 }
 
 // claimServer returns the server of a new session: one that was asked only for its era, or else a new one.
-func (t *Transport) claimServer(ctx context.Context, m *transport.Message, session string) (*server, error) {
+func (t *Transport) claimServer(ctx context.Context, m *transport.Outgoing, session string) (*server, error) {
 	modern, legacy := t.cfg.Owner(m.Caller, false), t.cfg.Owner(m.Caller, true)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -76,7 +76,7 @@ func (t *Transport) takeBack(s *server, session string) {
 // openServer opens a server once the limits allow it. It counts as one of payer's; owner's modern requests
 // may share it. keep notes where to find it, before the end of the server can be noted. t.mu is held, but for
 // the waits.
-func (t *Transport) openServer(ctx context.Context, first *transport.Message, owner, payer Owner, keep func(*server)) (*server, error) {
+func (t *Transport) openServer(ctx context.Context, first *transport.Outgoing, owner, payer Owner, keep func(*server)) (*server, error) {
 	for {
 		wait, err := t.mayOpen(payer)
 		if err == nil && wait { // a server that does not end by itself is killed
@@ -99,7 +99,7 @@ func (t *Transport) openServer(ctx context.Context, first *transport.Message, ow
 	if err != nil || t.closed {
 		delete(t.servers, s)
 	}
-	if e, ok := errors.AsType[*Ending](err); ok {
+	if e, ok := errors.AsType[*Exit](err); ok {
 		t.countFailure(payer, e, false)
 		return nil, &shim.UpstreamError{Kind: e.Kind, Message: t.cfg.What + " " + e.How, Err: e.Err, Unsent: true}
 	}
@@ -190,7 +190,7 @@ func (t *Transport) countServers(owner string) (all, own int, ending, ownEnding 
 
 // countFailure counts a server that failed to open or ended too soon, and sets the pause before the next. The
 // first one that has served causes no pause. t.mu is held.
-func (t *Transport) countFailure(by Owner, why *Ending, served bool) {
+func (t *Transport) countFailure(by Owner, why *Exit, served bool) {
 	owner := by.Name
 	if by.Kin != "" && !served {
 		owner = by.Kin
@@ -218,7 +218,7 @@ func (t *Transport) countFailure(by Owner, why *Ending, served bool) {
 
 // noteEnded notes that a server has ended by itself. A server that dies of a server/discover is not broken
 // (protocol.md 2.10). short says that it has lived for too short a time.
-func (t *Transport) noteEnded(s *server, e *Ending, served, probed, short bool) {
+func (t *Transport) noteEnded(s *server, e *Exit, served, probed, short bool) {
 	log := t.cfg.Logger.With("how", e.How)
 	if e.Said != "" {
 		log = log.With("stderr", e.Said)

@@ -23,9 +23,9 @@ const maxQueue = 256 << 10
 type stream struct {
 	s      *server
 	ctx    context.Context
-	m      transport.Message // the request without its Body, or what Listen was called with, in its session
-	serial int               // newer streams have a larger one
-	unsent bool              // the server has not got the request
+	m      transport.Outgoing // the request without its Body, or what Listen was called with, in its session
+	serial int                // newer streams have a larger one
+	unsent bool               // the server has not got the request
 
 	wake chan struct{} // a signal: the queue has something to read
 
@@ -51,7 +51,7 @@ type event struct {
 // countBytes is how many bytes it takes to keep an event.
 func (e *event) countBytes() int { return len(e.message.Raw) + eventSize }
 
-func newStream(ctx context.Context, s *server, m *transport.Message) *stream {
+func newStream(ctx context.Context, s *server, m *transport.Outgoing) *stream {
 	st := &stream{s: s, ctx: ctx, m: *m, wake: make(chan struct{}, 1)}
 	st.m.Body, st.m.Params = nil, nil // they may be large
 	return st

@@ -67,7 +67,7 @@ func (t *Transport) Close(ctx context.Context) error {
 
 // Request sends a request to the server of its session or, in the modern era, to that of its owner. An
 // initialize goes to a server of its owner that was asked only for its era, or else to a new one.
-func (t *Transport) Request(ctx context.Context, m *transport.Message) (transport.Stream, error) {
+func (t *Transport) Request(ctx context.Context, m *transport.Outgoing) (transport.Stream, error) {
 	for {
 		s, session, err := t.serverOf(ctx, m)
 		if err != nil {
@@ -89,7 +89,7 @@ func (t *Transport) Request(ctx context.Context, m *transport.Message) (transpor
 }
 
 // serverOf returns the server for a request, and the session that the request belongs to or opens, if any.
-func (t *Transport) serverOf(ctx context.Context, m *transport.Message) (s *server, session string, err error) {
+func (t *Transport) serverOf(ctx context.Context, m *transport.Outgoing) (s *server, session string, err error) {
 	switch {
 	case m.Method == mcp.MethodInitialize:
 		session = t.cfg.Prefix + rand.Text()
@@ -106,7 +106,7 @@ func (t *Transport) serverOf(ctx context.Context, m *transport.Message) (s *serv
 }
 
 // Notify sends a notification or a response, in a session.
-func (t *Transport) Notify(ctx context.Context, m *transport.Message) error {
+func (t *Transport) Notify(ctx context.Context, m *transport.Outgoing) error {
 	s := t.findServer(m.Session)
 	if s == nil {
 		return transport.UnknownSession(m)
@@ -122,7 +122,7 @@ func (t *Transport) Notify(ctx context.Context, m *transport.Message) error {
 }
 
 // Listen opens the stream of a session for messages outside of any request.
-func (t *Transport) Listen(ctx context.Context, m *transport.Message) (transport.Stream, error) {
+func (t *Transport) Listen(ctx context.Context, m *transport.Outgoing) (transport.Stream, error) {
 	s := t.findServer(m.Session)
 	if s == nil {
 		return nil, transport.UnknownSession(m)
@@ -136,7 +136,7 @@ func (t *Transport) Listen(ctx context.Context, m *transport.Message) (transport
 }
 
 // EndSession ends a session, and its server.
-func (t *Transport) EndSession(_ context.Context, m *transport.Message) error {
+func (t *Transport) EndSession(_ context.Context, m *transport.Outgoing) error {
 	s := t.findServer(m.Session)
 	if s == nil {
 		return transport.UnknownSession(m)

@@ -71,8 +71,8 @@ func TestReaderThatDoesNotRead(t *testing.T) {
 // Other errors of Open make none.
 func TestPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var failure error = &Ending{Kind: shim.KindTimeout, How: "did not begin", Err: errTest}
-		tr := opens(t, Config{Open: func(context.Context, *transport.Message, *sync.WaitGroup, <-chan struct{}) (Link, error) {
+		var failure error = &Exit{Kind: shim.KindTimeout, How: "did not begin", Err: errTest}
+		tr := opens(t, Config{Open: func(context.Context, *transport.Outgoing, *sync.WaitGroup, <-chan struct{}) (Link, error) {
 			if failure != nil {
 				return nil, failure
 			}
@@ -111,7 +111,7 @@ func TestPauseKeepsWordsOfOthers(t *testing.T) {
 		owner := Owner{Name: name, Private: private}
 		tr.mu.Lock()
 		for range 2 {
-			tr.countFailure(owner, &Ending{How: "has ended", Said: "a bad row in bob's file"}, true)
+			tr.countFailure(owner, &Exit{How: "has ended", Said: "a bad row in bob's file"}, true)
 		}
 		err := tr.pauseError(owner)
 		tr.mu.Unlock()
@@ -126,7 +126,7 @@ func TestPauseKeepsWordsOfOthers(t *testing.T) {
 func TestRefusal(t *testing.T) {
 	refusal := &transport.StatusError{Status: http.StatusTeapot}
 	var refuse error
-	tr := opens(t, Config{Max: 9, Open: func(context.Context, *transport.Message, *sync.WaitGroup, <-chan struct{}) (Link, error) {
+	tr := opens(t, Config{Max: 9, Open: func(context.Context, *transport.Outgoing, *sync.WaitGroup, <-chan struct{}) (Link, error) {
 		p := newPipe(answers)
 		p.send = func() error { return refuse }
 		return p, nil
@@ -156,7 +156,7 @@ func TestRefusal(t *testing.T) {
 func TestMaxCountsWhatIsBeingOpened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opened := make(chan struct{})
-		tr := opens(t, Config{Max: 2, Open: func(ctx context.Context, _ *transport.Message, _ *sync.WaitGroup, _ <-chan struct{}) (Link, error) {
+		tr := opens(t, Config{Max: 2, Open: func(ctx context.Context, _ *transport.Outgoing, _ *sync.WaitGroup, _ <-chan struct{}) (Link, error) {
 			<-opened
 			return newPipe(answers), nil
 		}}, nil)
@@ -183,7 +183,7 @@ func TestCloseWhileOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opened := make(chan struct{})
 		p := newPipe(answers)
-		tr := opens(t, Config{Open: func(context.Context, *transport.Message, *sync.WaitGroup, <-chan struct{}) (Link, error) {
+		tr := opens(t, Config{Open: func(context.Context, *transport.Outgoing, *sync.WaitGroup, <-chan struct{}) (Link, error) {
 			<-opened
 			return p, nil
 		}}, nil)
@@ -338,7 +338,7 @@ func TestEndingServersCount(t *testing.T) {
 	}{{2, false}, {9, true}} {
 		synctest.Test(t, func(t *testing.T) {
 			var running, most atomic.Int64
-			tr := opens(t, Config{Max: c.max, Exclusive: c.exclusive, Open: func(context.Context, *transport.Message, *sync.WaitGroup, <-chan struct{}) (Link, error) {
+			tr := opens(t, Config{Max: c.max, Exclusive: c.exclusive, Open: func(context.Context, *transport.Outgoing, *sync.WaitGroup, <-chan struct{}) (Link, error) {
 				most.Store(max(most.Load(), running.Add(1)))
 				return &slowEnd{newPipe(answers), &running}, nil
 			}}, nil)
@@ -404,7 +404,7 @@ func TestAnsweredBeforeTheEndOfTheLine(t *testing.T) {
 	const refusal = `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"the line is too long"}}`
 	synctest.Test(t, func(t *testing.T) {
 		var p *pipe
-		tr := opens(t, Config{Open: func(context.Context, *transport.Message, *sync.WaitGroup, <-chan struct{}) (Link, error) {
+		tr := opens(t, Config{Open: func(context.Context, *transport.Outgoing, *sync.WaitGroup, <-chan struct{}) (Link, error) {
 			p = newPipe(answers)
 			return p, nil
 		}}, nil)

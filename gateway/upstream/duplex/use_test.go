@@ -136,7 +136,7 @@ func TestKinOfAnOwner(t *testing.T) {
 // has such a request is not taken.
 func TestOneUseOfAServer(t *testing.T) {
 	tr := opens(t, Config{Max: 9}, answers)
-	call := func(id string) *transport.Message {
+	call := func(id string) *transport.Outgoing {
 		return transporttest.Message("", `{"jsonrpc":"2.0","id":"`+id+`","method":"tools/call"}`)
 	}
 	s, err := tr.shareOf(t.Context(), nil, Owner{})
@@ -166,7 +166,7 @@ func TestOneUseOfAServer(t *testing.T) {
 }
 
 // openDead opens a server that has ended.
-func openDead(context.Context, *transport.Message, *sync.WaitGroup, <-chan struct{}) (Link, error) {
+func openDead(context.Context, *transport.Outgoing, *sync.WaitGroup, <-chan struct{}) (Link, error) {
 	p := newPipe(nil)
 	p.Stop()
 	return p, nil
@@ -224,7 +224,7 @@ type stuck struct {
 	waiting *atomic.Int32
 }
 
-func (s stuck) Send(ctx context.Context, m *transport.Message, heard <-chan struct{}) error {
+func (s stuck) Send(ctx context.Context, m *transport.Outgoing, heard <-chan struct{}) error {
 	s.waiting.Add(1)
 	defer s.waiting.Add(-1)
 	select {
@@ -239,7 +239,7 @@ func (s stuck) Send(ctx context.Context, m *transport.Message, heard <-chan stru
 func TestStuckServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var waiting atomic.Int32
-		tr := opens(t, Config{Open: func(context.Context, *transport.Message, *sync.WaitGroup, <-chan struct{}) (Link, error) {
+		tr := opens(t, Config{Open: func(context.Context, *transport.Outgoing, *sync.WaitGroup, <-chan struct{}) (Link, error) {
 			return stuck{newPipe(func(*pipe, jsonrpc.Message) {}), &waiting}, nil
 		}}, nil)
 		for range 200 {

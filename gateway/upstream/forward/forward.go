@@ -132,15 +132,15 @@ func BringToken(ctx context.Context, call, token string) {
 	}
 }
 
-// Refusal is the cause of a shim.UpstreamError if the server refuses a client's credential.
-type Refusal struct {
+// ServerRefusal is the cause of a shim.UpstreamError if the server refuses a client's credential.
+type ServerRefusal struct {
 	Status     int      // 401 or 403
 	Challenges []string // the values of WWW-Authenticate for the client
 	Text       string   // what the server says to people; for the log
 }
 
 // Error is for the log.
-func (r *Refusal) Error() string {
+func (r *ServerRefusal) Error() string {
 	if r.Text == "" {
 		return "status " + strconv.Itoa(r.Status)
 	}
@@ -149,7 +149,7 @@ func (r *Refusal) Error() string {
 
 // Refused returns the HTTP status and the values of WWW-Authenticate for the client, as long as its request
 // is unanswered.
-func (r *Refusal) Refused() (status int, challenges []string) { return r.Status, r.Challenges }
+func (r *ServerRefusal) Refused() (status int, challenges []string) { return r.Status, r.Challenges }
 
 // partsKey is the key of the context value that Of reads.
 type partsKey struct{}
@@ -356,7 +356,7 @@ func carrying(ctx context.Context, c Credential) context.Context {
 // PassOn makes an error of an unheard request of a method count for the token after all: the client gets it as
 // the answer to its own request.
 func PassOn(ctx context.Context, method string, err error) error {
-	var refusal *Refusal
+	var refusal *ServerRefusal
 	if c := Of(ctx).Credential; c != nil && errors.As(err, &refusal) {
 		c.Hear(authorization(ctx, c), method, time.Now(), refusal.Status)
 		refusal.Challenges = c.Challenge(refusal.Status, refusal.Challenges)

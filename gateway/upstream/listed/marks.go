@@ -130,13 +130,13 @@ func cursorOf(obj json.RawMessage, name string) string {
 	return string(raw)
 }
 
-// Asker asks the server for a page of a list. The page is nil if the server does not know the method.
-type Asker func(ctx context.Context, method string, params json.RawMessage) (page json.RawMessage, err error)
+// AskPage asks the server for a page of a list. The page is nil if the server does not know the method.
+type AskPage func(ctx context.Context, method string, params json.RawMessage) (page json.RawMessage, err error)
 
 // FindChanges returns what of f has changed since the marks were taken; its resources stay. A list that cannot be read
 // counts as changed, since its readers may need to look again; one that the server does not know does not. unread is the
 // verdict on a kind of which no mark is known. An error is the end of ctx.
-func (l *Marks) FindChanges(ctx context.Context, before map[string]Mark, f shim.Filter, unread bool, ask Asker) (shim.Filter, error) {
+func (l *Marks) FindChanges(ctx context.Context, before map[string]Mark, f shim.Filter, unread bool, ask AskPage) (shim.Filter, error) {
 	changed := shim.Filter{Resources: f.Resources}
 	for _, kind := range kinds {
 		if !*kind.wanted(&f) {
@@ -167,7 +167,7 @@ func (l *Marks) FindChanges(ctx context.Context, before map[string]Mark, f shim.
 var errUnknown = errors.New("the server has no such list")
 
 // readMark reads a list to its end, and notes its mark. The list ends also with a page that brings nothing new.
-func (l *Marks) readMark(ctx context.Context, method string, ask Asker) (uint64, error) {
+func (l *Marks) readMark(ctx context.Context, method string, ask AskPage) (uint64, error) {
 	seen := make(map[uint64]bool)
 	var sum uint64
 	var params json.RawMessage

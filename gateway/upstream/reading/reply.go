@@ -26,8 +26,8 @@ func asInternalError(e *jsonrpc.Error, message string) shim.Reply {
 	return shim.Reply{Error: &shim.RPCError{Code: mcp.CodeInternal, Message: message, Data: data}}
 }
 
-// Answer is an answer, with the members of its result that say which kind it is.
-type Answer struct {
+// Response is an answer of a server, with the members of its result that say which kind it is.
+type Response struct {
 	jsonrpc.Message
 	isError, ResultType, meta, requestState, Task json.RawMessage
 }
@@ -35,24 +35,24 @@ type Answer struct {
 var answerNames = []string{"isError", "resultType", "_meta", "requestState", "task"}
 
 // ReadAnswer finds the members of a result.
-func ReadAnswer(m jsonrpc.Message) Answer {
+func ReadAnswer(m jsonrpc.Message) Response {
 	var found [5]json.RawMessage
 	m.Pick(answerNames, found[:])
-	return Answer{m, found[0], found[1], found[2], found[3], found[4]}
+	return Response{m, found[0], found[1], found[2], found[3], found[4]}
 }
 
 // ErrorAnswer is an answer that is an error.
-func ErrorAnswer(e *jsonrpc.Error) Answer {
-	return Answer{Message: jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: e}}
+func ErrorAnswer(e *jsonrpc.Error) Response {
+	return Response{Message: jsonrpc.Message{Kind: jsonrpc.ErrorResponse, Error: e}}
 }
 
 // IsToolError reports whether a tool ran and says that it failed.
-func (a Answer) IsToolError(method string) bool {
+func (a Response) IsToolError(method string) bool {
 	return method == mcp.MethodToolsCall && string(a.isError) == "true"
 }
 
 // readReply makes a reply of an answer, whatever its kind.
-func (a Answer) readReply(method string) (reply shim.Reply, err error) {
+func (a Response) readReply(method string) (reply shim.Reply, err error) {
 	if a.Error != nil {
 		return shim.Reply{Error: ErrorOf(a.Error)}, nil
 	}
@@ -69,7 +69,7 @@ func (a Answer) readReply(method string) (reply shim.Reply, err error) {
 // SessionReply reads the answer of a legacy server. It leaves out the members that would mislead a
 // client: a resultType that asks or promises something, and the task that the server made of the
 // call, whose id is secret (H14).
-func SessionReply(method string, a Answer) (shim.Reply, error) {
+func SessionReply(method string, a Response) (shim.Reply, error) {
 	reply, err := a.readReply(method)
 	if err != nil || reply.Error != nil {
 		return reply, err
@@ -85,7 +85,7 @@ func SessionReply(method string, a Answer) (shim.Reply, error) {
 
 // ModernReply reads a result by its resultType. If that is missing, the result counts as complete:
 // servers of the draft left it out, and S26 itself lets a client read it so.
-func ModernReply(r shim.Request, a Answer) (shim.Reply, error) {
+func ModernReply(r shim.Request, a Response) (shim.Reply, error) {
 	reply, err := a.readReply(r.Method)
 	if err != nil || reply.Error != nil || a.ResultType == nil {
 		return reply, err

@@ -28,8 +28,8 @@ const postGrace = time.Second
 // conn is one connection of a server, and so one of its sessions.
 type conn struct {
 	t        *Transport
-	first    *transport.Message // brings the headers and the version of the message that the connection was opened for
-	host     string             // the host name of the request, if it is not that of the URL
+	first    *transport.Outgoing // brings the headers and the version of the message that the connection was opened for
+	host     string              // the host name of the request, if it is not that of the URL
 	endpoint *url.URL
 	cookie   string    // as transport.Head.Cookie: those of the event stream
 	body     io.Closer // that of the event stream; nil before it is open
@@ -41,7 +41,7 @@ type conn struct {
 
 // Send posts one message. A request counts as sent as soon as the server says something that belongs to it:
 // servers of the Java SDK answer a POST after all of its messages.
-func (c *conn) Send(ctx context.Context, m *transport.Message, heard <-chan struct{}) error {
+func (c *conn) Send(ctx context.Context, m *transport.Outgoing, heard <-chan struct{}) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -75,7 +75,7 @@ func (c *conn) Send(ctx context.Context, m *transport.Message, heard <-chan stru
 
 // post posts one message. Before it goes out, it ends with the request and the connection: nobody would
 // cancel a call that goes out later. Once it goes out, it outlives them by a moment.
-func (c *conn) post(caller context.Context, m *transport.Message, asks bool, out *atomic.Bool) error {
+func (c *conn) post(caller context.Context, m *transport.Outgoing, asks bool, out *atomic.Bool) error {
 	named := caller
 	if m.Own { // the connection's credential signs it in
 		named = forward.Unheard(c.life)
@@ -142,14 +142,14 @@ func (c *conn) Receive() ([]byte, error) {
 }
 
 // Fate says why the event stream has ended.
-func (c *conn) Fate(err error) *duplex.Ending {
-	e := &duplex.Ending{Kind: shim.KindClosed, How: "broke", Err: err}
+func (c *conn) Fate(err error) *duplex.Exit {
+	e := &duplex.Exit{Kind: shim.KindClosed, How: "broke", Err: err}
 	var large *eventstream.TooLargeError
 	switch {
 	case errors.As(err, &large):
-		e = &duplex.Ending{Kind: shim.KindTooLarge, How: fmt.Sprintf("had an event of more than %d bytes, and was closed", large.Limit)}
+		e = &duplex.Exit{Kind: shim.KindTooLarge, How: fmt.Sprintf("had an event of more than %d bytes, and was closed", large.Limit)}
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-		e = &duplex.Ending{Kind: shim.KindClosed, How: "ended", Usual: true}
+		e = &duplex.Exit{Kind: shim.KindClosed, How: "ended", Usual: true}
 	}
 	return e
 }

@@ -22,12 +22,12 @@ import (
 var errNoEndpoint = errors.New("the first event is no endpoint")
 
 // open connects to the server by a GET whose event stream names the endpoint.
-func (t *Transport) open(ctx context.Context, first *transport.Message, _ *sync.WaitGroup, _ <-chan struct{}) (duplex.Link, error) {
-	c := &conn{t: t, first: &transport.Message{Version: first.Version, Header: first.Header, Sender: transport.Nobody{}}}
+func (t *Transport) open(ctx context.Context, first *transport.Outgoing, _ *sync.WaitGroup, _ <-chan struct{}) (duplex.Link, error) {
+	c := &conn{t: t, first: &transport.Outgoing{Version: first.Version, Header: first.Header, Sender: transport.Nobody{}}}
 	c.life, c.end = context.WithCancelCause(context.WithoutCancel(ctx))  // keeps the credential
 	stop := context.AfterFunc(ctx, func() { c.end(context.Cause(ctx)) }) // until the stream is open
 	patience := time.AfterFunc(t.cfg.Patience, func() {
-		c.end(&duplex.Ending{Kind: shim.KindTimeout, How: fmt.Sprintf("did not begin within %s", t.cfg.Patience), Err: errNoEndpoint})
+		c.end(&duplex.Exit{Kind: shim.KindTimeout, How: fmt.Sprintf("did not begin within %s", t.cfg.Patience), Err: errNoEndpoint})
 	})
 	err := c.connect()
 	late := !patience.Stop()
@@ -41,7 +41,7 @@ func (t *Transport) open(ctx context.Context, first *transport.Message, _ *sync.
 		err = cause
 	}
 	c.Close()
-	if e, ok := errors.AsType[*duplex.Ending](err); ok && errors.Is(err, errNoEndpoint) && !t.cfg.Always {
+	if e, ok := errors.AsType[*duplex.Exit](err); ok && errors.Is(err, errNoEndpoint) && !t.cfg.Always {
 		// The server may be one of another transport, so the next try need not wait.
 		t.learn(false)
 		err = &shim.UpstreamError{Kind: e.Kind, Message: what + " " + e.How, Err: e.Err, Unsent: true}
@@ -83,7 +83,7 @@ func (c *conn) greeted() error {
 	for {
 		ev, err := c.events.Next()
 		if err != nil {
-			return &duplex.Ending{Kind: shim.KindProtocol, How: "ended before it named an endpoint", Err: errors.Join(errNoEndpoint, err)}
+			return &duplex.Exit{Kind: shim.KindProtocol, How: "ended before it named an endpoint", Err: errors.Join(errNoEndpoint, err)}
 		}
 		if ev.Type == "endpoint" {
 			c.t.learn(true)
@@ -97,7 +97,7 @@ func (c *conn) greeted() error {
 func (c *conn) setEndpoint(named string) error {
 	u, err := c.t.cfg.URL.Parse(named)
 	if err != nil || named == "" {
-		return &duplex.Ending{Kind: shim.KindProtocol, How: "names an endpoint that is no URL"}
+		return &duplex.Exit{Kind: shim.KindProtocol, How: "names an endpoint that is no URL"}
 	}
 	if own := c.t.cfg.Endpoint; own != nil {
 		c.endpoint = &url.URL{Scheme: own.Scheme, User: c.t.cfg.URL.User, Host: own.Host, Path: own.Path, RawPath: own.RawPath, RawQuery: u.RawQuery}
@@ -107,7 +107,7 @@ func (c *conn) setEndpoint(named string) error {
 		u.Scheme, u.Host = c.t.cfg.URL.Scheme, c.t.cfg.URL.Host // the host name of the request
 	}
 	if originOf(u) != originOf(c.t.cfg.URL) {
-		return &duplex.Ending{
+		return &duplex.Exit{
 			Kind: shim.KindProtocol, How: "names an endpoint of another origin, to which nothing is sent",
 			Err: fmt.Errorf("the endpoint is at %s, the server at %s", originOf(u), originOf(c.t.cfg.URL)),
 		}

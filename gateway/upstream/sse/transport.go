@@ -99,7 +99,7 @@ func (t *Transport) Close(ctx context.Context) error {
 func (t *Transport) Reach(ctx context.Context) error { return t.HTTP.Reach(ctx) }
 
 // Request sends a request.
-func (t *Transport) Request(ctx context.Context, m *transport.Message) (transport.Stream, error) {
+func (t *Transport) Request(ctx context.Context, m *transport.Outgoing) (transport.Stream, error) {
 	switch {
 	case m.Method != mcp.MethodInitialize || m.Session != "":
 		return t.carrierOf(m).Request(ctx, m)
@@ -112,22 +112,22 @@ func (t *Transport) Request(ctx context.Context, m *transport.Message) (transpor
 }
 
 // Notify sends a notification or a response.
-func (t *Transport) Notify(ctx context.Context, m *transport.Message) error {
+func (t *Transport) Notify(ctx context.Context, m *transport.Outgoing) error {
 	return t.carrierOf(m).Notify(ctx, m)
 }
 
 // Listen opens the stream of a session for messages outside of any request.
-func (t *Transport) Listen(ctx context.Context, m *transport.Message) (transport.Stream, error) {
+func (t *Transport) Listen(ctx context.Context, m *transport.Outgoing) (transport.Stream, error) {
 	return t.carrierOf(m).Listen(ctx, m)
 }
 
 // EndSession ends a session.
-func (t *Transport) EndSession(ctx context.Context, m *transport.Message) error {
+func (t *Transport) EndSession(ctx context.Context, m *transport.Outgoing) error {
 	return t.carrierOf(m).EndSession(ctx, m)
 }
 
 // carrierOf returns the carrier of a session's messages.
-func (t *Transport) carrierOf(m *transport.Message) transport.Carrier {
+func (t *Transport) carrierOf(m *transport.Outgoing) transport.Carrier {
 	if Local(m.Session) {
 		return t.older
 	}
@@ -136,7 +136,7 @@ func (t *Transport) carrierOf(m *transport.Message) transport.Carrier {
 
 // tryOlder sends an initialize by Streamable HTTP. If the answer leaves it open, a GET finds out
 // whether the server is one of HTTP+SSE. Otherwise the answer stands.
-func (t *Transport) tryOlder(ctx context.Context, m *transport.Message) (transport.Stream, error) {
+func (t *Transport) tryOlder(ctx context.Context, m *transport.Outgoing) (transport.Stream, error) {
 	s, err := t.HTTP.Request(ctx, m)
 	if !isUnclear(err) {
 		return s, err
@@ -151,7 +151,7 @@ func (t *Transport) tryOlder(ctx context.Context, m *transport.Message) (transpo
 
 // tryNewer opens a connection. If the server no longer speaks HTTP+SSE, the initialize goes to it
 // by Streamable HTTP.
-func (t *Transport) tryNewer(ctx context.Context, m *transport.Message) (transport.Stream, error) {
+func (t *Transport) tryNewer(ctx context.Context, m *transport.Outgoing) (transport.Stream, error) {
 	s, err := t.older.Request(ctx, m)
 	if t.speaks.Load() {
 		return s, err

@@ -115,7 +115,7 @@ func benchPipe(b *testing.B, exe string, n int) {
 }
 
 func benchTransport(b *testing.B, t *Transport, n int) {
-	requests := make([]*transport.Message, n)
+	requests := make([]*transport.Outgoing, n)
 	for i := range n {
 		requests[i] = transporttest.Message("", string(line(fmt.Sprint("r-", i))))
 		requests[i].Modern = true

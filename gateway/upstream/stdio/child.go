@@ -60,7 +60,7 @@ type child struct {
 	how      string        // the process ended; set before ended is closed
 	ended    chan struct{} // closed when the process is over, and its standard error read
 	stopping sync.Once
-	broken   atomic.Pointer[duplex.Ending] // why it was killed
+	broken   atomic.Pointer[duplex.Exit] // why it was killed
 
 	mu     sync.Mutex
 	reaped bool // its pid may belong to another process
@@ -88,7 +88,7 @@ func (c *Config) find() (string, error) {
 }
 
 // start runs the command.
-func (c *Config) start(ctx context.Context, _ *transport.Message, running *sync.WaitGroup, hurry <-chan struct{}) (duplex.Link, error) {
+func (c *Config) start(ctx context.Context, _ *transport.Outgoing, running *sync.WaitGroup, hurry <-chan struct{}) (duplex.Link, error) {
 	if c.After != nil {
 		select {
 		case <-c.After:
@@ -101,7 +101,7 @@ func (c *Config) start(ctx context.Context, _ *transport.Message, running *sync.
 		for cause := errors.Unwrap(err); cause != nil; cause = errors.Unwrap(err) {
 			err = cause // paths are for the log alone
 		}
-		return nil, &duplex.Ending{Kind: shim.KindUnreachable, How: "cannot be started: " + err.Error(), Err: fmt.Errorf("command %s", c.Command)}
+		return nil, &duplex.Exit{Kind: shim.KindUnreachable, How: "cannot be started: " + err.Error(), Err: fmt.Errorf("command %s", c.Command)}
 	}
 	return p, nil
 }
@@ -171,7 +171,7 @@ func (p *child) signal(send func(pid int)) {
 // Send writes one message as a line. A server that works on something else may not read for long. Then ctx
 // bounds the wait, and a line that has begun is completed after its caller has left. If Send fails with
 // duplex.ErrOver, the server has not got the message.
-func (p *child) Send(ctx context.Context, m *transport.Message, _ <-chan struct{}) error {
+func (p *child) Send(ctx context.Context, m *transport.Outgoing, _ <-chan struct{}) error {
 	select {
 	case p.turn <- struct{}{}:
 	case <-p.ended:
@@ -198,7 +198,7 @@ func (p *child) Send(ctx context.Context, m *transport.Message, _ <-chan struct{
 
 // written judges how a line was written. After an error a part of it may be there. A process whose input the
 // gateway itself has closed keeps its time to end.
-func (p *child) written(m *transport.Message, err error) error {
+func (p *child) written(m *transport.Outgoing, err error) error {
 	switch {
 	case err == nil:
 		m.NoteReached() // only now: a cancellation must not overtake its request
@@ -206,7 +206,7 @@ func (p *child) written(m *transport.Message, err error) error {
 	case errors.Is(err, os.ErrClosed):
 		return duplex.ErrOver
 	}
-	p.kill(&duplex.Ending{Kind: shim.KindClosed, How: "closed its input, and was ended"})
+	p.kill(&duplex.Exit{Kind: shim.KindClosed, How: "closed its input, and was ended"})
 	return duplex.ErrOver
 }
 
@@ -230,7 +230,7 @@ func (p *child) Receive() ([]byte, error) {
 }
 
 // kill ends the process at once, and notes why.
-func (p *child) kill(why *duplex.Ending) {
+func (p *child) kill(why *duplex.Exit) {
 	select {
 	case <-p.ended:
 		return
@@ -241,12 +241,12 @@ func (p *child) kill(why *duplex.Ending) {
 }
 
 // Fate says why nothing more is received.
-func (p *child) Fate(err error) *duplex.Ending {
+func (p *child) Fate(err error) *duplex.Exit {
 	over := p.wait(drainPatience)
-	e := duplex.Ending{Kind: shim.KindClosed, How: "closed its output, and was ended"}
+	e := duplex.Exit{Kind: shim.KindClosed, How: "closed its output, and was ended"}
 	switch broken := p.broken.Load(); {
 	case errors.Is(err, errTooLarge):
-		e = duplex.Ending{Kind: shim.KindTooLarge, How: fmt.Sprintf("sent a message of more than %d bytes, and was ended", p.cfg.MaxMessage)}
+		e = duplex.Exit{Kind: shim.KindTooLarge, How: fmt.Sprintf("sent a message of more than %d bytes, and was ended", p.cfg.MaxMessage)}
 	case broken != nil && !(over && strings.HasPrefix(p.how, "exit")): // an exit means that it was ending by itself
 		e = *broken
 	case over:

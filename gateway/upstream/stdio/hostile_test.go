@@ -63,7 +63,7 @@ func TestDeafServer(t *testing.T) {
 		var reached atomic.Int64
 		var arrived []string
 		send := func(ctx context.Context, line string) error {
-			return p.Send(ctx, &transport.Message{Body: []byte(line), Sender: counter{&reached}}, nil)
+			return p.Send(ctx, &transport.Outgoing{Body: []byte(line), Sender: counter{&reached}}, nil)
 		}
 		impatient, leave := context.WithTimeout(t.Context(), time.Minute)
 		defer leave()

@@ -54,7 +54,7 @@ func errorOf(_ any, err error) error { return err }
 // world is a server over stdio with its upstream client.
 type world struct {
 	t    *testing.T
-	up   *upstream.HTTP
+	up   *upstream.ServerClient
 	tr   *Transport
 	logs *logs
 }

@@ -63,7 +63,7 @@ func TestLateWordDoesNotKill(t *testing.T) {
 	must(t, err)
 	p.Stop()
 	shimtest.Eventually(t, func() bool {
-		return errors.Is(p.Send(t.Context(), &transport.Message{Body: []byte("{}"), Sender: transport.Nobody{}}, nil), duplex.ErrOver)
+		return errors.Is(p.Send(t.Context(), &transport.Outgoing{Body: []byte("{}"), Sender: transport.Nobody{}}, nil), duplex.ErrOver)
 	})
 	if why := p.broken.Load(); why != nil {
 		t.Errorf("it was killed: %+v", why)

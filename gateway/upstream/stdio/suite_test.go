@@ -12,7 +12,7 @@ import (
 )
 
 // peer dials a server of the Go SDK that runs as a child process.
-func peer(era upstream.Era, suiteEra string, shared bool, adjust func(*shimtest.Peer)) shimtest.Dial {
+func peer(era upstream.EraChoice, suiteEra string, shared bool, adjust func(*shimtest.Peer)) shimtest.Dial {
 	return func(t *testing.T) *shimtest.Peer {
 		dir := t.TempDir()
 		count := func(what string) func(string) int {

@@ -20,7 +20,7 @@ import (
 )
 
 // performMessage makes the HTTP request of a message and performs it.
-func (t *Transport) performMessage(ctx context.Context, method string, m *transport.Message) (*http.Response, error) {
+func (t *Transport) performMessage(ctx context.Context, method string, m *transport.Outgoing) (*http.Response, error) {
 	req, err := t.NewRequest(ctx, method, m)
 	if err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func (b heardBody) Read(p []byte) (int, error) {
 // the protocol win. The sender is told when the request has a connection. If the server closes an idle
 // connection just then, net/http sends a message again that runs nothing: an empty key asks for that, and stays
 // out of the request.
-func (t *Transport) NewRequest(ctx context.Context, method string, m *transport.Message) (*http.Request, error) {
+func (t *Transport) NewRequest(ctx context.Context, method string, m *transport.Outgoing) (*http.Request, error) {
 	sender := m.Sender // so that the trace holds no body
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sender.NoteReached() }})
 	ctx = forward.Sending(ctx, cmp.Or(m.Method, method))

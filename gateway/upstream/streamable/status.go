@@ -27,7 +27,7 @@ const (
 
 // ReadStatus reads the response of a refused message, and closes it. A JSON-RPC error in it counts if it is
 // about our request, whatever its content type: servers say with it what is wrong (protocol.md 2.5).
-func (t *Transport) ReadStatus(resp *http.Response, m *transport.Message) *transport.StatusError {
+func (t *Transport) ReadStatus(resp *http.Response, m *transport.Outgoing) *transport.StatusError {
 	defer resp.Body.Close()
 	e := &transport.StatusError{Status: resp.StatusCode, Session: m.Session != "", Protocol: versionOf(resp)}
 	e.RetryAfter = retryAfter(resp.Header.Get("Retry-After"), time.Now())
@@ -109,7 +109,7 @@ func withoutSecrets(text string, h http.Header) string {
 
 // ReadNoStream is ReadStatus for a response to a GET that brought no event stream. The body of a success is
 // left unread.
-func (t *Transport) ReadNoStream(resp *http.Response, m *transport.Message) *transport.StatusError {
+func (t *Transport) ReadNoStream(resp *http.Response, m *transport.Outgoing) *transport.StatusError {
 	if resp.StatusCode/100 != 2 {
 		return t.ReadStatus(resp, m)
 	}

@@ -26,10 +26,10 @@ type stream struct {
 	events *eventstream.Reader // nil for a JSON body
 	whole  [][]byte            // the messages of a JSON body that are left
 	latest transport.Event
-	m      transport.Message // the request, without its Body
+	m      transport.Outgoing // the request, without its Body
 }
 
-func beginStream(resp *http.Response, m *transport.Message) *stream {
+func beginStream(resp *http.Response, m *transport.Outgoing) *stream {
 	s := &stream{head: transport.Head{Session: resp.Header.Get(mcp.HeaderSession), Protocol: versionOf(resp)}, m: *m}
 	if s.head.Session != "" {
 		s.head.Cookie = CookieOf(resp)
@@ -62,7 +62,7 @@ func CookieOf(resp *http.Response) string {
 }
 
 // readAnswer judges the head of a response to a request, and begins its stream.
-func (t *Transport) readAnswer(resp *http.Response, m *transport.Message) (transport.Stream, error) {
+func (t *Transport) readAnswer(resp *http.Response, m *transport.Outgoing) (transport.Stream, error) {
 	if resp.StatusCode/100 != 2 {
 		return nil, t.ReadStatus(resp, m)
 	}
@@ -86,7 +86,7 @@ func (t *Transport) readAnswer(resp *http.Response, m *transport.Message) (trans
 	return nil, se
 }
 
-func (t *Transport) newStream(resp *http.Response, m *transport.Message) *stream {
+func (t *Transport) newStream(resp *http.Response, m *transport.Outgoing) *stream {
 	s := beginStream(resp, m)
 	s.body = resp.Body
 	s.events = eventstream.NewReader(resp.Body, int(t.cfg.MaxResult))
@@ -102,7 +102,7 @@ func (t *Transport) newStream(resp *http.Response, m *transport.Message) *stream
 }
 
 // readJSON reads a whole JSON body. Its bytes are kept: the answer aliases them.
-func (t *Transport) readJSON(resp *http.Response, m *transport.Message) (transport.Stream, error) {
+func (t *Transport) readJSON(resp *http.Response, m *transport.Outgoing) (transport.Stream, error) {
 	defer resp.Body.Close()
 	body, err := budget.ReadAll(resp.Body, resp.ContentLength, true, t.cfg.MaxResult, m.TakeRoom)
 	if errors.Is(err, budget.ErrTooLarge) {

@@ -84,7 +84,7 @@ func New(c Config) *Transport {
 
 // Request posts a request. JSON and event streams become readable; any other response is a
 // *transport.StatusError.
-func (t *Transport) Request(ctx context.Context, m *transport.Message) (transport.Stream, error) {
+func (t *Transport) Request(ctx context.Context, m *transport.Outgoing) (transport.Stream, error) {
 	resp, err := t.performMessage(ctx, http.MethodPost, m)
 	if err != nil {
 		return nil, err
@@ -94,12 +94,12 @@ func (t *Transport) Request(ctx context.Context, m *transport.Message) (transpor
 
 // Notify posts a notification or a response. Any 2xx is a success: some servers say 200 instead of 202
 // (go-sdk #736).
-func (t *Transport) Notify(ctx context.Context, m *transport.Message) error {
+func (t *Transport) Notify(ctx context.Context, m *transport.Outgoing) error {
 	return t.expectSuccess(ctx, http.MethodPost, m)
 }
 
 // Listen asks for an event stream by GET (X4, X12).
-func (t *Transport) Listen(ctx context.Context, m *transport.Message) (transport.Stream, error) {
+func (t *Transport) Listen(ctx context.Context, m *transport.Outgoing) (transport.Stream, error) {
 	resp, err := t.performMessage(ctx, http.MethodGet, m)
 	if err != nil {
 		return nil, err
@@ -111,12 +111,12 @@ func (t *Transport) Listen(ctx context.Context, m *transport.Message) (transport
 }
 
 // EndSession tells the server that a session is over (X11).
-func (t *Transport) EndSession(ctx context.Context, m *transport.Message) error {
+func (t *Transport) EndSession(ctx context.Context, m *transport.Outgoing) error {
 	return t.expectSuccess(ctx, http.MethodDelete, m)
 }
 
 // expectSuccess performs a request of whose response only the status counts.
-func (t *Transport) expectSuccess(ctx context.Context, method string, m *transport.Message) error {
+func (t *Transport) expectSuccess(ctx context.Context, method string, m *transport.Outgoing) error {
 	resp, err := t.performMessage(ctx, method, m)
 	if err != nil {
 		return err

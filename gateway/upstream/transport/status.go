@@ -38,7 +38,7 @@ type StatusError struct {
 }
 
 // UnknownSession is the refusal of a message whose session has ended, or never was.
-func UnknownSession(m *Message) *StatusError {
+func UnknownSession(m *Outgoing) *StatusError {
 	return &StatusError{Status: http.StatusNotFound, Session: m.Session != ""}
 }
 
@@ -92,7 +92,7 @@ func (e *StatusError) UpstreamError() *shim.UpstreamError {
 	}
 	switch s := e.Status; {
 	case e.Token && (s == http.StatusUnauthorized || s == http.StatusForbidden):
-		ue.Kind, ue.Err = shim.KindRefused, &forward.Refusal{Status: s, Challenges: e.Challenges, Text: e.Text}
+		ue.Kind, ue.Err = shim.KindRefused, &forward.ServerRefusal{Status: s, Challenges: e.Challenges, Text: e.Text}
 		ue.Message = fmt.Sprintf("the server refused the client's sign-in (HTTP status %d)", s)
 	case e.Signed && (s == http.StatusUnauthorized || s == http.StatusForbidden):
 		ue.Kind, ue.Message = shim.KindRefused, "the gateway's credentials were refused by the server"

@@ -20,14 +20,14 @@ import (
 type Carrier interface {
 	// Request sends a request. The stream has the messages of that request, and the answer last. It lives as
 	// long as ctx.
-	Request(ctx context.Context, m *Message) (Stream, error)
+	Request(ctx context.Context, m *Outgoing) (Stream, error)
 	// Notify sends a message that has no answer: a notification, or a response to the server.
-	Notify(ctx context.Context, m *Message) error
+	Notify(ctx context.Context, m *Outgoing) error
 	// Listen opens the stream of a session for messages outside of any request, or the rest of the stream
 	// that an event names (Message.Last).
-	Listen(ctx context.Context, m *Message) (Stream, error)
+	Listen(ctx context.Context, m *Outgoing) (Stream, error)
 	// EndSession tells the server that a session is over.
-	EndSession(ctx context.Context, m *Message) error
+	EndSession(ctx context.Context, m *Outgoing) error
 }
 
 // Transport is a Carrier that holds connections or processes.
@@ -39,8 +39,8 @@ type Transport interface {
 	Close(ctx context.Context) error
 }
 
-// Message is one message to a server, or the subject of Listen and EndSession.
-type Message struct {
+// Outgoing is one message to a server, or the subject of Listen and EndSession.
+type Outgoing struct {
 	// Body is the JSON of the message; nil for Listen and EndSession. The transport may change its white space.
 	Body []byte
 	// ID and Method are those of a request, as Body has them. Method is "" for any other message.

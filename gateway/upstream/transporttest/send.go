@@ -22,8 +22,8 @@ func Must(t testing.TB, err error) {
 }
 
 // Message is the message of a JSON text, in a session; "" for none.
-func Message(session, text string) *transport.Message {
-	m := &transport.Message{Body: []byte(text), Session: session, Sender: transport.Nobody{}}
+func Message(session, text string) *transport.Outgoing {
+	m := &transport.Outgoing{Body: []byte(text), Session: session, Sender: transport.Nobody{}}
 	if said, err := jsonrpc.ParseLenient(bytes.Clone(m.Body)); err == nil && said.Kind == jsonrpc.Request {
 		m.ID, m.Method, m.Params = said.ID, said.Method, said.Params
 	}
@@ -31,7 +31,7 @@ func Message(session, text string) *transport.Message {
 }
 
 // Send sends a message. There is no stream for what is not answered.
-func Send(ctx context.Context, to transport.Carrier, m *transport.Message) (transport.Stream, error) {
+func Send(ctx context.Context, to transport.Carrier, m *transport.Outgoing) (transport.Stream, error) {
 	if m.Method == "" {
 		return nil, to.Notify(ctx, m)
 	}
