@@ -67,7 +67,7 @@ type Options struct {
 	ProbeInterval time.Duration
 	// Dialer replaces the network, for tests.
 	Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Folder replaces the folder of a store "file:PATH", for tests.
+	// Folder replaces the folder of a store "file:FOLDER", for tests.
 	Folder journal.Folder
 	// ClockTTL lets keys of the embedded store expire exactly on time. Every access then costs time
 	// that grows with the number of keys. It is for tests in a synctest bubble.

@@ -58,7 +58,7 @@ Options of serve:
                        Bearer KEY"; once for each
   --listen HOST:PORT   address to serve on (127.0.0.1:8080)
   --admin HOST:PORT    address of the console, /metrics, /healthz and /readyz (none)
-  --store STORE        file:DIRECTORY, embedded (in memory), or a redis:// URL (a directory
+  --store STORE        file:FOLDER, embedded (in memory), or a redis:// URL (a folder
                        of its own in the user's state directory)
   --grace DURATION     how long a call may take before it becomes a task (auto)
   --offer ERA          auto, both, legacy or modern: what clients are offered (auto)

@@ -27,7 +27,7 @@ func (s *server) chooseFolder(name string) {
 		return
 	}
 	s.config.Store = config.StoreEmbedded
-	s.log.Warn("no folder for tasks can be made: name one with store: file:DIRECTORY", "err", err)
+	s.log.Warn("no folder for tasks can be made: name one with store: file:FOLDER", "err", err)
 }
 
 // stateFolder is the default folder of the store of a gateway.

@@ -112,7 +112,7 @@ func TestMistakesOfCommandLines(t *testing.T) {
 		{"stdio --name a -- server", 2, "--name goes with --config"},
 		{"stdio --config two.yaml --name a --grace 1s", 2, "--grace does not go with --config"},
 		{"stdio --without-tasks perhaps -- server", 2, "without_tasks: must be one of auto, block, handle"},
-		{"stdio --store file -- server", 2, "--store file:DIRECTORY names its folder here"},
+		{"stdio --store file -- server", 2, "--store file:FOLDER names its folder here"},
 		{"stdio --upstream nowhere", 2, "must begin with http"},
 		{"stdio --listen 127.0.0.1:1 -- server", 2, "flag provided but not defined"},
 

@@ -12,7 +12,7 @@ type network struct {
 	listen     func(ctx context.Context, network, address string) (net.Listener, error) // for clients
 	dialServer func(ctx context.Context, network, address string) (net.Conn, error)     // nil: as the transport does
 	dialStore  func(ctx context.Context, network, address string) (net.Conn, error)     // nil: as the store does
-	folder     journal.Folder                                                           // of a store "file:PATH"; nil: that of the system
+	folder     journal.Folder                                                           // of a store "file:FOLDER"; nil: that of the system
 }
 
 // systemNetwork is the network of this machine.

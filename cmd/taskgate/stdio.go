@@ -96,7 +96,7 @@ func (o *stdioOptions) loadConfig(command []string) (*config.Config, error) {
 		return nil, err
 	}
 	if cfg.Store == config.StoreFile {
-		return nil, terminal.UsageError("--store file:DIRECTORY names its folder here")
+		return nil, terminal.UsageError("--store file:FOLDER names its folder here")
 	}
 	return cfg, nil
 }

@@ -67,7 +67,7 @@ type Config struct {
 	// TraceURL is where the console finds the trace of a task: an address with {trace_id} in it.
 	TraceURL string `yaml:"trace_url"`
 
-	// Store is where tasks and sessions are kept: file:PATH (in a folder that this
+	// Store is where tasks and sessions are kept: file:FOLDER (in a folder that this
 	// process has for itself), file (in such a folder below the user's state
 	// directory), embedded (in memory, lost when the process ends) or the URL of a Redis:
 	// redis://[user:pass@]host:6379/0, redis+cluster://host:6379,host:6379 or

@@ -30,7 +30,7 @@ type URL struct {
 }
 
 var (
-	errScheme   = errors.New("not a store: write file, file:PATH, embedded, redis://, redis+cluster:// or redis+sentinel://, or one of these with rediss for TLS")
+	errScheme   = errors.New("not a store: write file, file:FOLDER, embedded, redis://, redis+cluster:// or redis+sentinel://, or one of these with rediss for TLS")
 	errUser     = errors.New("special characters in user and password of a URL are written as %XX")
 	errHost     = errors.New("the URL needs a host, or hosts with commas between, each as name or name:port")
 	errHosts    = errors.New("redis:// takes one host; several are redis+cluster:// or redis+sentinel://")

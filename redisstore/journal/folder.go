@@ -64,7 +64,7 @@ func openDisk(path string, log *slog.Logger) (*disk, error) {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	case !held:
 		holder, _ := os.ReadFile(filepath.Join(path, process)) // the error names the process
-		return nil, fmt.Errorf("%s is in use by process %s: end that one, or give this one a folder of its own (store: file:DIRECTORY)",
+		return nil, fmt.Errorf("%s is in use by process %s: end that one, or give this one a folder of its own (store: file:FOLDER)",
 			path, cmp.Or(strings.TrimSpace(string(holder)), "(unknown)"))
 	}
 	// The file only serves that error. A failed write is ignored: a full disk can still be read.
