@@ -119,7 +119,7 @@ func TestMistakesOfCommandLines(t *testing.T) {
 		{"replicas", 1, "no answer: "},
 		{"tasks", 1, "127.0.0.1:1/api/v1/tasks"}, // without another word, it lists them
 		{"tasks list --filter age=1h", 2, "a filter is NAME=VALUE, with the name upstream, tool"},
-		{"tasks list --filter status=open,running", 2, "status is one of open, working, input_required, completed, failed, cancelled"},
+		{"tasks list --filter status=open,running", 2, "status is one of open, queued, working, input_required, completed, tool_error, failed, cancelled, unknown"},
 		{"upstreams --filter upstream=a", 2, "upstreams has no --filter"},
 		{"replicas --limit 1", 2, "replicas has no --limit"},
 		{"tasks show 1 --filter status=open", 2, "tasks show has no --filter"},
