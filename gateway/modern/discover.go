@@ -15,15 +15,15 @@ import (
 // statefulServers are the legacy servers that are known to keep state for each client, by serverInfo.name. In the modern
 // era all clients of one user share a session: two agents would act on each other's page. So server/discover is unknown
 // for these servers under eras: auto, and clients that can fall back have a session each, as directly. Which server is
-// meant, and what it keeps:
+// meant, and what it keeps (each package of npm was started, and its source read):
 var statefulServers = map[string]string{
-	"playwright":                 "a browser (microsoft/playwright-mcp)",
-	"chrome_devtools":            "a browser (ChromeDevTools/chrome-devtools-mcp)",
-	"example-servers/puppeteer":  "a browser (modelcontextprotocol/servers-archived, src/puppeteer)",
-	"puppeteer":                  "a browser (forks of the one above)",
-	"desktop-commander":          "shells and their output (wonderwhy-er/DesktopCommanderMCP)",
-	"secure-filesystem-server":   "the client's roots, which it asks for once (modelcontextprotocol/servers, src/filesystem)",
-	"sequential-thinking-server": "a line of thought (modelcontextprotocol/servers, src/sequentialthinking)",
+	"playwright":                 "a browser (@playwright/mcp 0.0.83)",
+	"chrome_devtools":            "a browser (chrome-devtools-mcp 1.11.0)",
+	"example-servers/puppeteer":  "a browser (@modelcontextprotocol/server-puppeteer 2025.5.12, puppeteer-mcp-server 0.7.2)",
+	"hisma/server-puppeteer":     "a browser (@hisma/server-puppeteer 0.6.5)",
+	"desktop-commander":          "shells and their output (@wonderwhy-er/desktop-commander 0.2.52)",
+	"secure-filesystem-server":   "the client's roots, which it asks for once (@modelcontextprotocol/server-filesystem 2026.8.31)",
+	"sequential-thinking-server": "a line of thought (@modelcontextprotocol/server-sequential-thinking 2026.8.31)",
 }
 
 // keepsState reports whether a server is known to keep state for each client.
