@@ -72,8 +72,7 @@ func olderVersion(refused error) string {
 
 // mayTalk reports whether the server may say something to its client outside of any call.
 func (l *generation) mayTalk(client shim.Session) bool {
-	roots, _ := jsonrpc.Get(client.Capabilities, "roots")
-	return jsonrpc.IsObject(roots) || l.server.hasCapability("logging") || l.server.hasCapability("tools", "listChanged") ||
+	return hasRoots(client) || l.server.hasCapability("logging") || l.server.hasCapability("tools", "listChanged") ||
 		l.server.hasCapability("prompts", "listChanged") || l.server.hasCapability("resources", "listChanged")
 }
 

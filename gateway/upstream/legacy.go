@@ -34,6 +34,7 @@ func (c *call) enterSession(ctx context.Context, v *verdict, ses *session) (*exc
 		return nil, nil, markUnsent(err)
 	}
 	v.shaken.Store(true)
+	ses.awaitRoots(ctx)
 	ses.get.noteUse(ctx)
 	x := ses.newExchange(l.target, c.r, c.sink)
 	x.asks = c.r.Rounds

@@ -24,6 +24,9 @@ func (h *ServerClient) Notify(ctx context.Context, s shim.Session, n shim.Notifi
 		return nil
 	}
 	defer ses.releaseSession()
+	if n.Method == mcp.NotifyInitialized {
+		ses.questions.roots.greeted.Store(true)
+	}
 	l, err := ses.openGeneration(ctx)
 	if err != nil {
 		return markUnsent(err)

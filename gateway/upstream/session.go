@@ -78,6 +78,7 @@ func newSession(t *sessionTable, k sessionKey, s shim.Session) *session {
 	ses.calls.claimed, _ = lru.New[string, struct{}](maxClaimed) // fails only for size 0
 	ses.listeners.m = make(map[*listenCall]struct{})
 	ses.questions.m = make(map[sessionQuestionKey]*sessionQuestion)
+	ses.questions.roots.asked, ses.questions.roots.settled = make(chan struct{}), make(chan struct{})
 	ses.subs <- subscribed{listeners: make(map[string]int), told: make(map[string]*generation)}
 	if t.isShared(s) && !t.wire.isLocal() {
 		ses.shared.Store(true)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"taskgate/gateway/upstream/forward"
@@ -24,8 +25,54 @@ import (
 // sessionQuestions are the session questions of one session, from when they are heard until they
 // are answered. The session owns it.
 type sessionQuestions struct {
-	mu sync.Mutex
-	m  map[sessionQuestionKey]*sessionQuestion
+	mu    sync.Mutex
+	m     map[sessionQuestionKey]*sessionQuestion
+	roots rootsQuestion
+}
+
+// rootsQuestion is the first question of a session for the roots of its client. A program asks it as soon as it hears that
+// its client is ready, and the answer of a call may depend on it. A client calls a program that was started for its session
+// at once where it does not know of the start: at another replica. So the first call waits for that question, as clients
+// do by themselves after a start of their own.
+type rootsQuestion struct {
+	key     sessionQuestionKey
+	greeted atomic.Bool   // the client itself has begun the session here
+	asked   chan struct{} // closed with the question
+	settled chan struct{} // closed with its answer
+}
+
+const (
+	rootsSoon  = 300 * time.Millisecond // after which a program that has not asked is not waited for
+	rootsTaken = 2 * time.Second        // how long an answer is waited for
+)
+
+// noteRoots notes a question that was opened.
+func (l *sessionQuestions) noteRoots(k sessionQuestionKey) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !work.IsClosed(l.roots.asked) {
+		l.roots.key = k
+		close(l.roots.asked)
+	}
+}
+
+// awaitRoots waits, in a session that is a program, until the server has the roots of its client, if it asks for them.
+func (s *session) awaitRoots(ctx context.Context) {
+	r := &s.questions.roots
+	passed := time.Since(time.Unix(0, s.readyAt.Load()))
+	if r.greeted.Load() || s.t.wire.cfg.Transport == nil || !s.from.Shared || passed >= rootsSoon || work.IsClosed(r.settled) || !hasRoots(s.from) {
+		return
+	}
+	// The question wakes it, and then its answer.
+	if work.PauseFor(ctx, r.asked, rootsSoon-passed) == nil && work.IsClosed(r.asked) {
+		_ = work.PauseFor(ctx, r.settled, rootsTaken)
+	}
+}
+
+// hasRoots reports whether a client has declared that it can be asked for its roots.
+func hasRoots(client shim.Session) bool {
+	roots, _ := jsonrpc.Get(client.Capabilities, "roots")
+	return jsonrpc.IsObject(roots)
 }
 
 // sessionQuestionKey names a session question: a server may use an id again in its next session.
@@ -68,6 +115,9 @@ func (l *sessionQuestions) forgetQuestion(k sessionQuestionKey) (withdrawn bool)
 	defer l.mu.Unlock()
 	q := l.m[k]
 	delete(l.m, k)
+	if k == l.roots.key && work.IsClosed(l.roots.asked) && !work.IsClosed(l.roots.settled) {
+		close(l.roots.settled)
+	}
 	return q != nil && q.Err() != nil
 }
 
@@ -214,6 +264,9 @@ func (s *session) routeQuestion(ctx context.Context, x *exchange, m jsonrpc.Mess
 	q := s.questions.openQuestion(sessionQuestionKey{x.to.session, m.ID.Key()})
 	if q == nil {
 		return notPut(m.ID, "too many questions wait that belong to no call")
+	}
+	if m.Method == mcp.MethodRootsList {
+		s.questions.noteRoots(q.key)
 	}
 	m.Params = bytes.Clone(m.Params)
 	s.pinSession()

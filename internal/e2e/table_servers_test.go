@@ -102,6 +102,8 @@ func serveChild(kind string) int {
 		own.Close()
 	case "both":
 		err = everyday(marks, false, nil).Run(ctx, &sdk.StdioTransport{})
+	case "roots":
+		err = serveRoots()
 	case "mcp-go":
 		err = server.NewStdioServer(everydayMCPGo(marks)).Listen(ctx, os.Stdin, os.Stdout)
 	default:
