@@ -175,6 +175,7 @@ func (a audit) Answer(ctx context.Context, p shim.Principal, upstream string, id
 
 // noteRefusal notes a request that was refused for its caller: the caller is unknown, or lacks a right.
 func (u *route) noteRefusal(ctx context.Context, address string, c auth.Caller, f *auth.Refusal) {
+	u.tel.CountRefused(ctx, u.endpoint.Name, c.Principal, address)
 	if u.options.Audit == nil {
 		return
 	}

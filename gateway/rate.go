@@ -42,12 +42,13 @@ func (p *pace) admit(w http.ResponseWriter, r *http.Request, method auth.Method)
 	if p == nil {
 		return true
 	}
-	wait := p.takePlace(r, method.Recall(r))
+	owner := method.Recall(r)
+	wait := p.takePlace(r, owner)
 	if wait == 0 {
 		return true
 	}
 	leaveUnread(w, r)
-	p.tel.Refuse(w, r, wire.Request{}, wire.TurnAway(&shim.BusyError{Key: wire.KeyRate, Limit: "requests of this caller", RetryAfter: wait}))
+	p.tel.Refuse(w, r, wire.Request{Principal: shim.Principal{Subject: owner}}, wire.TurnAway(&shim.BusyError{Key: wire.KeyRate, Limit: "requests of this caller", RetryAfter: wait}))
 	return false
 }
 

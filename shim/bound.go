@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"maps"
 	"sync"
 	"time"
 )
@@ -130,6 +131,22 @@ func (b *Bound) Count() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.n
+}
+
+// Shares returns how many are in flight of each share; of Share{}, those of callers without an owner and an address.
+func (b *Bound) Shares() map[Share]int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := maps.Clone(b.shares)
+	for s, n := range b.shares {
+		if s.Owner == "" && s.Address != "" {
+			all[Share{}] -= n
+		}
+	}
+	if all[Share{}] == 0 {
+		delete(all, Share{})
+	}
+	return all
 }
 
 // Usage returns how full the limit is, from 0 to 1: as a whole, or the share of all callers without an

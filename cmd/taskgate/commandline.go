@@ -42,6 +42,7 @@ Usage:
   taskgate tasks cancel ID...         cancel tasks; with --filter all that match
   taskgate replicas                   list the processes of the deployment
   taskgate upstreams                  list the servers and what runs there
+  taskgate clients                    list who sends requests, and who holds what
   taskgate check FILE...              report every mistake in configuration files
   taskgate hash-key [--force]         print the hash of the key on standard input;
                                       a weak key is refused unless forced
@@ -92,7 +93,7 @@ Options of connect, after the client:
   --file FILE          the client's file, where it is another one
   --yes                write without asking
 
-Options of tasks, replicas and upstreams, which ask a running gateway (reload has the
+Options of tasks, replicas, upstreams and clients, which ask a running gateway (reload has the
 first three):
 
   --admin HOST:PORT    its admin address, or that of the console as its log has it

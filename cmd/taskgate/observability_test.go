@@ -40,6 +40,7 @@ func everything(t *testing.T, m *metrics.Metrics) {
 	m.ReadParts(func() (bool, map[string]bool, bool) { return true, map[string]bool{"up": true}, true })
 	m.ReadConfig(func() string { return "dc6a4b7e204b" })
 	m.Refused(ctx, "rate")
+	m.Sent(ctx, "up", metrics.Caller{Principal: "ada"}, "tools/call")
 	m.HTTP(ctx, one, "POST", 200)
 	m.Stored(ctx, "get", one, false)
 	m.Stored(ctx, "get", one, true)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"taskgate/gateway"
 	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
 	"taskgate/gateway/operator"
@@ -59,4 +60,15 @@ func (o *operators) sayConsole(address string, log, plain *slog.Logger) {
 	default:
 		log.Info("the console for operators is off: it needs admin_auth, or an admin address on loopback")
 	}
+}
+
+// heldAt is what clients have at a gateway, besides tasks.
+func heldAt(g *gateway.Gateway) (all []operator.Held) {
+	for share, has := range g.Held() {
+		all = append(all, operator.Held{
+			Principal: share.Owner, Address: share.Address,
+			Holdings: operator.Holdings{Sessions: has.Sessions, Streams: has.Streams, Calls: has.Calls},
+		})
+	}
+	return all
 }

@@ -111,7 +111,7 @@ func cancelElsewhere(t *testing.T, one, two *running, id string) {
 
 // operatorPaths are all that an operator can ask for.
 var operatorPaths = [][2]string{
-	{"GET", "/access"}, {"GET", "/tasks"}, {"GET", "/totals"}, {"GET", "/tasks/" + unknownTask}, {"POST", "/tasks/" + unknownTask + "/cancel"}, {"GET", "/questions"},
+	{"GET", "/access"}, {"GET", "/tasks"}, {"GET", "/totals"}, {"GET", "/clients"}, {"GET", "/tasks/" + unknownTask}, {"POST", "/tasks/" + unknownTask + "/cancel"}, {"GET", "/questions"},
 	{"GET", "/replicas"}, {"GET", "/upstreams"}, {"GET", "/stats"}, {"GET", "/changes"}, {"POST", "/open"},
 }
 

@@ -262,6 +262,8 @@ func (s *server) showOperators() (err error) {
 		Say: func() operator.Report {
 			host, _ := os.Hostname() // "" if unknown
 			r := operator.Report{Host: host, Address: s.listener.Addr().String(), Version: moduleVersion(), Config: s.inUse(), Since: begun, NotesUse: true}
+			r.Sessions, r.Streams = s.gateway.Open()
+			r.Held = heldAt(s.gateway)
 			r.Upstreams = s.served().reported(s.ready.askParts(reportAge, nil).Upstreams)
 			return r
 		},

@@ -58,7 +58,7 @@ func (h *Handler) initializeSession(w http.ResponseWriter, r *http.Request, p sh
 		return
 	}
 	defer s.endUse()
-	ctx, op := h.Telemetry.Start(r.Context(), r, wire.Request{Msg: msg, Version: st.Version, Upstream: h.Name, SessionID: s.id})
+	ctx, op := h.Telemetry.Start(r.Context(), r, wire.Request{Msg: msg, Version: st.Version, Upstream: h.Name, SessionID: s.id, Principal: p, ClientInfo: st.ClientInfo})
 	defer op.End()
 	// Keep-alive is off: a stream that has begun sends the headers, and with them the session's id,
 	// before it is known that there is a session.

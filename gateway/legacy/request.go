@@ -112,6 +112,7 @@ func (q *request) enterCalls() error {
 func (q *request) answerRequest(r *http.Request) {
 	ctx, op := q.h.Telemetry.Start(r.Context(), r, wire.Request{
 		Msg: q.msg, Meta: q.meta, Name: q.name, Version: q.state.Version, Upstream: q.h.Name, SessionID: q.s.id,
+		Principal: q.principal, ClientInfo: q.state.ClientInfo,
 	})
 	q.op = op
 	defer op.End()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -152,6 +154,18 @@ func (t *Table) Count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.live)
+}
+
+// Owners returns how many sessions with a live part here each owner has; "" for all without one.
+func (t *Table) Owners() map[string]int {
+	t.mu.Lock()
+	live := slices.Collect(maps.Values(t.live))
+	t.mu.Unlock()
+	all := make(map[string]int)
+	for _, s := range live {
+		all[s.currentState().Owner]++
+	}
+	return all
 }
 
 // isBusy reports whether a request or a stream of the session is open here. Listening upstream for a client

@@ -89,7 +89,7 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 
 // serveMethod serves a method that exists, under observation.
 func (q *request) serveMethod(w http.ResponseWriter, r *http.Request, m method) {
-	ctx, op := q.h.Telemetry.Start(r.Context(), r, wire.Request{Msg: q.msg, Meta: q.meta, Name: q.name, Version: q.version, Upstream: q.h.Name})
+	ctx, op := q.h.Telemetry.Start(r.Context(), r, wire.Request{Msg: q.msg, Meta: q.meta, Name: q.name, Version: q.version, Upstream: q.h.Name, Principal: q.principal, ClientInfo: q.clientInfo})
 	defer op.End()
 	q.op, q.begun = op, time.Now()
 	q.x = wire.NewExchange(w, r, wire.ExchangeOptions{

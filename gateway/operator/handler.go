@@ -196,6 +196,8 @@ func (h *Handler) readUpstreams(r *http.Request) (any, error) {
 	return h.o.Source.Upstreams(r.Context())
 }
 
+func (h *Handler) readClients(r *http.Request) (any, error) { return h.o.Source.Clients(r.Context()) }
+
 func (h *Handler) readStats(r *http.Request) (any, error) {
 	return h.o.Source.Stats(r.Context(), r.URL.Query().Get("upstream"))
 }

@@ -63,6 +63,8 @@ func (s *source) Replicas(context.Context) (Replicas, error) { s.asked++; return
 
 func (s *source) Upstreams(context.Context) (Upstreams, error) { s.asked++; return Upstreams{}, s.err }
 
+func (s *source) Clients(context.Context) (Clients, error) { s.asked++; return Clients{}, s.err }
+
 func (s *source) Stats(context.Context, string) (Stats, error) { s.asked++; return Stats{}, s.err }
 
 func (s *source) Changes(ctx context.Context, changed func()) error {

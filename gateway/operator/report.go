@@ -37,6 +37,17 @@ type Report struct {
 	// NotesUse says that the store knows which sessions with servers the replica uses.
 	NotesUse  bool               `json:"notesUse,omitempty"`
 	Upstreams []ReportedUpstream `json:"upstreams"`
+	// Sessions and Streams are those of clients that have something going on, and Held is who has most.
+	Sessions int    `json:"sessions"`
+	Streams  int    `json:"streams"`
+	Held     []Held `json:"held,omitempty"`
+}
+
+// Held is what a client has at a replica.
+type Held struct {
+	Principal string `json:"principal,omitempty"`
+	Address   string `json:"address,omitempty"`
+	Holdings
 }
 
 // NotesUse reports whether a replica says so in its report; false before its first one.
@@ -66,6 +77,7 @@ type Operator interface {
 	Arguments(t shim.Task) json.RawMessage
 	Cancel(ctx context.Context, id shim.ID, by string) (shim.Task, error)
 	Loads() map[string]metrics.Load
+	Shares() map[shim.Share]int
 	Draining() bool
 }
 
@@ -129,6 +141,7 @@ func (d *Deployment) sendReport(ctx context.Context) error {
 		load := loads[u.Name]
 		u.Calls, u.Queued, u.Tools = load.Calls, load.Queued, toolsOf(load)
 	}
+	r.Held = d.holders(r.Held)
 	about, _ := json.Marshal(r) // texts and times can always be written
 	return cmp.Or(d.o.Store.Report(ctx, d.o.Replica, about, reportKept), failed)
 }
@@ -173,7 +186,7 @@ func (d *Deployment) Replicas(ctx context.Context) (Replicas, error) {
 	for i, h := range all {
 		out.Replicas[i] = Replica{
 			Name: string(h.Replica), Alive: h.Alive, SeenAt: h.Seen, Host: h.Host, Address: h.Address, Version: h.Version,
-			Config: h.Config, Draining: h.Draining, Tasks: h.Running,
+			Config: h.Config, Draining: h.Draining, Tasks: h.Running, Sessions: h.Sessions, Streams: h.Streams,
 		}
 		if !h.Since.IsZero() {
 			out.Replicas[i].Since = &h.Since
@@ -269,7 +282,7 @@ func (d *Deployment) Stats(ctx context.Context, upstream string) (Stats, error) 
 				}
 			}
 		}
-		out.Minutes[i].Counts = Counts(sum)
+		out.Minutes[i].Counts = Counts{Calls: sum.Calls, Made: sum.Made, Ended: sum.Ended, Durations: sum.Durations}
 	}
 	return out, nil
 }

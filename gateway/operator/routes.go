@@ -77,6 +77,8 @@ var routes = []route{
 	}, {
 		method: "GET", path: "/upstreams", says: "the servers, and what runs there now", answer: Upstreams{}, read: (*Handler).readUpstreams,
 	}, {
+		method: "GET", path: "/clients", says: "who sends how many requests, and who holds what", answer: Clients{}, read: (*Handler).readClients,
+	}, {
 		method: "GET", path: "/stats", says: "counts of the last hour by minute", answer: Stats{}, read: (*Handler).readStats,
 		params: []param{{name: "upstream", says: "of one upstream alone"}},
 	}, {

@@ -36,4 +36,6 @@ type PlaceSource interface {
 	Replicas(ctx context.Context) (Replicas, error)
 	Upstreams(ctx context.Context) (Upstreams, error)
 	Stats(ctx context.Context, upstream string) (Stats, error)
+	// Clients returns who sends requests, and who holds what.
+	Clients(ctx context.Context) (Clients, error)
 }

@@ -146,6 +146,41 @@ type Replica struct {
 	Draining bool `json:"draining,omitempty"`
 	// Tasks are how many it runs, as far as the store knows.
 	Tasks int `json:"tasks"`
+	// Sessions are those of the 2025 versions with something going on there, and Streams those that clients listen to.
+	Sessions int `json:"sessions"`
+	Streams  int `json:"streams"`
+}
+
+// Clients are who sends requests and who holds what, those with most requests in the last minute first.
+type Clients struct {
+	Clients []Client `json:"clients"`
+	// Others are the requests in the last minute of those that are not told apart: each replica tells of the 20 that send
+	// most to an upstream in a minute.
+	Others int `json:"others,omitempty"`
+}
+
+// Client is one principal or, where it has not signed in, one address.
+type Client struct {
+	// Principal is absent for who has not signed in, and Address for who has.
+	Principal string `json:"principal,omitempty"`
+	Address   string `json:"address,omitempty"`
+	// Names are those of the clients at the address, as they call themselves.
+	Names []string `json:"names,omitempty"`
+	// LastMinute and LastHour are how many requests it has sent, and Methods those of the hour by method.
+	LastMinute int            `json:"last_minute"`
+	LastHour   int            `json:"last_hour"`
+	Methods    map[string]int `json:"methods,omitempty"`
+	Holdings
+}
+
+// Holdings are what a client has on all replicas together; what no replica counts among its largest is left out.
+type Holdings struct {
+	// Sessions are those of the 2025 versions with something going on; those without an owner count together.
+	Sessions int `json:"sessions"`
+	Streams  int `json:"streams"`
+	// Calls wait for a server or a task.
+	Calls int `json:"calls"`
+	Tasks int `json:"tasks"`
 }
 
 // Upstreams are the servers, by name.

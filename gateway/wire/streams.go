@@ -55,6 +55,9 @@ func (s *Streams) Limit(most, mostPerOwner int, halved bool) {
 // Usage returns how full the limit of these streams is, from 0 to 1.
 func (s *Streams) Usage() float64 { return s.bound.Usage() }
 
+// Shares returns how many streams each share has open.
+func (s *Streams) Shares() map[shim.Share]int { return s.bound.Shares() }
+
 // Count is the number of streams that clients have open.
 func (s *Streams) Count() int { return s.bound.Count() }
 

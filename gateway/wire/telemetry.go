@@ -69,6 +69,9 @@ type Request struct {
 	Version   string
 	Upstream  string
 	SessionID string // legacy
+	// Principal is who sends it, and ClientInfo what its client says of itself.
+	Principal  shim.Principal
+	ClientInfo json.RawMessage
 }
 
 // Start begins the operation. Its parent is the context in params._meta (SEP-414). The transport's
@@ -97,6 +100,7 @@ func (t *Telemetry) Start(ctx context.Context, r *http.Request, q Request) (cont
 	if mcp.EraOf(q.Version) == mcp.NoEra {
 		q.Version = ""
 	}
+	t.metrics.Sent(ctx, q.Upstream, callerOf(q.Principal, r.RemoteAddr, q.ClientInfo), q.Msg.Method)
 	op.begun = time.Now()
 	op.said = metrics.Operation{Method: q.Msg.Method, Version: q.Version, Upstream: q.Upstream, Name: q.Name}
 	if t.untraced {
@@ -112,6 +116,25 @@ func (t *Telemetry) Start(ctx context.Context, r *http.Request, q Request) (cont
 	}
 	op.ctx, op.span = t.startSpan(ctx, r, q, opts)
 	return op.ctx, op
+}
+
+// callerOf is who sends a request from an address with a port, with what the client says of itself.
+func callerOf(p shim.Principal, address string, clientInfo json.RawMessage) metrics.Caller {
+	if p.Subject != "" && !p.Stranger {
+		return metrics.Caller{Principal: p.Subject}
+	}
+	name, _ := jsonrpc.GetString(clientInfo, "name")
+	host, _, _ := net.SplitHostPort(address)
+	return metrics.Caller{Address: host, Client: name}
+}
+
+// methodRefused counts, in place of a method, requests that are refused before their method is known.
+const methodRefused = "refused"
+
+// CountRefused counts a request that is refused before its method is known, or for who sends it, from an address with a
+// port.
+func (t *Telemetry) CountRefused(ctx context.Context, upstream string, p shim.Principal, address string) {
+	t.metrics.Sent(ctx, upstream, callerOf(p, address, nil), methodRefused)
 }
 
 // startServer are the options of each span of a request.
@@ -145,6 +168,8 @@ func (t *Telemetry) Refuse(w http.ResponseWriter, r *http.Request, q Request, er
 		_, op := t.Start(r.Context(), r, q)
 		op.Failed(f.Code)
 		defer op.End()
+	} else {
+		t.CountRefused(r.Context(), q.Upstream, q.Principal, r.RemoteAddr)
 	}
 	WriteFailure(w, q.Version, &f)
 }

@@ -221,7 +221,7 @@ func TestPhone(t *testing.T) {
 	w.replicas[0].call(t, adaKey, "book", map[string]any{"topic": hostile})
 	p.shows("main", "book at reports")
 	p.resize(360, 740, "dark")
-	for _, name := range []string{"Overview", "Tasks", "Questions", "Unknown", "Replicas", "Upstreams"} {
+	for _, name := range []string{"Overview", "Tasks", "Questions", "Unknown", "Replicas", "Upstreams", "Clients"} {
 		p.visit(name)
 		if wide := p.eval(`document.documentElement.scrollWidth`); wide != "360" {
 			t.Errorf("%s is %s wide", name, wide)

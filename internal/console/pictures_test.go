@@ -215,6 +215,8 @@ func (b *busy) Upstreams(context.Context) (operator.Upstreams, error) {
 	return all, nil
 }
 
+func (b *busy) Clients(context.Context) (operator.Clients, error) { return operator.Clients{}, nil }
+
 func (b *busy) Stats(context.Context, string) (operator.Stats, error) { return b.stats, nil }
 
 func (b *busy) Changes(ctx context.Context, _ func()) error {

@@ -39,6 +39,7 @@ const (
 	questionDuration  = "taskgate.question.duration"
 	storeDuration     = "taskgate.store.operation.duration"
 	storeSkipped      = "taskgate.store.skipped_records"
+	callerRequests    = "taskgate.caller.requests"
 	storeUp           = "taskgate.store.up"
 	upstreamUp        = "taskgate.upstream.up"
 	configInfo        = "taskgate.config.info"
@@ -76,7 +77,7 @@ type Metrics struct {
 	taskDuration, taskSendDelay    metric.Float64Histogram
 	questionDuration, store        metric.Float64Histogram
 	http                           metric.Float64Histogram
-	calls, refusals                metric.Int64Counter
+	calls, refusals, requestsSent  metric.Int64Counter
 	adoptions, recoveries, unknown metric.Int64Counter
 	skippedRecords                 metric.Int64Counter
 
@@ -85,6 +86,7 @@ type Metrics struct {
 	limits     sets[string]
 	stored     sets[operation]
 	requests   sets[request]
+	senders    sets[sent]
 
 	meter  metric.Meter
 	gauges map[string]metric.Float64ObservableGauge
@@ -109,6 +111,7 @@ func New(mp metric.MeterProvider) (*Metrics, error) {
 		http:             b.seconds(httpDuration, "Duration of HTTP server requests.", httpBounds),
 		calls:            b.count(callAnswers, "{call}", "Calls of tools, by what their client got."),
 		refusals:         b.count(semconv.LimitRefusals, "{refusal}", "Requests, streams and connections that a limit of the gateway has kept out."),
+		requestsSent:     b.count(callerRequests, "{request}", "Requests of clients, by who has sent them."),
 		adoptions:        b.count(taskAdoptions, "{adoption}", "Tasks, and calls that wait for an answer, that were taken over from another replica."),
 		recoveries:       b.count(taskRecoveries, "{recovery}", "What was done with calls that were taken over."),
 		unknown:          b.count(taskUnknown, "{task}", "Tasks that failed although the server may have done the work."),

@@ -14,6 +14,7 @@ type Counts struct {
 	Calls     map[string]int `json:"calls,omitempty"` // by semconv.CallAnswer
 	Made      int            `json:"made,omitempty"`
 	Ended     map[string]int `json:"ended,omitempty"`     // by semconv.TaskOutcome
+	Sent      map[Sent]int   `json:"sent,omitempty"`      // requests; when read, the most of them by who has sent them
 	Durations []int          `json:"durations,omitempty"` // of calls with a reply and of tasks that ended; one more than RecentBounds
 }
 
@@ -29,6 +30,12 @@ func (c *Counts) Add(o Counts) {
 	}
 	add(&c.Calls, o.Calls)
 	add(&c.Ended, o.Ended)
+	for key, n := range o.Sent {
+		if c.Sent == nil {
+			c.Sent = make(map[Sent]int)
+		}
+		c.Sent[key] += n
+	}
 	c.Made += o.Made
 	for i, n := range o.Durations {
 		c.took(i, n)
@@ -94,6 +101,7 @@ func (m *Metrics) Recent() map[int64]map[string]Counts {
 		for upstream, c := range minute {
 			var sum Counts
 			sum.Add(*c)
+			sum.Sent = keepTop(sum.Sent)
 			all[at][upstream] = sum
 		}
 	}

@@ -62,8 +62,9 @@ const LimitRefusals = "taskgate.limit.refusals"
 
 // Attributes of the gateway's own.
 const (
-	Limit       = attribute.Key("taskgate.limit")    // the key of the configuration that sets the limit
-	Upstream    = attribute.Key("taskgate.upstream") // the configured name
+	Limit       = attribute.Key("taskgate.limit")     // the key of the configuration that sets the limit
+	Upstream    = attribute.Key("taskgate.upstream")  // the configured name
+	Principal   = attribute.Key("taskgate.principal") // of a metric only: one of the first 200, or OtherName
 	UpstreamEra = attribute.Key("taskgate.upstream.era")
 	TaskID      = attribute.Key("taskgate.task.id") // spans only
 	TaskStatus  = attribute.Key("taskgate.task.status")

@@ -84,6 +84,17 @@ func (s *Shim) readLoads() map[string]metrics.Load {
 	return all
 }
 
+// Shares returns how many tasks each share runs at this replica.
+func (o *Operator) Shares() map[shim.Share]int {
+	all := make(map[shim.Share]int)
+	for _, srv := range *o.s.servers.Load() {
+		for share, n := range srv.Tasks.Shares() {
+			all[share] += n
+		}
+	}
+	return all
+}
+
 // TaskUsage returns how full max_tasks is at the server where it is fullest, from 0 to 1.
 func (s *Shim) TaskUsage() float64 {
 	most := 0.0

@@ -20,6 +20,8 @@ export function render({ replicas }) {
         { name: "Replica", class: "tight mono", cell: (r) => r.name },
         { name: "State", class: "tight", cell: (r) => stateOf(r) },
         { name: "Tasks", class: "number tight", label: "Tasks", cell: (r) => (r.tasks > 0 ? h("a", { href: listOf({ replica: r.name }) }, count(r.tasks)) : 0) },
+        { name: "Sessions", class: "number tight", label: "Sessions", cell: (r) => (r.alive && r.sessions > 0 ? count(r.sessions) : 0) },
+        { name: "Streams", class: "number tight", label: "Streams", cell: (r) => (r.alive && r.streams > 0 ? count(r.streams) : 0) },
         { name: "Up", class: "number tight", label: "Up", cell: (r) => (r.alive && r.since ? time(r.since, age(r.since)) : "–") },
         { name: "Address", class: "", label: "At", cell: (r) => [r.address ?? "", r.host && h("span", { class: "muted" }, ` on ${r.host}`)] },
         { name: "Version", class: "", label: "Version", cell: (r) => r.version ?? "" },
@@ -33,5 +35,5 @@ export function render({ replicas }) {
 
 function stateOf(r) {
   if (!r.alive) return [h("span", { class: `status ${hasDied(r) ? "gone" : ""}` }, hasDied(r) ? "Gone" : "Stopped"), h("span", { class: "muted" }, " ", ago(r.seen_at))];
-  return h("span", { class: "status alive" }, r.draining ? "Drains" : "Alive");
+  return h("span", { class: `status ${r.draining ? "draining" : "alive"}` }, r.draining ? "Draining" : "Alive");
 }

@@ -84,7 +84,7 @@ func shortDuration(d time.Duration) string {
 func writeTasks(w io.Writer, tasks []operator.Task) error {
 	t := newTable(w, "ID", "UPSTREAM", "TOOL", "PRINCIPAL", "STATE", "AGE/TOOK", "MADE", "REPLICA", "MESSAGE")
 	for _, one := range tasks {
-		t.addRow(one.ID[:min(len(one.ID), shownID)], one.Upstream, one.Tool, one.Principal, one.Status, shortAge(one), shortTime(one.CreatedAt), one.Replica, shorten(one.Message))
+		t.addRow(one.ID[:min(len(one.ID), shownID)], one.Upstream, shorten(one.Tool), shorten(one.Principal), one.Status, shortAge(one), shortTime(one.CreatedAt), one.Replica, shorten(one.Message))
 	}
 	return t.w.Flush()
 }
@@ -162,7 +162,7 @@ func writeEvents(w io.Writer, d operator.TaskDetail) error {
 }
 
 func writeReplicas(w io.Writer, replicas []operator.Replica) error {
-	t := newTable(w, "REPLICA", "STATE", "TASKS", "UP", "SEEN", "ADDRESS", "HOST", "VERSION", "CONFIG")
+	t := newTable(w, "REPLICA", "STATE", "TASKS", "SESSIONS", "STREAMS", "UP", "SEEN", "ADDRESS", "HOST", "VERSION", "CONFIG")
 	for _, r := range replicas {
 		state, up := "alive", ""
 		switch {
@@ -171,12 +171,12 @@ func writeReplicas(w io.Writer, replicas []operator.Replica) error {
 		case !r.Alive:
 			state = "gone"
 		case r.Draining:
-			state = "drains"
+			state = "draining"
 		}
 		if r.Alive && r.Since != nil {
 			up = shortDuration(time.Since(*r.Since))
 		}
-		t.addRow(r.Name, state, fmt.Sprint(r.Tasks), up, shortDuration(time.Since(r.SeenAt))+" ago", r.Address, r.Host, r.Version, r.Config)
+		t.addRow(r.Name, state, fmt.Sprint(r.Tasks), fmt.Sprint(r.Sessions), fmt.Sprint(r.Streams), up, shortDuration(time.Since(r.SeenAt))+" ago", r.Address, r.Host, r.Version, r.Config)
 	}
 	return t.w.Flush()
 }
@@ -211,4 +211,26 @@ func writeUpstreams(w io.Writer, upstreams []operator.Upstream) error {
 		}
 	}
 	return nil
+}
+
+func writeClients(w io.Writer, all operator.Clients) error {
+	t := newTable(w, "CLIENT", "NAMES", "LAST-MINUTE", "LAST-HOUR", "MOSTLY", "SESSIONS", "STREAMS", "CALLS", "TASKS")
+	for _, c := range all.Clients {
+		t.addRow(shorten(cmp.Or(c.Principal, c.Address)), shorten(strings.Join(c.Names, ", ")), fmt.Sprint(c.LastMinute), fmt.Sprint(c.LastHour), mostly(c),
+			fmt.Sprint(c.Sessions), fmt.Sprint(c.Streams), fmt.Sprint(c.Calls), fmt.Sprint(c.Tasks))
+	}
+	if all.Others > 0 {
+		t.addRow("others", "", fmt.Sprint(all.Others), "", "", "", "", "", "")
+	}
+	return t.w.Flush()
+}
+
+// mostly is the method of most requests of a client.
+func mostly(c operator.Client) (most string) {
+	for method, n := range c.Methods {
+		if n > c.Methods[most] || n == c.Methods[most] && method < most {
+			most = method
+		}
+	}
+	return most
 }

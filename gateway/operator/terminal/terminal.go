@@ -143,7 +143,7 @@ func (o *Options) makeQuery() url.Values {
 	return o.Filters
 }
 
-// Run executes the verb tasks, replicas or upstreams with its arguments. A UsageError is a mistake in those;
+// Run executes the verb tasks, replicas, upstreams or clients with its arguments. A UsageError is a mistake in those;
 // any other error says what failed.
 func Run(ctx context.Context, g *Gateway, s Streams, o Options, verb string, args []string) error {
 	c := command{Gateway: g, Streams: s, o: o}
@@ -164,6 +164,10 @@ func Run(ctx context.Context, g *Gateway, s Streams, o Options, verb string, arg
 	case "upstreams":
 		var all operator.Upstreams
 		return c.showAnswer(ctx, "upstreams", args, &all, func(w io.Writer) error { return writeUpstreams(w, all.Upstreams) })
+	}
+	if verb == "clients" {
+		var all operator.Clients
+		return c.showAnswer(ctx, "clients", args, &all, func(w io.Writer) error { return writeClients(w, all) })
 	}
 	switch what, args := args[0], args[1:]; what {
 	case "list":

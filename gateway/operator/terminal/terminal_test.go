@@ -121,6 +121,13 @@ func (s *source) Upstreams(context.Context) (operator.Upstreams, error) {
 	}}}, nil
 }
 
+func (s *source) Clients(context.Context) (operator.Clients, error) {
+	return operator.Clients{Others: 7, Clients: []operator.Client{
+		{Principal: "ada", LastMinute: 120, LastHour: 4000, Methods: map[string]int{"tools/call": 3000, "tasks/get": 1000}, Holdings: operator.Holdings{Sessions: 2, Streams: 1, Calls: 3, Tasks: 4}},
+		{Address: "192.0.2.7", Names: []string{"flood\x1b[2J"}, LastMinute: 9, LastHour: 9, Methods: map[string]int{"ping": 9}},
+	}}, nil
+}
+
 func (s *source) Stats(context.Context, string) (operator.Stats, error) {
 	return operator.Stats{}, errors.New("nobody asks")
 }
@@ -206,9 +213,15 @@ func TestCommands(t *testing.T) {
 			"AT SINCE EVENT DETAIL", "* +0s sent -", "* +1s made r1", "now +1h30m working half[31m done",
 		},
 		"replicas": {
-			"REPLICA STATE TASKS UP SEEN ADDRESS HOST VERSION CONFIG",
-			"r1 alive 2 1h0m * ago - - v1 -",
-			"r2 gone 0 - 1m0s ago - - - -",
+			"REPLICA STATE TASKS SESSIONS STREAMS UP SEEN ADDRESS HOST VERSION CONFIG",
+			"r1 alive 2 0 0 1h0m * ago - - v1 -",
+			"r2 gone 0 0 0 - 1m0s ago - - - -",
+		},
+		"clients": {
+			"CLIENT NAMES LAST-MINUTE LAST-HOUR MOSTLY SESSIONS STREAMS CALLS TASKS",
+			"ada - 120 4000 tools/call 2 1 3 4",
+			"192.0.2.7 flood[2J 9 9 ping 0 0 0 0",
+			"others - 7 - - - - - -",
 		},
 		"upstreams": {
 			"UPSTREAM STATE ERA TRANSPORT CALLS QUEUED TASKS POLICIES",
