@@ -135,7 +135,7 @@ func digest(words []string) string {
 
 // fromFile takes one server of a file.
 func (o *stdioOptions) fromFile() (*config.Config, error) {
-	cfg, err := config.Load(o.file)
+	cfg, err := config.LoadUnheard(o.file)
 	if err != nil {
 		return nil, err
 	}

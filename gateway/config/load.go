@@ -21,6 +21,15 @@ func Load(path string) (*Config, error) {
 	return Parse(path, data, os.LookupEnv)
 }
 
+// LoadUnheard is [Load] for a process that listens nowhere: a server may be at the address of listen.
+func LoadUnheard(path string) (*Config, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the configuration: %w", err)
+	}
+	return parse(path, data, os.LookupEnv, func(e *Error) bool { return e.Message != isItself })
+}
+
 // LoadAdmin reads the admin address alone. Other keys may have mistakes, such as variables and files that only the
 // gateway can read.
 func LoadAdmin(path string) (string, error) {
@@ -45,9 +54,15 @@ func LoadAdmin(path string) (string, error) {
 // start at its directory; getenv looks variables up like [os.LookupEnv]. An error joins an [*Error]
 // for each mistake.
 func Parse(filename string, data []byte, getenv func(string) (string, bool)) (*Config, error) {
+	return parse(filename, data, getenv, func(*Error) bool { return true })
+}
+
+// parse is Parse of which only some mistakes count.
+func parse(filename string, data []byte, getenv func(string) (string, bool), counts func(*Error) bool) (*Config, error) {
 	s := newSource(filename, data)
 	root := s.parseDocument(data)
 	c := s.readDocument(root, getenv)
+	s.list = slices.DeleteFunc(s.list, func(e *Error) bool { return !counts(e) })
 	if len(s.list) == 0 {
 		return c, nil
 	}

@@ -167,6 +167,9 @@ func (p *problems) checkTarget(at, raw string) {
 		func(u *url.URL) bool { return u.Scheme == "http" || u.Scheme == "https" })
 }
 
+// isItself is the mistake that notItself finds.
+const isItself = "this is the gateway itself, which listens there: give the address of the server, or another listen"
+
 // notItself refuses an upstream that is the gateway: each call would go round in it until it is full.
 func (p *problems) notItself(at string, c *Config, u *Upstream) {
 	target, err := url.Parse(u.URL)
@@ -180,7 +183,7 @@ func (p *problems) notItself(at string, c *Config, u *Upstream) {
 	}
 	every := host == "" || host == "0.0.0.0" || host == "::"
 	if to == port && (strings.EqualFold(target.Hostname(), host) || IsLoopback(target.Hostname()) && (every || IsLoopback(host))) {
-		p.addFor([]string{at + ".url", "listen"}, "this is the gateway itself, which listens there: give the address of the server, or another listen")
+		p.addFor([]string{at + ".url", "listen"}, isItself)
 	}
 }
 

@@ -76,16 +76,16 @@ func TestParkedStates(t *testing.T) {
 		state string
 		says  string
 	}{
-		"another caller":    {bob, state, "was not given out for this request"},
-		"another argument":  {other, state, "was not given out for this request"},
-		"another method":    {prompt, state, "was not given out for this request"},
-		"tampered":          {alice, string(tampered), "was not given out for this request"},
-		"cut off":           {alice, state[:len(state)-8], "was not given out for this request"},
-		"made up":           {alice, "tg1.k1.AAAA", "was not given out for this request"},
-		"no state of ours":  {alice, "whatever", "was not given out for this request"},
-		"expired":           {alice, forgeState(t, alice, "alice", "00000000-0000-4000-8000-000000000000", -time.Second), "has expired"},
-		"a call that ended": {alice, forgeState(t, alice, "alice", "00000000-0000-4000-8000-000000000000", time.Minute), "is over"},
-		"no call at all":    {alice, forgeState(t, alice, "alice", "x", time.Minute), "is over"},
+		"another caller":     {bob, state, "was not given out for this request"},
+		"another argument":   {other, state, "was not given out for this request"},
+		"another method":     {prompt, state, "was not given out for this request"},
+		"tampered":           {alice, string(tampered), "was not given out for this request"},
+		"cut off":            {alice, state[:len(state)-8], "was not given out for this request"},
+		"made up":            {alice, "tg1.k1.AAAA", "was not given out for this request"},
+		"no state of ours":   {alice, "whatever", "was not given out for this request"},
+		"of a call long ago": {alice, forgeState(t, alice, "alice", "00000000-0000-4000-8000-000000000000", -time.Second), "is over"},
+		"a call that ended":  {alice, forgeState(t, alice, "alice", "00000000-0000-4000-8000-000000000000", time.Minute), "is over"},
+		"no call at all":     {alice, forgeState(t, alice, "alice", "x", time.Minute), "is over"},
 	} {
 		for _, at := range p.at {
 			t.Run(name, func(t *testing.T) {
