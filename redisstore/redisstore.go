@@ -206,6 +206,19 @@ func (s *Store) Kept() []shim.KeptTask {
 	return s.opts.recorder.kept
 }
 
+// removedAfter is how long a folder has to be missing before it counts as removed: it may have been moved away, and come
+// back.
+const removedAfter = 10 * time.Second
+
+// AwaitRemoval returns why a store in a folder can keep nothing any more: the folder was removed. It returns nil once ctx
+// ends, and at once for any other store.
+func (s *Store) AwaitRemoval(ctx context.Context) error {
+	if s.opts.recorder == nil {
+		return nil
+	}
+	return s.opts.recorder.journal.AwaitRemoval(ctx, removedAfter)
+}
+
 // Ping asks Redis, on each master of a cluster, whether it would take a write. A Redis that answers
 // and refuses writes counts as unavailable: a read-only replica, one that cannot write to its disk,
 // or one that is full.

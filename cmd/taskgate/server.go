@@ -324,6 +324,7 @@ func (s *server) serveUntilEnd(ctx context.Context) error {
 		g.Go(func() error { return s.operators.methods.Run(loops) })
 	}
 	g.Go(func() error { return s.sweepStore(loops) })
+	g.Go(func() error { return s.store.AwaitRemoval(loops) })
 	g.Go(func() error { return s.notifyAlive(loops) })
 	reloaded := make(chan struct{})
 	g.Go(func() error {

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -119,6 +120,9 @@ func (f diskFile) Size() (int64, error) {
 	return info.Size(), nil
 }
 
+// errReplaced says that there is another file in the place of one that is written.
+var errReplaced = errors.New("is another file now")
+
 // Sync implements File. A file that somebody has removed, or moved away with its folder, is an error: it takes
 // what is written, and the next start would not find it.
 func (f diskFile) Sync() error {
@@ -131,7 +135,7 @@ func (f diskFile) Sync() error {
 	}
 	mine, err := f.Stat()
 	if err == nil && !os.SameFile(mine, there) {
-		err = fmt.Errorf("%s is another file now", f.Name())
+		err = fmt.Errorf("%s %w", f.Name(), errReplaced)
 	}
 	return err
 }

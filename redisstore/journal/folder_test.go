@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -9,6 +10,32 @@ import (
 	"testing"
 	"time"
 )
+
+// A folder that is removed stays so: whoever waits hears of it. One that is moved away for a moment is no loss.
+func TestFolderIsRemoved(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "store")
+	o := quiet()
+	o.RetryAfter = time.Millisecond
+	k := &keeper{}
+	var err error
+	k.Journal, err = Open(path, o, nil)
+	must(t, err)
+	must(t, k.put("before"))
+	ctx, stop := context.WithCancel(t.Context())
+	heard := make(chan error, 1)
+	go func() { heard <- k.AwaitRemoval(ctx, time.Hour) }()
+	must(t, os.RemoveAll(path))
+	if err := k.put("meanwhile"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without the folder: %v", err)
+	}
+	if err := k.AwaitRemoval(t.Context(), 20*time.Millisecond); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a removed folder: %v", err)
+	}
+	stop()
+	must(t, <-heard)
+	_ = k.Close()
+}
 
 // A folder that is moved away, or replaced, takes no more entries until it is back: the next start would not find them.
 func TestFolderIsMovedAway(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"slices"
 	"sync"
@@ -210,6 +211,24 @@ func (j *Journal) Err() error {
 		}
 	}
 	return j.err
+}
+
+// AwaitRemoval waits until writes have failed for so long since the file or its folder is missing, and returns the last
+// error: both were removed, and memory alone has what was kept. It returns nil if ctx ends before.
+func (j *Journal) AwaitRemoval(ctx context.Context, after time.Duration) error {
+	var missing time.Time
+	for work.Pause(ctx, after/10) == nil { // nothing wakes it: a write that fails is repeated meanwhile
+		err := j.Err()
+		switch {
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errReplaced):
+			missing = time.Time{}
+		case missing.IsZero():
+			missing = time.Now()
+		case time.Since(missing) >= after:
+			return fmt.Errorf("the store was removed while it was in use: %w", err)
+		}
+	}
+	return nil
 }
 
 // Due receives when a rewrite would free much of the files' space.
