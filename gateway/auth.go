@@ -110,7 +110,7 @@ func refuse(w http.ResponseWriter, id jsonrpc.ID, f *auth.Refusal) {
 	if f.Challenge != "" {
 		failure.Challenges = []string{f.Challenge}
 	}
-	wire.WriteFailure(w, "", failure)
+	wire.WriteFailure(w, failure)
 }
 
 // leaveUnread is called before an answer to a request whose body stays unread. The server would first wait

@@ -70,7 +70,7 @@ func (g *originGuard) refuseHeader(w http.ResponseWriter, r *http.Request, heade
 	if _, again := g.logged.LoadOrStore(header, true); !again {
 		g.log.WarnContext(r.Context(), "a request is refused because of its "+header+"; "+allowed, strings.ToLower(header), value[:min(len(value), 255)])
 	}
-	wire.WriteFailure(w, "", wire.Refused(http.StatusForbidden, "this "+header+" is not allowed: "+allowed))
+	wire.WriteFailure(w, wire.Refused(http.StatusForbidden, "this "+header+" is not allowed: "+allowed))
 }
 
 // hostAllowed also allows the missing Host of HTTP/1.0, such as in HAProxy's health checks: every browser names one.

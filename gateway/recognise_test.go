@@ -43,7 +43,7 @@ func TestRecognise(t *testing.T) {
 		{"4", "", `{"jsonrpc":"2.0","method":"notifications/x","params":{` + envelope + `}}`, mcp.Modern, 0},
 		{"5", "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`, mcp.Legacy, 0},
 		{"5", modern, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`, 0, -32020},
-		{"5", " 2026-06-30\t", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`, 0, -32020},
+		{"5", " 2026-07-28\t", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`, 0, -32020},
 		{"6", modern, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, 0, -32602},
 		{"7", "", `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"progressToken":1}}}`, mcp.Legacy, 0},
 		{"7", "v999", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, mcp.Legacy, 0},

@@ -42,7 +42,7 @@ import (
 // the body; "close" closes the gateway once nothing moves any more, "leave" has
 // the client go away then. A header with the value "-" is removed. In the body,
 // $META stands for an envelope of 2026-07-28 without abilities, $TASKS for one
-// that declares the tasks extension, $DRAFT for one of 2026-06-30.
+// that declares the tasks extension.
 func TestModernTranscripts(t *testing.T) { playTranscripts(t, "testdata/modern/*.txtar") }
 
 func playTranscripts(t *testing.T, glob string) {

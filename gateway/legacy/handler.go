@@ -125,7 +125,7 @@ func (h *Handler) refuseRequest(w http.ResponseWriter, id jsonrpc.ID, err error)
 	h.Telemetry.Refused(context.Background(), err)
 	f := *wire.FailureOf("", err)
 	f.ID = id
-	wire.WriteFailure(w, "", &f)
+	wire.WriteFailure(w, &f)
 }
 
 // takeNotification takes a notification of the client. A failure is only logged, unless the client has to sign

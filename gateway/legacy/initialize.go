@@ -62,7 +62,7 @@ func (h *Handler) initializeSession(w http.ResponseWriter, r *http.Request, p sh
 	defer op.End()
 	// Keep-alive is off: a stream that has begun sends the headers, and with them the session's id,
 	// before it is known that there is a session.
-	x := wire.NewExchange(w, r, wire.ExchangeOptions{Version: st.Version})
+	x := wire.NewExchange(w, r, wire.ExchangeOptions{})
 	defer x.Close()
 	session := s.upstreamSession(ctx)
 	session.ClientInfo = info

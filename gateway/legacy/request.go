@@ -69,7 +69,7 @@ func (h *Handler) serveRequest(w http.ResponseWriter, r *http.Request, s *sessio
 	var q *request
 	budget.From(r.Context()).InTurn(len(msg.Raw), func() { q = newLegacyRequest(h, s, p, msg) })
 	x := wire.NewExchange(w, r, wire.ExchangeOptions{
-		Version: q.state.Version, KeepAlive: h.Global.KeepAlive, Outlives: true,
+		KeepAlive: h.Global.KeepAlive, Outlives: true,
 		Progress: h.KeptProgress(msg.Method, q.name, q.token), Left: q.noteGone,
 	})
 	defer x.Close()

@@ -100,7 +100,7 @@ func (h *Handler) serveWait(w http.ResponseWriter, r *http.Request, q *request, 
 	defer q.leave()
 	about := readNote(note).askNote
 	x := wire.NewExchange(w, r, wire.ExchangeOptions{
-		Version: q.state.Version, KeepAlive: h.Global.KeepAlive, Outlives: true,
+		KeepAlive: h.Global.KeepAlive, Outlives: true,
 		Progress: h.KeptProgress(q.msg.Method, q.name, json.RawMessage(about.Token)),
 	})
 	defer x.Close()

@@ -93,9 +93,9 @@ func (q *request) serveMethod(w http.ResponseWriter, r *http.Request, m method) 
 	defer op.End()
 	q.op, q.begun = op, time.Now()
 	q.x = wire.NewExchange(w, r, wire.ExchangeOptions{
-		Version: q.version, KeepAlive: q.h.Global.KeepAlive,
-		Progress: q.h.KeptProgress(q.msg.Method, q.name, q.token),
-		Returns:  true,
+		KeepAlive: q.h.Global.KeepAlive,
+		Progress:  q.h.KeptProgress(q.msg.Method, q.name, q.token),
+		Returns:   true,
 	})
 	defer q.x.Close()
 

@@ -28,8 +28,7 @@ func quiet(t *testing.T, s *fake.Server) {
 	shimtest.Eventually(t, func() bool { _, active := s.Conns(); return active == 0 })
 }
 
-// modes are the kinds of servers that can misbehave. Those of the draft do so as modern ones do, but for some codes
-// (TestModernErrors, TestProofIsARefusal).
+// modes are the kinds of servers that can misbehave.
 var modes = map[string]fake.Mode{"legacy": fake.Stateful, "stateless": fake.Stateless, "modern": fake.Modern}
 
 const result = `{"jsonrpc":"2.0","id":{id},"result":{"resultType":"complete","content":[{"type":"text","text":"ok"}]}}`
@@ -255,34 +254,25 @@ func TestModernErrors(t *testing.T) {
 		{-32042, -32603, `{"x":1}`, 1},
 		{-32602, -32602, `{"uri":"u"}`, 1},
 	} {
-		for _, m := range []fake.Mode{fake.Modern, fake.Draft} {
-			code := c.code
-			if m == fake.Draft {
-				code = map[int64]int64{-32020: -32001, -32021: -32003}[code]
+		s := fake.New(t, fake.Modern)
+		s.Tool("t", fake.RPCError(400, int(c.code), "m", c.data))
+		h := newTestClient(t, Config{URL: s.URL})
+		r, err := callTool(t, h, nil)
+		if err != nil || r.Error == nil || r.Error.Code != c.want {
+			t.Errorf("code %d: reply %+v (%v), want %d", c.code, r.Error, err, c.want)
+			continue
+		}
+		data := string(r.Error.Data)
+		if c.want == -32603 {
+			data = strings.ReplaceAll(data, fmt.Sprintf(`{"original":{"code":%d,"message":"m","data":%s}}`, c.code, c.data), "wrapped")
+			if data != "wrapped" {
+				t.Errorf("code %d: data %s", c.code, data)
 			}
-			if code == 0 {
-				code = c.code
-			}
-			s := fake.New(t, m)
-			s.Tool("t", fake.RPCError(400, int(code), "m", c.data))
-			h := newTestClient(t, Config{URL: s.URL})
-			r, err := callTool(t, h, nil)
-			if err != nil || r.Error == nil || r.Error.Code != c.want {
-				t.Errorf("code %d: reply %+v (%v), want %d", code, r.Error, err, c.want)
-				continue
-			}
-			data := string(r.Error.Data)
-			if c.want == -32603 {
-				data = strings.ReplaceAll(data, fmt.Sprintf(`{"original":{"code":%d,"message":"m","data":%s}}`, code, c.data), "wrapped")
-				if data != "wrapped" {
-					t.Errorf("code %d: data %s", code, data)
-				}
-			} else if data != c.data {
-				t.Errorf("code %d: data %s", code, data)
-			}
-			if n := len(s.Seen("tools/call")); n != c.sent {
-				t.Errorf("code %d: sent %d times, want %d", code, n, c.sent)
-			}
+		} else if data != c.data {
+			t.Errorf("code %d: data %s", c.code, data)
+		}
+		if n := len(s.Seen("tools/call")); n != c.sent {
+			t.Errorf("code %d: sent %d times, want %d", c.code, n, c.sent)
 		}
 	}
 }
@@ -290,7 +280,7 @@ func TestModernErrors(t *testing.T) {
 // The codes about headers and versions have a call sent again only where they are
 // the body of a refusal. Anywhere else the tool may have run.
 func TestProofIsARefusal(t *testing.T) {
-	const listed = `{"supported":["2026-07-28","2026-06-30"]}`
+	const listed = `{"supported":["2026-07-28","2027-01-01"]}`
 	for _, c := range []struct {
 		mode fake.Mode
 		code int
@@ -301,9 +291,7 @@ func TestProofIsARefusal(t *testing.T) {
 		{fake.Modern, -32022, listed, 2},
 		{fake.Modern, -32022, `{}`, 1},
 		{fake.Modern, -32022, `{"supported":"all"}`, 1},
-		{fake.Draft, -32001, `{}`, 2},
-		{fake.Draft, -32004, listed, 2},
-		{fake.Draft, -32004, `{}`, 1},
+		{fake.Modern, -32004, listed, 2}, // as servers built on drafts spell it
 		{fake.Stateful, -32020, `{}`, 2},
 		{fake.Stateful, -32022, listed, 2},
 		{fake.Stateful, -32022, `{}`, 1},

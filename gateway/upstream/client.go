@@ -181,7 +181,7 @@ func (h *ServerClient) Resume(ctx context.Context, r shim.Request, cp json.RawMe
 		if err := x.goOn(ctx, c, r.Rounds); err != nil {
 			return shim.Reply{}, notResumed(err)
 		}
-		return taskReply(r, c.Version, x.answer)
+		return taskReply(r, x.answer)
 	}
 	ses, l := h.sessions.adoptSession(ctx, r.Session, c.generationOf())
 	defer ses.releaseSession()
@@ -229,9 +229,9 @@ func (h *ServerClient) Resumable(cp json.RawMessage) bool {
 }
 
 // taskReply is the reply of a call that has become a task of a modern server.
-func taskReply(r shim.Request, version string, a reading.Response) (shim.Reply, error) {
+func taskReply(r shim.Request, a reading.Response) (shim.Reply, error) {
 	if a.Error != nil {
-		return reading.ModernFailure(mcp.CodeFrom(version, a.Error.Code), a.Error), nil
+		return reading.ModernFailure(a.Error.Code, a.Error), nil
 	}
 	return reading.ModernReply(r, a)
 }

@@ -82,7 +82,7 @@ func TestVerdict(t *testing.T) {
 func TestDescribe(t *testing.T) {
 	for mode, want := range map[fake.Mode][2]string{
 		fake.Stateful: {"legacy", "2025-11-25"}, fake.Stateless: {"legacy", "2025-11-25"},
-		fake.Modern: {"modern", "2026-07-28"}, fake.Draft: {"modern", "2026-06-30"},
+		fake.Modern: {"modern", "2026-07-28"},
 	} {
 		bubble(t, mode, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			var wg sync.WaitGroup
@@ -99,12 +99,8 @@ func TestDescribe(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			probes := 1
-			if mode == fake.Draft {
-				probes = 2 // the second in the version that the first answer named
-			}
-			if n := len(s.Seen("server/discover")); n != probes {
-				t.Errorf("%d probes, want %d", n, probes)
+			if n := len(s.Seen("server/discover")); n != 1 {
+				t.Errorf("%d probes, want 1", n)
 			}
 			if n := len(s.Seen("initialize")); n > 1 {
 				t.Errorf("%d handshakes", n)
@@ -164,7 +160,6 @@ func TestOlderVersions(t *testing.T) {
 func TestServerChanges(t *testing.T) {
 	for _, c := range []struct{ from, to fake.Mode }{
 		{fake.Stateful, fake.Modern}, {fake.Stateless, fake.Modern},
-		{fake.Modern, fake.Draft}, {fake.Draft, fake.Modern},
 		{fake.Stateful, fake.Stateless}, {fake.Stateless, fake.Stateful},
 		{fake.Modern, fake.Stateful}, {fake.Modern, fake.Stateless},
 	} {

@@ -155,8 +155,7 @@ func (m *memory) doubtHandshake(v *verdict, err error) bool {
 // codes that only legacy implementations use (X15).
 func (m *memory) doubtVerdict(v *verdict, se *transport.StatusError) {
 	if rpc := se.Answer(); rpc != nil {
-		code := mcp.CodeFrom(v.version, rpc.Code)
-		if code > -32000 || code <= mcp.CodeReservedLast {
+		if rpc.Code > -32000 || rpc.Code <= mcp.CodeReservedLast {
 			return
 		}
 	}

@@ -30,7 +30,7 @@ func (c *call) attemptModern(ctx context.Context, v *verdict) (shim.Reply, error
 	}
 	m, err := x.runRequest(ctx)
 	if err == nil && x.checkpoints.taskID() != "" {
-		return taskReply(c.r, v.version, x.answer)
+		return taskReply(c.r, x.answer)
 	}
 	rpc, refused := m.Error, false
 	if se, ok := err.(*transport.StatusError); ok {
@@ -38,7 +38,7 @@ func (c *call) attemptModern(ctx context.Context, v *verdict) (shim.Reply, error
 		c.h.memory.doubtVerdict(v, se)
 	}
 	switch {
-	case rpc != nil && r.NoTask && requiresTask(v, rpc):
+	case rpc != nil && r.NoTask && requiresTask(rpc):
 		return shim.Reply{}, &notBegun{why: needsTask, unproven: x.told, tool: tool, reply: reading.ModernFailure(mcp.CodeMissingCapability, rpc)}
 	case rpc != nil:
 		return c.modernError(v, rpc, refused)
@@ -55,10 +55,10 @@ func (c *call) attemptModern(ctx context.Context, v *verdict) (shim.Reply, error
 // headers and versions, once. refused says that the error is the body of a refusal; only there these
 // codes are proof.
 func (c *call) modernError(v *verdict, rpc *jsonrpc.Error, refused bool) (shim.Reply, error) {
-	code := mcp.CodeFrom(v.version, rpc.Code)
+	code := rpc.Code
 	listed := supportedVersions(rpc.Data) != nil
 	if rpc.Code == mcp.CodeDraftUnsupportedVersion && listed {
-		code = mcp.CodeUnsupportedVersion // the spelling of the other version
+		code = mcp.CodeUnsupportedVersion // the spelling of a draft
 	}
 	reply := reading.ModernFailure(code, rpc)
 	switch code {
@@ -97,9 +97,9 @@ func (c *call) offersTasks(ctx context.Context) bool {
 
 // requiresTask reports whether an error of a server says that the request has to declare the
 // extension (T5).
-func requiresTask(v *verdict, rpc *jsonrpc.Error) bool {
+func requiresTask(rpc *jsonrpc.Error) bool {
 	_, wants := jsonrpc.Get(rpc.Data, "requiredCapabilities", "extensions", mcp.ExtensionTasks)
-	return wants && mcp.CodeFrom(v.version, rpc.Code) == mcp.CodeMissingCapability
+	return wants && rpc.Code == mcp.CodeMissingCapability
 }
 
 // findTool is the called tool as the server lists it. If the list is missing, the call goes as it

@@ -60,8 +60,8 @@ func judgeVerdict(v *verdict, m jsonrpc.Message, err error) (*verdict, error) {
 }
 
 // judgeError reads a JSON-RPC error. -32601 is legacy whatever the status: a modern server has to
-// implement discover. Others use the codes of the draft 2026-06-30, too (X15), so they count only
-// with the list of versions that belongs to them.
+// implement discover. Others use the code of the drafts, too (X15), so it counts only with the list of versions
+// that belongs to it.
 func judgeError(v *verdict, rpc *jsonrpc.Error) (*verdict, error) {
 	switch rpc.Code {
 	case mcp.CodeUnsupportedVersion, mcp.CodeDraftUnsupportedVersion:

@@ -47,8 +47,6 @@ type Exchange struct {
 
 // ExchangeOptions says how an exchange is held.
 type ExchangeOptions struct {
-	// Version is the client's; it decides how codes are spelt.
-	Version string
 	// KeepAlive is the silence after which the stream begins, and the interval of comments on it. 0
 	// means never.
 	KeepAlive time.Duration
@@ -239,10 +237,10 @@ func (x *Exchange) Spliced(id jsonrpc.ID, result jsonrpc.Spliced) {
 	x.sendLast(jsonrpc.SpliceResult(id, result), &Failure{})
 }
 
-// Error answers with a failure, spelt for the client's version. Its status and its challenges are sent only before
+// Error answers with a failure. Its status and its challenges are sent only before
 // a stream has begun.
 func (x *Exchange) Error(id jsonrpc.ID, f *Failure) {
-	x.sendLast(f.spellMessage(x.opts.Version, id), f)
+	x.sendLast(f.spellMessage(id), f)
 }
 
 // sendLast sends the last message. f is empty for a result.
@@ -336,6 +334,6 @@ func writeJSON(w http.ResponseWriter, body jsonrpc.Spliced, f *Failure) error {
 }
 
 // WriteFailure answers a request that fails before it has an exchange.
-func WriteFailure(w http.ResponseWriter, version string, f *Failure) {
-	_ = writeJSON(w, f.spellMessage(version, f.ID), f) // the client has gone
+func WriteFailure(w http.ResponseWriter, f *Failure) {
+	_ = writeJSON(w, f.spellMessage(f.ID), f) // the client has gone
 }

@@ -31,7 +31,7 @@ func exchangeFor(accept string, o ExchangeOptions) (*Exchange, *httptest.Respons
 // the last message, and nothing is torn.
 func TestExchangeHasOneEnd(t *testing.T) {
 	for range 50 {
-		x, rec := exchangeFor(mcp.TypeAccept, ExchangeOptions{Version: mcp.Version20260728, KeepAlive: time.Microsecond})
+		x, rec := exchangeFor(mcp.TypeAccept, ExchangeOptions{KeepAlive: time.Microsecond})
 		var wg sync.WaitGroup
 		for i := range 4 {
 			wg.Go(func() { _ = x.Notify("notifications/progress", []byte(fmt.Sprintf(`{"progress":%d}`, i))) })
@@ -60,7 +60,7 @@ func TestExchangeHasOneEnd(t *testing.T) {
 // events, and may begin the stream with one of its own.
 func TestExchangeEventIDs(t *testing.T) {
 	n := 0
-	x, rec := exchangeFor(mcp.TypeAccept, ExchangeOptions{Version: mcp.Version20251125})
+	x, rec := exchangeFor(mcp.TypeAccept, ExchangeOptions{})
 	x.Resumable(func(out *eventstream.Writer, m []byte) error { n++; return out.Send(fmt.Sprint("s-", n), m) },
 		func(w *eventstream.Writer) error { return w.Prime("s-0") })
 	if err := x.Notify("notifications/message", []byte(`{}`)); err != nil {
@@ -79,7 +79,7 @@ func TestExchangeEventIDs(t *testing.T) {
 // It would stand still for somebody who waits for a mutex.
 func TestExchangeOverASlowLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x, rec := exchangeFor(mcp.TypeAccept, ExchangeOptions{Version: mcp.Version20251125})
+		x, rec := exchangeFor(mcp.TypeAccept, ExchangeOptions{})
 		defer x.Close()
 		x.Resumable(func(out *eventstream.Writer, m []byte) error {
 			<-time.After(time.Second)
@@ -142,7 +142,7 @@ func TestExchangeGone(t *testing.T) {
 		if c.broken {
 			w = &brokenWriter{ResponseRecorder: httptest.NewRecorder()}
 		}
-		x := NewExchange(w, r, ExchangeOptions{Version: mcp.Version20251125})
+		x := NewExchange(w, r, ExchangeOptions{})
 		if c.before {
 			leave()
 		}

@@ -38,9 +38,9 @@ func (f *Failure) Refuses() bool {
 	return f.Status == http.StatusUnauthorized || f.Status == http.StatusForbidden
 }
 
-// spellMessage makes a message of the failure, for a client of this version.
-func (f *Failure) spellMessage(version string, id jsonrpc.ID) jsonrpc.Spliced {
-	e := &jsonrpc.Error{Code: mcp.CodeFor(version, f.Code), Message: f.Message, Data: f.Data}
+// spellMessage makes a message of the failure.
+func (f *Failure) spellMessage(id jsonrpc.ID) jsonrpc.Spliced {
+	e := &jsonrpc.Error{Code: f.Code, Message: f.Message, Data: f.Data}
 	return jsonrpc.Spliced{jsonrpc.AppendError(nil, id, e)}
 }
 

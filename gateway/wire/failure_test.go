@@ -18,7 +18,7 @@ import (
 func TestFailureOf(t *testing.T) {
 	wrap := func(err error) error { return fmt.Errorf("shim: %w", err) }
 	rpc := func(code int64) error { return &shim.RPCError{Code: code, Message: "m", Data: []byte(`{"a":1.0}`)} }
-	const later, draft, legacy = mcp.Version20260728, mcp.Version20260630, mcp.Version20251125
+	const later, legacy = mcp.Version20260728, mcp.Version20251125
 	original := func(code int64) string {
 		return fmt.Sprintf(`{"original":{"code":%d,"message":"m","data":{"a":1.0}}}`, code)
 	}
@@ -57,10 +57,6 @@ func TestFailureOf(t *testing.T) {
 		{"answered", rpc(-32020), later, -32603, 0, original(-32020)},
 		{"answered", rpc(-32021), legacy, -32603, 0, original(-32021)},
 		{"answered", rpc(-32022), later, -32603, 0, original(-32022)},
-		// To the draft these are refusals of the gateway's own, to be mended.
-		{"answered", rpc(-32001), draft, -32603, 0, original(-32001)},
-		{"answered", rpc(-32003), draft, -32603, 0, original(-32003)},
-		{"answered", rpc(-32004), draft, -32603, 0, original(-32004)},
 		{"answered", rpc(-32004), later, -32004, 0, `{"a":1.0}`},
 		{"answered", rpc(-32001), legacy, -32001, 0, `{"a":1.0}`},
 		{"answered", rpc(-32019), later, -32019, 0, `{"a":1.0}`},
@@ -93,7 +89,7 @@ func TestTurnAway(t *testing.T) {
 				t.Errorf("%s: %+v", key, f)
 			}
 			rec := httptest.NewRecorder()
-			WriteFailure(rec, "", f)
+			WriteFailure(rec, f)
 			if rec.Code != want || rec.Header().Get("Retry-After") != seconds {
 				t.Errorf("%s, %v: %d %v", key, wait, rec.Code, rec.Header())
 			}

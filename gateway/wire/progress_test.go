@@ -54,7 +54,7 @@ func TestKeptProgress(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				x := NewExchange(w, r, ExchangeOptions{Version: mcp.Version20260728, Progress: o})
+				x := NewExchange(w, r, ExchangeOptions{Progress: o})
 				defer x.Close()
 				for after, n := range c.said {
 					time.AfterFunc(after, func() { _ = x.Notify(mcp.NotifyProgress, json.RawMessage(strings.Replace(server, "%s", n, 1))) })

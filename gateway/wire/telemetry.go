@@ -171,7 +171,7 @@ func (t *Telemetry) Refuse(w http.ResponseWriter, r *http.Request, q Request, er
 	} else {
 		t.CountRefused(r.Context(), q.Upstream, q.Principal, r.RemoteAddr)
 	}
-	WriteFailure(w, q.Version, &f)
+	WriteFailure(w, &f)
 }
 
 // Refused counts, and logs, a request that a limit of the gateway has kept out, by the key of the limit. It is

@@ -15,13 +15,8 @@ const (
 	CodeUnsupportedVersion = -32022 // data.supported, data.requested
 )
 
-// The same errors in the working draft that called itself 2026-06-30 (protocol.md 1.2, rows 2 and
-// 3).
-const (
-	CodeDraftHeaderMismatch     = -32001
-	CodeDraftMissingCapability  = -32003
-	CodeDraftUnsupportedVersion = -32004
-)
+// CodeDraftUnsupportedVersion is CodeUnsupportedVersion as servers built on drafts spell it (protocol.md 1.2, row 3).
+const CodeDraftUnsupportedVersion = -32004
 
 // Error codes that only legacy peers use.
 const (
@@ -39,32 +34,3 @@ const (
 
 // Reserved reports whether a code belongs to the specification alone.
 func Reserved(code int64) bool { return CodeReservedFirst <= code && code <= CodeReservedLast }
-
-// draftCodes has the codes that the draft 2026-06-30 spelt differently.
-var draftCodes = map[int64]int64{
-	CodeHeaderMismatch:     CodeDraftHeaderMismatch,
-	CodeMissingCapability:  CodeDraftMissingCapability,
-	CodeUnsupportedVersion: CodeDraftUnsupportedVersion,
-}
-
-// CodeFor returns a modern code as this version spells it. Other codes, and codes of other
-// versions, stay as they are.
-func CodeFor(version string, code int64) int64 {
-	if draft, ok := draftCodes[code]; ok && version == Version20260630 {
-		return draft
-	}
-	return code
-}
-
-// CodeFrom is the inverse of CodeFor: it returns the code of 2026-07-28 for one that a peer of this
-// version sent.
-func CodeFrom(version string, code int64) int64 {
-	if version == Version20260630 {
-		for modern, draft := range draftCodes {
-			if draft == code {
-				return modern
-			}
-		}
-	}
-	return code
-}

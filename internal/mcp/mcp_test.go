@@ -18,37 +18,19 @@ func TestHeadersAreCanonical(t *testing.T) {
 
 func TestVersions(t *testing.T) {
 	for name, want := range map[string]Era{
-		"2026-07-28": Modern, "2026-06-30": Modern, "2025-11-25": Legacy, "2025-06-18": Legacy,
+		"2026-07-28": Modern, "2026-06-30": NoEra, "2025-11-25": Legacy, "2025-06-18": Legacy,
 		"2025-03-26": Legacy, "2024-11-05": Legacy, "2024-10-07": Legacy, "2027-01-01": NoEra, "": NoEra,
 	} {
 		if got := EraOf(name); got != want {
 			t.Errorf("EraOf(%q) = %v, want %v", name, got, want)
 		}
 	}
-	if got, want := NamesOf(Modern), []string{"2026-07-28", "2026-06-30"}; !slices.Equal(got, want) {
+	if got, want := NamesOf(Modern), []string{"2026-07-28"}; !slices.Equal(got, want) {
 		t.Errorf("NamesOf(Modern) = %v, want %v", got, want)
 	}
 }
 
-func TestCodes(t *testing.T) {
-	for _, c := range []struct {
-		version     string
-		code, spelt int64
-	}{
-		{"2026-07-28", -32021, -32021},
-		{"2026-06-30", -32020, -32001},
-		{"2026-06-30", -32021, -32003},
-		{"2026-06-30", -32022, -32004},
-		{"2026-06-30", -32602, -32602},
-		{"2025-11-25", -32002, -32002},
-	} {
-		if got := CodeFor(c.version, c.code); got != c.spelt {
-			t.Errorf("CodeFor(%s, %d) = %d, want %d", c.version, c.code, got, c.spelt)
-		}
-		if got := CodeFrom(c.version, c.spelt); got != c.code {
-			t.Errorf("CodeFrom(%s, %d) = %d, want %d", c.version, c.spelt, got, c.code)
-		}
-	}
+func TestReservedCodes(t *testing.T) {
 	for code, want := range map[int64]bool{-32019: false, -32020: true, -32042: true, -32099: true, -32100: false, -32603: false} {
 		if Reserved(code) != want {
 			t.Errorf("Reserved(%d) = %v", code, !want)

@@ -3,7 +3,6 @@ package mcp
 // The protocol versions that the gateway knows (design.md 0.1).
 const (
 	Version20260728 = "2026-07-28"
-	Version20260630 = "2026-06-30" // the working draft that SEP-2663 names
 	Version20251125 = "2025-11-25"
 	Version20250618 = "2025-06-18"
 	Version20250326 = "2025-03-26"
@@ -26,8 +25,7 @@ func (e Era) String() string {
 	return [...]string{"none", "legacy", "modern"}[e]
 }
 
-// Version is one row of the table of versions. The era is looked up, since the date does not tell
-// it: the draft 2026-06-30 is modern. The gateway speaks only listed versions (protocol.md 1.1).
+// Version is one row of the table of versions. The gateway speaks only listed versions (protocol.md 1.1).
 type Version struct {
 	Name string
 	Era  Era
@@ -40,7 +38,6 @@ type Version struct {
 // Versions is the table of versions, newest first.
 var Versions = [...]Version{
 	{Name: Version20260728, Era: Modern, HeaderVersion: true},
-	{Name: Version20260630, Era: Modern, HeaderVersion: true},
 	{Name: Version20251125, Era: Legacy, HeaderVersion: true, Priming: true},
 	{Name: Version20250618, Era: Legacy, HeaderVersion: true},
 	{Name: Version20250326, Era: Legacy},

@@ -29,7 +29,6 @@ var Update = flag.Bool("update", false, "rewrite the responses in testdata")
 var Macros = strings.NewReplacer(
 	"$META", `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}`,
 	"$TASKS", `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}`,
-	"$DRAFT", `"io.modelcontextprotocol/protocolVersion":"2026-06-30","io.modelcontextprotocol/clientCapabilities":{}`,
 )
 
 // ParseRequest reads a request section.

@@ -15,9 +15,7 @@ import (
 //
 //   - errors between the gateway and the upstream are out of the client's hands;
 //   - a modern client must not get a legacy -32002, nor any code that only the
-//     specification may define;
-//   - to a client of 2026-06-30, -32001, -32003 and -32004 are the gateway's own
-//     refusals (1.2, rows 2 and 3), upon which it sends the request again.
+//     specification may define.
 func ErrorCode(version string, code int64) (spelt int64, wrap bool) {
 	switch code {
 	case mcp.CodeHeaderMismatch, mcp.CodeMissingCapability, mcp.CodeUnsupportedVersion:
@@ -28,7 +26,7 @@ func ErrorCode(version string, code int64) (spelt int64, wrap bool) {
 		return code, false
 	case code == mcp.CodeResourceNotFound: // data.uri stays
 		return mcp.CodeInvalidParams, false
-	case mcp.Reserved(code) || mcp.CodeFrom(version, code) != code:
+	case mcp.Reserved(code):
 		return mcp.CodeInternal, true
 	}
 	return code, false

@@ -59,13 +59,11 @@ func TestExtGolden(t *testing.T) {
 		})),
 		"failed": dialect.Ext.Got(mcp.Version20260728, failed(`{"code":-32602,"message":"bad","data":{"n":1.0}}`)),
 		// Codes a modern client must not see (protocol.md 7.5).
-		"failed-not-found": dialect.Ext.Got(mcp.Version20260728, failed(`{"code":-32002,"message":"no resource","data":{"uri":"file:///x"}}`)),
-		"failed-reserved":  dialect.Ext.Got(mcp.Version20260728, failed(`{"code":-32042,"message":"open a page","data":{"elicitations":[]}}`)),
-		// Codes that are the gateway's own to a client of 2026-06-30.
-		"failed-draft":       dialect.Ext.Got(mcp.Version20260630, failed(`{"code":-32003,"message":"not logged in","data":{"n":1.0}}`)),
-		"failed-draft-later": dialect.Ext.Got(mcp.Version20260728, failed(`{"code":-32003,"message":"not logged in","data":{"n":1.0}}`)),
-		"cancelled":          dialect.Ext.Got(mcp.Version20260728, base(shim.Cancelled)),
-		"ack":                dialect.Ext.Ack(),
+		"failed-not-found":      dialect.Ext.Got(mcp.Version20260728, failed(`{"code":-32002,"message":"no resource","data":{"uri":"file:///x"}}`)),
+		"failed-reserved":       dialect.Ext.Got(mcp.Version20260728, failed(`{"code":-32042,"message":"open a page","data":{"elicitations":[]}}`)),
+		"failed-implementation": dialect.Ext.Got(mcp.Version20260728, failed(`{"code":-32003,"message":"not logged in","data":{"n":1.0}}`)),
+		"cancelled":             dialect.Ext.Got(mcp.Version20260728, base(shim.Cancelled)),
+		"ack":                   dialect.Ext.Ack(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			golden(t, "ext", name, got)
@@ -77,22 +75,22 @@ func TestExtGolden(t *testing.T) {
 // The one rule for error codes (protocol.md 7.5), by the client's version.
 func TestErrorCode(t *testing.T) {
 	const kept = 0
-	for _, c := range []struct{ code, later, draft, legacy int64 }{
-		{-32001, kept, -32603, kept},
-		{-32002, -32602, -32602, kept},
-		{-32003, kept, -32603, kept},
-		{-32004, kept, -32603, kept},
-		{-32005, kept, kept, kept},
-		{-32019, kept, kept, kept},
-		{-32020, -32603, -32603, -32603},
-		{-32021, -32603, -32603, -32603},
-		{-32022, -32603, -32603, -32603},
-		{-32042, -32603, -32603, kept},
-		{-32099, -32603, -32603, kept},
-		{-32602, kept, kept, kept},
+	for _, c := range []struct{ code, later, legacy int64 }{
+		{-32001, kept, kept},
+		{-32002, -32602, kept},
+		{-32003, kept, kept},
+		{-32004, kept, kept},
+		{-32005, kept, kept},
+		{-32019, kept, kept},
+		{-32020, -32603, -32603},
+		{-32021, -32603, -32603},
+		{-32022, -32603, -32603},
+		{-32042, -32603, kept},
+		{-32099, -32603, kept},
+		{-32602, kept, kept},
 	} {
 		for version, want := range map[string]int64{
-			mcp.Version20260728: c.later, mcp.Version20260630: c.draft, mcp.Version20251125: c.legacy, "": c.legacy,
+			mcp.Version20260728: c.later, mcp.Version20251125: c.legacy, "": c.legacy,
 		} {
 			if want == kept {
 				want = c.code

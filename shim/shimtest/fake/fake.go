@@ -29,7 +29,6 @@ const (
 	Stateful     Mode = iota // 2025-11-25 with sessions
 	Stateless                // 2025-11-25, no session id, no GET
 	Modern                   // 2026-07-28
-	Draft                    // 2026-06-30, with the error codes of that draft
 	Both                     // Modern and Stateful at once, and says so
 	BothUnlisted             // the same, but it lists only the modern version
 )

@@ -13,13 +13,11 @@ func (m Mode) version() string {
 	switch m {
 	case Modern, Both, BothUnlisted:
 		return "2026-07-28"
-	case Draft:
-		return "2026-06-30"
 	}
 	return "2025-11-25"
 }
 
-func (m Mode) modern() bool { return m == Modern || m == Draft }
+func (m Mode) modern() bool { return m == Modern }
 
 // of is the mode in which a server treats a request: one of both eras is what the request
 // takes it for.
@@ -74,19 +72,13 @@ func (s *Server) refuseModern(x *Exchange) Behaviour {
 		return Status(http.StatusMethodNotAllowed, "text/plain", "")
 	}
 	version := modernVersion(x)
-	code := func(modern, draft int) int {
-		if s.mode == Draft {
-			return draft
-		}
-		return modern
-	}
 	switch {
 	case version == "":
 		return RPCError(400, -32602, "no protocol version", "")
 	case version != x.R.Header.Get("Mcp-Protocol-Version"), x.Method != x.R.Header.Get("Mcp-Method"):
-		return RPCError(400, code(-32020, -32001), "headers and body differ", "")
+		return RPCError(400, -32020, "headers and body differ", "")
 	case version != s.mode.version():
-		return RPCError(400, code(-32022, -32004), "unsupported version", fmt.Sprintf(`{"supported":[%q],"requested":%q}`, s.mode.version(), version))
+		return RPCError(400, -32022, "unsupported version", fmt.Sprintf(`{"supported":[%q],"requested":%q}`, s.mode.version(), version))
 	}
 	return nil
 }
