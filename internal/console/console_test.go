@@ -209,6 +209,14 @@ func TestFailures(t *testing.T) {
 	p.holds(`document.querySelectorAll("tbody tr").length === 1`)
 	p.shows("main table", running.ID[:8], "Running")
 	p.checkAccess(axe(t), "the filters")
+	p.eval(`document.getElementById("zone").click()`)
+	p.shows("#zone", "UTC")
+	p.holds(`(() => { const t = document.querySelector("tbody time"); return t.textContent.endsWith(t.dateTime.slice(11, 19)); })()`)
+	p.eval(`document.querySelector("tbody a.mono").click()`)
+	p.shows("main", "Timeline", "JSON")
+	p.eval(`(window.saved = "", URL.createObjectURL = (blob) => { blob.text().then((t) => { window.saved = t; }); return "data:,"; }, "")`)
+	p.eval(`[...document.querySelectorAll("main button")].find((b) => b.innerText === "JSON").click()`)
+	p.holds(`window.saved.includes("begun_at") && window.saved.includes("` + running.ID + `")`)
 	p.checkHarmless()
 }
 

@@ -106,16 +106,32 @@ export const age = (at) => duration(Math.max(1000, Math.floor((now() - Date.pars
 
 const pad = (n) => String(n).padStart(2, "0");
 
+// Times of day are those of the browser, or UTC where that was chosen.
+const zoneSlot = "taskgate.utc";
+let utc = localStorage.getItem(zoneSlot) === "1";
+
+// zone names the clock that is shown, and switchZone chooses the other one.
+export const zone = () => (utc ? "UTC" : "Local time");
+export function switchZone() {
+  utc = !utc;
+  localStorage.setItem(zoneSlot, utc ? "1" : "0");
+}
+
+// inZone is a time whose fields in UTC are those of the clock that is shown.
+function inZone(at) {
+  const d = new Date(at);
+  return utc ? d : new Date(d.getTime() - d.getTimezoneOffset() * 60000);
+}
+
 // dayOf names the day of a time; it is empty for today.
 export function dayOf(at) {
-  const d = new Date(at);
-  return d.toDateString() === new Date(now()).toDateString() ? "" : d.toLocaleDateString("en-GB", { day: "numeric", month: "short" });
+  const d = inZone(at);
+  return d.toISOString().slice(0, 10) === inZone(now()).toISOString().slice(0, 10) ? "" : d.toLocaleDateString("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
 }
 
 // hours writes the time of day.
 export function hours(at) {
-  const d = new Date(at);
-  return `${pad(d.getHours())}:${pad(d.getMinutes())}:${pad(d.getSeconds())}`;
+  return inZone(at).toISOString().slice(11, 19);
 }
 
 // clock writes a time of today as hours, minutes and seconds, and another one with its day.

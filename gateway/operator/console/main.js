@@ -1,6 +1,6 @@
 // The frame: which view is shown, when it is read again, and who may see it.
 
-import { h, patch, setClock, count } from "./dom.js";
+import { h, patch, setClock, count, zone, switchZone } from "./dom.js";
 import { get, follow, decoded, openLink, setKey, hasKey, Refused } from "./api.js";
 import { hasDied } from "./parts.js";
 import * as overview from "./overview.js";
@@ -192,6 +192,14 @@ async function listen() {
   }
   listening = false;
 }
+
+const zoneButton = document.getElementById("zone");
+zoneButton.textContent = zone();
+zoneButton.onclick = () => {
+  switchZone();
+  zoneButton.textContent = zone();
+  draw(shown);
+};
 
 document.getElementById("skip").onclick = (e) => {
   e.preventDefault();

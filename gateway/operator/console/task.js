@@ -17,6 +17,7 @@ export function render(task, ctx) {
       statusOf(task),
       h("span", { class: "end" },
         task.trace_url && h("a", { class: "button", href: task.trace_url, target: "_blank", rel: "noreferrer" }, "Trace"),
+        h("button", { onclick: () => download(task), title: "What the interface says of this task" }, "JSON"),
         isOpen(task) && h("button", { class: "danger", onclick: () => ask(task, ctx) }, "Cancel…"))),
     h("div", { class: "columns" },
       h("div", { class: "stack" },
@@ -89,6 +90,13 @@ function facts(task, ctx) {
     row("Kept until", task.expires_at && time(task.expires_at)),
     row("Trace", task.trace_id && h("span", { class: "mono" }, task.trace_id)),
     row("Kind", task.hidden && "A stored call that is no task: its client waits for it"));
+}
+
+// download saves what the interface says of a task.
+function download({ date, ...task }) {
+  const href = URL.createObjectURL(new Blob([JSON.stringify(task, null, 2)], { type: "application/json" }));
+  h("a", { href, download: `task-${task.id}.json` }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 1000);
 }
 
 async function copy(text, button) {
