@@ -146,6 +146,24 @@ func TestRefusedAnswerOfAModernCall(t *testing.T) {
 	}
 }
 
+// TestRefusedListOfAModernCall: a token that came with an answer, and that the server refuses when its tools are listed for
+// the call, ends the call as well: nobody waits for another token.
+func TestRefusedListOfAModernCall(t *testing.T) {
+	bubble(t, fake.Modern, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
+		s.On("tools/list", fake.Status(401, "", ""))
+		r := in("a", all)
+		r.Session.Principal, r.Retry = "alice", &shim.Retry{Answers: map[string]json.RawMessage{"q": json.RawMessage(`{"action":"accept"}`)}}
+		w := &wallet{own: "Bearer own", later: "Bearer own", brought: "Bearer brought"}
+		var ue *shim.UpstreamError
+		if _, err := h.Call(forward.With(t.Context(), &forward.Parts{Credential: w}), r, nil); !errors.As(err, &ue) || !strings.Contains(ue.Message, "401") {
+			t.Errorf("the call ends with %v", err)
+		}
+		if n := len(s.Seen("tools/call")); n > 0 {
+			t.Errorf("the answer went out %d times", n)
+		}
+	})
+}
+
 // TestNoTokenStandsInForTheFirstRequest: a call goes out with the token that it came with, and a refusal of
 // that is the client's, whatever other token there is. What goes on with a call is sent once more with
 // the token that stands in.

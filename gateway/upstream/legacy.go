@@ -128,7 +128,8 @@ func (c *call) asTask(ctx context.Context, x *exchange, l *generation) {
 	if !l.server.hasCapability("tasks", "requests", "tools", "call") { // L1
 		return
 	}
-	support := c.findTool(ctx).taskSupport
+	tool, _ := c.findTool(ctx) // a call in a session is never made again with answers
+	support := tool.taskSupport
 	if support != "required" && !(support == "optional" && c.h.wire.cfg.Tasks == TasksAlways) {
 		return
 	}

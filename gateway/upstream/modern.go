@@ -1,8 +1,12 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"net/http"
 
+	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/reading"
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
@@ -12,9 +16,10 @@ import (
 )
 
 func (c *call) attemptModern(ctx context.Context, v *verdict) (shim.Reply, error) {
-	r, tool := c.r, c.findTool(ctx)
-	if err := causeOf(ctx); err != nil {
-		return shim.Reply{}, err
+	r := c.r
+	tool, err := c.findTool(ctx)
+	if ended := causeOf(ctx); ended != nil || err != nil {
+		return shim.Reply{}, cmp.Or(ended, err)
 	}
 	r.NoTask = c.withoutTask(ctx, tool)
 	x := c.h.wire.modernExchange(r, c.sink, v.version)
@@ -103,10 +108,11 @@ func requiresTask(rpc *jsonrpc.Error) bool {
 }
 
 // findTool is the called tool as the server lists it. If the list is missing, the call goes as it
-// is: few tools mark an argument, and a server that misses a header says so before it begins.
-func (c *call) findTool(ctx context.Context) Tool {
+// is: few tools mark an argument, and a server that misses a header says so before it begins. The error is the refusal of
+// a token that came with answers: they go out with no other one, so the call ends.
+func (c *call) findTool(ctx context.Context) (Tool, error) {
 	if c.r.Method != mcp.MethodToolsCall {
-		return Tool{}
+		return Tool{}, nil
 	}
 	name, _ := jsonrpc.GetString(c.r.Params, "name")
 	patience := listPatience
@@ -117,7 +123,10 @@ func (c *call) findTool(ctx context.Context) Tool {
 	if err != nil {
 		c.h.wire.log.Debug("tools could not be listed before a call", "err", err)
 	}
-	return tool
+	if refusal, ok := errors.AsType[*forward.ServerRefusal](err); ok && refusal.Status == http.StatusUnauthorized && forward.HandsOn(ctx) {
+		return tool, err
+	}
+	return tool, nil
 }
 
 // mirrorArguments writes the arguments that the tool's schema marks into headers

@@ -9,9 +9,12 @@ import (
 	"taskgate/shim"
 )
 
-// reservedBytes is what each task that runs has set aside in the bounds of kept bytes, so that most results need not
-// wait for room.
+// reservedBytes is the least that a task which runs has set aside in the bounds of kept bytes, so that most results need
+// not wait for room. Where results of its share were larger, it has as much as these.
 const reservedBytes = 16 << 10
+
+// mostLearned bounds the shares whose sizes of results are remembered.
+const mostLearned = 10_000
 
 // RecordBytes is about what the record of an ended task takes besides its result and its pieces.
 const RecordBytes = 3 << 10
@@ -23,19 +26,21 @@ type Kept struct {
 	mu    sync.Mutex // guards all below, and the rooms
 	bound shim.Bound
 	ends  expiries
-	freed chan struct{} // closed once there may be more room
+	freed chan struct{}      // closed once there may be more room
+	sizes map[shim.Share]int // about how large the results of a share were lately, where they are large
 }
 
 // NewKept returns a count with the bounds in bytes of all that is kept and of that of one owner; 0 for none. past is
 // what the store has already.
 func NewKept(most, mostPerOwner int64, past []shim.KeptTask) *Kept {
-	k := &Kept{freed: make(chan struct{})}
+	k := &Kept{freed: make(chan struct{}), sizes: make(map[shim.Share]int)}
 	k.bound = shim.Bound{
 		Key: "max_kept_bytes", Most: int(most), MostPerOwner: int(mostPerOwner),
 		All: "bytes of kept results", Own: "bytes of kept results of this caller",
 	}
 	for _, one := range past {
 		k.bound.CountMany(one.Share, int(one.Bytes))
+		k.learnSize(one.Share, int(one.Bytes))
 		k.ends = append(k.ends, expiry{at: one.Until, share: one.Share, n: int(one.Bytes)})
 	}
 	heap.Init(&k.ends)
@@ -73,10 +78,23 @@ func (k *Kept) Reserve(s shim.Share) (*Room, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.expire()
-	if err := k.bound.EnterMany(s, reservedBytes); err != nil {
+	n := max(reservedBytes, k.sizes[s])
+	if err := k.bound.EnterMany(s, n); err != nil {
 		return nil, err
 	}
-	return &Room{kept: k, share: s, n: reservedBytes}, nil
+	return &Room{kept: k, share: s, n: n}, nil
+}
+
+// learnSize notes the size of a result. Smaller ones make it forget a large one. The lock is held.
+func (k *Kept) learnSize(s shim.Share, n int) {
+	if n = max(n, k.sizes[s]/2); n <= reservedBytes {
+		delete(k.sizes, s)
+		return
+	}
+	if len(k.sizes) >= mostLearned {
+		clear(k.sizes)
+	}
+	k.sizes[s] = n
 }
 
 // Force is Reserve of a task that is there already, regardless of the bounds.
@@ -144,6 +162,7 @@ func (r *Room) Keep(n int, retain time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.change(r, n)
+	k.learnSize(r.share, n)
 	r.n = 0
 	heap.Push(&k.ends, expiry{at: time.Now().Add(retain), share: r.share, n: n})
 }
