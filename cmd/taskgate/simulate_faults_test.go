@@ -33,9 +33,12 @@ func TestPlantedFaults(t *testing.T) {
 	programtest.Longest(t)
 	patches, err := filepath.Glob(root + "/internal/sim/testdata/*.patch")
 	must(t, err)
+	atOnce := make(chan struct{}, 2)
 	for _, patch := range patches {
 		t.Run(strings.TrimSuffix(filepath.Base(patch), ".patch"), func(t *testing.T) {
 			t.Parallel()
+			atOnce <- struct{}{}
+			defer func() { <-atOnce }()
 			program := filepath.Join(t.TempDir(), "simulate")
 			build := exec.Command("go", "test", "-c", "-ldflags=-s -w", "-o", program, "-overlay", overlayOf(t, patch), ".")
 			if out, err := build.CombinedOutput(); err != nil {
