@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -22,6 +20,7 @@ import (
 	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/reading"
 	"taskgate/internal/budget"
+	"taskgate/internal/metrics"
 	"taskgate/internal/work"
 	"taskgate/redisstore"
 	"taskgate/shim"
@@ -73,6 +72,7 @@ type server struct {
 	credentials *auth.Credentials
 	upstreams   atomic.Pointer[upstreams]
 	shim        *engine.Shim
+	windows     *windows // of a client over stdio whose tasks are in a folder; else nil
 	gateway     *gateway.Gateway
 	audit       io.Closer    // nil unless it is a file
 	auditLog    *slog.Logger // nil for none
@@ -134,7 +134,11 @@ func (s *server) buildGateway(ctx context.Context) (err error) {
 	}
 	planned.beginClients()
 	s.upstreams.Store(&planned)
-	if s.shim, err = s.newShim(); err != nil {
+	marks, err := markKeys(s.config.StateKeys)
+	if err != nil {
+		return err
+	}
+	if s.shim, err = s.newShim(s.store, s.replica, marks, s.tel.metrics); err != nil {
 		return err
 	}
 	s.tel.metrics.ReadKept(s.shim.Kept.Bytes)
@@ -145,27 +149,17 @@ func (s *server) buildGateway(ctx context.Context) (err error) {
 	s.audit, s.auditLog = file, audit
 	clients, secure := planned.clients()
 	s.sessions = s.store.Sessions(s.shim.Heart, s.config.Limits.Within(memoryLimit()).MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner).Halve(s.config.SignsIn())
-	s.gateway, err = gateway.New(gateway.Options{
+	options := gateway.Options{
 		Memory: memoryLimit(), Usage: map[string]func() float64{"max_tasks": s.shim.TaskUsage, "max_kept_bytes": s.shim.Kept.Usage, "max_sessions": s.sessions.Usage}, Audit: audit, Credentials: s.credentials, TLS: secure,
 		Config: s.config, Shim: s.shim, Upstreams: clients, Budget: s.budget, Logger: s.log,
 		Sessions:       s.sessions,
 		TracerProvider: s.tel.traces, Metrics: s.tel.metrics, Version: moduleVersion(),
-	})
-	return err
-}
-
-// markKeys returns the keys that mark the ids of tasks. They are derived from state_keys.
-func markKeys(c *config.Config) (keys [][]byte, err error) {
-	for _, k := range c.StateKeys {
-		secret, err := k.Secret()
-		if err != nil {
-			return nil, fmt.Errorf("state_keys: %w", err)
-		}
-		h := hmac.New(sha256.New, secret)
-		h.Write([]byte("task ids"))
-		keys = append(keys, h.Sum(nil))
 	}
-	return keys, nil
+	if s.windows != nil {
+		options.Shim = windowed{s.shim, s.windows}
+	}
+	s.gateway, err = gateway.New(options)
+	return err
 }
 
 // servers returns the upstreams as the shim knows them.
@@ -199,21 +193,18 @@ func (us upstreams) removedAt(u *config.Upstream) (names []string) {
 	return names
 }
 
-func (s *server) newShim() (*engine.Shim, error) {
-	marks, err := markKeys(s.config)
-	if err != nil {
-		return nil, err
-	}
+// newShim makes the shim of a store, as this replica of it. keys mark the ids of its tasks; m may be nil.
+func (s *server) newShim(store *redisstore.Store, replica shim.Replica, keys [][]byte, m *metrics.Metrics) (*engine.Shim, error) {
 	kept, keptOfOne := s.config.KeptBytes(memoryLimit())
 	settle := time.Duration(0) // the default
 	if s.config.OwnsStore() {
 		settle = -1 // it has no failover, which could lose the end of a task
 	}
 	return engine.New(engine.Options{
-		Settle: settle, MaxKeptBytes: int64(kept), MaxKeptBytesPerOwner: int64(keptOfOne), Kept: keptTasks(s.store),
-		Replica: s.replica, Store: s.store, Servers: s.served().servers(s.config, s.credentials), Heartbeat: s.config.Heartbeat,
-		StoreTimeout: s.config.StoreTimeout, StoreWait: s.config.StoreWait, MarkKeys: marks, CheckAnswer: reading.CheckAnswer,
-		Budget: s.budget, Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"), Metrics: s.tel.metrics,
+		Settle: settle, MaxKeptBytes: int64(kept), MaxKeptBytesPerOwner: int64(keptOfOne), Kept: keptTasks(store),
+		Replica: replica, Store: store, Servers: s.served().servers(s.config, s.credentials), Heartbeat: s.config.Heartbeat,
+		StoreTimeout: s.config.StoreTimeout, StoreWait: s.config.StoreWait, MarkKeys: keys, CheckAnswer: reading.CheckAnswer,
+		Budget: s.budget, Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"), Metrics: m,
 	})
 }
 
@@ -286,6 +277,7 @@ const sweepEvery = 30 * time.Second
 func (s *server) sweepStore(ctx context.Context) error {
 	for work.Pause(ctx, sweepEvery) == nil {
 		_ = s.store.Overview().Sweep(ctx)
+		s.windows.sweep(ctx)
 		for _, one := range s.served() {
 			one.client.now.Load().SweepSessions(ctx)
 		}
@@ -467,7 +459,7 @@ func (s *server) closeAll() error {
 		errs = append(errs, s.admin.close())
 	}
 	if s.shim != nil {
-		errs = append(errs, s.shim.Close(ctx))
+		errs = append(errs, s.shim.Close(ctx), s.windows.close(ctx))
 	}
 	errs = append(errs, s.served().closeClients(ctx), s.gone.Close(ctx))
 	if s.store != nil {

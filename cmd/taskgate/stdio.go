@@ -158,6 +158,9 @@ func (o *stdioOptions) fromFile() (*config.Config, error) {
 func newStdioServer(ctx context.Context, c *config.Config, stderr io.Writer) (*server, error) {
 	s := newServer(c, stderr)
 	s.processIdle = 0
+	if folder, onDisk := c.StoreFolder(); onDisk {
+		s.windows = newWindows(s, folder)
+	}
 	if err := s.buildGateway(ctx); err != nil {
 		return nil, errors.Join(err, s.closeAll())
 	}

@@ -65,12 +65,22 @@ func openDisk(path string, log *slog.Logger) (*disk, error) {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	case !held:
 		holder, _ := os.ReadFile(filepath.Join(path, process)) // the error names the process
-		return nil, fmt.Errorf("%s is in use by process %s: end that one, or give this one a folder of its own (store: file:FOLDER)",
-			path, cmp.Or(strings.TrimSpace(string(holder)), "(unknown)"))
+		return nil, &InUseError{Path: path, Process: cmp.Or(strings.TrimSpace(string(holder)), "(unknown)")}
 	}
 	// The file only serves that error. A failed write is ignored: a full disk can still be read.
 	_ = durable.WriteFile(filepath.Join(path, process), []byte(strconv.Itoa(os.Getpid())+"\n"))
 	return &disk{path: path, lock: lock}, nil
+}
+
+// InUseError says that another process has a folder.
+type InUseError struct {
+	Path    string
+	Process string // its id, in words
+}
+
+// Error implements error.
+func (e *InUseError) Error() string {
+	return fmt.Sprintf("%s is in use by process %s: end that one, or give this one a folder of its own (store: file:FOLDER)", e.Path, e.Process)
 }
 
 // process is the file with the id of the process that has the lock.

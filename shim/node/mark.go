@@ -84,7 +84,7 @@ func (m *Marker) newID(ctx context.Context, owner, upstream string, ttl time.Dur
 	b = binary.BigEndian.AppendUint32(b, uint32(time.Now().Unix()))
 	b = binary.BigEndian.AppendUint32(b, uint32(min(ttl/time.Second, 1<<32-1)))
 	b = append(b, epochBytes(epoch)...)
-	b = append(b, m.makeCode(m.keys[0], u, owner, upstream, b)...)
+	b = append(b, makeCode(m.keys[0], u, owner, upstream, b)...)
 	return shim.ID(u + "-" + hex.EncodeToString(b))
 }
 
@@ -103,36 +103,23 @@ func (m *Marker) ForgetEpoch() { m.epoch.Store(nil) }
 // owner and upstream, and the task would still be kept, or belongs to another epoch. The task is
 // working at first, and failed once its record was missing for LostAfter. Any other id is ErrNotFound.
 func (m *Marker) DescribeLost(ctx context.Context, id shim.ID, owner, upstream string) (shim.Task, error) {
-	if len(id) != shim.MarkedIDLength {
+	t, in, ok := readMark(m.keys, id, owner, upstream)
+	if !ok {
 		return shim.Task{}, shim.ErrNotFound
 	}
-	name, mark := string(id[:shim.BareIDLength]), make([]byte, markBytes)
-	if _, err := hex.Decode(mark, []byte(id[shim.BareIDLength+1:])); err != nil {
-		return shim.Task{}, shim.ErrNotFound
-	}
-	said, code := mark[:markBytes-8], mark[markBytes-8:]
-	made := func(key []byte) bool { return hmac.Equal(code, m.makeCode(key, name, owner, upstream, said)) }
-	if !slices.ContainsFunc(m.keys, made) {
-		return shim.Task{}, shim.ErrNotFound
-	}
-	created := time.Unix(int64(binary.BigEndian.Uint32(said)), 0).UTC()
-	ttl := time.Duration(binary.BigEndian.Uint32(said[4:])) * time.Second
-	if left := time.Until(created.Add(ttl)); left < 0 {
+	if left := time.Until(t.ExpiresAt()); left < 0 {
 		epoch, err := m.readEpoch(ctx)
 		if err != nil {
 			return shim.Task{}, err
 		}
-		if left < -lostFor || string(epochBytes(epoch)) == string(said[8:]) {
+		if left < -lostFor || string(epochBytes(epoch)) == in {
 			return shim.Task{}, shim.ErrNotFound
 		}
-	}
-	t := shim.Task{
-		ID: id, Owner: owner, Upstream: upstream, Visible: true, Status: shim.Working, StatusMessage: messageMissing,
-		CreatedAt: created, UpdatedAt: created, TTL: ttl,
 	}
 	if at, known := m.created.Peek(id); known { // the mark has seconds of this process's clock
 		t.CreatedAt, t.UpdatedAt = at, at
 	}
+	t.StatusMessage = messageMissing
 	now := time.Now()
 	since, known, _ := m.missing.PeekOrAdd(id, now)
 	if known && now.Sub(since) >= LostAfter {
@@ -142,8 +129,35 @@ func (m *Marker) DescribeLost(ctx context.Context, id shim.ID, owner, upstream s
 	return t.ShownAt(now), nil
 }
 
+// ReadMark describes a task by its id, as a working one, if one of these keys has marked the id for this owner and
+// upstream.
+func ReadMark(keys [][]byte, id shim.ID, owner, upstream string) (shim.Task, bool) {
+	t, _, ok := readMark(keys, id, owner, upstream)
+	return t, ok
+}
+
+// readMark is ReadMark, with the epoch in the mark.
+func readMark(keys [][]byte, id shim.ID, owner, upstream string) (t shim.Task, epoch string, ok bool) {
+	if len(id) != shim.MarkedIDLength {
+		return t, "", false
+	}
+	name, mark := string(id[:shim.BareIDLength]), make([]byte, markBytes)
+	if _, err := hex.Decode(mark, []byte(id[shim.BareIDLength+1:])); err != nil {
+		return t, "", false
+	}
+	said, code := mark[:markBytes-8], mark[markBytes-8:]
+	if !slices.ContainsFunc(keys, func(key []byte) bool { return hmac.Equal(code, makeCode(key, name, owner, upstream, said)) }) {
+		return t, "", false
+	}
+	created := time.Unix(int64(binary.BigEndian.Uint32(said)), 0).UTC()
+	return shim.Task{
+		ID: id, Owner: owner, Upstream: upstream, Visible: true, Status: shim.Working, CreatedAt: created, UpdatedAt: created,
+		TTL: time.Duration(binary.BigEndian.Uint32(said[4:])) * time.Second,
+	}, string(said[8:]), true
+}
+
 // makeCode binds a mark to its id, to the owner of the task and to its upstream.
-func (m *Marker) makeCode(key []byte, name, owner, upstream string, said []byte) []byte {
+func makeCode(key []byte, name, owner, upstream string, said []byte) []byte {
 	bound, _ := json.Marshal([]string{name, owner, upstream, hex.EncodeToString(said)}) // always succeeds for strings
 	h := hmac.New(sha256.New, key)
 	h.Write(bound)
