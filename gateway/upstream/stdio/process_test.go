@@ -22,7 +22,7 @@ import (
 // A process is ended in order: one that does not end when its input is closed, nor by SIGTERM,
 // is killed; and at once when there is no time left.
 func TestClose(t *testing.T) {
-	for child, most := range map[string]time.Duration{"plain": endPatience, "stubborn": 2*endPatience + time.Second} {
+	for child, most := range map[string]time.Duration{"plain": endPatience, "stubborn": time.Minute} {
 		t.Run(child, func(t *testing.T) {
 			w := legacy(t, child, Config{patience: endPatience})
 			pid := w.text("pid")
