@@ -52,6 +52,7 @@ func allKinds() []kind {
 		{"a forged state, 900 levels deep around 3.5 MB", calls(8, func() message { return modern("echo", forged+`"arguments":`+deep(900, 3500<<10), "{}") }), 3500 << 10},
 		{"answers to an unknown task", calls(16, func() message { return answers(3500 << 10) }), 3500 << 10},
 		{"tools with names of 3.5 MB", calls(60, func() message { return modern(strings.Repeat("n", 3500<<10), `"arguments":{}`, "{}") }), 3500 << 10},
+		{"tasks with results of 4 MB, which are kept", keepTasks, 3500 << 10},
 		{"2,000 sessions with 58 kB of clientInfo", calls(2000, func() message { return initialize(100, 58<<10) }), 58 << 10},
 		{"1,000 sessions with 16 KB of capabilities", calls(1000, func() message { return initialize(16<<10, 100) }), 16 << 10},
 		{"a server whose tool mirrors 64 arguments, and 3.5 MB of others", calls(4, func() message { return modern("mirrors", `"arguments":`+names(3500<<10), "{}") }), 3500 << 10},
@@ -85,19 +86,23 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
-// documentedSum is the memory of a gateway in a container of 1 GiB, as docs/operations.md has it.
-func documentedSum(t *testing.T) int64 {
+// documentedSum is the memory of a gateway in a container of 1 GiB, as the table of docs/operations.md has it.
+func documentedSum(t *testing.T) (sum int64) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "operations.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := regexp.MustCompile(`(\d+) MiB in a container of 1 GiB`).FindSubmatch(text)
-	if found == nil {
+	_, table, _ := strings.Cut(string(text), "| part | at most | 1 GiB |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	for _, part := range regexp.MustCompile(`(?m)\| (\d+) MiB \|$`).FindAllStringSubmatch(table, -1) {
+		n, _ := strconv.ParseInt(part[1], 10, 64)
+		sum += n << 20
+	}
+	if sum == 0 {
 		t.Fatal("docs/operations.md names no sum")
 	}
-	n, _ := strconv.ParseInt(string(found[1]), 10, 64)
-	return n << 20
+	return sum
 }
 
 func round(d time.Duration) string { return d.Round(100 * time.Microsecond).String() }

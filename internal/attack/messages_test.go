@@ -56,6 +56,21 @@ func answers(n int) message {
 		strings.ReplaceAll(names(n), ":0", ":{}") + `}}`)}
 }
 
+// keepsTask is a call that becomes a task with a large result.
+func keepsTask() message {
+	return message{path: "/kept", body: wiretest.Macros.Replace(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"large","arguments":{},"_meta":{$TASKS}}}`)}
+}
+
+// keepTasks is an attack of such calls. The bytes of their results count as sent.
+func keepTasks(w *world) sent {
+	s := calls(100, keepsTask)(w)
+	s.bytes += s.messages * keptBytes
+	return s
+}
+
+// keptBytes is the size of such a result.
+const keptBytes = 4 << 20
+
 func listTools() message {
 	return message{path: "/evil", body: wiretest.Macros.Replace(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{$META}}}`)}
 }

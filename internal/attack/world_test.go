@@ -48,6 +48,7 @@ func newWorld(t *testing.T) *world {
 		s.Tool("hang", fake.Hanging(nil))
 		s.Tool("mirrors", fake.Text("done"))
 	}
+	good.Tool("large", fake.Text(strings.Repeat("x", keptBytes)))
 	var mirrored []string
 	for i := range 64 {
 		mirrored = append(mirrored, fmt.Sprintf(`"p%d":{"type":"string","x-mcp-header":"P%d"}`, i, i))
@@ -60,6 +61,7 @@ func newWorld(t *testing.T) *world {
 	for path, s := range map[string]*fake.Server{"mod": good, "leg": legacy, "evil": evil} {
 		text += fmt.Sprintf("  - {name: %s, path: /%s, url: %q}\n", path, path, s.URL)
 	}
+	text += fmt.Sprintf("  - {name: kept, path: /kept, url: %q, defaults: {tasks: always}}\n", good.URL)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
