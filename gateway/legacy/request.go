@@ -68,12 +68,14 @@ var uncounted = map[string]bool{
 func (h *Handler) serveRequest(w http.ResponseWriter, r *http.Request, s *session, p shim.Principal, msg jsonrpc.Message) {
 	var q *request
 	budget.From(r.Context()).InTurn(len(msg.Raw), func() { q = newLegacyRequest(h, s, p, msg) })
+	logged := make(chan struct{}) // closed once q has its log: its client may leave before
 	x := wire.NewExchange(w, r, wire.ExchangeOptions{
 		KeepAlive: h.Global.KeepAlive, Outlives: true,
-		Progress: h.KeptProgress(msg.Method, q.name, q.token), Left: q.noteGone,
+		Progress: h.KeptProgress(msg.Method, q.name, q.token), Left: func() { <-logged; q.noteGone() },
 	})
 	defer x.Close()
 	q.log = startLog(r.Context(), q, x, h.Global.ResumeAfter)
+	close(logged)
 	defer q.log.finishStream()
 	q.out = x
 	q.answerRequest(r)
