@@ -15,7 +15,7 @@ import (
 // statefulServers are the legacy servers that are known to keep state for each client, by serverInfo.name. In the modern
 // era all clients of one user share a session: two agents would act on each other's page. So server/discover is unknown
 // for these servers under eras: auto, and clients that can fall back have a session each, as directly. Which server is
-// meant, and what it keeps (each package of npm was started, and its source read):
+// meant, and what it keeps: the names are what the packages of npm say of themselves when they are started.
 var statefulServers = map[string]string{
 	"playwright":                 "a browser (@playwright/mcp 0.0.83)",
 	"chrome_devtools":            "a browser (chrome-devtools-mcp 1.11.0)",
