@@ -3,6 +3,7 @@ package main
 import (
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"taskgate/gateway/config"
@@ -35,7 +36,13 @@ func TestExposedHeaders(t *testing.T) {
 				x.Event(x.Result(`{"content":[{"type":"text","text":"done"}]}`))
 			}))
 			s.Tool("refused", limited("30", fake.Status(http.StatusTooManyRequests, "text/plain", "too many")))
-			s.Tool("task", limited("40", fake.Text("done")))
+			handed := make(chan struct{}) // closed when the client has its handle
+			hand := sync.OnceFunc(func() { close(handed) })
+			defer hand()
+			s.Tool("task", func(x *fake.Exchange) {
+				<-handed
+				limited("40", fake.Text("done"))(x)
+			})
 			r := runServer(t, s.URL, func(c *config.Config) {
 				u := c.Upstreams[0]
 				u.ExposeHeaders = []string{"x-ratelimit-*"}
@@ -62,6 +69,7 @@ func TestExposedHeaders(t *testing.T) {
 					"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", tool, "Origin", "https://page.example")
 				check("the modern answer of "+tool, want, h)
 				if tool == "task" {
+					hand()
 					continue
 				}
 				_, _, h = r.request("/mcp", "", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"`+tool+`","_meta":{"progressToken":1}}}`,

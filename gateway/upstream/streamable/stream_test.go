@@ -37,7 +37,8 @@ func TestStreamsShareTheirBuffers(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		each[kind] = (after.TotalAlloc - before.TotalAlloc) / calls
 	}
-	if stream, whole := each[mcp.TypeSSE], each[mcp.TypeJSON]; stream > whole+12<<10 {
+	// A buffer has 32 KiB. Under the race detector a pool forgets a quarter of what it is given.
+	if stream, whole := each[mcp.TypeSSE], each[mcp.TypeJSON]; stream > whole+24<<10 {
 		t.Errorf("%d bytes are allocated for a streamed answer, and %d for another one", stream, whole)
 	}
 }
