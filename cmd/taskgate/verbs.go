@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"errors"
 	"flag"
@@ -252,9 +251,7 @@ func (o connectOptions) writeFile(client connect.Client, server connect.Server, 
 		if f, ok := stdin.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
 			return terminal.UsageError("connect --write needs --yes where nobody can be asked")
 		}
-		fmt.Fprintf(stdout, "\nWrite %s? [y/N] ", change.File)
-		line, _ := bufio.NewReader(stdin).ReadString('\n') // the end of the input is a no
-		if answer := strings.ToLower(strings.TrimSpace(line)); answer != "y" && answer != "yes" {
+		if !terminal.Confirm(stdin, stdout, "Write "+change.File+"?") {
 			return errors.New("nothing is written")
 		}
 	}

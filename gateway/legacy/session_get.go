@@ -233,22 +233,20 @@ func (s *session) openGET(ctx context.Context, no int64, resumes, counts bool) (
 func (w *writer) takeStream(ctx context.Context, state string, note []byte) error {
 	no, resumes, counts, store := w.no, w.resumed, w.count != nil, w.s.table.store
 	last, err := store.Open(ctx, w.s.id, getStream, w.s.holderNote(""))
+	if err != nil {
+		return err
+	}
 	read := int64(0)
-	if err == nil {
-		left, _ := strconv.ParseInt(string(note), 10, 64)
-		switch {
-		case resumes, no != atEnd:
-			w.no = min(no, last) // the store may have come back older
-		case state == "left" && left != atEnd:
-			w.no, read = left, left
-		default:
-			w.no, read = last, last
-		}
+	left, _ := strconv.ParseInt(string(note), 10, 64)
+	switch {
+	case resumes, no != atEnd:
+		w.no = min(no, last) // the store may have come back older
+	case state == "left" && left != atEnd:
+		w.no, read = left, left
+	default:
+		w.no, read = last, last
 	}
-	var log []logEntry
-	if err == nil {
-		log, _, _, err = w.s.readLog(ctx, getStream, read)
-	}
+	log, _, _, err := w.s.readLog(ctx, getStream, read)
 	if err != nil {
 		return err
 	}

@@ -301,6 +301,14 @@ func (c command) cancelTasks(ctx context.Context, args []string) error {
 	return errors.Join(failed...)
 }
 
+// Confirm asks a question, and reports whether the answer is yes. The end of the input is a no.
+func Confirm(in io.Reader, out io.Writer, question string) bool {
+	fmt.Fprintf(out, "\n%s [y/N] ", question)
+	line, _ := bufio.NewReader(in).ReadString('\n')
+	answer := strings.ToLower(strings.TrimSpace(line))
+	return answer == "y" || answer == "yes"
+}
+
 // cancelMatching asks before it cancels. A task that has ended meanwhile is no failure.
 func (c command) cancelMatching(ctx context.Context) error {
 	if !c.o.Yes && !c.Interactive {
@@ -321,9 +329,7 @@ func (c command) cancelMatching(ctx context.Context) error {
 		if err := writeTasks(c.Out, all.Tasks); err != nil {
 			return err
 		}
-		fmt.Fprintf(c.Out, "\nCancel %s? [y/N] ", Count(len(all.Tasks), "task"))
-		line, _ := bufio.NewReader(c.In).ReadString('\n') // the end of the input is a no
-		if answer := strings.ToLower(strings.TrimSpace(line)); answer != "y" && answer != "yes" {
+		if !Confirm(c.In, c.Out, "Cancel "+Count(len(all.Tasks), "task")+"?") {
 			return errors.New("nothing is cancelled")
 		}
 	}
