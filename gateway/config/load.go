@@ -14,55 +14,50 @@ import (
 // with mistakes the error joins an [*Error] for each of them; for an unreadable file, it is the error
 // of the file system.
 func Load(path string) (*Config, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("reading the configuration: %w", err)
-	}
-	return Parse(path, data, os.LookupEnv)
+	return load(path, everyMistake)
 }
 
 // LoadUnheard is [Load] for a process that listens nowhere: a server may be at the address of listen.
 func LoadUnheard(path string) (*Config, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("reading the configuration: %w", err)
-	}
-	return parse(path, data, os.LookupEnv, func(e *Error) bool { return e.Message != isItself })
+	return load(path, func(e *Error) bool { return e.Message != isItself })
 }
 
 // LoadAdmin reads the admin address alone. Other keys may have mistakes, such as variables and files that only the
 // gateway can read.
 func LoadAdmin(path string) (string, error) {
+	c, err := load(path, func(e *Error) bool { return e.Path == "admin" })
+	if err != nil {
+		return "", err
+	}
+	return c.Admin, nil
+}
+
+// load is Load of which only some mistakes of keys count.
+func load(path string, counts func(*Error) bool) (*Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return "", fmt.Errorf("reading the configuration: %w", err)
+		return nil, fmt.Errorf("reading the configuration: %w", err)
 	}
-	s := newSource(path, data)
-	root := s.parseDocument(data)
-	c := s.readDocument(root, os.LookupEnv)
-	if c != nil {
-		s.list = slices.DeleteFunc(s.list, func(e *Error) bool { return e.Path != "admin" })
-	}
-	if len(s.list) == 0 {
-		return c.Admin, nil
-	}
-	s.addExcerpts(root)
-	return "", asError(s.list)
+	return parse(path, data, os.LookupEnv, counts)
 }
+
+func everyMistake(*Error) bool { return true }
 
 // Parse is [Load] for data that is already read. Messages use the filename, and relative paths
 // start at its directory; getenv looks variables up like [os.LookupEnv]. An error joins an [*Error]
 // for each mistake.
 func Parse(filename string, data []byte, getenv func(string) (string, bool)) (*Config, error) {
-	return parse(filename, data, getenv, func(*Error) bool { return true })
+	return parse(filename, data, getenv, everyMistake)
 }
 
-// parse is Parse of which only some mistakes count.
+// parse is Parse of which only some mistakes of keys count; a document without keys is always one.
 func parse(filename string, data []byte, getenv func(string) (string, bool), counts func(*Error) bool) (*Config, error) {
 	s := newSource(filename, data)
 	root := s.parseDocument(data)
 	c := s.readDocument(root, getenv)
-	s.list = slices.DeleteFunc(s.list, func(e *Error) bool { return !counts(e) })
+	if c != nil {
+		s.list = slices.DeleteFunc(s.list, func(e *Error) bool { return !counts(e) })
+	}
 	if len(s.list) == 0 {
 		return c, nil
 	}
