@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"taskgate/gateway/config"
+	"taskgate/internal/durable"
 	"taskgate/internal/mcp"
 	"taskgate/internal/wiretest"
 )
@@ -94,7 +95,7 @@ func TestNewCertificate(t *testing.T) {
 		return shown
 	}
 	first := shown()
-	must(t, os.WriteFile(s.key, []byte("nonsense"), 0o600))
+	must(t, durable.WriteFile(s.key, []byte("nonsense")))
 	s.until("it is not said that the files are bad", func() bool {
 		if !shown().Equal(first) {
 			t.Fatal("another certificate")

@@ -82,7 +82,7 @@ var imports = map[string][]string{
 	"internal/eventstream":       {"internal/work"},
 	"internal/semconv":           {},
 	"internal/schematest":        {},
-	"internal/wiretest":          {"gateway/config", "redisstore", "shim/node", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/schematest"},
+	"internal/wiretest":          {"gateway/config", "redisstore", "shim/node", "internal/durable", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/schematest"},
 	"internal/redistest":         {"internal/memconn", "internal/proc"},
 	"internal/disktest":          {},
 	"internal/sim":               {"internal/disktest", "internal/eventstream", "internal/redistest"},

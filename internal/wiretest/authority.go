@@ -10,10 +10,11 @@ import (
 	"encoding/pem"
 	"math/big"
 	"net"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"taskgate/internal/durable"
 )
 
 // Authority signs certificates of the tests.
@@ -67,7 +68,8 @@ func (a *Authority) sign(template *x509.Certificate) ([]byte, *ecdsa.PrivateKey)
 
 func (a *Authority) write(file, kind string, der []byte) {
 	a.t.Helper()
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+	// It is replaced whole, as whoever renews a certificate does: no reader sees half of it.
+	if err := durable.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})); err != nil {
 		a.t.Fatal(err)
 	}
 }
