@@ -62,9 +62,10 @@ const (
 	fieldBody       = "body"
 	fieldCall       = "call"
 	fieldCheckpoint = "checkpoint"
-	fieldUnknown    = "unknown" // of the outcome
-	fieldEvents     = "events"  // the timeline
-	fieldLead       = "lead"    // ms from the sending of the call to the creation
+	fieldArguments  = "arguments" // for operators
+	fieldUnknown    = "unknown"   // of the outcome
+	fieldEvents     = "events"    // the timeline
+	fieldLead       = "lead"      // ms from the sending of the call to the creation
 )
 
 // The field outcome says which of these the field body is.
@@ -84,9 +85,9 @@ var summaryFields = []string{
 var partFields = map[shim.Part][]string{
 	shim.Summary:      summaryFields,
 	shim.WithOutcome:  summaryAnd(fieldBody),
-	shim.WithRun:      summaryAnd(fieldCall, fieldCheckpoint),
+	shim.WithRun:      summaryAnd(fieldCall, fieldCheckpoint, fieldArguments),
 	shim.WithTimeline: summaryAnd(fieldEvents),
-	shim.WithAll:      summaryAnd(fieldEvents, fieldCall, fieldBody),
+	shim.WithAll:      summaryAnd(fieldEvents, fieldCall, fieldArguments, fieldBody),
 }
 
 func summaryAnd(more ...string) []string { return slices.Concat(summaryFields, more) }
@@ -158,11 +159,11 @@ func decode(id shim.ID, part shim.Part, values []string) (shim.Task, error) {
 	case shim.WithOutcome:
 		t.Outcome = r.outcome(kind)
 	case shim.WithRun:
-		t.Call, t.Checkpoint = r.bytes(), r.bytes()
+		t.Call, t.Checkpoint, t.Arguments = r.bytes(), r.bytes(), r.bytes()
 	case shim.WithTimeline:
 		t.Timeline = r.timeline()
 	case shim.WithAll:
-		t.Timeline, t.Call, t.Outcome = r.timeline(), r.bytes(), r.outcome(kind)
+		t.Timeline, t.Call, t.Arguments, t.Outcome = r.timeline(), r.bytes(), r.bytes(), r.outcome(kind)
 	}
 	if r.err != nil {
 		return shim.Task{}, &unreadableError{id, r.err}
@@ -317,6 +318,7 @@ func encode(t shim.Task) fields {
 	f.set(fieldQuestions, encodeQuestions(t.Questions))
 	f.setBytes(fieldCall, t.Call)
 	f.setBytes(fieldCheckpoint, t.Checkpoint)
+	f.setBytes(fieldArguments, t.Arguments)
 	f.setOutcome(t.Outcome)
 	return f
 }

@@ -171,6 +171,7 @@ func applyArgs(events, inbox string, slack int64, id shim.ID, runner shim.Lease,
 	a.add(optional(c.Visible, "1"), optional(c.TTL > 0, millis(c.TTL)), optional(c.Retain > 0, millis(c.Retain)))
 	a.addInt(int64(c.At))
 	a.add(optional(c.Order > 0, strconv.FormatInt(c.Order, 10)), optional(c.Token != "", " "+withToken+c.Token))
+	a.add(optional(c.KeepArguments, "1"))
 	a.addFields(changedFields(c))
 	ask := make([]string, 0, 3*len(c.Ask))
 	for _, q := range c.Ask {

@@ -32,6 +32,9 @@ type Policy struct {
 	EarlyInput   Early         // what happens to a question that comes before there is a task
 	InputTimeout time.Duration // how long a question waits for its answer, 0 = TTL in a task, else 10m
 	Questions    QuestionLimits
+	// ShowArguments keeps the arguments of a task for operators while it runs, and until its TTL if its outcome is
+	// unknown.
+	ShowArguments bool
 }
 
 // GraceAuto is a Policy.Grace that is learned from the calls of the tool on this replica.

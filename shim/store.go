@@ -41,14 +41,14 @@ type Part uint8
 
 // The parts of a task.
 const (
-	// Summary is everything but the outcome, the timeline and the parts for a runner (Call and
-	// Checkpoint).
+	// Summary is everything but the outcome, the timeline and the parts for a runner (Call,
+	// Checkpoint and Arguments).
 	Summary Part = iota
 	// WithOutcome adds Outcome.
 	WithOutcome
-	// WithRun is a Summary with Call and Checkpoint.
+	// WithRun is a Summary with Call, Checkpoint and Arguments.
 	WithRun
-	// WithTimeline is a Summary with Timeline, and WithAll has Call and Outcome as well.
+	// WithTimeline is a Summary with Timeline, and WithAll has Call, Arguments and Outcome as well.
 	WithTimeline
 	WithAll
 )
@@ -61,9 +61,10 @@ type Change struct {
 	// Visible or Take is set.
 	Op string
 	// To is the new status. A final one settles TTL (elapsed + Retain), ends the lease, lets the record
-	// expire, and leaves only what readers of an ended task need: Call and Checkpoint go, open
-	// questions are withdrawn, and the others lose their answers.
-	To Status
+	// expire, and leaves only what readers of an ended task need: Call and Checkpoint go, and so do Arguments without
+	// KeepArguments; open questions are withdrawn, and the others lose their answers.
+	To            Status
+	KeepArguments bool
 	// StatusMessage replaces the message, if not nil.
 	StatusMessage *string
 	// Progress replaces the task's, if it has a token.

@@ -300,6 +300,9 @@ type Task struct {
 	// Call is what a runner on another replica needs to go on with the task (runner.CallRecord);
 	// opaque to a store.
 	Call json.RawMessage
+	// Arguments are what is kept of the call for operators (runner.KeptRequest); opaque to a store. Create stores
+	// them, and Get WithRun or WithAll and Adopt read them.
+	Arguments json.RawMessage
 	// Progress is the newest progress, for a client that goes on hearing of it.
 	Progress TaskProgress
 	// Trace is the W3C context the task was created in: traceparent, tracestate.

@@ -174,7 +174,6 @@ func TestAdminContent(t *testing.T) {
 		r := runServer(t, url, func(c *config.Config) {
 			quickTasks(c)
 			c.Audit, c.AdminContent, c.TraceURL = audit, on, "https://traces.example/{trace_id}"
-			c.Upstreams[0].Defaults.Recover = config.RecoverRetry // so that the arguments are kept
 		})
 		if status, body := r.post("tools/call", "slow"); !strings.Contains(body, `"resultType":"task"`) {
 			t.Fatal(status, body)

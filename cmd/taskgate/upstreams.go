@@ -231,8 +231,8 @@ func policyShown(tools string, t config.Tool) operator.Policy {
 	}
 }
 
-// policyOf is a tool's configuration as a policy of the shim.
-func policyOf(t config.Tool) shim.Policy {
+// policyOf is a tool's configuration as a policy of the shim; content is admin_content.
+func policyOf(t config.Tool, content config.Switch) shim.Policy {
 	return shim.Policy{
 		Tasks: shim.Mode(t.Tasks), Grace: t.Grace, TTL: t.TTL,
 		PollInterval: t.PollInterval, Timeout: t.Timeout,
@@ -242,5 +242,7 @@ func policyOf(t config.Tool) shim.Policy {
 		EarlyInput:   shim.Early(t.EarlyInput),
 		InputTimeout: t.InputTimeout,
 		Partials:     shim.NewPartials(t.Progress == config.ProgressContent),
+
+		ShowArguments: content == config.On,
 	}
 }

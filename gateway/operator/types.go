@@ -70,7 +70,8 @@ type TaskDetail struct {
 	TraceURL string `json:"trace_url,omitempty"`
 	// ContentShown says whether admin_content lets arguments, results, questions and answers be shown.
 	ContentShown bool `json:"content_shown"`
-	// Arguments are those of the call, which are kept until its end.
+	// Arguments are those of the call, which are kept until its end, and longer if its outcome is unknown. They are absent
+	// where they had no room in max_kept_bytes.
 	Arguments json.RawMessage `json:"arguments,omitempty"`
 	// Result is what the server answered, and Error its error, or that of the gateway.
 	Result json.RawMessage `json:"result,omitempty"`

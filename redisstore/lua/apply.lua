@@ -9,6 +9,7 @@
 --       14 '1' to become visible  15 ttl, or ''  16 retain, or '', in ms
 --       17 batches before the tail
 --       18 order of the runner's change, or ''  19 ' a token for the inbox', or ''
+--       20 '1' if the arguments stay after the end
 --       then lists: fields (name, value), ask (key, method, params),
 --       withdraw, answer (key, answer), take, moments (kind, age in ms, detail),
 --       contents
@@ -18,7 +19,7 @@ local events, inbox, slack, open = next_arg(), next_arg(), next_arg(), next_arg(
 local to, from, final, waiting, working = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
 local visible, ttl, retain = next_arg(), next_arg(), next_arg()
 local at_batch = tonumber(next_arg())
-local order, token = next_arg(), next_arg()
+local order, token, keep_arguments = next_arg(), next_arg(), next_arg()
 local set = list()
 local ask, withdraw = list(), list()
 local answer, take = list(), list()
@@ -109,6 +110,7 @@ if #set > 0 then redis.call('HSET', KEYS[1], unpack(set)) end
 if final == '1' then
   redis.call('ZREM', KEYS[3], id)
   redis.call('HDEL', KEYS[1], 'call', 'checkpoint', 'order')
+  if keep_arguments == '' then redis.call('HDEL', KEYS[1], 'arguments') end
 end
 if changed or pushed > 0 then
   redis.call('PUBLISH', events, id .. ' ' .. int(version))

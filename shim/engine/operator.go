@@ -59,6 +59,10 @@ func (o *Operator) Cancel(ctx context.Context, id shim.ID, by string) (shim.Task
 
 // Arguments returns the params of the call of a task that was read WithAll, as long as they are kept.
 func (o *Operator) Arguments(t shim.Task) json.RawMessage {
+	var kept runner.KeptRequest
+	if t.Arguments != nil && json.Unmarshal(t.Arguments, &kept) == nil {
+		return kept.Params
+	}
 	var rec runner.CallRecord
 	if json.Unmarshal(t.Call, &rec) != nil {
 		return nil

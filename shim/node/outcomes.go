@@ -29,7 +29,7 @@ type Ending struct {
 }
 
 func (e Ending) heldBytes() int64 {
-	n := int64(0)
+	n := int64(len(e.Made.Arguments))
 	if o := e.End.Outcome; o != nil {
 		n += int64(len(o.Result) + len(o.Error))
 	}

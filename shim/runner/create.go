@@ -173,6 +173,10 @@ func (c *creation) storeTask(t shim.Task, begin []shim.Batch) (shim.Task, error)
 	} else {
 		t.ID, t.Op = r.core.NewTaskID(r.base, t), r.core.NewOp()
 	}
+	arguments := r.keeping.encodeArguments()
+	if !r.keeping.makeRoomFor(len(arguments)) {
+		arguments = nil
+	}
 	root := r.Observed.startTrace(&t, c.maybe)
 	defer root.End()
 	timeline := r.Observed.takeMoments()
@@ -189,7 +193,7 @@ func (c *creation) storeTask(t shim.Task, begin []shim.Batch) (shim.Task, error)
 			return shim.Task{}, err
 		}
 		draft := t
-		draft.Timeline = timeline
+		draft.Timeline, draft.Arguments = timeline, arguments
 		earlier := c.maybe
 		c.maybe = &t
 		stored, err := r.core.Store.Create(ctx, draft, begin...)
@@ -213,6 +217,7 @@ func (c *creation) storeTask(t shim.Task, begin []shim.Batch) (shim.Task, error)
 	t.CreatedAt, t.UpdatedAt = stored.CreatedAt, stored.UpdatedAt          // by the store's clock
 	t.Visible, t.TTL, t.Retain = stored.Visible, stored.TTL, stored.Retain // an attempt to store it otherwise may have got through
 	r.Observed.beginSpan(t)
+	r.keeping.setArguments(len(arguments))
 	r.record.beginRecord(t)
 	if stored.Visible {
 		r.Observed.noteMade()
@@ -251,6 +256,7 @@ func (c *creation) showTask() (shim.Task, error) {
 	if err := r.keeping.reserveRoom(); err != nil {
 		return shim.Task{}, err
 	}
+	r.keeping.takeRoom()
 	lease := r.record.currentLease()
 	retain := node.RetainFor(r.Call, r.policy)
 	change := shim.Change{Op: r.core.NewOp(), Visible: true, TTL: time.Since(r.record.born) + retain, Retain: retain, Moments: []shim.Moment{{Kind: shim.KindMade}}}

@@ -2,8 +2,10 @@ package runner
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 
+	"taskgate/internal/semconv"
 	"taskgate/shim"
 	"taskgate/shim/node"
 )
@@ -13,6 +15,52 @@ import (
 type keeping struct {
 	run  *Run
 	room *node.Room // nil while the call is no task; run.mu guards it
+	// arguments is how many bytes the record has for operators; run.mu guards it.
+	arguments int
+}
+
+// KeptRequest is the content of Task.Arguments.
+type KeptRequest struct {
+	Params json.RawMessage `json:"params"`
+}
+
+// encodeArguments returns what is kept of the call for operators, nil for nothing.
+func (k *keeping) encodeArguments() json.RawMessage {
+	r := k.run
+	if !r.policy.ShowArguments || r.Call.Request.Method != shim.CallTool || r.Call.Request.Params == nil {
+		return nil
+	}
+	b, _ := json.Marshal(KeptRequest{Params: r.Call.Request.Params}) // Params are parsed JSON, so this succeeds
+	return b
+}
+
+// makeRoomFor makes room for the arguments of a task, and reports whether there is. Without, the task does not keep
+// them: what operators see turns no task away.
+func (k *keeping) makeRoomFor(arguments int) bool {
+	k.run.mu.Lock()
+	defer k.run.mu.Unlock()
+	return k.room.Grow(node.RecordBytes + arguments)
+}
+
+// takeRoom takes room for the arguments of a record that becomes a task, where there is some: they are there already.
+func (k *keeping) takeRoom() {
+	k.run.mu.Lock()
+	defer k.run.mu.Unlock()
+	_ = k.room.Grow(node.RecordBytes + k.arguments)
+}
+
+// setArguments notes how many bytes of arguments the record has.
+func (k *keeping) setArguments(n int) {
+	k.run.mu.Lock()
+	defer k.run.mu.Unlock()
+	k.arguments = n
+}
+
+// outlastsEnd reports whether the arguments are kept after this end.
+func (k *keeping) outlastsEnd(how finish) bool {
+	k.run.mu.Lock()
+	defer k.run.mu.Unlock()
+	return k.arguments > 0 && k.run.policy.ShowArguments && how.outcome == semconv.OutcomeUnknown
 }
 
 // errNoRoom ends a task whose result could not be kept.
@@ -48,17 +96,22 @@ func (k *keeping) dropRoom() {
 }
 
 // awaitRoom waits until there is room for what is kept of the call after this end, unless this replica halts: then it is
-// written all the same. It reports false if the call's time is over first, or the client of a call that is no task has
+// written all the same. The arguments wait for none, and go. It reports false if the call's time is over first, or the client of a call that is no task has
 // left. Such a call waits for as long as its record is kept.
-func (k *keeping) awaitRoom(end shim.Change) bool {
+func (k *keeping) awaitRoom(end *shim.Change) bool {
 	r := k.run
-	n, hidden := k.countBytes(end), r.isHidden()
+	hidden := r.isHidden()
 	r.mu.Lock()
 	k.forceRoom()
 	room := k.room
 	r.mu.Unlock()
+	n := k.countBytes(*end)
 	if room.Grow(n) {
 		return true
+	}
+	if end.KeepArguments {
+		end.KeepArguments = false
+		return k.awaitRoom(end)
 	}
 	ctx := r.Ctx
 	if hidden {
@@ -80,6 +133,9 @@ func (k *keeping) countBytes(end shim.Change) int {
 	n := node.RecordBytes + int(k.run.outbox.total)
 	if o := end.Outcome; o != nil {
 		n += len(o.Result) + len(o.Error)
+	}
+	if end.KeepArguments {
+		n += k.run.keeping.arguments
 	}
 	return n
 }

@@ -60,7 +60,7 @@ func (rec *record) beginRecord(t shim.Task) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t.StatusMessage, t.Progress, t.Checkpoint, t.Position = rec.StatusMessage, rec.Progress, rec.Checkpoint, rec.Position
-	t.Call = nil
+	t.Call, t.Arguments = nil, nil
 	rec.Task = t
 	rec.born = time.Now().Add(-max(0, t.UpdatedAt.Sub(t.CreatedAt)))
 	rec.over = make(chan struct{})
@@ -238,6 +238,9 @@ func (rec *record) restoreTask(ctx context.Context) (shim.Task, error) {
 	}
 	t.Questions = nil // they are asked again
 	t.Call = r.callRecord(t.Checkpoint != nil)
+	if r.keeping.arguments > 0 {
+		t.Arguments = r.keeping.encodeArguments()
+	}
 	r.mu.Unlock()
 	// The store may have forgotten this replica as well, and nobody would miss it.
 	if err := r.core.Heart.SendBeat(ctx); err != nil && !errors.Is(err, shim.ErrDraining) {

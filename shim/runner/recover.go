@@ -164,7 +164,7 @@ func AdoptRun(s *node.Core, rs *node.Runs[Run], srv *node.Served, bytes *budget.
 	if !t.Doubted {
 		r.rounds.goOn(rec.Round)
 	}
-	r.outbox.made = int(t.Position)
+	r.outbox.made, r.keeping.arguments = int(t.Position), len(t.Arguments)
 	r.observeRun(s.Life.Ctx)
 	ctx := r.Observed.adoptTrace(t)
 	r.hold = bytes.Hold()

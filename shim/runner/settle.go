@@ -37,7 +37,8 @@ func (r *Run) settle() {
 		}
 		return
 	}
-	if !r.keeping.awaitRoom(c) {
+	c.KeepArguments = r.keeping.outlastsEnd(how)
+	if !r.keeping.awaitRoom(&c) {
 		c, how = failWith(explainError(errNoRoom)), finish{shim.Failed, semconv.OutcomeFailed, errNoRoom.Kind}
 	}
 	c.Moments = []shim.Moment{{Kind: shim.KindEnded, Detail: how.outcome}}
@@ -52,7 +53,11 @@ func (r *Run) settle() {
 	case err == nil, errors.Is(err, shim.ErrNotFound):
 		r.keeping.countEnd(c)
 		r.Observed.measureTask(how.outcome)
-		held := r.core.Outcomes.HoldEnding(node.Ending{Made: rec.copyTask(), End: r.outbox.withRecent(c)})
+		made := rec.copyTask()
+		if c.KeepArguments {
+			made.Arguments = r.keeping.encodeArguments()
+		}
+		held := r.core.Outcomes.HoldEnding(node.Ending{Made: made, End: r.outbox.withRecent(c)})
 		if err != nil && held { // the store has forgotten that the task was made
 			r.core.Outcomes.AssureEnding(r.core.Life.Writes, rec.ID)
 			return

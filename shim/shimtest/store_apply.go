@@ -99,6 +99,16 @@ var applyCases = []storeCase{
 			t.stored(task.ID)
 		}
 	}},
+	{"Apply/the end drops the arguments, unless it keeps them", func(t *storeTest) {
+		arguments := json.RawMessage(`{"n": 1.0}`)
+		for _, keep := range []bool{true, false} {
+			task := t.create(func(k *shim.Task) { k.Arguments = arguments })
+			t.apply(task, shim.Change{Op: "1", StatusMessage: pointer("runs"), KeepArguments: true})
+			t.same(arguments, t.get(task.ID, shim.WithAll).Arguments)
+			t.apply(task, shim.Change{Op: "2", To: shim.Failed, KeepArguments: keep})
+			t.same(keep, t.get(task.ID, shim.WithAll).Arguments != nil)
+		}
+	}},
 	{"Apply/message", func(t *storeTest) {
 		task := t.create(nil)
 		t.same("two", t.apply(task, shim.Change{StatusMessage: pointer("two")}).StatusMessage)

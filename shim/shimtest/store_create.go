@@ -16,6 +16,7 @@ func full(t *storeTest) shim.Task {
 	task.Progress = shim.TaskProgress{Token: json.RawMessage(`"t"`), Params: json.RawMessage("{\n\"progress\": 1.0}")}
 	task.Call = json.RawMessage(`{"call": 1.0}`)
 	task.Checkpoint = json.RawMessage(`{"last":"\u003c"}`)
+	task.Arguments = json.RawMessage(`{"n": 1.0}`)
 	task.TTL, task.Retain, task.PollInterval = time.Hour, 2*time.Hour, 1500*time.Millisecond
 	return task
 }
@@ -23,7 +24,7 @@ func full(t *storeTest) shim.Task {
 // asStored is what a store makes of a new task, as a summary.
 func asStored(task, got shim.Task) shim.Task {
 	task.Version, task.CreatedAt, task.UpdatedAt = 1, got.CreatedAt, got.CreatedAt
-	task.Call, task.Checkpoint, task.Outcome = nil, nil, nil
+	task.Call, task.Checkpoint, task.Arguments, task.Outcome = nil, nil, nil, nil
 	return task
 }
 
@@ -40,7 +41,7 @@ var createCases = []storeCase{
 		}
 		t.same(want, t.get(task.ID, shim.Summary))
 		t.same(want, t.get(task.ID, shim.WithOutcome))
-		want.Call, want.Checkpoint = task.Call, task.Checkpoint
+		want.Call, want.Checkpoint, want.Arguments = task.Call, task.Checkpoint, task.Arguments
 		t.same(want, t.get(task.ID, shim.WithRun))
 	}},
 	{"Create/again returns what is stored", func(t *storeTest) {

@@ -119,6 +119,7 @@ func (m *modelTest) create(rt *rapid.T) {
 	k.Visible = rapid.Bool().Draw(rt, "visible")
 	k.Lease = shim.Lease{Replica: m.living(rt)}
 	k.Call = json.RawMessage("call")
+	k.Arguments = json.RawMessage("arguments")
 	begin := m.batches(rt)
 	m.model.create(k, begin)
 	m.last = func(s shim.Store) {
@@ -304,6 +305,7 @@ func (m *modelTest) change(rt *rapid.T, k *modelTask) shim.Change {
 		"visible":  func() { c.Visible = true },
 		"ttl":      func() { c.TTL = time.Duration(rapid.IntRange(1, 10).Draw(rt, "ttl")) * time.Hour },
 		"retain":   func() { c.Retain = time.Duration(rapid.IntRange(1, 3).Draw(rt, "retain")) * time.Hour },
+		"keep":     func() { c.KeepArguments = true },
 		"run":      func() { c.Checkpoint, c.Call = m.piece(rt), m.piece(rt) },
 		"order":    func() { c.Order = int64(rapid.IntRange(1, 5).Draw(rt, "order")) },
 	}

@@ -59,7 +59,7 @@ func (m *model) orphans(r shim.Replica, upstreams []string) (out []*modelTask) {
 func (k *modelTask) summary() shim.Task {
 	t := k.Task
 	t.Questions = slices.Clone(t.Questions)
-	t.Call, t.Checkpoint, t.Outcome = nil, nil, nil
+	t.Call, t.Checkpoint, t.Arguments, t.Outcome = nil, nil, nil, nil
 	return t
 }
 
@@ -71,7 +71,7 @@ func (k *modelTask) whole() shim.Task {
 
 func (k *modelTask) run() shim.Task {
 	t := k.summary()
-	t.Call, t.Checkpoint = k.Call, k.Checkpoint
+	t.Call, t.Checkpoint, t.Arguments = k.Call, k.Checkpoint, k.Arguments
 	return t
 }
 
@@ -127,7 +127,7 @@ func (k *modelTask) apply(l *shim.Lease, c shim.Change) (shim.Task, error) {
 		k.Status, changed = c.To, true
 	}
 	if k.Status.Final() {
-		k.finish()
+		k.finish(c.KeepArguments)
 	}
 	if c.Order > 0 && !late && (changed || pushed || c.Checkpoint != nil || c.Op != "") {
 		k.order = c.Order
@@ -219,8 +219,11 @@ func (k *modelTask) edit(c shim.Change, has bool) (changed bool) {
 }
 
 // finish leaves what is read of a task that has ended.
-func (k *modelTask) finish() {
+func (k *modelTask) finish(keep bool) {
 	k.Call, k.Checkpoint = nil, nil
+	if !keep {
+		k.Arguments = nil
+	}
 	for i := range k.Questions {
 		q := &k.Questions[i]
 		if q.Answer == nil {
