@@ -149,6 +149,47 @@ func contents(t *testing.T, s *Store) map[string]string {
 	return all
 }
 
+// A folder with more of tasks than half of the memory limit is refused, and the error says what helps; it stays as it is.
+// What has expired does not count.
+func TestFolderLargerThanMemory(t *testing.T) {
+	t.Parallel()
+	path, o := filepath.Join(t.TempDir(), "store"), testOptions()
+	s := fileStore(t, path, o)
+	body := `"` + strings.Repeat("x", 1<<20) + `"`
+	keep := func() shim.Task {
+		task, err := s.Create(t.Context(), newTask())
+		must(t, err)
+		must(t, s.client.RPush(t.Context(), s.keys.batches(task.ID), body).Err())
+		task, err = s.Apply(t.Context(), task.ID, &task.Lease, shim.Change{Op: "end", To: shim.Completed, Outcome: &shim.Outcome{Result: []byte(body)}})
+		must(t, err)
+		return task
+	}
+	last := keep()
+	for range 4 {
+		task := keep()
+		for _, key := range []string{s.keys.task(task.ID), s.keys.batches(task.ID)} {
+			must(t, s.client.PExpire(t.Context(), key, time.Millisecond).Err())
+		}
+	}
+	kept := killed(t, path)
+	o.MemoryLimit = 5 << 20
+	s = fileStore(t, kept, o)
+	got, err := s.Get(t.Context(), last.ID, shim.WithOutcome)
+	must(t, err)
+	same(t, body, string(got.Outcome.Result))
+	must(t, s.Close())
+	o.MemoryLimit = 3 << 20
+	_, err = Open(t.Context(), "file:"+kept, o)
+	for _, words := range []string{"2 MiB of tasks", "GOMEMLIMIT=5MiB", "does so at ", "move the folder away"} {
+		if err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("no %q in %v", words, err)
+		}
+	}
+	o.MemoryLimit = 0
+	_, err = fileStore(t, kept, o).Get(t.Context(), last.ID, shim.WithOutcome)
+	must(t, err)
+}
+
 // Whatever is done to keys of each type, with rewrites and starts between, a start finds the same. Records of tasks are
 // hashes which sleep after a start.
 func TestFileHoldsEachType(t *testing.T) {
@@ -158,7 +199,9 @@ func TestFileHoldsEachType(t *testing.T) {
 	ctx := t.Context()
 	key := func(kind string) string { return kind + strconv.Itoa(rand.N(4)) }
 	hash := func() string { return key([]string{"hash", s.keys.task("00")}[rand.N(2)]) }
-	word := func() string { return []string{"", "a", "b", "c\x00\r\n", "ü"}[rand.N(5)] }
+	list := func() string { return key([]string{"list", s.keys.batches("00")}[rand.N(2)]) }
+	large := strings.Repeat("x", readLater)
+	word := func() string { return []string{"", "a", "b", "c\x00\r\n", "ü", large}[rand.N(6)] }
 	number := func() float64 { return float64(rand.N(int64(4e15))) }
 	id := 0
 	changes := []func(redis.Pipeliner){
@@ -166,8 +209,8 @@ func TestFileHoldsEachType(t *testing.T) {
 		func(p redis.Pipeliner) { p.HSet(ctx, hash(), word(), word(), word(), word()) },
 		func(p redis.Pipeliner) { p.HIncrBy(ctx, hash(), "n", 3) },
 		func(p redis.Pipeliner) { p.HDel(ctx, hash(), word()) },
-		func(p redis.Pipeliner) { p.RPush(ctx, key("list"), word(), word()) },
-		func(p redis.Pipeliner) { p.LTrim(ctx, key("list"), -3, -1) },
+		func(p redis.Pipeliner) { p.RPush(ctx, list(), word(), word()) },
+		func(p redis.Pipeliner) { p.LTrim(ctx, list(), -3, -1) },
 		func(p redis.Pipeliner) {
 			id++
 			p.XAdd(ctx, &redis.XAddArgs{Stream: key("stream"), ID: strconv.Itoa(id), Values: []string{"a", word(), "b", word()}})
@@ -176,7 +219,7 @@ func TestFileHoldsEachType(t *testing.T) {
 		func(p redis.Pipeliner) { p.ZAdd(ctx, key("zset"), redis.Z{Score: number(), Member: word()}) },
 		func(p redis.Pipeliner) { p.ZRem(ctx, key("zset"), word()) },
 		func(p redis.Pipeliner) { p.PExpire(ctx, hash(), time.Duration(1+rand.N(9))*time.Hour) },
-		func(p redis.Pipeliner) { p.PExpire(ctx, key("list"), time.Duration(1+rand.N(9))*time.Hour) },
+		func(p redis.Pipeliner) { p.PExpire(ctx, list(), time.Duration(1+rand.N(9))*time.Hour) },
 		func(p redis.Pipeliner) { p.PExpire(ctx, hash(), time.Millisecond) },
 		func(p redis.Pipeliner) { p.Persist(ctx, hash()) },
 		func(p redis.Pipeliner) {

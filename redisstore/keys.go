@@ -45,10 +45,14 @@ func (k keys) in(shard, kind, name string) string {
 // task is the hash with a task's fields.
 func (k keys) task(id shim.ID) string { return k.in(shard(id), "t", string(id)) }
 
-// isTask reports whether a key is that of a task.
-func (k keys) isTask(key string) bool {
+// isTask reports whether a key is that of a task, and isOfTask whether it is that or the one of its pieces.
+func (k keys) isTask(key string) bool { return k.isKind(key, "}:t:") }
+
+func (k keys) isOfTask(key string) bool { return k.isTask(key) || k.isKind(key, "}:p:") }
+
+func (k keys) isKind(key, kind string) bool {
 	rest, ok := strings.CutPrefix(key, k.prefix)
-	return ok && len(rest) > len(":{00}:t:") && rest[:2] == ":{" && rest[4:8] == "}:t:"
+	return ok && len(rest) > len(":{00}:t:") && rest[:2] == ":{" && rest[4:8] == kind
 }
 
 // idOf is the id in the key of a task.

@@ -301,21 +301,26 @@ func (r *recorder) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	}
 }
 
-// asleep has the records of tasks that no command has named since the start. A start that made all of them
-// would take several times as long, and they would take twice the memory.
+// asleep has the records of tasks and their pieces that no command has named since the start. A start that made all of
+// them would take several times as long, and they would take twice the memory.
 type asleep struct {
 	mu      sync.Mutex // guards records, and is held for moments; the holder of recorder.mu owns each record
 	records map[string]*sleeper
 }
 
-// sleeper is one record, as the journal has it.
+// sleeper is one key, as the journal has it.
 type sleeper struct {
 	entries [][]byte
-	expires string // when, in Unix ms; "" for never
+	bytes   int64                 // of all entries
+	later   map[int]journal.Place // large entries, while the journal is read: most of them may have expired
+	expires string                // when, in Unix ms; "" for never
 }
 
-// keepEntry keeps an entry about the record of a task while the journal is read.
-func (a *asleep) keepEntry(entry []byte, words [][]byte) {
+// readLater is the least length of an entry that is read once it is known to count.
+const readLater = 4 << 10
+
+// keepEntry keeps an entry about the key of a sleeper while the journal is read.
+func (a *asleep) keepEntry(entry []byte, words [][]byte, at journal.Place) {
 	key := string(words[1])
 	s := a.records[key]
 	switch cmd := string(words[0]); {
@@ -330,8 +335,57 @@ func (a *asleep) keepEntry(entry []byte, words [][]byte) {
 			s = &sleeper{}
 			a.records[key] = s
 		}
+		s.bytes += int64(len(entry))
+		if len(entry) >= readLater {
+			if s.later == nil {
+				s.later = make(map[int]journal.Place)
+			}
+			s.later[len(s.entries)], entry = at, nil
+		}
 		s.entries = append(s.entries, bytes.Clone(entry))
 	}
+}
+
+// readEntries reads what was left in the journal, if no more than most bytes have not expired; 0 is no bound.
+func (a *asleep) readEntries(most int64) error {
+	a.expireSleepers()
+	all, over := int64(0), int64(0)
+	for _, s := range a.records {
+		all += s.bytes
+		if at, err := strconv.ParseInt(s.expires, 10, 64); err == nil {
+			over = max(over, at)
+		}
+	}
+	if most > 0 && all > most {
+		return &tooLargeError{all, most, time.UnixMilli(over)}
+	}
+	for key, s := range a.records {
+		for i, at := range s.later {
+			entry, err := at.Read()
+			if errors.Is(err, journal.ErrGone) { // the clock went back: it had expired
+				delete(a.records, key)
+				break
+			}
+			if err != nil {
+				return err
+			}
+			s.entries[i] = entry
+		}
+		s.later = nil
+	}
+	return nil
+}
+
+// tooLargeError says that a folder has more of tasks than fits into memory.
+type tooLargeError struct {
+	all, most int64
+	over      time.Time // when the last task that has ended expires
+}
+
+func (e *tooLargeError) Error() string {
+	return fmt.Sprintf("the folder has %d MiB of tasks, and the memory limit of this process allows for %d MiB: start it with GOMEMLIMIT=%dMiB or more, in a container with as much, "+
+		"until these tasks have expired (the last that has ended does so at %s), or move the folder away to begin with an empty store",
+		e.all>>20, e.most>>20, foldersShare*e.all>>20+1, e.over.UTC().Format(time.RFC3339))
 }
 
 // findSleeper returns a record that sleeps, or nil.
@@ -371,7 +425,7 @@ func (a *asleep) sleepingKeys() []string {
 func (r *recorder) wakeNamed(p *server.Peer, words []string) {
 	for _, word := range words {
 		switch {
-		case !r.keys.isTask(word) || r.asleep.findSleeper(word) == nil:
+		case !r.keys.isOfTask(word) || r.asleep.findSleeper(word) == nil:
 		case p.ClientName == "": // inside of a script, which has r.mu
 			r.wakeRecord(p.Ctx, word)
 		default:

@@ -69,6 +69,9 @@ type Options struct {
 	Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Folder replaces the folder of a store "file:FOLDER", for tests.
 	Folder journal.Folder
+	// MemoryLimit is that of the process, in bytes; 0 for none. A folder whose tasks take more than half of it
+	// is refused.
+	MemoryLimit int64
 	// ClockTTL lets keys of the embedded store expire exactly on time. Every access then costs time
 	// that grows with the number of keys. It is for tests in a synctest bubble.
 	ClockTTL bool

@@ -18,6 +18,9 @@ import (
 	"taskgate/shim"
 )
 
+// foldersShare is the part of the memory limit that tasks in a folder may take at the start.
+const foldersShare = 2
+
 // openRecorder loads the data of a folder into a miniredis, and records from then on.
 func openRecorder(redis *miniredis.Miniredis, path string, o Options) (*recorder, error) {
 	conn, err := redis.Dial() // it starts the engine
@@ -37,6 +40,9 @@ func openRecorder(redis *miniredis.Miniredis, path string, o Options) (*recorder
 	if err != nil {
 		return nil, err
 	}
+	if err = r.asleep.readEntries(o.MemoryLimit / foldersShare); err != nil {
+		return nil, errors.Join(err, r.journal.Close())
+	}
 	redis.SetTime(time.Time{})
 	redis.FastForward(time.Since(start))
 	r.buryReplicas()
@@ -45,8 +51,8 @@ func openRecorder(redis *miniredis.Miniredis, path string, o Options) (*recorder
 	return r, nil
 }
 
-// loadEntry runs the command of an entry, or keeps the entry if it is about the record of a task.
-func (r *recorder) loadEntry(entry []byte) error {
+// loadEntry runs the command of an entry, or keeps the entry if it is about the record of a task or its pieces.
+func (r *recorder) loadEntry(entry []byte, at journal.Place) error {
 	words, err := splitLine(entry)
 	if err != nil {
 		return err
@@ -54,8 +60,8 @@ func (r *recorder) loadEntry(entry []byte) error {
 	if _, known := recorded[string(words[0])]; !known {
 		return fmt.Errorf("unknown command %q", words[0])
 	}
-	if len(words) > 1 && r.keys.isTask(string(words[1])) {
-		r.asleep.keepEntry(entry, words)
+	if len(words) > 1 && r.keys.isOfTask(string(words[1])) {
+		r.asleep.keepEntry(entry, words, at)
 		return nil
 	}
 	if reply := r.askEngine(nil, toLine(words)); strings.HasPrefix(reply, "-") {
@@ -77,15 +83,13 @@ func (r *recorder) buryReplicas() {
 
 // listKept lists the ended tasks that were loaded, with about what each takes.
 func (r *recorder) listKept() (all []shim.KeptTask) {
-	now := time.Now()
 	for key, s := range r.asleep.records {
 		at, err := strconv.ParseInt(s.expires, 10, 64)
-		if err != nil || !time.UnixMilli(at).After(now) { // only a task that has ended expires
+		if err != nil || !r.keys.isTask(key) { // only a task that has ended expires
 			continue
 		}
-		one := shim.KeptTask{Until: time.UnixMilli(at)}
+		one := shim.KeptTask{Until: time.UnixMilli(at), Bytes: s.bytes}
 		for _, entry := range s.entries {
-			one.Bytes += int64(len(entry))
 			words, _ := splitLine(entry) // it was checked when it was loaded
 			for i := 2; i+1 < len(words) && string(words[0]) == "HSET"; i += 2 {
 				if string(words[i]) == fieldOwner {
@@ -93,9 +97,8 @@ func (r *recorder) listKept() (all []shim.KeptTask) {
 				}
 			}
 		}
-		pieces, _ := r.redis.List(r.keys.batches(r.keys.idOf(key))) // empty if there are none
-		for _, piece := range pieces {
-			one.Bytes += int64(len(piece))
+		if pieces := r.asleep.records[r.keys.batches(r.keys.idOf(key))]; pieces != nil {
+			one.Bytes += pieces.bytes
 		}
 		all = append(all, one)
 	}

@@ -33,7 +33,7 @@ func (s *server) openStore(ctx context.Context) (*redisstore.Store, error) {
 	store, err := redisstore.Open(ctx, s.config.Store, redisstore.Options{
 		TLS: secure, Dialer: s.dialStore, Folder: s.folder,
 		Prefix: s.config.KeyPrefix, WaitReplicas: s.config.WaitReplicas, Logger: s.log, Metrics: s.tel.metrics,
-		AwayAfter: s.config.StoreTimeout / 3,
+		AwayAfter: s.config.StoreTimeout / 3, MemoryLimit: memoryLimit(),
 	})
 	folder, onDisk := s.config.StoreFolder()
 	if err != nil || !onDisk || len(s.config.StateKeys) > 0 {

@@ -66,7 +66,7 @@ func TestFolderIsMovedAway(t *testing.T) {
 	must(t, k.put("after"))
 	must(t, k.Close())
 	again := &keeper{}
-	again.Journal, err = Open(path, quiet(), func(entry []byte) error { again.entries = append(again.entries, string(entry)); return nil })
+	again.Journal, err = Open(path, quiet(), func(entry []byte, _ Place) error { again.entries = append(again.entries, string(entry)); return nil })
 	must(t, err)
 	if want := []string{"before", "meanwhile", "after"}; !slices.Equal(again.entries, want) {
 		t.Errorf("found %q", again.entries)

@@ -76,9 +76,12 @@ type batch struct {
 	done    chan struct{}
 }
 
+// Replay takes an entry at the start. Its bytes are only valid during the call. Its place is so until the next rewrite,
+// for those who want it later.
+type Replay func(entry []byte, at Place) error
+
 // Open opens the journal in a folder, which it makes if need be, and calls replay for each entry in order.
-// The bytes of an entry are only valid during the call.
-func Open(path string, o Options, replay func(entry []byte) error) (*Journal, error) {
+func Open(path string, o Options, replay Replay) (*Journal, error) {
 	dir := o.Folder
 	if dir == nil {
 		d, err := openDisk(path, cmp.Or(o.Logger, slog.Default()))

@@ -42,7 +42,7 @@ func keep(t *testing.T, dir Folder, o Options) *keeper {
 func reopen(dir Folder, o Options) (k *keeper, err error) {
 	k = &keeper{}
 	o.Folder = dir
-	k.Journal, err = Open("folder", o, func(entry []byte) error {
+	k.Journal, err = Open("folder", o, func(entry []byte, _ Place) error {
 		k.entries = append(k.entries, string(entry))
 		return nil
 	})
@@ -378,7 +378,7 @@ func TestDamage(t *testing.T) {
 		broken[at] ^= 0x20
 		must(t, os.WriteFile(name, broken, 0o600))
 		var entries []string
-		j, err := Open(path, quiet(), func(e []byte) error { entries = append(entries, string(e)); return nil })
+		j, err := Open(path, quiet(), func(e []byte, _ Place) error { entries = append(entries, string(e)); return nil })
 		switch {
 		case at >= last:
 			must(t, err)
@@ -392,7 +392,7 @@ func TestDamage(t *testing.T) {
 	}
 	must(t, os.WriteFile(name, whole, 0o600))
 	must(t, os.Rename(name, filepath.Join(path, "journal-2")))
-	if _, err := Open(path, quiet(), func([]byte) error { return nil }); err == nil || !strings.Contains(err.Error(), "journal-1 is missing") {
+	if _, err := Open(path, quiet(), func([]byte, Place) error { return nil }); err == nil || !strings.Contains(err.Error(), "journal-1 is missing") {
 		t.Errorf("a file is missing: %v", err)
 	}
 }
@@ -417,7 +417,7 @@ func TestReadsFormat1(t *testing.T) {
 	path := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(path, "journal-1"), golden, 0o600))
 	var entries []string
-	j, err := Open(path, quiet(), func(e []byte) error { entries = append(entries, string(e)); return nil })
+	j, err := Open(path, quiet(), func(e []byte, _ Place) error { entries = append(entries, string(e)); return nil })
 	must(t, err)
 	must(t, j.Close())
 	if !slices.Equal(entries, []string{"one", "two", "three"}) {

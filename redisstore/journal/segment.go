@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"slices"
 	"strconv"
@@ -83,7 +84,7 @@ func (s *segment) append(payload []byte) error {
 }
 
 // load reads all files, and makes the first one in an empty folder.
-func (j *Journal) load(replay func(entry []byte) error) error {
+func (j *Journal) load(replay Replay) error {
 	numbers, err := j.numbers()
 	if err != nil {
 		return err
@@ -112,6 +113,26 @@ func (j *Journal) load(replay func(entry []byte) error) error {
 	}
 	return j.tidy()
 }
+
+// Place is where an entry lies in the files.
+type Place struct {
+	segment *segment
+	from    int64
+	size    int
+}
+
+// Read reads the entry once more. ErrGone says that its file went at the start: a rewrite had left the entry out.
+func (p Place) Read() ([]byte, error) {
+	entry := make([]byte, p.size)
+	_, err := p.segment.file.ReadAt(entry, p.from)
+	if errors.Is(err, fs.ErrClosed) {
+		err = ErrGone
+	}
+	return entry, err
+}
+
+// ErrGone is the error of Read of a place in a file that is gone.
+var ErrGone = errors.New("the entry is gone")
 
 // numbers lists the files by their numbers.
 func (j *Journal) numbers() (numbers []int, err error) {
@@ -200,7 +221,7 @@ func (s *segment) settle() error {
 
 // read calls replay for each entry. whole is false if the end was cut short, as by a crash during a write
 // that was still unacknowledged.
-func (s *segment) read(replay func(entry []byte) error) (whole bool, err error) {
+func (s *segment) read(replay Replay) (whole bool, err error) {
 	size, err := s.file.Size()
 	if err != nil {
 		return false, err
@@ -233,7 +254,8 @@ func (s *segment) read(replay func(entry []byte) error) (whole bool, err error) 
 			if !ok {
 				return false, fmt.Errorf("an entry of the record at byte %d does not end", s.size)
 			}
-			if err := replay(entry); err != nil {
+			at := Place{segment: s, from: s.size + int64(len(record)-len(after)-len(entry)), size: len(entry)}
+			if err := replay(entry, at); err != nil {
 				return false, fmt.Errorf("an entry of the record at byte %d: %w", s.size, err)
 			}
 			rest = after
