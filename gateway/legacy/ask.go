@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"slices"
 
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/translate"
@@ -14,7 +13,6 @@ import (
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
-	"taskgate/internal/work"
 	"taskgate/shim"
 	"taskgate/shim/dialect"
 )
@@ -71,49 +69,27 @@ type callAsker struct {
 	*endpoint.Sink
 	asks *asker
 	q    *request
-	gone func() bool // stops waiting for the client's going
-
-	turn work.Turn       // guards open and gone, also while the stream is written
-	open []shim.Question // never changed in place: the asker has it
 }
 
-var _ shim.Asker = (*callAsker)(nil)
+var _ shim.Asker = callAsker{}
 
 // Ask sends questions on the stream of the call, which can be resumed from then on: it is the only stream that
 // asks them (X5). They wait while the store is away: it could take the answer only later, and a question
 // outside of the log would be asked again elsewhere. The store may have forgotten a question that was asked, so
 // a client that has gone is asked again once it resumes the stream.
-func (a *callAsker) Ask(call shim.ID, questions []shim.Question) {
-	a.turn.Take()
-	defer a.turn.Give()
-	for _, question := range questions {
-		a.open = append(withoutKeys(a.open, []string{question.Key}), question)
-		if a.q.log.client.Err() != nil {
-			a.asks.forgetAsked(call, question.Key)
-		}
+func (a callAsker) Ask(call shim.ID, questions []shim.Question) {
+	a.asks.addQuestions(call, questions, a.q.log.client.Err() != nil)
+	if a.q.log.client.Err() != nil { // it may have gone just now
+		a.refuseOpen()
 	}
-	a.asks.takeState(shim.Task{ID: call, Questions: a.open})
-	if a.gone != nil {
-		a.gone() // it may have run already, for the questions before
-	}
-	a.gone = context.AfterFunc(a.q.log.client, func() {
-		a.turn.Take()
-		defer a.turn.Give()
-		if !a.q.log.on.Load() { // the client cannot come back for the answer
-			a.refuseOpen(call)
-		}
-	})
 }
 
-// withoutKeys returns a copy of the questions that leaves out these keys.
-func withoutKeys(all []shim.Question, keys []string) []shim.Question {
-	return slices.DeleteFunc(slices.Clone(all), func(q shim.Question) bool { return slices.Contains(keys, q.Key) })
-}
-
-// refuseOpen answers all open questions in place of a client that has gone. The caller has a.turn.
-func (a *callAsker) refuseOpen(call shim.ID) {
-	open := a.open
-	a.open = nil
+// refuseOpen answers all open questions in place of a client that has gone, and cannot come back for the answer.
+func (a callAsker) refuseOpen() {
+	if a.q.log.on.Load() {
+		return
+	}
+	open := a.asks.giveUp()
 	a.q.s.table.outlive(func() {
 		ctx, cancel := a.q.s.table.withPatience(context.Background())
 		defer cancel()
@@ -122,36 +98,18 @@ func (a *callAsker) refuseOpen(call shim.ID) {
 				continue // another call may show it
 			}
 			// If this fails, the questions time out.
-			_ = a.q.h.Shim.Answer(ctx, a.q.principal, a.q.h.Name, call, question.Key, shim.Unanswered(question, "the client has gone"))
+			_ = a.q.h.Shim.Answer(ctx, a.q.principal, a.q.h.Name, question.call, question.Key, shim.Unanswered(question.Question, "the client has gone"))
 		}
 	})
 }
 
 // Withdrawn takes questions back.
-func (a *callAsker) Withdrawn(call shim.ID, keys []string) {
-	a.turn.Take()
-	defer a.turn.Give()
-	state := shim.Task{ID: call, Questions: slices.Clone(a.open)}
-	for i, q := range state.Questions {
-		state.Questions[i].Withdraw = q.Withdraw || slices.Contains(keys, q.Key)
-	}
-	a.open = withoutKeys(a.open, keys)
-	a.asks.takeState(state)
-}
+func (a callAsker) Withdrawn(call shim.ID, keys []string) { a.asks.withdrawQuestions(call, keys) }
 
 // Completed passes on that the user is done with a page (protocol.md 7.4). The id is the server's own, which
 // the client was given.
-func (a *callAsker) Completed(params json.RawMessage) {
+func (a callAsker) Completed(params json.RawMessage) {
 	_ = a.q.out.Notify(mcp.NotifyElicitationComplete, translate.Unrelated(params))
-}
-
-// endAsking is to be called when the call has returned.
-func (a *callAsker) endAsking() {
-	a.turn.Take()
-	defer a.turn.Give()
-	if a.gone != nil {
-		a.gone()
-	}
 }
 
 // AskSession asks the client of a session what its server asks without naming a call. With onCalls the session's calls

@@ -12,7 +12,6 @@ import (
 	"taskgate/internal/budget"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
-	"taskgate/internal/work"
 	"taskgate/shim"
 	"taskgate/shim/dialect"
 )
@@ -79,8 +78,8 @@ func (q *request) makeCall(ctx context.Context, c shim.Call) (shim.Answered, err
 	}
 	asks, stop := q.newAsker(ctx)
 	defer stop()
-	asker := &callAsker{Sink: q.newSink(), asks: asks, q: q, turn: work.NewTurn()}
-	defer asker.endAsking()
+	asker := callAsker{Sink: q.newSink(), asks: asks, q: q}
+	defer context.AfterFunc(q.log.client, asker.refuseOpen)()
 	c.Stream = asker
 	return q.h.Shim.Call(ctx, c)
 }

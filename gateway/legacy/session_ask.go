@@ -41,8 +41,8 @@ type askLine struct {
 	over func(message []byte)
 }
 
-// asker asks the client of one stream the questions of tasks and of the server. The code that follows
-// those calls takeState; a goroutine that begins with the first question does the slow work.
+// asker asks the client of one stream the questions of tasks, of a call and of the server. Whoever follows those calls
+// tells it what is open; a goroutine that begins with the first question does the slow work.
 type asker struct {
 	s    *session
 	ctx  context.Context // of the stream
@@ -50,25 +50,28 @@ type asker struct {
 	late bool // it leaves questions to the GET stream for a while
 	work sync.WaitGroup
 
-	mu     sync.Mutex
-	tasks  map[shim.ID]shim.Task // the latest state of those with open questions
-	places map[string]*place     // of these questions, by name
-	wake   chan struct{}         // nil before the goroutine begins
+	mu    sync.Mutex
+	calls map[shim.ID][]*question // by their call, in its order
+	wake  chan struct{}           // nil before the goroutine begins
 }
 
-// place is where an open question is. asker.mu guards it, but for since and dead, which only the goroutine uses.
-type place struct {
+// question is all that a stream knows of a question. asker.mu guards it.
+type question struct {
+	shim.Question
+	call   shim.ID
+	task   bool      // the call is a task
+	open   bool      // its answer is waited for, as far as this stream has heard
+	since  time.Time // since when it is open at the latest
 	asked  bool      // the client may answer it on this stream
 	holder string    // another stream that has it; "" for none
-	since  time.Time // since when it is open at the latest; zero until the goroutine has seen it
 	dead   bool      // the last check has found the holder dead
 }
 
 // newAsker makes an asker for a stream whose client has been asked these questions before.
-func newAsker(ctx context.Context, s *session, asked map[string]bool, line askLine) *asker {
-	a := &asker{s: s, ctx: ctx, line: line, tasks: make(map[shim.ID]shim.Task), places: make(map[string]*place)}
-	for name := range asked {
-		a.places[name] = &place{asked: true}
+func newAsker(ctx context.Context, s *session, asked []*question, line askLine) *asker {
+	a := &asker{s: s, ctx: ctx, line: line, calls: make(map[shim.ID][]*question)}
+	for _, q := range asked {
+		a.calls[q.call] = append(a.calls[q.call], q)
 	}
 	return a
 }
@@ -76,50 +79,113 @@ func newAsker(ctx context.Context, s *session, asked map[string]bool, line askLi
 // takeState takes the state of a task. The client is told at once which questions are over.
 func (a *asker) takeState(t shim.Task) {
 	a.mu.Lock()
-	open := false
+	var over [][]byte
 	for _, q := range t.Questions {
-		open = open || q.Outstanding()
+		switch {
+		case q.Outstanding() && !t.Status.Final():
+			at := a.openQuestion(t.ID, q)
+			at.task = t.Visible
+			if t.UpdatedAt.Before(at.since) { // it was asked before that
+				at.since = t.UpdatedAt
+			}
+		case q.Answer == nil:
+			over = append(over, a.closeQuestions(t.ID, q.Key)...)
+		default:
+			a.closeQuestions(t.ID, q.Key)
+		}
 	}
-	if a.tasks[t.ID] = t; !open || t.Status.Final() {
-		delete(a.tasks, t.ID)
-		open = false
+	for _, at := range a.calls[t.ID] { // the store may have come back older: the client still has what it lacks
+		_, named := shim.FindQuestion(t.Questions, at.Key)
+		at.open = at.open && named
 	}
-	over := a.forgetSettled(t)
-	if open && a.wake == nil && a.ctx.Err() == nil {
+	if t.Status.Final() {
+		delete(a.calls, t.ID)
+	}
+	a.mu.Unlock()
+	a.tellOver(over)
+}
+
+// openQuestion notes that a question waits for its answer, and has it asked if it is new to the client. The caller
+// holds a.mu.
+func (a *asker) openQuestion(call shim.ID, q shim.Question) *question {
+	i := slices.IndexFunc(a.calls[call], func(at *question) bool { return at.Key == q.Key })
+	if i < 0 {
+		i = len(a.calls[call])
+		a.calls[call] = append(a.calls[call], &question{call: call})
+	}
+	at := a.calls[call][i]
+	if at.Question = q; !at.open {
+		at.open, at.since = true, time.Now()
+	}
+	if a.wake == nil && a.ctx.Err() == nil {
 		a.wake = make(chan struct{}, 1)
 		a.work.Go(a.askUntilEnd)
 	}
-	if open {
-		work.Signal(a.wake)
-	}
-	a.mu.Unlock()
-	for _, message := range over {
-		a.line.over(message)
-	}
+	work.Signal(a.wake)
+	return at
 }
 
-// forgetSettled forgets the questions of a task that are over. It returns the messages that take back
-// those which the client may still answer. The caller holds a.mu.
-func (a *asker) forgetSettled(t shim.Task) (over [][]byte) {
-	for _, q := range t.Questions {
-		if q.Outstanding() && !t.Status.Final() {
-			continue
+// closeQuestions forgets questions of a call that are over. It returns the messages that take back those which the
+// client may still answer. The caller holds a.mu.
+func (a *asker) closeQuestions(call shim.ID, keys ...string) (over [][]byte) {
+	a.calls[call] = slices.DeleteFunc(a.calls[call], func(at *question) bool {
+		found := slices.Contains(keys, at.Key)
+		if found && at.asked {
+			over = append(over, questionOver(call, at.Key))
 		}
-		name := questionName(t.ID, q.Key)
-		if at := a.places[name]; at != nil && at.asked && q.Answer == nil {
-			over = append(over, questionOver(t.ID, q.Key))
-		}
-		delete(a.places, name)
+		at.open = at.open && !found
+		return found
+	})
+	if len(a.calls[call]) == 0 {
+		delete(a.calls, call)
 	}
 	return over
 }
 
-// forgetAsked has a question asked again.
-func (a *asker) forgetAsked(call shim.ID, key string) {
+// addQuestions adds questions of a call. With again they are asked once more, whatever the client has heard.
+func (a *asker) addQuestions(call shim.ID, questions []shim.Question, again bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if at := a.places[questionName(call, key)]; at != nil {
-		at.asked = false
+	for _, q := range questions {
+		at := a.openQuestion(call, q)
+		at.asked = at.asked && !again
+	}
+}
+
+// withdrawQuestions takes questions of a call back.
+func (a *asker) withdrawQuestions(call shim.ID, keys []string) {
+	a.mu.Lock()
+	over := a.closeQuestions(call, keys...)
+	a.mu.Unlock()
+	a.tellOver(over)
+}
+
+// giveUp forgets all questions, and returns those that wait for an answer.
+func (a *asker) giveUp() (open []question) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, at := range a.openQuestions() {
+		open, at.open = append(open, *at), false
+	}
+	clear(a.calls)
+	return open
+}
+
+// openQuestions are those that wait for an answer. The caller holds a.mu.
+func (a *asker) openQuestions() (open []*question) {
+	for _, all := range a.calls {
+		for _, at := range all {
+			if at.open {
+				open = append(open, at)
+			}
+		}
+	}
+	return open
+}
+
+func (a *asker) tellOver(over [][]byte) {
+	for _, message := range over {
+		a.line.over(message)
 	}
 }
 
@@ -151,20 +217,12 @@ func (a *asker) askUntilEnd() {
 // needed. With checks it also checks the streams that have a question.
 func (a *asker) askAll(checks bool) (again time.Duration) {
 	a.mu.Lock()
-	tasks := make([]shim.Task, 0, len(a.tasks))
-	for _, t := range a.tasks {
-		tasks = append(tasks, t)
-	}
+	open := a.openQuestions()
 	a.mu.Unlock()
 	able := shim.Session{Capabilities: translate.Answerable(a.s.currentState().Capabilities)}
-	for _, t := range tasks {
-		for _, q := range t.Questions {
-			if !q.Outstanding() || !reading.MayAsk(able, q.Method, q.Params) {
-				continue
-			}
-			if more := a.askOne(t, q, checks); more > 0 && (again == 0 || more < again) {
-				again = more
-			}
+	for _, at := range open {
+		if more := a.askOne(at, able, checks); more > 0 && (again == 0 || more < again) {
+			again = more
 		}
 	}
 	return again
@@ -172,78 +230,55 @@ func (a *asker) askAll(checks bool) (again time.Duration) {
 
 // askOne asks a question that is new to the client. It asks for another try while the store is away: an
 // unchanged task is reported only once.
-func (a *asker) askOne(t shim.Task, q shim.Question, checks bool) (again time.Duration) {
-	name := questionName(t.ID, q.Key)
+func (a *asker) askOne(at *question, able shim.Session, checks bool) (again time.Duration) {
 	a.mu.Lock()
-	if !a.isOpen(t.ID, q.Key) { // answered since the round began
-		a.mu.Unlock()
-		return 0
-	}
-	at := a.placeOf(name)
-	asked, held := at.asked, at.holder
+	q := *at
 	a.mu.Unlock()
-	if at.since.IsZero() {
-		if at.since = time.Now(); t.UpdatedAt.Before(at.since) { // it was asked before that
-			at.since = t.UpdatedAt
-		}
+	if !q.open || !reading.MayAsk(able, q.Method, q.Params) { // it may be over since the round began
+		return 0
 	}
 	void := ""
 	switch {
-	case asked, held != "" && !checks:
+	case q.asked, q.holder != "" && !checks:
 		return 0
-	case held != "": // it has to be found dead twice: its client may be about to resume it
-		before := at.dead
-		if at.dead = a.isDead(held); !before || !at.dead {
+	case q.holder != "": // it has to be found dead twice: its client may be about to resume it
+		dead := a.isDead(q.holder)
+		a.mu.Lock()
+		at.dead = dead
+		a.mu.Unlock()
+		if !q.dead || !dead {
 			return 0
 		}
-		void = held
+		void = q.holder
 	case a.late:
-		if left := time.Until(at.since.Add(getFirst)); left > 0 && (a.s.isAttached() || a.s.isElsewhere(a.ctx)) {
+		if left := time.Until(q.since.Add(getFirst)); left > 0 && (a.s.isAttached() || a.s.isElsewhere(a.ctx)) {
 			return left
 		}
 	}
-	message := questionRequest(t.ID, q, t.Visible)
+	name, message := questionName(q.call, q.Key), questionRequest(q.call, q.Question, q.task)
 	holder, has, err := a.line.ask(a.ctx, name, void, message)
-	if err == nil && holder != "" && !has && held == "" && a.isDead(holder) {
+	if err == nil && holder != "" && !has && q.holder == "" && a.isDead(holder) {
 		holder, has, err = a.line.ask(a.ctx, name, holder, message)
 	}
 	switch {
 	case err != nil:
 		return storeAgain
-	case a.notePlaced(t.ID, q.Key, holder, has):
-		a.line.over(questionOver(t.ID, q.Key))
+	case a.notePlaced(at, holder, has):
+		a.line.over(questionOver(q.call, q.Key))
 	}
 	return 0
 }
 
-// isOpen reports whether a question waits for its answer, as far as this stream has heard. The caller
-// holds a.mu.
-func (a *asker) isOpen(id shim.ID, key string) bool {
-	return slices.ContainsFunc(a.tasks[id].Questions, func(q shim.Question) bool { return q.Key == key && q.Outstanding() })
-}
-
 // notePlaced notes where a question is. It reports whether this stream has asked it and it is over by now.
-func (a *asker) notePlaced(id shim.ID, key, holder string, has bool) (over bool) {
+func (a *asker) notePlaced(at *question, holder string, has bool) (over bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.isOpen(id, key) {
-		return holder == ""
-	}
-	at := a.placeOf(questionName(id, key))
 	at.dead = false
 	if at.holder = holder; has {
 		at.holder = ""
 	}
 	at.asked = at.holder == ""
-	return false
-}
-
-// placeOf finds or makes the place of a question. The caller holds a.mu.
-func (a *asker) placeOf(name string) *place {
-	if a.places[name] == nil {
-		a.places[name] = &place{}
-	}
-	return a.places[name]
+	return !at.open && holder == ""
 }
 
 // isDead reports whether a stream of the session is over; false while the store is away.
@@ -273,14 +308,15 @@ func readQuestion(message []byte) (call shim.ID, key string, over, ok bool) {
 
 // questionsOf are the questions that a log asks and does not take back. The client of the stream has them,
 // or gets them from there.
-func questionsOf(log []logEntry) map[string]bool {
-	asked := make(map[string]bool)
+func questionsOf(log []logEntry) (asked []*question) {
 	for _, m := range log {
-		switch call, key, over, ok := readQuestion(m.message); {
+		call, key, over, ok := readQuestion(m.message)
+		same := func(q *question) bool { return q.call == call && q.Key == key }
+		switch {
 		case over:
-			delete(asked, questionName(call, key))
-		case ok:
-			asked[questionName(call, key)] = true
+			asked = slices.DeleteFunc(asked, same)
+		case ok && !slices.ContainsFunc(asked, same):
+			asked = append(asked, &question{Question: shim.Question{Key: key}, call: call, asked: true})
 		}
 	}
 	return asked

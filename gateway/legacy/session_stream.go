@@ -59,10 +59,10 @@ type writer struct {
 	state streamState
 	no    int64 // of the last message of the log that was sent or left out
 
-	resumed bool            // the client has been on the stream before, and says how far it came
-	replay  *replay         // for what is in the log already; nil once that has been sent
-	asked   map[string]bool // questions that the client has, or gets from the log, by name
-	lost    bool            // the client is to hear that messages may be missing
+	resumed bool        // the client has been on the stream before, and says how far it came
+	replay  *replay     // for what is in the log already; nil once that has been sent
+	asked   []*question // what the client is asked already, or by the log
+	lost    bool        // the client is to hear that messages may be missing
 
 	// The following are of a GET stream.
 
