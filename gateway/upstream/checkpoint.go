@@ -53,10 +53,22 @@ type pending struct {
 	// Shown says that the call only shows a session question, whose own record has the answer.
 	Shown bool `json:"shown,omitempty"`
 
+	// stage says how far it is here; a replica that goes on from the checkpoint puts it to the client again.
+	stage stage
 	// over is closed when the call shows it no more, and has the answer before, if the call got one. It is nil for other
 	// questions, and after an adoption.
 	over chan shim.Answer
 }
+
+// stage says how far the question of a call is.
+type stage int
+
+const (
+	questionWaiting   stage = iota // to be put to the client
+	questionPut                    // the client has it
+	questionWithdrawn              // the client has it, but the server no longer waits
+	questionSettled                // the server gets its answer, or none: a withdrawal comes too late
+)
 
 // requestID is the id of the request, which was parsed before.
 func (p pending) requestID() jsonrpc.ID {
@@ -121,6 +133,24 @@ func (r *checkpointer) openQuestions() []pending {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.state.Pending)
+}
+
+// hasWaiting reports whether there are questions to put to the client.
+func (r *checkpointer) hasWaiting() bool {
+	return slices.ContainsFunc(r.openQuestions(), func(p pending) bool { return p.stage == questionWaiting })
+}
+
+// moveQuestions moves the questions that are at one of these stages on. It returns them as they were.
+func (r *checkpointer) moveQuestions(to stage, from ...stage) (moved []pending) {
+	r.amendCheckpoint(func(c *checkpoint) {
+		for i := range c.Pending {
+			if p := &c.Pending[i]; slices.Contains(from, p.stage) {
+				moved = append(moved, *p)
+				p.stage = to
+			}
+		}
+	})
+	return moved
 }
 
 // saveCheckpoint hands the checkpoint over. If that fails, the call goes on, and can only be resumed from

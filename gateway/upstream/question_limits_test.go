@@ -7,8 +7,10 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"taskgate/internal/mcp"
 	"taskgate/internal/work"
 	"taskgate/shim"
+	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
 )
 
@@ -106,4 +108,21 @@ func TestAskedTooMuchAside(t *testing.T) {
 		close(more)
 		f.ended(t)
 	})
+}
+
+// A call that has ended shows no session question, and whoever asks that hears so once: also one that stops asking at
+// the same time.
+func TestCallThatEndsShowsNoQuestion(t *testing.T) {
+	var sink shimtest.Sink
+	x := &exchange{to: target{era: mcp.Legacy}, sink: &sink, caller: shim.Session{Capabilities: json.RawMessage(all)}}
+	x.checkpoints.sink, x.asking.x, x.asking.caller = &sink, x, t.Context()
+	p := pending{Key: "q", Method: mcp.MethodElicit, Params: []byte(elicit), Shown: true, over: make(chan shim.Answer)}
+	if !x.asking.showQuestion(p) {
+		t.Fatal("the call does not show the question")
+	}
+	x.asking.quitAsking()
+	x.asking.withdrawQuestion(func(other pending) bool { return other.Key == p.Key })
+	if _, answered := <-p.over; answered {
+		t.Error("the question has an answer")
+	}
 }

@@ -35,21 +35,18 @@ var errWithdrawn = errors.New("the server no longer waits for an answer")
 // goroutine puts the questions to the client and posts the answers; it runs while there is something to ask.
 // So the goroutines that read the streams never wait for a client.
 //
-// A mailbox belongs to its exchange. mu guards it. The exchange's checkpoint has each question from when it
-// is heard until it is settled.
+// A mailbox belongs to its exchange. mu guards it. The questions themselves are in the exchange's checkpoint, from when
+// they are heard until they are settled; pending.stage says how far each is.
 type questions struct {
 	x      *exchange
 	caller context.Context // that of the call
 
 	mu      sync.Mutex
-	ready   bool            // the questions may be asked
-	over    bool            // the call is over, and takes no more questions
-	waiting []pending       // still to be put to the client
-	asked   []pending       // those of the Ask under way
-	gone    map[string]bool // ids of asked questions that the server has withdrawn
-	held    bool            // the GET stream of the session is held
-	routed  bool            // questions on that stream may come here
-	settled chan struct{}   // a signal for restUntilAnswered; nil before its first use
+	ready   bool          // the questions may be asked
+	over    bool          // the call is over, and takes no more questions
+	held    bool          // the GET stream of the session is held
+	routed  bool          // questions on that stream may come here
+	settled chan struct{} // a signal for restUntilAnswered; nil before its first use
 
 	busy bool            // the goroutine runs
 	ctx  context.Context // that of the goroutine; ends with the call
@@ -87,7 +84,7 @@ func (q *questions) startAsking() (opened <-chan struct{}) {
 func (q *questions) quitAsking() {
 	q.mu.Lock()
 	q.over = true
-	if len(q.waiting) > 0 {
+	if q.x.checkpoints.hasWaiting() {
 		q.beginAsking()
 	}
 	q.mu.Unlock()
@@ -98,16 +95,14 @@ func (q *questions) quitAsking() {
 		q.end(errWithdrawn)
 		q.work.Wait()
 	}
-	q.mu.Lock()
-	waiting := q.waiting
-	q.mu.Unlock()
-	endShown(waiting)
+	never := q.x.checkpoints.moveQuestions(questionSettled, questionWaiting)
+	endShown(never)
 	switch {
-	case len(waiting) == 0:
+	case len(never) == 0:
 	case isDetached(q.caller):
 		q.x.checkpoints.saveCheckpoint(q.caller)
 	default:
-		_ = q.postAnswers(waiting, nil, nil, errWithdrawn)
+		_ = q.postAnswers(never, nil, errWithdrawn)
 	}
 	if q.held {
 		q.x.calls.stream.doneStream()
@@ -132,7 +127,7 @@ func (q *questions) addQuestion(m jsonrpc.Message, onGET bool) (refused *jsonrpc
 			refused = &jsonrpc.Error{Code: mcp.CodeInternal, Message: why}
 			return
 		}
-		q.waiting = append(q.waiting, c.noteQuestion(m, onGET))
+		c.noteQuestion(m, onGET)
 	})
 	if refused == nil {
 		q.askSoon()
@@ -157,7 +152,6 @@ func (q *questions) showQuestion(p pending) (shown bool) {
 		}
 	})
 	if shown {
-		q.waiting = append(q.waiting, p)
 		q.askSoon()
 	}
 	return shown
@@ -189,17 +183,9 @@ func endShown(shown []pending) {
 	}
 }
 
-// takeOver takes the open questions of a checkpoint, under their keys.
-func (q *questions) takeOver(open []pending) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.waiting = append(q.waiting, open...)
-	q.askSoon()
-}
-
 // askSoon starts the goroutine that asks, if questions wait. q.mu is held.
 func (q *questions) askSoon() {
-	if !q.ready || q.busy || len(q.waiting) == 0 {
+	if !q.ready || q.busy || !q.x.checkpoints.hasWaiting() {
 		return
 	}
 	q.beginAsking()
@@ -228,7 +214,7 @@ func (q *questions) askUntilNone() {
 		// This goroutine waits in Ask for long, and keeps the stack that it has grown to.
 		_ = work.Apart(func() error { q.x.checkpoints.saveCheckpoint(q.ctx); return nil })
 		answers, err := q.x.sink.Ask(q.ctx, questionsOf(asked)...)
-		q.settleAnswers(asked, answers, err)
+		q.settleAnswers(answers, err)
 	}
 }
 
@@ -236,26 +222,22 @@ func (q *questions) askUntilNone() {
 func (q *questions) nextQuestions() (asked []pending) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.over || q.ctx.Err() != nil || len(q.waiting) == 0 {
-		q.busy = false
-		return nil
+	if !q.over && q.ctx.Err() == nil {
+		asked = q.x.checkpoints.moveQuestions(questionPut, questionWaiting)
 	}
-	q.asked, q.waiting, q.gone = q.waiting, nil, make(map[string]bool)
-	return q.asked
+	q.busy = asked != nil
+	return asked
 }
 
 // settleAnswers gives the server the client's answers, and records that they are delivered. A withdrawal
 // from now on comes too late.
-func (q *questions) settleAnswers(asked []pending, answers []shim.Answer, failed error) {
+func (q *questions) settleAnswers(answers []shim.Answer, failed error) {
+	asked := q.x.checkpoints.moveQuestions(questionSettled, questionPut, questionWithdrawn)
 	defer endShown(asked)
-	q.mu.Lock()
-	gone := q.gone
-	q.asked, q.gone = nil, nil
-	q.mu.Unlock()
 	if failed != nil && isDetached(q.ctx) {
 		return // the next replica asks again, under the same keys
 	}
-	if err := q.postAnswers(asked, gone, answers, failed); err != nil && isDetached(q.ctx) {
+	if err := q.postAnswers(asked, answers, failed); err != nil && isDetached(q.ctx) {
 		return // the server still waits
 	}
 	q.x.checkpoints.amendCheckpoint(func(c *checkpoint) { c.closeQuestions(asked) })
@@ -268,13 +250,13 @@ func (q *questions) settleAnswers(asked []pending, answers []shim.Answer, failed
 }
 
 // postAnswers gives the server the answers, except to questions that it has withdrawn.
-func (q *questions) postAnswers(asked []pending, gone map[string]bool, answers []shim.Answer, failed error) error {
+func (q *questions) postAnswers(asked []pending, answers []shim.Answer, failed error) error {
 	if q.x.to.era == mcp.Modern {
-		return q.x.task.giveAnswers(asked, gone, answers, failed)
+		return q.x.task.giveAnswers(asked, answers, failed)
 	}
 	for i, p := range asked {
 		switch {
-		case gone[string(p.ID)]:
+		case p.stage == questionWithdrawn:
 			continue
 		case p.Shown: // the question posts its answer
 			if failed == nil && i < len(answers) && p.over != nil {
@@ -335,20 +317,22 @@ func (q *questions) withdrawQuestion(is func(pending) bool) bool {
 func (q *questions) dropQuestion(is func(pending) bool) (key string, found bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if i := slices.IndexFunc(q.waiting, is); i >= 0 {
-		withdrawn := q.waiting[i : i+1]
-		q.x.checkpoints.amendCheckpoint(func(c *checkpoint) { c.closeQuestions(withdrawn) })
-		endShown(withdrawn)
-		q.waiting = slices.Delete(slices.Clone(q.waiting), i, i+1)
-		work.Signal(q.settled)
-		return "", true
-	}
-	i := slices.IndexFunc(q.asked, is)
-	if i < 0 {
-		return "", false
-	}
-	q.gone[string(q.asked[i].ID)] = true
-	return q.asked[i].Key, true
+	q.x.checkpoints.amendCheckpoint(func(c *checkpoint) {
+		at := func(s stage) int {
+			return slices.IndexFunc(c.Pending, func(p pending) bool { return p.stage == s && is(p) })
+		}
+		if i := at(questionWaiting); i >= 0 {
+			dropped := c.Pending[i : i+1]
+			endShown(dropped)
+			c.closeQuestions(dropped)
+			work.Signal(q.settled)
+			found = true
+		} else if i := at(questionPut); i >= 0 {
+			c.Pending[i].stage = questionWithdrawn
+			key, found = c.Pending[i].Key, true
+		}
+	})
+	return key, found
 }
 
 // restUntilAnswered waits while questions of the call's own stream are open, until the exchange ends, or
@@ -385,14 +369,12 @@ func (c *checkpoint) tooMuch(limits shim.QuestionLimits, params []byte) string {
 }
 
 // noteQuestion notes a request of the server as a question, and gives it its key.
-func (c *checkpoint) noteQuestion(m jsonrpc.Message, onGET bool) pending {
+func (c *checkpoint) noteQuestion(m jsonrpc.Message, onGET bool) {
 	c.Asked++
-	p := pending{
+	c.Pending = append(c.Pending, pending{
 		ID: []byte(m.ID.Raw()), Key: fmt.Sprintf("%s-q%d", c.ID, c.Asked),
 		Method: m.Method, Params: bytes.Clone(reading.WithoutRelatedTask(m.Params)), OnGET: onGET,
-	}
-	c.Pending = append(c.Pending, p)
-	return p
+	})
 }
 
 func questionsOf(asked []pending) []shim.Question {

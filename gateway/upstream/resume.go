@@ -45,7 +45,6 @@ func (x *exchange) resumeCall(ctx context.Context) (err error) {
 		return err // beginExchange tells the server of a cancellation
 	}
 	defer x.task.noteNamed()
-	x.asking.takeOver(x.checkpoints.openQuestions())
 	if x.checkpoints.taskID() != "" {
 		x.allowQuestions(ctx)
 		x.task.noteNamed()

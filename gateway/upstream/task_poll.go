@@ -177,14 +177,14 @@ func (t *serverTask) takeQuestions(v taskView) error {
 }
 
 // giveAnswers gives a modern server the answers to its task's questions, all of them together.
-func (t *serverTask) giveAnswers(asked []pending, gone map[string]bool, answers []shim.Answer, failed error) error {
+func (t *serverTask) giveAnswers(asked []pending, answers []shim.Answer, failed error) error {
 	q := &t.x.asking
 	if q.ctx.Err() != nil {
 		return context.Cause(q.ctx) // the server learns of the call's end, or another replica goes on with it
 	}
 	given := make(map[string]json.RawMessage, len(asked))
 	for i, p := range asked {
-		if gone[string(p.ID)] {
+		if p.stage == questionWithdrawn {
 			continue
 		}
 		result, why := inputResponse(p, answers, i, failed)
