@@ -75,14 +75,22 @@ type contentError string
 
 func (e contentError) Error() string { return string(e) }
 
+// noDocument are the statuses with which servers say that there is nothing at an address for those who did not sign in.
+var noDocument = []int{
+	http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed,
+	http.StatusNotAcceptable, http.StatusGone, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity,
+}
+
 // isDefinite reports whether an error is an answer, which would be the same the next time: the
-// document is missing. After any other error that is unknown.
+// document is missing. So says a page or a redirect in its place, as web applications have for any address. After
+// any other error that is unknown: then no token counts as one that nobody can verify, since its caller would be taken
+// for another one.
 func isDefinite(err error) bool {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(all.Unwrap(), func(one error) bool { return !isDefinite(one) })
 	}
 	if status, ok := errors.AsType[statusError](err); ok {
-		return status < 500 && status != http.StatusTooManyRequests && status != http.StatusRequestTimeout
+		return status < 400 || slices.Contains(noDocument, int(status))
 	}
 	_, ok := errors.AsType[contentError](err)
 	return ok

@@ -117,7 +117,7 @@ func TestMetadataOfATakenOverName(t *testing.T) {
 // TestMetadataThatCannotBeHad: an old one holds as long as there is no answer; without one nothing
 // is made up.
 func TestMetadataThatCannotBeHad(t *testing.T) {
-	for _, status := range []int{http.StatusInternalServerError, http.StatusTooManyRequests} {
+	for _, status := range []int{http.StatusInternalServerError, http.StatusTooManyRequests, http.StatusMisdirectedRequest, http.StatusLocked} {
 		s := newOAuthServer(t)
 		r := resourceOf(t, s)
 		s.setStatus(status)

@@ -54,6 +54,12 @@ func TestVerdict(t *testing.T) {
 		{"502", fake.Status(502, "", ""), "", shim.KindUnreachable},
 		{"503", fake.Status(503, "", ""), "", shim.KindOverloaded},
 		{"307", fake.Redirect("/x"), "", shim.KindProtocol},
+		{"413", fake.Status(413, "", ""), "", shim.KindProtocol},
+		{"421", fake.Status(421, "", ""), "", shim.KindProtocol},
+		{"423", fake.Status(423, "text/plain", "moving"), "", shim.KindProtocol},
+		{"499", fake.Status(499, "", ""), "", shim.KindProtocol},
+		{"409", fake.Status(409, "", ""), "legacy", ""},
+		{"422", fake.Status(422, "", ""), "legacy", ""},
 		{"cut", func(x *fake.Exchange) { x.Cut() }, "", shim.KindClosed},
 		{"silence", func(x *fake.Exchange) { x.Hang() }, "", shim.KindTimeout},
 	} {

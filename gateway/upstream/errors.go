@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 
 	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/transport"
@@ -111,14 +112,34 @@ type outOfReach struct{ err *shim.UpstreamError }
 func (e *outOfReach) Error() string { return e.err.Error() }
 func (e *outOfReach) Unwrap() error { return e.err }
 
-// isPassing reports whether an error is one of the connection, which may pass: the subject of the
+// lastWords are the statuses with which servers refuse a message for good.
+var lastWords = []int{
+	http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed,
+	http.StatusNotAcceptable, http.StatusRequestEntityTooLarge, http.StatusRequestURITooLong, http.StatusUnsupportedMediaType,
+}
+
+// isFinal reports whether an error is the server's last word about a message. An error that is neither final nor known
+// to pass is not understood: something that stands before the server may have its own words. So the message is sent
+// again, if that is harmless, and a bounded number of times.
+func isFinal(err error) bool {
+	if se, ok := err.(*transport.StatusError); ok {
+		return slices.Contains(lastWords, se.Status)
+	}
+	if _, busy := errors.AsType[*shim.BusyError](err); busy {
+		return true // of the gateway, which has cancelled the call
+	}
+	ue, ok := errors.AsType[*shim.UpstreamError](err)
+	return ok && !isPassing(err) && ue.Kind != shim.KindProtocol
+}
+
+// isPassing reports whether an error is known to be one of the connection, which may pass: the subject of the
 // message stays as it was.
 func isPassing(err error) bool {
 	if se, ok := err.(*transport.StatusError); ok {
 		return se.Status >= 500 || se.Status == http.StatusTooManyRequests || se.Status == http.StatusRequestTimeout
 	}
 	ue, ok := errors.AsType[*shim.UpstreamError](err)
-	return ok && (ue.Kind == shim.KindClosed || ue.Kind == shim.KindUnreachable || ue.Kind == shim.KindOverloaded)
+	return ok && (ue.Unsent || ue.Kind == shim.KindClosed || ue.Kind == shim.KindUnreachable || ue.Kind == shim.KindOverloaded)
 }
 
 // awaitsSignIn reports whether a request is made again once the owner of its call has another token: the

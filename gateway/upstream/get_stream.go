@@ -233,8 +233,8 @@ func (h *heldStream) mayTryAgain(ctx context.Context, l *generation, se *transpo
 		defer h.s.get.mu.Unlock()
 		h.early = time.Now().Add(linger)
 		return true
-	case s/100 != 4 && s/100 != 2 || s == http.StatusTooManyRequests || s == http.StatusRequestTimeout:
-		return true
+	case s/100 != 2 && !isFinal(se):
+		return true // it may pass
 	case unclear && l != nil && h.s.verifyGeneration(ctx, l) != nil:
 		return true // the refusal is about the session, or its reason is unknown
 	case unclear && h.last != "":

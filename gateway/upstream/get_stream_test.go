@@ -128,14 +128,14 @@ func TestReplicasMoveTogether(t *testing.T) {
 // A GET stream that was open is asked for again, whatever it is refused with. Who begins to
 // listen meanwhile is told that nothing will come.
 func TestListenRefusedForAWhile(t *testing.T) {
-	for _, status := range []int{400, 401, 403, 404, 405, 408, 429, 500} {
+	for _, status := range []int{400, 401, 403, 404, 405, 408, 421, 423, 429, 500} {
 		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			one := hear(t, h, "a", everything)
 			s.On("GET", fake.Status(status, "", ""))
 			s.CutListeners()
 			pauseFor(t, 5*time.Second)
 			two := hear(t, h, "a", everything)
-			gone := status/100 == 4 && status != 408 && status != 429
+			gone := status/100 == 4 && status <= 405
 			if len(two.agreed) != 1 || asksNothing(two.agreed[0]) != gone {
 				t.Errorf("%d: agreed to %+v", status, two.agreed)
 			}

@@ -397,7 +397,7 @@ func (w *wire) postAnswer(ctx, life context.Context, to target, body []byte) (er
 		if err = w.tellSoon(life, to, body); err == nil {
 			return nil
 		}
-		if se, ok := err.(*transport.StatusError); ok && !isPassing(se) {
+		if se, ok := err.(*transport.StatusError); ok && isFinal(se) {
 			if se.IsSessionLost() {
 				return se.UpstreamError() // proves nothing about the call, which runs
 			}

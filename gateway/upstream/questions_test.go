@@ -213,18 +213,20 @@ func TestOneOfTheQuestionsIsWithdrawn(t *testing.T) {
 
 // The answer is delivered once more if the server was out of reach.
 func TestAnswerDelivery(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
-		fails := 2
-		s.Tool("t", func(x *fake.Exchange) { x.Ask(`7`, "elicitation/create", elicit); x.Event(x.Fill(result)) })
-		s.OnAnswer(func(x *fake.Exchange) bool {
-			fails--
-			if fails >= 0 {
-				x.W.WriteHeader(503)
-			}
-			return fails < 0
+	for _, status := range []int{503, 423} { // the second in words of something that stands before the server
+		bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
+			fails := 2
+			s.Tool("t", func(x *fake.Exchange) { x.Ask(`7`, "elicitation/create", elicit); x.Event(x.Fill(result)) })
+			s.OnAnswer(func(x *fake.Exchange) bool {
+				fails--
+				if fails >= 0 {
+					x.W.WriteHeader(status)
+				}
+				return fails < 0
+			})
+			must(t, errorOf(callIn(t, h, all, &shimtest.Sink{OnAsk: answering})))
 		})
-		must(t, errorOf(callIn(t, h, all, &shimtest.Sink{OnAsk: answering})))
-	})
+	}
 	// A server that refuses it, or lost the session, ends the call: it would wait
 	// for ever. It is not sent again, whatever the status.
 	for status, kind := range map[int]string{400: shim.KindProtocol, 404: shim.KindSession, 500: shim.KindProtocol} {

@@ -193,8 +193,8 @@ func (r *resumption) judgeRefusal(ctx context.Context, err error) error {
 		return nil
 	case s == http.StatusUnauthorized, s == http.StatusForbidden:
 		return se.UpstreamError()
-	case s == http.StatusConflict, isPassing(se):
-		return nil // 409: the server has yet to notice that the old stream is gone
+	case s/100 != 2 && !isFinal(se):
+		return nil // as 409: the server has yet to notice that the old stream is gone
 	}
 	return &outOfReach{newError(shim.KindClosed, "the server closed the stream before it answered, and cannot resume it", se)}
 }

@@ -98,6 +98,8 @@ func TestResumeRefused(t *testing.T) {
 		{"HTML", fake.HTML(), shim.KindClosed, 1},
 		{"503", fake.Status(503, "", ""), shim.KindClosed, maxTries},
 		{"409", fake.Status(409, "", ""), shim.KindClosed, maxTries},
+		{"421", fake.Status(421, "", ""), shim.KindClosed, maxTries},
+		{"425", fake.Status(425, "", ""), shim.KindClosed, maxTries},
 		{"cut", func(x *fake.Exchange) { x.Cut() }, shim.KindClosed, maxTries},
 		{"empty", func(x *fake.Exchange) { x.Head("text/event-stream") }, shim.KindClosed, maxTries},
 	} {

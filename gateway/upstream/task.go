@@ -55,7 +55,7 @@ func (t *serverTask) followAnswer(ctx context.Context, err error) error {
 			t.abandonTask(ctx)
 		}
 		return causeOf(ctx)
-	case err != nil && !isPassing(err):
+	case isFinal(err):
 		t.abandonTask(ctx)
 		return err
 	}

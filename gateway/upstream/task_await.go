@@ -65,7 +65,8 @@ func (t *serverTask) awaitEnd(ctx context.Context) error {
 		if se, ok := err.(*transport.StatusError); ok && se.Answer() != nil && !se.IsSessionLost() {
 			x.answer, err = reading.ErrorAnswer(se.Answer()), nil
 		}
-		if err != nil && !isPassing(err) {
+		unclear := err != nil && !isPassing(err)
+		if isFinal(err) || unclear && tries > lostTries {
 			t.abandonTask(ctx)
 			return lostSessionIs(err)
 		}
@@ -75,7 +76,10 @@ func (t *serverTask) awaitEnd(ctx context.Context) error {
 		if over || err != nil {
 			return err
 		}
-		if lookErr == nil && v.refused == nil && !v.status.Final() {
+		switch {
+		case unclear:
+			next = max(next, backoffOf(tries))
+		case lookErr == nil && v.refused == nil && !v.status.Final():
 			tries = 0
 		}
 		if err := work.Pause(ctx, next); err != nil {

@@ -233,7 +233,7 @@ func (t *serverTask) sendUpdate(ctx context.Context, answers map[string]json.Raw
 			return nil
 		case err == nil:
 			return t.judgeRefusal(ctx, m.Error)
-		case !isPassing(err) && !errors.Is(err, errIdle) || tries > lostTries:
+		case isFinal(err) && !errors.Is(err, errIdle) || tries > lostTries:
 			return publicError(err)
 		}
 		if err := work.Pause(ctx, backoffOf(tries)); err != nil {

@@ -25,6 +25,12 @@ type verdict struct {
 
 func legacyVerdict() *verdict { return &verdict{era: mcp.Legacy} }
 
+// ofOlder are the statuses with which an older server receives an unknown first message, outside of any session.
+var ofOlder = []int{
+	http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable, http.StatusConflict, http.StatusGone,
+	http.StatusPreconditionFailed, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusPreconditionRequired,
+}
+
 // judgeVerdict reads a verdict from the answer to a discover in the version of v. A modern
 // verdict with another version asks for another discover in that.
 func judgeVerdict(v *verdict, m jsonrpc.Message, err error) (*verdict, error) {
@@ -37,11 +43,12 @@ func judgeVerdict(v *verdict, m jsonrpc.Message, err error) (*verdict, error) {
 		rpc = se.Answer()
 		switch s := se.Status; {
 		case rpc != nil && (s < 500 || rpc.Code == mcp.CodeMethodNotFound): // an answer like any other
-		case rpc != nil, s == http.StatusUnauthorized, s == http.StatusForbidden, s == http.StatusTooManyRequests, s >= 500, s >= 300 && s < 400:
-			// Authorization, overload, failure and redirects leave the era open.
-			return nil, se.UpstreamError()
-		default: // an older server receives an unknown first message like this
+		case rpc == nil && (s/100 == 2 || slices.Contains(ofOlder, s)):
 			return legacyVerdict(), nil
+		default:
+			// Authorization, overload, failure, redirects and any status that nobody has thought of leave the era
+			// open: a server that was taken for an older one would lose what only the modern era has.
+			return nil, se.UpstreamError()
 		}
 	}
 	if rpc != nil {

@@ -325,6 +325,18 @@ func TestOutcomes(t *testing.T) {
 			err: closed(true), status: shim.Failed, message: "the server closed the stream",
 			rpc: `{"code":-32603,"message":"the server closed the stream"}`, outcome: "failed",
 		},
+		"silent": {
+			err: &shim.UpstreamError{Kind: shim.KindTimeout, Message: "silent"}, status: shim.Failed, message: "silent",
+			rpc: `{"code":-32603,"message":"silent"}`, outcome: "unknown", unknown: 1,
+		},
+		"of a kind that nobody knows": {
+			err: &shim.UpstreamError{Kind: "eaten", Message: "eaten"}, status: shim.Failed, message: "eaten",
+			rpc: `{"code":-32603,"message":"eaten"}`, outcome: "unknown", unknown: 1,
+		},
+		"refused": {
+			err: &shim.UpstreamError{Kind: shim.KindRefused, Message: "refused"}, status: shim.Failed, message: "refused",
+			rpc: `{"code":-32603,"message":"refused"}`, outcome: "failed",
+		},
 		"unreachable": {
 			err: &shim.UpstreamError{Kind: "unreachable", Message: "away", Unsent: true}, status: shim.Failed, message: "away",
 			rpc: `{"code":-32603,"message":"away"}`, outcome: "failed",

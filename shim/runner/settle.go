@@ -110,7 +110,7 @@ func (r *Run) endChange() (shim.Change, finish) {
 		return shim.Change{To: shim.Cancelled, StatusMessage: &message}, endedCancelled
 	case errors.Is(r.err, errTimedOut):
 		return failWith(explainError(r.err)), finish{shim.Failed, semconv.OutcomeExpired, errTimedOut.Kind}
-	case ofServer && !up.Unsent && slices.Contains(maybeDone, up.Kind):
+	case ofServer && !up.Unsent && !slices.Contains(answered, up.Kind):
 		return failWith(explainError(r.err)), finish{shim.Failed, semconv.OutcomeUnknown, up.Kind}
 	default:
 		return failWith(explainError(r.err)), finish{shim.Failed, semconv.OutcomeFailed, labelOf(r.err)}
@@ -130,8 +130,9 @@ func (r *Run) endChange() (shim.Change, finish) {
 	}, how
 }
 
-// maybeDone are the kinds of an UpstreamError after which the server may have done the work.
-var maybeDone = []string{"lost", "shutdown", shim.KindClosed, shim.KindSession}
+// answered are the kinds of an UpstreamError that are an answer of the server, which has failed or refused the call. After any
+// other error of a call that was sent, the server may have done the work.
+var answered = []string{shim.KindRefused, shim.KindOverloaded, shim.KindProtocol}
 
 // finish is how an attempt ended.
 type finish struct {
