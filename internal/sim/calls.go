@@ -22,6 +22,12 @@ var kinds = []struct {
 	{"blocking", 1, (*client).runBlocking, plan{path: "/mcp", tool: "talk", ms: 12000, notes: 8}},
 	{"blocking, resumable", 1, (*client).runBlocking, plan{path: "/mcp", tool: "stream", ms: 12000, notes: 8}},
 	{"blocking, asked", 1, (*client).runBlocking, plan{path: "/mcp", tool: "survey", ms: 4000, notes: 2}},
+	{"several at once", 1, (*client).runBlocking, plan{path: "/mcp", tool: "talk", ms: 8000, notes: 4, beside: 2}},
+	{"several, resumable", 1, (*client).runBlocking, plan{path: "/mcp", tool: "stream", ms: 8000, notes: 4, beside: 2}},
+	{"read slowly", 1, (*client).runBlocking, plan{path: "/mcp", tool: "stream", ms: 8000, notes: 8, pad: 30_000, slow: true}},
+	{"task of the server", 1, (*client).runModern, plan{path: "/mcp", tool: "own", ms: 12000, tasks: true}},
+	{"task of a modern server", 1, (*client).runModern, plan{path: "/modern", tool: "own", ms: 12000, tasks: true}},
+	{"task of the server, of 2025", 1, (*client).runLegacyTask, plan{path: "/mcp", tool: "own", ms: 12000}},
 	{"task of 2025", 3, (*client).runLegacyTask, plan{path: "/mcp", tool: "work", ms: 8000}},
 	{"task of 2025, once", 1, (*client).runLegacyTask, plan{path: "/mcp", tool: "once", ms: 8000}},
 }

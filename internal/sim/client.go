@@ -70,7 +70,9 @@ func (c *client) chance(n int) bool { return c.rand.IntN(n) == 0 }
 type request struct {
 	verb, path, body string
 	header           map[string]string
-	patience         time.Duration // 90 s if zero
+	patience         time.Duration   // 90 s if zero
+	ctx              context.Context // ends the request; nil for context.Background()
+	slow             bool            // the answer is read slowly
 	// hear is called with each message, and its event id. If it returns true, the rest is left unread.
 	hear func(id string, m message, text []byte) (done bool)
 }
@@ -86,7 +88,10 @@ func (c *client) sendTo(replica string, r request) (int, http.Header, error) {
 	if patience == 0 {
 		patience = 90 * time.Second
 	}
-	ctx, stop := context.WithTimeout(context.Background(), patience)
+	if r.ctx == nil {
+		r.ctx = context.Background()
+	}
+	ctx, stop := context.WithTimeout(r.ctx, patience)
 	defer stop()
 	q, err := http.NewRequestWithContext(ctx, r.verb, "http://"+replica+r.path, strings.NewReader(r.body))
 	if err != nil {
@@ -117,7 +122,11 @@ func (c *client) read(resp *http.Response, r request) error {
 		c.hear(r, "", b)
 		return nil
 	}
-	events := eventstream.NewReader(resp.Body, 1<<20)
+	body := io.Reader(resp.Body)
+	if r.slow {
+		body = slowReader{body}
+	}
+	events := eventstream.NewReader(body, 1<<20)
 	for {
 		e, err := events.Next()
 		if err != nil {
@@ -127,6 +136,15 @@ func (c *client) read(resp *http.Response, r request) error {
 			return nil
 		}
 	}
+}
+
+// slowReader reads 20 kB in a second.
+type slowReader struct{ io.Reader }
+
+// Read implements io.Reader.
+func (s slowReader) Read(b []byte) (int, error) {
+	<-time.After(100 * time.Millisecond)
+	return s.Reader.Read(b[:min(len(b), 2000)])
 }
 
 func (c *client) hear(r request, id string, text []byte) bool {

@@ -7,11 +7,13 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
 // legacyCall is what a client of 2025-11-25 has heard of its call.
 type legacyCall struct {
+	id       string // of the request
 	last     string // the id of the last event
 	number   int    // in it
 	notes    int    // the number of the last note
@@ -70,18 +72,32 @@ func (c *client) end() {
 	}
 }
 
-// runBlocking makes a call that blocks, in a session, and comes back by Last-Event-ID when its connection ends.
+// runBlocking makes calls that block, in one session: one, and others beside it as the plan has it.
 func (c *client) runBlocking(p plan) {
 	if !c.begin(`{"elicitation":{"form":{}}}`) {
 		c.call.End("no session", Any)
 		return
 	}
 	defer c.end()
-	heard := &legacyCall{asked: map[string]bool{}}
+	var beside sync.WaitGroup
+	for i := range p.beside {
+		one := *c
+		one.rand = rand.New(rand.NewPCG(c.rand.Uint64(), 8))
+		token := fmt.Sprintf("%s%06dx", strings.TrimSuffix(c.call.token, "x"), i) // no other call has so many digits
+		one.call = c.w.Judge.Begin(token, c.call.kind, c.call.owner, c.call.most)
+		beside.Go(func() { one.block(p, strconv.Itoa(i+3)) })
+	}
+	c.block(p, "2")
+	beside.Wait()
+}
+
+// block makes a call that blocks, and comes back by Last-Event-ID when its connection ends.
+func (c *client) block(p plan, id string) {
+	heard := &legacyCall{id: id, asked: map[string]bool{}}
 	hear := func(id string, m message, text []byte) bool { return c.hearLegacy(heard, id, m, text) }
-	body := `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{` + c.arguments(p) + `,"_meta":{"progressToken":7}}}`
+	body := `{"jsonrpc":"2.0","id":` + id + `,"method":"tools/call","params":{` + c.arguments(p) + `,"_meta":{"progressToken":` + id + `}}}`
 	c.call.Note("client", "calls %s in the session %s", p.tool, c.session)
-	status, _, err := c.send(request{verb: http.MethodPost, path: "/mcp", body: body, header: c.headers(), hear: hear})
+	status, _, err := c.send(request{verb: http.MethodPost, path: "/mcp", body: body, header: c.headers(), hear: hear, slow: p.slow})
 	for range 100 {
 		switch {
 		case heard.answer != nil:
@@ -98,7 +114,7 @@ func (c *client) runBlocking(p plan) {
 		c.pause()
 		h := c.headers()
 		h["Last-Event-ID"], h["Accept"] = heard.last, "text/event-stream"
-		status, _, err = c.send(request{verb: http.MethodGet, path: "/mcp", header: h, hear: hear})
+		status, _, err = c.send(request{verb: http.MethodGet, path: "/mcp", header: h, hear: hear, slow: p.slow})
 		if err == nil && heard.answer == nil && status != http.StatusNotFound {
 			err = fmt.Errorf("status %d", status)
 			status = http.StatusOK // it tries again
@@ -109,14 +125,7 @@ func (c *client) runBlocking(p plan) {
 
 // hearLegacy takes a message of the stream of a call, and reports whether it is the answer.
 func (c *client) hearLegacy(h *legacyCall, id string, m message, text []byte) bool {
-	if id != "" {
-		_, n, _ := strings.Cut(id, ".")
-		number, _ := strconv.Atoi(n)
-		if h.last != "" && (number < h.number || number == h.number && len(text) > 0) { // a stream that is resumed begins with it
-			c.call.Blame("%s sent the event %s after %s", c.replica, id, h.last)
-		}
-		h.last, h.number = id, number
-	}
+	c.count(h, id, text)
 	switch m.Method {
 	case "notifications/message":
 		c.hearNote(h, m, text)
@@ -130,12 +139,25 @@ func (c *client) hearLegacy(h *legacyCall, id string, m message, text []byte) bo
 	case "elicitation/create":
 		c.answerOnStream(h, m)
 	case "":
-		if string(m.ID) == "2" {
+		if string(m.ID) == h.id {
 			h.answer = &m
 			return true
 		}
 	}
 	return false
+}
+
+// count sees to it that the numbers of the events of a stream rise.
+func (c *client) count(h *legacyCall, id string, text []byte) {
+	if id == "" {
+		return
+	}
+	_, n, _ := strings.Cut(id, ".")
+	number, _ := strconv.Atoi(n)
+	if h.last != "" && (number < h.number || number == h.number && len(text) > 0) { // a stream that is resumed begins with it
+		c.call.Blame("%s sent the event %s after %s", c.replica, id, h.last)
+	}
+	h.last, h.number = id, number
 }
 
 // hearNote takes one of the numbered messages of the server.
@@ -247,6 +269,9 @@ func (c *client) runLegacyTask(p plan) {
 	}
 	id := t.Task.TaskID
 	c.call.Acknowledge(c.replica, id)
+	if c.chance(2) {
+		defer c.listen(id)()
+	}
 	c.followTask(p, task{
 		id: id,
 		ask: func(replica, method string, patience time.Duration) (message, error) {

@@ -24,14 +24,17 @@ func readModern(m message) (a modernAnswer) {
 type plan struct {
 	path, tool string
 	ms, notes  int
+	pad        int           // how many bytes each note has besides
 	tasks      bool          // it takes tasks
+	slow       bool          // it reads slowly
+	beside     int           // how many more calls the same session makes at once
 	cancels    bool          // it cancels its task
 	patience   time.Duration // it gives up the call after so long; 0 for never
 }
 
 // arguments spells the parameters of a call.
 func (c *client) arguments(p plan) string {
-	return fmt.Sprintf(`"name":"%s","arguments":{"token":"%s","ms":%d,"notes":%d}`, p.tool, c.call.token, p.ms, p.notes)
+	return fmt.Sprintf(`"name":"%s","arguments":{"token":"%s","ms":%d,"notes":%d,"pad":%d}`, p.tool, c.call.token, p.ms, p.notes, p.pad)
 }
 
 // runModern makes a call as a client of 2026-07-28, answers what it is asked, and follows its task.

@@ -30,6 +30,7 @@ upstreams:
       - {match: survey, recover: fail}
       - {match: talk, recover: fail}
       - {match: stream, recover: fail}
+      - {match: own, recover: fail}
   - name: modern
     path: /modern
     url: http://127.0.2.1:81/mcp

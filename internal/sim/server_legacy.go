@@ -18,7 +18,8 @@ const legacyHost = "legacy"
 // legacyServer is an MCP server of 2025-11-25 with sessions. Its tools work for as long as they are told, and say what
 // they do. The answers of "stream" can be resumed.
 type legacyServer struct {
-	j *Judge
+	j     *Judge
+	tasks *ownTasks
 
 	mu       sync.Mutex
 	sessions map[string]bool
@@ -38,7 +39,7 @@ type answerStream struct {
 }
 
 func newLegacyServer(j *Judge) *legacyServer {
-	return &legacyServer{j: j, sessions: map[string]bool{}, streams: map[string]*answerStream{}, asked: map[string]chan string{}}
+	return &legacyServer{j: j, tasks: newOwnTasks(j, legacyHost), sessions: map[string]bool{}, streams: map[string]*answerStream{}, asked: map[string]chan string{}}
 }
 
 // workArgs are the arguments of all tools.
@@ -46,6 +47,7 @@ type workArgs struct {
 	Token string `json:"token"`
 	MS    int    `json:"ms"`
 	Notes int    `json:"notes"` // messages that it sends while it works
+	Pad   int    `json:"pad"`   // how many bytes each of them has besides
 }
 
 // callMessage is what a server has to know of a message.
@@ -54,6 +56,8 @@ type callMessage struct {
 	Method string
 	Params struct {
 		Name           string
+		TaskID         string
+		Task           json.RawMessage
 		Arguments      workArgs
 		RequestState   string
 		InputResponses map[string]struct{ Content struct{ Word string } }
@@ -117,9 +121,13 @@ func (s *legacyServer) post(w http.ResponseWriter, r *http.Request, session stri
 		s.sessions[id] = true
 		s.mu.Unlock()
 		w.Header().Set("Mcp-Session-Id", id)
-		writeJSON(w, m.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"logging":{}},"serverInfo":{"name":"legacy","version":"1"}}`)
+		writeJSON(w, m.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"logging":{},"tasks":{"cancel":{},"requests":{"tools":{"call":{}}}}},"serverInfo":{"name":"legacy","version":"1"}}`)
 	case m.Method == "tools/list":
-		writeJSON(w, m.ID, `{"tools":[{"name":"work","inputSchema":{"type":"object"}},{"name":"once","inputSchema":{"type":"object"}},{"name":"talk","inputSchema":{"type":"object"}},{"name":"stream","inputSchema":{"type":"object"}},{"name":"survey","inputSchema":{"type":"object"}}]}`)
+		writeJSON(w, m.ID, `{"tools":[{"name":"work","inputSchema":{"type":"object"}},{"name":"once","inputSchema":{"type":"object"}},{"name":"talk","inputSchema":{"type":"object"}},{"name":"stream","inputSchema":{"type":"object"}},{"name":"survey","inputSchema":{"type":"object"}},{"name":"own","inputSchema":{"type":"object"},"execution":{"taskSupport":"required"}}]}`)
+	case m.Method == "tools/call" && m.Params.Task != nil:
+		s.tasks.begin(w, m, false)
+	case strings.HasPrefix(m.Method, "tasks/"):
+		s.tasks.serve(w, r, m, false)
 	case m.Method == "tools/call":
 		s.call(w, r, m)
 	case m.Method == "logging/setLevel", m.Method == "ping":
@@ -197,7 +205,7 @@ func (s *legacyServer) speak(ctx context.Context, a *answerStream, c *Call, m ca
 		if token := m.Params.Meta.ProgressToken; token != nil {
 			a.add(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d,"message":"%s at %d"}}`, token, i+1, args.Token, i+1), false)
 		}
-		a.add(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"warning","data":{"note":%d,"of":"%s"}}}`, i+1, args.Token), false)
+		a.add(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"warning","data":{"note":%d,"of":"%s","pad":"%s"}}}`, i+1, args.Token, strings.Repeat("-", args.Pad)), false)
 	}
 	if m.Params.Name == "survey" && !s.ask(ctx, a, c) {
 		a.add("", true)

@@ -5,14 +5,18 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 )
 
 // modernHost is the name of the host of the modern server.
 const modernHost = "modern"
 
-// modernServer is an MCP server of 2026-07-28. Its tool asks for a word, and gives it back.
-type modernServer struct{ j *Judge }
+// modernServer is an MCP server of 2026-07-28. One of its tools asks for a word, and gives it back; the other makes a task.
+type modernServer struct {
+	j     *Judge
+	tasks *ownTasks
+}
 
 // ServeHTTP implements http.Handler.
 func (s *modernServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -28,9 +32,13 @@ func (s *modernServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case m.ID == nil:
 		w.WriteHeader(http.StatusAccepted)
 	case m.Method == "server/discover":
-		writeJSON(w, m.ID, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"serverInfo":{"name":"modern","version":"1"},"ttlMs":0,"cacheScope":"private"}`)
+		writeJSON(w, m.ID, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"serverInfo":{"name":"modern","version":"1"},"ttlMs":0,"cacheScope":"private"}`)
 	case m.Method == "tools/list":
-		writeJSON(w, m.ID, `{"resultType":"complete","tools":[{"name":"ask","inputSchema":{"type":"object"}}],"ttlMs":0,"cacheScope":"private"}`)
+		writeJSON(w, m.ID, `{"resultType":"complete","tools":[{"name":"ask","inputSchema":{"type":"object"}},{"name":"own","inputSchema":{"type":"object"}}],"ttlMs":0,"cacheScope":"private"}`)
+	case m.Method == "tools/call" && m.Params.Name == "own":
+		s.tasks.begin(w, m, true)
+	case strings.HasPrefix(m.Method, "tasks/"):
+		s.tasks.serve(w, r, m, true)
 	case m.Method == "tools/call":
 		s.call(w, r, m)
 	default:

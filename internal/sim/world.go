@@ -108,7 +108,7 @@ func Run(o Options, p Program) (Report, error) {
 	w := &World{Judge: newJudge(), opts: o, program: p, net: n, redis: startRedis(n, o.Seed), replicas: map[string]*replica{}}
 	w.legacy = newLegacyServer(w.Judge)
 	w.setConfig(w.configWith("1s"))
-	servers := []*http.Server{{Handler: w.legacy}, {Handler: &modernServer{w.Judge}}}
+	servers := []*http.Server{{Handler: w.legacy}, {Handler: &modernServer{w.Judge, newOwnTasks(w.Judge, modernHost)}}}
 	for i, host := range []string{legacyHost, modernHost} {
 		l := n.Listen(host)
 		go func() { _ = servers[i].Serve(l) }() // it ends by Close
