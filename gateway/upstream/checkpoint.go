@@ -103,22 +103,26 @@ func (c *checkpoint) hasStream() bool {
 }
 
 // checkpointer has the checkpoint of an exchange, and hands it over. The goroutine that reads the stream and the one
-// that asks the client change it. mu guards the state; the reader reads what only it changes without the
-// lock.
+// that asks the client change it. mu guards the state; the reader reads what only it changes without the lock. Whoever tells
+// the sink something has the turn, and mu for moments only: to tell may wait for a client that reads slowly.
 type checkpointer struct {
 	sink shim.Sink
 	log  *slog.Logger
 
+	turn work.Turn
+
 	mu    sync.Mutex
 	state checkpoint
-
-	telling sync.Mutex // held while the sink is told something beside checkpoints
 
 	aside asides
 
 	// Fields of the goroutine that reads.
 	noted   time.Time // when an event id was last handed over
 	unnoted bool      // the last event id is still to be handed over
+}
+
+func newCheckpointer(sink shim.Sink, log *slog.Logger, state checkpoint) checkpointer {
+	return checkpointer{sink: sink, log: log, state: state, turn: work.NewTurn()}
 }
 
 func (r *checkpointer) amendCheckpoint(change func(*checkpoint)) {
@@ -156,12 +160,20 @@ func (r *checkpointer) moveQuestions(to stage, from ...stage) (moved []pending) 
 // saveCheckpoint hands the checkpoint over. If that fails, the call goes on, and can only be resumed from
 // further back.
 func (r *checkpointer) saveCheckpoint(ctx context.Context) {
-	r.mu.Lock()
-	stored := r.sink.Checkpoint(r.state.encodeCheckpoint())
-	r.mu.Unlock()
+	r.turn.Take()
+	stored := r.sink.Checkpoint(r.encodeState())
+	r.turn.Give()
 	if err := stored(ctx); err != nil {
 		r.log.Debug("checkpoint was not taken", "err", err)
 	}
+}
+
+// encodeState spells the checkpoint as it is now. The turn is had until it is handed over, so that an older one never
+// follows a newer one.
+func (r *checkpointer) encodeState() json.RawMessage {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state.encodeCheckpoint()
 }
 
 func (r *checkpointer) markEvent(eventID string) {
@@ -190,8 +202,8 @@ func (r *checkpointer) saveUnnoted(ctx context.Context) {
 
 // tellSink runs what, which tells the sink something. Only one such function runs at a time.
 func (r *checkpointer) tellSink(what func()) {
-	r.telling.Lock()
-	defer r.telling.Unlock()
+	r.turn.Take()
+	defer r.turn.Give()
 	what()
 }
 
@@ -258,13 +270,11 @@ func (r *checkpointer) finishAsides() {
 
 // passProgress hands on a progress, together with an event id that is still to be handed over.
 func (r *checkpointer) passProgress(p shim.Progress) {
-	r.telling.Lock()
-	defer r.telling.Unlock()
+	r.turn.Take()
+	defer r.turn.Give()
 	if r.unnoted {
 		r.unnoted = false
-		r.mu.Lock() // until it is handed over: another goroutine may hand over a newer one
-		defer r.mu.Unlock()
-		p.Checkpoint = r.state.encodeCheckpoint()
+		p.Checkpoint = r.encodeState()
 	}
 	r.sink.Progress(p)
 }

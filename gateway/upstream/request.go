@@ -22,7 +22,7 @@ func (w *wire) newExchange(to target, r shim.Request, sink shim.Sink) *exchange 
 		id: w.nextID(to), method: r.Method, name: r.Name, params: r.Params,
 		progress: r.Progress || r.Method == mcp.MethodToolsCall, limits: r.Limits,
 	}
-	x.checkpoints.sink, x.checkpoints.log, x.checkpoints.state = sink, w.log, to.beginCheckpoint(x.id)
+	x.checkpoints = newCheckpointer(sink, w.log, to.beginCheckpoint(x.id))
 	x.cork.to, x.asking.x, x.res.x = sink, x, x
 	return x
 }

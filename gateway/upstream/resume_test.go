@@ -437,7 +437,7 @@ func TestCheckpointWhileAQuestionIsHeard(t *testing.T) {
 	known, _ := lru.New[string, struct{}](1) // fails only for size 0
 	x := &exchange{
 		to: target{era: mcp.Legacy}, calls: &sessionCalls{claimed: known}, sink: &sink,
-		caller: shim.Session{Capabilities: json.RawMessage(all)}, checkpoints: checkpointer{sink: &sink, log: slog.New(slog.DiscardHandler)},
+		caller: shim.Session{Capabilities: json.RawMessage(all)}, checkpoints: newCheckpointer(&sink, slog.New(slog.DiscardHandler), checkpoint{}),
 	}
 	x.asking.x, x.res.x = x, x
 	ask := jsonrpc.Message{Kind: jsonrpc.Request, ID: jsonrpc.StringID("q"), Method: mcp.MethodElicit, Params: []byte(elicit)}

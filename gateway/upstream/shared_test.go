@@ -16,6 +16,7 @@ import (
 
 	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/reading"
+	"taskgate/internal/work"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/fake"
@@ -363,7 +364,7 @@ func TestAsidesAreBounded(t *testing.T) {
 			told = append(told, p.Message)
 			<-time.After(asidesMost / 4)
 		}}
-		r := &checkpointer{sink: sink}
+		r := &checkpointer{sink: sink, turn: work.NewTurn()}
 		tell := func(text string, size int) {
 			r.tellAside(make([]byte, size), func() { sink.Progress(shim.Progress{Message: text}) })
 			synctest.Wait()
@@ -376,7 +377,7 @@ func TestAsidesAreBounded(t *testing.T) {
 		if got := fmt.Sprint(told); got != "[first second]" {
 			t.Errorf("told %s", got)
 		}
-		r = &checkpointer{sink: sink}
+		r = &checkpointer{sink: sink, turn: work.NewTurn()}
 		for range mostAsides + 2 { // one of them is told
 			tell("", 0)
 		}
@@ -386,7 +387,7 @@ func TestAsidesAreBounded(t *testing.T) {
 		r.finishAsides()
 		told = nil
 		sink.OnProgress = func(p shim.Progress) { told = append(told, p.Message); <-time.After(2 * asidesMost) }
-		r = &checkpointer{sink: sink}
+		r = &checkpointer{sink: sink, turn: work.NewTurn()}
 		tell("fifth", 0)
 		tell("sixth", 0)
 		r.finishAsides()

@@ -349,7 +349,7 @@ func TestOutcomes(t *testing.T) {
 		bubbleOf(t, name, func(t *testing.T, w *world) {
 			s, r := w.measured("a", ends(c.reply, c.err), policy(shim.Always))
 			task := begin(t, s, call())
-			synctest.Wait() // a run that holds its lock is counted as it was before
+			synctest.Wait()
 			r.Want(map[string]float64{working: 1, "taskgate.tasks.oldest_age" + ofSlow: 0, answersOf + "task" + ofUp: 1})
 			pass(3 * time.Second)
 			got := read(t, s, task.ID)

@@ -92,6 +92,36 @@ func TestMetricsOfCalls(t *testing.T) {
 	})
 }
 
+// unread is a Stream of a client that does not read until it is let go.
+type unread chan struct{}
+
+func (s unread) Progress(shim.Progress) { <-s }
+func (s unread) Log(shim.Log)           { <-s }
+
+// A client that does not read holds up its own message alone: the call at the server hears that its replica halts.
+func TestClientThatDoesNotRead(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		left := make(chan struct{})
+		u := &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+			go func() { <-ctx.Done(); close(left) }()
+			s.Log(shim.Log{Level: "info"})
+			return shim.Reply{}, context.Cause(ctx)
+		}}
+		s := w.gateway("a", u, policy(shim.Auto))
+		client, c := make(unread), call()
+		c.Stream = client
+		k := calls(t, s, c)
+		halted := make(chan error)
+		go func() { halted <- s.Halt(t.Context()) }()
+		<-left
+		close(client)
+		if <-k.done; k.err == nil {
+			t.Error("a call that a halt has ended has an answer")
+		}
+		must(t, <-halted)
+	})
+}
+
 // A question is counted while it is open, and measured at its end.
 func TestMetricsOfQuestions(t *testing.T) {
 	const of = "taskgate.question.duration taskgate.question.outcome="

@@ -184,6 +184,9 @@ func (b *mailbox) storeQuestions(ctx context.Context, q []shim.Question) error {
 		return err
 	}
 	_, err = r.record.applyWithPieces(ctx, func() shim.Change { return b.questionChange(q, again) }, func() { b.deliverQuestions(q) })
+	if err == nil {
+		r.Caller.askOnStream(shim.KeysOf(q))
+	}
 	return err
 }
 
@@ -242,15 +245,13 @@ func (b *mailbox) timeLeft() time.Duration {
 	return b.until - time.Since(b.run.record.born)
 }
 
-// deliverQuestions brings the questions to a waiting caller: on its stream, or by handing the call
-// back. Readers of the task find them in the record. run.turn and run.mu are held.
+// deliverQuestions has a waiting caller look at the questions, to hand the call back. Readers of the task find them in
+// the record. run.turn and run.mu are held.
 func (b *mailbox) deliverQuestions(q []shim.Question) {
 	r := b.run
 	if b.asked == nil {
 		b.asked, b.since = shim.KeysOf(q), time.Now()
 	}
-	keys := shim.KeysOf(q)
-	r.Caller.askOnStream(slices.DeleteFunc(b.openQuestions(), func(q shim.Question) bool { return !slices.Contains(keys, q.Key) }))
 	work.Signal(r.Caller.news)
 }
 
@@ -279,13 +280,11 @@ func (b *mailbox) withdrawQuestions(keys []string) {
 	b.gone = slices.Concat(b.gone, keys)
 	work.Signal(b.wake)
 	kept := r.record.exists() && r.Ctx.Err() == nil
-	if kept {
-		r.Caller.tellWithdrawn(slices.DeleteFunc(shim.KeysOf(open), func(key string) bool { return !slices.Contains(keys, key) }))
-	}
 	r.mu.Unlock()
 	if !kept {
 		return
 	}
+	r.Caller.tellWithdrawn(slices.DeleteFunc(shim.KeysOf(open), func(key string) bool { return !slices.Contains(keys, key) }))
 	// An answer that has come all the same is dropped.
 	change := shim.Change{Op: r.core.NewOp(), Withdraw: keys, Take: keys}
 	r.core.Life.Work.Go(func() { _, _ = r.record.applyChange(r.Ctx, func() shim.Change { return change }) })
@@ -300,8 +299,6 @@ func (b *mailbox) expireQuestions(t shim.Task, q []shim.Question) {
 			none = append(none, q[i].Key)
 		}
 	}
-	b.run.mu.Lock()
-	defer b.run.mu.Unlock()
 	b.run.Caller.tellWithdrawn(none)
 }
 

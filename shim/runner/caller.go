@@ -3,7 +3,9 @@ package runner
 import (
 	"context"
 	"errors"
+	"slices"
 
+	"taskgate/internal/work"
 	"taskgate/shim"
 	"taskgate/shim/node"
 )
@@ -13,6 +15,8 @@ import (
 type caller struct {
 	run    *Run
 	stream shim.Stream // takes messages for the client before there is a handle; may be nil
+	// telling is had while the stream takes a message, which waits for a client that reads slowly. run.mu is free meanwhile.
+	telling work.Turn
 	// waiting is how many clients wait here: that of Call, or those that came back. newest numbers the latter.
 	waiting, newest int
 	// news tells Call to look at the run before the reply is there.
@@ -41,6 +45,7 @@ func (c *caller) errorForCaller(err error) error {
 // reader: it is cancelled, except with Stay.
 func (c *caller) handTask(ctx context.Context, t shim.Task) (shim.Answered, error) {
 	r := c.run
+	c.awaitTold()
 	if ctx.Err() == nil || r.Call.Stay && !errors.Is(context.Cause(ctx), shim.ErrCancelled) {
 		t = t.ShownAt(t.CreatedAt)
 		return shim.Answered{Task: &t}, nil
@@ -74,6 +79,7 @@ func (c *caller) lookAtNews(ctx context.Context) (a shim.Answered, err error, do
 	c.waiting = 0
 	parked := &shim.Parked{ID: r.record.ID, Questions: open, Until: r.record.ExpiresAt()}
 	r.mu.Unlock()
+	c.awaitTold()
 	if ctx.Err() != nil {
 		r.Cancel(context.Cause(ctx))
 		return shim.Answered{}, context.Cause(ctx), true
@@ -95,38 +101,78 @@ func (c *caller) AttachStream(stream shim.Stream) (leave func()) {
 	number := c.newest
 	return func() {
 		c.run.mu.Lock()
-		defer c.run.mu.Unlock()
 		if number == c.newest {
 			c.stream = nil
 		}
 		c.waiting--
+		c.run.mu.Unlock()
+		c.awaitTold()
 	}
+}
+
+// tellStream has the stream take a message, if a client listens here. The messages come one after the other.
+func (c *caller) tellStream(tell func(shim.Stream)) {
+	c.telling.Take()
+	defer c.telling.Give()
+	c.run.mu.Lock()
+	s := c.stream
+	c.run.mu.Unlock()
+	if s != nil {
+		tell(s)
+	}
+}
+
+// awaitTold waits for the message that the stream takes now. A stream that was let go takes none after it.
+func (c *caller) awaitTold() {
+	c.telling.Take()
+	c.telling.Give()
 }
 
 // detachStream notes that the client has stopped waiting and listening here.
 func (c *caller) detachStream() {
 	c.run.mu.Lock()
-	defer c.run.mu.Unlock()
 	c.stream, c.waiting = nil, 0
+	c.run.mu.Unlock()
+	c.awaitTold()
 }
 
 // releaseClient lets go of the client: the call is independent of its context, and its stream ends with
-// its answer. run.mu is held, as for all below.
+// its answer. run.mu is held.
 func (c *caller) releaseClient() {
 	c.leave()
 	c.stream = nil
 }
 
-// askOnStream sends questions of the hidden record to a client that is asked on its stream.
-func (c *caller) askOnStream(q []shim.Question) {
-	if s, ok := c.stream.(shim.Asker); ok && c.run.Call.Asking == shim.AskStream && c.run.record.isHidden() && len(q) > 0 {
-		s.Ask(c.run.record.ID, q)
+// askOnStream sends those questions of the hidden record that are open to a client that is asked on its stream.
+func (c *caller) askOnStream(keys []string) {
+	if c.run.Call.Asking != shim.AskStream {
+		return
 	}
+	c.tellHidden(func(s shim.Asker, id shim.ID) {
+		c.run.mu.Lock()
+		open := slices.DeleteFunc(c.run.box.openQuestions(), func(q shim.Question) bool { return !slices.Contains(keys, q.Key) })
+		c.run.mu.Unlock()
+		if len(open) > 0 {
+			s.Ask(id, open)
+		}
+	})
 }
 
 // tellWithdrawn tells the stream that had the questions that they are withdrawn.
 func (c *caller) tellWithdrawn(keys []string) {
-	if s, ok := c.stream.(shim.Asker); ok && c.run.record.isHidden() && len(keys) > 0 {
-		s.Withdrawn(c.run.record.ID, keys)
+	if len(keys) > 0 {
+		c.tellHidden(func(s shim.Asker, id shim.ID) { s.Withdrawn(id, keys) })
 	}
+}
+
+// tellHidden has a stream that takes questions told something of the hidden record.
+func (c *caller) tellHidden(tell func(s shim.Asker, id shim.ID)) {
+	c.tellStream(func(s shim.Stream) {
+		c.run.mu.Lock()
+		id, hidden := c.run.record.ID, c.run.record.isHidden()
+		c.run.mu.Unlock()
+		if s, ok := s.(shim.Asker); ok && hidden {
+			tell(s, id)
+		}
+	})
 }

@@ -6,10 +6,8 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"taskgate/internal/metrics"
 	"taskgate/internal/semconv"
 	"taskgate/shim"
 	"taskgate/shim/node"
@@ -37,9 +35,8 @@ import (
 // a moment only, and may be taken while the run's lock is held.
 type observation struct {
 	*node.Observer
-	srv     *node.Served
-	ctx     context.Context                  // of the measurements; it has the span of the caller
-	counted atomic.Pointer[metrics.ToolLoad] // the last count of the run
+	srv *node.Served
+	ctx context.Context // of the measurements; it has the span of the caller
 
 	mu           sync.Mutex // guards all below
 	id           shim.ID    // of the record; "" before there is one

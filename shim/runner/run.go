@@ -88,7 +88,7 @@ func (r *Run) BeginAt(cp json.RawMessage) { r.record.setCheckpoint(cp) }
 // assembleParts makes the parts of a run whose call and policy are known.
 func (r *Run) assembleParts() {
 	r.done, r.turn = make(chan struct{}), newTurn(r)
-	r.Caller = caller{run: r, news: make(chan struct{}, 1), leave: func() bool { return true }}
+	r.Caller = caller{run: r, telling: work.NewTurn(), news: make(chan struct{}, 1), leave: func() bool { return true }}
 	r.record.run, r.Creation.run, r.outbox.run, r.rounds.run, r.Inbox.run, r.box.run, r.keeping.run = r, r, r, r, r, r, r
 	r.record.Progress.Token = r.Call.ProgressToken
 	r.box.wake, r.Token = make(chan struct{}, 1), tokenInbox{run: r, came: make(chan struct{}, 1)}
@@ -208,6 +208,13 @@ func (r *Run) hasWaitingCaller() bool {
 // status message after it (protocol.md H17, T44), and into the pieces of the task.
 func (r *Run) Progress(p shim.Progress) {
 	defer r.Observed.noteProgress()
+	if r.foldProgress(p) {
+		r.Caller.tellStream(func(s shim.Stream) { s.Progress(p) })
+	}
+}
+
+// foldProgress takes a progress into the record, and reports whether it is new to the client.
+func (r *Run) foldProgress(p shim.Progress) (tell bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p.Checkpoint != nil {
@@ -216,50 +223,42 @@ func (r *Run) Progress(p shim.Progress) {
 	repeats := r.rounds.repeatsProgress(p)
 	r.outbox.foldProgress(p, repeats)
 	if !repeats {
-		if s := r.Caller.stream; s != nil {
-			s.Progress(p)
-		}
 		r.outbox.gatherProgress(p)
 	}
+	return !repeats
 }
 
 // Log takes a log notification. It goes to the caller before there is a handle, and is dropped after it
 // (T44).
-func (r *Run) Log(l shim.Log) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if s := r.Caller.stream; s != nil {
-		s.Log(l)
-	}
-}
+func (r *Run) Log(l shim.Log) { r.Caller.tellStream(func(s shim.Stream) { s.Log(l) }) }
 
 // Notified takes a notification of a method that the gateway does not know, for the caller before there
 // is a handle, like a log notification.
 func (r *Run) Notified(n shim.Notification) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if s, ok := r.Caller.stream.(shim.Notifier); ok {
-		s.Notified(n)
-	}
+	r.Caller.tellStream(func(s shim.Stream) {
+		if s, ok := s.(shim.Notifier); ok {
+			s.Notified(n)
+		}
+	})
 }
 
 // Cork holds back the messages for a caller that waits, or lets them go.
 func (r *Run) Cork(yes bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if s, ok := r.Caller.stream.(shim.Corker); ok {
-		s.Cork(yes)
-	}
+	r.Caller.tellStream(func(s shim.Stream) {
+		if s, ok := s.(shim.Corker); ok {
+			s.Cork(yes)
+		}
+	})
 }
 
 // Completed takes the news that an elicitation is complete, for a caller that waits on a stream. A task
 // has no use for it: its client is asked in the task, and reads it.
 func (r *Run) Completed(params json.RawMessage) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if s, ok := r.Caller.stream.(shim.Asker); ok {
-		s.Completed(params)
-	}
+	r.Caller.tellStream(func(s shim.Stream) {
+		if s, ok := s.(shim.Asker); ok {
+			s.Completed(params)
+		}
+	})
 }
 
 // RecordID is the ID of the record; "" without one.
@@ -365,18 +364,11 @@ func (t turn) await() {
 	}
 }
 
-// WithRun returns the load of a tool with one more run. A run that holds its lock just now, maybe for a
-// client that does not read, counts as it did before, so that counting goes on at once.
+// WithRun returns the load of a tool with one more run.
 func WithRun(l metrics.ToolLoad, r *Run) metrics.ToolLoad {
-	if r.mu.TryLock() {
-		one := loadOf(r)
-		r.mu.Unlock()
-		r.Observed.counted.Store(&one)
-	}
-	if one := r.Observed.counted.Load(); one != nil {
-		return l.WithLoad(*one)
-	}
-	return l
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return l.WithLoad(loadOf(r))
 }
 
 // loadOf returns the load of one run. Its lock is held.
