@@ -2,12 +2,12 @@ package auth
 
 import (
 	"context"
-	"sync"
+	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
 
+	"taskgate/gateway/remember"
 	"taskgate/internal/work"
 )
 
@@ -23,137 +23,119 @@ const (
 // a new key for longer than that.
 const refreshEvery = 10 * time.Minute
 
-// fetched is a cached answer of another party: the keys of an issuer, or the metadata of a server. It is
+// fetched is an answer of another party that is remembered: the keys of an issuer, or the metadata of a server. It is
 // fetched when it is first needed, and again once it is older than refreshEvery. A request that finds it old
 // gets it as it is, while a newer one is fetched. If an attempt fails, the last good answer holds, for holdFor
 // at most, and the next attempt comes soon. All requests that wait share one attempt.
 type fetched[T any] struct {
-	fetch  func(ctx context.Context) (T, error)
-	work   *work.Background
-	asking singleflight.Group
-
-	mu     sync.Mutex
-	answer T         // the last good one
-	at     time.Time // when that was fetched; zero for never
-	tried  time.Time // when the last attempt ended; zero for never
-	err    error     // of the last attempt
-	doubt  bool      // the answer may be outdated
-	doubts *rate.Limiter
-
-	renewing bool // a goroutine waits for a newer answer
+	fetch    func(ctx context.Context) (T, error)
+	attempts *remember.Answers[struct{}, attempt[T]] // the latest one
+	doubted  atomic.Bool                             // the answer may be outdated
+	doubts   *rate.Limiter
 }
 
-// getAnswer returns the answer. It waits for the first one, and for a newer one if the last good one was unused
-// for long.
-func (f *fetched[T]) getAnswer(ctx context.Context) (T, error) {
-	f.mu.Lock()
-	answer, err := f.latestState()
-	due, wait := f.isDue()
-	begin := due && !wait && !f.renewing
-	f.renewing = f.renewing || begin
-	f.mu.Unlock()
-	switch {
-	case due && wait:
-		if answer, err = f.attemptFetch(ctx, false); err != nil { // the last good answer serves then
-			if known, ok := f.lastGood(); ok {
-				return known, nil
-			}
-		}
-	case begin:
-		f.work.Go(ctx, func(ctx context.Context) {
-			_, _ = f.attemptFetch(ctx, false)
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			f.renewing = false
-		})
+// attempt is what is known after an attempt to fetch an answer.
+type attempt[T any] struct {
+	answer T         // the last good one
+	at     time.Time // when that was fetched; zero for never
+	err    error     // of this attempt
+}
+
+func newFetched[T any](fetch func(context.Context) (T, error), lasting *work.Background) *fetched[T] {
+	return &fetched[T]{
+		fetch: fetch, attempts: remember.New[struct{}, attempt[T]](lasting, 1), doubts: rate.NewLimiter(rate.Every(fetchFloor), 5),
 	}
-	return answer, err
+}
+
+// hasGood reports whether there is a good answer.
+func (a attempt[T]) hasGood() bool { return !a.at.IsZero() && time.Since(a.at) < holdFor }
+
+// state returns what is known now.
+func (a attempt[T]) state() (T, error) {
+	if a.hasGood() {
+		return a.answer, nil
+	}
+	var none T
+	return none, a.err
+}
+
+// getAnswer returns the answer. It waits for the first one, and for a newer one if the last good one is doubted, or was
+// unused for long. That the other party has said that it has none is an answer, too.
+func (f *fetched[T]) getAnswer(ctx context.Context) (T, error) {
+	known, doubted := f.attempts.Find(struct{}{}), f.doubted.Load()
+	age, patience := time.Duration(remember.AnyAge), time.Duration(0)
+	switch {
+	case known == nil:
+	case doubted:
+		age = fetchFloor
+	case known.Fresh():
+		return known.Value.state()
+	case known.Value.err == nil && time.Since(known.At) < 2*refreshEvery, known.Value.err != nil && (known.Value.hasGood() || isDefinite(known.Value.err)):
+		patience = remember.NoWait
+	}
+	a, err := f.attemptWithin(ctx, age, patience)
+	if a == nil {
+		var none T
+		return none, err
+	}
+	return a.Value.state()
 }
 
 // renewAnswer returns an answer that is fetched now, or was within fetchFloor; an error if the attempt takes
 // too long.
-func (f *fetched[T]) renewAnswer(ctx context.Context) (T, error) { return f.attemptFetch(ctx, true) }
+func (f *fetched[T]) renewAnswer(ctx context.Context) (T, error) {
+	a, err := f.attemptWithin(ctx, fetchFloor, 0)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return a.Value.state()
+}
 
 // lastGood returns the last good answer as it is; false if none holds.
-func (f *fetched[T]) lastGood() (T, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.answer, f.hasGood()
+func (f *fetched[T]) lastGood() (answer T, ok bool) {
+	if known := f.attempts.Find(struct{}{}); known != nil {
+		return known.Value.answer, known.Value.hasGood()
+	}
+	return answer, false
 }
 
 // expireAnswer makes the next getAnswer fetch the answer.
 func (f *fetched[T]) expireAnswer() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.tried = time.Time{}
+	f.doubted.Store(true)
+	f.attempts.Doubt(0, remember.Every)
 }
 
 // distrustAnswer makes a later getAnswer fetch the answer again: at once a few times, and then after
 // fetchFloor, since strangers may cause this. The known answer holds until then.
 func (f *fetched[T]) distrustAnswer() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.doubts == nil {
-		f.doubts = rate.NewLimiter(rate.Every(fetchFloor), 5)
-	}
-	if f.doubt = true; f.doubts.Allow() {
-		f.tried = time.Time{}
+	if f.doubted.Store(true); f.doubts.Allow() {
+		f.expireAnswer()
 	}
 }
 
-// hasGood reports whether there is a good answer. The caller holds f.mu.
-func (f *fetched[T]) hasGood() bool { return !f.at.IsZero() && time.Since(f.at) < holdFor }
-
-// latestState returns what is known now. The caller holds f.mu.
-func (f *fetched[T]) latestState() (T, error) {
-	if f.hasGood() {
-		return f.answer, nil
-	}
-	var none T
-	return none, f.err
-}
-
-// isDue reports whether it is time for an attempt, and whether a request has to wait for that. The caller holds
-// f.mu.
-func (f *fetched[T]) isDue() (due, wait bool) {
-	since := time.Since(f.tried)
-	switch {
-	case f.tried.IsZero():
-		return true, true
-	case f.hasGood() && f.err == nil && !f.doubt:
-		return since >= refreshEvery, since >= 2*refreshEvery
-	case f.hasGood():
-		return since >= fetchFloor, f.doubt
-	case isDefinite(f.err): // the other party has answered that it is missing
-		return since >= fetchFloor, false
-	}
-	return since >= retryFloor, true
-}
-
-// attemptFetch makes an attempt, or waits for the one under way.
-func (f *fetched[T]) attemptFetch(ctx context.Context, anew bool) (T, error) {
+// attemptWithin returns an attempt of less than this age, or makes one.
+func (f *fetched[T]) attemptWithin(ctx context.Context, age, patience time.Duration) (*remember.Answer[attempt[T]], error) {
 	ctx, stop := context.WithTimeout(ctx, fetchWait)
 	defer stop()
-	return work.Once(ctx, f.work, &f.asking, "", func(ctx context.Context) (T, error) {
-		f.mu.Lock()
-		due, _ := f.isDue()
-		if anew {
-			due = time.Since(f.tried) >= fetchFloor
-		}
-		if !due {
-			defer f.mu.Unlock()
-			return f.latestState()
-		}
-		f.mu.Unlock()
-		ctx, stop := context.WithTimeout(ctx, fetchTimeout)
-		defer stop()
-		answer, err := f.fetch(ctx)
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.tried, f.err, f.doubt = time.Now(), err, false
-		if err == nil {
-			f.answer, f.at = answer, f.tried
-		}
-		return f.latestState()
-	})
+	return f.attempts.GetNewer(ctx, struct{}{}, age, patience, f.attemptFetch)
+}
+
+// attemptFetch makes an attempt. It returns after what time another one may be made.
+func (f *fetched[T]) attemptFetch(ctx context.Context) (attempt[T], time.Duration, error) {
+	ctx, stop := context.WithTimeout(ctx, fetchTimeout)
+	defer stop()
+	answer, err := f.fetch(ctx)
+	f.doubted.Store(false)
+	if err == nil {
+		return attempt[T]{answer: answer, at: time.Now()}, refreshEvery, nil
+	}
+	var now attempt[T]
+	if before := f.attempts.Find(struct{}{}); before != nil {
+		now = before.Value
+	}
+	if now.err = err; now.hasGood() || isDefinite(err) { // the other party has answered that it is missing
+		return now, fetchFloor, nil
+	}
+	return now, retryFloor, nil
 }

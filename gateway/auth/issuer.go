@@ -31,14 +31,14 @@ type issuer struct {
 	name string
 	jwks string // "" is to be found out
 	web  fetcher
-	keys fetched[*keySet]
+	keys *fetched[*keySet]
 	log  *slog.Logger
 	down atomic.Bool // as the log says
 }
 
 func newIssuer(name, jwks string, lasting *work.Background, log *slog.Logger) *issuer {
 	i := &issuer{name: name, jwks: jwks, web: newFetcher(nil), log: log.With("issuer", name)}
-	i.keys.fetch, i.keys.work = i.fetchNow, lasting
+	i.keys = newFetched(i.fetchNow, lasting)
 	return i
 }
 

@@ -74,11 +74,14 @@ func TestIdentifyAllocates(t *testing.T) {
 		"keys": {keyring, request("Bearer " + wiretest.AliceKey), 0},
 		"jwt":  {tokens, request("Bearer " + i.Token("alice", nil)), 1},
 	} {
-		if n := testing.AllocsPerRun(100, func() {
-			if _, refusal := one.method.Identify(one.r); refusal != nil {
-				t.Fatal(refusal)
-			}
-		}); n > one.most {
+		measure := func() float64 {
+			return testing.AllocsPerRun(100, func() {
+				if _, refusal := one.method.Identify(one.r); refusal != nil {
+					t.Fatal(refusal)
+				}
+			})
+		}
+		if n := min(measure(), measure(), measure()); n > one.most { // other goroutines allocate besides
 			t.Errorf("%s: %v allocations", name, n)
 		}
 	}

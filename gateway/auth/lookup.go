@@ -54,7 +54,7 @@ func sameHost(a, b string) bool {
 
 // newVerification is remembered for a while of a token of which only this verdict is known.
 func newVerification(v verdict) *verification {
-	return &verification{verdict: v, until: time.Now().Add(remember)}
+	return &verification{verdict: v, until: time.Now().Add(rememberFor)}
 }
 
 // newVerified is what is known of a verified token, without the hash.
@@ -206,7 +206,7 @@ func (p *passthrough) introspectToken(ctx context.Context, t *trust, token strin
 		audience = *says.Audience
 	}
 	now := time.Now()
-	expires, until := timeOf(says.Expiry), now.Add(remember)
+	expires, until := timeOf(says.Expiry), now.Add(rememberFor)
 	if !expires.IsZero() {
 		expires = expires.Add(clockLeeway)
 		if expires.Before(until) {

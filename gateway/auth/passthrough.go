@@ -72,7 +72,7 @@ const (
 	// lookupTimeout bounds one look-up of a token. A request that it is too short for is refused with 503.
 	lookupTimeout = 10 * time.Second
 	// remember is how long an answer of introspection is believed, and how long a token stays unverified.
-	remember = time.Minute
+	rememberFor = time.Minute
 )
 
 // verdict says what is known of a token.

@@ -27,7 +27,7 @@ type Resource struct {
 	renamed  bool     // the server is asked by the name of the gateway (forward_host)
 	from     fetcher
 	log      *slog.Logger
-	metadata fetched[*document]
+	metadata *fetched[*document]
 
 	mu   sync.Mutex
 	hint string // where the server says that its metadata is; "" until it does
@@ -44,7 +44,7 @@ func newResource(u *config.Upstream, public string, secure *tls.Config, lasting 
 	server, _ := url.Parse(u.URL) // Validate has checked both
 	at, _ := url.Parse(public)
 	r := &Resource{server: server, public: at, renamed: u.ForwardHost == config.On, from: newFetcher(secure), log: log}
-	r.metadata.fetch, r.metadata.work = r.fetchMetadata, lasting
+	r.metadata = newFetched(r.fetchMetadata, lasting)
 	return r
 }
 

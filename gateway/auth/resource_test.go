@@ -21,10 +21,10 @@ func resourceOf(t *testing.T, s *oauthServer) *Resource {
 
 // age makes what is known of the metadata that much older.
 func (r *Resource) age(by time.Duration) {
-	m := &r.metadata
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.tried, m.at = m.tried.Add(-by), m.at.Add(-by)
+	known := r.metadata.attempts.Find(struct{}{})
+	value := known.Value
+	value.at = value.at.Add(-by)
+	r.metadata.attempts.Put(struct{}{}, value, known.At.Add(-by), known.Until.Sub(known.At))
 }
 
 // TestServerMetadata: it is looked for where clients look, and passed on as it is.

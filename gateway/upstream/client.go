@@ -10,10 +10,10 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/singleflight"
 
+	"taskgate/gateway/remember"
 	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/listed"
 	"taskgate/gateway/upstream/reading"
-	"taskgate/gateway/upstream/remember"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
 	"taskgate/shim"

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"taskgate/gateway/remember"
 	"taskgate/gateway/upstream/forward"
-	"taskgate/gateway/upstream/remember"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"

@@ -11,10 +11,10 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
+	"taskgate/gateway/remember"
 	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/listed"
 	"taskgate/gateway/upstream/reading"
-	"taskgate/gateway/upstream/remember"
 	"taskgate/gateway/upstream/transport"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -101,7 +101,7 @@ func (m *memory) forgetServer(v *verdict) {
 func (m *memory) noteServer(ctx context.Context, s shim.Session, srv Description) {
 	k := clientsLike(ctx, s)
 	before := m.seen.Find(k)
-	m.seen.Put(k, srv, remember.Freshness(srv.Raw))
+	m.seen.Put(k, srv, time.Now(), remember.Freshness(srv.Raw))
 	if srv.Era == mcp.Legacy {
 		m.alone.Store(0) // it takes handshakes
 	}

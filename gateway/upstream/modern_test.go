@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"taskgate/gateway/upstream/remember"
+	"taskgate/gateway/remember"
 	"taskgate/internal/jsonrpc"
 	"taskgate/shim"
 	"taskgate/shim/shimtest"

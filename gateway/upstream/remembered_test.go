@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskgate/gateway/upstream/remember"
+	"taskgate/gateway/remember"
 	"taskgate/internal/jsonrpc"
 	"taskgate/shim"
 	"taskgate/shim/shimtest/fake"

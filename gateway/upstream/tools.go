@@ -6,9 +6,9 @@ import (
 	"errors"
 	"time"
 
+	"taskgate/gateway/remember"
 	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/reading"
-	"taskgate/gateway/upstream/remember"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/shim"

@@ -36,12 +36,13 @@ var imports = map[string][]string{
 		"gateway/sealed", "shim", "shim/dialect",
 		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/metrics", "internal/semconv", "internal/sparing", "internal/work",
 	},
-	"gateway/auth":        {"gateway/config", "gateway/sealed", "shim", "internal/mcp", "internal/work"},
+	"gateway/auth":        {"gateway/config", "gateway/remember", "gateway/sealed", "shim", "internal/mcp", "internal/work"},
 	"gateway/config":      {"internal/storeurl"},
+	"gateway/remember":    {"internal/jsonrpc", "internal/work"},
 	"gateway/sealed":      {"internal/jsonrpc"},
 	"gateway/gatewaytest": {"gateway/legacy", "shim"},
 	"gateway/upstream": {
-		"gateway/upstream/forward", "gateway/upstream/listed", "gateway/upstream/reading", "gateway/upstream/remember", "gateway/upstream/sse", "gateway/upstream/streamable", "gateway/upstream/transport", "shim",
+		"gateway/remember", "gateway/upstream/forward", "gateway/upstream/listed", "gateway/upstream/reading", "gateway/upstream/sse", "gateway/upstream/streamable", "gateway/upstream/transport", "shim",
 		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/metrics", "internal/semconv", "internal/work",
 	},
 
@@ -49,7 +50,6 @@ var imports = map[string][]string{
 	"gateway/upstream/forward":       {"shim", "internal/mcp"},
 	"gateway/upstream/listed":        {"shim", "internal/jsonrpc", "internal/mcp"},
 	"gateway/upstream/reading":       {"shim", "internal/jsonrpc", "internal/mcp"},
-	"gateway/upstream/remember":      {"internal/jsonrpc", "internal/work"},
 	"gateway/upstream/sse":           {"gateway/upstream/duplex", "gateway/upstream/forward", "gateway/upstream/streamable", "gateway/upstream/transport", "shim", "internal/eventstream", "internal/mcp", "internal/work"},
 	"gateway/upstream/stdio":         {"gateway/upstream/duplex", "gateway/upstream/transport", "shim", "internal/jsonrpc", "internal/procgroup", "internal/sparing"},
 	"gateway/upstream/streamable":    {"gateway/upstream/forward", "gateway/upstream/transport", "shim", "internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/work"},

@@ -67,11 +67,14 @@ func Once[T any](ctx context.Context, b *Background, g *singleflight.Group, key 
 		b.run(ctx, func(ctx context.Context) { v, err = do(ctx) })
 		return v, err
 	})
+	var none T
+	if ctx.Err() != nil { // it has begun what others may want, and waits for nothing
+		return none, context.Cause(ctx)
+	}
 	select {
 	case r := <-done:
 		return r.Val.(T), r.Err
 	case <-ctx.Done():
-		var none T
 		return none, context.Cause(ctx)
 	}
 }

@@ -1,10 +1,11 @@
-// Package remember keeps the answers of a server for as long as they are believed. The next caller
-// asks again for an old answer, which serves until there is a new one.
+// Package remember keeps the answers of another party, such as a server or an issuer of tokens, for as long as
+// they are believed. The next caller asks again for an old answer, which serves until there is a new one.
 package remember
 
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"sync"
 	"time"
@@ -26,6 +27,10 @@ const (
 	Most = time.Hour
 	// Wait is how long a request waits for a new answer while there is an old one.
 	Wait = time.Second
+	// NoWait is the patience of a request that takes an old answer as it is, and AnyAge is for answers that only have
+	// to be believed still.
+	NoWait = -1
+	AnyAge = math.MaxInt64
 )
 
 // Freshness is how long a result is believed: the hint of a modern one, within bounds (protocol.md
@@ -39,8 +44,7 @@ func Freshness(result []byte) time.Duration {
 	return time.Duration(min(max(ms, float64(Least.Milliseconds())), float64(Most.Milliseconds()))) * time.Millisecond
 }
 
-// Answers are a server's answers, each under a key and believed for a time. They are safe for
-// concurrent use.
+// Answers are answers under keys, each believed for a time. They are safe for concurrent use.
 type Answers[K comparable, T any] struct {
 	work   *work.Background
 	most   int // bounds the kept answers
@@ -64,7 +68,12 @@ type Answer[T any] struct {
 }
 
 // Fresh reports whether there is an answer, and it is still believed.
-func (s *Answer[T]) Fresh() bool { return s != nil && s.known && time.Now().Before(s.Until) }
+func (s *Answer[T]) Fresh() bool { return s.isNewer(AnyAge) }
+
+// isNewer is Fresh for an answer of less than this age.
+func (s *Answer[T]) isNewer(age time.Duration) bool {
+	return s != nil && s.known && time.Now().Before(s.Until) && time.Since(s.At) < age
+}
 
 // Find returns the answer under a key, however old; nil if there is none.
 func (r *Answers[K, T]) Find(k K) *Answer[T] {
@@ -80,16 +89,21 @@ func (r *Answers[K, T]) Find(k K) *Answer[T] {
 // need it then. While there is an old one, Get waits for at most patience; 0 is unbounded. An error
 // comes with the old answer, or nil.
 func (r *Answers[K, T]) Get(ctx context.Context, k K, patience time.Duration, ask func(context.Context) (T, time.Duration, error)) (*Answer[T], error) {
+	return r.GetNewer(ctx, k, AnyAge, patience, ask)
+}
+
+// GetNewer is Get for an answer of less than this age.
+func (r *Answers[K, T]) GetNewer(ctx context.Context, k K, age, patience time.Duration, ask func(context.Context) (T, time.Duration, error)) (*Answer[T], error) {
 	old := r.Find(k)
-	if old.Fresh() {
+	if old.isNewer(age) {
 		return old, nil
 	}
-	if old != nil && patience > 0 {
+	if old != nil && patience != 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, patience)
 		defer cancel()
 	}
-	now, err := work.Once(ctx, r.work, &r.asking, spellKey(k), func(ctx context.Context) (*Answer[T], error) { return r.renew(ctx, k, ask) })
+	now, err := work.Once(ctx, r.work, &r.asking, spellKey(k), func(ctx context.Context) (*Answer[T], error) { return r.renew(ctx, k, age, ask) })
 	if err != nil {
 		return old, err
 	}
@@ -98,14 +112,14 @@ func (r *Answers[K, T]) Get(ctx context.Context, k K, patience time.Duration, as
 
 // renew asks. The new answer is kept only if the entry was left alone meanwhile; after a Put or a
 // Doubt it serves only those who wait for it.
-func (r *Answers[K, T]) renew(ctx context.Context, k K, ask func(context.Context) (T, time.Duration, error)) (*Answer[T], error) {
+func (r *Answers[K, T]) renew(ctx context.Context, k K, age time.Duration, ask func(context.Context) (T, time.Duration, error)) (*Answer[T], error) {
 	r.mu.Lock()
 	if r.m[k] == nil {
 		r.set(k, &Answer[T]{})
 	}
 	before := r.m[k]
 	r.mu.Unlock()
-	if before.Fresh() {
+	if before.isNewer(age) {
 		return before, nil
 	}
 	value, fresh, err := ask(ctx)
@@ -127,11 +141,11 @@ func (r *Answers[K, T]) renew(ctx context.Context, k K, ask func(context.Context
 	return now, err
 }
 
-// Put stores an answer that came unasked.
-func (r *Answers[K, T]) Put(k K, value T, fresh time.Duration) {
+// Put stores an answer that was given at this time, unasked.
+func (r *Answers[K, T]) Put(k K, value T, at time.Time, fresh time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.set(k, &Answer[T]{Value: value, known: true, At: time.Now(), Until: time.Now().Add(fresh)})
+	r.set(k, &Answer[T]{Value: value, known: true, At: at, Until: at.Add(fresh)})
 }
 
 // set stores an entry. Clients choose the keys, so an arbitrary entry goes if there is no room. r.mu
