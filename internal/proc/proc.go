@@ -1,6 +1,6 @@
 // Package proc runs programs as child processes for the demonstration, the benchmark and the
 // end-to-end tests. No child outlives its parent: each leads a process group of its own, is ended
-// by its process id, and on Linux is killed by the kernel if the parent dies first.
+// by its process id, and on Linux and Windows is killed by the kernel if the parent dies first.
 package proc
 
 import (
@@ -37,9 +37,10 @@ type Process struct {
 	// Name is the Command's.
 	Name string
 
-	cmd  *exec.Cmd
-	log  *tail
-	done chan struct{}
+	cmd   *exec.Cmd
+	group *procgroup.Group
+	log   *tail
+	done  chan struct{}
 }
 
 // Start runs the command.
@@ -53,9 +54,11 @@ func Start(c Command) (*Process, error) {
 	p.cmd.Stderr = both(p.log, c.Stderr)
 	// Grandchildren may hold the pipes open; WaitDelay ends the wait for them.
 	p.cmd.WaitDelay = time.Second
-	if err := procgroup.Start(p.cmd); err != nil {
+	group, err := procgroup.Start(p.cmd)
+	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.Name, err)
 	}
+	p.group = group
 	go p.wait()
 	return p, nil
 }
@@ -91,12 +94,14 @@ func (p *Process) Output() string { return p.log.String() }
 func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
 
 // Stop asks the process to end, kills its whole group after the patience at the latest, and waits
-// for the end. A process that has ended may be stopped again.
+// for the end. A process that has ended may be stopped again. On Windows nobody can ask: it is killed at once.
 func (p *Process) Stop(patience time.Duration) {
 	select {
 	case <-p.done:
 	default:
-		_ = p.Signal(syscall.SIGTERM)
+		if p.Signal(syscall.SIGTERM) != nil {
+			patience = 0
+		}
 	}
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -109,8 +114,9 @@ func (p *Process) Stop(patience time.Duration) {
 
 // Kill ends the process and its group at once, and waits for the end.
 func (p *Process) Kill() {
-	procgroup.Kill(p.PID())
+	p.group.Kill()
 	<-p.done
+	p.group.Reap()
 }
 
 // The ports that FreeAddr chooses from. The kernel keeps off them: for outgoing connections, and listeners

@@ -29,9 +29,7 @@ func serve(requests <-chan startRequest) {
 	}
 }
 
-// Start starts a command as the leader of a process group. The kernel kills the leader when
-// this process dies.
-func Start(cmd *exec.Cmd) error {
+func start(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	done := make(chan error)
 	starter() <- startRequest{cmd, done}

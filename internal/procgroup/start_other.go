@@ -7,8 +7,7 @@ import (
 	"syscall"
 )
 
-// Start starts a command as the leader of a process group.
-func Start(cmd *exec.Cmd) error {
+func start(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd.Start()
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -56,7 +57,7 @@ type child struct {
 	hurry   <-chan struct{} // closed when the time to end in order is over
 
 	turn     chan struct{} // a place for the goroutine that writes
-	pid      int
+	group    *procgroup.Group
 	how      string        // the process ended; set before ended is closed
 	ended    chan struct{} // closed when the process is over, and its standard error read
 	stopping sync.Once
@@ -74,12 +75,17 @@ func (c *Config) find() (string, error) {
 		}
 	}
 	name := c.Command
-	if strings.ContainsRune(name, filepath.Separator) && !filepath.IsAbs(name) {
+	isPath := filepath.Base(name) != name
+	if isPath && !filepath.IsAbs(name) {
 		name = filepath.Join(c.Dir, name)
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		if err = errors.Unwrap(err); errors.Is(err, exec.ErrNotFound) {
+		switch err = errors.Unwrap(err); {
+		case !errors.Is(err, exec.ErrNotFound):
+		case isPath: // so Windows says
+			err = fs.ErrNotExist
+		default:
 			err = errNotInPath
 		}
 		return "", fmt.Errorf("command %s: %w", c.Command, err)
@@ -117,9 +123,8 @@ func startChild(c *Config, running *sync.WaitGroup, hurry <-chan struct{}) (*chi
 	if err != nil {
 		return nil, err
 	}
-	p.pid = p.cmd.Process.Pid
 	p.lines = bufio.NewReaderSize(p.out, chunk)
-	p.errs.log = c.Logger.With("pid", p.pid)
+	p.errs.log = c.Logger.With("pid", p.cmd.Process.Pid)
 	p.errs.done = make(chan struct{})
 	running.Go(func() { p.errs.read(errs) })
 	running.Go(func() { p.watch(errs) })
@@ -134,21 +139,23 @@ func (p *child) run() (*os.File, error) {
 	if err := cmp.Or(err1, err2, err3); err != nil {
 		return nil, err // the pipes that there are end with their files
 	}
-	if err := procgroup.Start(p.cmd); err != nil {
+	group, err := procgroup.Start(p.cmd)
+	if err != nil {
 		return nil, err
 	}
+	p.group = group
 	p.in, p.out = in, out.(*os.File)
 	return errs.(*os.File), nil
 }
 
 // watch waits for the end of the process, and kills the rest of its group.
 func (p *child) watch(errs *os.File) {
-	p.how = procgroup.Wait(p.cmd)
+	p.how = p.group.Wait()
 	p.mu.Lock()
 	p.reaped = true
-	procgroup.Kill(p.pid)
+	p.group.Kill()
 	p.mu.Unlock()
-	procgroup.Reap(p.pid)
+	p.group.Reap()
 	p.in.Close()
 	p.turn <- struct{}{} // for good: the line under way is over, and no other is written
 	// A process that has left the group may hold the other ends open.
@@ -159,12 +166,12 @@ func (p *child) watch(errs *os.File) {
 	close(p.ended)
 }
 
-// signal sends the group a signal while the process exists.
-func (p *child) signal(send func(pid int)) {
+// signal has the group end in some way while the process exists.
+func (p *child) signal(end func(*procgroup.Group)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.reaped {
-		send(p.pid)
+		end(p.group)
 	}
 }
 
@@ -237,7 +244,7 @@ func (p *child) kill(why *duplex.Exit) {
 	default:
 	}
 	p.broken.CompareAndSwap(nil, why)
-	p.signal(procgroup.Kill)
+	p.signal((*procgroup.Group).Kill)
 }
 
 // Fate says why nothing more is received.
@@ -283,9 +290,9 @@ func (p *child) Stop() {
 			if p.wait(p.cfg.patience) {
 				return
 			}
-			p.signal(procgroup.Terminate)
+			p.signal((*procgroup.Group).Terminate)
 			if !p.wait(p.cfg.patience) {
-				p.signal(procgroup.Kill)
+				p.signal((*procgroup.Group).Kill)
 			}
 		})
 	})

@@ -36,6 +36,10 @@ var children = map[string]func(){
 		signal.Ignore(syscall.SIGTERM)
 		(&plain{stays: true}).serve()
 	},
+	"sleeper": func() {
+		signal.Ignore(syscall.SIGTERM)
+		<-time.After(time.Hour)
+	},
 	"broken": func() {
 		fmt.Fprintln(os.Stderr, "reading settings\n\x1b[31mTOKEN is not set")
 		os.Exit(3)
@@ -57,7 +61,7 @@ var children = map[string]func(){
 	},
 	"sdk": sdkChild,
 	"suite": func() {
-		transporttest.ServeStdio(os.Stdin, os.Stdout, func() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL) })
+		transporttest.ServeStdio(os.Stdin, os.Stdout, killSelf)
 	},
 	"modern":       func() { (&plain{modern: true}).serve() },
 	"other world":  func() { (&plain{hello: `{"protocolVersion":"1999-01-01","capabilities":{}}`}).serve() },
@@ -110,7 +114,7 @@ func (p *plain) serve() {
 		p.handle(m)
 	}
 	if p.stays {
-		select {}
+		<-time.After(time.Hour)
 	}
 }
 
@@ -164,6 +168,9 @@ func (p *plain) tool(m message) {
 		p.text(m, fmt.Sprint(os.Getpid()))
 	case "environment":
 		p.text(m, strings.Join(os.Environ(), " "))
+	case "arguments":
+		all, _ := json.Marshal(os.Args[1:])
+		p.text(m, string(all))
 	case "directory":
 		dir, _ := os.Getwd()
 		p.text(m, dir)
@@ -173,9 +180,10 @@ func (p *plain) tool(m message) {
 		fmt.Fprintln(os.Stderr, "out of cheese")
 		os.Exit(3)
 	case "be killed":
-		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		killSelf()
 	case "fork":
-		c := exec.Command("/bin/sh", "-c", "trap '' TERM; sleep 1000")
+		c := exec.Command(os.Args[0])
+		c.Env = append(os.Environ(), childVar+"=sleeper")
 		c.Stdout, c.Stderr = os.Stdout, os.Stderr
 		if err := c.Start(); err != nil {
 			p.text(m, err.Error())

@@ -10,7 +10,7 @@ import (
 type Config struct {
 	// Name is the configured name of the upstream.
 	Name string
-	// Command is the program; a name without a slash is looked up in the gateway's PATH.
+	// Command is the program; a name without a slash is looked up in the gateway's PATH, on Windows with PATHEXT.
 	Command string
 	// Args are its arguments, after its name.
 	Args []string

@@ -3,23 +3,13 @@ package stdio
 import (
 	"syscall"
 	"testing"
-
-	"taskgate/shim/shimtest"
 )
 
-// What a process has started ends with it, and is not left as a zombie where this process
-// adopts orphans, as the first one of a container does.
-func TestGroupEndsWithProcess(t *testing.T) {
+// TestGroupLeavesNoZombies: what a process has started is not left as a zombie where this process adopts orphans, as
+// the first one of a container does.
+func TestGroupLeavesNoZombies(t *testing.T) {
 	adoptOrphans(t)
-	w := legacy(t, "plain", Config{})
-	pid, grandchild := w.text("pid"), w.text("fork")
-	if !runs(t, grandchild) {
-		t.Fatal("the process has started nothing")
-	}
-	kill(t, pid)
-	gone(t, grandchild)
-	gone(t, pid)
-	shimtest.Eventually(t, func() bool { return len(offspring(t)) == 0 })
+	TestGroupEndsWithProcess(t)
 }
 
 // What a process leaves behind is not left as a zombie either, while the process runs on.
