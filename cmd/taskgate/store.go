@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 
 	"taskgate/gateway/auth"
@@ -124,6 +125,9 @@ func stateFolder(name string) (string, error) {
 	}
 	if state := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(state) {
 		return filepath.Join(state, "taskgate", name), nil
+	}
+	if local := os.Getenv("LOCALAPPDATA"); runtime.GOOS == "windows" && filepath.IsAbs(local) {
+		return filepath.Join(local, "taskgate", name), nil
 	}
 	home, err := os.UserHomeDir()
 	if err == nil && !filepath.IsAbs(home) {

@@ -71,3 +71,11 @@ func TestNewFileFollowsNoLink(t *testing.T) {
 		t.Error("the link was followed")
 	}
 }
+
+// wantPrivate wants a file or folder that is for this user alone.
+func wantPrivate(t *testing.T, path string) {
+	t.Helper()
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm()&0o077 != 0 {
+		t.Errorf("%s: %v, %v", path, info, err)
+	}
+}

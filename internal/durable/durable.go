@@ -1,5 +1,6 @@
 // Package durable makes folders and files that survive a power cut. A file system keeps the content
-// of a file once that is synced, and its name once its folder is.
+// of a file once that is synced, and its name once its folder is; Windows, where no folder can be synced, keeps the
+// name with the content.
 package durable
 
 import (
@@ -24,19 +25,10 @@ func makeFolder(path string, sync func(path string) error) error {
 	if err := makeFolder(above, sync); err != nil {
 		return err
 	}
-	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := makePrivate(path); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return sync(above)
-}
-
-// SyncFolder makes durable which files a folder has.
-func SyncFolder(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // WriteFile makes or replaces a file, for this user alone. After a crash the file is whole: either
@@ -59,7 +51,7 @@ func writeFile(path string, text []byte, sync func(path string) error) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := replace(path+".new", path); err != nil {
 		return err
 	}
 	return sync(filepath.Dir(path))

@@ -24,9 +24,7 @@ func TestMakeFolder(t *testing.T) {
 		t.Errorf("synced %q, want %q", synced, want)
 	}
 	for _, made := range []string{path, filepath.Dir(path)} {
-		if info, err := os.Stat(made); err != nil || info.Mode().Perm() != 0o700 {
-			t.Errorf("%s: %v, %v", made, info, err)
-		}
+		wantPrivate(t, made)
 	}
 	failed := errors.New("no")
 	if err := makeFolder(filepath.Join(path, "c"), func(string) error { return failed }); !errors.Is(err, failed) {
@@ -46,7 +44,10 @@ func TestMakeFolder(t *testing.T) {
 // A file that has its name is synced, and then its folder is.
 func TestWriteFile(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "file")
+	path := filepath.Join(t.TempDir(), "folder", "file")
+	if err := MakeFolder(filepath.Dir(path)); err != nil {
+		t.Fatal(err)
+	}
 	for _, text := range []string{"one", "two"} {
 		synced := ""
 		err := writeFile(path, []byte(text), func(dir string) error {
@@ -58,9 +59,7 @@ func TestWriteFile(t *testing.T) {
 			t.Errorf("synced %q, want %q: %v", synced, want, err)
 		}
 	}
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v", info, err)
-	}
+	wantPrivate(t, path)
 	if left, err := filepath.Glob(path + ".*"); err != nil || len(left) != 0 {
 		t.Errorf("left %q, %v", left, err)
 	}

@@ -68,10 +68,10 @@ func (s *Server) waitReply(texts []string, command ...any) {
 
 // Freeze stops the process where it is, as a machine that hangs does: connections
 // stay up and nothing is answered, until Thaw.
-func (s *Server) Freeze() { s.signal(syscall.SIGSTOP) }
+func (s *Server) Freeze() { s.signal(freeze) }
 
 // Thaw lets a frozen server go on.
-func (s *Server) Thaw() { s.signal(syscall.SIGCONT) }
+func (s *Server) Thaw() { s.signal(thaw) }
 
 func (s *Server) signal(n syscall.Signal) {
 	s.t.Helper()

@@ -440,25 +440,3 @@ func TestSecondProcess(t *testing.T) {
 	must(t, err)
 	must(t, j.Close())
 }
-
-// Nobody else reads what is kept.
-func TestPermissions(t *testing.T) {
-	t.Parallel()
-	path, _ := onDisk(t)
-	entries, err := os.ReadDir(path)
-	must(t, err)
-	for _, e := range entries {
-		info, err := e.Info()
-		must(t, err)
-		if info.Mode().Perm() != 0o600 {
-			t.Errorf("%s: %v", e.Name(), info.Mode())
-		}
-	}
-	for _, dir := range []string{path, filepath.Dir(path)} {
-		info, err := os.Stat(dir)
-		must(t, err)
-		if info.Mode().Perm() != 0o700 {
-			t.Errorf("%s: %v", dir, info.Mode())
-		}
-	}
-}
