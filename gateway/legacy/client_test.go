@@ -538,3 +538,16 @@ func (w *world) closeAll(open ...*hearing) {
 	}
 	wiretest.Wait(time.Second)
 }
+
+// A client may leave before its request has a log.
+func TestClientThatLeavesAtOnce(t *testing.T) {
+	inAskWorld(t, nil, func(t *testing.T, w *world) {
+		gone, leave := context.WithCancel(t.Context())
+		leave()
+		for id := range 100 {
+			r := w.c.request(gone, http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"slow"}}`, 100+id))
+			w.a.Handler().ServeHTTP(httptest.NewRecorder(), r)
+		}
+		w.c.do(w.a, mcp.MethodPing, `{}`)
+	})
+}

@@ -34,7 +34,6 @@ type clients struct {
 	dialects []dialect
 	asked    *tally // what happened to questions about tasks
 	talk     *talk  // what the upstream asks; nil if it asks nothing
-	prompt   bool   // answers are given at once
 
 	mu       sync.Mutex
 	answered map[int]bool            // calls whose result somebody has read
@@ -80,9 +79,6 @@ func (c *clients) plan(seed uint64, n int) *call {
 	p.rounds = c.dialectOf(p).endpoint() == pathRounds
 	if c.talk == nil || !p.rounds && !p.tool.stream {
 		p.questions = nil
-	}
-	if c.prompt {
-		p.hasten()
 	}
 	return p
 }

@@ -101,7 +101,6 @@ type settings struct {
 	replicas  int           // wait_replicas
 	heartbeat time.Duration // short, so that a run sees many takeovers, where replicas die
 	rounds    string        // the address of the modern upstream, "" for none
-	patience  time.Duration // how long questions wait; 0 is inputTimeout
 	principal bool          // clients have to say who they are
 	floods    bool          // one of them floods (flood_test.go)
 	// resumeAfter is how long a stream lasts before it can be resumed; 0 is the default.
@@ -247,11 +246,10 @@ func (n *node) config(addr string) (config, admin string, err error) {
 	case s.principal:
 		more = authConfig
 	}
-	patience := cmp.Or(s.patience, inputTimeout)
 	config = fmt.Sprintf(fleetConfig, addr, n.store, s.heartbeat, drain, s.replicas, cmp.Or(s.resumeAfter, 5*time.Second), more)
-	config += fmt.Sprintf(upstreamConfig, "chaos", pathChaos, n.fleet.upstream, tasks, s.places, patience)
+	config += fmt.Sprintf(upstreamConfig, "chaos", pathChaos, n.fleet.upstream, tasks, s.places, inputTimeout)
 	if s.rounds != "" {
-		config += fmt.Sprintf(upstreamConfig, "rounds", pathRounds, s.rounds, tasks, s.places, patience)
+		config += fmt.Sprintf(upstreamConfig, "rounds", pathRounds, s.rounds, tasks, s.places, inputTimeout)
 	}
 	return config, admin, nil
 }

@@ -23,10 +23,7 @@ type modern struct {
 	tasks     bool
 	partials  bool // opts in to partial results
 	asks      bool // can be asked
-	// hears is called with what a listen stream shows to be asked; nil for a client that
-	// looks at tasks only.
-	hears func(name, key string, give giving)
-	judge *judge
+	judge     *judge
 }
 
 // newRounds is one at the modern upstream.
@@ -258,7 +255,6 @@ func (m *modern) wait(ctx context.Context, addr, id string) error {
 			Method string
 			Params struct{ Status string }
 		}
-		m.listened(msg.Body)
 		if json.Unmarshal(msg.Body, &n) == nil && n.Method == mcp.NotifyTask && (state{status: n.Params.Status}).ended() {
 			heard()
 		}

@@ -150,9 +150,6 @@ func (c *clients) question(name, key string, give giving) {
 		c.judge.blame("a client was asked: %v", err)
 		return
 	}
-	if c.prompt {
-		p.hasten()
-	}
 	if c.talk.ask(name, key) {
 		c.talk.busy.Go(func() { c.answer(name, p, n, give) })
 	}

@@ -28,6 +28,7 @@ type plan struct {
 	tasks      bool          // it takes tasks
 	slow       bool          // it reads slowly
 	beside     int           // how many more calls the same session makes at once
+	prompt     bool          // it answers as soon as it is asked, as programs do
 	cancels    bool          // it cancels its task
 	patience   time.Duration // it gives up the call after so long; 0 for never
 }
@@ -40,7 +41,7 @@ func (c *client) arguments(p plan) string {
 // runModern makes a call as a client of 2026-07-28, answers what it is asked, and follows its task.
 func (c *client) runModern(p plan) {
 	arguments, more := c.arguments(p), ""
-	for range 5 {
+	for range p.notes + 4 {
 		c.call.Note("client", "calls %s at %s", p.tool, p.path)
 		m, err := c.askModern("", p.path, "tools/call", p.tool, arguments+more, p.tasks, p.patience)
 		switch a := readModern(m); {
@@ -55,7 +56,9 @@ func (c *client) runModern(p plan) {
 			return
 		case a.ResultType == "input_required":
 			c.call.Note(c.replica, "asks the client")
-			c.pause()
+			if !p.prompt {
+				c.pause()
+			}
 			more = `,"requestState":` + spellJSON(a.RequestState) + "," + c.answers(a.InputRequests)
 			continue
 		case a.ResultType == "task":

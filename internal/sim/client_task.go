@@ -30,7 +30,11 @@ const endWithin = 8 * time.Minute
 func (c *client) followTask(p plan, t task) {
 	began, answered, cancelled := time.Now(), 0, false
 	for time.Since(began) < endWithin {
-		c.pause()
+		if p.prompt {
+			<-time.After(50 * time.Millisecond)
+		} else {
+			c.pause()
+		}
 		t.peek()
 		if p.cancels && !cancelled && time.Since(began) > time.Duration(p.ms)*time.Millisecond/2 {
 			if m, err := t.ask("", "tasks/cancel", 0); err == nil && m.Error == nil {
@@ -62,7 +66,7 @@ func (c *client) followTask(p plan, t task) {
 			if taken {
 				answered++
 			}
-			if answered > 20 {
+			if answered > 20*max(p.notes, 1) {
 				c.call.Blame("its question was answered %d times and is asked still", answered)
 				return
 			}

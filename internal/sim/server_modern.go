@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -61,15 +62,21 @@ func (s *modernServer) call(w http.ResponseWriter, r *http.Request, m callMessag
 		c.Note(modernHost, "is left")
 		return
 	}
-	if len(m.Params.InputResponses) == 0 {
-		c.Note(modernHost, "asks")
-		writeJSON(w, m.ID, fmt.Sprintf(`{"resultType":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{"mode":"form","message":"word for %s","requestedSchema":{"type":"object","properties":{"word":{"type":"string"}}}}}},"requestState":"st-%s"}`, args.Token, args.Token))
-		return
+	asked, word := 0, ""
+	if len(m.Params.InputResponses) > 0 {
+		number, ofCall := strings.CutPrefix(m.Params.RequestState, "st-"+args.Token+"-")
+		if asked, _ = strconv.Atoi(number); !ofCall || asked == 0 {
+			c.Blame("the server got the state %q back", m.Params.RequestState)
+		}
+		question := "q" + number
+		word = m.Params.InputResponses[question].Content.Word
+		c.Answer(modernHost, question, word)
 	}
-	word := m.Params.InputResponses["q"].Content.Word
-	c.Answer(modernHost, "q", word)
-	if want := "st-" + args.Token; m.Params.RequestState != want {
-		c.Blame("the server got the state %q back, which was %q", m.Params.RequestState, want)
+	if asked < args.Notes {
+		asked++
+		c.Note(modernHost, "asks for the %d. time", asked)
+		writeJSON(w, m.ID, fmt.Sprintf(`{"resultType":"input_required","inputRequests":{"q%d":{"method":"elicitation/create","params":{"mode":"form","message":"word for %s","requestedSchema":{"type":"object","properties":{"word":{"type":"string"}}}}}},"requestState":"st-%s-%d"}`, asked, args.Token, args.Token, asked))
+		return
 	}
 	content, _ := c.Execute(modernHost, func(run int) string { return spellContent(args.Token, word, run) })
 	writeJSON(w, m.ID, `{"resultType":"complete","content":`+content+`}`)
