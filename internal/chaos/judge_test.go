@@ -94,13 +94,6 @@ func (j *judge) disturbed(ctx context.Context, format string, args ...any) {
 	}
 }
 
-// content reports whether nothing was wrong so far.
-func (j *judge) content() bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return len(j.violations) == 0
-}
-
 // report has the test fail with what was wrong, of which the first is enough.
 func (j *judge) report(t *testing.T) {
 	t.Helper()

@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -108,28 +105,6 @@ func (t *talk) leave(p *call) {
 			t.of(questionName(p.id, n, run+1)).gone = true
 		}
 	}
-}
-
-// tell is all that there was about the questions of a call, for people.
-func (t *talk) tell(p *call) string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var b strings.Builder
-	for n := range p.questions {
-		for run := range p.tool.allowed() {
-			name := questionName(p.id, n, run+1)
-			c := t.asked[name]
-			if c == nil {
-				fmt.Fprintf(&b, "\n  %s: never asked", name)
-				continue
-			}
-			fmt.Fprintf(&b, "\n  %s: asked at %s as %s", name, c.since.Format(time.StampMilli), strings.Join(slices.Collect(maps.Keys(c.keys)), ", "))
-			for _, u := range c.said {
-				fmt.Fprintf(&b, ", answered at %s, acknowledged at %s", u.at.Format(time.StampMilli), u.heard.Format(time.StampMilli))
-			}
-		}
-	}
-	return b.String()
 }
 
 // shown reports whether a question has come to its user.
