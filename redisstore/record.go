@@ -63,9 +63,11 @@ const (
 	fieldCall       = "call"
 	fieldCheckpoint = "checkpoint"
 	fieldArguments  = "arguments" // for operators
-	fieldUnknown    = "unknown"   // of the outcome
-	fieldEvents     = "events"    // the timeline
-	fieldLead       = "lead"      // ms from the sending of the call to the creation
+	fieldRerunOf    = "rerun_of"
+	fieldRerunAs    = "rerun_as"
+	fieldUnknown    = "unknown" // of the outcome
+	fieldEvents     = "events"  // the timeline
+	fieldLead       = "lead"    // ms from the sending of the call to the creation
 )
 
 // The field outcome says which of these the field body is.
@@ -85,9 +87,9 @@ var summaryFields = []string{
 var partFields = map[shim.Part][]string{
 	shim.Summary:      summaryFields,
 	shim.WithOutcome:  summaryAnd(fieldBody),
-	shim.WithRun:      summaryAnd(fieldCall, fieldCheckpoint, fieldArguments),
-	shim.WithTimeline: summaryAnd(fieldEvents),
-	shim.WithAll:      summaryAnd(fieldEvents, fieldCall, fieldArguments, fieldBody),
+	shim.WithRun:      summaryAnd(fieldCall, fieldCheckpoint, fieldArguments, fieldRerunOf),
+	shim.WithTimeline: summaryAnd(fieldEvents, fieldRerunOf, fieldRerunAs),
+	shim.WithAll:      summaryAnd(fieldEvents, fieldRerunOf, fieldRerunAs, fieldCall, fieldArguments, fieldBody),
 }
 
 func summaryAnd(more ...string) []string { return slices.Concat(summaryFields, more) }
@@ -160,10 +162,12 @@ func decode(id shim.ID, part shim.Part, values []string) (shim.Task, error) {
 		t.Outcome = r.outcome(kind)
 	case shim.WithRun:
 		t.Call, t.Checkpoint, t.Arguments = r.bytes(), r.bytes(), r.bytes()
+		t.RerunOf = shim.ID(r.text())
 	case shim.WithTimeline:
-		t.Timeline = r.timeline()
+		t.Timeline, t.RerunOf, t.RerunAs = r.timeline(), shim.ID(r.text()), shim.ID(r.text())
 	case shim.WithAll:
-		t.Timeline, t.Call, t.Arguments, t.Outcome = r.timeline(), r.bytes(), r.bytes(), r.outcome(kind)
+		t.Timeline, t.RerunOf, t.RerunAs = r.timeline(), shim.ID(r.text()), shim.ID(r.text())
+		t.Call, t.Arguments, t.Outcome = r.bytes(), r.bytes(), r.outcome(kind)
 	}
 	if r.err != nil {
 		return shim.Task{}, &unreadableError{id, r.err}
@@ -319,6 +323,7 @@ func encode(t shim.Task) fields {
 	f.setBytes(fieldCall, t.Call)
 	f.setBytes(fieldCheckpoint, t.Checkpoint)
 	f.setBytes(fieldArguments, t.Arguments)
+	f.set(fieldRerunOf, string(t.RerunOf))
 	f.setOutcome(t.Outcome)
 	return f
 }

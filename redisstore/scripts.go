@@ -25,6 +25,7 @@ var (
 	forgetScript  = newScript("forget")
 	indexScript   = newScript("index")
 	pruneScript   = newScript("prune")
+	rerunScript   = newScript("rerun")
 	runningScript = newScript("running")
 
 	sessionEnterScript  = newScript("session_enter")

@@ -209,6 +209,27 @@ func changedFields(c shim.Change) fields {
 	return f
 }
 
+// NoteRerun implements shim.Store.
+func (s *Store) NoteRerun(ctx context.Context, id, as shim.ID) (first shim.ID, err error) {
+	if _, err := shim.ParseID(string(id)); err != nil {
+		return "", err
+	}
+	err = s.doRepeated(ctx, "rerun", func(ctx context.Context) error {
+		a := &argv{}
+		a.add(string(as))
+		v, err := s.runScript(ctx, rerunScript, []string{s.keys.task(id)}, a, true)
+		if err != nil {
+			return err
+		}
+		if v[0] == codeNone {
+			return shim.ErrNotFound
+		}
+		first = shim.ID(v[1])
+		return nil
+	})
+	return first, err
+}
+
 // optional returns value, or "" if have is false.
 func optional(have bool, value string) string {
 	if have {

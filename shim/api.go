@@ -35,6 +35,8 @@ type Policy struct {
 	// ShowArguments keeps the arguments of a task for operators while it runs, and until its TTL if its outcome is
 	// unknown.
 	ShowArguments bool
+	// Rerun lets an operator run the call of a failed task again: its arguments are kept until its TTL.
+	Rerun bool
 }
 
 // GraceAuto is a Policy.Grace that is learned from the calls of the tool on this replica.
@@ -83,6 +85,9 @@ type Call struct {
 	// ProgressToken, JSON, is kept in the record of a call whose caller hears of progress after the
 	// handle as well (L35), or may come back at another replica; Request.Progress has to be set.
 	ProgressToken json.RawMessage
+	// RerunOf is the task whose call an operator, RerunBy, runs again; "" for none.
+	RerunOf ID
+	RerunBy string
 	// Asking says how the caller can be asked; Request.Session.Capabilities declare the kinds of
 	// questions that it takes (T40).
 	Asking Asking
@@ -112,6 +117,12 @@ var (
 	// call explicitly.
 	ErrCancelled = errors.New("cancelled by the client")
 )
+
+// RerunError says why the call of a task is not run again.
+type RerunError struct{ Reason string }
+
+// Error is the reason, for operators.
+func (e *RerunError) Error() string { return e.Reason }
 
 // CancelledError is an ErrCancelled with the reason that the client gave for its server.
 type CancelledError struct{ Reason string }

@@ -46,9 +46,9 @@ const (
 	Summary Part = iota
 	// WithOutcome adds Outcome.
 	WithOutcome
-	// WithRun is a Summary with Call, Checkpoint and Arguments.
+	// WithRun is a Summary with Call, Checkpoint, Arguments and RerunOf.
 	WithRun
-	// WithTimeline is a Summary with Timeline, and WithAll has Call, Arguments and Outcome as well.
+	// WithTimeline is a Summary with Timeline, RerunOf and RerunAs, and WithAll has Call, Arguments and Outcome as well.
 	WithTimeline
 	WithAll
 )
@@ -174,6 +174,10 @@ type Store interface {
 	// batches. ErrNotFound. With Take, the questions returned have Taken set only for the keys that
 	// this Op took.
 	Apply(ctx context.Context, id ID, lease *Lease, c Change) (Task, error)
+
+	// NoteRerun notes that a task which has ended is run again as another one, and returns the one that was noted
+	// first: a task is run again once. ErrNotFound.
+	NoteRerun(ctx context.Context, id, as ID) (first ID, err error)
 
 	// Batches returns the contents of the stored batches, in order, after the first skip. ErrNotFound
 	// once the task is gone.

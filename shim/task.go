@@ -191,6 +191,7 @@ type Kind string
 
 // The kinds. Progress is in the status message and the log, and stays out of the timeline.
 const (
+	KindRerun     Kind = "rerun" // the call is that of another task, which an operator runs again
 	KindMade      Kind = "made"
 	KindQueued    Kind = "queued"
 	KindSent      Kind = "sent"
@@ -303,6 +304,9 @@ type Task struct {
 	// Arguments are what is kept of the call for operators (runner.KeptRequest); opaque to a store. Create stores
 	// them, and Get WithRun or WithAll and Adopt read them.
 	Arguments json.RawMessage
+	// RerunOf is the task whose call this one runs again, fixed at creation, and RerunAs the one that runs this
+	// one's (Store.NoteRerun); "" for none.
+	RerunOf, RerunAs ID
 	// Progress is the newest progress, for a client that goes on hearing of it.
 	Progress TaskProgress
 	// Trace is the W3C context the task was created in: traceparent, tracestate.
@@ -419,6 +423,15 @@ func (t Task) BegunAt() time.Time { return t.CreatedAt.Add(-t.Lead) }
 
 // ExpiresAt is the earliest time at which the task may be gone.
 func (t Task) ExpiresAt() time.Time { return t.CreatedAt.Add(t.TTL) }
+
+// PrincipalOf returns whose task it is, as far as its record says that.
+func PrincipalOf(t Task) Principal {
+	session, _ := strings.CutPrefix(t.ListKey, t.Upstream+"/s:")
+	if session == t.ListKey {
+		session = ""
+	}
+	return Principal{Subject: t.Owner, Session: session}
+}
 
 // ListKey keeps the lists of one principal on several upstreams apart: a task is seen only at its own
 // upstream's endpoint (design.md 0.7).

@@ -40,6 +40,7 @@ Usage:
   taskgate tasks events ID            show only what happened to it
   taskgate tasks watch                show what runs, and draw it anew as it changes
   taskgate tasks cancel ID...         cancel tasks; with --filter all that match
+  taskgate tasks rerun ID...          run failed calls again, for tools with rerun: on
   taskgate replicas                   list the processes of the deployment
   taskgate upstreams                  list the servers and what runs there
   taskgate clients                    list who sends requests, and who holds what

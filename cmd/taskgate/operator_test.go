@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -190,6 +193,61 @@ func TestAdminContent(t *testing.T) {
 		r.ends()
 		log, err := os.ReadFile(audit)
 		if err != nil || !strings.Contains(string(log), `"event":"task cancelled by an operator","principal":"local"`) || !strings.Contains(string(log), id) {
+			t.Errorf("%s %v", log, err)
+		}
+	}
+}
+
+// A failed call runs again for an operator: in the interface, and in the audit log with both names. What its policy does
+// not allow is refused with the reason.
+func TestRerunByAnOperator(t *testing.T) {
+	var calls atomic.Int32
+	answers := namedServer("up", nil, nil)
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		body, _ := io.ReadAll(q.Body)
+		if bytes.Contains(body, []byte("tools/call")) {
+			calls.Add(1)
+			panic(http.ErrAbortHandler)
+		}
+		q.Body = io.NopCloser(bytes.NewReader(body))
+		answers.ServeHTTP(w, q)
+	}))
+	t.Cleanup(web.Close)
+	audit := filepath.Join(t.TempDir(), "audit")
+	keys := config.Auth{Keys: []config.BearerKey{config.BearerKey("ann:" + config.HashKey(unknownTask))}}
+	for _, on := range []config.Switch{config.Off, config.On} {
+		r := runServer(t, web.URL, func(c *config.Config) {
+			c.Upstreams[0].Defaults.Tasks = config.TasksRequired
+			c.Audit, c.Auth, c.Upstreams[0].Defaults.Rerun = audit, keys, on
+		})
+		if status, body := r.ask("/mcp", unknownTask, "tools/call", "work"); !strings.Contains(body, `"resultType":"task"`) {
+			t.Fatal(status, body)
+		}
+		id := tell[operator.Tasks](r, "/tasks").Tasks[0].ID
+		r.until("it has failed", func() bool { return tell[operator.TaskDetail](r, "/tasks/"+id).Outcome != "" })
+		before := calls.Load()
+		status, body := r.asOperator("POST", operator.Base+"/tasks/"+id+"/rerun", r.s.operators.token)
+		if on == config.Off {
+			if status != http.StatusConflict || !strings.Contains(string(body), "rerun: on") || tell[operator.TaskDetail](r, "/tasks/"+id).Rerunnable {
+				t.Errorf("%d %s", status, body)
+			}
+			r.ends()
+			continue
+		}
+		var made operator.Task
+		if err := json.Unmarshal(body, &made); err != nil || status != http.StatusOK || made.Principal != "ann" {
+			t.Fatalf("%d %s: %v", status, body, err)
+		}
+		r.until("the server is called again", func() bool { return calls.Load() > before })
+		if got := tell[operator.TaskDetail](r, "/tasks/"+id); got.RerunAs != made.ID || got.Rerunnable {
+			t.Errorf("%+v", got)
+		}
+		if got := tell[operator.TaskDetail](r, "/tasks/"+made.ID); got.RerunOf != id || got.Arguments != nil {
+			t.Errorf("%+v", got)
+		}
+		r.ends()
+		log, err := os.ReadFile(audit)
+		if err != nil || !strings.Contains(string(log), `"event":"task run again by an operator","principal":"local","upstream":"mcp","task":"`+id+`","as":"`+made.ID+`","owner":"ann"`) {
 			t.Errorf("%s %v", log, err)
 		}
 	}

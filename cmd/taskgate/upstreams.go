@@ -227,7 +227,7 @@ func policyShown(tools string, t config.Tool) operator.Policy {
 	}
 	return operator.Policy{
 		Tools: tools, Tasks: string(t.Tasks), Grace: grace, TTL: t.TTL.String(), Timeout: t.Timeout.String(),
-		Concurrency: t.Concurrency, Recover: string(t.Recover),
+		Concurrency: t.Concurrency, Recover: string(t.Recover), Rerun: t.Rerun == config.On,
 	}
 }
 
@@ -244,5 +244,6 @@ func policyOf(t config.Tool, content config.Switch) shim.Policy {
 		Partials:     shim.NewPartials(t.Progress == config.ProgressContent),
 
 		ShowArguments: content == config.On,
+		Rerun:         t.Rerun == config.On,
 	}
 }

@@ -20,7 +20,7 @@ _taskgate() {
         reload) words="--config --admin --key" ;;
         tasks)
           words="--admin --config --key --json --filter --oldest --limit --yes"
-          ((COMP_CWORD > 2)) || words="list show events watch cancel $words"
+          ((COMP_CWORD > 2)) || words="list show events watch cancel rerun $words"
           ;;
         replicas | upstreams | clients) words="--admin --config --key --json" ;;
         check) COMPREPLY=($(compgen -f -- "$cur")); return ;;

@@ -18,7 +18,7 @@ complete -c taskgate -n '__fish_seen_subcommand_from reload' -l key -x -d 'key o
 complete -c taskgate -n '__fish_seen_subcommand_from hash-key' -l force -d 'hash a weak key, too'
 set -l asking '__fish_seen_subcommand_from tasks replicas upstreams clients'
 set -l tasks '__fish_seen_subcommand_from tasks'
-complete -c taskgate -n "$tasks; and not __fish_seen_subcommand_from list show events watch cancel" -a 'list show events watch cancel'
+complete -c taskgate -n "$tasks; and not __fish_seen_subcommand_from list show events watch cancel rerun" -a 'list show events watch cancel rerun'
 complete -c taskgate -n $asking -l admin -x -d 'admin address of the gateway, or that of its console'
 complete -c taskgate -n $asking -l config -rF -d 'configuration file that has the admin address'
 complete -c taskgate -n $asking -l key -x -d 'key of an operator'

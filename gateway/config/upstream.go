@@ -194,6 +194,12 @@ type Tool struct {
 	// again. Choose retry only for tools that may run twice.
 	Recover RecoverMode `yaml:"recover"`
 
+	// Rerun lets operators run the call of a failed task again, as a new task of the same
+	// owner: its arguments are kept until its ttl. Choose it only for tools that may run twice.
+	// It is not for upstreams under passthrough or forward_headers: nothing of a client's
+	// request goes out without that client.
+	Rerun Switch `yaml:"rerun"`
+
 	// EarlyInput says what a question of the server does that comes before there
 	// is a task, to a client that takes tasks: task makes one at once, which asks;
 	// mrtr asks the client first, and the answered call may become a task then.
@@ -279,6 +285,7 @@ func DefaultTool() Tool {
 		Timeout:      24 * time.Hour,
 		Progress:     ProgressStatus,
 		Recover:      RecoverFail,
+		Rerun:        Off,
 		EarlyInput:   EarlyTask,
 		InputTimeout: Auto,
 

@@ -44,6 +44,7 @@ func TestValidateByHand(t *testing.T) {
 		"upstreams[0].tools[0].poll_interval", "upstreams[0].tools[0].timeout",
 		"upstreams[0].tools[0].progress",
 		"upstreams[0].tools[0].recover",
+		"upstreams[0].tools[0].rerun",
 		"upstreams[0].tools[0].early_input", "upstreams[0].tools[0].input_timeout", "upstreams[0].tools[0].missing_rights",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -60,6 +60,9 @@ func (p *problems) upstreamAuth(at string, c *Config, u *Upstream) {
 	}
 	p.forwardHeaders(at+".forward_headers", u, auth)
 	p.exposeHeaders(at+".expose_headers", u.ExposeHeaders)
+	if u.anyTool(func(t *Tool) bool { return t.Rerun == On }) && (auth.Passthrough != nil || len(u.ForwardHeaders) > 0) {
+		p.addFor([]string{at + ".defaults.rerun", at + ".tools", at}, "rerun is not for an upstream under passthrough or forward_headers: nothing of a client's request goes out without that client")
+	}
 	p.checkRights(at, u, auth)
 }
 

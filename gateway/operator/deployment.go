@@ -67,7 +67,7 @@ func taskOf(t shim.Task) Task {
 // Task implements Source.
 func (d *Deployment) Task(ctx context.Context, id string, content bool) (TaskDetail, error) {
 	t, err := d.o.Tasks.Read(ctx, shim.ID(id), shim.WithTimeline)
-	if err == nil && content && t.OutcomeSize <= maxShown {
+	if err == nil && (content || t.Status == shim.Failed) && t.OutcomeSize <= maxShown {
 		t, err = d.o.Tasks.Read(ctx, t.ID, shim.WithAll)
 	}
 	if err != nil {
@@ -78,6 +78,7 @@ func (d *Deployment) Task(ctx context.Context, id string, content bool) (TaskDet
 		out.Events[i] = Event{At: m.At, Kind: string(m.Kind), Detail: m.Detail}
 	}
 	out.TraceURL = d.o.TraceAt(out.TraceID)
+	out.RerunOf, out.RerunAs, out.Rerunnable = string(t.RerunOf), string(t.RerunAs), d.o.Tasks.RerunRefusal(t) == ""
 	for _, q := range t.Questions {
 		out.Asked = append(out.Asked, askedOf(q, content))
 	}
@@ -153,6 +154,12 @@ func askedOf(q shim.Question, content bool) Asked {
 func (d *Deployment) Cancel(ctx context.Context, id, operator string) (Task, error) {
 	t, err := d.o.Tasks.Cancel(ctx, shim.ID(id), operator)
 	return taskOf(t), err
+}
+
+// Rerun implements Source.
+func (d *Deployment) Rerun(ctx context.Context, id, operator string) (old, made Task, err error) {
+	before, after, err := d.o.Tasks.Rerun(ctx, shim.ID(id), operator)
+	return taskOf(before), taskOf(after), err
 }
 
 // Questions implements Source.

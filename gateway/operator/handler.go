@@ -126,7 +126,13 @@ type queryError struct{ error }
 
 // writeFailure answers with a queryError, or with the error of a Source.
 func writeFailure(w http.ResponseWriter, err error) {
+	var refused *shim.RerunError
+	var busy *shim.BusyError
 	switch {
+	case errors.As(err, &refused):
+		writeError(w, http.StatusConflict, refused.Reason)
+	case errors.As(err, &busy), errors.Is(err, shim.ErrDraining), errors.Is(err, shim.ErrForbidsTask), errors.Is(err, shim.ErrRemoved):
+		writeError(w, http.StatusServiceUnavailable, err.Error())
 	case errors.As(err, new(queryError)):
 		writeError(w, http.StatusBadRequest, err.Error())
 	case errors.Is(err, shim.ErrNotFound):
@@ -184,6 +190,14 @@ func (h *Handler) cancelTask(r *http.Request) (any, error) {
 		h.noteEvent(r, callerOf(r), "task cancelled by an operator", "upstream", t.Upstream, "task", t.ID, "owner", t.Principal)
 	}
 	return t, err
+}
+
+func (h *Handler) rerunTask(r *http.Request) (any, error) {
+	old, made, err := h.o.Source.Rerun(r.Context(), r.PathValue("id"), callerOf(r).Principal.Owner())
+	if err == nil {
+		h.noteEvent(r, callerOf(r), "task run again by an operator", "upstream", old.Upstream, "task", old.ID, "as", made.ID, "owner", old.Principal)
+	}
+	return made, err
 }
 
 func (h *Handler) readQuestions(r *http.Request) (any, error) {

@@ -53,6 +53,12 @@ func (s *source) Cancel(_ context.Context, id, by string) (Task, error) {
 	return Task{ID: id, Upstream: "up", Principal: "alice"}, s.err
 }
 
+func (s *source) Rerun(_ context.Context, id, by string) (old, made Task, err error) {
+	s.asked++
+	s.by = by
+	return Task{ID: id, Upstream: "up", Principal: "alice"}, Task{ID: "new"}, s.err
+}
+
 func (s *source) Questions(_ context.Context, content bool) (Questions, error) {
 	s.asked++
 	s.content = content

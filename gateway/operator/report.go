@@ -72,13 +72,20 @@ type ReportedUpstream struct {
 
 // Operator sees and stops the calls and tasks of everybody: an engine.Operator, which says what each method does.
 type Operator interface {
+	TaskOperator
+	Loads() map[string]metrics.Load
+	Shares() map[shim.Share]int
+	Draining() bool
+}
+
+// TaskOperator is the part of an Operator that works on tasks.
+type TaskOperator interface {
 	Search(ctx context.Context, q shim.Query) (tasks []shim.Task, next string, err error)
 	Read(ctx context.Context, id shim.ID, part shim.Part) (shim.Task, error)
 	Arguments(t shim.Task) json.RawMessage
 	Cancel(ctx context.Context, id shim.ID, by string) (shim.Task, error)
-	Loads() map[string]metrics.Load
-	Shares() map[shim.Share]int
-	Draining() bool
+	Rerun(ctx context.Context, id shim.ID, by string) (old, made shim.Task, err error)
+	RerunRefusal(t shim.Task) string
 }
 
 // DeploymentOptions are what a Deployment is made of.

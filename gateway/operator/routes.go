@@ -71,6 +71,8 @@ var routes = []route{
 	}, {
 		method: "POST", path: "/tasks/{id}/cancel", says: "cancels a task; 409 where it has ended already", answer: Task{}, fails: []int{404, 409}, read: (*Handler).cancelTask,
 	}, {
+		method: "POST", path: "/tasks/{id}/rerun", says: "runs the call of a failed task again, once, and answers with the new task; 409 says why not", answer: Task{}, fails: []int{404, 409}, read: (*Handler).rerunTask,
+	}, {
 		method: "GET", path: "/questions", says: "the open questions", answer: Questions{}, read: (*Handler).readQuestions,
 	}, {
 		method: "GET", path: "/replicas", says: "the processes of the deployment", answer: Replicas{}, read: (*Handler).readReplicas,

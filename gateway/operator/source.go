@@ -24,6 +24,9 @@ type TaskSource interface {
 	Task(ctx context.Context, id string, content bool) (TaskDetail, error)
 	// Cancel cancels one task, in the name of an operator. shim.ErrNotFound, shim.ErrFinal.
 	Cancel(ctx context.Context, id, operator string) (Task, error)
+	// Rerun runs the call of a task again, in the name of an operator. *shim.RerunError, *shim.BusyError,
+	// shim.ErrNotFound, shim.ErrDraining.
+	Rerun(ctx context.Context, id, operator string) (old, made Task, err error)
 	// Questions returns the open questions.
 	Questions(ctx context.Context, content bool) (Questions, error)
 	// Changes calls changed after each possible change, until ctx ends.

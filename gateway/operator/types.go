@@ -68,6 +68,11 @@ type TaskDetail struct {
 	// TraceID is that of the task's trace, and TraceURL where that is shown (trace_url).
 	TraceID  string `json:"trace_id,omitempty"`
 	TraceURL string `json:"trace_url,omitempty"`
+	// RerunOf is the task whose call this one runs again, and RerunAs the one that runs this one's.
+	RerunOf string `json:"rerun_of,omitempty"`
+	RerunAs string `json:"rerun_as,omitempty"`
+	// Rerunnable says whether its call can be run again now.
+	Rerunnable bool `json:"rerunnable,omitempty"`
 	// ContentShown says whether admin_content lets arguments, results, questions and answers be shown.
 	ContentShown bool `json:"content_shown"`
 	// Arguments are those of the call, which are kept until its end, and longer if its outcome is unknown. They are absent
@@ -85,7 +90,7 @@ type TaskDetail struct {
 // Event is one thing that happened to a task.
 type Event struct {
 	At time.Time `json:"at"`
-	// Kind is made, queued, sent, asked, answered, withdrawn, adopted, resumed, retried, cancelled, left or ended.
+	// Kind is rerun, made, queued, sent, asked, answered, withdrawn, adopted, resumed, retried, cancelled, left or ended.
 	Kind string `json:"kind"`
 	// Detail says more: the replica, the method of a question, the outcome.
 	Detail string `json:"detail,omitempty"`
@@ -225,6 +230,8 @@ type Policy struct {
 	Concurrency int `json:"concurrency,omitempty"`
 	// Recover is what is done with a call that may have been lost: fail or retry.
 	Recover string `json:"recover,omitempty"`
+	// Rerun says whether the call of a failed task can be run again.
+	Rerun bool `json:"rerun,omitempty"`
 }
 
 // Tool is what runs of one tool now.

@@ -23,6 +23,12 @@ func (p *page) open(r *replica) {
 	p.shows("main", "Longest running")
 }
 
+// click clicks the first element that says so.
+func (p *page) click(selector, text string) {
+	p.t.Helper()
+	p.eval(fmt.Sprintf(`[...document.querySelectorAll(%q)].find((e) => e.innerText === %q).click()`, selector, text))
+}
+
 // press presses a key.
 func (p *page) press(keys ...string) {
 	p.t.Helper()
@@ -235,4 +241,32 @@ func TestPhone(t *testing.T) {
 			t.Errorf("%s is %s wide", name, wide)
 		}
 	}
+}
+
+// TestRunAgain: a task that runs shows its arguments, and a failed call runs again as another task, each of which leads to
+// the other.
+func TestRunAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	r := w.replicas[0]
+	p := newPage(t)
+	p.open(r)
+	runs := r.call(t, bobKey, "research", map[string]any{"about": hostile})
+	p.eval(fmt.Sprintf("location.hash = '#/task/%s'", runs.ID))
+	p.shows("main .content", "Arguments", `"about"`, "<img")
+	failed := r.call(t, adaKey, "missing", map[string]any{"about": hostile})
+	r.waitTask(t, adaKey, failed.ID, "failed")
+	p.eval(fmt.Sprintf("location.hash = '#/task/%s'", failed.ID))
+	p.shows(".head", "Failed", "Run again…")
+	p.click(".head button", "Run again…")
+	p.shows("dialog[open]", "Run this call again?", "ada", "missing at reports")
+	p.checkAccess(axe(t), "the confirmation")
+	p.click("dialog[open] button", "Run it again")
+	p.shows("dialog[open]", "It runs again as")
+	p.click("dialog[open] button", "Close")
+	p.shows("main .facts", "Run again as")
+	p.holds(`![...document.querySelectorAll(".head button")].some((b) => b.textContent.startsWith("Run again"))`)
+	p.eval(`[...document.querySelectorAll(".facts a.mono")].at(-1).click()`)
+	p.shows("main", "Run again by an operator", "operator ops", "Runs again", failed.ID[:8])
+	p.checkHarmless()
 }

@@ -165,6 +165,10 @@ func (b *busy) Totals(_ context.Context, q shim.Query) (operator.Totals, error) 
 	return all, nil
 }
 
+func (b *busy) Rerun(context.Context, string, string) (old, made operator.Task, err error) {
+	return old, made, shim.ErrNotFound
+}
+
 func (b *busy) Cancel(context.Context, string, string) (operator.Task, error) {
 	return operator.Task{}, shim.ErrFinal
 }

@@ -107,7 +107,7 @@ heartbeat: 3s
 auth: {keys: ["ada:%s", "bob:%s"]}
 state_keys: ["MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="]
 upstreams:
-  - {name: reports, path: /mcp, url: %s, defaults: {tasks: required, grace: 100ms}}
+  - {name: reports, path: /mcp, url: %s, defaults: {tasks: required, grace: 100ms, rerun: on}}
 `
 
 // startReplica runs a gateway until the test ends.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 
+	"taskgate/internal/budget"
 	"taskgate/internal/metrics"
 	"taskgate/shim"
 	"taskgate/shim/node"
@@ -55,6 +56,62 @@ func (o *Operator) Cancel(ctx context.Context, id shim.ID, by string) (shim.Task
 		return shim.Task{}, err
 	}
 	return o.s.cancelTask(ctx, t, shim.Change{Moments: []shim.Moment{{Kind: shim.KindCancelled, Detail: "operator " + by}}}, messageStopped, "an operator cancels a task")
+}
+
+// RerunRefusal says why a task that was read WithAll cannot be run again; "" if it can.
+func (o *Operator) RerunRefusal(t shim.Task) string {
+	srv, err := o.s.findServer(t.Upstream)
+	switch {
+	case !t.Status.Final():
+		return "the task has not ended"
+	case t.Status != shim.Failed || t.Method != shim.CallTool:
+		return "only a tool call that has failed, or whose outcome is unknown, can be run again"
+	case err != nil || srv.Removed:
+		return "its server is no longer offered"
+	case !srv.PolicyFor(shim.Request{Method: t.Method, Name: t.Tool}).Rerun:
+		return "the policy of its tool does not allow that (rerun: on)"
+	case t.RerunAs != "":
+		return "it has been run again already, as " + string(t.RerunAs)
+	case t.Arguments == nil:
+		return "its arguments were not kept"
+	}
+	return ""
+}
+
+// Rerun runs the call of a failed task again, as a new task of the same owner. by names the operator, for the timeline.
+// The server gets nothing of the owner's credentials, and no answer to its questions. *RerunError, *BusyError,
+// ErrNotFound, and the errors of Call.
+func (o *Operator) Rerun(ctx context.Context, id shim.ID, by string) (old, made shim.Task, err error) {
+	if old, err = o.s.ReadRecord(ctx, id, shim.WithAll); err != nil {
+		return old, made, err
+	}
+	var kept runner.KeptRequest
+	reason := o.RerunRefusal(old)
+	if reason == "" && json.Unmarshal(old.Arguments, &kept) != nil {
+		reason = "its arguments cannot be read"
+	}
+	if reason != "" {
+		return old, made, &shim.RerunError{Reason: reason}
+	}
+	hold := o.s.budget.Hold()
+	defer hold.Release()
+	if err = takeRoom(budget.With(ctx, hold), int64(len(kept.Params))); err != nil {
+		return old, made, err
+	}
+	who := shim.PrincipalOf(old)
+	// The request of the operator has nothing that belongs to the call: that lives with this replica.
+	a, err := o.s.Call(budget.With(o.s.Life.Ctx, hold), shim.Call{
+		Upstream: old.Upstream, Principal: who, Origin: old.Origin, Handle: true, Demand: true, Stay: true, TTL: old.Retain,
+		RerunOf: old.ID, RerunBy: by,
+		Request: shim.Request{
+			Method: old.Method, Name: old.Tool, Params: kept.Params, Shown: kept.Shown,
+			Session: shim.Session{Key: who.Subject, Principal: who.Subject, Legacy: kept.Legacy},
+		},
+	})
+	if err != nil {
+		return old, made, err
+	}
+	return old, *a.Task, nil
 }
 
 // Arguments returns the params of the call of a task that was read WithAll, as long as they are kept.

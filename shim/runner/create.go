@@ -151,6 +151,7 @@ func (c *creation) draftTask() (shim.Task, []shim.Batch) {
 		Checkpoint:    r.record.Checkpoint,
 		Progress:      r.record.Progress,
 		Call:          r.callRecord(r.record.Checkpoint != nil),
+		RerunOf:       r.Call.RerunOf,
 	}
 	return t, begin.Tail
 }

@@ -19,18 +19,22 @@ type keeping struct {
 	arguments int
 }
 
-// KeptRequest is the content of Task.Arguments.
+// KeptRequest is the content of Task.Arguments: what operators are shown of a call, and need to run it again.
 type KeptRequest struct {
 	Params json.RawMessage `json:"params"`
+	// Shown is that of the Request, and Legacy that of its Session.
+	Shown  string `json:"shown,omitempty"`
+	Legacy bool   `json:"legacy,omitempty"`
 }
 
 // encodeArguments returns what is kept of the call for operators, nil for nothing.
 func (k *keeping) encodeArguments() json.RawMessage {
 	r := k.run
-	if !r.policy.ShowArguments || r.Call.Request.Method != shim.CallTool || r.Call.Request.Params == nil {
+	if !r.policy.ShowArguments && !r.policy.Rerun || r.Call.Request.Method != shim.CallTool || r.Call.Request.Params == nil {
 		return nil
 	}
-	b, _ := json.Marshal(KeptRequest{Params: r.Call.Request.Params}) // Params are parsed JSON, so this succeeds
+	q := r.Call.Request
+	b, _ := json.Marshal(KeptRequest{Params: q.Params, Shown: q.Shown, Legacy: q.Session.Legacy}) // Params are parsed JSON, so this succeeds
 	return b
 }
 
@@ -60,7 +64,8 @@ func (k *keeping) setArguments(n int) {
 func (k *keeping) outlastsEnd(how finish) bool {
 	k.run.mu.Lock()
 	defer k.run.mu.Unlock()
-	return k.arguments > 0 && k.run.policy.ShowArguments && how.outcome == semconv.OutcomeUnknown
+	p := k.run.policy
+	return k.arguments > 0 && (p.ShowArguments && how.outcome == semconv.OutcomeUnknown || p.Rerun && how.status == shim.Failed)
 }
 
 // errNoRoom ends a task whose result could not be kept.

@@ -69,6 +69,9 @@ type rounds struct {
 // reason.
 func (rs *rounds) sendRounds() (shim.Reply, error) {
 	r := rs.run
+	if err := rs.claimRerun(); err != nil {
+		return shim.Reply{}, err
+	}
 	if err := r.takeTurn(); err != nil {
 		return shim.Reply{}, err
 	}
@@ -105,6 +108,27 @@ func (rs *rounds) sendRounds() (shim.Reply, error) {
 		}
 		now = rs.beginRound(n+1, reply.Round)
 	}
+}
+
+// claimRerun notes at the task whose call this one runs again that it does. Of several, one is sent.
+func (rs *rounds) claimRerun() error {
+	r := rs.run
+	task := r.record.copyTask()
+	if task.RerunOf == "" {
+		return nil
+	}
+	first, err := node.Retry(r.Ctx, func(ctx context.Context) (shim.ID, error) {
+		return r.core.Store.NoteRerun(ctx, task.RerunOf, task.ID)
+	})
+	switch {
+	case errors.Is(err, shim.ErrNotFound): // its time is over, and nobody can run it again any more
+		return nil
+	case err != nil:
+		return r.findCause(err)
+	case first != task.ID:
+		return &shim.UpstreamError{Kind: "rerun", Message: "another task runs this call again already", Unsent: true}
+	}
+	return nil
 }
 
 // sendOnce makes the upstream call once. A call that stayed unsent because the store was unavailable is

@@ -72,6 +72,9 @@ func NewRun(ctx context.Context, shared *node.Core, rs *node.Runs[Run], srv *nod
 	r.Caller.stream, r.Caller.waiting = c.Stream, 1
 	r.base = context.WithoutCancel(ctx)
 	r.observeRun(r.base)
+	if c.RerunOf != "" {
+		r.Observed.noteMoment(shim.KindRerun, "operator "+c.RerunBy)
+	}
 	r.bindContext(r.base, p.Timeout)
 	stay := c.Stay // instead of c, which holds on to the caller's request
 	r.Caller.leave = context.AfterFunc(ctx, func() {

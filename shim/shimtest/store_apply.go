@@ -109,6 +109,20 @@ var applyCases = []storeCase{
 			t.same(keep, t.get(task.ID, shim.WithAll).Arguments != nil)
 		}
 	}},
+	{"NoteRerun/keeps the first", func(t *storeTest) {
+		_, err := t.a.NoteRerun(t.ctx, newTask().ID, "x")
+		t.is(err, shim.ErrNotFound)
+		task := t.create(nil)
+		ended := t.apply(task, shim.Change{To: shim.Failed})
+		for _, as := range []shim.ID{"one", "one", "two"} {
+			first, err := t.b.NoteRerun(t.ctx, task.ID, as)
+			t.ok(err)
+			t.same(shim.ID("one"), first)
+		}
+		t.same(shim.ID("one"), t.get(task.ID, shim.WithTimeline).RerunAs)
+		t.same(shim.ID("one"), t.get(task.ID, shim.WithAll).RerunAs)
+		t.same(ended, t.get(task.ID, shim.Summary))
+	}},
 	{"Apply/message", func(t *storeTest) {
 		task := t.create(nil)
 		t.same("two", t.apply(task, shim.Change{StatusMessage: pointer("two")}).StatusMessage)

@@ -17,6 +17,7 @@ func full(t *storeTest) shim.Task {
 	task.Call = json.RawMessage(`{"call": 1.0}`)
 	task.Checkpoint = json.RawMessage(`{"last":"\u003c"}`)
 	task.Arguments = json.RawMessage(`{"n": 1.0}`)
+	task.RerunOf = newTask().ID
 	task.TTL, task.Retain, task.PollInterval = time.Hour, 2*time.Hour, 1500*time.Millisecond
 	return task
 }
@@ -24,7 +25,7 @@ func full(t *storeTest) shim.Task {
 // asStored is what a store makes of a new task, as a summary.
 func asStored(task, got shim.Task) shim.Task {
 	task.Version, task.CreatedAt, task.UpdatedAt = 1, got.CreatedAt, got.CreatedAt
-	task.Call, task.Checkpoint, task.Arguments, task.Outcome = nil, nil, nil, nil
+	task.Call, task.Checkpoint, task.Arguments, task.Outcome, task.RerunOf = nil, nil, nil, nil, ""
 	return task
 }
 
@@ -41,7 +42,7 @@ var createCases = []storeCase{
 		}
 		t.same(want, t.get(task.ID, shim.Summary))
 		t.same(want, t.get(task.ID, shim.WithOutcome))
-		want.Call, want.Checkpoint, want.Arguments = task.Call, task.Checkpoint, task.Arguments
+		want.Call, want.Checkpoint, want.Arguments, want.RerunOf = task.Call, task.Checkpoint, task.Arguments, task.RerunOf
 		t.same(want, t.get(task.ID, shim.WithRun))
 	}},
 	{"Create/again returns what is stored", func(t *storeTest) {

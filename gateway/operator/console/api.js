@@ -52,6 +52,9 @@ export async function get(path, query, signal) {
 // cancel cancels a task.
 export const cancel = (id) => ask("POST", `tasks/${encodeURIComponent(id)}/cancel`);
 
+// rerun runs the call of a task again, and returns the new task.
+export const rerun = async (id) => (await ask("POST", `tasks/${encodeURIComponent(id)}/rerun`)).json();
+
 // follow calls changed for each message of the stream of changes, and returns when it ends.
 export async function follow(changed, signal) {
   const response = await ask("GET", "changes", { signal, accept: "text/event-stream" });

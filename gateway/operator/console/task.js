@@ -1,7 +1,7 @@
 // One task: what happened to it, when and where.
 
 import { h, age, dayOf, hours, duration, time, count } from "./dom.js";
-import { get, cancel } from "./api.js";
+import { get, cancel, rerun } from "./api.js";
 import { panel, statusOf, classOf, tookOf, isOpen, who, foreign, listOf, open, confirm } from "./parts.js";
 
 export const title = (params, id) => `Task ${id.slice(0, 8)}`;
@@ -18,6 +18,7 @@ export function render(task, ctx) {
       h("span", { class: "end" },
         task.trace_url && h("a", { class: "button", href: task.trace_url, target: "_blank", rel: "noreferrer" }, "Trace"),
         h("button", { onclick: () => download(task), title: "What the interface says of this task" }, "JSON"),
+        task.rerunnable && h("button", { onclick: () => askAgain(task, ctx) }, "Run again…"),
         isOpen(task) && h("button", { class: "danger", onclick: () => ask(task, ctx) }, "Cancel…"))),
     h("div", { class: "columns" },
       h("div", { class: "stack" },
@@ -33,6 +34,7 @@ const methods = {
 
 // happened are the words for each kind of event, and the colour of its dot.
 const happened = {
+  rerun: ["Run again by an operator", ""],
   made: ["Task made", ""],
   queued: ["Queued: the call waits for its turn", ""],
   sent: ["Sent to the server", "working"],
@@ -79,6 +81,8 @@ function facts(task, ctx) {
   return h("dl", { class: "facts" },
     row("Id", [h("span", { class: "mono" }, task.id), " ", h("button", { class: "plain", onclick: (e) => copy(task.id, e.target) }, "Copy")]),
     row("State", [statusOf(task), task.message && h("div", { class: "muted" }, task.message)]),
+    row("Runs again", task.rerun_of && taskLink(task.rerun_of)),
+    row("Run again as", task.rerun_as && taskLink(task.rerun_as)),
     row("Principal", task.principal ? h("a", { href: listOf({ principal: task.principal, status: open }), title: "What runs for this principal" }, foreign(task.principal)) : who("")),
     row("Replica", task.replica && (isOpen(task) ? h("a", { href: listOf({ replica: task.replica }) }, task.replica) : task.replica)),
     row("Sent", task.begun_at < task.created_at && time(task.begun_at)),
@@ -91,6 +95,8 @@ function facts(task, ctx) {
     row("Trace", task.trace_id && h("span", { class: "mono" }, task.trace_id)),
     row("Kind", task.hidden && "A stored call that is no task: its client waits for it"));
 }
+
+const taskLink = (id) => h("a", { class: "mono", href: `#/task/${encodeURIComponent(id)}` }, id.slice(0, 8));
 
 // download saves what the interface says of a task.
 function download({ date, ...task }) {
@@ -138,6 +144,20 @@ function ask(task, ctx) {
       } finally {
         ctx.reload();
       }
+    },
+  });
+}
+
+function askAgain(task, ctx) {
+  confirm({
+    title: "Run this call again?",
+    body: h("p", null, "The server may have done the work already".concat(task.status === "unknown" ? "." : " in part."),
+      " A new task of ", h("b", null, foreign(task.principal || "nobody in particular")), " calls ", foreign(task.tool), ` at ${task.upstream} with the same arguments.`),
+    action: "Run it again",
+    run: async () => {
+      const made = await rerun(task.id);
+      ctx.reload();
+      return h("p", null, "It runs again as ", taskLink(made.id), ".");
     },
   });
 }

@@ -50,7 +50,7 @@ function policies(list) {
       { name: "Kept", class: "number tight", cell: (p) => p.ttl ?? "" },
       { name: "Timeout", class: "number tight", cell: (p) => p.timeout ?? "" },
       { name: "At once", class: "number tight", cell: (p) => p.concurrency || "any" },
-      { name: "If lost", class: "tight", cell: (p) => p.recover ?? "" },
+      { name: "If lost", class: "tight", cell: (p) => [p.recover, p.rerun && "rerun"].filter(Boolean).join(", ") },
     ],
   });
 }

@@ -162,6 +162,11 @@ func (g *Gateway) readTask(ctx context.Context, id string) (t operator.TaskDetai
 	return t, g.readPath(ctx, "tasks/"+url.PathEscape(id), nil, &t)
 }
 
+// rerunTask runs the call of a task again, and returns the new task.
+func (g *Gateway) rerunTask(ctx context.Context, id string) (t operator.Task, err error) {
+	return t, g.sendRequest(ctx, http.MethodPost, "tasks/"+url.PathEscape(id)+"/rerun", nil, &t)
+}
+
 func (g *Gateway) cancelTask(ctx context.Context, id string) error {
 	var t operator.Task
 	return g.sendRequest(ctx, http.MethodPost, "tasks/"+url.PathEscape(id)+"/cancel", nil, &t)

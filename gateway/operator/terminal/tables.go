@@ -121,6 +121,8 @@ func writeTask(w io.Writer, d operator.TaskDetail) error {
 	if d.ExpiresAt != nil {
 		fact("kept until", d.ExpiresAt.Local().Format(time.RFC3339))
 	}
+	fact("runs again", d.RerunOf)
+	fact("run again as", d.RerunAs)
 	fact("trace", cmp.Or(d.TraceURL, d.TraceID))
 	for _, q := range d.Asked {
 		fact("question "+q.Key, strings.TrimSpace(q.State+" "+q.Method))

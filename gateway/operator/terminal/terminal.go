@@ -178,8 +178,10 @@ func Run(ctx context.Context, g *Gateway, s Streams, o Options, verb string, arg
 		return c.watchTasks(ctx, args)
 	case "cancel":
 		return c.cancelTasks(ctx, args)
+	case "rerun":
+		return c.rerunTasks(ctx, args)
 	default:
-		return misuse("tasks has list, show, events, watch and cancel, not %q", what)
+		return misuse("tasks has list, show, events, watch, cancel and rerun, not %q", what)
 	}
 }
 
@@ -297,6 +299,27 @@ func (c command) cancelTasks(ctx context.Context, args []string) error {
 			continue
 		}
 		fmt.Fprintf(c.Out, "%s is cancelled\n", id)
+	}
+	return errors.Join(failed...)
+}
+
+// rerunTasks runs the calls of the named tasks again.
+func (c command) rerunTasks(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return misuse("tasks rerun needs the id of a task")
+	}
+	var failed []error
+	for _, begin := range args {
+		id, err := c.findTask(ctx, begin)
+		var made operator.Task
+		if err == nil {
+			made, err = c.rerunTask(ctx, id)
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", begin, err))
+			continue
+		}
+		fmt.Fprintf(c.Out, "%s runs again as %s\n", id, made.ID)
 	}
 	return errors.Join(failed...)
 }

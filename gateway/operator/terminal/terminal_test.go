@@ -103,6 +103,13 @@ func (s *source) Cancel(_ context.Context, id, _ string) (operator.Task, error) 
 	return operator.Task{}, shim.ErrNotFound
 }
 
+func (s *source) Rerun(_ context.Context, id, _ string) (old, made operator.Task, err error) {
+	if id != third {
+		return old, made, &shim.RerunError{Reason: "its arguments were not kept"}
+	}
+	return operator.Task{ID: id}, operator.Task{ID: second}, nil
+}
+
 func (s *source) Questions(context.Context, bool) (operator.Questions, error) {
 	return operator.Questions{}, nil
 }
@@ -281,6 +288,18 @@ func TestJSON(t *testing.T) {
 		if err := d.Decode(into); err != nil {
 			t.Errorf("%s: %v", line, err)
 		}
+	}
+}
+
+// TestRerunCommand: each call that runs again is named with its new task, and each that does not with the reason.
+func TestRerunCommand(t *testing.T) {
+	c := newConsole(t)
+	err := c.run(t.Context(), "tasks rerun 33 "+first, false)
+	if err == nil || err.Error() != first+": its arguments were not kept" || c.out.String() != third+" runs again as "+second+"\n" {
+		t.Errorf("%v, %s", err, &c.out)
+	}
+	if err := c.run(t.Context(), "tasks rerun", false); err == nil || !strings.Contains(err.Error(), "needs the id") {
+		t.Error(err)
 	}
 }
 
