@@ -64,6 +64,8 @@ func (nullSink) Checkpoint(json.RawMessage) (stored func(context.Context) error)
 
 func (f *fakeShim) Outlast(ctx context.Context, do func(context.Context) error) error { return do(ctx) }
 
+func (f *fakeShim) IsSlow(string) bool { return f.up.Slow }
+
 func (f *fakeShim) AskSession(context.Context, shim.Call, json.RawMessage, func(shim.ID, bool)) (shim.ID, error) {
 	return "", f.fail
 }

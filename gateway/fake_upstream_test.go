@@ -33,6 +33,8 @@ type fakeUpstream struct {
 	Stream fakeListen // on Listen
 	// Down makes Describe fail.
 	Down bool
+	// Slow says that most calls outlast their grace, Roots that the server asks clients that have roots for them.
+	Slow, Roots bool
 	// Quiet keeps it from remembering what it was sent.
 	Quiet bool
 
@@ -172,6 +174,11 @@ func (l *fakeUpstream) OnSessionQuestion(upstream.SessionAsker) {}
 func (l *fakeUpstream) TakesToken(context.Context) bool { return false }
 
 func (l *fakeUpstream) Admit(context.Context, shim.Session) (bool, error) { return false, nil }
+
+func (l *fakeUpstream) AsksForRoots(_ context.Context, s shim.Session, _ upstream.Description) bool {
+	_, has := jsonrpc.Get(s.Capabilities, "roots")
+	return l.Roots && has
+}
 
 func (l *fakeUpstream) EndSession(_ context.Context, key string) { l.note("end session %s\n", key) }
 

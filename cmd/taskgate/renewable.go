@@ -200,6 +200,11 @@ func (r *renewable) OnSessionQuestion(f upstream.SessionAsker) { r.now.Load().On
 // EndSession ends a session with the present client. Earlier clients end theirs by themselves.
 func (r *renewable) EndSession(ctx context.Context, key string) { r.now.Load().EndSession(ctx, key) }
 
+// AsksForRoots implements upstream.Client.
+func (r *renewable) AsksForRoots(ctx context.Context, s shim.Session, d upstream.Description) bool {
+	return r.now.Load().AsksForRoots(ctx, s, d)
+}
+
 // DropDoubted drops the sessions in which the server answers no more.
 func (r *renewable) DropDoubted() { r.now.Load().DropDoubted() }
 

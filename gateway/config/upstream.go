@@ -97,7 +97,8 @@ type Upstream struct {
 	// request of another one is answered as by a server that does not know its method.
 	// With auto both are served, but a legacy server that is known to keep state for each
 	// client, as a browser does, does not offer the modern one at server/discover: clients that
-	// can fall back then have a session each, as directly, and lose the tasks extension.
+	// can fall back then have a session each, as directly, and lose the tasks extension. Nor does
+	// a server that asks for its client's roots outside of any call, to a client that has roots.
 	Eras []string `yaml:"eras" words:"auto=,both=legacy modern"`
 
 	// StartTimeout is how long the server may take to answer the requests that

@@ -20,6 +20,7 @@ type Shim interface {
 type Calls interface {
 	Call(ctx context.Context, c shim.Call) (shim.Answered, error)
 	Reattach(ctx context.Context, c shim.Call, id shim.ID, answers map[string]json.RawMessage) (shim.Answered, error)
+	IsSlow(upstream string) bool
 	AskSession(ctx context.Context, c shim.Call, checkpoint json.RawMessage, done func(id shim.ID, over bool)) (shim.ID, error)
 }
 

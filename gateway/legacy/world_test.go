@@ -356,6 +356,10 @@ func (l *scriptedUpstream) TakesToken(context.Context) bool { return false }
 
 func (l *scriptedUpstream) Admit(context.Context, shim.Session) (bool, error) { return false, nil }
 
+func (l *scriptedUpstream) AsksForRoots(context.Context, shim.Session, upstream.Description) bool {
+	return false
+}
+
 func (l *scriptedUpstream) EndSession(_ context.Context, key string) {
 	l.note("end")
 	l.mu.Lock()

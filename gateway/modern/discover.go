@@ -10,6 +10,7 @@ import (
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/shim"
 )
 
 // statefulServers are the legacy servers that are known to keep state for each client, by serverInfo.name. In the modern
@@ -33,11 +34,24 @@ func keepsState(s upstream.Description) bool {
 	return known && s.Era == mcp.Legacy
 }
 
+// offersSession reports whether a client is left to fall back to 2025-11-25, where it has a session of its own: the server
+// is known to keep state for each client, and most of its calls are quick; or it asks for the client's roots outside of any
+// call, and would reach nobody.
+func (q *request) offersSession(ctx context.Context, server upstream.Description) bool {
+	if q.h.Config.Eras != nil {
+		return false
+	}
+	if keepsState(server) && !q.h.Shim.IsSlow(q.h.Name) {
+		return true
+	}
+	return q.h.Upstream.AsksForRoots(ctx, q.inName(ctx, shim.Session{ClientInfo: q.clientInfo, Capabilities: q.declaredCapabilities(mcp.Legacy)}), server)
+}
+
 // saysState logs, once, what clients of this server miss.
 func (h *Handler) saysState(s upstream.Description) {
 	name, _ := jsonrpc.GetString(s.Info, "name")
 	h.stateSaid.Do(func() {
-		h.Log.Info("this server keeps state for each client, so clients that can do so fall back to 2025-11-25, where each has a session of its own; slow calls have no tasks of the extension then (eras: both changes that)", "server", name)
+		h.Log.Info("this server keeps state for each client, or asks for its roots, so clients that can do so fall back to 2025-11-25, where each has a session of its own; slow calls have no tasks of the extension then (eras: both changes that)", "server", name)
 	})
 }
 
@@ -47,7 +61,7 @@ func (q *request) answerDiscover(ctx context.Context) (jsonrpc.Spliced, error) {
 	if err != nil {
 		return nil, err
 	}
-	if q.h.Config.Eras == nil && keepsState(server) {
+	if q.offersSession(ctx, server) {
 		q.h.saysState(server)
 		return nil, &wire.Failure{Code: mcp.CodeMethodNotFound, Status: http.StatusNotFound, Message: "this server keeps state for each client, and is offered by initialize (eras)"}
 	}

@@ -34,11 +34,19 @@ type Client interface {
 	Tool(ctx context.Context, s shim.Session, name string) (Tool, bool, error)
 	// Forget drops what is cached of the tools.
 	Forget(s shim.Session)
+	ClientSessions
+}
+
+// ClientSessions is what concerns the sessions of clients outside of any request of theirs.
+type ClientSessions interface {
 	// OnSessionQuestion sets how a session question is put to the client of its session. It is called before
 	// all other methods, and may be called again.
 	OnSessionQuestion(f SessionAsker)
 	// EndSession says that the session of this key (Session.Key) has ended.
 	EndSession(ctx context.Context, key string)
+	// AsksForRoots reports whether a server that describes itself so asks clients like this one for their roots outside of
+	// any call. It may wait some hundred milliseconds for that, once for a server.
+	AsksForRoots(ctx context.Context, s shim.Session, d Description) bool
 }
 
 // ServerClient is the client of one MCP server over Streamable HTTP, HTTP+SSE, or the configured transport, in the

@@ -187,3 +187,80 @@ func (h *ServerClient) isUnknowing(err error) bool {
 	ue, ok := errors.AsType[*shim.UpstreamError](err)
 	return ok && ue.Kind == shim.KindClosed && h.mayBeMute()
 }
+
+// AsksForRoots reports whether the server asks clients like this one for their roots outside of any call. If nobody knows,
+// it introduces the client to the server, and waits for that question, which servers ask at once.
+func (h *ServerClient) AsksForRoots(ctx context.Context, s shim.Session, d Description) bool {
+	if d.Era != mcp.Legacy || len(d.Info) == 0 || !hasRoots(s) {
+		return false
+	}
+	key, r := rootsKey(d), &h.memory.roots
+	if asks, fresh := r.find(key); asks || fresh {
+		return asks
+	}
+	asks, err := work.Once(ctx, h.work, &h.probing, key, func(ctx context.Context) (bool, error) { return h.findRoots(ctx, s, key) })
+	if err != nil {
+		h.wire.log.Debug("it is unknown whether the server asks for roots", "err", err)
+	}
+	return asks
+}
+
+// findRoots looks for the verdict in the store, and finds it out if nobody has. A store that is away leaves it to this
+// replica.
+func (h *ServerClient) findRoots(ctx context.Context, s shim.Session, key string) (asks bool, err error) {
+	r := &h.memory.roots
+	var state []byte
+	rev := int64(0)
+	if h.wire.cfg.Sessions != nil {
+		state, rev, err = h.wire.cfg.Sessions.Load(ctx, key)
+	}
+	if err == nil && rev != 0 {
+		asks = string(state) == rootsAsked
+		r.note(key, asks)
+		return asks, nil
+	}
+	r.mu.Lock()
+	known := r.of == key && r.known
+	asks = r.asks && known
+	r.mu.Unlock()
+	if !known {
+		if asks, err = h.awaitRootsQuestion(ctx, s, key); err != nil {
+			return asks, err
+		}
+	}
+	r.note(key, asks)
+	h.sessions.storeRoots(ctx, key, asks)
+	return asks, nil
+}
+
+// awaitRootsQuestion introduces a client to the server, and waits for the question. A session over HTTP is one of its own,
+// since in an older one the server may have asked already; a program is that of the client's calls.
+func (h *ServerClient) awaitRootsQuestion(ctx context.Context, s shim.Session, key string) (asks bool, err error) {
+	var ses *session
+	if h.wire.cfg.Transport != nil {
+		ses = h.sessions.acquireSession(s)
+	} else {
+		s.Key, s.Shared = "", false
+		ses = newSession(h.sessions, keyOf(s), s)
+		ses.ends = true
+		ses.pinSession()
+	}
+	defer ses.releaseSession()
+	heard := h.memory.roots.expect(key)
+	l, err := ses.connectGeneration(ctx)
+	if err != nil {
+		return false, err
+	}
+	if opened := ses.get.needStream(ctx); opened != nil {
+		defer ses.get.doneStream()
+		ses.get.awaitStream(ctx, opened)
+	}
+	if ses.get.isMissing() {
+		return false, nil // so the server cannot ask
+	}
+	if err := l.introduceClient(ctx, ses); err != nil {
+		return false, err
+	}
+	err = work.PauseFor(ctx, heard, rootsSoon-time.Since(time.Unix(0, ses.readyAt.Load()))) // the question wakes it
+	return work.IsClosed(heard), err
+}

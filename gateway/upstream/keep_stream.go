@@ -19,12 +19,15 @@ const (
 
 // needStream is wantStream for a call. It returns nil if the server is known to lack such a stream.
 func (st *getStream) needStream(ctx context.Context) (opened <-chan struct{}) {
-	if time.Now().UnixMilli() < st.s.t.support.until.Load() {
+	if st.isMissing() {
 		return nil
 	}
 	_, opened = st.wantStream(ctx)
 	return opened
 }
+
+// isMissing reports whether the server is known to lack such a stream.
+func (st *getStream) isMissing() bool { return time.Now().UnixMilli() < st.s.t.support.until.Load() }
 
 // doneStream undoes needStream.
 func (st *getStream) doneStream() { st.unwantStream(linger) }

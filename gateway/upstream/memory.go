@@ -34,6 +34,8 @@ type memory struct {
 	// a handshake: nanoseconds since 1970.
 	alone atomic.Int64
 
+	roots rootsVerdict
+
 	cur atomic.Pointer[verdict] // of NoEra until the server is recognised
 
 	endless sync.Once // the log says that the list of tools does not end

@@ -245,6 +245,7 @@ func (w *wire) answerSessionQuestion(ctx context.Context, to target, body []byte
 // routeQuestion puts a question that names no call to the client of the session. One that names a task goes to the call
 // with that task, and so does any in the session of one call. It returns the response to a question that is refused.
 func (s *session) routeQuestion(ctx context.Context, x *exchange, m jsonrpc.Message) (refusal []byte) {
+	noteAsksRoots(ctx, s, m)
 	named, _ := jsonrpc.GetString(m.Params, "_meta", mcp.MetaRelatedTask, "taskId")
 	s.mu.Lock()
 	alone := s.ends || s.t.askSession.Load() == nil // it ends with its call
@@ -279,6 +280,42 @@ func (s *session) routeQuestion(ctx context.Context, x *exchange, m jsonrpc.Mess
 		return notPut(m.ID, "the gateway is shutting down")
 	}
 	return nil
+}
+
+// noteAsksRoots notes that the server has asked for roots while no call ran.
+func noteAsksRoots(ctx context.Context, s *session, m jsonrpc.Message) {
+	l := s.currentGeneration()
+	if m.Method != mcp.MethodRootsList || l == nil || len(l.server.Info) == 0 || len(s.calls.newestFirst()) > 0 {
+		return
+	}
+	key := rootsKey(l.server)
+	if s.t.memory.roots.note(key, true) {
+		s.t.work.Go(ctx, func(ctx context.Context) { s.t.storeRoots(ctx, key, true) })
+	}
+}
+
+// storeRoots tells the other replicas of the verdict. That the server asks is never taken back.
+func (t *sessionTable) storeRoots(ctx context.Context, key string, asks bool) {
+	if t.wire.cfg.Sessions == nil {
+		return
+	}
+	text := rootsUnasked
+	if asks {
+		text = rootsAsked
+	}
+	for {
+		state, rev, err := t.wire.cfg.Sessions.Load(ctx, key)
+		if err == nil && string(state) != text && string(state) != rootsAsked {
+			rev, err = t.wire.cfg.Sessions.Swap(ctx, key, rev, []byte(text))
+			if err == nil && rev == 0 {
+				continue // another replica was faster
+			}
+		}
+		if err != nil {
+			t.wire.log.Debug("what is known of the server's question for roots was not stored", "err", err)
+		}
+		return
+	}
 }
 
 // withdrawQuestion withdraws one of the server's requests, in the session of that id.

@@ -25,7 +25,7 @@ var layers = map[string][]string{
 		"handler ask initialize modes offers relay request resume session_enter state task_result tasks",
 	},
 	"gateway/upstream": {
-		"doc config errors server verdict memory listeners checkpoint numbers", // values
+		"doc config errors server verdict memory roots listeners checkpoint numbers", // values
 		"wire silence",
 		"exchange request calls notify questions resume trace task task_await task_poll",                // one request
 		"session_table session initialize shared get_stream keep_stream listen_legacy session_question", // the legacy era

@@ -72,8 +72,7 @@ type Shim struct {
 	Heart *node.Heart
 
 	*node.Core
-	servers   atomic.Pointer[map[string]*node.Served]
-	known     map[string]*node.Served // each server so far: its counts go on if it comes back
+	serverTable
 	metrics   *metrics.Metrics
 	storeWait time.Duration
 	waiting   shim.Bound // requests that wait for the store for as long as storeWait
@@ -98,15 +97,15 @@ func New(o Options) (*Shim, error) {
 		Kept: node.NewKept(o.MaxKeptBytes, o.MaxKeptBytesPerOwner, o.Kept),
 	})
 	s := &Shim{
-		Core:      c,
-		Heart:     c.Heart,
-		known:     make(map[string]*node.Served),
-		metrics:   o.Metrics,
-		storeWait: o.StoreWait,
-		waiting:   shim.Bound{Most: maxWaiting},
-		check:     o.CheckAnswer,
-		budget:    o.Budget,
-		runs:      node.NewRuns[runner.Run](),
+		Core:        c,
+		Heart:       c.Heart,
+		serverTable: serverTable{known: make(map[string]*node.Served)},
+		metrics:     o.Metrics,
+		storeWait:   o.StoreWait,
+		waiting:     shim.Bound{Most: maxWaiting},
+		check:       o.CheckAnswer,
+		budget:      o.Budget,
+		runs:        node.NewRuns[runner.Run](),
 	}
 	s.shown, _ = lru.New[shim.ID, shown](maxShown) // the only error is a size of 0
 	s.recovery = recovery{s: s, wake: make(chan struct{}, 1)}
@@ -178,10 +177,22 @@ func (s *Shim) readsTasksOf(upstream, server string) bool {
 	return server == upstream || srv != nil && slices.Contains(srv.Before, server)
 }
 
-func (s *Shim) findServer(name string) (*node.Served, error) {
-	srv, ok := (*s.servers.Load())[name]
+// serverTable has the servers by their names.
+type serverTable struct {
+	servers atomic.Pointer[map[string]*node.Served]
+	known   map[string]*node.Served // each server so far: its counts go on if it comes back
+}
+
+func (t *serverTable) findServer(name string) (*node.Served, error) {
+	srv, ok := (*t.servers.Load())[name]
 	if !ok {
 		return nil, fmt.Errorf("shim: no upstream %q", name)
 	}
 	return srv, nil
+}
+
+// IsSlow reports whether most of the last calls that this replica has made at a server were longer than their grace.
+func (t *serverTable) IsSlow(upstream string) bool {
+	srv, err := t.findServer(upstream)
+	return err == nil && srv.Graces.IsSlow()
 }

@@ -21,12 +21,16 @@ const (
 	learnedCalls = 5
 	// learnedTools is how many tools of a server are remembered.
 	learnedTools = 1000
+	// pacedCalls is how many calls of a server are remembered, and leastPaced how many say whether it is slow.
+	pacedCalls, leastPaced = 20, 5
 )
 
-// Graces learns how long the calls of each tool of a server take.
+// Graces learns how long the calls of each tool of a server take, and of the server as a whole.
 type Graces struct {
-	mu    sync.Mutex // guards the entries of tools, too
-	tools *lru.Cache[string, *toolGrace]
+	mu       sync.Mutex // guards the entries of tools, too
+	tools    *lru.Cache[string, *toolGrace]
+	outlasts [pacedCalls]bool // the call was longer than its grace, in a ring
+	calls    int
 }
 
 // toolGrace has the last calls of a tool.
@@ -47,6 +51,36 @@ func (s *Served) GraceFor(r shim.Request, p shim.Policy) time.Duration {
 		return s.Graces.graceOf(r.Name)
 	}
 	return p.Grace
+}
+
+// LearnPace takes an answer of the server to a call that can become a task.
+func (s *Served) LearnPace(r shim.Request, p shim.Policy, took time.Duration, result json.RawMessage) {
+	if r.Method != shim.CallTool {
+		return
+	}
+	grace := p.Grace
+	if grace == shim.GraceAuto {
+		grace = shim.LearnedGrace
+		s.Graces.LearnGrace(r.Name, took, result)
+	}
+	g := s.Graces
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.outlasts[g.calls%pacedCalls] = p.Tasks == shim.Always || p.Tasks == shim.Required || p.Tasks == shim.Auto && took > grace
+	g.calls++
+}
+
+// IsSlow reports whether most of the last calls were longer than their grace.
+func (g *Graces) IsSlow() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	recent, slow := min(g.calls, pacedCalls), 0
+	for _, outlasts := range g.outlasts[:recent] {
+		if outlasts {
+			slow++
+		}
+	}
+	return recent >= leastPaced && 2*slow > recent
 }
 
 // LearnGrace takes an answer of the server.

@@ -140,8 +140,8 @@ func (rs *rounds) sendOnce(retry *shim.Retry) (shim.Reply, error) {
 	begin := time.Now()
 	for d := node.RetryFirst; ; d = min(2*d, node.RetryMost) {
 		reply, err := r.Srv.Upstream.Call(r.Observed.placeBelow(r.Ctx), r.upstreamRequest(retry), r)
-		if r.policy.Grace == shim.GraceAuto && err == nil && reply.Result != nil {
-			r.Srv.Graces.LearnGrace(r.Call.Request.Name, time.Since(begin), reply.Result)
+		if err == nil && reply.Result != nil {
+			r.Srv.LearnPace(r.Call.Request, r.policy, time.Since(begin), reply.Result)
 		}
 		if up, ok := errors.AsType[*shim.UpstreamError](err); !ok || !up.Unsent || !errors.Is(err, shim.ErrUnavailable) {
 			return reply, err
