@@ -24,10 +24,13 @@ import (
 	"taskgate/internal/work"
 )
 
-// lookEvery is how often the configuration is read anew. A change is used once two reads have found the same,
-// because the file may still be written at the first. There is no watcher: it would have to know each file
+// lookEvery is how often the configuration is read anew. A change is used once it has been the same for sameFor, because
+// the file may still be written at first. There is no watcher: it would have to know each file
 // that is named, and how it is replaced, such as a ConfigMap of Kubernetes behind two symbolic links.
-const lookEvery = 3 * time.Second
+const (
+	lookEvery = 3 * time.Second
+	sameFor   = time.Second
+)
 
 // reloader has the state that a server needs to change its configuration while it runs.
 type reloader struct {
@@ -68,7 +71,7 @@ func (s *server) saysInUse() {
 // awaitReloads takes new configurations until ctx ends: at a SIGHUP, at the request of an operator, and when
 // the files have changed.
 func (s *server) awaitReloads(ctx context.Context) {
-	look := time.NewTicker(s.lookEvery)
+	look := time.NewTimer(s.lookEvery)
 	defer look.Stop()
 	for {
 		select {
@@ -81,8 +84,17 @@ func (s *server) awaitReloads(ctx context.Context) {
 		case <-look.C:
 			s.files.takeFiles(s.log)
 			s.takeChanged()
+			look.Reset(s.nextLook())
 		}
 	}
+}
+
+// nextLook is how long it is until the configuration is read anew: a change has to be the same then.
+func (r *reloader) nextLook() time.Duration {
+	if r.pending != "" {
+		return min(sameFor, r.lookEvery)
+	}
+	return r.lookEvery
 }
 
 // takeChanged takes a changed configuration that is the same as at the last read. It also forgets removed

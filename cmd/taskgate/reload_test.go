@@ -263,6 +263,23 @@ func TestReloadLooks(t *testing.T) {
 	}
 }
 
+// TestChangeIsTheSameForASecond: a change that was found is looked at again a second later, and is not used while it still
+// changes.
+func TestChangeIsTheSameForASecond(t *testing.T) {
+	var c config.Config
+	s := &server{reloader: newReloader(&c)}
+	if s.nextLook() != lookEvery {
+		t.Error(s.nextLook())
+	}
+	for rate := range 3 {
+		s.load = func() (*config.Config, error) { return &config.Config{Rate: 1 + rate}, nil }
+		s.takeChanged() // it would fail to use the configuration
+		if s.nextLook() != sameFor || s.inUse() != c.Hash() {
+			t.Error(s.nextLook(), s.inUse())
+		}
+	}
+}
+
 // TestReloadOfOthers: no page may ask for a reload, and a gateway without a file has nothing to read.
 func TestReloadOfOthers(t *testing.T) {
 	r := runServer(t, "http://127.0.0.1:1/mcp", nil)
