@@ -209,6 +209,43 @@ func TestPruning(t *testing.T) {
 	})
 }
 
+// A page has as many tasks as fit into its bytes, and leads to the next one.
+func TestPagesAreBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	s := openTest(t, "embedded", testOptions())
+	all := map[shim.ID]bool{}
+	for range 12 {
+		draft := newTask()
+		draft.ListKey, draft.Visible = "list", true
+		task, err := s.Create(t.Context(), draft)
+		must(t, err)
+		must(t, s.client.HSet(t.Context(), s.keys.task(task.ID), fieldProgress, "1\n"+`{"message":"`+strings.Repeat("x", pageBytes/4)+`"}`).Err())
+		all[task.ID] = true
+	}
+	for name, read := range map[string]func(cursor string) ([]shim.Task, string, error){
+		"search": func(cursor string) ([]shim.Task, string, error) {
+			return s.Overview().Search(t.Context(), shim.Query{Limit: 100, Cursor: cursor})
+		},
+		"list": func(cursor string) ([]shim.Task, string, error) { return s.List(t.Context(), "list", cursor, 100) },
+	} {
+		found := map[shim.ID]bool{}
+		for cursor := ""; ; {
+			page, next, err := read(cursor)
+			must(t, err)
+			if len(page) > 4 {
+				t.Errorf("%s: a page of %d", name, len(page))
+			}
+			for _, task := range page {
+				found[task.ID] = true
+			}
+			if cursor = next; next == "" {
+				break
+			}
+		}
+		same(t, all, found)
+	}
+}
+
 // What is listed but was never stored, because its creator died in between, or is
 // claimed by an entry that lies, is not shown.
 func TestListIsAHint(t *testing.T) {

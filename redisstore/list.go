@@ -121,9 +121,45 @@ func (s *Store) List(ctx context.Context, listKey, cursor string, n int) (page [
 	return page, next, err
 }
 
-// readRecords reads the tasks of entries with one round trip; nil for a task that is gone or cannot be read.
-// gone lists the ids without a task.
-func readRecords(ctx context.Context, s *Store, entries []entry) (tasks []*shim.Task, gone []string, err error) {
+// pageBytes is about how many bytes of records are read for a page: a record may have questions of some MiB.
+const pageBytes = 8 << 20
+
+// sizesOf returns about how many bytes the summaries of entries have, where these are many.
+func sizesOf(ctx context.Context, s *Store, entries []entry) ([]int64, error) {
+	p := s.client.Pipeline()
+	questions, progress := make([]*redis.IntCmd, len(entries)), make([]*redis.IntCmd, len(entries))
+	for i, e := range entries {
+		questions[i], progress[i] = p.HStrLen(ctx, s.keys.task(e.id), fieldQuestions), p.HStrLen(ctx, s.keys.task(e.id), fieldProgress)
+	}
+	if _, err := p.Exec(ctx); err != nil && !hasPrefix(err, wrongType) {
+		return nil, err
+	}
+	sizes := make([]int64, len(entries))
+	for i := range entries {
+		sizes[i] = questions[i].Val() + progress[i].Val()
+	}
+	return sizes, nil
+}
+
+// readRecords reads the tasks of the first entries that fit into so many bytes, or of one, with two round trips; nil for a
+// task that is gone or cannot be read. gone lists the ids without a task. It returns what is left of the bytes.
+func readRecords(ctx context.Context, s *Store, entries []entry, left int64) (tasks []*shim.Task, gone []string, rest int64, err error) {
+	sizes, err := sizesOf(ctx, s, entries)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	for i, n := range sizes {
+		if left -= n; left < 0 {
+			entries = entries[:max(1, i)]
+			break
+		}
+	}
+	tasks, gone, err = readAll(ctx, s, entries)
+	return tasks, gone, left, err
+}
+
+// readAll is readRecords of any size, with one round trip.
+func readAll(ctx context.Context, s *Store, entries []entry) (tasks []*shim.Task, gone []string, err error) {
 	p := s.client.Pipeline()
 	cmds := make([]*redis.StringSliceCmd, len(entries))
 	for i, e := range entries {

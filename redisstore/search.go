@@ -158,18 +158,21 @@ func (f *search) firstPlace() entry {
 	return entry{created: most + 1}
 }
 
-// fillPage reads from a place on until the page is full, the sets end, or, of a Search, searchTime is over.
+// fillPage reads from a place on until the page is full, pageBytes are read, the sets end, or, of a Search, searchTime is
+// over.
 func (f *search) fillPage(ctx context.Context, at entry) (page []shim.Task, next string, err error) {
-	over := time.Now().Add(searchTime)
+	over, left := time.Now().Add(searchTime), int64(pageBytes)
 	for step := max(f.q.Limit, leastRead); ; step = min(4*step, searchStep) {
 		entries, more, err := f.nextEntries(ctx, at, step)
 		if err != nil {
 			return nil, "", err
 		}
-		tasks, gone, err := readRecords(ctx, f.s.Store, entries)
+		tasks, gone, rest, err := readRecords(ctx, f.s.Store, entries, left)
 		if err != nil {
 			return nil, "", err
 		}
+		left = rest
+		more, entries = more || len(tasks) < len(entries), entries[:len(tasks)]
 		if f.list != "" { // else Sweep removes them
 			f.s.pruneEntries(ctx, f.list, gone)
 		}
@@ -186,7 +189,7 @@ func (f *search) fillPage(ctx context.Context, at entry) (page []shim.Task, next
 		switch {
 		case !more:
 			return page, "", nil
-		case len(page) == f.q.Limit, f.list == "" && time.Now().After(over):
+		case len(page) == f.q.Limit, left < 0, f.list == "" && time.Now().After(over):
 			return page, at.spellCursor(), nil
 		}
 	}
