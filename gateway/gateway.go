@@ -115,6 +115,7 @@ func New(o Options) (*Gateway, error) {
 	g := &Gateway{options: o, tel: tel, state: state, limits: o.Config.Limits.Within(o.Memory), connectionShares: auth.NewAddresses(o.Config)}
 	g.makeBounds(o.Config)
 	g.sessions = legacy.NewTable(o.Sessions, o.Config.StoreTimeout, g.sessionEnded)
+	g.limitSessions(o.Config)
 	o.Metrics.ReadOpen(g.calls.Count, g.connections.Count, g.streams.Count, g.sessions.Count)
 	o.Metrics.ReadLimits(g.usage)
 	first, err := g.newTable(o.Config, methods, o.Upstreams, nil)

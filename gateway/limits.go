@@ -27,6 +27,11 @@ func (g *Gateway) makeBounds(c *config.Config) {
 	})
 }
 
+// limitSessions bounds what sessions hold in memory besides the number of them.
+func (g *Gateway) limitSessions(c *config.Config) {
+	g.sessions.Limit(int(config.EndBytes(g.options.Memory)), int(config.StateBytes(g.options.Memory)), c.SignsIn())
+}
+
 // ConnState is the hook of an http.Server that holds connections to their limit. A further
 // connection is closed at once and unanswered: to answer its request, the server would have to read
 // it, and so hold the connection for as long as the client likes. A balancer between replicas takes

@@ -51,6 +51,7 @@ func (g *Gateway) Prepare(c *config.Config, upstreams map[string]upstream.Client
 		methods.Use(before.methods)
 		g.calls.Limit(g.limits.MaxCalls, c.MaxCallsPerOwner, c.SignsIn())
 		g.streams.Limit(g.limits.MaxStreams, g.limits.MaxStreamsPerOwner, c.SignsIn())
+		g.limitSessions(c)
 		g.useTable(next)
 		for _, u := range next.routes {
 			if old := before.findEndpoint(u.endpoint.Name); old != nil {

@@ -3,15 +3,20 @@ package redisstore
 import (
 	"context"
 	"crypto/rand"
+	"errors"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"taskgate/shim"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/redis/go-redis/v9"
 )
 
 const (
@@ -44,6 +49,11 @@ type sessionLogs struct {
 	// session takes its log along when it ends; logTTL is for the others. It is longer than the life of a
 	// session, because uses are noted at the log less often.
 	logTTL time.Duration
+
+	room *logRoom // of all logs together; nil for any
+	// knownShares names the shares that a session counts towards, the largest last; none if they are unknown here.
+	knownShares func(id string) []string
+	halved      *atomic.Bool // whether those without an owner have half of what all have
 
 	mu      sync.Mutex // guards the rest
 	watches map[string][]*stateWatch
@@ -170,7 +180,14 @@ func (c *sessionLogs) changeLog(ctx context.Context, id, stream, what string, va
 	a.add(id, stream, what)
 	a.list = append(a.list, value)
 	a.add(extra, millis(c.logTTL))
-	a.addInt(int64(c.messages), c.bytes, c.afterEnd.Milliseconds())
+	bytes := c.bytes
+	if c.room != nil {
+		var err error
+		if bytes, err = c.room.left(ctx, id, c.ownerOf(id), bytes, int64(len(value))); err != nil {
+			return nil, err
+		}
+	}
+	a.addInt(int64(c.messages), bytes, c.afterEnd.Milliseconds())
 	a.add(c.store.keys.logEvents(id), string(c.heart.Replica()))
 	told, _ := c.told.Get(id)
 	a.addInt(told)
@@ -183,6 +200,10 @@ func (c *sessionLogs) changeLog(ctx context.Context, id, stream, what string, va
 		return err
 	})
 	if err == nil && reply[0] == codeOK {
+		if c.room != nil && len(reply) > 2 {
+			n, _ := strconv.ParseInt(reply[2], 10, 64)
+			c.room.noteBytes(id, c.ownerOf(id), n)
+		}
 		if no, err := strconv.ParseInt(reply[1], 10, 64); err == nil {
 			c.mu.Lock()
 			defer c.mu.Unlock()
@@ -302,5 +323,135 @@ func (c *sessionLogs) wakeWatchers(id string) {
 	defer c.mu.Unlock()
 	for _, w := range c.watches[id] {
 		w.wake()
+	}
+}
+
+// ownerOf names the share of an owner, or of all without one, that a session counts towards.
+func (c *sessionLogs) ownerOf(id string) string {
+	if shares := c.knownShares(id); len(shares) > 0 {
+		return shares[len(shares)-1]
+	}
+	return digest("")
+}
+
+// KeepInAll bounds the bytes of all logs in a store that this process has for itself; half of them are for one owner, or
+// for all without one. Beyond that a log keeps less, and no message that is larger than leastLog.
+func (c *sessionLogs) KeepInAll(most int64) {
+	if e := c.store.embedded; e != nil && most > 0 {
+		c.room = &logRoom{store: c.store, most: most, halved: c.halved, logs: make(map[string]logSize), owners: make(map[string]int64)}
+		c.room.readLogs()
+	}
+}
+
+const (
+	// leastLog is how many bytes the log of a session may have in any case, and one message more.
+	leastLog = 16 << 10
+	// countAgain is how often all logs are counted anew while there is no room: they shrink and go by themselves.
+	countAgain = 2 * time.Second
+)
+
+// logRoom counts the bytes of all session logs.
+type logRoom struct {
+	store  *Store
+	most   int64
+	halved *atomic.Bool // whether those without an owner have half of it
+
+	mu      sync.Mutex // guards the rest
+	logs    map[string]logSize
+	all     int64            // bytes of all logs
+	owners  map[string]int64 // bytes of each owner
+	counted time.Time        // when all were counted last
+}
+
+// logSize is how large a log is, and to whose share it counts.
+type logSize struct {
+	owner string
+	bytes int64
+}
+
+// left returns how many bytes the log of a session may have, at most so many, or refuses a message of a size.
+func (r *logRoom) left(ctx context.Context, id, owner string, most, size int64) (int64, error) {
+	left, alone := r.leftOf(id, owner)
+	if left < most && r.countLogs(ctx) {
+		left, alone = r.leftOf(id, owner)
+	}
+	left = max(leastLog, min(left, most))
+	if size > left && !alone {
+		return 0, &shim.BusyError{Key: "max_log_bytes", Limit: "bytes kept for resumption"}
+	}
+	return left, nil
+}
+
+// leftOf returns what the logs of all others leave to a session, and whether its owner has no other log.
+func (r *logRoom) leftOf(id, owner string) (left int64, alone bool) {
+	share := r.most / 2
+	if owner == digest("") && !r.halved.Load() {
+		share = r.most
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	mine := r.logs[id]
+	others := r.owners[owner]
+	if mine.owner == owner {
+		others -= mine.bytes
+	}
+	return min(r.most-r.all+mine.bytes, share-others), others == 0
+}
+
+func (r *logRoom) noteBytes(id, owner string, n int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was := r.logs[id]
+	r.all += n - was.bytes
+	if r.owners[was.owner] -= was.bytes; r.owners[was.owner] == 0 {
+		delete(r.owners, was.owner)
+	}
+	if n == 0 {
+		delete(r.logs, id)
+		return
+	}
+	r.owners[owner] += n
+	r.logs[id] = logSize{owner, n}
+}
+
+// countLogs reads how large all known logs are, unless that was done just now.
+func (r *logRoom) countLogs(ctx context.Context) bool {
+	r.mu.Lock()
+	if time.Since(r.counted) < countAgain {
+		r.mu.Unlock()
+		return false
+	}
+	r.counted = time.Now()
+	ids := slices.Collect(maps.Keys(r.logs))
+	r.mu.Unlock()
+	p := r.store.client.Pipeline()
+	sizes := make([]*redis.StringCmd, len(ids))
+	for i, id := range ids {
+		sizes[i] = p.HGet(ctx, r.store.keys.log(id)[1], "bytes")
+	}
+	if _, err := p.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return false
+	}
+	for i, id := range ids {
+		n, _ := sizes[i].Int64() // 0 if the log is gone
+		r.mu.Lock()
+		owner := r.logs[id].owner
+		r.mu.Unlock()
+		r.noteBytes(id, owner, n)
+	}
+	return true
+}
+
+// readLogs counts the logs that a start has found.
+func (r *logRoom) readLogs() {
+	redis := r.store.embedded.server
+	for _, key := range redis.Keys() {
+		_, id, is := strings.Cut(key, "}:streams:")
+		if !is || !strings.HasPrefix(key, r.store.keys.prefix+":{") {
+			continue
+		}
+		n, _ := strconv.ParseInt(redis.HGet(key, "bytes"), 10, 64)
+		owners := append([]string{digest("")}, strings.Fields(redis.HGet(r.store.keys.session(id), "owner"))...)
+		r.noteBytes(id, owners[len(owners)-1], n)
 	}
 }

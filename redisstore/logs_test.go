@@ -1,7 +1,9 @@
 package redisstore
 
 import (
+	"errors"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -106,6 +108,54 @@ func TestLogOfAnEndedStreamLeaves(t *testing.T) {
 	for name, url := range map[string]string{"redis": redistest.Start(t).URL(), "embedded": "embedded"} {
 		t.Run(name, func(t *testing.T) { endedStreamLeaves(t, url) })
 	}
+}
+
+// All logs together have a bound in a store of this process, and one owner has half of it. Beyond that the oldest messages
+// go first, and a large message is not kept. A start counts what is there.
+func TestLogsHaveABoundTogether(t *testing.T) {
+	t.Parallel()
+	path, o := filepath.Join(t.TempDir(), "store"), testOptions()
+	s := fileStore(t, path, o)
+	const most = 1 << 20
+	c := sessionsOf(s, 100, time.Hour).Halve(true)
+	c.KeepInAll(most)
+	ctx := t.Context()
+	fill := func(c *Sessions, owner string, sessions int) (bytes int64) {
+		for i := range sessions {
+			id := fmt.Sprint(owner, i)
+			_, err := c.Make(ctx, id, owner, "", []byte("state"))
+			must(t, err)
+			_, err = c.Open(ctx, id, "x", nil)
+			must(t, err)
+			for range 100 {
+				_, err := c.Append(ctx, id, "x", []byte(strings.Repeat("l", 8<<10)))
+				must(t, err)
+			}
+			n, err := s.client.HGet(ctx, s.keys.log(id)[1], "bytes").Int64()
+			must(t, err)
+			bytes += n
+		}
+		return bytes
+	}
+	if n := fill(c, "mallory", 10); n > most*3/4 || n < most/3 {
+		t.Errorf("one owner has %d bytes", n)
+	}
+	_, err := c.Append(ctx, "mallory9", "x", []byte(strings.Repeat("l", 64<<10)))
+	if _, busy := errors.AsType[*shim.BusyError](err); !busy {
+		t.Errorf("a large message: %v", err)
+	}
+	if n := fill(c, "honest", 1); n < most/3 {
+		t.Errorf("another owner has %d bytes", n)
+	}
+	must(t, c.Delete(ctx, "mallory0"))
+	c.room.counted = time.Time{} // it was counted just now
+	if n := fill(c, "mallory-", 1); n < leastLog {
+		t.Errorf("%d bytes", n)
+	}
+	again := sessionsOf(fileStore(t, killed(t, path), o), 100, time.Hour).Halve(true)
+	again.KeepInAll(most)
+	same(t, c.room.all, again.room.all)
+	same(t, c.room.owners, again.room.owners)
 }
 
 // So it does if the session is not used any more.

@@ -86,6 +86,15 @@ func (s *Store) Sessions(h Heart, limit int, idle time.Duration) *Sessions {
 	c.sessionLogs = &sessionLogs{
 		store: s, told: told, heart: h, messages: logMessages, bytes: logBytes, afterEnd: logAfterEnd,
 		logTTL: 2 * c.ttl(), watches: map[string][]*stateWatch{},
+		halved: &c.halved,
+		knownShares: func(id string) []string {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if k := c.known[id]; k != nil {
+				return k.shares
+			}
+			return nil
+		},
 	}
 	return c
 }

@@ -149,6 +149,7 @@ func (s *server) buildGateway(ctx context.Context) (err error) {
 	s.audit, s.auditLog = file, audit
 	clients, secure := planned.clients()
 	s.sessions = s.store.Sessions(s.shim.Heart, s.config.Limits.Within(memoryLimit()).MaxSessions, s.config.SessionIdle).PerOwner(s.config.MaxSessionsPerOwner).Halve(s.config.SignsIn())
+	s.sessions.KeepInAll(int64(s.config.LogBytes(memoryLimit())))
 	options := gateway.Options{
 		Memory: memoryLimit(), Usage: map[string]func() float64{"max_tasks": s.shim.TaskUsage, "max_kept_bytes": s.shim.Kept.Usage, "max_sessions": s.sessions.Usage}, Audit: audit, Credentials: s.credentials, TLS: secure,
 		Config: s.config, Shim: s.shim, Upstreams: clients, Budget: s.budget, Logger: s.log,
@@ -201,7 +202,7 @@ func (s *server) newShim(store *redisstore.Store, replica shim.Replica, keys [][
 		settle = -1 // it has no failover, which could lose the end of a task
 	}
 	return engine.New(engine.Options{
-		Settle: settle, MaxKeptBytes: int64(kept), MaxKeptBytesPerOwner: int64(keptOfOne), Kept: keptTasks(store),
+		Settle: settle, SettleBytes: int64(config.EndBytes(memoryLimit())), MaxKeptBytes: int64(kept), MaxKeptBytesPerOwner: int64(keptOfOne), Kept: keptTasks(store),
 		Replica: replica, Store: store, Servers: s.served().servers(s.config, s.credentials), Heartbeat: s.config.Heartbeat,
 		StoreTimeout: s.config.StoreTimeout, StoreWait: s.config.StoreWait, MarkKeys: keys, CheckAnswer: reading.CheckAnswer,
 		Budget: s.budget, Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"), Metrics: m,

@@ -95,6 +95,49 @@ func (c *Config) KeptBytes(memory int64) (all, perOwner Size) {
 	return all, perOwner
 }
 
+// What is kept for the resumption of streams may take a sixteenth of the memory limit in a store that this process has for
+// itself, and this much without one. So may the ends of tasks that a store has yet to take, and of streams.
+const (
+	logsShare = 16
+	fullLogs  = 256 * MiB
+	fullEnds  = 64 * MiB
+)
+
+// LogBytes is how many bytes all session logs have in a process with a memory limit in bytes, 0 for none; 0 is any number.
+func (c *Config) LogBytes(memory int64) Size {
+	switch {
+	case !c.OwnsStore():
+		return 0
+	case memory <= 0:
+		return fullLogs
+	}
+	return min(fullLogs, Size(memory/logsShare))
+}
+
+// EndBytes is how many bytes the ends of tasks that the store has yet to take have, and as many the ends of streams, in a
+// process with a memory limit in bytes; 0 is none.
+func EndBytes(memory int64) Size {
+	if memory <= 0 {
+		return fullEnds
+	}
+	return min(fullEnds, Size(memory/logsShare))
+}
+
+// What sessions with much to say of themselves or to subscribe to take more than others may be a 64th of the memory limit,
+// and this much without one. It is there about four times.
+const (
+	statesShare = 64
+	fullStates  = 64 * MiB
+)
+
+// StateBytes is how many bytes the large states of sessions have in a process with a memory limit in bytes; 0 is none.
+func StateBytes(memory int64) Size {
+	if memory <= 0 {
+		return fullStates
+	}
+	return min(fullStates, Size(memory/statesShare))
+}
+
 // leastLimit is the least that a memory limit leaves of each limit.
 const leastLimit = 100
 

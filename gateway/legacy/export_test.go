@@ -29,7 +29,7 @@ var (
 func (t *Table) Busy(id string) bool { return t.isBusy(id) }
 
 // FillLate leaves no room for messages that wait for the store.
-func (t *Table) FillLate() { t.late = lateBytes }
+func (t *Table) FillLate() { t.late, t.most = 1, 1 }
 
 // Listens reports whether this replica listens to the server for a session.
 func (t *Table) Listens(id string) bool {

@@ -165,11 +165,20 @@ func (s *session) updateState(ctx context.Context, change func(sessionState) (se
 
 // subscribeTo adds a resource to the session's subscriptions, if there is room for it.
 func (s *session) subscribeTo(ctx context.Context, uri string) error {
-	return s.updateState(ctx, func(st sessionState) (sessionState, error) { return st.addSubscription(uri) })
+	return s.updateState(ctx, func(st sessionState) (sessionState, error) {
+		next, err := st.addSubscription(uri)
+		if err == nil {
+			err = s.table.countState(s.id, shim.Share{Owner: st.Owner}, len(next.encode()))
+		}
+		return next, err
+	})
 }
 
 func (s *session) unsubscribeFrom(ctx context.Context, uri string) error {
-	return s.updateState(ctx, func(st sessionState) (sessionState, error) { return st.withSubscription(uri, false), nil })
+	return s.updateState(ctx, func(st sessionState) (sessionState, error) {
+		next := st.withSubscription(uri, false)
+		return next, s.table.countState(s.id, shim.Share{Owner: st.Owner}, len(next.encode()))
+	})
 }
 
 // beginRequest registers a request in flight. Its context has the values of ctx, and ends by

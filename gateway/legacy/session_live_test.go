@@ -76,6 +76,38 @@ func TestSessionIDs(t *testing.T) {
 	}
 }
 
+// Sessions with much to say of themselves, or many subscriptions, have a bound in bytes, and a share of it. Ordinary ones
+// and other callers have room; the end of one makes some.
+func TestLargeSessionsAreBounded(t *testing.T) {
+	table, _ := newTable(wiretest.OpenSessions(t, 100, time.Hour))
+	table.Limit(0, 96<<10, true)
+	large := func(owner string) (*session, error) {
+		return table.createSession(t.Context(), shim.Share{Owner: owner}, sessionState{Upstream: "up", Owner: owner, Capabilities: []byte(`{"x":"` + strings.Repeat("x", 16<<10) + `"}`)})
+	}
+	var made []*session
+	refused := func(err error) bool {
+		_, busy := errors.AsType[*shim.BusyError](err)
+		return busy
+	}
+	for range 3 {
+		made = append(made, wiretest.Must(large("mallory"))(t))
+	}
+	if _, err := large("mallory"); !refused(err) {
+		t.Errorf("a fourth large session: %v", err)
+	}
+	small := mustCreate(t, table, sessionState{Upstream: "up", Owner: "mallory"})
+	uri := "file:///" + strings.Repeat("x", 7<<10)
+	wiretest.Check(t, small.subscribeTo(t.Context(), uri+"1"))
+	wiretest.Check(t, small.subscribeTo(t.Context(), uri+"2"))
+	if err := small.subscribeTo(t.Context(), uri+"3"); !refused(err) {
+		t.Errorf("too much to subscribe to: %v", err)
+	}
+	wiretest.Must(large("honest"))(t)
+	wiretest.Check(t, table.endSession(t.Context(), made[0].id, made[0].currentState()))
+	wiretest.Must(large("mallory"))(t)
+	wiretest.Check(t, small.unsubscribeFrom(t.Context(), uri+"1"))
+}
+
 // Whoever is not the session's owner, or comes to another endpoint, is told what a
 // stranger with a guessed id is told (Z7).
 func TestSessionBelongs(t *testing.T) {

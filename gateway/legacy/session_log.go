@@ -224,9 +224,6 @@ func (l *answerStream) forgetStream() {
 	}
 }
 
-// lateBytes bounds the messages that wait for the store, to end logs with.
-const lateBytes = 64 << 20
-
 // closeLog attempts to end a log, with ctx for the first attempt and the last messages, which the log may lack.
 // While the store is away it tries again each storeAgain, since the stream looks open until then. The messages are
 // left out if there is no room for them.
@@ -244,7 +241,7 @@ func (t *Table) closeLog(ctx context.Context, last [][]byte, attempt func(ctx co
 		size += len(m)
 	}
 	t.mu.Lock()
-	if t.late+size > lateBytes {
+	if t.most > 0 && t.late+size > t.most {
 		last, size = nil, 0
 	}
 	t.late += size

@@ -42,7 +42,11 @@ type Table struct {
 	live map[string]*session
 	logs map[string]*answerStream // of the streams that are written here, by name
 	late int                      // bytes of messages that wait for the store, to end logs with
-	work work.Group               // goroutines that outlive a request
+	most int                      // of them; 0 is any number
+	// states counts the bytes of large states of sessions that were made or changed here, and large has those of each.
+	states shim.Bound
+	large  map[string]largeState
+	work   work.Group // goroutines that outlive a request
 }
 
 // Ended is a session that is over. Only the replica that made it says since when, so that it is measured once.
@@ -55,9 +59,48 @@ type Ended struct {
 // NewTable makes a table over a store, and waits up to storeTimeout for that. ended is called for each session
 // that is over; twice, if two ways find that at once.
 func NewTable(store Sessions, storeTimeout time.Duration, ended func(context.Context, Ended)) *Table {
-	t := &Table{store: store, storeTimeout: storeTimeout, ended: ended, name: rand.Text(), ending: work.NewTurn(), live: make(map[string]*session), logs: make(map[string]*answerStream)}
+	t := &Table{store: store, storeTimeout: storeTimeout, ended: ended, name: rand.Text(), ending: work.NewTurn(), live: make(map[string]*session), logs: make(map[string]*answerStream), large: make(map[string]largeState)}
+	t.states.Key, t.states.All, t.states.Own = "max_sessions", "bytes of sessions", "bytes of sessions of this caller"
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	return t
+}
+
+// Limit bounds the bytes of messages that wait for the store, to end streams with, and those of the large states of
+// sessions; 0 is any number. Those without an owner have half of the latter together, if halved.
+func (t *Table) Limit(ends, states int, halved bool) {
+	t.mu.Lock()
+	t.most = ends
+	t.mu.Unlock()
+	t.states.Limit(states, states, halved) // an owner has half
+}
+
+// ordinaryState is how many bytes of the state of a session are in the bound of sessions: others have a bound of their
+// own.
+const ordinaryState = 4 << 10
+
+// largeState is how many bytes more than an ordinary one a state has, and to whose share they count.
+type largeState struct {
+	share shim.Share
+	bytes int
+}
+
+// countState counts the bytes of the state of a session, or refuses them with a *shim.BusyError.
+func (t *Table) countState(id string, share shim.Share, size int) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n, was := max(0, size-ordinaryState), t.large[id]
+	if was.bytes > 0 {
+		share = was.share
+	}
+	if n <= was.bytes {
+		t.states.CountMany(share, n-was.bytes)
+	} else if err := t.states.EnterMany(share, n-was.bytes); err != nil {
+		return err
+	}
+	if t.large[id] = (largeState{share, n}); n == 0 {
+		delete(t.large, id)
+	}
+	return nil
 }
 
 // withPatience bounds an operation at the store: by the patience of its request, or by storeTimeout if it has
@@ -100,12 +143,17 @@ func (t *Table) takeSignal(id, text, token string, at time.Time) {
 // createSession stores a new session, which counts towards a share, and opens it.
 func (t *Table) createSession(ctx context.Context, share shim.Share, st sessionState) (*session, error) {
 	id := uuid.NewString() // visible ASCII with 122 random bits (X6, Z7)
+	state := st.encode()
+	if err := t.countState(id, share, len(state)); err != nil {
+		return nil, err
+	}
 	s := t.pinSession(id)
-	rev, err := t.store.Make(ctx, id, share.Owner, share.Address, st.encode())
+	rev, err := t.store.Make(ctx, id, share.Owner, share.Address, state)
 	if err == nil && rev == 0 { // 122 random bits twice: somebody's id generator is broken
 		err = errors.New("session id exists")
 	}
 	if err != nil {
+		_ = t.countState(id, share, 0) // less is never refused
 		s.endUse()
 		return nil, err
 	}
@@ -201,6 +249,7 @@ func (t *Table) finishSession(ctx context.Context, id string, st sessionState) {
 	s := t.live[id]
 	delete(t.live, id)
 	t.mu.Unlock()
+	_ = t.countState(id, shim.Share{}, 0) // less is never refused
 	if s != nil {
 		s.cancel(shim.ErrCancelled)
 	}

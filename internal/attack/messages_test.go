@@ -1,9 +1,13 @@
 package attack
 
 import (
+	"crypto/rand"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 
+	"taskgate/internal/jsonrpc"
 	"taskgate/internal/wiretest"
 )
 
@@ -11,6 +15,13 @@ import (
 type message struct {
 	path, body string
 	legacy     bool
+	token      func() string // of each, in place of the caller's
+}
+
+// method is what the message asks for.
+func (m message) method() string {
+	msg, _ := jsonrpc.Parse([]byte(m.body)) // ours
+	return msg.Method
 }
 
 // names is an object of about n bytes that consists of names.
@@ -68,11 +79,73 @@ func keepTasks(w *world) sent {
 	return s
 }
 
-// keptBytes is the size of such a result.
-const keptBytes = 4 << 20
+// keptBytes is the size of such a result, and pieceBytes that of a piece where one comes in pieces.
+const (
+	keptBytes  = 4 << 20
+	pieceBytes = 64 << 10
+)
+
+// inSessions is an attack of so many sessions, each of which sends one message.
+func inSessions(n int, m message) func(w *world) sent {
+	return func(w *world) (s sent) {
+		var all sync.WaitGroup
+		var next, bytes atomic.Int64
+		begin := initialize(100, 100)
+		for range 16 {
+			all.Go(func() {
+				for int(next.Add(1)) <= n {
+					_, size, session, _ := w.postIn("", malloryKey, begin) // whatever it gets
+					_, more, _, _ := w.postIn(session, malloryKey, m)
+					bytes.Add(size + more)
+				}
+			})
+		}
+		all.Wait()
+		return sent{2 * n, n*(len(begin.body)+len(m.body)) + int(bytes.Load())}
+	}
+}
+
+// tellsInSession is a call whose stream keptBytes go over, and keepsPieces one that becomes a task with as many in pieces.
+// asksMuch is one that becomes a task with a question of as many bytes.
+var (
+	tellsInSession = message{path: "/leg", legacy: true, body: `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"tells","arguments":{},"_meta":{"progressToken":"p"}}}`}
+	keepsPieces    = taskOf("tells", `"on":"1"`)
+	asksMuch       = taskOf("asks", "")
+)
+
+func taskOf(tool, arguments string) message {
+	return message{path: "/slow", body: fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":{%s},"_meta":{"progressToken":"p",%s,"io.modelcontextprotocol/clientCapabilities":`+
+		`{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{},"dev.taskgate/partials":{}}}}}}`, tool, arguments, version)}
+}
+
+// fill is an attack of such calls. What they have the server say counts as sent.
+func fill(n int, m message) func(w *world) sent {
+	return func(w *world) sent {
+		s := calls(n, func() message { return m })(w)
+		s.bytes += s.messages * keptBytes
+		return s
+	}
+}
 
 func listTools() message {
 	return message{path: "/evil", body: wiretest.Macros.Replace(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{$META}}}`)}
+}
+
+// stranger is a message without a credential, and madeUp a call with a token that nobody has given out.
+func stranger(m message) message {
+	m.path, m.token = "/open", func() string { return "" }
+	return m
+}
+
+func madeUp() message {
+	m := modern("echo", "", "{}")
+	m.path, m.token = "/passes", rand.Text
+	return m
+}
+
+// listens is a stream that is told of changes of a list.
+func listens() message {
+	return message{path: "/mod", body: wiretest.Macros.Replace(`{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":{$META}}}`)}
 }
 
 // initialize begins a session, with so many bytes of capabilities and clientInfo.

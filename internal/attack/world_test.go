@@ -28,6 +28,9 @@ import (
 
 const malloryKey, honestKey = "mallory-0123456789abcdef", "honest-0123456789abcdef"
 
+// patience is how long a message waits for its answer: a call may be left to block.
+const patience = 30 * time.Second
+
 // world is a gateway with the memory limit of a container of 1 GiB, and its servers.
 type world struct {
 	t       *testing.T
@@ -39,7 +42,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, addr: programtest.FreeAddr(t), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}}
+	w := &world{t: t, addr: programtest.FreeAddr(t), client: &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 100}}}
 	t.Cleanup(w.client.CloseIdleConnections)
 	hash := func(key string) string { sum := sha256.Sum256([]byte(key)); return hex.EncodeToString(sum[:]) }
 	good, legacy, evil := fake.New(t, fake.Modern), fake.New(t, fake.Stateful), fake.New(t, fake.Modern)
@@ -49,6 +52,10 @@ func newWorld(t *testing.T) *world {
 		s.Tool("mirrors", fake.Text("done"))
 	}
 	good.Tool("large", fake.Text(strings.Repeat("x", keptBytes)))
+	for _, s := range []*fake.Server{good, legacy} {
+		s.Tool("tells", tells)
+		s.Tool("asks", asks)
+	}
 	var mirrored []string
 	for i := range 64 {
 		mirrored = append(mirrored, fmt.Sprintf(`"p%d":{"type":"string","x-mcp-header":"P%d"}`, i, i))
@@ -57,11 +64,12 @@ func newWorld(t *testing.T) *world {
 	evil.Tool("nests", fake.Text("done"))
 	evil.Schema("nests", strings.Repeat(`{"type":"object","properties":{"a":`, 95)+`{"description":"\\n","enum":[`+strings.Repeat("0,", 2<<20)+`0]}`+strings.Repeat("}}", 95))
 	file := filepath.Join(t.TempDir(), "taskgate.yaml")
-	text := fmt.Sprintf("listen: %s\nstore: embedded\nauth: {keys: [\"mallory:%s\", \"honest:%s\"]}\nupstreams:\n", w.addr, hash(malloryKey), hash(honestKey))
+	text := fmt.Sprintf("listen: %[1]s\npublic_url: http://%[1]s\nstore: embedded\nauth: {keys: [\"mallory:%[2]s\", \"honest:%[3]s\"]}\nupstreams:\n", w.addr, hash(malloryKey), hash(honestKey))
 	for path, s := range map[string]*fake.Server{"mod": good, "leg": legacy, "evil": evil} {
 		text += fmt.Sprintf("  - {name: %s, path: /%s, url: %q}\n", path, path, s.URL)
 	}
-	text += fmt.Sprintf("  - {name: kept, path: /kept, url: %q, defaults: {tasks: always}}\n", good.URL)
+	text += fmt.Sprintf("  - {name: open, path: /open, url: %q, auth: {anonymous: on}}\n  - {name: passes, path: /passes, url: %q, auth: {passthrough: {}}}\n", legacy.URL, good.URL)
+	text += fmt.Sprintf("  - {name: kept, path: /kept, url: %q, defaults: {tasks: always}}\n  - {name: slow, path: /slow, url: %q, defaults: {tasks: always}}\n", good.URL, legacy.URL)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -69,11 +77,42 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+// tells is a tool that says what is about as long as a result of keptBytes, a piece at a time, and then goes on.
+func tells(x *fake.Exchange) {
+	x.Run()
+	for i := range keptBytes / pieceBytes {
+		x.Event(x.Progress(i, strings.Repeat("p", pieceBytes)))
+		if i == 0 { // until the stream can be resumed
+			select {
+			case <-x.R.Context().Done():
+			case <-time.After(300 * time.Millisecond):
+			}
+		}
+	}
+	if x.Arg("on") != "" {
+		x.Hang()
+	}
+	x.Event(x.Result(`{"content":[]}`))
+}
+
+// asks is a tool that asks a question of 3 MiB.
+func asks(x *fake.Exchange) {
+	x.Run()
+	x.Ask(`"`+strings.Trim(string(x.ID), `"`)+`"`, mcp.MethodElicit, `{"message":"`+strings.Repeat("q", 3<<20)+`","requestedSchema":{"type":"object","properties":{}}}`)
+	x.Hang()
+}
+
 // post sends a message as somebody, and reads the answer, of so many bytes.
 func (w *world) post(key string, m message) (status int, size int64, err error) {
+	status, size, _, err = w.postIn("", key, m)
+	return status, size, err
+}
+
+// postIn is post in a session, "" for none. It returns the session of the answer.
+func (w *world) postIn(session, key string, m message) (status int, size int64, its string, err error) {
 	r, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, "http://"+w.addr+m.path, strings.NewReader(m.body))
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, "", err
 	}
 	if r.Header.Set("Content-Type", mcp.TypeJSON); m.legacy {
 		r.Header.Set("Accept", mcp.TypeAccept)
@@ -82,14 +121,22 @@ func (w *world) post(key string, m message) (status int, size int64, err error) 
 			r.Header.Set(mcp.HeaderName, "short") // the header has a bound of its own
 		}
 	}
-	r.Header.Set("Authorization", "Bearer "+key)
+	if m.token != nil {
+		key = m.token()
+	}
+	if key != "" {
+		r.Header.Set("Authorization", "Bearer "+key)
+	}
+	if session != "" {
+		r.Header.Set(mcp.HeaderSession, session)
+	}
 	resp, err := w.client.Do(r)
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, "", err
 	}
 	defer resp.Body.Close()
 	size, err = io.Copy(io.Discard, resp.Body)
-	return resp.StatusCode, size, err
+	return resp.StatusCode, size, resp.Header.Get(mcp.HeaderSession), err
 }
 
 // calls is an attack of n messages, 16 at a time.
@@ -116,7 +163,7 @@ func waiting(n int, compose func() message) func(w *world) sent {
 	return func(w *world) sent {
 		m := compose()
 		return heads(n, fmt.Sprintf("Authorization: Bearer %s\r\nAccept: application/json, text/event-stream\r\nContent-Type: application/json\r\nMcp-Protocol-Version: 2026-07-28\r\n"+
-			"Mcp-Method: tools/call\r\nMcp-Name: hang\r\nContent-Length: %d\r\n\r\n", malloryKey, len(m.body))+m.body)(w)
+			"Mcp-Method: %s\r\nMcp-Name: hang\r\nContent-Length: %d\r\n\r\n", malloryKey, m.method(), len(m.body))+m.body)(w)
 	}
 }
 

@@ -10,7 +10,7 @@
 --       of an ask also  13 the question  14 the stream whose claim of it is void  15 the asker,
 --       which tells a repeat from asking again on a stream
 --       of a bury also  13 the known operations of the stream, then list: the last messages
--- reply ok and the number of the message that was added, else that of the last one; taken: another
+-- reply ok, the number of the message that was added, else that of the last one, and the bytes of the log; taken: another
 --       replica is the holder of the stream, or it has ended, or its state is not what the caller
 --       thought; held and a stream: that one has the question; has: the client has the question;
 --       none: the session does not exist
@@ -144,7 +144,7 @@ local function done(at)
     for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', more)) do remove(entry) end
   end
   save()
-  return { 'ok', at or int(last) }
+  return { 'ok', at or int(last), int(bytes) }
 end
 
 if tonumber(was[7] or '0') < told then

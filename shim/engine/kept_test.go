@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -123,6 +124,80 @@ func TestEndsWaitForRoom(t *testing.T) {
 		last := begin(t, s, ownedBy("honest"))
 		pass(time.Minute)
 		wantStatus(t, readAs(t, s, "honest", last.ID), shim.Completed)
+	})
+}
+
+// What tasks stream counts while they run. Beyond the bound further pieces are left out, which the last one says; other
+// callers have theirs.
+func TestPiecesAreBounded(t *testing.T) {
+	hours(t, func(t *testing.T, w *world) {
+		p := streaming(false)
+		p.Timeout = time.Hour
+		s := w.keeping(says(result, words(time.Second, slices.Repeat([]string{strings.Repeat("x", large/2)}, 10)...)...), p, 20*large, 2*large)
+		var all []*listening
+		for _, who := range []string{"mallory", "mallory", "mallory", "honest"} {
+			c := ownedBy(who)
+			c.Partials = true
+			all = append(all, trackAs(t, s, c.Principal, shim.Tracked{ID: begin(t, s, c).ID, Pieces: true}))
+		}
+		pass(time.Minute)
+		read := func(of ...*listening) (pieces int, limited bool) {
+			for _, l := range of {
+				l.mu.Lock()
+				text := strings.Join(l.lines, " ")
+				l.mu.Unlock()
+				pieces += strings.Count(text, "x") / (large / 2)
+				limited = limited || strings.Contains(text, "at its limit")
+			}
+			return pieces, limited
+		}
+		if n, limited := read(all[:3]...); n > 4 || n < 2 || !limited {
+			t.Errorf("one caller has %d pieces, and hears of the limit: %t", n, limited)
+		}
+		if n, limited := read(all[3]); n != 10 || limited {
+			t.Errorf("another caller has %d pieces, and hears of the limit: %t", n, limited)
+		}
+	})
+}
+
+// Large questions count. Beyond the bound a further one is refused, and the call goes on; small ones, and those to other
+// callers, are asked.
+func TestQuestionsAreBounded(t *testing.T) {
+	hours(t, func(t *testing.T, w *world) {
+		p := policy(shim.Always)
+		p.Timeout, p.InputTimeout = time.Hour, time.Hour
+		size := 0
+		u := &scripted{call: sending(func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
+			_, err := s.Ask(ctx, shim.Question{Key: "q", Method: "elicitation/create", Params: json.RawMessage(`{"message":"` + strings.Repeat("x", size) + `"}`)})
+			if errors.Is(err, shim.ErrNoAsk) {
+				err = nil
+			}
+			return shim.Reply{Result: json.RawMessage(result)}, err
+		})}
+		s := w.keeping(u, p, 20*large, 6*large)
+		asked := func(who string, n int) (asking int) {
+			for range n {
+				c := ownedBy(who)
+				c.Asking = shim.AskPark
+				task := begin(t, s, c)
+				pass(time.Second)
+				if readAs(t, s, who, task.ID).Status == shim.InputRequired {
+					asking++
+				}
+			}
+			return asking
+		}
+		size = large
+		if n := asked("mallory", 3); n != 1 {
+			t.Errorf("%d large questions of one caller are asked", n)
+		}
+		if n := asked("honest", 1); n != 1 {
+			t.Error("another caller is not asked")
+		}
+		size = 1000
+		if n := asked("mallory", 3); n != 3 {
+			t.Errorf("%d small questions are asked", n)
+		}
 	})
 }
 

@@ -11,9 +11,12 @@ import (
 	"taskgate/shim/node"
 )
 
-// mostWaiting bounds the unstored pieces of one run, in bytes: those from before the handle, and those
-// that come while the store is down.
-const mostWaiting = 1 << 20
+// Bounds of the unstored pieces of one run, in bytes: mostEarly of those from before the handle, which no room is set
+// aside for, and mostWaiting of those that come while the store is down.
+const (
+	mostEarly   = 64 << 10
+	mostWaiting = 1 << 20
+)
 
 // mostKept bounds the batches of one run that are kept although they are stored, in bytes: a failover
 // may lose the newest (design.md 0.20).
@@ -53,11 +56,13 @@ type entry struct {
 // Reasons why pieces are left out.
 const (
 	whyFull  = "the limit for this task is reached"
+	whyKept  = "what is kept for this caller, or for all, is at its limit"
 	whyStore = "they came faster than they could be stored"
 )
 
-// addPiece takes a piece, or leaves it out.
-func (b *batcher) addPiece(piece json.RawMessage) {
+// addPiece takes a piece, or leaves it out. At most so many bytes are unstored, and hasRoom reports whether there is room
+// for so many bytes of all pieces.
+func (b *batcher) addPiece(piece json.RawMessage, most int64, hasRoom func(all int64) bool) {
 	if b.full {
 		return
 	}
@@ -67,8 +72,12 @@ func (b *batcher) addPiece(piece json.RawMessage) {
 		b.full = true
 		b.pushPiece(content.LeftOut(0, whyFull))
 		return
-	case b.bytes+size > mostWaiting:
+	case b.bytes+size > most:
 		b.missed++
+		return
+	case !hasRoom(b.total + size):
+		b.full = true
+		b.pushPiece(content.LeftOut(0, whyKept))
 		return
 	}
 	b.sayMissed()

@@ -17,7 +17,16 @@ type keeping struct {
 	room *node.Room // nil while the call is no task; run.mu guards it
 	// arguments is how many bytes the record has for operators; run.mu guards it.
 	arguments int
+	// questions is how many bytes the large questions of the current Ask have, in all places; run.mu guards it.
+	questions int
 }
+
+// Questions of up to freeQuestions bytes need no room. Larger ones are there about questionCopies times: in the record, at
+// its runner, in the checkpoint, and while they are asked.
+const (
+	freeQuestions  = 16 << 10
+	questionCopies = 4
+)
 
 // KeptRequest is the content of Task.Arguments: what operators are shown of a call, and need to run it again.
 type KeptRequest struct {
@@ -51,6 +60,29 @@ func (k *keeping) takeRoom() {
 	k.run.mu.Lock()
 	defer k.run.mu.Unlock()
 	_ = k.room.Grow(node.RecordBytes + k.arguments)
+}
+
+// hasRoomFor makes room for so many bytes of pieces while the task runs, and reports whether there is. run.mu is held.
+func (k *keeping) hasRoomFor(pieces int64) bool {
+	return k.room.Grow(node.RecordBytes + k.arguments + k.questions + int(pieces))
+}
+
+// hasRoomToAsk makes room for questions until the call ends, and reports whether there is.
+func (k *keeping) hasRoomToAsk(q []shim.Question) bool {
+	n := 0
+	for _, one := range q {
+		n += len(one.Params)
+	}
+	if n <= freeQuestions {
+		return true
+	}
+	if k.reserveRoom() != nil {
+		return false
+	}
+	k.run.mu.Lock()
+	defer k.run.mu.Unlock()
+	k.questions = questionCopies * n
+	return k.hasRoomFor(k.run.outbox.total)
 }
 
 // setArguments notes how many bytes of arguments the record has.

@@ -23,7 +23,11 @@ func (o *outbox) gatherProgress(p shim.Progress) {
 
 // gatherPiece takes a piece. run.mu is held.
 func (o *outbox) gatherPiece(piece json.RawMessage) {
-	o.addPiece(piece)
+	most := int64(mostWaiting)
+	if o.run.keeping.room == nil {
+		most = mostEarly
+	}
+	o.addPiece(piece, most, o.run.keeping.hasRoomFor)
 	o.scheduleWrite()
 }
 

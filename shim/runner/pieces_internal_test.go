@@ -26,7 +26,7 @@ func TestStatusIsNoPiece(t *testing.T) {
 func TestStoredPiecesAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b batcher
-		b.addPiece(json.RawMessage(`{}`))
+		b.addPiece(json.RawMessage(`{}`), mostWaiting, func(int64) bool { return true })
 		b.closeOpen(nil)
 		for range 3 {
 			<-time.After(node.DefaultSettle + time.Second)
