@@ -8,6 +8,10 @@ NODE_SOURCE := internal/e2e/testdata/node
 # with "context deadline exceeded" when it has run out (https://go.dev/issue/75804).
 FUZZTIME    ?= 50000x
 BENCH       ?=
+# What make compare measures, and for how many seconds its silent tool says nothing.
+ROWS        ?= silence survive resumable through cost protocol tasks
+PEERS       ?=
+SILENCE     ?= 90
 TRIES       ?= 50
 SEED        ?= 1
 SEEDS       ?= 10
@@ -31,7 +35,7 @@ PROCESSES   := /(upstream/stdio|internal/(agents|chaos|e2e|proc|redistest))$$
 CHECKS      := inherit,-SA1019
 
 .DEFAULT_GOAL := help
-.PHONY: help build check test race lint fuzz demo bench attack chaos e2e agents silence outages upgrade simulate recording screenshots conformance node schema snapshot docker clean
+.PHONY: help build check test race lint fuzz demo compare bench attack chaos e2e agents silence outages upgrade simulate recording screenshots conformance node schema snapshot docker clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z][a-z0-9]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +70,11 @@ fuzz: ## Run each fuzz test for FUZZTIME (50000x, which is inputs)
 
 demo: build ## Watch a slow call become a task (about twelve seconds)
 	@$(BIN)/demo --bin $(BIN)
+
+compare: node $(NODE_DIR)/large-agents/installed ## Measure taskgate beside what people would use in its place, and write docs/comparison.md (ROWS, PEERS, SILENCE; hours)
+	$(GO) -C internal/compare run . install $(if $(PEERS),-peers "$(PEERS)")
+	TASKGATE_NODE_DIR=$(NODE_DIR) $(GO) -C internal/compare run . run -seconds $(SILENCE) $(if $(PEERS),-peers "$(PEERS)") $(ROWS)
+	$(GO) -C internal/compare run . page
 
 bench: ## Measure what the gateway costs beside a bare reverse proxy (BENCH has flags; needs redis-server)
 	$(GO) build -o $(BIN)/ ./cmd/taskgate ./internal/bench

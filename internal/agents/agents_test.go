@@ -143,7 +143,7 @@ func (a agent) version(t *testing.T) string {
 
 // start runs the agent in a home of its own, on loopback alone: any other connection that
 // it wants goes to a proxy which refuses it.
-func (a agent) start(t *testing.T, modelURL, serverURL, proxyURL string) *running {
+func (a agent) start(t *testing.T, modelURL string, server []string, proxyURL string) *running {
 	t.Helper()
 	home := t.TempDir()
 	fill := strings.NewReplacer("MODEL_URL", modelURL, "HOME", home).Replace
@@ -151,7 +151,7 @@ func (a agent) start(t *testing.T, modelURL, serverURL, proxyURL string) *runnin
 	if err := copyHome(from, home, fill); err != nil {
 		t.Fatal(err)
 	}
-	a.connectTo(t, home, serverURL)
+	a.connectTo(t, home, server)
 	path, args := filepath.Join(a.modules(t), a.program), []string{}
 	if strings.HasSuffix(path, ".js") {
 		path, args = node(t), []string{path}
@@ -194,17 +194,23 @@ func (a agent) start(t *testing.T, modelURL, serverURL, proxyURL string) *runnin
 	return &running{Process: p, agent: a, keyboard: keyboard}
 }
 
-// connectTo has taskgate connect name the server in the agent's own file.
-func (a agent) connectTo(t *testing.T, home, serverURL string) {
+// connectTo has taskgate connect name the server in the agent's own file: it is "--url" with a URL, or "--" with a program
+// over stdio, which the agent then starts without taskgate.
+func (a agent) connectTo(t *testing.T, home string, server []string) {
 	t.Helper()
-	args := []string{"connect", a.client, "--name", "slow", "--url", serverURL, "--write", "--yes"}
+	args := []string{"connect", a.client, "--name", "slow", "--write", "--yes"}
 	if a.client == "claude-code" { // which reads a file that it is given
 		args = append(args, "--file", filepath.Join(home, "mcp.json"))
 	}
-	connect := exec.CommandContext(t.Context(), filepath.Join(bin, "taskgate"), args...)
+	connect := exec.CommandContext(t.Context(), filepath.Join(bin, "taskgate"), append(args, server...)...)
 	connect.Env = []string{"HOME=" + home}
 	if out, err := connect.CombinedOutput(); err != nil {
 		t.Fatalf("taskgate connect %s: %v\n%s", a.client, err, out)
+	}
+	if server[0] == "--" {
+		if err := startsAlone(home); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Call is a call of a tool that the model wants. Tool is the name that the MCP server
@@ -22,6 +23,7 @@ type Call struct {
 type Turn struct {
 	Tools   []string // the names of the tools that the agent offers
 	Results []Result // of all calls of tools so far
+	At      time.Time
 }
 
 // Result is the result of a call of a tool as the agent shows it to the model.
@@ -113,6 +115,7 @@ func (m *Model) answer(t Turn) *Call {
 		return nil
 	}
 	names := m.names
+	t.At = time.Now()
 	m.turns = append(m.turns, t)
 	m.mu.Unlock()
 	c := m.Script(t)

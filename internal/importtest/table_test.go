@@ -108,6 +108,10 @@ var imports = map[string][]string{
 	"internal/metrics/metricstest": {"internal/metrics", "internal/semconv"},
 	"deploy/check":                 {},
 	"internal/console":             {},
+	"internal/compare":             {"internal/compare/peers", "internal/eventstream", "internal/mcp", "internal/proc", "internal/taskclient"},
+	"internal/compare/peers":       {},
+	"internal/compare/trialserver": {},
+	"internal/compare/bareproxy":   {},
 	"examples/observability/check": {},
 }
 
@@ -134,6 +138,7 @@ var fences = []fence{
 			"gateway/upstream/streamable", "gateway/upstream/transport", "gateway/upstream/transporttest", "internal/eventstream", "internal/heads",
 			"internal/taskclient", "internal/balancer", "internal/bench", "internal/sim", "shim/shimtest/fake",
 			"examples/slowserver", "internal/e2e/conformserver", "internal/e2e/nativetasks", "internal/wiretest", "internal/otlptest", "internal/agents",
+			"internal/compare", "internal/compare/bareproxy", "internal/compare/trialserver",
 		},
 		why: "what is no edge must not know the transport",
 	},
@@ -150,7 +155,7 @@ var fences = []fence{
 	},
 	{
 		path:    "github.com/modelcontextprotocol/go-sdk",
-		allowed: []string{"shim/shimtest", "shim/shimtest/fake", "shim/shimtest/sdkpeer", "examples/slowserver", "internal/e2e/conformserver", "internal/e2e/nativetasks"},
+		allowed: []string{"shim/shimtest", "shim/shimtest/fake", "shim/shimtest/sdkpeer", "examples/slowserver", "internal/e2e/conformserver", "internal/e2e/nativetasks", "internal/compare", "internal/compare/trialserver"},
 		why:     "the SDK changes what passes through it; it is a peer to test with",
 	},
 	{
