@@ -15,26 +15,32 @@ type figure struct {
 	of   func(cost) float64
 	low  bool // the least is best
 	form string
+
+	unranked bool // the best is not marked
+	spread   func(cost) float64
 }
 
 // figures are the columns that every peer has.
 func figures() []figure {
 	var all []figure
 	for _, k := range kinds {
-		all = append(all, figure{"calls/s, " + k.name + ", of the bare proxy", func(c cost) float64 { return c.OfBare[k.name] }, false, "%.2f"})
+		all = append(all, figure{
+			name: "calls/s, " + k.name + ", of the bare proxy", of: func(c cost) float64 { return c.OfBare[k.name] }, form: "%.2f",
+			unranked: true, spread: func(c cost) float64 { return c.Spread[k.name] },
+		})
 	}
 	for _, k := range kinds {
-		all = append(all, figure{"µs of CPU per call, " + k.name, func(c cost) float64 { return c.CPU[k.name] }, true, "%.0f"})
+		all = append(all, figure{name: "µs of CPU per call, " + k.name, of: func(c cost) float64 { return c.CPU[k.name] }, low: true, form: "%.0f"})
 	}
 	return append(all,
-		figure{"calls that failed", func(c cost) float64 { return float64(c.Errors) }, true, "%.0f"},
-		figure{"p50, ms", func(c cost) float64 { return c.P50 }, true, "%.1f"},
-		figure{"p99, ms", func(c cost) float64 { return c.P99 }, true, "%.1f"},
-		figure{"idle, MiB", func(c cost) float64 { return c.Idle }, true, "%.0f"},
-		figure{"a session, KiB", func(c cost) float64 { return c.Session }, true, "%.0f"},
-		figure{"a waiting call, KiB", func(c cost) float64 { return c.Waiting }, true, "%.0f"},
-		figure{"cold start, s", func(c cost) float64 { return c.ColdStart }, true, "%.1f"},
-		figure{"on disk, MiB", func(c cost) float64 { return c.Size }, true, "%.1f"},
+		figure{name: "calls that failed", of: func(c cost) float64 { return float64(c.Errors) }, low: true, form: "%.0f", unranked: true},
+		figure{name: "p50, ms", of: func(c cost) float64 { return c.P50 }, low: true, form: "%.1f", unranked: true},
+		figure{name: "p99, ms", of: func(c cost) float64 { return c.P99 }, low: true, form: "%.1f", unranked: true},
+		figure{name: "idle, MiB", of: func(c cost) float64 { return c.Idle }, low: true, form: "%.0f"},
+		figure{name: "a session, KiB", of: func(c cost) float64 { return c.Session }, low: true, form: "%.0f"},
+		figure{name: "a waiting call, KiB", of: func(c cost) float64 { return c.Waiting }, low: true, form: "%.0f"},
+		figure{name: "cold start, s", of: func(c cost) float64 { return c.ColdStart }, low: true, form: "%.1f"},
+		figure{name: "on disk, MiB", of: func(c cost) float64 { return c.Size }, low: true, form: "%.1f"},
 	)
 }
 
@@ -46,16 +52,17 @@ func (p *page) costs() {
 	}
 	p.line("## Cost\n")
 	p.line("Eight connections, each with a session, call tools of the same server; the peers take turns within each round. A rate is told as a part of the bare proxy's in the")
-	p.line("same round (the median of the rounds; the spread is in the results). CPU is that of the peer's processes alone, without the server's, and the least of the rounds; p50 and p99")
+	p.line("same round (the median of the rounds, and half of the distance between the least and the most). CPU is that of the peer's processes alone, without the server's, and the least of the rounds; p50 and p99")
 	p.line("are of plain calls at 50 per second, the least of the rounds, and include the server. Memory is the share of each page (PSS) of the peer's processes; cold start is from the start of the process")
-	p.line("to the first list of tools. **The machine was shared and busy** (its load is with [each figure](#when-and-where)): the rates and times wait for a quiet machine, where")
-	p.line("`make compare ROWS=cost` measures them again. CPU per call, memory and size depend less on that. The best of each line among the gateways is **bold**.\n")
+	p.line("to the first list of tools. **The machine was shared and busy** (its load is with [each figure](#when-and-where)): the rates spread as widely as they differ, so nothing")
+	p.line("follows from them or from the times, and none is marked, until `make compare ROWS=cost` has measured them on a quiet machine. CPU per call, memory and size depend less on that: there the best of each")
+	p.line("line among the gateways is **bold**.\n")
 	fs := figures()
 	best := make([]float64, len(fs))
 	for i, f := range fs {
 		for _, e := range all {
 			v := f.of(e.Found)
-			if f.name == "calls that failed" || e.Failed != "" || e.Peer == "directly" || e.Peer == "bare proxy" || v == 0 {
+			if f.unranked || e.Failed != "" || e.Peer == "directly" || e.Peer == "bare proxy" || v == 0 {
 				continue
 			}
 			if best[i] == 0 || f.low && v < best[i] || !f.low && v > best[i] {
@@ -79,17 +86,20 @@ func (p *page) costs() {
 		for _, e := range shown {
 			v := f.of(e.Found)
 			text := fmt.Sprintf(f.form, v)
+			if f.spread != nil && v != 0 {
+				text += fmt.Sprintf(" (±%.2f)", f.spread(e.Found)/2)
+			}
 			switch {
 			case v == 0 || math.IsInf(v, 0):
 				text = ""
-			case v == best[i]:
+			case v == best[i] && !f.unranked:
 				text = "**" + text + "**"
 			}
 			cells = append(cells, text)
 		}
 		p.row(cells...)
 	}
-	p.line("\n%s Memory is that of a fresh process with 50 sessions, then with 200 waiting calls, and includes garbage that a collector has not yet taken. supergateway starts a process of the server for each session; that is not counted. Sizes of npm packages are without Node. The least number of failed calls is not marked.\n", strings.Join(notes, " "))
+	p.line("\n%s Memory is that of a fresh process with 50 sessions, then with 200 waiting calls, and includes garbage that a collector has not yet taken. supergateway starts a process of the server for each session; that is not counted. Sizes of npm packages are without Node.\n", strings.Join(notes, " "))
 }
 
 // protocol writes what the official suite found.

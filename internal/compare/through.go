@@ -44,7 +44,7 @@ func (h *heard) add(n *int) {
 
 // await waits until so many were heard, or as long as such a message may take.
 func (h *heard) await(n *int, want int) int {
-	end := time.NewTimer(5 * time.Second)
+	end := time.NewTimer(15 * time.Second)
 	defer end.Stop()
 	for {
 		h.mu.Lock()
@@ -234,16 +234,16 @@ func tryCancellation(ctx context.Context, c *crossing) (string, error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = c.CallTool(calling, &mcp.CallToolParams{Name: name, Arguments: map[string]any{"id": c.id, "seconds": 20}})
+		_, _ = c.CallTool(calling, &mcp.CallToolParams{Name: name, Arguments: map[string]any{"id": c.id, "seconds": 60}})
 	}()
-	if !c.happens(ctx, "begin", 10*time.Second) {
+	if !c.happens(ctx, "begin", 30*time.Second) {
 		cancel()
 		<-done
 		return "", errors.New("the call did not reach the server")
 	}
 	cancel()
 	<-done
-	if !c.happens(ctx, "cancelled", 5*time.Second) {
+	if !c.happens(ctx, "cancelled", 15*time.Second) {
 		return "", errors.New("the tool went on")
 	}
 	return "", nil
