@@ -181,6 +181,7 @@ func (s *server) runStdio(ctx context.Context, stdin io.Reader, stdout io.Writer
 	g.Go(func() error { return ignoreExpected(s.shim.Run(loops), context.Canceled) })
 	g.Go(func() error { return ignoreExpected(s.gateway.Run(loops), context.Canceled) })
 	g.Go(func() error { return s.sweepStore(loops) })
+	g.Go(func() error { return s.store.AwaitRemoval(loops) })
 	g.Go(func() error {
 		defer stop()
 		err := conn.Serve(failed, stdin)

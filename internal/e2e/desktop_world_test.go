@@ -263,9 +263,11 @@ func (c *wireClient) leave() error {
 }
 
 // end waits for the end of the command.
-func (c *wireClient) end() error {
+func (c *wireClient) end() error { return c.endWithin(20 * time.Second) }
+
+func (c *wireClient) endWithin(most time.Duration) error {
 	c.t.Helper()
-	deadline := time.NewTimer(20 * time.Second)
+	deadline := time.NewTimer(most)
 	defer deadline.Stop()
 	for {
 		select {

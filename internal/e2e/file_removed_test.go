@@ -31,3 +31,19 @@ upstreams: [{name: slow, path: /mcp, url: "%s", defaults: {tasks: always}}]
 	}
 	callTask(t, startGateway(t, config...).client(true), "research", research(0.1))
 }
+
+// TestFolderIsRemovedOverStdio: a gateway over stdio ends with that reason as well, and its client starts it anew.
+func TestFolderIsRemovedOverStdio(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "store")
+	command := stdioServer(t).command(t, "--store", "file:"+dir, "--grace", "300ms")
+	c := startWire(t, command)
+	desktopResult(t, c, desktopTask(t, c, "steps", `{}`))
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	c.ask("tools/call", fmt.Sprintf(`{"name":"steps","arguments":{},%s}`, modernMeta))
+	if err := c.endWithin(time.Minute); err == nil || !strings.Contains(fmt.Sprint(command.Stderr), "the store was removed while it was in use") {
+		t.Errorf("it ended with %v", err)
+	}
+}
