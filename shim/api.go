@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"taskgate/shim/job"
 )
 
 // Mode says when a call of a tool becomes a task (design.md 0.3).
@@ -37,6 +39,8 @@ type Policy struct {
 	ShowArguments bool
 	// Rerun lets an operator run the call of a failed task again: its arguments are kept until its TTL.
 	Rerun bool
+	// Job is how the job is followed that the tool starts; nil for a tool that answers with its result.
+	Job *job.Rules
 }
 
 // GraceAuto is a Policy.Grace that is learned from the calls of the tool on this replica.

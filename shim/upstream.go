@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"taskgate/internal/jsonrpc"
+	"taskgate/shim/job"
 )
 
 // ErrDetached is the cause that ends a call's context when this replica lets go of the call but the
@@ -76,6 +77,9 @@ type Request struct {
 	// Within is how long the call may take at most, 0 for no bound: a server that makes a task of it is
 	// asked to keep the task for so long.
 	Within time.Duration `json:"-"`
+	// Job says how the job is followed that the call starts, until its result is the reply; nil for a call whose answer
+	// is the reply. The job's id is in a checkpoint, from which any replica goes on.
+	Job *job.Rules `json:"-"`
 	// Limits bound the server's questions that reach the Sink. The upstream client refuses those that
 	// exceed them (QuestionLimits.Refuse); for rounds, the caller does.
 	Limits QuestionLimits `json:"-"`
@@ -227,6 +231,14 @@ type Notifier interface {
 // together. Like Log, it does not block.
 type Corker interface {
 	Cork(yes bool)
+}
+
+// Placed is a Sink whose call has a place among the calls in flight (Server.Concurrency). The upstream client gives the
+// place back while it follows a job, and takes one for each request. Both come from the goroutine of the call.
+type Placed interface {
+	LeavePlace()
+	// TakePlace waits for a place. It fails only with the cause that ended ctx.
+	TakePlace(ctx context.Context) error
 }
 
 // Notification is a JSON-RPC notification, from or to an upstream.

@@ -169,7 +169,7 @@ func (us upstreams) servers(c *config.Config, credentials *auth.Credentials) map
 	for _, one := range us {
 		u := one.config
 		servers[u.Name] = shim.Server{
-			Upstream: one.client, Removed: u.Removed, Before: us.removedAt(u), Policy: func(tool string) shim.Policy { return policyOf(u.Tool(tool), c.AdminContent) }, Other: policyOf(u.Defaults, config.Off),
+			Upstream: one.client, Removed: u.Removed, Before: us.removedAt(u), Policy: policies(u, c.AdminContent), Other: policyOf(u.Defaults, config.Off),
 			Concurrency: u.Concurrency, MaxTasks: c.Limits.Within(memoryLimit()).MaxTasks, MaxTasksPerOwner: u.MaxTasksPerOwner, Halved: c.SignsIn(),
 			Represent: func(ctx context.Context, call shim.Session) context.Context {
 				if c := credentials.Represent(u.Name, call.Token); c != nil {

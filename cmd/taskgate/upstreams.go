@@ -23,6 +23,7 @@ import (
 	"taskgate/gateway/upstream/stdio"
 	"taskgate/internal/work"
 	"taskgate/shim"
+	"taskgate/shim/job"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -228,6 +229,21 @@ func policyShown(tools string, t config.Tool) operator.Policy {
 	return operator.Policy{
 		Tools: tools, Tasks: string(t.Tasks), Grace: grace, TTL: t.TTL.String(), Timeout: t.Timeout.String(),
 		Concurrency: t.Concurrency, Recover: string(t.Recover), Rerun: t.Rerun == config.On,
+	}
+}
+
+// policies returns the policy of each tool of an upstream; content is admin_content.
+func policies(u *config.Upstream, content config.Switch) func(tool string) shim.Policy {
+	jobs := make([]*job.Rules, len(u.Tools))
+	for i := range u.Tools {
+		jobs[i] = u.Tools[i].Job.Rules()
+	}
+	return func(tool string) shim.Policy {
+		p := policyOf(u.Tool(tool), content)
+		if i := u.RuleOf(tool); i >= 0 {
+			p.Job = jobs[i]
+		}
+		return p
 	}
 }
 

@@ -18,7 +18,8 @@ import (
 // which semantic checks need.
 type decoder struct {
 	*source
-	env lookup
+	env    lookup
+	values int // of JSON, so far
 }
 
 // seeder is a type whose values begin with defaults of their own; parent points to the struct that
@@ -49,6 +50,8 @@ func (d *decoder) decodeValue(n *yaml.Node, path string, v reflect.Value, parent
 	case v.Kind() == reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 		d.decodeValue(n, path, v.Elem(), parent)
+	case v.Type() == reflect.TypeFor[JSON]():
+		v.SetString(string(d.decodeJSON(n, path)))
 	case isScalar(v.Type()):
 		d.decodeScalar(n, path, v)
 	case isNull(n):

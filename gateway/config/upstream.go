@@ -247,6 +247,10 @@ type Rule struct {
 	// next one literally.
 	Match string `yaml:"match" required:"true"`
 
+	// Job is for a tool that starts a job and answers with its id at once: the gateway follows the
+	// job by calls of the server's other job tools, and its result becomes that of the call.
+	Job *Job `yaml:"job"`
+
 	// Tool is the policy, with each key that the entry left out taken from the
 	// upstream's defaults. Rules made by hand start from Upstream.Defaults.
 	Tool `yaml:",inline"`
@@ -297,12 +301,20 @@ func DefaultTool() Tool {
 // Tool returns the policy of the tool of that name: the first rule that matches, else the defaults.
 // It allocates nothing for usual names and may be called for every request.
 func (u *Upstream) Tool(name string) Tool {
-	for i := range u.Tools {
-		if globMatches(u.Tools[i].Match, name) {
-			return u.Tools[i].Tool
-		}
+	if i := u.RuleOf(name); i >= 0 {
+		return u.Tools[i].Tool
 	}
 	return u.Defaults
+}
+
+// RuleOf is the index of the first rule that matches a tool; -1 if none does.
+func (u *Upstream) RuleOf(name string) int {
+	for i := range u.Tools {
+		if globMatches(u.Tools[i].Match, name) {
+			return i
+		}
+	}
+	return -1
 }
 
 // MakesTasks reports whether any tool may be called as a task.

@@ -40,9 +40,11 @@ func (e *Endpoint) Shows(ctx context.Context, tool string) bool {
 	return !ok || c.shows(e.Config.Tool(tool))
 }
 
-// ShownTools is a page of the server's tools without those that are hidden from the caller. It must be kept from
-// other callers, whatever the server says of it (cacheScope).
+// ShownTools is a page of the server's tools as the configuration has them, without those that are hidden from the
+// caller. Where tools are hidden from some, it must be kept from other callers, whatever the server says of it
+// (cacheScope).
 func (e *Endpoint) ShownTools(ctx context.Context, result json.RawMessage) json.RawMessage {
+	result = e.showJobs(result)
 	if !e.Config.Hides() {
 		return result
 	}

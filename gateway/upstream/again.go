@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"errors"
+	"time"
 
 	"taskgate/gateway/upstream/forward"
 	"taskgate/gateway/upstream/reading"
@@ -48,6 +49,9 @@ type call struct {
 	r    shim.Request
 	sink shim.Sink
 	met  [proofs]bool
+	at   target // to which it was last made
+	// patience bounds the silence of the server in a call that asks about a job, of which there are many; 0 for others.
+	patience time.Duration
 }
 
 // dropStale forgets what a request was wrongly based on.
@@ -82,9 +86,20 @@ func (h *ServerClient) Call(ctx context.Context, r shim.Request, s shim.Sink) (s
 		return shim.Reply{}, err
 	}
 	r.Params = reading.WithAnswers(r.Params, r.Retry)
+	if r.Job != nil {
+		return h.callForJob(ctx, r, s)
+	}
 	c := &call{h: h, r: r, sink: s}
 	reply, err := c.runAttempts(ctx)
 	return reading.ShowName(r, reply), err
+}
+
+// noteExchange notes to whom an attempt is made, and how patiently.
+func (c *call) noteExchange(x *exchange) {
+	c.at = x.to
+	if c.patience > 0 {
+		x.unseen, x.patience = true, c.patience
+	}
 }
 
 func (c *call) runAttempts(ctx context.Context) (shim.Reply, error) {

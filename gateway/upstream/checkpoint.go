@@ -13,6 +13,7 @@ import (
 	"taskgate/internal/mcp"
 	"taskgate/internal/work"
 	"taskgate/shim"
+	"taskgate/shim/job"
 )
 
 // checkpoint is all that another replica needs to go on with a call (design.md 0.6). A stored checkpoint
@@ -40,6 +41,8 @@ type checkpoint struct {
 	OnCalls bool `json:"onCalls,omitempty"`
 	// Task is set if the server runs the call as a task of its own.
 	Task *taskMark `json:"task,omitempty"`
+	// Job is set once the call has started a job that is followed by other calls.
+	Job *job.Mark `json:"job,omitempty"`
 }
 
 // pending is a request of the server that waits for its answer.
@@ -89,11 +92,11 @@ func (c *checkpoint) encodeCheckpoint() json.RawMessage {
 }
 
 // decodeResumable reads a checkpoint, and reports whether a call can go on from it: by its stream, by the
-// server's task, or as a question that only has to be asked.
+// server's task, by the job that it has started, or as a question that only has to be asked.
 func decodeResumable(cp json.RawMessage) (checkpoint, bool) {
 	var c checkpoint
 	err := json.Unmarshal(cp, &c)
-	resumable := c.hasStream() || c.sessionQuestion() || c.Task != nil && c.Task.ID != ""
+	resumable := c.hasStream() || c.sessionQuestion() || c.Task != nil && c.Task.ID != "" || c.Job != nil && len(c.Job.ID) > 0
 	return c, err == nil && resumable && mcp.EraOf(c.Version).String() == c.Era
 }
 

@@ -173,7 +173,7 @@ func (h *ServerClient) OnSessionQuestion(f SessionAsker) { h.sessions.askSession
 // or the server says that the answer is lost.
 func (h *ServerClient) Resume(ctx context.Context, r shim.Request, cp json.RawMessage, s shim.Sink) (shim.Reply, error) {
 	c, ok := decodeResumable(cp)
-	if !ok {
+	if !ok || c.Job != nil && r.Job == nil {
 		return shim.Reply{}, shim.ErrNotResumable
 	}
 	ctx = forward.For(ctx, forward.Later)
@@ -183,6 +183,14 @@ func (h *ServerClient) Resume(ctx context.Context, r shim.Request, cp json.RawMe
 	if err := forward.Represented(ctx, r.Session); err != nil {
 		return shim.Reply{}, err
 	}
+	if r.Job != nil {
+		return h.resumeJob(ctx, r, c, s)
+	}
+	return h.resumeCall(ctx, r, c, s)
+}
+
+// resumeCall is Resume of a call whose answer is awaited.
+func (h *ServerClient) resumeCall(ctx context.Context, r shim.Request, c checkpoint, s shim.Sink) (shim.Reply, error) {
 	if c.Era == mcp.Modern.String() {
 		x := h.wire.modernExchange(r, s, c.Version)
 		x.outside = h.memory
@@ -229,7 +237,7 @@ func notResumed(err error) error {
 }
 
 // Resumable reports whether a call can go on from a checkpoint: that of a legacy server with an event id,
-// that of any server with the name of its task, or that of a session question. Only the server knows whether
+// that of any server with the name of its task or of a job, or that of a session question. Only the server knows whether
 // it still has the stream or the task.
 func (h *ServerClient) Resumable(cp json.RawMessage) bool {
 	_, ok := decodeResumable(cp)

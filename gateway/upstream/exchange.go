@@ -73,6 +73,7 @@ type exchange struct {
 	asking      questions             // what the server asks of the caller
 	task        *serverTask           // the task that the server makes of the call; nil if it answers at once
 	span        trace.Span
+	parent      context.Context        // of the span of an unseen request that fails
 	trace       propagation.MapCarrier // the context to pass on, by its W3C names
 }
 
@@ -277,7 +278,12 @@ func (x *exchange) TakeRoom(n int64) error {
 	x.cork.setCork(false)
 	x.idle.pauseWatch() // the gateway waits for room, and not for the server
 	defer x.idle.resumeWatch()
-	err := budget.From(x.life).Take(x.life, n)
+	return takeRoom(x.life, n)
+}
+
+// takeRoom waits until the hold of ctx has room for n more bytes of an answer.
+func takeRoom(ctx context.Context, n int64) error {
+	err := budget.From(ctx).Take(ctx, n)
 	if errors.Is(err, budget.ErrFull) {
 		return &shim.BusyError{Key: "max_bytes_in_flight", Limit: "bytes in flight to take the answer of the server"}
 	}

@@ -38,6 +38,7 @@ func (c *call) enterSession(ctx context.Context, v *verdict, ses *session) (*exc
 	ses.get.noteUse(ctx)
 	x := ses.newExchange(l.target, c.r, c.sink)
 	x.asks = c.r.Rounds
+	c.noteExchange(x)
 	c.asTask(ctx, x, l)
 	return x, l, nil
 }

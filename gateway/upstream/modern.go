@@ -24,6 +24,7 @@ func (c *call) attemptModern(ctx context.Context, v *verdict) (shim.Reply, error
 	r.NoTask = c.withoutTask(ctx, tool)
 	x := c.h.wire.modernExchange(r, c.sink, v.version)
 	x.outside = c.h.memory
+	c.noteExchange(x)
 	if r.Method == mcp.MethodToolsCall {
 		if c.h.wire.cfg.Tasks != TasksNever && !r.NoTask {
 			t := newServerTask(x, &taskMark{})

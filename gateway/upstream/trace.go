@@ -63,6 +63,9 @@ func (x *exchange) startSpan(ctx context.Context) context.Context {
 	defer func() { x.trace = x.w.carryTrace(ctx) }()
 	if x.unseen || x.w.dark { // no span: only the caller's context is passed on
 		x.span = noop.Span{}
+		if !x.w.dark {
+			x.parent = trace.ContextWithSpanContext(context.Background(), trace.SpanContextFromContext(ctx))
+		}
 		return ctx
 	}
 	ctx, x.span = x.w.tracer.Start(ctx, semconv.SpanName(x.method, x.name), startClient...)
@@ -94,6 +97,9 @@ func (x *exchange) spanAttributes() []attribute.KeyValue {
 // endSpan records how the request ended. Arguments, results and the texts of errors are left out: they
 // are the client's and the server's.
 func (x *exchange) endSpan(err error) {
+	if _, kind := x.outcomeOf(err); x.unseen && kind != "" && !x.w.dark { // of many that succeed one that fails is seen
+		_, x.span = x.w.tracer.Start(x.parent, semconv.SpanName(x.method, x.name), append(startClient, trace.WithTimestamp(x.begun))...)
+	}
 	defer x.span.End()
 	if !x.span.IsRecording() {
 		return

@@ -133,6 +133,8 @@ func scalar(f reflect.StructField, v reflect.Value) (object, bool) {
 			{"type", []string{"string", "integer"}}, {"pattern", form},
 			{"minimum", 0}, {"maximum", 0},
 		}, true
+	case config.JSON:
+		return object{{"type", nullable("object")}}, true
 	case config.Size:
 		return append(object{{"type", []string{"integer", "string"}}, {"pattern", sizeForm + "|" + variable}}, bounds(f)...), true
 	case int:
@@ -165,6 +167,8 @@ func (g *generator) list(elem reflect.Type) object {
 		if elem == reflect.TypeFor[config.Upstream]() {
 			items = append(items, member{"oneOf", []object{{{"required", []string{"url"}}}, {{"required", []string{"command"}}}}})
 		}
+	case elem == reflect.TypeFor[config.JSON]():
+		items = object{}
 	case elem == reflect.TypeFor[config.BearerKey]():
 		items = append(items, member{"pattern", config.BearerKeyForm + "|" + variable})
 	case elem.Kind() != reflect.String:

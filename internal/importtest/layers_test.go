@@ -29,7 +29,7 @@ var layers = map[string][]string{
 		"wire silence",
 		"exchange request calls notify questions resume trace task task_await task_poll",                // one request
 		"session_table session initialize shared get_stream keep_stream listen_legacy session_question", // the legacy era
-		"client era tools again legacy modern listen admit",
+		"client era tools again legacy modern job listen admit",
 	},
 }
 

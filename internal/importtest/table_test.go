@@ -7,7 +7,7 @@ package importtest
 // The direction is: cmd wires, gateway speaks, shim decides, redisstore
 // remembers. No arrow goes back, and none runs between redisstore and gateway.
 var imports = map[string][]string{
-	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/operator", "gateway/operator/terminal", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/reading", "gateway/upstream/stdio", "redisstore", "redisstore/journal", "shim", "shim/engine", "internal/budget", "internal/connect", "internal/durable", "internal/heads", "internal/metrics", "internal/semconv", "internal/work"},
+	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/operator", "gateway/operator/terminal", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/reading", "gateway/upstream/stdio", "redisstore", "redisstore/journal", "shim", "shim/engine", "shim/job", "internal/budget", "internal/connect", "internal/durable", "internal/heads", "internal/metrics", "internal/semconv", "internal/work"},
 
 	"gateway": {
 		"gateway/auth", "gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/sealed", "gateway/upstream", "gateway/upstream/forward", "gateway/wire",
@@ -37,12 +37,12 @@ var imports = map[string][]string{
 		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/metrics", "internal/semconv", "internal/sparing", "internal/work",
 	},
 	"gateway/auth":        {"gateway/config", "gateway/remember", "gateway/sealed", "shim", "internal/mcp", "internal/work"},
-	"gateway/config":      {"internal/storeurl"},
+	"gateway/config":      {"shim/job", "internal/storeurl"},
 	"gateway/remember":    {"internal/jsonrpc", "internal/work"},
 	"gateway/sealed":      {"internal/jsonrpc"},
 	"gateway/gatewaytest": {"gateway/legacy", "shim"},
 	"gateway/upstream": {
-		"gateway/remember", "gateway/upstream/forward", "gateway/upstream/listed", "gateway/upstream/reading", "gateway/upstream/sse", "gateway/upstream/streamable", "gateway/upstream/transport", "shim",
+		"gateway/remember", "gateway/upstream/forward", "gateway/upstream/listed", "gateway/upstream/reading", "gateway/upstream/sse", "gateway/upstream/streamable", "gateway/upstream/transport", "shim", "shim/job",
 		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/mcpheader", "internal/metrics", "internal/semconv", "internal/work",
 	},
 
@@ -56,7 +56,8 @@ var imports = map[string][]string{
 	"gateway/upstream/transport":     {"gateway/upstream/forward", "shim", "internal/budget", "internal/jsonrpc", "internal/mcp"},
 	"gateway/upstream/transporttest": {"gateway/upstream/transport", "internal/jsonrpc", "internal/mcp"},
 
-	"shim":                       {"internal/jsonrpc"},
+	"shim":                       {"shim/job", "internal/jsonrpc"},
+	"shim/job":                   {"internal/jsonrpc"},
 	"shim/node":                  {"shim", "shim/content", "internal/jsonrpc", "internal/metrics", "internal/patience", "internal/semconv", "internal/work"},
 	"shim/runner":                {"shim", "shim/content", "shim/node", "internal/budget", "internal/jsonrpc", "internal/metrics", "internal/semconv", "internal/work"},
 	"shim/engine":                {"shim", "shim/node", "shim/runner", "internal/budget", "internal/metrics", "internal/patience", "internal/semconv", "internal/work"},
@@ -220,6 +221,7 @@ var withoutCancel = map[string]detachment{
 	"gateway/upstream/exchange.go":    {1, "a cancellation is told to the server before the connection goes"},
 	"gateway/upstream/sse/connect.go": {1, "a connection outlives the request that it is opened for, and signs in as that did"},
 	"gateway/upstream/sse/conn.go":    {1, "a POST that is cut off when it is answered could break another one"},
+	"gateway/upstream/job.go":         {1, "the id of a job that is just being started is needed to cancel it"},
 	"gateway/upstream/wire.go":        {1, "a farewell outlives its call"},
 	"internal/work/background.go":     {1, "what several callers share outlives each"},
 	"shim/runner/run.go":              {1, "a task outlives the call that made it"},

@@ -28,6 +28,7 @@ const (
 	taskSendDelay     = "taskgate.task.send_delay"
 	taskAdoptions     = "taskgate.task.adoptions"
 	taskRecoveries    = "taskgate.task.recoveries"
+	jobPolls          = "taskgate.job.polls"
 	taskUnknown       = "taskgate.task.unknown_outcomes"
 	tasksRunning      = "taskgate.tasks.running"
 	tasksOldest       = "taskgate.tasks.oldest_age"
@@ -79,6 +80,7 @@ type Metrics struct {
 	http                           metric.Float64Histogram
 	calls, refusals, requestsSent  metric.Int64Counter
 	adoptions, recoveries, unknown metric.Int64Counter
+	polls                          metric.Int64Counter
 	skippedRecords                 metric.Int64Counter
 
 	operations sets[Operation]
@@ -114,6 +116,7 @@ func New(mp metric.MeterProvider) (*Metrics, error) {
 		requestsSent:     b.count(callerRequests, "{request}", "Requests of clients, by who has sent them."),
 		adoptions:        b.count(taskAdoptions, "{adoption}", "Tasks, and calls that wait for an answer, that were taken over from another replica."),
 		recoveries:       b.count(taskRecoveries, "{recovery}", "What was done with calls that were taken over."),
+		polls:            b.count(jobPolls, "{request}", "Questions to servers about the jobs of calls, by what was answered."),
 		unknown:          b.count(taskUnknown, "{task}", "Tasks that failed although the server may have done the work."),
 	}
 	m.skippedRecords = b.count(storeSkipped, "{record}", "Records in the store that cannot be read, each time that one is left out of a list or an adoption.")

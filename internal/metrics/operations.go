@@ -129,6 +129,7 @@ type Client struct {
 	fixed      []attribute.KeyValue
 	operations sets[Operation]
 	sessions   sets[session]
+	polls      sets[string]
 }
 
 // Client returns the Client of an upstream. fixed are the attributes that all its requests have,
@@ -170,4 +171,15 @@ func (c *Client) Session(ctx context.Context, d time.Duration, version, err stri
 	}
 	set := c.sessions.of(session{version, c.upstream, err}, func(s session) []attribute.KeyValue { return append(s.attributes(), c.fixed...) })
 	c.m.clientSession.Record(ctx, d.Seconds(), set.record...)
+}
+
+// Polled counts a question to the upstream about a job; state is a value of semconv.JobState.
+func (c *Client) Polled(ctx context.Context, state string) {
+	if c == nil {
+		return
+	}
+	set := c.polls.of(state, func(state string) []attribute.KeyValue {
+		return []attribute.KeyValue{semconv.Upstream.String(c.upstream), semconv.JobState.String(state)}
+	})
+	c.m.polls.Add(ctx, 1, set.add...)
 }

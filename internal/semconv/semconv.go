@@ -132,6 +132,7 @@ const (
 	TaskOutcome     = attribute.Key("taskgate.task.outcome")
 	AttemptKind     = attribute.Key("taskgate.task.attempt.kind") // spans only
 	Recovery        = attribute.Key("taskgate.recovery")
+	JobState        = attribute.Key("taskgate.job.state") // metrics only: how a job stands, or unread
 	CallAnswer      = attribute.Key("taskgate.call.answer")
 	QuestionOutcome = attribute.Key("taskgate.question.outcome")
 	StoreOperation  = attribute.Key("taskgate.store.operation") // of redisstore, such as "create"

@@ -162,7 +162,7 @@ func (r *Run) upstreamRequest(retry *shim.Retry) shim.Request {
 	req := r.Call.Request
 	req.Rounds, req.Limits, req.Retry = r.Call.Asking != shim.AskNever, r.policy.Questions, retry
 	if req.Method == shim.CallTool {
-		req.Within = r.policy.Timeout
+		req.Within, req.Job = r.policy.Timeout, r.policy.Job
 	}
 	return req
 }
@@ -330,6 +330,18 @@ func (rs *rounds) takePlace() error {
 		return err
 	}
 	return r.takeTurn()
+}
+
+// LeavePlace implements shim.Placed: the call gives its slot back while a job of it is followed.
+func (r *Run) LeavePlace() { r.ticket.DropSlot() }
+
+// TakePlace implements shim.Placed. The wait is not that of a call which is yet to be sent, so neither the status message
+// nor the record says anything of it.
+func (r *Run) TakePlace(ctx context.Context) (err error) {
+	if r.ticket, err = r.Srv.Slots.ReserveSlot(r.Call.Request.Name, r.policy.Concurrency, true); err != nil || !r.ticket.IsQueued() {
+		return err
+	}
+	return r.ticket.AwaitSlot(ctx)
 }
 
 // persistRound records whether a round is open, if the call has a record. A closed round means that the

@@ -187,7 +187,9 @@ func (r *Run) findCause(err error) error {
 	if err == nil || r.Ctx.Err() == nil {
 		return err
 	}
-	if cause := context.Cause(r.Ctx); !errors.Is(cause, shim.ErrDetached) {
+	if cause := context.Cause(r.Ctx); errors.Is(err, cause) && cause != context.Canceled {
+		return err // it may say more
+	} else if !errors.Is(cause, shim.ErrDetached) {
 		return cause
 	}
 	return shim.ErrDraining
