@@ -119,7 +119,7 @@ func (j *Job) Rules() *job.Rules {
 	if j == nil {
 		return nil
 	}
-	return new(problems).jobRules("", j)
+	return jobReader{new(problems), "", j}.makeRules()
 }
 
 // JobOf is the job that a tool starts; nil for none.
@@ -153,20 +153,28 @@ func (u *Upstream) HidesTool(name string) bool {
 	})
 }
 
+// jobReader makes the rules of a job, and notes its mistakes. at is the path of the job.
+type jobReader struct {
+	p  *problems
+	at string
+	j  *Job
+}
+
 // checkJobs checks the jobs of an upstream.
-func (p *problems) checkJobs(at string, u *Upstream) {
+func checkJobs(p *problems, at string, u *Upstream) {
 	for i := range u.Tools {
 		if j := u.Tools[i].Job; j != nil {
-			at := fmt.Sprintf("%s.tools[%d].job", at, i)
-			p.checkFields(at, j)
-			p.jobRules(at, j)
-			p.checkJobTools(at, u, j)
+			r := jobReader{p, fmt.Sprintf("%s.tools[%d].job", at, i), j}
+			p.checkFields(r.at, j)
+			r.makeRules()
+			r.checkTools(u)
 		}
 	}
 }
 
-// checkJobTools checks that the other tools of a job start none themselves.
-func (p *problems) checkJobTools(at string, u *Upstream, j *Job) {
+// checkTools checks that the other tools of the job start none themselves, and that it can end.
+func (r jobReader) checkTools(u *Upstream) {
+	p, at, j := r.p, r.at, r.j
 	places := []string{"status", "result", "cancel"}
 	if j.Result == nil {
 		places = []string{"status", "cancel"}
@@ -184,8 +192,9 @@ func (p *problems) checkJobTools(at string, u *Upstream, j *Job) {
 	}
 }
 
-// jobRules makes the rules of a job, and notes its mistakes.
-func (p *problems) jobRules(at string, j *Job) *job.Rules {
+// makeRules makes the rules of the job.
+func (r jobReader) makeRules() *job.Rules {
+	p, at, j := r.p, r.at, r.j
 	place := func(key, text string) job.Place {
 		made, err := job.ParsePlace(text)
 		if err != nil {
@@ -203,7 +212,7 @@ func (p *problems) jobRules(at string, j *Job) *job.Rules {
 		}
 		return job.Call{Tool: tool, Arguments: made}
 	}
-	r := &job.Rules{
+	made := &job.Rules{
 		ID: place("id", j.ID), Value: place("status.value", j.Status.Value), Message: place("message", j.Message),
 		Progress: place("progress", j.Progress), RetryAfter: place("retry_after", j.RetryAfter),
 		Status: call("status", j.Status.Tool, j.Status.Arguments), Interval: j.Interval, MaxInterval: j.MaxInterval,
@@ -211,11 +220,11 @@ func (p *problems) jobRules(at string, j *Job) *job.Rules {
 	for key, one := range map[string]struct {
 		from *JobCall
 		to   **job.Call
-	}{"result": {j.Result, &r.Result}, "cancel": {j.Cancel, &r.Cancel}} {
+	}{"result": {j.Result, &made.Result}, "cancel": {j.Cancel, &made.Cancel}} {
 		if one.from != nil {
 			p.checkFields(at+"."+key, one.from)
-			made := call(key, one.from.Tool, one.from.Arguments)
-			*one.to = &made
+			called := call(key, one.from.Tool, one.from.Arguments)
+			*one.to = &called
 		}
 	}
 	if j.Lost != "" {
@@ -223,22 +232,23 @@ func (p *problems) jobRules(at string, j *Job) *job.Rules {
 		if err != nil {
 			p.add(at+".lost", "%s", err)
 		}
-		r.Lost = lost
+		made.Lost = lost
 	}
-	p.jobStatuses(at, j, r)
-	return r
+	r.readStatuses(made)
+	return made
 }
 
-// jobStatuses reads the lists of statuses, each of which is in one list.
-func (p *problems) jobStatuses(at string, j *Job, r *job.Rules) {
+// readStatuses reads the lists of statuses, each of which is in one list.
+func (r jobReader) readStatuses(made *job.Rules) {
+	p, j := r.p, r.j
 	seen := map[job.Value]string{}
 	for _, list := range []struct {
 		key  string
 		from []JSON
 		to   *[]job.Value
-	}{{"running", j.Running, &r.Running}, {"done", j.Done, &r.Done}, {"failed", j.Failed, &r.Failed}, {"cancelled", j.Cancelled, &r.Cancelled}} {
+	}{{"running", j.Running, &made.Running}, {"done", j.Done, &made.Done}, {"failed", j.Failed, &made.Failed}, {"cancelled", j.Cancelled, &made.Cancelled}} {
 		for i, text := range list.from {
-			at := fmt.Sprintf("%s.%s[%d]", at, list.key, i)
+			at := fmt.Sprintf("%s.%s[%d]", r.at, list.key, i)
 			value, err := job.ParseValue(json.RawMessage(text))
 			if err != nil {
 				p.add(at, "no status")

@@ -74,7 +74,7 @@ func (p *problems) checkUpstream(at string, u *Upstream) {
 	p.checkHeaders(at+".headers", u.Headers)
 	p.checkFields(at+".defaults", &u.Defaults)
 	p.checkRules(at+".tools", u)
-	p.checkJobs(at, u)
+	checkJobs(p, at, u)
 }
 
 // servedPath checks where clients reach the upstream. A bad name is reported by itself, so the path

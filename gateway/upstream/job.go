@@ -22,7 +22,7 @@ import (
 	"taskgate/shim/job"
 )
 
-// This file follows the job that a call has started at the server (design.md 0.33). The id in the answer goes into the
+// This file follows the job that a call has started at the server (design.md 0.34). The id in the answer goes into the
 // checkpoint of the call, as that of a server's task does (task.go). From then on the status tool is called in place of
 // tasks/get (task_poll.go), as a call of its own that needs no connection in between:
 //

@@ -332,12 +332,16 @@ func (rs *rounds) takePlace() error {
 	return r.takeTurn()
 }
 
-// LeavePlace implements shim.Placed: the call gives its slot back while a job of it is followed.
-func (r *Run) LeavePlace() { r.ticket.DropSlot() }
+// seat implements shim.Placed for the run that owns it, which belongs to the goroutine of the upstream call.
+type seat struct{ of *Run }
 
-// TakePlace implements shim.Placed. The wait is not that of a call which is yet to be sent, so neither the status message
+// LeavePlace gives the slot of the call back while a job of it is followed.
+func (s seat) LeavePlace() { s.of.ticket.DropSlot() }
+
+// TakePlace waits for a slot again. The wait is not that of a call which is yet to be sent, so neither the status message
 // nor the record says anything of it.
-func (r *Run) TakePlace(ctx context.Context) (err error) {
+func (s seat) TakePlace(ctx context.Context) (err error) {
+	r := s.of
 	if r.ticket, err = r.Srv.Slots.ReserveSlot(r.Call.Request.Name, r.policy.Concurrency, true); err != nil || !r.ticket.IsQueued() {
 		return err
 	}

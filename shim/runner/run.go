@@ -46,6 +46,7 @@ type Run struct {
 	reply shim.Reply
 	err   error
 
+	seat
 	Caller   caller
 	Creation creation
 	outbox   outbox
@@ -90,7 +91,7 @@ func (r *Run) BeginAt(cp json.RawMessage) { r.record.setCheckpoint(cp) }
 
 // assembleParts makes the parts of a run whose call and policy are known.
 func (r *Run) assembleParts() {
-	r.done, r.turn = make(chan struct{}), newTurn(r)
+	r.done, r.turn, r.seat = make(chan struct{}), newTurn(r), seat{r}
 	r.Caller = caller{run: r, telling: work.NewTurn(), news: make(chan struct{}, 1), leave: func() bool { return true }}
 	r.record.run, r.Creation.run, r.outbox.run, r.rounds.run, r.Inbox.run, r.box.run, r.keeping.run = r, r, r, r, r, r, r
 	r.record.Progress.Token = r.Call.ProgressToken
