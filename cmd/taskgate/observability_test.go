@@ -21,6 +21,7 @@ import (
 	"taskgate/internal/metrics/metricstest"
 	"taskgate/internal/semconv"
 	"taskgate/internal/wiretest"
+	"taskgate/shim/job"
 )
 
 const (
@@ -55,6 +56,9 @@ func everything(t *testing.T, m *metrics.Metrics) {
 	}
 	m.ServerSession(ctx, one, "up", "2025-11-25")
 	client.Session(ctx, one, "2025-11-25", "session")
+	for _, state := range []job.Phase{job.Running, job.Done, job.Failed, job.Cancelled, job.Lost, job.Unread} {
+		client.Polled(ctx, string(state))
+	}
 	for _, answer := range []string{semconv.AnswerReply, semconv.AnswerTask, semconv.AnswerInputRequired, semconv.AnswerCancelled, semconv.AnswerError} {
 		tasks.Called(ctx, "t", answer, one)
 	}
