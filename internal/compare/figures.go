@@ -110,8 +110,9 @@ func (p *page) protocol() {
 		p.line("Not measured through peers yet (`make compare ROWS=protocol`); taskgate's own results are in [compatibility](compatibility.md#the-official-conformance-suite).\n")
 		return
 	}
-	p.line("Scenarios without a failure or a warning, of those that the suite runs. The server is this repository's, which passes by itself. The suite names tools, so a peer that puts a prefix before their")
-	p.line("names, as vMCP does with the settings of its example, fails what calls them.\n")
+	p.line("Scenarios with a success, and without a failure or a warning, of those that the suite runs; one that only skips is not counted as passed. taskgate has its defaults, not the settings that [compatibility](compatibility.md#the-official-conformance-suite) names for the suite. The server is this repository's (`internal/e2e/conformserver`), and the line \"directly\" is what it")
+	p.line("passes by itself: it has no tasks, for one. Scenarios with time limits can fail on a machine that is busy. The suite calls tools by name, so a peer that puts a prefix before their names, as vMCP does with the settings of its")
+	p.line("example, fails what calls them.\n")
 	cells := []string{"through"}
 	for _, s := range suites {
 		cells = append(cells, s.name)

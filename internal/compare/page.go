@@ -203,7 +203,7 @@ func (p *page) survivalOf(title, name string, all []entry[[]survival]) {
 			}
 			if any {
 				p.row(cells...)
-				g.rows = append(g.rows, gridRow{label, marks})
+				g.rows = append(g.rows, gridRow{strings.Replace(label, "client that takes", "with", 1), marks})
 			}
 		}
 	}

@@ -22,7 +22,7 @@ type scenarios struct {
 	All    int
 }
 
-// suites are the runs of the official suite, each with the server of this repository that passes it by itself.
+// suites are the runs of the official suite, each with the server of this repository for it.
 var suites = []struct {
 	name   string
 	server []string
