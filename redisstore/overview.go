@@ -5,10 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"taskgate/internal/work"
@@ -224,4 +227,80 @@ func (s Overview) sweepSet(ctx context.Context, key string) (seen, gone int, err
 			return seen, gone, err
 		}
 	}
+}
+
+// Condition is how the store is, for operators. What is not known is zero.
+type Condition struct {
+	// Addresses are those of Redis, or of its sentinels.
+	Addresses []string
+	// Latency is that of a PING.
+	Latency time.Duration
+	// Masters are the processes of Redis that take writes. UsedMemory and MaxMemory are in bytes, of all together;
+	// a MaxMemory of 0 is no limit.
+	Masters               int
+	UsedMemory, MaxMemory int64
+	// Replicas is how many replicas of Redis are connected to a master, where that has fewest.
+	Replicas int
+	// FolderBytes is the size of the folder.
+	FolderBytes int64
+}
+
+// Condition asks for how the store is. folder is "" for none.
+func (s Overview) Condition(ctx context.Context, folder string) (c Condition, err error) {
+	if s.embedded == nil {
+		c.Addresses = s.addrs
+	}
+	begin := time.Now()
+	if err := s.client.Ping(ctx).Err(); err != nil {
+		return c, err
+	}
+	c.Latency = time.Since(begin)
+	if folder != "" {
+		return c, filepath.WalkDir(folder, func(_ string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			if info, gone := entry.Info(); gone == nil { // a file may go meanwhile
+				c.FolderBytes += info.Size()
+			}
+			return nil
+		})
+	}
+	if s.embedded != nil {
+		return c, nil
+	}
+	var mu sync.Mutex
+	ask := func(ctx context.Context, master *redis.Client) error {
+		text, err := master.Info(ctx).Result()
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		c.addMaster(text)
+		return nil
+	}
+	switch client := s.client.(type) {
+	case *redis.ClusterClient:
+		err = client.ForEachMaster(ctx, ask)
+	case *redis.Client:
+		err = ask(ctx, client)
+	}
+	return c, err
+}
+
+// addMaster adds the INFO of a master.
+func (c *Condition) addMaster(info string) {
+	number := func(name string) int64 {
+		_, rest, _ := strings.Cut("\n"+info, "\n"+name+":")
+		line, _, _ := strings.Cut(rest, "\n")
+		n, _ := strconv.ParseInt(strings.TrimSpace(line), 10, 64) // 0 where Redis does not say it
+		return n
+	}
+	replicas := int(number("connected_slaves"))
+	if c.Masters == 0 {
+		c.Replicas = replicas
+	}
+	c.Masters, c.Replicas = c.Masters+1, min(c.Replicas, replicas)
+	c.UsedMemory, c.MaxMemory = c.UsedMemory+number("used_memory"), c.MaxMemory+number("maxmemory")
 }

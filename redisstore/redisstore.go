@@ -106,6 +106,7 @@ type Store struct {
 	client   redis.UniversalClient
 	beats    redis.UniversalClient // for heartbeats alone, which so have a free connection at all times
 	keys     keys
+	addrs    []string
 	begins   []string // the prefixes of ids: the tasks of each are in one set
 	opts     Options
 	log      *slog.Logger
@@ -185,7 +186,7 @@ func newStore(t target, opts Options) *Store {
 	own := opts
 	own.PoolSize = beatConns
 	client := t.newClient(opts)
-	s := &Store{client: client, beats: t.newClient(own), keys: keys{opts.Prefix}, begins: digits[:], opts: opts, log: opts.Logger, skipped: make(map[shim.ID]struct{})}
+	s := &Store{client: client, beats: t.newClient(own), addrs: t.addrs, keys: keys{opts.Prefix}, begins: digits[:], opts: opts, log: opts.Logger, skipped: make(map[shim.ID]struct{})}
 	if _, many := client.(*redis.ClusterClient); many {
 		s.begins = shards[:]
 	}

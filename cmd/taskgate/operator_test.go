@@ -114,8 +114,8 @@ func cancelElsewhere(t *testing.T, one, two *running, id string) {
 
 // operatorPaths are all that an operator can ask for.
 var operatorPaths = [][2]string{
-	{"GET", "/access"}, {"GET", "/tasks"}, {"GET", "/totals"}, {"GET", "/clients"}, {"GET", "/tasks/" + unknownTask}, {"POST", "/tasks/" + unknownTask + "/cancel"}, {"GET", "/questions"},
-	{"GET", "/replicas"}, {"GET", "/upstreams"}, {"GET", "/stats"}, {"GET", "/changes"}, {"POST", "/open"},
+	{"GET", "/access"}, {"GET", "/tasks"}, {"GET", "/totals"}, {"GET", "/clients"}, {"GET", "/tasks/" + unknownTask}, {"POST", "/tasks/" + unknownTask + "/cancel"}, {"POST", "/tasks/" + unknownTask + "/rerun"}, {"GET", "/questions"},
+	{"GET", "/replicas"}, {"GET", "/upstreams"}, {"GET", "/store"}, {"GET", "/stats"}, {"GET", "/changes"}, {"POST", "/open"},
 }
 
 const unknownTask = "5b0d3d2e-8a37-4b1e-9a57-0d9a3a1c9f00"
@@ -195,6 +195,20 @@ func TestAdminContent(t *testing.T) {
 		if err != nil || !strings.Contains(string(log), `"event":"task cancelled by an operator","principal":"local"`) || !strings.Contains(string(log), id) {
 			t.Errorf("%s %v", log, err)
 		}
+	}
+}
+
+// Operators see where tasks are kept, without the password, and how large the folder is.
+func TestStoreIsDescribed(t *testing.T) {
+	url := redistest.Start(t).URL()
+	r := runServer(t, "http://127.0.0.1:1/mcp", func(c *config.Config) { c.Store = url })
+	if got := tell[operator.Store](r, "/store"); got.Kind != "redis" || got.Masters != 1 || got.UsedBytes == 0 || got.Address == "" || strings.Contains(got.Address, "/") || got.Error != "" {
+		t.Errorf("%+v", got)
+	}
+	folder := t.TempDir()
+	r = runServer(t, "http://127.0.0.1:1/mcp", func(c *config.Config) { c.Store = "file:" + folder })
+	if got := tell[operator.Store](r, "/store"); got.Kind != "file" || got.Folder != folder || got.FolderBytes == 0 || got.LatencyMs <= 0 || got.Error != "" {
+		t.Errorf("%+v", got)
 	}
 }
 

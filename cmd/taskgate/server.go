@@ -251,6 +251,7 @@ func (s *server) showOperators() (err error) {
 	view, begun := s.store.Overview(), time.Now().UTC().Truncate(time.Second)
 	s.operators, err = newOperators(s.config, isLoopback(s.config.Admin), operator.DeploymentOptions{
 		Tasks: engine.NewOperator(s.shim, view), Store: view, Replica: s.replica, Metrics: s.tel.metrics, Logger: s.log, TraceAt: s.config.TraceAt,
+		DescribeStore: func(ctx context.Context) operator.Store { return describeStore(ctx, s.config, view) },
 		Say: func() operator.Report {
 			host, _ := os.Hostname() // "" if unknown
 			r := operator.Report{Host: host, Address: s.listener.Addr().String(), Version: moduleVersion(), Config: s.inUse(), Since: begun, NotesUse: true}

@@ -16,6 +16,7 @@ import (
 
 	"taskgate/gateway/auth"
 	"taskgate/gateway/config"
+	"taskgate/gateway/operator"
 	"taskgate/gateway/sealed"
 	"taskgate/internal/durable"
 	"taskgate/redisstore"
@@ -175,4 +176,26 @@ func storeKind(c *config.Config) string {
 		return "memory"
 	}
 	return "redis"
+}
+
+// describeStore asks for how the store is.
+func describeStore(ctx context.Context, c *config.Config, store redisstore.Overview) operator.Store {
+	folder, onDisk := c.StoreFolder()
+	if !onDisk {
+		folder = ""
+	}
+	out := operator.Store{Kind: "redis", Folder: folder, WaitReplicas: c.WaitReplicas}
+	switch {
+	case onDisk:
+		out.Kind = "file"
+	case c.OwnsStore():
+		out.Kind = "memory"
+	}
+	is, err := store.Condition(ctx, folder)
+	if err != nil {
+		out.Error = err.Error()
+	}
+	out.Address, out.LatencyMs, out.Masters, out.Replicas = strings.Join(is.Addresses, ", "), is.Latency.Seconds()*1000, is.Masters, is.Replicas
+	out.UsedBytes, out.MaxBytes, out.FolderBytes = is.UsedMemory, is.MaxMemory, is.FolderBytes
+	return out
 }

@@ -210,6 +210,8 @@ func (h *Handler) readUpstreams(r *http.Request) (any, error) {
 	return h.o.Source.Upstreams(r.Context())
 }
 
+func (h *Handler) readStore(r *http.Request) (any, error) { return h.o.Source.Store(r.Context()) }
+
 func (h *Handler) readClients(r *http.Request) (any, error) { return h.o.Source.Clients(r.Context()) }
 
 func (h *Handler) readStats(r *http.Request) (any, error) {

@@ -69,6 +69,8 @@ func (s *source) Replicas(context.Context) (Replicas, error) { s.asked++; return
 
 func (s *source) Upstreams(context.Context) (Upstreams, error) { s.asked++; return Upstreams{}, s.err }
 
+func (s *source) Store(context.Context) (Store, error) { s.asked++; return Store{}, s.err }
+
 func (s *source) Clients(context.Context) (Clients, error) { s.asked++; return Clients{}, s.err }
 
 func (s *source) Stats(context.Context, string) (Stats, error) { s.asked++; return Stats{}, s.err }

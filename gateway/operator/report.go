@@ -96,6 +96,8 @@ type DeploymentOptions struct {
 	// Say describes this replica and its upstreams, without what runs there.
 	Say     func() Report
 	Metrics *metrics.Metrics
+	// DescribeStore asks for how the store is.
+	DescribeStore func(ctx context.Context) Store
 	// TraceAt is where a trace is shown, "" for nowhere.
 	TraceAt func(id string) string
 	Logger  *slog.Logger
@@ -201,6 +203,13 @@ func (d *Deployment) Replicas(ctx context.Context) (Replicas, error) {
 	}
 	slices.SortStableFunc(out.Replicas, func(a, b Replica) int { return startOf(a).Compare(startOf(b)) })
 	return out, err
+}
+
+// Store implements Source.
+func (d *Deployment) Store(ctx context.Context) (Store, error) {
+	ctx, stop := context.WithTimeoutCause(ctx, reportEvery, shim.ErrUnavailable)
+	defer stop()
+	return d.o.DescribeStore(ctx), nil
 }
 
 func startOf(r Replica) time.Time {

@@ -79,6 +79,8 @@ var routes = []route{
 	}, {
 		method: "GET", path: "/upstreams", says: "the servers, and what runs there now", answer: Upstreams{}, read: (*Handler).readUpstreams,
 	}, {
+		method: "GET", path: "/store", says: "where tasks are kept, and how it answers", answer: Store{}, read: (*Handler).readStore,
+	}, {
 		method: "GET", path: "/clients", says: "who sends how many requests, and who holds what", answer: Clients{}, read: (*Handler).readClients,
 	}, {
 		method: "GET", path: "/stats", says: "counts of the last hour by minute", answer: Stats{}, read: (*Handler).readStats,

@@ -39,6 +39,8 @@ type PlaceSource interface {
 	Replicas(ctx context.Context) (Replicas, error)
 	Upstreams(ctx context.Context) (Upstreams, error)
 	Stats(ctx context.Context, upstream string) (Stats, error)
+	// Store returns how the store is, also if it does not answer.
+	Store(ctx context.Context) (Store, error)
 	// Clients returns who sends requests, and who holds what.
 	Clients(ctx context.Context) (Clients, error)
 }

@@ -189,6 +189,28 @@ type Holdings struct {
 	Tasks int `json:"tasks"`
 }
 
+// Store is where tasks and sessions are kept, as the replica that answers sees it. What is unknown is absent.
+type Store struct {
+	// Kind is memory, file or redis.
+	Kind string `json:"kind"`
+	// Address is that of Redis, without credentials.
+	Address string `json:"address,omitempty"`
+	// Error says why it does not answer.
+	Error string `json:"error,omitempty"`
+	// LatencyMs is how long it took to answer.
+	LatencyMs float64 `json:"latency_ms"`
+	// Masters are the processes of Redis that take writes, with the memory of all together; a MaxBytes of 0 is no limit.
+	Masters   int   `json:"masters,omitempty"`
+	UsedBytes int64 `json:"used_bytes,omitempty"`
+	MaxBytes  int64 `json:"max_bytes,omitempty"`
+	// Replicas are connected to the master that has fewest, and WaitReplicas have to confirm a write.
+	Replicas     int `json:"replicas,omitempty"`
+	WaitReplicas int `json:"wait_replicas,omitempty"`
+	// Folder is where tasks are kept, and FolderBytes its size.
+	Folder      string `json:"folder,omitempty"`
+	FolderBytes int64  `json:"folder_bytes,omitempty"`
+}
+
 // Upstreams are the servers, by name.
 type Upstreams struct {
 	Upstreams []Upstream `json:"upstreams"`

@@ -90,6 +90,9 @@ func TestTask(t *testing.T) {
 	p.visit("Upstreams")
 	p.shows("main", "reports", "legacy", "Reachable")
 	p.checkAccess(axe, "the upstreams")
+	p.visit("Store")
+	p.shows("main", "Reachable", "redis", "MiB, without a limit", "Replicas that confirm a write")
+	p.checkAccess(axe, "the store")
 	p.checkHarmless()
 }
 

@@ -165,6 +165,10 @@ func (b *busy) Totals(_ context.Context, q shim.Query) (operator.Totals, error) 
 	return all, nil
 }
 
+func (b *busy) Store(context.Context) (operator.Store, error) {
+	return operator.Store{Kind: "redis", Address: "redis.example:6379", LatencyMs: 0.4, Masters: 1, UsedBytes: 210 << 20, MaxBytes: 1 << 30, Replicas: 2, WaitReplicas: 1}, nil
+}
+
 func (b *busy) Rerun(context.Context, string, string) (old, made operator.Task, err error) {
 	return old, made, shim.ErrNotFound
 }

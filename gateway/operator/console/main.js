@@ -9,12 +9,13 @@ import * as task from "./task.js";
 import * as questions from "./questions.js";
 import * as replicas from "./replicas.js";
 import * as upstreams from "./upstreams.js";
+import * as store from "./store.js";
 import * as clients from "./clients.js";
 
-const views = { "": overview, tasks, task, questions, replicas, upstreams, clients };
+const views = { "": overview, tasks, task, questions, replicas, upstreams, store, clients };
 const links = [
   ["#/", "Overview"], ["#/tasks", "Tasks"], ["#/questions", "Questions"],
-  ["#/tasks?status=unknown", "Unknown outcomes"], ["#/replicas", "Replicas"], ["#/upstreams", "Upstreams"], ["#/clients", "Clients"],
+  ["#/tasks?status=unknown", "Unknown outcomes"], ["#/replicas", "Replicas"], ["#/upstreams", "Upstreams"], ["#/store", "Store"], ["#/clients", "Clients"],
 ];
 const pollEvery = 10_000; // without a stream of changes
 const leastPause = 1000; // between two reads for changes

@@ -128,6 +128,10 @@ func (s *source) Upstreams(context.Context) (operator.Upstreams, error) {
 	}}}, nil
 }
 
+func (s *source) Store(context.Context) (operator.Store, error) {
+	return operator.Store{}, errors.New("nobody asks")
+}
+
 func (s *source) Clients(context.Context) (operator.Clients, error) {
 	return operator.Clients{Others: 7, Clients: []operator.Client{
 		{Principal: "ada", LastMinute: 120, LastHour: 4000, Methods: map[string]int{"tools/call": 3000, "tasks/get": 1000}, Holdings: operator.Holdings{Sessions: 2, Streams: 1, Calls: 3, Tasks: 4}},
