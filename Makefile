@@ -35,7 +35,7 @@ PROCESSES   := /(upstream/stdio|internal/(agents|chaos|e2e|proc|redistest))$$
 CHECKS      := inherit,-SA1019
 
 .DEFAULT_GOAL := help
-.PHONY: help build check test race lint fuzz demo compare bench attack chaos e2e agents silence outages upgrade simulate recording screenshots conformance node schema snapshot docker clean
+.PHONY: help build check test race lint fuzz demo compare bench attack chaos e2e agents silence outages upgrade simulate recording screenshots conformance windows node schema snapshot docker clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z][a-z0-9]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -119,6 +119,9 @@ screenshots: ## Make the pictures of the console for the documents (needs chromi
 
 conformance: node ## Run the official conformance suite through the gateway
 	$(GO) test -count=1 -v -run 'Conformance' ./internal/e2e
+
+windows: ## Run what is particular to Windows under wine; skipped where there is none
+	.ci/windows
 
 # What the tests need of Node, on Linux including Node itself.
 node: $(NODE_DIR)/installed $(NODE_DIR)/small-agents/installed $(if $(TASKGATE_WHOLE),$(NODE_DIR)/servers/installed) ## Install the Node packages of the tests

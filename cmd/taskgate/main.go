@@ -21,14 +21,19 @@ import (
 
 	"taskgate/gateway/config"
 	"taskgate/gateway/sealed"
+	"taskgate/internal/service"
 )
 
 func main() {
+	if code, is := service.Run("taskgate", func(ctx context.Context, log io.Writer) int { return run(ctx, os.Args[1:], io.Discard, log) }); is {
+		os.Exit(code)
+	}
 	verb, _ := splitVerb(os.Args[1:])
 	os.Exit(run(untilSignal(verb), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// untilSignal returns a context that ends with the first interrupt or SIGTERM, or, for verbs other
+// untilSignal returns a context that ends with the first interrupt or SIGTERM (which on Windows are Ctrl-C, Ctrl-Break
+// and the end of the console or of the user's session), or, for verbs other
 // than serve, with SIGHUP, unless that is ignored: the terminal was closed. Before the context
 // ends, signals have their default effect again, so a second one ends the process. A second signal
 // that comes before that ends it as well.

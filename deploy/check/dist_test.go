@@ -115,6 +115,9 @@ func TestArchives(t *testing.T) {
 		binary := filepath.Join(dir, "taskgate")
 		if strings.HasSuffix(archive, ".zip") {
 			binary += ".exe"
+			if text, err := os.ReadFile(filepath.Join(dir, "WINDOWS.txt")); err != nil || !strings.Contains(string(text), "is not signed") {
+				t.Errorf("what is said of unsigned programs: %q, %v", text, err)
+			}
 		}
 		info, err := os.Stat(binary)
 		if err != nil {

@@ -7,7 +7,7 @@ package importtest
 // The direction is: cmd wires, gateway speaks, shim decides, redisstore
 // remembers. No arrow goes back, and none runs between redisstore and gateway.
 var imports = map[string][]string{
-	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/operator", "gateway/operator/terminal", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/reading", "gateway/upstream/stdio", "redisstore", "redisstore/journal", "shim", "shim/engine", "shim/job", "internal/budget", "internal/connect", "internal/durable", "internal/heads", "internal/metrics", "internal/semconv", "internal/work"},
+	"cmd/taskgate": {"gateway", "gateway/auth", "gateway/config", "gateway/operator", "gateway/operator/terminal", "gateway/sealed", "gateway/stdio", "gateway/upstream", "gateway/upstream/forward", "gateway/upstream/reading", "gateway/upstream/stdio", "redisstore", "redisstore/journal", "shim", "shim/engine", "shim/job", "internal/budget", "internal/connect", "internal/durable", "internal/heads", "internal/metrics", "internal/semconv", "internal/service", "internal/work"},
 
 	"gateway": {
 		"gateway/auth", "gateway/config", "gateway/endpoint", "gateway/legacy", "gateway/modern", "gateway/sealed", "gateway/upstream", "gateway/upstream/forward", "gateway/wire",
@@ -92,6 +92,7 @@ var imports = map[string][]string{
 	"internal/configschema":      {"gateway/config"},
 	"internal/proc":              {"internal/procgroup"},
 	"internal/procgroup":         {},
+	"internal/service":           {},
 	"internal/sparing":           {},
 	"internal/programtest":       {"internal/proc"},
 	"internal/taskclient":        {"internal/eventstream", "internal/mcp"},

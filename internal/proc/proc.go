@@ -126,20 +126,19 @@ const (
 	lastPort  = 32000
 )
 
-// reserved has the sockets that keep the ports of FreeAddr from other processes.
+// reserved has what keeps the ports of FreeAddr from other processes.
 var reserved struct {
 	sync.Mutex
-	ports []net.PacketConn
+	ports []io.Closer
 }
 
 // FreeAddr returns a loopback address without a listener. Until this process ends, FreeAddr returns
-// it only once on this machine, so that a program can be started on it, and started again. The
-// reservation is a UDP socket on the port of the same number.
+// it only once on this machine, so that a program can be started on it, and started again.
 func FreeAddr() (string, error) {
 	var last error
 	for range 1000 {
 		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(firstPort+rand.IntN(lastPort-firstPort)))
-		held, err := net.ListenPacket("udp", addr)
+		held, err := reserve(addr)
 		if err != nil {
 			last = err
 			continue

@@ -206,9 +206,11 @@ func (p *plain) tool(m message) {
 		}
 		p.text(m, "ok")
 	case "errors":
+		out := bufio.NewWriter(os.Stderr)
 		for i := range 20_000 {
-			fmt.Fprintln(os.Stderr, "line", i, strings.Repeat("x", 100))
+			fmt.Fprintln(out, "line", i, strings.Repeat("x", 100))
 		}
+		_ = out.Flush()
 		p.text(m, "ok")
 	case "close output":
 		fmt.Fprintln(os.Stderr, "tired")

@@ -27,8 +27,8 @@ func TestServersThatGoWrong(t *testing.T) {
 		{"close output", "closed", "closed its output, and was ended: tired"},
 	} {
 		t.Run(c.tool, func(t *testing.T) {
-			if c.tool == "close output" && runtime.GOOS == "windows" {
-				t.Skip("under wine the console of a process holds its output open")
+			if c.tool == "close output" {
+				needClosing(t)
 			}
 			w := legacy(t, "stubborn", Config{MaxMessage: 1 << 20})
 			pid := w.text("pid")
@@ -144,6 +144,7 @@ func TestServerThatDoesNotRead(t *testing.T) {
 // A server that closes its input and goes on is ended when something is sent to it. The call goes to another one: it was
 // never read.
 func TestServerThatClosesItsInput(t *testing.T) {
+	needClosing(t)
 	w := legacy(t, "stubborn", Config{})
 	pid := w.text("pid")
 	w.text("close input")
@@ -196,5 +197,14 @@ func TestManyCalls(t *testing.T) {
 	all.Wait()
 	if got := w.text("pid"); got != pid {
 		t.Error("the process was replaced")
+	}
+}
+
+// needClosing skips a test in which a process closes its input or output and goes on: under wine its console holds them
+// open.
+func needClosing(t *testing.T) {
+	t.Helper()
+	if runtime.GOOS == "windows" {
+		t.Skip("wine holds the streams of a process open")
 	}
 }
