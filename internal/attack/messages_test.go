@@ -106,17 +106,11 @@ func inSessions(n int, m message) func(w *world) sent {
 }
 
 // tellsInSession is a call whose stream keptBytes go over, and keepsPieces one that becomes a task with as many in pieces.
-// asksMuch is one that becomes a task with a question of as many bytes.
 var (
 	tellsInSession = message{path: "/leg", legacy: true, body: `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"tells","arguments":{},"_meta":{"progressToken":"p"}}}`}
-	keepsPieces    = taskOf("tells", `"on":"1"`)
-	asksMuch       = taskOf("asks", "")
+	keepsPieces    = message{path: "/slow", body: `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"tells","arguments":{"on":"1"},"_meta":{"progressToken":"p",` + version +
+		`,"io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{},"dev.taskgate/partials":{}}}}}}`}
 )
-
-func taskOf(tool, arguments string) message {
-	return message{path: "/slow", body: fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":{%s},"_meta":{"progressToken":"p",%s,"io.modelcontextprotocol/clientCapabilities":`+
-		`{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{},"dev.taskgate/partials":{}}}}}}`, tool, arguments, version)}
-}
 
 // fill is an attack of such calls. What they have the server say counts as sent.
 func fill(n int, m message) func(w *world) sent {

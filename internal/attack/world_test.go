@@ -52,10 +52,7 @@ func newWorld(t *testing.T) *world {
 		s.Tool("mirrors", fake.Text("done"))
 	}
 	good.Tool("large", fake.Text(strings.Repeat("x", keptBytes)))
-	for _, s := range []*fake.Server{good, legacy} {
-		s.Tool("tells", tells)
-		s.Tool("asks", asks)
-	}
+	legacy.Tool("tells", tells)
 	var mirrored []string
 	for i := range 64 {
 		mirrored = append(mirrored, fmt.Sprintf(`"p%d":{"type":"string","x-mcp-header":"P%d"}`, i, i))
@@ -93,13 +90,6 @@ func tells(x *fake.Exchange) {
 		x.Hang()
 	}
 	x.Event(x.Result(`{"content":[]}`))
-}
-
-// asks is a tool that asks a question of 3 MiB.
-func asks(x *fake.Exchange) {
-	x.Run()
-	x.Ask(`"`+strings.Trim(string(x.ID), `"`)+`"`, mcp.MethodElicit, `{"message":"`+strings.Repeat("q", 3<<20)+`","requestedSchema":{"type":"object","properties":{}}}`)
-	x.Hang()
 }
 
 // post sends a message as somebody, and reads the answer, of so many bytes.
