@@ -66,6 +66,9 @@ func (f *fakeShim) Outlast(ctx context.Context, do func(context.Context) error) 
 
 func (f *fakeShim) IsSlow(string) bool { return f.up.Slow }
 
+// ResumeStream forgets: calls of this shim are not picked up.
+func (*fakeShim) ResumeStream(context.Context, shim.Repeat) {}
+
 func (f *fakeShim) AskSession(context.Context, shim.Call, json.RawMessage, func(shim.ID, bool)) (shim.ID, error) {
 	return "", f.fail
 }

@@ -28,6 +28,7 @@ type hub struct {
 	timeout   time.Duration // for a confirmation
 	keys      keys
 	goodbyes  string                // channel of the goodbyes
+	repeats   string                // channel of the news of calls that may be picked up
 	looks     func(context.Context) // is called when a connection works, and each lookEvery while it does
 	lookEvery time.Duration
 
@@ -62,7 +63,7 @@ func newHub(client redis.UniversalClient, log *slog.Logger, k keys, interval tim
 	ctx, stop := context.WithCancel(context.Background())
 	return &hub{
 		client: client, log: log, timeout: 10 * time.Second, interval: interval, patience: interval / 2,
-		keys: k, goodbyes: k.goodbyes(),
+		keys: k, goodbyes: k.goodbyes(), repeats: k.repeatNews(),
 		ctx: ctx, stop: stop, kick: make(chan struct{}, 1),
 		topics: map[string]*topic{}, dirty: map[string]struct{}{}, confirmed: make(chan struct{}, 1),
 	}

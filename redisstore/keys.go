@@ -94,6 +94,12 @@ func (k keys) epoch() string { return k.prefix + ":epoch" }
 // heartbeats, so that it is within reach where they are.
 func (k keys) back() string { return k.prefix + ":back{" + k.replicas() + "}" }
 
+// repeats is the sorted set of the clients that have calls which a repeat may pick up, by the time until when; repeatsOf
+// is the hash of those calls of a client, and repeatNews the channel on which replicas hear of them.
+func (k keys) repeats() string                { return k.prefix + ":repeats" }
+func (k keys) repeatsOf(client string) string { return k.prefix + ":repeats:" + client }
+func (k keys) repeatNews() string             { return k.prefix + ":repeatnews" }
+
 // nothing is a key in a shard that never exists.
 func (k keys) nothing(shard string) string { return k.in(shard, "nothing", "") }
 

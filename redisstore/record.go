@@ -68,6 +68,7 @@ const (
 	fieldUnknown    = "unknown" // of the outcome
 	fieldEvents     = "events"  // the timeline
 	fieldLead       = "lead"    // ms from the sending of the call to the creation
+	fieldKept       = "kept"    // until when, in ms, though its client gave up
 )
 
 // The field outcome says which of these the field body is.
@@ -81,7 +82,7 @@ const (
 var summaryFields = []string{
 	fieldFormat, fieldOp, fieldOwner, fieldList, fieldUpstream, fieldOrigin, fieldVisible, fieldStatus, fieldMessage,
 	fieldVersion, fieldCreated, fieldUpdated, fieldTTL, fieldRetain, fieldPoll, fieldLease, fieldMethod,
-	fieldTool, fieldTrace, fieldBatches, fieldProgress, fieldOutcome, fieldSize, fieldUnknown, fieldLead, fieldTokenAt, fieldQuestions,
+	fieldTool, fieldTrace, fieldBatches, fieldProgress, fieldOutcome, fieldSize, fieldUnknown, fieldLead, fieldKept, fieldTokenAt, fieldQuestions,
 }
 
 var partFields = map[shim.Part][]string{
@@ -156,6 +157,9 @@ func decode(id shim.ID, part shim.Part, values []string) (shim.Task, error) {
 	t.OutcomeSize = r.number()
 	t.Unknown = r.text() == "1"
 	t.Lead = r.duration()
+	if kept := r.number(); kept > 0 {
+		t.KeptUntil = time.UnixMilli(kept).UTC()
+	}
 	t.TokenAt, t.Questions = r.number(), r.questions("")
 	switch part {
 	case shim.WithOutcome:
@@ -315,6 +319,9 @@ func encode(t shim.Task) fields {
 	if t.Lead > 0 {
 		f.set(fieldLead, millis(t.Lead))
 	}
+	if !t.KeptUntil.IsZero() {
+		f.set(fieldKept, spellTime(t.KeptUntil))
+	}
 	f.set(fieldMethod, t.Method)
 	f.set(fieldTool, t.Tool)
 	f.set(fieldTrace, encodeTrace(t.Trace))
@@ -331,6 +338,14 @@ func encode(t shim.Task) fields {
 // ms is a duration in whole milliseconds, rounded up, so that data is kept for at least as long as was asked.
 func ms(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)
+}
+
+// spellTime spells a time in ms; "" for none.
+func spellTime(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return strconv.FormatInt(t.UnixMilli(), 10)
 }
 
 // millis spells a duration.

@@ -373,10 +373,10 @@ func (s *Store) Watch(ctx context.Context, ids ...shim.ID) iter.Seq2[shim.Event,
 // Inbox implements shim.Store. A replica has an inbox in every shard, so that the message of a
 // script is in the slot of the task that it changes.
 func (s *Store) Inbox(ctx context.Context, r shim.Replica) iter.Seq2[shim.Event, error] {
-	channels := make([]string, len(shards), len(shards)+1)
+	channels := make([]string, len(shards), len(shards)+2)
 	for i, tag := range shards {
 		channels[i] = s.keys.inbox(tag, r)
 	}
-	channels = append(channels, s.keys.goodbyes())
+	channels = append(channels, s.keys.goodbyes(), s.keys.repeatNews())
 	return s.hub.watchChannels(ctx, channels)
 }

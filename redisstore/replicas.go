@@ -1,8 +1,11 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -127,4 +130,139 @@ func (c *sessionLogs) isReplicaGone(ctx context.Context, other shim.Replica) (go
 		return err
 	})
 	return gone, err
+}
+
+// Repeats is the shim.Repeats of a Store: a hash of the calls of each client, in one slot, so that one script decides
+// who picks a call up. The records of the calls are elsewhere.
+type Repeats struct{ store *Store }
+
+var _ shim.Repeats = Repeats{}
+
+// NewRepeats returns the calls of a store that may be picked up by a repeat.
+func NewRepeats(s *Store) Repeats { return Repeats{s} }
+
+// clockSlack is how far the clocks of the store and of a replica may be apart.
+const clockSlack = time.Minute
+
+// noStream stands for an empty stream in the line of a call.
+const noStream = "-"
+
+// Note implements shim.Repeats. Replicas are told before the call has its state: who looks in vain costs a moment, and
+// who does not look runs the call a second time.
+func (r Repeats) Note(ctx context.Context, e shim.Lingering, state shim.LingerState, from []shim.LingerState, life time.Duration) (had shim.LingerState, err error) {
+	words := " "
+	for _, one := range from {
+		words += string(one) + " "
+	}
+	a := &argv{}
+	a.add(string(e.ID), string(state), words, millis(life), cmp.Or(optional(e.Join, "1"), "0"), cmp.Or(e.Stream, noStream), e.Call)
+	err = r.store.doRepeated(ctx, "repeat", func(ctx context.Context) error {
+		if err := r.tell(ctx, shim.LingerNews{Client: e.Client, Call: e.Call, Left: state == shim.LingerLeft}, life); err != nil {
+			return err
+		}
+		v, err := repeatNoteScript.runOn(ctx, r.store.client, []string{r.store.keys.repeatsOf(e.Client)}, a)
+		if err == nil {
+			had = shim.LingerState(v[0])
+		}
+		return err
+	})
+	return had, err
+}
+
+// tell tells the replicas.
+func (r Repeats) tell(ctx context.Context, n shim.LingerNews, life time.Duration) error {
+	a := &argv{}
+	a.add(optional(n.Left, n.Client), millis(life), r.store.keys.repeatNews(), spellLinger(n))
+	_, err := repeatTellScript.runOn(ctx, r.store.client, []string{r.store.keys.repeats()}, a)
+	return err
+}
+
+// Take implements shim.Repeats.
+func (r Repeats) Take(ctx context.Context, client, call, op string, last bool, life time.Duration) (id shim.ID, state shim.LingerState, empty bool, err error) {
+	a := &argv{}
+	a.add(call, op, millis(shim.PickedUpWithin), optional(last, "1"), millis(life))
+	err = r.store.doRepeated(ctx, "repeat", func(ctx context.Context) error {
+		v, err := repeatTakeScript.runOn(ctx, r.store.client, []string{r.store.keys.repeatsOf(client)}, a)
+		if err != nil {
+			return err
+		}
+		id, state = "", shim.LingerState(v[0])
+		if state == shim.LingerTaken {
+			id = shim.ID(v[1])
+		}
+		empty = state == shim.LingerNone && v[1] == "0"
+		return nil
+	})
+	return id, state, empty, err
+}
+
+// Expire implements shim.Repeats.
+func (r Repeats) Expire(ctx context.Context, client string, id shim.ID, force bool) (left time.Duration, err error) {
+	a := &argv{}
+	a.add(string(id), optional(force, "1"))
+	err = r.store.doRepeated(ctx, "repeat", func(ctx context.Context) error {
+		v, err := repeatExpireScript.runOn(ctx, r.store.client, []string{r.store.keys.repeatsOf(client)}, a)
+		if left = 0; err == nil && v[0] == codeHeld {
+			n, _ := strconv.ParseInt(v[1], 10, 64)
+			left = time.Duration(n) * time.Millisecond
+		}
+		return err
+	})
+	return left, err
+}
+
+// Drop implements shim.Repeats.
+func (r Repeats) Drop(ctx context.Context, e shim.Lingering) error {
+	return r.store.doRepeated(ctx, "repeat", func(ctx context.Context) error {
+		if err := r.store.client.HDel(ctx, r.store.keys.repeatsOf(e.Client), string(e.ID)).Err(); err != nil {
+			return err
+		}
+		return r.tell(ctx, shim.LingerNews{Client: e.Client, Call: e.Call, Over: true}, 0)
+	})
+}
+
+// Resume implements shim.Repeats.
+func (r Repeats) Resume(ctx context.Context, client, stream string) error {
+	a := &argv{}
+	a.add(stream)
+	return r.store.doRepeated(ctx, "repeat", func(ctx context.Context) error {
+		_, err := repeatResumeScript.runOn(ctx, r.store.client, []string{r.store.keys.repeatsOf(client)}, a)
+		return err
+	})
+}
+
+// Clients implements shim.Repeats.
+func (r Repeats) Clients(ctx context.Context) (clients []string, err error) {
+	err = r.store.doRepeated(ctx, "repeats", func(ctx context.Context) error {
+		from := time.Now().Add(-clockSlack).UnixMilli() // a client too many costs a look
+		all, err := r.store.client.ZRangeByScore(ctx, r.store.keys.repeats(), &redis.ZRangeBy{Min: strconv.FormatInt(from, 10), Max: "+inf"}).Result()
+		clients = all
+		return err
+	})
+	return clients, err
+}
+
+// The words with which news begins.
+const (
+	newsAwaited = "awaited"
+	newsLeft    = "left"
+	newsOver    = "over"
+)
+
+// spellLinger spells news for the channel.
+func spellLinger(n shim.LingerNews) string {
+	word := newsAwaited
+	if n.Left {
+		word = newsLeft
+	} else if n.Over {
+		word = newsOver
+	}
+	return word + " " + n.Client + " " + n.Call
+}
+
+// parseLinger reads what spellLinger wrote.
+func parseLinger(payload string) *shim.LingerNews {
+	word, rest, _ := strings.Cut(payload, " ")
+	client, call, _ := strings.Cut(rest, " ")
+	return &shim.LingerNews{Client: client, Call: call, Left: word == newsLeft, Over: word == newsOver}
 }

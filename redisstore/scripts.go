@@ -37,6 +37,12 @@ var (
 	sessionLogScript    = newScript("session_log")
 	sessionSinceScript  = newScript("session_since")
 
+	repeatNoteScript   = newScript("repeat_note")
+	repeatTakeScript   = newScript("repeat_take")
+	repeatExpireScript = newScript("repeat_expire")
+	repeatResumeScript = newScript("repeat_resume")
+	repeatTellScript   = newScript("repeat_tell")
+
 	upstreamDueScript = newScript("upstream_due")
 	upstreamEndScript = newScript("upstream_end")
 	upstreamUseScript = newScript("upstream_use")

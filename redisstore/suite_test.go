@@ -149,3 +149,16 @@ func TestStoreCluster(t *testing.T) {
 	t.Parallel()
 	shimtest.Store(t, over(redistest.ClusterURL(redistest.Cluster(t, 3))))
 }
+
+func TestRepeats(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]shimtest.OpenStore{
+		"file": inFolders(t), "redis": over(redistest.Start(t).URL()),
+		"cluster": over(redistest.ClusterURL(redistest.Cluster(t, 3))),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			shimtest.Repeats(t, open, func(s shim.Store) shim.Repeats { return NewRepeats(s.(*Store)) })
+		})
+	}
+}

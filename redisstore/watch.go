@@ -21,12 +21,23 @@ type watcher struct {
 	begun   bool          // the first Synced was due
 	pending map[shim.ID]shim.Event
 	goodbye bool // a goodbye is to be yielded
+	linger  []shim.LingerNews
 }
+
+// mostLinger bounds the news of calls that may be picked up which wait for a slow reader. It reads those that matter
+// again at its next beat.
+const mostLinger = 10_000
 
 // noteEvent takes an event: a goodbye, or the new version of a task.
 func (w *watcher) noteEvent(e shim.Event) {
 	if e.Goodbye {
 		w.goodbye = true
+		return
+	}
+	if e.Linger != nil {
+		if len(w.linger) < mostLinger {
+			w.linger = append(w.linger, *e.Linger)
+		}
 		return
 	}
 	if w.pending == nil {
@@ -134,6 +145,10 @@ func (h *hub) takeEvents(w *watcher) ([]shim.Event, error) {
 		events = append(events, e)
 	}
 	clear(w.pending)
+	for i := range w.linger {
+		events = append(events, shim.Event{Linger: &w.linger[i]})
+	}
+	w.linger = nil
 	return events, nil
 }
 
@@ -182,7 +197,9 @@ func (h *hub) noteConfirmed(channel string, on bool) {
 // noteMessage notes an event for each watcher of the channel.
 func (h *hub) noteMessage(channel, payload string) {
 	e := parseEvent(payload)
-	e.Goodbye = channel == h.goodbyes
+	if e.Goodbye = channel == h.goodbyes; channel == h.repeats {
+		e = shim.Event{Linger: parseLinger(payload)}
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if channel == h.probe {

@@ -78,7 +78,7 @@ func (s *Store) Apply(ctx context.Context, id shim.ID, lease *shim.Lease, c shim
 	if _, err := shim.ParseID(string(id)); err != nil {
 		return shim.Task{}, err
 	}
-	if c.Op == "" && (c.To != "" || c.StatusMessage != nil || c.Visible || len(c.Take) > 0) {
+	if c.Op == "" && (c.To != "" || c.StatusMessage != nil || c.Visible || c.KeptUntil != nil || len(c.Take) > 0) {
 		return shim.Task{}, errors.New("apply: this change needs an op")
 	}
 	var task shim.Task
@@ -204,6 +204,9 @@ func changedFields(c shim.Change) fields {
 	}
 	if c.Call != nil {
 		f.list = append(f.list, fieldCall, []byte(c.Call))
+	}
+	if c.KeptUntil != nil {
+		f.list = append(f.list, fieldKept, spellTime(*c.KeptUntil))
 	}
 	f.setOutcome(c.Outcome)
 	return f

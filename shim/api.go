@@ -40,7 +40,9 @@ type Policy struct {
 	// Rerun lets an operator run the call of a failed task again: its arguments are kept until its TTL.
 	Rerun bool
 	// Job is how the job is followed that the tool starts; nil for a tool that answers with its result.
-	Job *job.Rules
+	Job    *job.Rules
+	Repeat RepeatMode    // what a repeat does of a call whose client gave up; "" = RepeatRun
+	Linger time.Duration // how long such a call is kept
 }
 
 // GraceAuto is a Policy.Grace that is learned from the calls of the tool on this replica.
@@ -95,6 +97,8 @@ type Call struct {
 	// Asking says how the caller can be asked; Request.Session.Capabilities declare the kinds of
 	// questions that it takes (T40).
 	Asking Asking
+	// Repeat says how the call is known as the same one as an earlier one.
+	Repeat Repeat
 }
 
 // Answered is the outcome of a Call: a task, a call handed back with questions, or the upstream's
@@ -103,6 +107,8 @@ type Answered struct {
 	Task   *Task
 	Parked *Parked
 	Reply  Reply
+	// PickedUp is when the work began, if the call was picked up (Repeats); zero for a call of its own.
+	PickedUp time.Time
 }
 
 // Errors of Call, besides *UpstreamError and the errors of a Store.

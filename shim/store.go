@@ -58,7 +58,7 @@ const (
 type Change struct {
 	// Op names the operation. Apply with the Op of the last change applied only returns the task, so
 	// that a write whose reply was lost may be repeated. It is needed wherever To, StatusMessage,
-	// Visible or Take is set.
+	// Visible, KeptUntil or Take is set.
 	Op string
 	// To is the new status. A final one settles TTL (elapsed + Retain), ends the lease, lets the record
 	// expire, and leaves only what readers of an ended task need: Call and Checkpoint go, and so do Arguments without
@@ -110,6 +110,8 @@ type Change struct {
 	// keeps those more safely than the rest (design.md 0.20). A call waits for such a change, after
 	// which it must no longer be taken for unsent.
 	Durable bool
+	// KeptUntil replaces Task.KeptUntil, if not nil.
+	KeptUntil *time.Time
 	// Moments are added to the timeline of the task. They alone are no change: watchers get no event.
 	Moments []Moment
 	// Token is the sealed token of the request that makes this change. It goes to the runner with the
@@ -132,6 +134,8 @@ type Event struct {
 	// Goodbye, in an Inbox alone, says that some replica has said goodbye: its tasks may be adopted. ID
 	// is empty then.
 	Goodbye bool
+	// Linger, in an Inbox alone, is news of calls that may be picked up (Repeats). ID is empty then.
+	Linger *LingerNews
 }
 
 // Parts is how many parts Store.Running divides tasks into, by the first hex digit of their id

@@ -204,6 +204,8 @@ const (
 	KindResumed   Kind = "resumed"
 	KindRetried   Kind = "retried"
 	KindLeft      Kind = "left"
+	KindGivenUp   Kind = "given_up"  // its client gave up, and it is kept
+	KindPickedUp  Kind = "picked_up" // by a repeat
 	KindEnded     Kind = "ended"
 )
 
@@ -288,6 +290,10 @@ type Task struct {
 	// PollInterval is the time that clients are asked to wait between two reads; 0 lets it grow with
 	// the age of the task.
 	PollInterval time.Duration
+
+	// KeptUntil is until when the call is kept although its client gave up, if nobody picks it up before; zero for any
+	// other.
+	KeptUntil time.Time
 
 	Lease Lease
 	// From is the replica that ran the task before. Only Adopt fills it in.

@@ -65,6 +65,9 @@ func everything(t *testing.T, m *metrics.Metrics) {
 	for _, outcome := range []string{semconv.OutcomeCompleted, semconv.OutcomeToolError, semconv.OutcomeFailed, semconv.OutcomeCancelled, semconv.OutcomeUnknown} {
 		tasks.Ended(ctx, "t", outcome, one)
 	}
+	for _, how := range []string{semconv.RepeatKept, semconv.RepeatPickedUp, semconv.RepeatRanOut, semconv.RepeatYielded, semconv.RepeatRefused} {
+		tasks.Repeated(ctx, how)
+	}
 	tasks.Sent(ctx, one)
 	m.ReadLoads(func() map[string]metrics.Load {
 		return map[string]metrics.Load{"up": {Tools: map[string]metrics.ToolLoad{"t": {}}}}

@@ -257,7 +257,8 @@ func policyOf(t config.Tool, content config.Switch) shim.Policy {
 		Concurrency:  t.Concurrency,
 		EarlyInput:   shim.Early(t.EarlyInput),
 		InputTimeout: t.InputTimeout,
-		Partials:     shim.NewPartials(t.Progress == config.ProgressContent),
+		Repeat:       shim.RepeatMode(t.Repeat), Linger: t.Linger,
+		Partials: shim.NewPartials(t.Progress == config.ProgressContent),
 
 		ShowArguments: content == config.On,
 		Rerun:         t.Rerun == config.On,

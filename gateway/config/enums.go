@@ -39,6 +39,19 @@ const (
 // Values lists the modes in the order of the manual.
 func (RecoverMode) Values() []string { return []string{"fail", "retry"} }
 
+// RepeatMode says what becomes of a call whose client gives up, and of the same call made again.
+type RepeatMode string
+
+// The values of repeat.
+const (
+	RepeatAuto RepeatMode = "auto" // the client's next call picks it up, if it is the same and comes soon
+	RepeatJoin RepeatMode = "join" // any later call that is the same does
+	RepeatRun  RepeatMode = "run"  // the call is cancelled, and the next one runs
+)
+
+// Values lists the modes in the order of the manual.
+func (RepeatMode) Values() []string { return []string{"auto", "join", "run"} }
+
 // RightsMode says what a caller meets who lacks a scope of a tool.
 type RightsMode string
 

@@ -212,6 +212,16 @@ type Tool struct {
 	// with an error. auto is the ttl for a question in a task, and 10m for others.
 	InputTimeout time.Duration `yaml:"input_timeout" min:"1s" auto:"true"`
 
+	// Repeat says what becomes of a call whose client gives up waiting, after 20s at least, and
+	// of the same call made again: auto keeps the call, and the client's next call picks it up if
+	// it is the same and comes within 60s; join does so with any later call that is the same, and
+	// also where a connection ended, or the call was cancelled without a reason; run cancels the
+	// call at the server, and the next one runs.
+	Repeat RepeatMode `yaml:"repeat"`
+
+	// Linger is how long such a call is kept, and its result. Then it is cancelled at the server.
+	Linger time.Duration `yaml:"linger" min:"1s"`
+
 	// Concurrency is how many calls of the tool each replica has in flight.
 	// 0 means any number.
 	Concurrency int `yaml:"concurrency" min:"0"`
@@ -293,6 +303,8 @@ func DefaultTool() Tool {
 		Rerun:        Off,
 		EarlyInput:   EarlyTask,
 		InputTimeout: Auto,
+		Repeat:       RepeatAuto,
+		Linger:       5 * time.Minute,
 
 		MissingRights: RightsChallenge,
 	}

@@ -45,7 +45,8 @@ func TestValidateByHand(t *testing.T) {
 		"upstreams[0].tools[0].progress",
 		"upstreams[0].tools[0].recover",
 		"upstreams[0].tools[0].rerun",
-		"upstreams[0].tools[0].early_input", "upstreams[0].tools[0].input_timeout", "upstreams[0].tools[0].missing_rights",
+		"upstreams[0].tools[0].early_input", "upstreams[0].tools[0].input_timeout",
+		"upstreams[0].tools[0].repeat", "upstreams[0].tools[0].linger", "upstreams[0].tools[0].missing_rights",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("paths (-want +got):\n%s", diff)

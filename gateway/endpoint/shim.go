@@ -22,6 +22,7 @@ type Calls interface {
 	Reattach(ctx context.Context, c shim.Call, id shim.ID, answers map[string]json.RawMessage) (shim.Answered, error)
 	IsSlow(upstream string) bool
 	AskSession(ctx context.Context, c shim.Call, checkpoint json.RawMessage, done func(id shim.ID, over bool)) (shim.ID, error)
+	ResumeStream(ctx context.Context, r shim.Repeat)
 }
 
 // Tasks reads and cancels tasks. Outlast repeats an operation that needs the store.

@@ -47,9 +47,10 @@ func (q *request) callTool(ctx context.Context) (json.RawMessage, error) {
 	if err != nil {
 		return nil, q.hidden.Reveal(err)
 	}
+	req := q.upstreamRequest(ctx, server.Era)
 	a, err := q.makeCall(q.whenTaken(ctx), shim.Call{
-		Request: q.upstreamRequest(ctx, server.Era), Demand: task, After: q.h.HandleAfter(q.describeCaller()), TTL: ttl, ProgressToken: q.token,
-		Partials: task && q.h.takesPartials(q.state),
+		Request: req, Demand: task, After: q.h.HandleAfter(q.describeCaller()), TTL: ttl, ProgressToken: q.token,
+		Partials: task && q.h.takesPartials(q.state), Repeat: q.repeatOf(req.Session),
 	})
 	switch {
 	case err != nil:
@@ -62,7 +63,28 @@ func (q *request) callTool(ctx context.Context) (json.RawMessage, error) {
 		q.h.Sessions.noteUse(ctx, q.s, a.Task.TTL)
 		return q.showCreated(*a.Task), nil
 	}
-	return q.showReply(ctx, server, a.Reply)
+	return q.showReply(ctx, server, endpoint.WithPickedUp(a))
+}
+
+// repeatOf says how the call is known as the same one as an earlier call in the session. Nobody comes back to a passing
+// session. A connection that ends may be resumed, so it is no cancellation (X3), and the call may be picked up meanwhile.
+func (q *request) repeatOf(s shim.Session) shim.Repeat {
+	if q.s.passing || q.principal.NoTasks {
+		return shim.Repeat{}
+	}
+	params := q.msg.Params
+	arguments := func() json.RawMessage {
+		value, _ := jsonrpc.Get(params, "arguments")
+		return value
+	}
+	r := q.h.RepeatOf(repeaterOf(q.s, q.principal), q.name, arguments, s, q.begun, nil)
+	r.Gone, r.Stream = q.gone, q.log.w.name
+	return r
+}
+
+// repeaterOf names the session and the caller as a client that may pick up its calls.
+func repeaterOf(s *session, p shim.Principal) endpoint.Repeater {
+	return endpoint.Repeater{Owner: p.Owner(), Session: s.id}
 }
 
 func (q *request) describeCaller() endpoint.Client { return clientOf(q.state, q.principal) }

@@ -37,6 +37,7 @@ type request struct {
 	begun     time.Time
 	op        *wire.Operation
 	log       *answerStream // of its answer
+	gone      chan struct{} // closed when its client has gone while it goes on
 	// leave takes it from the calls that the limit counts; nil before enterCalls.
 	leave func()
 }
@@ -82,7 +83,7 @@ func (h *Handler) serveRequest(w http.ResponseWriter, r *http.Request, s *sessio
 }
 
 func newLegacyRequest(h *Handler, s *session, p shim.Principal, msg jsonrpc.Message) *request {
-	q := &request{h: h, s: s, state: s.currentState(), principal: s.principalOf(p), msg: msg, begun: time.Now()}
+	q := &request{h: h, s: s, state: s.currentState(), principal: s.principalOf(p), msg: msg, begun: time.Now(), gone: make(chan struct{})}
 	var params [4]json.RawMessage
 	msg.Pick([]string{"_meta", mcp.NameParam(msg.Method), "task", "requestState"}, params[:])
 	q.meta, q.task, q.retry = params[0], params[2], params[3]
@@ -138,7 +139,11 @@ func (q *request) answerRequest(r *http.Request) {
 	switch {
 	case errors.Is(cause, shim.ErrCancelled):
 		q.op.Cancelled()
-		q.tellLeft("it is cancelled at the server")
+		now := "it is cancelled at the server"
+		if errors.Is(err, shim.ErrKept) {
+			now = "it goes on for a while, and the same call made again picks it up"
+		}
+		q.tellLeft(now)
 		q.out.Drop()
 	case errors.Is(err, errLeft):
 		q.op.Cancelled()
@@ -154,6 +159,7 @@ func (q *request) answerRequest(r *http.Request) {
 
 // noteGone is called when the connection of the client has ended, while the request goes on.
 func (q *request) noteGone() {
+	close(q.gone)
 	switch {
 	case q.s.passing: // it is cancelled
 	case q.log.on.Load():

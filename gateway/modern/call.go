@@ -2,6 +2,10 @@ package modern
 
 import (
 	"context"
+	"encoding/json"
+	"net"
+	"slices"
+	"strings"
 
 	"taskgate/gateway/config"
 	"taskgate/gateway/endpoint"
@@ -32,6 +36,7 @@ func (q *request) callTool(ctx context.Context) (jsonrpc.Spliced, error) {
 		Handle:   q.tasks && q.isConvertible(), // T2, T3
 		Partials: q.h.Convertible() && wantsPartials(q.capabilities),
 		After:    q.h.HandleAfter(q.describeCaller()),
+		Repeat:   q.repeatOf(session),
 	})
 }
 
@@ -40,7 +45,7 @@ func (q *request) callTool(ctx context.Context) (jsonrpc.Spliced, error) {
 func (q *request) converseOnCall(ctx context.Context, c shim.Call) (jsonrpc.Spliced, error) {
 	c.Upstream, c.Principal, c.Origin = q.h.Name, q.principal, dialect.OriginExt
 	c.Asking, c.Stream = q.waysToAsk(), q.newSink()
-	if c.Asking == shim.AskPark { // the call may return to another replica
+	if c.Asking == shim.AskPark || c.Repeat.IsPossible() { // the call may return to another replica
 		c.ProgressToken = q.token
 	}
 	call := q.h.Shim.Call
@@ -60,7 +65,35 @@ func (q *request) converseOnCall(ctx context.Context, c shim.Call) (jsonrpc.Spli
 	case answered.Parked != nil:
 		return q.askForInput(*answered.Parked), nil
 	}
-	return q.showReply(ctx, answered.Reply)
+	return q.showReply(ctx, endpoint.WithPickedUp(answered))
+}
+
+// repeatOf says how the call is known as the same one as an earlier call of the client. Without sign-in all clients on a
+// machine with the same clientInfo count as one, if nobody else can reach the gateway.
+func (q *request) repeatOf(s shim.Session) shim.Repeat {
+	if q.clientInfo == nil || q.principal.NoTasks || q.principal.Owner() == "" && !q.isAlone() {
+		return shim.Repeat{}
+	}
+	r := endpoint.Repeater{Owner: q.principal.Owner(), Info: q.clientInfo, Capabilities: q.capabilities}
+	return q.h.RepeatOf(r, q.name, func() json.RawMessage { return q.arguments }, s, q.begun, q.x.Silence)
+}
+
+// forwarding are the headers by which proxies say for whom they ask.
+var forwarding = []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"}
+
+// isAlone reports whether the gateway has the users of one machine only: over stdio, or by a name of loopback, without a
+// proxy in between, and without a name under which others reach it.
+func (q *request) isAlone() bool {
+	if q.header == nil {
+		return true
+	}
+	named := q.h.Global.PublicURL != "" || len(q.h.Global.AllowedHosts) > 0
+	proxied := slices.ContainsFunc(forwarding, func(name string) bool { return len(q.header[name]) > 0 })
+	host, _, err := net.SplitHostPort(q.host)
+	if err != nil {
+		host = strings.Trim(q.host, "[]")
+	}
+	return !named && !proxied && config.IsLoopback(host)
 }
 
 // describeCaller returns what decides how a slow call of the client is answered.

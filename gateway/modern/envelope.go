@@ -21,6 +21,7 @@ type request struct {
 	h            *Handler
 	msg          jsonrpc.Message
 	header       http.Header     // nil for a client over stdio
+	host         string          // that the client has asked for
 	meta         json.RawMessage // params._meta
 	principal    shim.Principal
 	version      string

@@ -2,6 +2,7 @@ package modern
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"sync"
 	"time"
@@ -72,7 +73,7 @@ func (h *Handler) ServePOST(w http.ResponseWriter, r *http.Request, p shim.Princ
 	if err == nil {
 		err = checkHeader(header, mcp.HeaderMethod, "method", msg.Method)
 	}
-	q.h, q.principal = h, p
+	q.h, q.principal, q.host = h, p, r.Host
 	m, ok := methods[msg.Method]
 	if mcp.Foreign(msg.Method) {
 		m, ok = method{serve: (*request).relayForeign}, true
@@ -104,7 +105,11 @@ func (q *request) serveMethod(w http.ResponseWriter, r *http.Request, m method) 
 	case ctx.Err() != nil: // the client has gone, and takes no answer (2.6)
 		op.Cancelled()
 		if q.msg.Method == mcp.MethodToolsCall && !q.h.ReadsTasks(q.msg.Method, q.name, q.describeCaller()) {
-			d := q.h.Departure(q.describeCaller(), q.name, q.token != nil, time.Since(q.begun), "it is cancelled at the server")
+			now := "it is cancelled at the server"
+			if errors.Is(err, shim.ErrKept) {
+				now = "it goes on for a while, and the same call made again picks it up"
+			}
+			d := q.h.Departure(q.describeCaller(), q.name, q.token != nil, time.Since(q.begun), now)
 			d.Era = mcp.Modern.String()
 			q.h.Telemetry.ClientLeft(ctx, d)
 		}

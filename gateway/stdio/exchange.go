@@ -20,7 +20,7 @@ type inFlight struct {
 	method string
 	modern bool // it is of 2026 and outside of sessions
 	ctx    context.Context
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	land   func() // takes it from those in flight: a client may use an answered id again
 
 	answered bool        // only its own goroutine uses it
@@ -70,7 +70,7 @@ func (c *Conn) beginExchange(m jsonrpc.Message) (*inFlight, *jsonrpc.Error) {
 	case c.o.MaxRequests > 0 && c.open >= c.o.MaxRequests:
 		return nil, &jsonrpc.Error{Code: mcp.CodeInternal, Message: fmt.Sprintf("there are already %d requests in flight (max_calls)", c.o.MaxRequests)}
 	}
-	x.ctx, x.cancel = context.WithCancel(c.ctx)
+	x.ctx, x.cancel = context.WithCancelCause(c.ctx)
 	if key != "" {
 		c.asked[key] = x
 	}
@@ -92,7 +92,7 @@ func (x *inFlight) isListen() bool { return x.modern && x.method == mcp.MethodLi
 // endExchange is called when everything is over.
 func (x *inFlight) endExchange() {
 	x.land()
-	x.cancel()
+	x.cancel(nil)
 	c := x.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,7 +120,8 @@ func (c *Conn) cancelRequest(m jsonrpc.Message) bool {
 	}
 	x.dead.Store(true)
 	if x.modern {
-		x.cancel()
+		reason, _ := jsonrpc.GetString(m.Params, "reason")
+		x.cancel(wire.Cancelled(reason))
 	}
 	return x.modern
 }

@@ -68,6 +68,8 @@ type Tool struct {
 	// Invalid says why an HTTP client must drop this tool from a modern server's list (protocol.md
 	// 2.4); nil for a valid tool.
 	Invalid error
+	// ReadOnly is the hint that the tool changes nothing.
+	ReadOnly bool
 	// taskSupport is that of a server of 2025-11-25 (L4); "" for none.
 	taskSupport string
 	// needsTask says whether the server has refused the tool to a caller that takes no tasks (T5),
@@ -80,7 +82,8 @@ func readTool(raw json.RawMessage) (string, Tool) {
 	schema, _ := jsonrpc.Get(raw, "inputSchema")
 	output, _ := jsonrpc.Get(raw, "outputSchema")
 	support, _ := jsonrpc.GetString(raw, "execution", "taskSupport")
-	t := Tool{taskSupport: support, needsTask: new(atomic.Bool)}
+	reads, _ := jsonrpc.Get(raw, "annotations", "readOnlyHint")
+	t := Tool{taskSupport: support, needsTask: new(atomic.Bool), ReadOnly: string(reads) == "true"}
 	switch typ, _ := jsonrpc.GetString(output, "type"); {
 	case typ == "object":
 		t.OutputSchema = json.RawMessage(`{"type":"object"}`)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"taskgate/internal/eventstream"
@@ -42,6 +43,8 @@ type Exchange struct {
 	progress *progressKeeper
 	gone     bool // the client had gone when it was done
 
+	said atomic.Int64 // when the last message ahead of the result was sent, in ns of Unix time; at first, when it began
+
 	send func(out *eventstream.Writer, message []byte) error // see Resumable; nil before
 }
 
@@ -65,6 +68,7 @@ type ExchangeOptions struct {
 // NewExchange begins the answer to r. The handler must call Close before it returns.
 func NewExchange(w http.ResponseWriter, r *http.Request, o ExchangeOptions) *Exchange {
 	x := &Exchange{w: w, r: r, accept: acceptOf(r.Header), opts: o, turn: work.NewTurn()}
+	x.said.Store(time.Now().UnixNano())
 	x.turn.Take() // the timers must not see a half-made exchange
 	defer x.turn.Give()
 	if o.KeepAlive > 0 && x.accept.stream {
@@ -148,6 +152,9 @@ func (x *Exchange) Cork(yes bool) {
 	}
 }
 
+// Silence returns how long the client has had no message. It does not wait for a client that reads slowly.
+func (x *Exchange) Silence() time.Duration { return time.Since(time.Unix(0, x.said.Load())) }
+
 // Streams reports whether the client takes messages ahead of the answer.
 func (x *Exchange) Streams() bool { return x.accept.stream }
 
@@ -177,6 +184,7 @@ func (x *Exchange) sendMessage(message []byte) error {
 	if err := x.beginMessage(x.send != nil); err != nil {
 		return err
 	}
+	x.said.Store(time.Now().UnixNano())
 	return x.sendEvent(jsonrpc.Spliced{message})
 }
 

@@ -1,6 +1,10 @@
 package wire
 
-import "context"
+import (
+	"context"
+
+	"taskgate/shim"
+)
 
 // stdioKey is the key of the mark in a context; its value is the function begun.
 type stdioKey struct{}
@@ -24,3 +28,6 @@ func Begun(ctx context.Context) {
 		begun()
 	}
 }
+
+// Cancelled is the cause with which the context of a request over stdio ends that its client has cancelled.
+func Cancelled(reason string) error { return &shim.CancelledError{Reason: reason} }

@@ -24,6 +24,8 @@ const (
 	MetaServerInfo     = "io.modelcontextprotocol/serverInfo"     // modern results
 	MetaSubscriptionID = "io.modelcontextprotocol/subscriptionId" // on a listen stream
 	MetaRelatedTask    = "io.modelcontextprotocol/related-task"   // legacy tasks (L17, L31)
+	// MetaPickedUp is the time at which the work of a call began that was picked up by a repeat: the gateway's own.
+	MetaPickedUp = "dev.taskgate/picked-up"
 	// MetaFallbackMode: A5.
 	MetaFallbackMode = "io.modelcontextprotocol/fallback-mode"
 )

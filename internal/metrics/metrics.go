@@ -29,6 +29,7 @@ const (
 	taskAdoptions     = "taskgate.task.adoptions"
 	taskRecoveries    = "taskgate.task.recoveries"
 	jobPolls          = "taskgate.job.polls"
+	callRepeats       = "taskgate.call.repeats"
 	taskUnknown       = "taskgate.task.unknown_outcomes"
 	tasksRunning      = "taskgate.tasks.running"
 	tasksOldest       = "taskgate.tasks.oldest_age"
@@ -81,6 +82,7 @@ type Metrics struct {
 	calls, refusals, requestsSent  metric.Int64Counter
 	adoptions, recoveries, unknown metric.Int64Counter
 	polls                          metric.Int64Counter
+	repeats                        metric.Int64Counter
 	skippedRecords                 metric.Int64Counter
 
 	operations sets[Operation]
@@ -115,6 +117,7 @@ func New(mp metric.MeterProvider) (*Metrics, error) {
 		refusals:         b.count(semconv.LimitRefusals, "{refusal}", "Requests, streams and connections that a limit of the gateway has kept out."),
 		requestsSent:     b.count(callerRequests, "{request}", "Requests of clients, by who has sent them."),
 		adoptions:        b.count(taskAdoptions, "{adoption}", "Tasks, and calls that wait for an answer, that were taken over from another replica."),
+		repeats:          b.count(callRepeats, "{call}", "What became of calls whose client gave up."),
 		recoveries:       b.count(taskRecoveries, "{recovery}", "What was done with calls that were taken over."),
 		polls:            b.count(jobPolls, "{request}", "Questions to servers about the jobs of calls, by what was answered."),
 		unknown:          b.count(taskUnknown, "{task}", "Tasks that failed although the server may have done the work."),

@@ -207,6 +207,7 @@ func TestNone(t *testing.T) {
 	tasks.Sent(ctx, 0)
 	tasks.Adopted(ctx, "")
 	tasks.Recovered(ctx, "")
+	tasks.Repeated(ctx, "")
 	tasks.Answered(ctx, "", 0)
 	tasks.Made("")
 	m.ReadLoads(nil)

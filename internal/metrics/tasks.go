@@ -123,6 +123,13 @@ func (t *Tasks) Adopted(ctx context.Context, tool string) {
 	}
 }
 
+// Repeated counts what becomes of a call whose client gave up: a value of semconv.Repeat.
+func (t *Tasks) Repeated(ctx context.Context, how string) {
+	if t != nil {
+		t.m.repeats.Add(ctx, 1, t.with.of(semconv.Repeat.String(how), t.and).add...)
+	}
+}
+
 // Recovered counts what is done with a call that was taken over: a value of semconv.Recovery.
 func (t *Tasks) Recovered(ctx context.Context, how string) {
 	if t != nil {

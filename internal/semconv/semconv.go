@@ -133,6 +133,7 @@ const (
 	AttemptKind     = attribute.Key("taskgate.task.attempt.kind") // spans only
 	Recovery        = attribute.Key("taskgate.recovery")
 	JobState        = attribute.Key("taskgate.job.state") // metrics only: how a job stands, or unread
+	Repeat          = attribute.Key("taskgate.repeat")
 	CallAnswer      = attribute.Key("taskgate.call.answer")
 	QuestionOutcome = attribute.Key("taskgate.question.outcome")
 	StoreOperation  = attribute.Key("taskgate.store.operation") // of redisstore, such as "create"
@@ -156,6 +157,15 @@ const (
 	AttemptResume = "resume" // the call goes on at the server
 	AttemptRetry  = "retry"  // the call is sent a second time
 	AttemptNone   = "none"   // the fate of the call is unknown
+)
+
+// Values of Repeat: what becomes of a call whose client gave up.
+const (
+	RepeatKept     = "kept"      // it goes on for a repeat
+	RepeatPickedUp = "picked_up" // a repeat waits for it, or has its answer
+	RepeatRanOut   = "ran_out"   // nobody came back in time
+	RepeatYielded  = "yielded"   // another call needed its place
+	RepeatRefused  = "refused"   // its owner has as many tasks as there may be
 )
 
 // Values of Recovery: what a replica does with a call that it took over. If it fails to resume a

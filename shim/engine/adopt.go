@@ -49,6 +49,8 @@ func (rv *recovery) listenForChanges(ctx context.Context) {
 			work.Signal(rv.wake)
 		case e.Goodbye:
 			work.Signal(rv.wake)
+		case e.Linger != nil:
+			s.Repeats.Hear(*e.Linger, heardFor)
 		default:
 			if r := s.runs.FindHeard(e.ID); r != nil {
 				r.Token.TakeToken(e.Token, e.Version) // before the run reads the change that came with it
@@ -71,6 +73,7 @@ func (rv *recovery) adoptAndAudit(ctx context.Context) {
 		case <-rv.wake:
 		case <-rv.s.Heart.Ticked:
 		}
+		repeater{rv.s}.refreshRepeats(ctx)
 		rv.adoptTasks(ctx)
 		ticks := rv.s.Heart.Ticks.Load()
 		n := max(ticks-audited, rv.due.Swap(0))

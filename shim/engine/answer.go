@@ -145,7 +145,7 @@ func (s *Shim) Outstanding(ctx context.Context, p shim.Principal, upstream strin
 // large.
 func (s *Shim) checkAnswers(t shim.Task, answers map[string]shim.Answer) (map[string]json.RawMessage, error) {
 	out := make(map[string]json.RawMessage, len(answers))
-	room := s.roomForAnswers(t)
+	room := roomForAnswers(s, t)
 	for _, q := range t.Questions {
 		a, ok := answers[q.Key]
 		if !ok || !q.Outstanding() {
@@ -165,7 +165,7 @@ func (s *Shim) checkAnswers(t shim.Task, answers map[string]shim.Answer) (map[st
 }
 
 // roomForAnswers returns how many bytes of answers a record may still get.
-func (s *Shim) roomForAnswers(t shim.Task) int64 {
+func roomForAnswers(s *Shim, t shim.Task) int64 {
 	var limits shim.QuestionLimits
 	if srv, err := s.findServer(t.Upstream); err == nil && srv.Policy != nil {
 		limits = srv.PolicyFor(shim.Request{Method: t.Method, Name: t.Tool}).Questions

@@ -39,6 +39,9 @@ func (s *Shim) makeCall(ctx context.Context, c shim.Call) (shim.Answered, error)
 		c.Handle, c.Demand, c.After, c.Block = false, false, 0, true
 	}
 	p := srv.PolicyFor(c.Request)
+	if a, err, done := (repeater{s}).pickUp(ctx, srv, c, p); done {
+		return a, err
+	}
 	switch {
 	case c.Demand && p.Tasks == shim.Never:
 		return shim.Answered{}, shim.ErrForbidsTask

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"taskgate/shim"
@@ -76,6 +77,8 @@ type waiter struct {
 	run    *runner.Run // to whose stream the caller listens; nil for a call that ran elsewhere
 
 	progress json.RawMessage // the caller's newest progress, if the call runs elsewhere
+	asked    []string        // keys of the questions that the caller was asked on its stream
+	pickup   *pickup         // nil for a call that was not picked up
 }
 
 // errGrace ends the following of a record of which a task is to be made.
@@ -87,7 +90,11 @@ func (w *waiter) awaitAnswer(ctx context.Context) (shim.Answered, error) {
 		return a, err
 	}
 	if w.run = w.s.runs.Get(w.task.ID); w.run != nil {
-		defer w.run.Caller.AttachStream(w.call.Stream)()
+		stream := w.call.Stream
+		if w.call.Asking == shim.AskStream && stream != nil { // askOnStream asks
+			stream = heard{stream}
+		}
+		defer w.run.Caller.AttachStream(stream)()
 	}
 	w.progress = w.task.Progress.Params // it was told before the questions
 	for grace := w.firstGrace(); ; grace = node.RetryCreate {
@@ -152,6 +159,8 @@ func (w *waiter) tellProgress() {
 // own.
 func (w *waiter) firstGrace() time.Duration {
 	switch mode := w.policy.Tasks; {
+	case w.call.Demand:
+		return 0
 	case !w.takesTask() || mode == shim.Never:
 		return node.Never
 	case w.call.Handle && mode == shim.Auto:
@@ -163,7 +172,7 @@ func (w *waiter) firstGrace() time.Duration {
 }
 
 // takesTask reports whether the caller can be given a task, or told of one.
-func (w *waiter) takesTask() bool { return w.call.Handle || w.call.After > 0 }
+func (w *waiter) takesTask() bool { return w.call.Handle || w.call.Demand || w.call.After > 0 }
 
 // lookAtRecord reports whether the record has an answer for the caller.
 func (w *waiter) lookAtRecord() (a shim.Answered, err error, done bool) {
@@ -182,6 +191,8 @@ func (w *waiter) lookAtRecord() (a shim.Answered, err error, done bool) {
 		return shim.Answered{Task: &t}, nil, true
 	case t.Visible:
 		return shim.Answered{}, shim.ErrNotFound, true
+	case w.call.Asking == shim.AskStream:
+		w.askOnStream(open)
 	case len(open) > 0:
 		return shim.Answered{Parked: &shim.Parked{ID: t.ID, Questions: open, Until: t.ExpiresAt()}}, nil, true
 	}
@@ -191,6 +202,9 @@ func (w *waiter) lookAtRecord() (a shim.Answered, err error, done bool) {
 // leaveCall ends the call when its caller goes away, as Call does.
 func (w *waiter) leaveCall(ctx context.Context) (shim.Answered, error) {
 	cause := context.Cause(ctx)
+	if w.pickup != nil && w.pickup.leaveAgain(cause) {
+		return shim.Answered{}, fmt.Errorf("%w: %w", shim.ErrKept, cause)
+	}
 	if !w.call.Stay || errors.Is(cause, shim.ErrCancelled) {
 		token := w.s.bringToken(ctx, w.task)
 		if r := w.s.runs.Get(w.task.ID); r != nil {

@@ -26,6 +26,7 @@ import (
 type Options struct {
 	Replica   shim.Replica // unique to this process and start
 	Store     shim.Store
+	Repeats   shim.Repeats           // of the Store; nil if no call is picked up by a repeat
 	Servers   map[string]shim.Server // by configured name; Serve replaces them
 	Heartbeat time.Duration          // expiry of this replica's heartbeat, default 5s
 	// Settle is how long this replica keeps the end of a task, and an answer, in case the store forgets it in
@@ -94,7 +95,7 @@ func New(o Options) (*Shim, error) {
 	c := node.NewCore(node.Settings{
 		Replica: o.Replica, Store: o.Store, Heartbeat: o.Heartbeat, StoreTimeout: o.StoreTimeout,
 		Settle: o.Settle, SettleBytes: o.SettleBytes, MarkKeys: o.MarkKeys, Logger: o.Logger, Tracer: o.Tracer,
-		Kept: node.NewKept(o.MaxKeptBytes, o.MaxKeptBytesPerOwner, o.Kept),
+		Repeats: o.Repeats, Kept: node.NewKept(o.MaxKeptBytes, o.MaxKeptBytesPerOwner, o.Kept),
 	})
 	s := &Shim{
 		Core:        c,

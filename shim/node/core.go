@@ -29,6 +29,7 @@ type Core struct {
 	Outcomes     Outcomes
 	Marks        *Marker
 	Kept         *Kept
+	Repeats      *Repeats
 	ops          atomic.Int64 // numbers this replica's operations on the store
 	// Epoch counts how often events may have been lost, or the store may have gone back: only versions
 	// of one epoch can be compared.
@@ -45,6 +46,7 @@ type Settings struct {
 	SettleBytes  int64
 	MarkKeys     [][]byte
 	Kept         *Kept
+	Repeats      shim.Repeats
 	Logger       *slog.Logger
 	Tracer       trace.Tracer
 }
@@ -62,6 +64,7 @@ func NewCore(s Settings) *Core {
 		Life:         life,
 		Marks:        newMarker(s.Store, s.MarkKeys),
 		Kept:         s.Kept,
+		Repeats:      newRepeats(s.Repeats),
 		Outcomes: Outcomes{
 			store: s.Store, life: life, held: make(map[shim.ID]Ending),
 			settle: cmp.Or(s.Settle, DefaultSettle), most: cmp.Or(s.SettleBytes, defaultSettleBytes),

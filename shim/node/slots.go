@@ -3,8 +3,10 @@ package node
 import (
 	"container/list"
 	"context"
+	"slices"
 	"sync"
 
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -17,6 +19,7 @@ type Slots struct {
 	server  bounded
 	tools   map[string]*bounded // those that a policy bounds; names come from clients, so only while a call refers to them
 	waiting list.List           // of *ticket; the next to be served is at the front
+	offered []*Ticket           // whose calls give way, in the order in which they were offered
 }
 
 // bounded counts the calls of a server or of a tool. slots.mu guards it.
@@ -80,6 +83,7 @@ type Ticket struct {
 	place *bounded      // in whose queue it has a place; nil for none
 	held  bool          // slots.mu guards it while the call waits
 	turn  chan struct{} // closed with the slot
+	offer chan struct{} // gets a signal when another call needs the slot; nil for a call that keeps it
 }
 
 // ReserveSlot claims a slot. A full queue is a *BusyError, unless forced: a task that was acknowledged
@@ -98,6 +102,9 @@ func (s *Slots) ReserveSlot(tool string, most int, forced bool) (Ticket, error) 
 	switch {
 	case full.hasFree():
 		t.takeSlot()
+	case s.askOffered(full):
+		t.place = full
+		full.places++
 	case full.places >= s.queue && !forced:
 		return Ticket{}, &shim.BusyError{Key: "concurrency", Limit: what, RetryAfter: shim.RetryBusy}
 	default:
@@ -109,6 +116,51 @@ func (s *Slots) ReserveSlot(tool string, most int, forced bool) (Ticket, error) 
 		s.tools[tool] = t.tool
 	}
 	return t, nil
+}
+
+// OfferSlot says whether the call gives up its slot for another call, which sends a signal to yield. The slot of the call
+// that has been offered for longest goes first. A call without a slot offers none.
+func (t *Ticket) OfferSlot(yield chan struct{}, offered bool) {
+	s := t.slots
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case offered && t.held && t.offer == nil:
+		t.offer = yield
+		s.offered = append(s.offered, t)
+	case !offered:
+		t.withdrawOffer()
+	}
+	for _, full := range []*bounded{t.tool, &s.server} { // other calls may wait already, also because this one has refused
+		if full != nil && full.places > 0 && !full.hasFree() {
+			s.askOffered(full)
+		}
+	}
+}
+
+// withdrawOffer has the call keep its slot. The lock is held.
+func (t *Ticket) withdrawOffer() {
+	if t.offer != nil {
+		t.slots.offered = slices.DeleteFunc(t.slots.offered, func(o *Ticket) bool { return o == t })
+		t.offer = nil
+	}
+}
+
+// askOffered asks for a slot that is offered of the server, or of a tool, and reports whether there is one. The lock is
+// held.
+func (s *Slots) askOffered(full *bounded) bool {
+	for i, t := range s.offered {
+		if full == &s.server || t.tool == full {
+			s.offered = slices.Delete(s.offered, i, i+1)
+			work.Signal(t.offer)
+			t.offer = nil
+			return true
+		}
+	}
+	return false
 }
 
 // takeSlot takes a slot that is free. The lock is held.
@@ -173,6 +225,7 @@ func (t *Ticket) empty() {
 			delete(s.tools, t.name)
 		}
 	}
+	t.withdrawOffer()
 	*t = Ticket{}
 	s.serveWaiting()
 }

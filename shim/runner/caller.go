@@ -17,6 +17,7 @@ type caller struct {
 	stream shim.Stream // takes messages for the client before there is a handle; may be nil
 	// telling is had while the stream takes a message, which waits for a client that reads slowly. run.mu is free meanwhile.
 	telling work.Turn
+	repeat  shim.Repeat // zero once the client waits no more
 	// waiting is how many clients wait here: that of Call, or those that came back. newest numbers the latter.
 	waiting, newest int
 	// news tells Call to look at the run before the reply is there.
@@ -131,16 +132,19 @@ func (c *caller) awaitTold() {
 // detachStream notes that the client has stopped waiting and listening here.
 func (c *caller) detachStream() {
 	c.run.mu.Lock()
-	c.stream, c.waiting = nil, 0
+	c.forget()
 	c.run.mu.Unlock()
 	c.awaitTold()
 }
+
+// forget is detachStream with run.mu held.
+func (c *caller) forget() { c.stream, c.repeat, c.waiting = nil, shim.Repeat{}, 0 }
 
 // releaseClient lets go of the client: the call is independent of its context, and its stream ends with
 // its answer. run.mu is held.
 func (c *caller) releaseClient() {
 	c.leave()
-	c.stream = nil
+	c.stream, c.repeat = nil, shim.Repeat{}
 }
 
 // askOnStream sends those questions of the hidden record that are open to a client that is asked on its stream.

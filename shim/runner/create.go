@@ -36,6 +36,8 @@ type CallRecord struct {
 	Asking shim.Asking   `json:"asking,omitempty"`
 	Until  time.Duration `json:"until,omitempty"`
 	Keys   int           `json:"keys,omitempty"`
+	// Linger says how a repeat finds the call, if its client may give up or has.
+	Linger *shim.Lingering `json:"linger,omitempty"`
 	// Round is set while the server only waits for a retry with answers.
 	Round *round `json:"round,omitempty"`
 }
@@ -50,6 +52,9 @@ func (r *Run) callRecord(sent bool) json.RawMessage {
 	}
 	if sent && !r.policy.Retry && r.rounds.open == nil {
 		rec.Request.Params = nil
+	}
+	if e := r.linger.entry; e.Client != "" {
+		rec.Linger = &e
 	}
 	b, _ := json.Marshal(rec) // Params are parsed JSON, so this succeeds
 	return b
@@ -86,6 +91,11 @@ func (c *creation) attempt(visible bool) (shim.Task, error) {
 	r.mu.Lock()
 	t, ended := r.record.Task, r.ended
 	r.mu.Unlock()
+	if t.ID != "" {
+		if err := r.linger.unquiet(); err != nil {
+			return shim.Task{}, err
+		}
+	}
 	switch {
 	case t.ID != "" && (t.Visible || !visible):
 		return t, nil
@@ -97,13 +107,39 @@ func (c *creation) attempt(visible bool) (shim.Task, error) {
 	return c.createRecord(visible)
 }
 
+// ensureQuiet gives the call a hidden record that only a repeat needs, if it lacks a record (lingering.quiet).
+func (c *creation) ensureQuiet() (shim.Task, error) {
+	r := c.run
+	if err := r.turn.takeInTime(); err != nil {
+		return shim.Task{}, err
+	}
+	defer r.turn.give()
+	r.mu.Lock()
+	t, ended := r.record.Task, r.ended
+	r.linger.quiet = t.ID == "" && !ended
+	r.mu.Unlock()
+	switch {
+	case t.ID != "":
+		return t, nil
+	case ended:
+		return shim.Task{}, errEnded
+	}
+	t, err := c.createRecord(false)
+	if err != nil {
+		r.mu.Lock()
+		r.linger.quiet = false
+		r.mu.Unlock()
+	}
+	return t, err
+}
+
 // createRecord makes the record. run.turn is held.
 func (c *creation) createRecord(visible bool) (shim.Task, error) {
 	r := c.run
 	r.mu.Lock()
 	draft, begin := c.draftTask()
 	if !visible {
-		draft.Visible, draft.TTL, draft.Retain = false, r.box.answerTimeout()+shim.ComeBack, shim.HiddenRetain
+		draft.Visible, draft.TTL, draft.Retain = false, r.box.answerTimeout()+shim.ComeBack, max(shim.HiddenRetain, r.linger.entry.Linger)
 	}
 	r.mu.Unlock()
 	again := c.maybe != nil
@@ -159,15 +195,9 @@ func (c *creation) draftTask() (shim.Task, []shim.Batch) {
 // storeTask admits the task, writes it and makes it the run's.
 func (c *creation) storeTask(t shim.Task, begin []shim.Batch) (shim.Task, error) {
 	r := c.run
-	err := r.Srv.Tasks.Enter(r.Call.Principal.Share())
+	leave, err := c.admitTask(t)
 	if err != nil {
 		return shim.Task{}, err
-	}
-	if t.Visible {
-		if err = r.keeping.reserveRoom(); err != nil {
-			r.Srv.Tasks.Leave(r.Call.Principal.Share())
-			return shim.Task{}, err
-		}
 	}
 	if c.maybe != nil { // under the same id, so that there is only one record
 		t.ID, t.Op = c.maybe.ID, c.maybe.Op
@@ -211,8 +241,7 @@ func (c *creation) storeTask(t shim.Task, begin []shim.Batch) (shim.Task, error)
 	if err != nil {
 		root.SetAttributes(semconv.ErrorType.String(labelOf(err)))
 		root.SetStatus(codes.Error, "")
-		r.Srv.Tasks.Leave(r.Call.Principal.Share())
-		r.keeping.dropRoom()
+		leave()
 		return shim.Task{}, fmt.Errorf("create a task: %w", err)
 	}
 	t.CreatedAt, t.UpdatedAt = stored.CreatedAt, stored.UpdatedAt          // by the store's clock
@@ -225,6 +254,32 @@ func (c *creation) storeTask(t shim.Task, begin []shim.Batch) (shim.Task, error)
 	}
 	r.Observed.logSent()
 	return stored, nil
+}
+
+// admitTask counts a task that is about to be made, and sets room aside for it, until leave is called. A quiet record
+// counts once its client has given up.
+func (c *creation) admitTask(t shim.Task) (leave func(), err error) {
+	r := c.run
+	r.mu.Lock()
+	quiet := r.linger.quiet
+	r.mu.Unlock()
+	if quiet {
+		return func() {}, nil
+	}
+	if err := r.Srv.Tasks.Enter(r.Call.Principal.Share()); err != nil {
+		return nil, err
+	}
+	leave = func() {
+		r.Srv.Tasks.Leave(r.Call.Principal.Share())
+		r.keeping.dropRoom()
+	}
+	if t.Visible {
+		if err := r.keeping.reserveRoom(); err != nil {
+			leave()
+			return nil, err
+		}
+	}
+	return leave, nil
 }
 
 // buryFor is how long burying a record is tried, and how long the store keeps it then: a lost creation

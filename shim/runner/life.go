@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"taskgate/internal/work"
@@ -21,12 +22,15 @@ import (
 //	    the end of the call's context                    (Resume and the ladder of an adopted one: recover.go)
 //	    news: it is a task now, or it asks             settle: the last change of the record, if there is one
 //	    the grace, and makes a task of it              Discard
+//	    the client, which gives up: the call is kept for a repeat (linger.go)
 
 // AwaitReply sends the call and waits for its reply, for the client to leave or to be asked, or, after
 // grace, for a task to be made of it. A reply within the grace goes straight back, and the store stays
 // untouched.
 func (c *caller) AwaitReply(ctx context.Context, grace time.Duration) (shim.Answered, error) {
 	r := c.run
+	broken := c.repeat.Gone
+	defer r.linger.begin(grace)()
 	r.core.Life.Work.Go(r.executeCall)
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
@@ -41,6 +45,13 @@ func (c *caller) AwaitReply(ctx context.Context, grace time.Duration) (shim.Answ
 			// The client hears nothing more; executeCall ends by the same context.
 			c.detachStream()
 			return shim.Answered{}, c.errorForCaller(r.findCause(r.Ctx.Err()))
+		case <-r.linger.gone:
+			c.detachStream()
+			return shim.Answered{}, fmt.Errorf("%w: %w", shim.ErrKept, context.Cause(ctx))
+		case <-broken:
+			broken = nil
+			r.linger.giveUp(false)
+			continue
 		case <-c.news:
 			if work.IsClosed(r.done) {
 				return shim.Answered{Reply: r.reply}, c.errorForCaller(r.err)
@@ -76,6 +87,7 @@ func (r *Run) executeCall() {
 	r.ticket.DropSlot() // the store may take its time
 	if r.RecordID() != "" {
 		r.settle()
+		r.linger.endAfter()
 	}
 	r.Discard()
 }
@@ -104,7 +116,7 @@ func (c *caller) TaskFirst(ctx context.Context) (shim.Answered, error) {
 }
 
 // AwaitPlain is AwaitReply of a call that never becomes a task. It waits for a slot for at most Server.QueueWait. A
-// call that cannot ask goes on with the client's own goroutine.
+// call that cannot ask, and that no repeat picks up, goes on with the client's own goroutine.
 func (c *caller) AwaitPlain(ctx context.Context) (shim.Answered, error) {
 	r := c.run
 	r.Call.Request.NoTask = true
@@ -118,7 +130,7 @@ func (c *caller) AwaitPlain(ctx context.Context) (shim.Answered, error) {
 			return shim.Answered{}, c.errorForCaller(err)
 		}
 	}
-	if r.Call.Asking != shim.AskNever {
+	if r.Call.Asking != shim.AskNever || r.linger.isPossible() {
 		return c.AwaitReply(ctx, node.Never) // on another goroutine, as it may go on without the client
 	}
 	defer r.Discard()

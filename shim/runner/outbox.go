@@ -49,7 +49,7 @@ type outbox struct {
 func (o *outbox) scheduleWrite() {
 	r := o.run
 	d, ok := o.nextDelay()
-	if !ok || !r.record.exists() || o.stopped || o.writing {
+	if !ok || !r.record.exists() || r.linger.quiet || o.stopped || o.writing {
 		return
 	}
 	if d > 0 {

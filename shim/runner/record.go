@@ -96,6 +96,10 @@ func (rec *record) takeState(t shim.Task) {
 		work.Signal(r.Caller.news)
 		r.Observed.noteMade()
 	}
+	if !rec.KeptUntil.Equal(t.KeptUntil) { // it was picked up, or given up again
+		rec.KeptUntil = t.KeptUntil
+		work.Signal(r.linger.news)
+	}
 	rec.Questions = r.box.withGiven(t.Questions)
 	work.Signal(r.box.wake)
 	if !t.Status.Final() { // else its tail is kept for the held ending
@@ -268,7 +272,9 @@ func (rec *record) closeRecord() {
 	r.keeping.dropRoom()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.Srv.Tasks.Leave(r.Call.Principal.Share())
+	if !r.linger.quiet {
+		r.Srv.Tasks.Leave(r.Call.Principal.Share())
+	}
 	close(rec.over)
 }
 

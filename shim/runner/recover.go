@@ -36,6 +36,9 @@ func (r *Run) ContinuesUnder(l shim.Lease) bool {
 
 // FinishAsRecorded goes on with a call as its record says, and records how it ends.
 func (r *Run) FinishAsRecorded() {
+	if r.linger.left {
+		r.core.Life.Work.Go(r.linger.keepAdopted)
+	}
 	if r.reply, r.err = r.recoverCall(); r.err == errLost {
 		r.Observed.countRecovery(semconv.RecoveryLost)
 	}
@@ -44,6 +47,7 @@ func (r *Run) FinishAsRecorded() {
 	r.mu.Unlock()
 	close(r.done)
 	r.settle()
+	r.linger.endAfter()
 	r.Discard()
 }
 
@@ -81,11 +85,11 @@ func (r *Run) recoverCall() (shim.Reply, error) {
 }
 
 // mayRunAgain reports whether the owner allows another run, the number of runs is below mostRuns, and
-// the first one showed no pieces. The caller of a hidden call is told that it was lost.
+// the first one showed no pieces. The caller of a hidden call is told that it was lost, unless it has given up.
 func (r *Run) mayRunAgain() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.policy.Retry && r.begun < mostRuns && r.record.Position == 0 && r.record.Visible
+	return r.policy.Retry && r.begun < mostRuns && r.record.Position == 0 && (r.record.Visible || r.linger.left)
 }
 
 func (r *Run) runAgain() (shim.Reply, error) {
@@ -160,6 +164,10 @@ func AdoptRun(s *node.Core, rs *node.Runs[Run], srv *node.Served, bytes *budget.
 	}
 	r.policy.Retry, r.policy.Timeout = rec.Retry, cmp.Or(rec.Timeout, r.policy.Timeout)
 	r.assembleParts()
+	if e := rec.Linger; e != nil && !t.Visible {
+		r.linger.entry, r.linger.left = *e, true
+		r.linger.entry.ID = t.ID
+	}
 	r.box.until, r.box.made = rec.Until, rec.Keys
 	if !t.Doubted {
 		r.rounds.goOn(rec.Round)

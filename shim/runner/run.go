@@ -56,6 +56,7 @@ type Run struct {
 	Token    tokenInbox
 	Observed observation
 	keeping  keeping
+	linger   lingering
 	turn     turn // held by whoever speaks with the store about the record
 
 	mu      sync.Mutex // guards all below, and the state of the parts that say so
@@ -68,8 +69,9 @@ type Run struct {
 // policy's timeout.
 func NewRun(ctx context.Context, shared *node.Core, rs *node.Runs[Run], srv *node.Served, c shim.Call, p shim.Policy, tk node.Ticket) *Run {
 	r := &Run{core: shared, runs: rs, Srv: srv, Call: c, policy: p, ticket: tk, begun: 1, hold: budget.From(ctx).Share()}
-	r.Call.Stream = nil // a waiting task must let go of its caller's request in memory
+	r.Call.Stream, r.Call.Repeat = nil, shim.Repeat{} // a waiting task must let go of its caller's request in memory
 	r.assembleParts()
+	r.Caller.repeat = c.Repeat
 	r.Caller.stream, r.Caller.waiting = c.Stream, 1
 	r.base = context.WithoutCancel(ctx)
 	r.observeRun(r.base)
@@ -77,9 +79,11 @@ func NewRun(ctx context.Context, shared *node.Core, rs *node.Runs[Run], srv *nod
 		r.Observed.noteMoment(shim.KindRerun, "operator "+c.RerunBy)
 	}
 	r.bindContext(r.base, p.Timeout)
-	stay := c.Stay // instead of c, which holds on to the caller's request
+	stay, gaveUp := c.Stay, c.Repeat.GaveUp // instead of c, which holds on to the caller's request
 	r.Caller.leave = context.AfterFunc(ctx, func() {
-		if cause := context.Cause(ctx); !stay || errors.Is(cause, shim.ErrCancelled) {
+		cause := context.Cause(ctx)
+		leaves := !stay || errors.Is(cause, shim.ErrCancelled)
+		if leaves && !(gaveUp != nil && gaveUp(cause) && r.linger.giveUp(true)) {
 			r.Cancel(cause)
 		}
 	})
@@ -94,6 +98,7 @@ func (r *Run) assembleParts() {
 	r.done, r.turn, r.seat = make(chan struct{}), newTurn(r), seat{r}
 	r.Caller = caller{run: r, telling: work.NewTurn(), news: make(chan struct{}, 1), leave: func() bool { return true }}
 	r.record.run, r.Creation.run, r.outbox.run, r.rounds.run, r.Inbox.run, r.box.run, r.keeping.run = r, r, r, r, r, r, r
+	r.linger = newLingering(r)
 	r.record.Progress.Token = r.Call.ProgressToken
 	r.box.wake, r.Token = make(chan struct{}, 1), tokenInbox{run: r, came: make(chan struct{}, 1)}
 	r.outbox.gathers, r.outbox.Partials = r.Call.KeepsPieces(r.policy.Partials), r.policy.Partials
@@ -303,7 +308,9 @@ func (r *Run) storeCheckpoint(ctx context.Context) error {
 	if err := r.turn.take(ctx); err != nil { // an attempt that is under way may have an older one
 		return err
 	}
-	kept := r.RecordID() != ""
+	r.mu.Lock()
+	kept := r.record.exists() && !r.linger.quiet
+	r.mu.Unlock()
 	r.turn.give()
 	if !kept {
 		return nil

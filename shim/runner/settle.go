@@ -23,6 +23,7 @@ func (r *Run) settle() {
 	rec := &r.record
 	defer rec.closeRecord()
 	r.outbox.haltWriting()
+	delivered := r.linger.endBefore()
 	c, how := r.endChange()
 	defer func() { r.Observed.noteEnd(how, r.err) }()
 	if c.To == "" {
@@ -38,6 +39,9 @@ func (r *Run) settle() {
 		return
 	}
 	c.KeepArguments = r.keeping.outlastsEnd(how)
+	if delivered { // nobody reads it
+		c.Outcome, c.Retain = nil, quietKept
+	}
 	if !r.keeping.awaitRoom(&c) {
 		c, how = failWith(explainError(errNoRoom)), finish{shim.Failed, semconv.OutcomeFailed, errNoRoom.Kind}
 	}
