@@ -31,6 +31,7 @@ func newJobsWorld(t *testing.T, mode fake.Mode) *jobsWorld {
 	t.Helper()
 	w := &jobsWorld{t: t, server: fake.New(t, mode), states: map[string]string{}, asked: map[string]int{}, ended: map[string]int{}}
 	w.server.Tool("start_export", w.start)
+	w.server.Tool("start_quick", w.start)
 	w.server.Tool("export_status", w.status)
 	w.server.Tool("export_result", func(x *fake.Exchange) { fake.Text("export of " + x.Arg("job"))(x) })
 	w.server.Tool("cancel_export", func(x *fake.Exchange) {
@@ -44,7 +45,7 @@ func newJobsWorld(t *testing.T, mode fake.Mode) *jobsWorld {
     defaults: {tasks: auto, grace: 1s, poll_interval: 100ms}
     tools:
       - match: start_export
-        job:
+        job: &job
           id: $.jobId
           status: {tool: export_status, arguments: {job: "{id}"}, value: $.state}
           running: [running]
@@ -55,6 +56,7 @@ func newJobsWorld(t *testing.T, mode fake.Mode) *jobsWorld {
           interval: 200ms
           max_interval: 500ms
           hide: on
+      - {match: start_quick, grace: 30s, job: *job}
 `
 	w.a, w.b = startGateway(t, configured(t, w.yaml)...), startGateway(t, configured(t, w.yaml)...)
 	return w
@@ -115,7 +117,7 @@ func checkJobTools(t *testing.T, w *jobsWorld) {
 		}
 	}
 	w.end("quick", "quick-legacy")
-	if got := callPlain(t, w.a.client(true), "start_export", keyed("quick")); got != "export of quick" {
+	if got := callPlain(t, w.a.client(true), "start_quick", keyed("quick")); got != "export of quick" {
 		t.Errorf("the result of a quick job is %q", got)
 	}
 	if got := texts(t, s.do(w.a, mcp.MethodToolsCall, `{"name":"start_export","arguments":{"key":"quick-legacy"}}`)); got != "export of quick-legacy" {
@@ -175,7 +177,7 @@ func wantStarted(t *testing.T, w *jobsWorld, keys ...string) {
 	t.Helper()
 	started := map[string]int{}
 	for _, x := range w.server.Seen(mcp.MethodToolsCall) {
-		if strings.Contains(string(x.Params), "start_export") {
+		if strings.Contains(string(x.Params), `"start_`) {
 			for _, key := range keys {
 				if strings.Contains(string(x.Params), `"`+key+`"`) {
 					started[key]++
