@@ -193,12 +193,14 @@ func (r *Run) findCause(err error) error {
 	if err == nil || r.Ctx.Err() == nil {
 		return err
 	}
-	if cause := context.Cause(r.Ctx); errors.Is(err, cause) && cause != context.Canceled {
+	switch cause := context.Cause(r.Ctx); {
+	case errors.Is(cause, shim.ErrDetached):
+		return shim.ErrDraining
+	case errors.Is(err, cause) && cause != context.Canceled:
 		return err // it may say more
-	} else if !errors.Is(cause, shim.ErrDetached) {
+	default:
 		return cause
 	}
-	return shim.ErrDraining
 }
 
 // isHidden reports whether the call has a record but is not a task.
