@@ -29,6 +29,7 @@ type request struct {
 	msg       jsonrpc.Message
 	meta      json.RawMessage // params._meta
 	name      string          // of the tool or prompt, or the resource's URI
+	called    string          // name as the client has spelt it, also where a tool is hidden from it
 	hidden    endpoint.Hidden
 	task      json.RawMessage // params.task
 	retry     json.RawMessage // params.requestState
@@ -88,6 +89,7 @@ func newLegacyRequest(h *Handler, s *session, p shim.Principal, msg jsonrpc.Mess
 	msg.Pick([]string{"_meta", mcp.NameParam(msg.Method), "task", "requestState"}, params[:])
 	q.meta, q.task, q.retry = params[0], params[2], params[3]
 	q.name, _ = jsonrpc.String(params[1])
+	q.called = q.name
 	// A token must be a string or a number, and short enough to be kept and repeated; any other one is ignored.
 	token, _ := jsonrpc.Get(q.meta, mcp.MetaProgressToken)
 	if id, err := jsonrpc.ParseID(token); err == nil && !id.Long() {
@@ -169,12 +171,13 @@ func (q *request) noteGone() {
 	}
 }
 
-// tellLeft has the log say, once, that the client has left a call that still ran, and what happens to that now.
+// tellLeft has the log say, once, that the client has left a call that still ran, and what happens to that now. It may
+// be called while the request goes on.
 func (q *request) tellLeft(now string) {
-	if q.msg.Method != mcp.MethodToolsCall || q.h.ReadsTasks(q.msg.Method, q.name, q.describeCaller()) || q.log.told.Swap(true) {
+	if q.msg.Method != mcp.MethodToolsCall || q.h.ReadsTasks(q.msg.Method, q.called, q.describeCaller()) || q.log.told.Swap(true) {
 		return
 	}
-	d := q.h.Departure(q.describeCaller(), q.name, q.token != nil, time.Since(q.begun), now)
+	d := q.h.Departure(q.describeCaller(), q.called, q.token != nil, time.Since(q.begun), now)
 	d.Era = mcp.Legacy.String()
 	q.h.Telemetry.ClientLeft(q.log.client, d)
 }
