@@ -9,6 +9,7 @@ import (
 	"taskgate/gateway/upstream/reading"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
@@ -26,7 +27,8 @@ type serverTask struct {
 	// naming is how long a cancelled call waits for settled.
 	naming time.Duration
 
-	given sync.Once // the server was told that the task is abandoned
+	telling work.Turn // had while the server is told that the task is abandoned
+	told    bool      // it was; telling guards it
 
 	// Fields of the goroutine of the call.
 	awaiting bool   // the call has been answered, and the end of the task is awaited
@@ -36,7 +38,7 @@ type serverTask struct {
 }
 
 func newServerTask(x *exchange, mark *taskMark) *serverTask {
-	t := &serverTask{x: x, mark: mark, settled: make(chan struct{})}
+	t := &serverTask{x: x, mark: mark, settled: make(chan struct{}), telling: work.NewTurn()}
 	x.checkpoints.state.Task = mark
 	if x.to.era == mcp.Legacy {
 		t.naming = cancelTimeout

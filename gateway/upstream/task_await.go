@@ -293,11 +293,15 @@ func (t *serverTask) cancelTask(ctx context.Context) bool {
 // abandonTask tells the server, once, that the task has lost its caller. The task may already be
 // over.
 func (t *serverTask) abandonTask(ctx context.Context) {
-	t.given.Do(func() {
-		ctx, cancel := outliveCaller(forward.For(ctx, forward.Brought), cancelTimeout)
-		defer cancel()
-		if _, err := t.x.besideRequest(mcp.MethodTasksCancel, t.withTaskID()).runRequest(ctx); err != nil {
-			t.x.w.log.Debug("cancellation was not delivered", "err", err)
-		}
-	})
+	t.telling.Take()
+	defer t.telling.Give()
+	if t.told {
+		return
+	}
+	t.told = true
+	ctx, cancel := outliveCaller(forward.For(ctx, forward.Brought), cancelTimeout)
+	defer cancel()
+	if _, err := t.x.besideRequest(mcp.MethodTasksCancel, t.withTaskID()).runRequest(ctx); err != nil {
+		t.x.w.log.Debug("cancellation was not delivered", "err", err)
+	}
 }
