@@ -9,6 +9,7 @@ if client ~= '' then
   redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', int(at))
   local has = redis.call('ZSCORE', KEYS[1], client)
   if not has or tonumber(has) < at + life then redis.call('ZADD', KEYS[1], int(at + life), client) end
+  if redis.call('PTTL', KEYS[1]) < life then redis.call('PEXPIREAT', KEYS[1], int(at + life)) end
 end
 redis.call('PUBLISH', events, message)
 return { 'ok' }
