@@ -100,12 +100,18 @@ func inFolders(t *testing.T) shimtest.OpenStore {
 // overview is that of a Store.
 func overview(s shim.Store) shim.Overview { return s.(*Store).Overview() }
 
-func TestOverview(t *testing.T) {
-	t.Parallel()
-	for name, open := range map[string]shimtest.OpenStore{
+// everyStore opens databases of each kind.
+func everyStore(t *testing.T) map[string]shimtest.OpenStore {
+	t.Helper()
+	return map[string]shimtest.OpenStore{
 		"file": inFolders(t), "redis": over(redistest.Start(t).URL()),
 		"cluster": over(redistest.ClusterURL(redistest.Cluster(t, 3))),
-	} {
+	}
+}
+
+func TestOverview(t *testing.T) {
+	t.Parallel()
+	for name, open := range everyStore(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			shimtest.Overview(t, open, overview)
@@ -152,10 +158,7 @@ func TestStoreCluster(t *testing.T) {
 
 func TestRepeats(t *testing.T) {
 	t.Parallel()
-	for name, open := range map[string]shimtest.OpenStore{
-		"file": inFolders(t), "redis": over(redistest.Start(t).URL()),
-		"cluster": over(redistest.ClusterURL(redistest.Cluster(t, 3))),
-	} {
+	for name, open := range everyStore(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			shimtest.Repeats(t, open, func(s shim.Store) shim.Repeats { return NewRepeats(s.(*Store)) })

@@ -9,9 +9,7 @@ import (
 
 	"taskgate/gateway/auth"
 	"taskgate/gateway/upstream"
-	"taskgate/internal/redistest"
 	"taskgate/shim/node"
-	"taskgate/shim/shimtest"
 )
 
 var (
@@ -21,10 +19,7 @@ var (
 
 func TestUpstreamSessions(t *testing.T) {
 	t.Parallel()
-	for name, open := range map[string]shimtest.OpenStore{
-		"file": inFolders(t), "redis": over(redistest.Start(t).URL()),
-		"cluster": over(redistest.ClusterURL(redistest.Cluster(t, 3))),
-	} {
+	for name, open := range everyStore(t) {
 		t.Run(name, func(t *testing.T) {
 			store := open(t)
 			testUpstreamSessions(t, store().(*Store).UpstreamSessions("up"), store().(*Store).UpstreamSessions("up"))

@@ -218,12 +218,17 @@ func (j *jobCall) awaitEnd(ctx context.Context, next time.Duration) (shim.Reply,
 	}
 }
 
-// callTool calls a job tool for the job. Such calls cannot ask anything. A waiting goroutine keeps its stack, so the
-// call runs apart.
+// newToolCall prepares a call of a job tool for the job. Such calls cannot ask anything.
+func (j *jobCall) newToolCall(tool *job.Call) *call {
+	r := shim.Request{Method: mcp.MethodToolsCall, Params: tool.Params(j.mark), Name: tool.Tool, Session: j.r.Session}
+	return &call{h: j.h, r: r, sink: discard{}}
+}
+
+// callTool asks how the job stands, or for its result. A waiting goroutine keeps its stack, so the call runs apart.
 func (j *jobCall) callTool(ctx context.Context, tool *job.Call) (reply shim.Reply, err error) {
 	_ = work.Apart(func() error {
-		r := shim.Request{Method: mcp.MethodToolsCall, Params: tool.Params(j.mark), Name: tool.Tool, Session: j.r.Session}
-		c := &call{h: j.h, r: r, sink: discard{}, patience: j.h.wire.cfg.StartTimeout}
+		c := j.newToolCall(tool)
+		c.patience = j.h.wire.cfg.StartTimeout
 		if tool == j.rules.Result {
 			c.patience = cmp.Or(j.h.wire.cfg.IdleTimeout, j.r.Within, resultPatience) // it may have to be made
 		}
@@ -351,9 +356,7 @@ func (j *jobCall) cancelJob(ctx context.Context) (refused string) {
 	}
 	ctx, stop := outliveCaller(budget.With(forward.For(ctx, forward.Brought), nil), cancelTimeout)
 	defer stop()
-	r := shim.Request{Method: mcp.MethodToolsCall, Params: tool.Params(j.mark), Name: tool.Tool, Session: j.r.Session}
-	c := &call{h: j.h, r: r, sink: discard{}}
-	reply, err := c.runAttempts(ctx)
+	reply, err := j.newToolCall(tool).runAttempts(ctx)
 	switch {
 	case err != nil:
 		refused = "it was not told to cancel it"

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -36,13 +37,9 @@ func tryMeta(ctx context.Context, c *crossing) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	all, err := c.read()
+	reached, err := c.hasReached("begin", "by the client")
 	if err != nil {
 		return "", err
-	}
-	reached := false
-	for _, e := range all {
-		reached = reached || e.Event == "begin" && e.ID == c.id && strings.Contains(string(e.More), "by the client")
 	}
 	back := r.Meta["example.com/said"] == "by the server"
 	switch {
@@ -57,6 +54,17 @@ func tryMeta(ctx context.Context, c *crossing) (string, error) {
 	}
 }
 
+// hasReached reports whether the server has noted an event of this call with a text in it.
+func (c *crossing) hasReached(what, text string) (bool, error) {
+	all, err := c.read()
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(all, func(e event) bool {
+		return e.Event == what && e.ID == c.id && strings.Contains(string(e.More), text)
+	}), nil
+}
+
 // tryNumbers sends and gets an integer that no float64 holds.
 func tryNumbers(ctx context.Context, c *crossing) (string, error) {
 	const exact = "9007199254740993"
@@ -68,13 +76,9 @@ func tryNumbers(ctx context.Context, c *crossing) (string, error) {
 	if _, err := c.CallTool(ctx, &mcp.CallToolParams{Name: name, Arguments: args}); err != nil {
 		return "", err
 	}
-	all, err := c.read()
+	reached, err := c.hasReached("arguments", exact)
 	if err != nil {
 		return "", err
-	}
-	reached := false
-	for _, e := range all {
-		reached = reached || e.Event == "arguments" && e.ID == c.id && strings.Contains(string(e.More), exact)
 	}
 	back := c.wire.has(exact)
 	switch {

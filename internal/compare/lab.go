@@ -51,6 +51,14 @@ func newLab(o *options, p peers.Peer) (*lab, error) {
 	return l, err
 }
 
+// startReady is start, and waits until calls are answered.
+func (l *lab) startReady(ctx context.Context) error {
+	if err := l.start(ctx); err != nil {
+		return err
+	}
+	return l.ready(ctx)
+}
+
 // start starts the server, and the peer in front of it.
 func (l *lab) start(ctx context.Context) error {
 	if l.Way != peers.AroundServer {

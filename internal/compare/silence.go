@@ -47,10 +47,7 @@ func silenceOf(ctx context.Context, o *options, p peers.Peer, test, dir string) 
 		return nil, err
 	}
 	defer l.stop()
-	if err := l.start(ctx); err != nil {
-		return nil, err
-	}
-	if err := l.ready(ctx); err != nil {
+	if err := l.startReady(ctx); err != nil {
 		return nil, err
 	}
 	at := l.url()

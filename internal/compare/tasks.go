@@ -62,10 +62,7 @@ func newTaskStage(ctx context.Context, o *options, p peers.Peer) (*stage, error)
 		}
 		l.redis = st.redis.url()
 	}
-	if err := l.start(ctx); err != nil {
-		return st, err
-	}
-	if err := l.ready(ctx); err != nil {
+	if err := l.startReady(ctx); err != nil {
 		return st, err
 	}
 	if p.Way == peers.NoPeer {

@@ -136,10 +136,7 @@ func crossAll(ctx context.Context, o *options, p peers.Peer, version string) ([]
 		return nil, err
 	}
 	defer l.stop()
-	if err := l.start(ctx); err != nil {
-		return nil, err
-	}
-	if err := l.ready(ctx); err != nil {
+	if err := l.startReady(ctx); err != nil {
 		return nil, err
 	}
 	var found []string

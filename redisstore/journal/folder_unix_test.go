@@ -19,9 +19,7 @@ func TestFolderIsRemoved(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
 	o := quiet()
 	o.RetryAfter = time.Millisecond
-	k := &keeper{}
-	var err error
-	k.Journal, err = Open(path, o, nil)
+	k, err := openKeeper(path, o)
 	must(t, err)
 	must(t, k.put("before"))
 	ctx, stop := context.WithCancel(t.Context())
@@ -45,9 +43,7 @@ func TestFolderIsMovedAway(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
 	o := quiet()
 	o.RetryAfter = time.Millisecond
-	k := &keeper{}
-	var err error
-	k.Journal, err = Open(path, o, nil)
+	k, err := openKeeper(path, o)
 	must(t, err)
 	must(t, k.put("before"))
 	must(t, os.Rename(path, path+"-away"))
@@ -67,8 +63,7 @@ func TestFolderIsMovedAway(t *testing.T) {
 	}
 	must(t, k.put("after"))
 	must(t, k.Close())
-	again := &keeper{}
-	again.Journal, err = Open(path, quiet(), func(entry []byte, _ Place) error { again.entries = append(again.entries, string(entry)); return nil })
+	again, err := openKeeper(path, quiet())
 	must(t, err)
 	if want := []string{"before", "meanwhile", "after"}; !slices.Equal(again.entries, want) {
 		t.Errorf("found %q", again.entries)

@@ -39,10 +39,15 @@ func keep(t *testing.T, dir Folder, o Options) *keeper {
 	return k
 }
 
-func reopen(dir Folder, o Options) (k *keeper, err error) {
-	k = &keeper{}
+func reopen(dir Folder, o Options) (*keeper, error) {
 	o.Folder = dir
-	k.Journal, err = Open("folder", o, func(entry []byte, _ Place) error {
+	return openKeeper("folder", o)
+}
+
+// openKeeper opens a journal, and keeps what it finds there.
+func openKeeper(path string, o Options) (k *keeper, err error) {
+	k = &keeper{}
+	k.Journal, err = Open(path, o, func(entry []byte, _ Place) error {
 		k.entries = append(k.entries, string(entry))
 		return nil
 	})
@@ -354,9 +359,7 @@ func TestSlowDisk(t *testing.T) {
 func onDisk(t *testing.T) (path, name string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "a", "b")
-	k := &keeper{}
-	var err error
-	k.Journal, err = Open(path, quiet(), nil)
+	k, err := openKeeper(path, quiet())
 	must(t, err)
 	for _, e := range []string{"one", "two", "three"} {
 		must(t, k.put(e))
