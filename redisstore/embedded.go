@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 
 	"taskgate/internal/memconn"
+	"taskgate/redisstore/interpreter"
 )
 
 // embedded is a miniredis in this process, reached over pipes in memory.
@@ -31,13 +33,12 @@ type embedded struct {
 func startEmbedded(path string, opts Options) (*embedded, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	e := &embedded{server: miniredis.NewMiniRedis(), slack: 2 * opts.tick, stop: stop}
-	if path != "" {
-		var err error
-		if e.recorder, err = openRecorder(e.server, path, opts); err != nil {
-			stop()
-			e.server.Close()
-			return nil, err
-		}
+	if err := e.open(path, opts); err != nil {
+		stop()
+		e.server.Close()
+		return nil, err
+	}
+	if e.recorder != nil {
 		e.loops.Go(func() { e.recorder.rewriteWhenDue(ctx) })
 	}
 	if opts.ClockTTL {
@@ -47,6 +48,33 @@ func startEmbedded(path string, opts Options) (*embedded, error) {
 	}
 	e.loops.Go(func() { e.countTime(ctx, opts.tick) })
 	return e, nil
+}
+
+// open starts the engine, with the data of a folder if path is set.
+func (e *embedded) open(path string, opts Options) error {
+	conn, err := e.server.Dial() // it starts the engine
+	if err != nil {
+		return err
+	}
+	if err := conn.Close(); err != nil {
+		return err
+	}
+	scripts, err := interpreter.New(e.server, sources)
+	if err != nil {
+		return err
+	}
+	if path != "" {
+		e.recorder, err = openRecorder(e.server, scripts, path, opts)
+		return err
+	}
+	e.server.Server().SetPreHook(func(p *server.Peer, cmd string, args ...string) bool {
+		runs := cmd == "EVALSHA" && len(args) > 0 && scripts.Has(args[0])
+		if runs {
+			p.WriteRaw(scripts.Run(args))
+		}
+		return runs
+	})
+	return nil
 }
 
 // openStore opens a Store over the miniredis. There may be several.

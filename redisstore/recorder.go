@@ -20,6 +20,7 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 
+	"taskgate/redisstore/interpreter"
 	"taskgate/redisstore/journal"
 	"taskgate/shim"
 )
@@ -34,6 +35,7 @@ import (
 type recorder struct {
 	redis   *miniredis.Miniredis
 	server  *server.Server
+	scripts *interpreter.Interpreter
 	journal *journal.Journal
 	keys    keys
 	log     *slog.Logger
@@ -82,9 +84,6 @@ var expiry = map[string]bool{"PERSIST": true, "PEXPIRE": true, "PEXPIREAT": true
 // connection.
 var harmless = map[string]bool{"TIME": true, "HELLO": true, "CLIENT": true, "AUTH": true, "SELECT": true}
 
-// single runs one command as a script.
-const single = "return redis.call(unpack(ARGV))"
-
 // isVolatile reports whether a key is not recorded: a restart finds out anew which replicas live, and the
 // reports of replicas are short-lived.
 func (r *recorder) isVolatile(key string) bool {
@@ -101,24 +100,26 @@ func (r *recorder) beforeCommand(p *server.Peer, cmd string, args ...string) boo
 	switch {
 	case p.ClientName == "":
 		return r.recordInside(p, cmd, args, writes)
+	case cmd == "EVALSHA" && len(args) > 0 && r.scripts.Has(args[0]):
+		r.recordScript(p, func() string { return r.scripts.Run(args) })
 	case cmd == "EVAL" || cmd == "EVALSHA":
-		r.recordScript(p, append([]string{cmd}, args...))
-		return true
+		r.recordScript(p, func() string { return r.askEngine(p.Ctx, append([]string{cmd}, args...)) })
 	case writes && len(args) > 0 && !r.isVolatile(args[0]):
-		r.recordScript(p, append([]string{"EVAL", single, "0", cmd}, args...))
-		return true
+		r.recordScript(p, func() string { return r.scripts.Do(append([]string{cmd}, args...)) })
+	default:
+		return false
 	}
-	return false
+	return true
 }
 
-// recordScript runs a script, and records its effect.
-func (r *recorder) recordScript(p *server.Peer, line []string) {
+// recordScript runs a script, and records its effect. run returns the reply as it is sent.
+func (r *recorder) recordScript(p *server.Peer, run func() string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.unit = unit{refuse: r.journal.Err()}
 	r.running.Store(true)
 	defer r.running.Store(false)
-	if reply := r.askEngine(p.Ctx, line); r.unit.refused {
+	if reply := run(); r.unit.refused {
 		p.WriteError("MISCONF " + r.unit.refuse.Error())
 	} else {
 		p.WriteRaw(reply)

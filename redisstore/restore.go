@@ -14,6 +14,7 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 
 	"taskgate/internal/work"
+	"taskgate/redisstore/interpreter"
 	"taskgate/redisstore/journal"
 	"taskgate/shim"
 )
@@ -22,15 +23,8 @@ import (
 const foldersShare = 2
 
 // openRecorder loads the data of a folder into a miniredis, and records from then on.
-func openRecorder(redis *miniredis.Miniredis, path string, o Options) (*recorder, error) {
-	conn, err := redis.Dial() // it starts the engine
-	if err != nil {
-		return nil, err
-	}
-	if err := conn.Close(); err != nil {
-		return nil, err
-	}
-	r := &recorder{redis: redis, server: redis.Server(), keys: keys{o.Prefix}, log: o.Logger}
+func openRecorder(redis *miniredis.Miniredis, scripts *interpreter.Interpreter, path string, o Options) (r *recorder, err error) {
+	r = &recorder{redis: redis, server: redis.Server(), scripts: scripts, keys: keys{o.Prefix}, log: o.Logger}
 	// Keys expire only once all entries are read, because later entries show what was written to a key.
 	start := time.Unix(0, 0)
 	redis.SetTime(start)

@@ -66,6 +66,9 @@ const (
 	codeHas    = "has"
 )
 
+// sources has the scripts by their hash.
+var sources = map[string]string{}
+
 // script is Lua that Redis keeps under its hash.
 type script struct{ source, sha string }
 
@@ -81,7 +84,9 @@ func newScript(names ...string) *script {
 		}
 		b.Write(text)
 	}
-	return scriptOf(b.String())
+	sc := scriptOf(b.String())
+	sources[sc.sha] = sc.source
+	return sc
 }
 
 func scriptOf(source string) *script {

@@ -66,7 +66,8 @@ var imports = map[string][]string{
 	"shim/shimtest":              {"shim"},
 	"shim/shimtest/fake":         {},
 	"shim/shimtest/sdkpeer":      {},
-	"redisstore":                 {"shim", "redisstore/journal", "internal/memconn", "internal/metrics", "internal/patience", "internal/storeurl", "internal/work"},
+	"redisstore":                 {"shim", "redisstore/interpreter", "redisstore/journal", "internal/memconn", "internal/metrics", "internal/patience", "internal/storeurl", "internal/work"},
+	"redisstore/interpreter":     {},
 	"redisstore/journal":         {"internal/durable", "internal/work"},
 	"internal/budget":            {},
 	"internal/connect":           {},
@@ -129,8 +130,8 @@ var fences = []fence{
 	},
 	{
 		path:    "github.com/alicebob/miniredis",
-		allowed: []string{"redisstore", "internal/redistest"},
-		tests:   []string{"redisstore", "internal/redistest"},
+		allowed: []string{"redisstore", "redisstore/interpreter", "internal/redistest"},
+		tests:   []string{"redisstore", "redisstore/interpreter", "internal/redistest"},
 		why:     "the embedded store is redisstore's business",
 	},
 	{
