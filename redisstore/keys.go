@@ -100,6 +100,9 @@ func (k keys) repeats() string                { return k.prefix + ":repeats" }
 func (k keys) repeatsOf(client string) string { return k.prefix + ":repeats:" + client }
 func (k keys) repeatNews() string             { return k.prefix + ":repeatnews" }
 
+// paused is the hash of what operators have paused. Replicas hear of its changes on the channel of the goodbyes.
+func (k keys) paused() string { return k.prefix + ":paused" }
+
 // nothing is a key in a shard that never exists.
 func (k keys) nothing(shard string) string { return k.in(shard, "nothing", "") }
 

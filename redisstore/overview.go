@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -20,10 +21,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Overview is the shim.Overview of a Store.
+// Overview is the shim.Overview and the shim.Pauses of a Store.
 type Overview struct{ *Store }
 
-var _ shim.Overview = Overview{}
+var (
+	_ shim.Overview = Overview{}
+	_ shim.Pauses   = Overview{}
+)
 
 // Overview returns the shim.Overview of the Store.
 func (s *Store) Overview() Overview { return Overview{s} }
@@ -227,6 +231,55 @@ func (s Overview) sweepSet(ctx context.Context, key string) (seen, gone int, err
 			return seen, gone, err
 		}
 	}
+}
+
+// Pause implements shim.Pauses.
+func (s Overview) Pause(ctx context.Context, p shim.Pause) (shim.Pause, error) {
+	a := &argv{}
+	a.add(spellPaused(p), p.By, s.keys.goodbyes())
+	err := s.doRepeated(ctx, "pause", func(ctx context.Context) error {
+		v, err := pauseScript.runOn(ctx, s.client, []string{s.keys.paused()}, a)
+		if err == nil {
+			p = parsePaused(spellPaused(p), v[1])
+		}
+		return err
+	})
+	return p, err
+}
+
+// Resume implements shim.Pauses.
+func (s Overview) Resume(ctx context.Context, p shim.Pause) error {
+	a := &argv{}
+	a.add(spellPaused(p), s.keys.goodbyes())
+	return s.doRepeated(ctx, "resume", func(ctx context.Context) error {
+		_, err := resumeScript.runOn(ctx, s.client, []string{s.keys.paused()}, a)
+		return err
+	})
+}
+
+// Paused implements shim.Pauses.
+func (s Overview) Paused(ctx context.Context) (all []shim.Pause, err error) {
+	err = s.doRepeated(ctx, "paused", func(ctx context.Context) error {
+		notes, err := s.client.HGetAll(ctx, s.keys.paused()).Result()
+		all = nil
+		for _, what := range slices.Sorted(maps.Keys(notes)) {
+			all = append(all, parsePaused(what, notes[what]))
+		}
+		return err
+	})
+	return all, err
+}
+
+// spellPaused names what is paused: the names of upstreams have no slash.
+func spellPaused(p shim.Pause) string { return p.Upstream + "/" + p.Tool }
+
+// parsePaused reads an entry of the hash.
+func parsePaused(what, note string) (p shim.Pause) {
+	p.Upstream, p.Tool, _ = strings.Cut(what, "/")
+	since, by, _ := strings.Cut(note, " ")
+	ms, _ := strconv.ParseInt(since, 10, 64)
+	p.By, p.Since = by, time.UnixMilli(ms).UTC()
+	return p
 }
 
 // Condition is how the store is, for operators. What is not known is zero.

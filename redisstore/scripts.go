@@ -24,8 +24,10 @@ var (
 	beatsScript   = newScript("beats")
 	forgetScript  = newScript("forget")
 	indexScript   = newScript("index")
+	pauseScript   = newScript("pause")
 	pruneScript   = newScript("prune")
 	rerunScript   = newScript("rerun")
+	resumeScript  = newScript("resume")
 	runningScript = newScript("running")
 
 	sessionEnterScript  = newScript("session_enter")

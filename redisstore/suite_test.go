@@ -165,3 +165,15 @@ func TestRepeats(t *testing.T) {
 		})
 	}
 }
+
+func TestPauses(t *testing.T) {
+	t.Parallel()
+	stores := everyStore(t)
+	stores["cluster"] = over(redistest.ClusterURL(redistest.Cluster(t, 3)))
+	for name, open := range stores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			shimtest.Pauses(t, open, func(s shim.Store) shim.Pauses { return s.(*Store).Overview() })
+		})
+	}
+}

@@ -128,11 +128,11 @@ var (
 	ErrCancelled = errors.New("cancelled by the client")
 )
 
-// RerunError says why the call of a task is not run again.
-type RerunError struct{ Reason string }
+// ChangeError says why a change is not made that an operator asks for.
+type ChangeError struct{ Reason string }
 
 // Error is the reason, for operators.
-func (e *RerunError) Error() string { return e.Reason }
+func (e *ChangeError) Error() string { return e.Reason }
 
 // CancelledError is an ErrCancelled with the reason that the client gave for its server.
 type CancelledError struct{ Reason string }
@@ -143,16 +143,22 @@ func (*CancelledError) Error() string { return ErrCancelled.Error() }
 // Is makes it an ErrCancelled.
 func (*CancelledError) Is(target error) bool { return target == ErrCancelled }
 
-// BusyError says that a limit of the gateway is reached. The call was not sent, or, if RetryAfter
-// is 0, its answer was refused.
+// BusyError says that a limit of the gateway is reached, or that an operator has paused what is called. The call was not
+// sent, or, if RetryAfter is 0, its answer was refused.
 type BusyError struct {
-	Key        string        // of the configuration that sets the limit: "max_tasks_per_owner"
+	Key        string        // of the configuration that sets the limit: "max_tasks_per_owner"; or KeyPaused
 	Limit      string        // what is full, for the client: "calls to this server", "tasks of this caller"
+	Paused     string        // what is paused, for the client, in place of Limit: "this server"
 	RetryAfter time.Duration // when to try again; 0 where that could repeat the work
 }
 
 // Error gives the text for the client.
-func (e *BusyError) Error() string { return fmt.Sprintf("too many %s", e.Limit) }
+func (e *BusyError) Error() string {
+	if e.Paused != "" {
+		return e.Paused + " is paused by its operator; try again later"
+	}
+	return fmt.Sprintf("too many %s", e.Limit)
+}
 
 // KeepsPieces reports whether readers of the call see pieces besides the result: hints are kept only if the
 // client opted in.

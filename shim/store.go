@@ -131,8 +131,8 @@ type Event struct {
 	Version int64
 	// Token, in an Inbox alone, is the newest Change.Token of the task.
 	Token string
-	// Goodbye, in an Inbox alone, says that some replica has said goodbye: its tasks may be adopted. ID
-	// is empty then.
+	// Goodbye, in an Inbox alone, says that some replica has said goodbye: its tasks may be adopted. Or an operator has
+	// changed what is paused (Pauses). ID is empty then.
 	Goodbye bool
 	// Linger, in an Inbox alone, is news of calls that may be picked up (Repeats). ID is empty then.
 	Linger *LingerNews

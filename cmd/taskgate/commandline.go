@@ -44,6 +44,9 @@ Usage:
   taskgate replicas                   list the processes of the deployment
   taskgate upstreams                  list the servers and what runs there
   taskgate clients                    list who sends requests, and who holds what
+  taskgate pause [UPSTREAM[/TOOL]...] refuse new calls of a server, or of a tool of it, as
+                                      busy; without a name, list what is paused
+  taskgate resume UPSTREAM[/TOOL]...  take them again
   taskgate check FILE...              report every mistake in configuration files
   taskgate hash-key [--force]         print the hash of the key on standard input;
                                       a weak key is refused unless forced
@@ -94,8 +97,8 @@ Options of connect, after the client:
   --file FILE          the client's file, where it is another one
   --yes                write without asking
 
-Options of tasks, replicas, upstreams and clients, which ask a running gateway (reload has the
-first three):
+Options of tasks, replicas, upstreams, clients, pause and resume, which ask a running gateway
+(reload has the first three):
 
   --admin HOST:PORT    its admin address, or that of the console as its log has it
                        (TASKGATE_ADMIN)

@@ -68,7 +68,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return askReload(ctx, args, stdout, stderr)
 	case "stdio":
 		return serveStdio(ctx, args, os.Stdin, stdout, stderr)
-	case "tasks", "replicas", "upstreams", "clients":
+	case "tasks", "replicas", "upstreams", "clients", "pause", "resume":
 		return runOperator(ctx, verb, args, os.Stdin, stdout, stderr)
 	case "connect":
 		return connectClient(args, os.Stdin, stdout, stderr)

@@ -39,6 +39,7 @@ func everything(t *testing.T, m *metrics.Metrics) {
 	m.ReadBytes(func() int64 { return 0 })
 	m.ReadKept(zero)
 	m.ReadParts(func() (bool, map[string]bool, bool) { return true, map[string]bool{"up": true}, true })
+	m.ReadPaused(func() map[string][]string { return map[string][]string{"up": {"", "t"}} })
 	m.ReadConfig(func() string { return "dc6a4b7e204b" })
 	m.Refused(ctx, "rate")
 	m.Sent(ctx, "up", metrics.Caller{Principal: "ada"}, "tools/call")

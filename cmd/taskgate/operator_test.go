@@ -115,7 +115,7 @@ func cancelElsewhere(t *testing.T, one, two *running, id string) {
 // operatorPaths are all that an operator can ask for.
 var operatorPaths = [][2]string{
 	{"GET", "/access"}, {"GET", "/tasks"}, {"GET", "/totals"}, {"GET", "/clients"}, {"GET", "/tasks/" + unknownTask}, {"POST", "/tasks/" + unknownTask + "/cancel"}, {"POST", "/tasks/" + unknownTask + "/rerun"}, {"GET", "/questions"},
-	{"GET", "/replicas"}, {"GET", "/upstreams"}, {"GET", "/store"}, {"GET", "/stats"}, {"GET", "/changes"}, {"POST", "/open"},
+	{"GET", "/replicas"}, {"GET", "/upstreams"}, {"GET", "/store"}, {"POST", "/upstreams/mcp/pause"}, {"POST", "/upstreams/mcp/resume"}, {"GET", "/stats"}, {"GET", "/changes"}, {"POST", "/open"},
 }
 
 const unknownTask = "5b0d3d2e-8a37-4b1e-9a57-0d9a3a1c9f00"

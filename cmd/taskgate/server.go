@@ -203,7 +203,7 @@ func (s *server) newShim(store *redisstore.Store, replica shim.Replica, keys [][
 	}
 	return engine.New(engine.Options{
 		Settle: settle, SettleBytes: int64(config.EndBytes(memoryLimit())), MaxKeptBytes: int64(kept), MaxKeptBytesPerOwner: int64(keptOfOne), Kept: keptTasks(store),
-		Replica: replica, Store: store, Repeats: redisstore.NewRepeats(store), Servers: s.served().servers(s.config, s.credentials), Heartbeat: s.config.Heartbeat,
+		Replica: replica, Store: store, Repeats: redisstore.NewRepeats(store), Pauses: store.Overview(), Servers: s.served().servers(s.config, s.credentials), Heartbeat: s.config.Heartbeat,
 		StoreTimeout: s.config.StoreTimeout, StoreWait: s.config.StoreWait, MarkKeys: keys, CheckAnswer: reading.CheckAnswer,
 		Budget: s.budget, Logger: s.log, Tracer: s.tel.traces.Tracer("taskgate/shim"), Metrics: m,
 	})

@@ -22,11 +22,11 @@ _taskgate() {
           words="--admin --config --key --json --filter --oldest --limit --yes"
           ((COMP_CWORD > 2)) || words="list show events watch cancel rerun $words"
           ;;
-        replicas | upstreams | clients) words="--admin --config --key --json" ;;
+        replicas | upstreams | clients | pause | resume) words="--admin --config --key --json" ;;
         check) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         hash-key) words="--force" ;;
       esac
-      ((COMP_CWORD > 1)) || words+=" serve reload stdio connect tasks replicas upstreams clients check hash-key state-key schema version help"
+      ((COMP_CWORD > 1)) || words+=" serve reload stdio connect tasks replicas upstreams clients pause resume check hash-key state-key schema version help"
       ;;
   esac
   COMPREPLY=($(compgen -W "$words" -- "$cur"))

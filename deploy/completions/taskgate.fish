@@ -1,8 +1,8 @@
 # Completion of taskgate for fish.
-set -l serving 'not __fish_seen_subcommand_from reload stdio connect tasks replicas upstreams clients check hash-key state-key schema version help'
+set -l serving 'not __fish_seen_subcommand_from reload stdio connect tasks replicas upstreams clients pause resume check hash-key state-key schema version help'
 set -l stdio '__fish_seen_subcommand_from stdio'
 complete -c taskgate -f
-complete -c taskgate -n __fish_use_subcommand -a 'serve reload stdio connect tasks replicas upstreams clients check hash-key state-key schema version help'
+complete -c taskgate -n __fish_use_subcommand -a 'serve reload stdio connect tasks replicas upstreams clients pause resume check hash-key state-key schema version help'
 complete -c taskgate -n '__fish_seen_subcommand_from check' -F
 set -l connect '__fish_seen_subcommand_from connect'
 complete -c taskgate -n $connect -a 'claude-code claude-desktop vscode cursor codex gemini qwen opencode'
@@ -16,7 +16,7 @@ complete -c taskgate -n '__fish_seen_subcommand_from reload' -l config -rF -d 'c
 complete -c taskgate -n '__fish_seen_subcommand_from reload' -l admin -x -d 'address to ask at'
 complete -c taskgate -n '__fish_seen_subcommand_from reload' -l key -x -d 'key of an operator'
 complete -c taskgate -n '__fish_seen_subcommand_from hash-key' -l force -d 'hash a weak key, too'
-set -l asking '__fish_seen_subcommand_from tasks replicas upstreams clients'
+set -l asking '__fish_seen_subcommand_from tasks replicas upstreams clients pause resume'
 set -l tasks '__fish_seen_subcommand_from tasks'
 complete -c taskgate -n "$tasks; and not __fish_seen_subcommand_from list show events watch cancel rerun" -a 'list show events watch cancel rerun'
 complete -c taskgate -n $asking -l admin -x -d 'admin address of the gateway, or that of its console'

@@ -127,6 +127,9 @@ func (e *Endpoint) LogFailure(ctx context.Context, method string, err error) {
 	case f.Code != mcp.CodeInternal:
 		return
 	}
+	if full, ok := errors.AsType[*shim.BusyError](err); ok && full.Key != "" { // wire.Telemetry.Refused has logged it
+		return
+	}
 	if down, ok := errors.AsType[*shim.UpstreamError](err); ok && (down.Kind == shim.KindUnreachable || down.Kind == shim.KindOverloaded) {
 		e.Telemetry.Failing(ctx, e.Name, down.Kind, e.Log, err)
 		return

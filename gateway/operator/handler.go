@@ -126,7 +126,7 @@ type queryError struct{ error }
 
 // writeFailure answers with a queryError, or with the error of a Source.
 func writeFailure(w http.ResponseWriter, err error) {
-	var refused *shim.RerunError
+	var refused *shim.ChangeError
 	var busy *shim.BusyError
 	switch {
 	case errors.As(err, &refused):
@@ -208,6 +208,22 @@ func (h *Handler) readReplicas(r *http.Request) (any, error) { return h.o.Source
 
 func (h *Handler) readUpstreams(r *http.Request) (any, error) {
 	return h.o.Source.Upstreams(r.Context())
+}
+
+func (h *Handler) pauseCalls(r *http.Request) (any, error) {
+	p, err := h.o.Source.Pause(r.Context(), r.PathValue("upstream"), r.URL.Query().Get("tool"), callerOf(r).Principal.Owner())
+	if err == nil {
+		h.noteEvent(r, callerOf(r), "calls paused by an operator", "upstream", p.Upstream, "tool", p.Tool)
+	}
+	return p, err
+}
+
+func (h *Handler) resumeCalls(r *http.Request) (any, error) {
+	p, err := h.o.Source.Resume(r.Context(), r.PathValue("upstream"), r.URL.Query().Get("tool"))
+	if err == nil {
+		h.noteEvent(r, callerOf(r), "calls resumed by an operator", "upstream", p.Upstream, "tool", p.Tool)
+	}
+	return p, err
 }
 
 func (h *Handler) readStore(r *http.Request) (any, error) { return h.o.Source.Store(r.Context()) }

@@ -59,6 +59,17 @@ func (s *source) Rerun(_ context.Context, id, by string) (old, made Task, err er
 	return Task{ID: id, Upstream: "up", Principal: "alice"}, Task{ID: "new"}, s.err
 }
 
+func (s *source) Pause(_ context.Context, upstream, tool, by string) (Pause, error) {
+	s.asked++
+	s.by = by
+	return Pause{Upstream: upstream, Tool: tool, Operator: by}, s.err
+}
+
+func (s *source) Resume(_ context.Context, upstream, tool string) (Pause, error) {
+	s.asked++
+	return Pause{Upstream: upstream, Tool: tool}, s.err
+}
+
 func (s *source) Questions(_ context.Context, content bool) (Questions, error) {
 	s.asked++
 	s.content = content

@@ -73,6 +73,7 @@ type ReportedUpstream struct {
 // Operator sees and stops the calls and tasks of everybody: an engine.Operator, which says what each method does.
 type Operator interface {
 	TaskOperator
+	PauseOperator
 	Loads() map[string]metrics.Load
 	Shares() map[shim.Share]int
 	Draining() bool
@@ -86,6 +87,13 @@ type TaskOperator interface {
 	Cancel(ctx context.Context, id shim.ID, by string) (shim.Task, error)
 	Rerun(ctx context.Context, id shim.ID, by string) (old, made shim.Task, err error)
 	RerunRefusal(t shim.Task) string
+}
+
+// PauseOperator is the part of an Operator that pauses calls.
+type PauseOperator interface {
+	Pause(ctx context.Context, p shim.Pause) (shim.Pause, error)
+	Resume(ctx context.Context, p shim.Pause) (shim.Pause, error)
+	Paused(ctx context.Context) ([]shim.Pause, error)
 }
 
 // DeploymentOptions are what a Deployment is made of.
@@ -234,6 +242,18 @@ func (d *Deployment) Upstreams(ctx context.Context) (Upstreams, error) {
 			}
 		}
 	}
+	paused, err := d.o.Tasks.Paused(ctx)
+	if err != nil {
+		return Upstreams{}, err
+	}
+	for _, p := range paused {
+		u := byName[p.Upstream]
+		if u == nil { // no replica has it any more
+			u = &Upstream{Name: p.Upstream, Removed: true, Policies: []Policy{}, Tools: []Tool{}, Replicas: []Reach{}}
+			byName[p.Upstream] = u
+		}
+		u.Paused = append(u.Paused, pauseOf(p))
+	}
 	out := Upstreams{Upstreams: []Upstream{}}
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		u := byName[name]
@@ -242,6 +262,22 @@ func (d *Deployment) Upstreams(ctx context.Context) (Upstreams, error) {
 		out.Upstreams = append(out.Upstreams, *u)
 	}
 	return out, nil
+}
+
+func pauseOf(p shim.Pause) Pause {
+	return Pause{Upstream: p.Upstream, Tool: cutText(p.Tool), Operator: p.By, Since: p.Since}
+}
+
+// Pause implements Source.
+func (d *Deployment) Pause(ctx context.Context, upstream, tool, operator string) (Pause, error) {
+	p, err := d.o.Tasks.Pause(ctx, shim.Pause{Upstream: upstream, Tool: tool, By: operator})
+	return pauseOf(p), err
+}
+
+// Resume implements Source.
+func (d *Deployment) Resume(ctx context.Context, upstream, tool string) (Pause, error) {
+	p, err := d.o.Tasks.Resume(ctx, shim.Pause{Upstream: upstream, Tool: tool})
+	return pauseOf(p), err
 }
 
 // addReport adds one replica's report of an upstream.

@@ -53,6 +53,9 @@ var taskParams = []param{
 	{name: "cursor", says: "next of the page before, with the same filters and order"},
 }
 
+// pausedTool are the parameters of a pause.
+var pausedTool = []param{{name: "tool", says: "the name of a tool; all tools of the upstream unless given"}}
+
 var routes = []route{
 	{
 		method: "GET", path: "/access", says: "who asks, and what is shown", answer: Access{}, read: (*Handler).readAccess,
@@ -78,6 +81,12 @@ var routes = []route{
 		method: "GET", path: "/replicas", says: "the processes of the deployment", answer: Replicas{}, read: (*Handler).readReplicas,
 	}, {
 		method: "GET", path: "/upstreams", says: "the servers, and what runs there now", answer: Upstreams{}, read: (*Handler).readUpstreams,
+	}, {
+		method: "POST", path: "/upstreams/{upstream}/pause", says: "has new calls of an upstream's tools, or of one tool, refused as busy until they are resumed; what runs goes on; 409 says why not",
+		answer: Pause{}, fails: []int{409}, read: (*Handler).pauseCalls, params: pausedTool,
+	}, {
+		method: "POST", path: "/upstreams/{upstream}/resume", says: "ends a pause, and answers with it; 409 where there is none", answer: Pause{}, fails: []int{409}, read: (*Handler).resumeCalls,
+		params: pausedTool,
 	}, {
 		method: "GET", path: "/store", says: "where tasks are kept, and how it answers", answer: Store{}, read: (*Handler).readStore,
 	}, {

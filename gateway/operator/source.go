@@ -24,7 +24,7 @@ type TaskSource interface {
 	Task(ctx context.Context, id string, content bool) (TaskDetail, error)
 	// Cancel cancels one task, in the name of an operator. shim.ErrNotFound, shim.ErrFinal.
 	Cancel(ctx context.Context, id, operator string) (Task, error)
-	// Rerun runs the call of a task again, in the name of an operator. *shim.RerunError, *shim.BusyError,
+	// Rerun runs the call of a task again, in the name of an operator. *shim.ChangeError, *shim.BusyError,
 	// shim.ErrNotFound, shim.ErrDraining.
 	Rerun(ctx context.Context, id, operator string) (old, made Task, err error)
 	// Questions returns the open questions.
@@ -43,4 +43,8 @@ type PlaceSource interface {
 	Store(ctx context.Context) (Store, error)
 	// Clients returns who sends requests, and who holds what.
 	Clients(ctx context.Context) (Clients, error)
+	// Pause pauses the calls of an upstream, or of a tool of it, in the name of an operator, and returns the pause that
+	// counts; Resume ends a pause and returns it. *shim.ChangeError.
+	Pause(ctx context.Context, upstream, tool, operator string) (Pause, error)
+	Resume(ctx context.Context, upstream, tool string) (Pause, error)
 }

@@ -230,12 +230,24 @@ type Upstream struct {
 	Calls  int `json:"calls"`
 	Queued int `json:"queued"`
 	Tasks  int `json:"tasks"`
+	// Paused is what operators have paused of it: its calls are refused until they resume it.
+	Paused []Pause `json:"paused,omitempty"`
 	// Policies say which tools become tasks, and when.
 	Policies []Policy `json:"policies"`
 	// Tools are those whose tasks run now.
 	Tools []Tool `json:"tools"`
 	// Replicas is what each says of it.
 	Replicas []Reach `json:"replicas"`
+}
+
+// Pause says that an operator has paused the new calls of an upstream, or of a tool of it.
+type Pause struct {
+	Upstream string `json:"upstream"`
+	// Tool is absent if all tools of the upstream are paused.
+	Tool string `json:"tool,omitempty"`
+	// Operator has paused it, as the audit log names it.
+	Operator string    `json:"operator,omitempty"`
+	Since    time.Time `json:"since"`
 }
 
 // Policy is the policy of some tools.

@@ -179,7 +179,11 @@ func (t *Telemetry) Refuse(w http.ResponseWriter, r *http.Request, q Request, er
 func (t *Telemetry) Refused(ctx context.Context, err error) {
 	if busy, ok := errors.AsType[*shim.BusyError](err); ok && busy.Key != "" {
 		t.metrics.Refused(ctx, busy.Key)
-		t.recurring.noteLimit(ctx, "a limit refuses clients", busy.Key)
+		text := "a limit refuses clients"
+		if busy.Paused != "" {
+			text = "calls are refused that an operator has paused"
+		}
+		t.recurring.noteLimit(ctx, text, busy.Key)
 	}
 }
 

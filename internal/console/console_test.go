@@ -7,6 +7,8 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"taskgate/internal/programtest"
 )
 
 // visit goes to a view by its link.
@@ -132,6 +134,48 @@ func TestQuestion(t *testing.T) {
 	p.holds(`!document.querySelector("dialog[open]")`)
 	there.waitTask(t, bobKey, task.ID, "cancelled")
 	p.checkHarmless()
+}
+
+// TestPause: an operator pauses a tool and has it go on, and the console says so wherever the tool is shown.
+func TestPause(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	here, there, axe := w.replicas[0], w.replicas[1], axe(t)
+	p := newPage(t)
+	p.open(here)
+	task := there.call(t, adaKey, "research", map[string]any{})
+	p.visit("Upstreams")
+	p.shows("main", "research", "Pause…")
+	p.eval(`document.querySelector('[aria-label="Pause research at reports"]').click()`)
+	p.shows("dialog[open]", "Pause research?", "What runs goes on")
+	p.checkAccess(axe, "the question")
+	p.click("dialog button", "Pause")
+	p.holds(`document.querySelector('[aria-label="Resume research at reports"]')`)
+	p.shows("#nav .badge", "1 paused")
+	p.checkAccess(axe, "a paused tool")
+	programtest.Until(t, "calls are refused at the other replica", patience, func() bool {
+		_, err := there.client(adaKey).Do(t.Context(), "tools/call", map[string]any{"name": "research", "arguments": map[string]any{}})
+		return err != nil && strings.Contains(err.Error(), "is paused by its operator")
+	})
+	p.eval(`document.querySelector('[aria-label="Pause reports"]').click()`)
+	p.click("dialog button", "Pause")
+	p.shows("main", "by ops", "new calls are refused as busy")
+	p.visit("Overview")
+	p.shows("main", "Upstream reports is paused", "Tool research at reports is paused", "by ops")
+	p.checkAccess(axe, "the overview")
+	p.visit("Tasks")
+	p.shows("main table .tag.paused", "paused")
+	p.eval(`location.hash = "#/task/` + task.ID + `"`)
+	p.shows(".head .tag.paused", "paused")
+	p.visit("Upstreams")
+	p.eval(`document.querySelector('[aria-label="Resume reports"]').click()`)
+	p.click("dialog button", "Resume")
+	p.holds(`document.querySelector('[aria-label="Pause reports"]')`)
+	p.eval(`document.querySelector('[aria-label="Resume research at reports"]').click()`)
+	p.click("dialog button", "Resume")
+	p.holds(`!document.querySelector("#nav .badge")`)
+	w.goOn <- struct{}{}
+	there.waitTask(t, adaKey, task.ID, "completed")
 }
 
 // TestCancelAll: an operator stops all that one principal runs, and nothing of others.

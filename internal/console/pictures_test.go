@@ -173,6 +173,14 @@ func (b *busy) Rerun(context.Context, string, string) (old, made operator.Task, 
 	return old, made, shim.ErrNotFound
 }
 
+func (b *busy) Pause(context.Context, string, string, string) (operator.Pause, error) {
+	return operator.Pause{}, shim.ErrFinal
+}
+
+func (b *busy) Resume(context.Context, string, string) (operator.Pause, error) {
+	return operator.Pause{}, shim.ErrFinal
+}
+
 func (b *busy) Cancel(context.Context, string, string) (operator.Task, error) {
 	return operator.Task{}, shim.ErrFinal
 }

@@ -13,6 +13,7 @@ package metrics
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,6 +45,7 @@ const (
 	callerRequests    = "taskgate.caller.requests"
 	storeUp           = "taskgate.store.up"
 	upstreamUp        = "taskgate.upstream.up"
+	upstreamPaused    = "taskgate.upstream.paused"
 	configInfo        = "taskgate.config.info"
 	connectionsOpen   = "taskgate.connections.open"
 	streamsOpen       = "taskgate.streams.open"
@@ -137,6 +139,7 @@ func New(mp metric.MeterProvider) (*Metrics, error) {
 	b.gauge(limitUsage, "1", "How full a limit is that follows the memory of the process: as a whole or, where that is fuller, the share of callers without an owner.")
 	b.gauge(storeUp, "", "1 if the store takes writes, else 0.")
 	b.gauge(upstreamUp, "", "1 if a connection to the upstream can be opened, else 0.")
+	b.gauge(upstreamPaused, "", "1 if an operator has paused the calls of the upstream, or of the tool, else 0.")
 	b.gauge(configInfo, "", "1, with the hash of the configuration that is in use.")
 	m.meter, m.gauges = b.meter, b.gauges
 	return m, b.err
@@ -214,6 +217,22 @@ func (m *Metrics) ReadKept(read func() int) {
 // by their configured names. While ok is false, these gauges are hidden.
 func (m *Metrics) ReadParts(up func() (store bool, upstreams map[string]bool, ok bool)) {
 	m.addReader(func(o metric.Observer) { m.observeParts(o, up) }, storeUp, upstreamUp)
+}
+
+// ReadPaused sets the function that returns what operators have paused: each upstream with the tools that are, "" for
+// all of them.
+func (m *Metrics) ReadPaused(read func() map[string][]string) {
+	m.addReader(func(o metric.Observer) {
+		for upstream, tools := range read() {
+			name := semconv.Upstream.String(upstream)
+			o.ObserveFloat64(m.gauges[upstreamPaused], truth(slices.Contains(tools, "")), metric.WithAttributes(name))
+			for _, tool := range tools {
+				if tool != "" {
+					o.ObserveFloat64(m.gauges[upstreamPaused], 1, metric.WithAttributes(name, semconv.GenAITool.String(semconv.Cut(tool))))
+				}
+			}
+		}
+	}, upstreamPaused)
 }
 
 // ReadConfig sets the function that returns the hash of the configuration.

@@ -60,19 +60,21 @@ func (rv *recovery) listenForChanges(ctx context.Context) {
 	}
 }
 
-// adoptAndAudit adopts the tasks of lost replicas, and audits this replica's own. The heartbeat sets
+// adoptAndAudit adopts the tasks of lost replicas, audits this replica's own, and reads again what it knows of the rest.
+// The heartbeat sets
 // its pace but is a separate goroutine, because both may wait for the store for long. If an adoption
 // has taken several beats, as many parts are audited.
 func (rv *recovery) adoptAndAudit(ctx context.Context) {
 	audited := rv.s.Heart.Ticks.Load()
 	for part := 0; ; {
-		// A goodbye or a reconnect wakes it, and each beat of this replica (a third of the expiry).
+		// A goodbye, a pause or a reconnect wakes it, and each beat of this replica (a third of the expiry).
 		select {
 		case <-ctx.Done():
 			return
 		case <-rv.wake:
 		case <-rv.s.Heart.Ticked:
 		}
+		rv.s.pauses.refresh(ctx)
 		repeater{rv.s}.refreshRepeats(ctx)
 		rv.adoptTasks(ctx)
 		ticks := rv.s.Heart.Ticks.Load()

@@ -42,6 +42,9 @@ func (s *Shim) makeCall(ctx context.Context, c shim.Call) (shim.Answered, error)
 	if a, err, done := (repeater{s}).pickUp(ctx, srv, c, p); done {
 		return a, err
 	}
+	if err := s.pauses.refusal(ctx, c.Upstream, c.Request); err != nil { // after what a repeat picks up: that runs already
+		return shim.Answered{}, err
+	}
 	switch {
 	case c.Demand && p.Tasks == shim.Never:
 		return shim.Answered{}, shim.ErrForbidsTask

@@ -79,7 +79,7 @@ func (o *Operator) RerunRefusal(t shim.Task) string {
 }
 
 // Rerun runs the call of a failed task again, as a new task of the same owner. by names the operator, for the timeline.
-// The server gets nothing of the owner's credentials, and no answer to its questions. *RerunError, *BusyError,
+// The server gets nothing of the owner's credentials, and no answer to its questions. *ChangeError, *BusyError,
 // ErrNotFound, and the errors of Call.
 func (o *Operator) Rerun(ctx context.Context, id shim.ID, by string) (old, made shim.Task, err error) {
 	if old, err = o.s.ReadRecord(ctx, id, shim.WithAll); err != nil {
@@ -91,7 +91,7 @@ func (o *Operator) Rerun(ctx context.Context, id shim.ID, by string) (old, made 
 		reason = "its arguments cannot be read"
 	}
 	if reason != "" {
-		return old, made, &shim.RerunError{Reason: reason}
+		return old, made, &shim.ChangeError{Reason: reason}
 	}
 	hold := o.s.budget.Hold()
 	defer hold.Release()

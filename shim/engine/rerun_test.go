@@ -93,7 +93,7 @@ func TestRerun(t *testing.T) {
 // wantRefusal tries to run a task again.
 func wantRefusal(t *testing.T, o *engine.Operator, id shim.ID, reason string) {
 	t.Helper()
-	var refused *shim.RerunError
+	var refused *shim.ChangeError
 	if _, _, err := o.Rerun(t.Context(), id, "op"); !errors.As(err, &refused) || refused.Reason != reason {
 		t.Errorf("%v, not %q", err, reason)
 	}

@@ -27,6 +27,7 @@ type Options struct {
 	Replica   shim.Replica // unique to this process and start
 	Store     shim.Store
 	Repeats   shim.Repeats           // of the Store; nil if no call is picked up by a repeat
+	Pauses    shim.Pauses            // of the Store; nil if nothing is ever paused
 	Servers   map[string]shim.Server // by configured name; Serve replaces them
 	Heartbeat time.Duration          // expiry of this replica's heartbeat, default 5s
 	// Settle is how long this replica keeps the end of a task, and an answer, in case the store forgets it in
@@ -83,6 +84,7 @@ type Shim struct {
 
 	runs     *node.Runs[runner.Run]
 	recovery recovery
+	pauses   pauses
 	shown    *lru.Cache[shim.ID, shown] // used by readOwn
 }
 
@@ -110,8 +112,10 @@ func New(o Options) (*Shim, error) {
 	}
 	s.shown, _ = lru.New[shim.ID, shown](maxShown) // the only error is a size of 0
 	s.recovery = recovery{s: s, wake: make(chan struct{}, 1)}
+	s.pauses.s, s.pauses.store, s.pauses.tried, s.pauses.turn = s, o.Pauses, make(chan struct{}), make(chan struct{}, 1)
 	s.Serve(o.Servers)
 	s.metrics.ReadLoads(s.readLoads)
+	s.metrics.ReadPaused(s.readPaused)
 	return s, nil
 }
 

@@ -55,6 +55,10 @@ export const cancel = (id) => ask("POST", `tasks/${encodeURIComponent(id)}/cance
 // rerun runs the call of a task again, and returns the new task.
 export const rerun = async (id) => (await ask("POST", `tasks/${encodeURIComponent(id)}/rerun`)).json();
 
+// pause pauses the calls of an upstream, or of a tool of it, and resume has them go on.
+export const pause = (upstream, tool) => ask("POST", `upstreams/${encodeURIComponent(upstream)}/pause`, { query: { tool } });
+export const resume = (upstream, tool) => ask("POST", `upstreams/${encodeURIComponent(upstream)}/resume`, { query: { tool } });
+
 // follow calls changed for each message of the stream of changes, and returns when it ends.
 export async function follow(changed, signal) {
   const response = await ask("GET", "changes", { signal, accept: "text/event-stream" });

@@ -2,7 +2,7 @@
 
 import { h, patch, setClock, count, zone, switchZone } from "./dom.js";
 import { get, follow, decoded, openLink, setKey, hasKey, Refused } from "./api.js";
-import { hasDied } from "./parts.js";
+import { hasDied, setPaused } from "./parts.js";
 import * as overview from "./overview.js";
 import * as tasks from "./tasks.js";
 import * as task from "./task.js";
@@ -116,11 +116,13 @@ async function readBadges() {
   if (Date.now() - badgesAt < 5000) return;
   badgesAt = Date.now();
   try {
-    const [q, r] = await Promise.all([get("questions"), get("replicas")]);
+    const [q, r, u] = await Promise.all([get("questions"), get("replicas"), get("upstreams")]);
+    const paused = setPaused(u.upstreams);
     const gone = r.replicas.filter(hasDied).length;
     badges = {
       "#/questions": q.questions.length > 0 && { text: count(q.questions.length) + (q.more ? "+" : "") },
       "#/replicas": gone > 0 && { text: `${gone} gone`, alert: true },
+      "#/upstreams": paused.length > 0 && { text: `${paused.length} paused` },
     };
     drawNav();
   } catch { /* the view says what is wrong */ }

@@ -2,7 +2,7 @@
 
 import { h, age, count, plural, now } from "./dom.js";
 import { get } from "./api.js";
-import { panel, table, statusOf, tookOf, taskLink, who, foreign, listOf, open, failed, ago, hasDied } from "./parts.js";
+import { panel, table, statusOf, tookOf, taskLink, who, foreign, listOf, open, failed, ago, hasDied, setPaused, pausedMark } from "./parts.js";
 import { bars, lines, quantile } from "./charts.js";
 
 export const title = () => "Overview";
@@ -26,6 +26,7 @@ export async function load({ signal }) {
     get("upstreams", {}, signal), get("replicas", {}, signal), get("questions", {}, signal),
     get("tasks", { status: open, order: "oldest", limit: 6 }, signal), freshHour(signal),
   ]);
+  setPaused(upstreams.upstreams);
   return { ...upstreams, ...replicas, ...questions, oldest: oldest.tasks, ...last, date: upstreams.date };
 }
 
@@ -59,8 +60,12 @@ function notices(data) {
     h("div", { class: "notice bad", "data-key": `away ${u.name}` },
       h("span", null, h("b", null, `Upstream ${u.name} cannot be reached`), " by ", u.replicas.filter((r) => !r.reachable).map((r) => r.replica).join(", "), "."),
       h("a", { class: "end", href: "#/upstreams" }, "Upstreams")));
+  const paused = data.upstreams.flatMap((u) => u.paused ?? []).map((p) =>
+    h("div", { class: "notice", "data-key": `paused ${p.upstream} ${p.tool ?? ""}` },
+      h("span", null, h("b", null, p.tool ? ["Tool ", foreign(p.tool), ` at ${p.upstream} is paused`] : `Upstream ${p.upstream} is paused`), ` by ${p.operator || "an operator"}, `, ago(p.since), ": new calls are refused as busy."),
+      h("a", { class: "end", href: "#/upstreams" }, "Upstreams")));
   const unknown = endedAs(data, ["unknown"]);
-  const list = [gone, away,
+  const list = [gone, away, paused,
     unknown > 0 && h("div", { class: "notice", "data-key": "unknown" },
       h("span", null, h("b", null, `${plural(unknown, "task")} with an unknown outcome`), " in the last hour: the server may have done the work."),
       h("a", { class: "end", href: listOf({ status: "unknown", ...lastHour }) }, "Show")),
@@ -95,7 +100,7 @@ function nowPanel(tools, data) {
   return panel("Now", {}, table({
     label: "What runs now", rows: tools, key: (t) => `${t.upstream} ${t.tool}`,
     columns: [
-      { name: "Tool", class: "first", cell: (t) => [h("a", { href: listOf({ upstream: t.upstream, tool: t.tool, status: open }) }, foreign(t.tool)), h("span", { class: "muted" }, ` at ${t.upstream}`)] },
+      { name: "Tool", class: "first", cell: (t) => [h("a", { href: listOf({ upstream: t.upstream, tool: t.tool, status: open }) }, foreign(t.tool)), h("span", { class: "muted" }, ` at ${t.upstream}`), pausedMark(t.upstream, t.tool)] },
       { name: "Running", label: "Running", class: "number tight", cell: (t) => cell("working", t.running, t) || 0 },
       { name: "Input", label: "Input", class: "number tight", cell: (t) => cell("input_required", t.input_required, t) || 0 },
       { name: "Queued", label: "Queued", class: "number tight", cell: (t) => cell("queued", t.queued, t) || 0 },

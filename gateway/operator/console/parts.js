@@ -24,6 +24,19 @@ export const classOf = (status) => (status === "tool_error" ? "failed" : status)
 // foreign is a name that a client or a server has chosen: cut where it is long, and unable to turn the text around it.
 export const foreign = (name, props) => h("bdi", { class: "foreign", title: name, ...props }, name);
 
+// paused is what operators have paused, as it was last read, and setPaused takes it from a list of upstreams.
+let paused = [];
+export function setPaused(upstreams) {
+  paused = upstreams.flatMap((u) => u.paused ?? []);
+  return paused;
+}
+
+// pausedMark marks an upstream, or a tool of it, whose calls are paused.
+export function pausedMark(upstream, tool) {
+  const p = paused.find((one) => one.upstream === upstream && (!one.tool || one.tool === tool));
+  return p && h("span", { class: "tag paused", title: `Paused by ${p.operator || "an operator"} since ${p.since}` }, "paused");
+}
+
 // hasDied reports whether a replica is gone that nobody has stopped.
 export const hasDied = (replica) => !replica.alive && !replica.draining;
 

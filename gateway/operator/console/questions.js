@@ -2,7 +2,7 @@
 
 import { h, age } from "./dom.js";
 import { get } from "./api.js";
-import { table, taskLink, who, foreign } from "./parts.js";
+import { table, taskLink, who, foreign, pausedMark } from "./parts.js";
 
 export const title = () => "Questions";
 
@@ -22,7 +22,7 @@ export function render(data) {
         columns: [
           { name: "Waits", class: "number tight", label: "Waits", cell: (q) => age(q.since) },
           { name: "For", class: "", label: "For", cell: (q) => who(q.principal) },
-          { name: "Tool", class: "beside", cell: (q) => [foreign(q.tool), h("span", { class: "muted" }, ` at ${q.upstream}`)] },
+          { name: "Tool", class: "beside", cell: (q) => [foreign(q.tool), h("span", { class: "muted" }, ` at ${q.upstream}`), pausedMark(q.upstream, q.tool)] },
           { name: "Asks for", class: "", cell: (q) => [asks[q.method] ?? q.method, h("span", { class: "muted" }, ` ${q.method}`)] },
           { name: "Question", class: "grow", cell: (q) => said(q.params) },
           { name: "Task", class: "tight", cell: (q) => taskLink(q.task) },

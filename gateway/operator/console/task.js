@@ -2,7 +2,7 @@
 
 import { h, age, dayOf, hours, duration, time, count } from "./dom.js";
 import { get, cancel, rerun } from "./api.js";
-import { panel, statusOf, classOf, tookOf, isOpen, who, foreign, listOf, open, confirm } from "./parts.js";
+import { panel, statusOf, classOf, tookOf, isOpen, who, foreign, listOf, open, confirm, pausedMark } from "./parts.js";
 
 export const title = (params, id) => `Task ${id.slice(0, 8)}`;
 
@@ -14,7 +14,7 @@ export function render(task, ctx) {
   return [
     h("div", { class: "head" },
       h("h1", null, foreign(task.tool), h("span", { class: "muted" }, ` at ${task.upstream}`)),
-      statusOf(task),
+      statusOf(task), pausedMark(task.upstream, task.tool),
       h("span", { class: "end" },
         task.trace_url && h("a", { class: "button", href: task.trace_url, target: "_blank", rel: "noreferrer" }, "Trace"),
         h("button", { onclick: () => download(task), title: "What the interface says of this task" }, "JSON"),

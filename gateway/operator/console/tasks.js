@@ -2,7 +2,7 @@
 
 import { h, count, plural, time } from "./dom.js";
 import { get, cancel } from "./api.js";
-import { table, statusOf, tookOf, taskLink, who, foreign, open, failed, isOpen, confirm, said } from "./parts.js";
+import { table, statusOf, tookOf, taskLink, who, foreign, open, failed, isOpen, confirm, said, pausedMark } from "./parts.js";
 
 export const title = (params) => (isUnknown(params) ? "Unknown outcomes" : "Tasks");
 
@@ -162,7 +162,7 @@ function list(tasks, redraw) {
         cell: (t) => h("input", { type: "checkbox", "aria-label": `Choose ${t.id}`, disabled: !isOpen(t), checked: chosen.has(t.id), onchange: (e) => choose([t.id], e.target.checked) }),
       },
       { name: "Task", class: "tight", cell: (t) => taskLink(t.id) },
-      { name: "Tool", class: "tight beside", cell: (t) => [foreign(t.tool), h("span", { class: "muted" }, ` at ${t.upstream}`), t.hidden && [" ", h("span", { class: "tag", title: "A stored call that is no task: its client waits for it" }, "call")]] },
+      { name: "Tool", class: "tight beside", cell: (t) => [foreign(t.tool), h("span", { class: "muted" }, ` at ${t.upstream}`), pausedMark(t.upstream, t.tool), t.hidden && [" ", h("span", { class: "tag", title: "A stored call that is no task: its client waits for it" }, "call")]] },
       { name: "Principal", class: "tight", label: "For", cell: (t) => who(t.principal) },
       { name: "State", class: "tight", cell: statusOf },
       { name: "Message", class: "grow clip muted", hint: (t) => t.message, cell: (t) => t.message ?? "" },

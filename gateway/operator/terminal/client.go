@@ -167,6 +167,15 @@ func (g *Gateway) rerunTask(ctx context.Context, id string) (t operator.Task, er
 	return t, g.sendRequest(ctx, http.MethodPost, "tasks/"+url.PathEscape(id)+"/rerun", nil, &t)
 }
 
+// changePause pauses or resumes (verb) the calls of an upstream, or of a tool of it.
+func (g *Gateway) changePause(ctx context.Context, verb, upstream, tool string) (p operator.Pause, err error) {
+	query := url.Values{}
+	if tool != "" {
+		query.Set("tool", tool)
+	}
+	return p, g.sendRequest(ctx, http.MethodPost, "upstreams/"+url.PathEscape(upstream)+"/"+verb, query, &p)
+}
+
 func (g *Gateway) cancelTask(ctx context.Context, id string) error {
 	var t operator.Task
 	return g.sendRequest(ctx, http.MethodPost, "tasks/"+url.PathEscape(id)+"/cancel", nil, &t)

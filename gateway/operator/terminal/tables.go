@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -193,6 +194,12 @@ func writeUpstreams(w io.Writer, upstreams []operator.Upstream) error {
 		case !u.Reachable:
 			state = "unreachable"
 		}
+		if len(u.Paused) > 0 {
+			state += ", paused"
+			if !slices.ContainsFunc(u.Paused, func(p operator.Pause) bool { return p.Tool == "" }) {
+				state += " in part"
+			}
+		}
 		var policies []string
 		for _, p := range u.Policies {
 			policies = append(policies, p.Tools+": "+p.Tasks)
@@ -213,6 +220,14 @@ func writeUpstreams(w io.Writer, upstreams []operator.Upstream) error {
 		}
 	}
 	return nil
+}
+
+func writePaused(w io.Writer, paused []operator.Pause) error {
+	t := newTable(w, "UPSTREAM", "TOOL", "PAUSED", "BY")
+	for _, p := range paused {
+		t.addRow(p.Upstream, shorten(cmp.Or(p.Tool, "all")), shortDuration(time.Since(p.Since))+" ago", shorten(p.Operator))
+	}
+	return t.w.Flush()
 }
 
 func writeClients(w io.Writer, all operator.Clients) error {

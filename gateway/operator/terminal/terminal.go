@@ -143,7 +143,7 @@ func (o *Options) makeQuery() url.Values {
 	return o.Filters
 }
 
-// Run executes the verb tasks, replicas, upstreams or clients with its arguments. A UsageError is a mistake in those;
+// Run executes the verb tasks, replicas, upstreams, clients, pause or resume with its arguments. A UsageError is a mistake in those;
 // any other error says what failed.
 func Run(ctx context.Context, g *Gateway, s Streams, o Options, verb string, args []string) error {
 	c := command{Gateway: g, Streams: s, o: o}
@@ -165,9 +165,12 @@ func Run(ctx context.Context, g *Gateway, s Streams, o Options, verb string, arg
 		var all operator.Upstreams
 		return c.showAnswer(ctx, "upstreams", args, &all, func(w io.Writer) error { return writeUpstreams(w, all.Upstreams) })
 	}
-	if verb == "clients" {
+	switch verb {
+	case "clients":
 		var all operator.Clients
 		return c.showAnswer(ctx, "clients", args, &all, func(w io.Writer) error { return writeClients(w, all) })
+	case "pause", "resume":
+		return c.changePauses(ctx, verb, args)
 	}
 	switch what, args := args[0], args[1:]; what {
 	case "list":
@@ -320,6 +323,40 @@ func (c command) rerunTasks(ctx context.Context, args []string) error {
 			continue
 		}
 		fmt.Fprintf(c.Out, "%s runs again as %s\n", id, made.ID)
+	}
+	return errors.Join(failed...)
+}
+
+// changePauses pauses or resumes what the arguments name, each as UPSTREAM or UPSTREAM/TOOL. Without any, it lists what
+// is paused.
+func (c command) changePauses(ctx context.Context, verb string, args []string) error {
+	if len(args) == 0 {
+		var all operator.Upstreams
+		if err := c.readPath(ctx, "upstreams", nil, &all); err != nil {
+			return err
+		}
+		paused := []operator.Pause{}
+		for _, u := range all.Upstreams {
+			paused = append(paused, u.Paused...)
+		}
+		return c.writeAnswer(map[string]any{"paused": paused}, func(w io.Writer) error { return writePaused(w, paused) })
+	}
+	var failed []error
+	for _, what := range args {
+		upstream, tool, named := strings.Cut(what, "/")
+		if upstream == "" || named && tool == "" {
+			return misuse("%s needs UPSTREAM or UPSTREAM/TOOL, not %q", verb, what)
+		}
+		p, err := c.changePause(ctx, verb, upstream, tool)
+		if err == nil {
+			err = c.writeAnswer(p, func(w io.Writer) error {
+				_, err := fmt.Fprintf(w, "%s is %sd\n", printable(what), verb)
+				return err
+			})
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", what, err))
+		}
 	}
 	return errors.Join(failed...)
 }

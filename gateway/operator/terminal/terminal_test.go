@@ -29,6 +29,7 @@ type source struct {
 	mu        sync.Mutex
 	all       []operator.Task
 	cancelled []string
+	paused    []operator.Pause
 }
 
 const (
@@ -105,7 +106,7 @@ func (s *source) Cancel(_ context.Context, id, _ string) (operator.Task, error) 
 
 func (s *source) Rerun(_ context.Context, id, _ string) (old, made operator.Task, err error) {
 	if id != third {
-		return old, made, &shim.RerunError{Reason: "its arguments were not kept"}
+		return old, made, &shim.ChangeError{Reason: "its arguments were not kept"}
 	}
 	return operator.Task{ID: id}, operator.Task{ID: second}, nil
 }
@@ -123,9 +124,27 @@ func (s *source) Replicas(context.Context) (operator.Replicas, error) {
 
 func (s *source) Upstreams(context.Context) (operator.Upstreams, error) {
 	return operator.Upstreams{Upstreams: []operator.Upstream{{
-		Name: "reports", Era: "legacy", Transport: "http", Calls: 3, Policies: []operator.Policy{{Tools: "*", Tasks: "auto"}},
+		Name: "reports", Era: "legacy", Transport: "http", Calls: 3, Policies: []operator.Policy{{Tools: "*", Tasks: "auto"}}, Paused: s.paused,
 		Replicas: []operator.Reach{{Replica: "r1", Error: "connection refused"}},
 	}}}, nil
+}
+
+func (s *source) Pause(_ context.Context, upstream, tool, by string) (operator.Pause, error) {
+	if upstream != "reports" {
+		return operator.Pause{}, &shim.ChangeError{Reason: "there is no upstream"}
+	}
+	s.paused = append(s.paused, operator.Pause{Upstream: upstream, Tool: tool, Operator: by, Since: time.Now()})
+	return s.paused[len(s.paused)-1], nil
+}
+
+func (s *source) Resume(_ context.Context, upstream, tool string) (operator.Pause, error) {
+	i := slices.IndexFunc(s.paused, func(p operator.Pause) bool { return p.Upstream == upstream && p.Tool == tool })
+	if i < 0 {
+		return operator.Pause{}, &shim.ChangeError{Reason: "it is not paused"}
+	}
+	p := s.paused[i]
+	s.paused = slices.Delete(s.paused, i, i+1)
+	return p, nil
 }
 
 func (s *source) Store(context.Context) (operator.Store, error) {
@@ -306,6 +325,36 @@ func TestRerunCommand(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestPauseCommand: what is paused is named and listed, and each name that is no upstream has its reason.
+func TestPauseCommand(t *testing.T) {
+	c := newConsole(t)
+	for _, one := range []struct{ line, want, mistake string }{
+		{"pause reports/research reports", "reports/research is paused\nreports is paused\n", ""},
+		{"pause", "UPSTREAM TOOL PAUSED BY\nreports research 0s ago ops\nreports all 0s ago ops\n", ""},
+		{"upstreams", "reports unreachable, paused legacy http 3 0 0 *: auto", ""},
+		{"resume reports", "reports is resumed\n", ""},
+		{"upstreams", "reports unreachable, paused in part legacy http 3 0 0 *: auto", ""},
+		{"resume reports", "", "reports: it is not paused"},
+		{"pause other", "", "other: there is no upstream"},
+		{"pause reports/", "", "needs UPSTREAM or UPSTREAM/TOOL"},
+		{"pause reports --yes", "", "pause has no --yes"},
+		{"resume --json reports/research", `{"upstream":"reports","tool":"research","operator":"ops","since":`, ""},
+	} {
+		c.out.Reset()
+		err := c.run(t.Context(), one.line, false)
+		if one.mistake != "" {
+			if err == nil || !strings.Contains(err.Error(), one.mistake) {
+				t.Errorf("%s: %v", one.line, err)
+			}
+		} else if got := spaces.ReplaceAllString(c.out.String(), " "); err != nil || !strings.Contains(got, one.want) {
+			t.Errorf("%s: %v\n%s\nand not\n%s", one.line, err, got, one.want)
+		}
+	}
+}
+
+// spaces are those between the columns of a table.
+var spaces = regexp.MustCompile(` +`)
 
 func TestCancel(t *testing.T) {
 	for _, one := range []struct {
