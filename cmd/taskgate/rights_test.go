@@ -244,6 +244,45 @@ func TestReloadTellsOfRights(t *testing.T) {
 	}
 }
 
+// TestNewTokenWithOtherRights: a client of 2025 that goes on with a token of other rights is told that its list of tools
+// has changed, once, and a token with the same rights changes nothing.
+func TestNewTokenWithOtherRights(t *testing.T) {
+	s := rightsServer(t, fake.Stateful)
+	issuer := wiretest.NewIssuer(t, "")
+	c := runChanging(t, time.Hour, "public_url: https://gateway.example\nauth: {jwt: {issuer: '"+issuer.URL+"', audiences: [here]}}\n"+
+		upstreamsOf("{name: a, url: '"+s.URL+"', tools: [{match: 'admin_*', principals: [groups=admins]}]}"))
+	user := issuer.Token("alice", map[string]any{"aud": "here"})
+	admin := issuer.Token("alice", map[string]any{"aud": "here", "groups": "admins"})
+	session := c.openSession(user)
+	said := c.hearing(user, "GET", "", http.Header{mcp.HeaderSession: {session}})
+	ask := func(token, method string) string {
+		_, text, _ := c.request("/a/mcp", token, `{"jsonrpc":"2.0","id":1,"method":"`+method+`"}`, mcp.HeaderSession, session)
+		return text
+	}
+	if list := ask(user, mcp.MethodToolsList); strings.Contains(list, "admin_reset") {
+		t.Errorf("a user is shown %s", list)
+	}
+	ask(user, mcp.MethodPing)
+	ask(admin, mcp.MethodPing)
+	ask(admin, mcp.MethodPing)
+	if message := wiretest.Await(t, said, "a list change"); !strings.Contains(message, mcp.NotifyToolsListChanged) {
+		t.Errorf("the stream says %s", message)
+	}
+	if list := ask(admin, mcp.MethodToolsList); !strings.Contains(list, "admin_reset") {
+		t.Errorf("an admin is shown %s", list)
+	}
+	if list := ask(user, mcp.MethodToolsList); strings.Contains(list, "admin_reset") {
+		t.Errorf("a user is shown %s", list)
+	}
+	ask(admin, mcp.MethodPing)
+	wiretest.Await(t, said, "the second list change")
+	select {
+	case message := <-said:
+		t.Errorf("the stream also says %s", message)
+	default:
+	}
+}
+
 // TestRightsOfTokens: a claim of a token has a value alone or in a list, and a tool whose scopes a token lacks is listed
 // unless it is hidden.
 func TestRightsOfTokens(t *testing.T) {

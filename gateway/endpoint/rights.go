@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -38,6 +39,20 @@ func (e *Endpoint) WithRights(ctx context.Context, r Rights) context.Context {
 func (e *Endpoint) Shows(ctx context.Context, tool string) bool {
 	c, ok := ctx.Value(rightsKey{}).(callerRights)
 	return !ok || c.shows(e.Config.Tool(tool))
+}
+
+// RightsMark stands for what the caller of a request is shown: callers with one mark are shown the same tools, as long as
+// the configuration stays. It is "" where no tool is hidden from anybody.
+func (e *Endpoint) RightsMark(ctx context.Context) string {
+	c, ok := ctx.Value(rightsKey{}).(callerRights)
+	if !ok || !e.Config.Hides() {
+		return ""
+	}
+	var mark []byte
+	for _, v := range c.shows.verdictsOf(e.Config) {
+		mark = strconv.AppendBool(mark, v.shown)[:len(mark)+1] // its first letter
+	}
+	return string(mark)
 }
 
 // ShownTools is a page of the server's tools as the configuration has them, without those that are hidden from the

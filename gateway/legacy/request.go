@@ -135,6 +135,7 @@ func (q *request) answerRequest(r *http.Request) {
 	}
 	defer land() // also after a panic
 	wire.Begun(q.log.client)
+	q.s.noteRights(ctx, q.h.RightsMark(ctx), q.msg.Method == mcp.MethodToolsList)
 	result, err := q.serveMethod(ctx)
 	cause := context.Cause(ctx)
 	land() // before the answer: a client may use the id again as soon as it has that

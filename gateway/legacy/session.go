@@ -153,6 +153,9 @@ type sessionState struct {
 	LogLevel string `json:"logLevel,omitempty"`
 	// Subscriptions are the URIs of resources/subscribe, sorted.
 	Subscriptions []string `json:"subscriptions,omitempty"`
+	// Rights stand for what its client was shown when it last read the list of tools (endpoint.RightsMark); "" before
+	// that, and where no tool is hidden from anybody.
+	Rights string `json:"rights,omitempty"`
 	// Tasks are the tasks of the session whose end its client has yet to hear, oldest first (L34).
 	Tasks []shim.ID `json:"tasks,omitempty"`
 	// SessionQuestions are the records of what the server asks outside of any call.

@@ -28,6 +28,9 @@ type checkpoint struct {
 	Generation int64  `json:"generation,omitempty"`
 	// ID is the call's JSON-RPC id and progress token.
 	ID string `json:"id"`
+	// Called is the name by which the client has called the tool, if the server is called by another one
+	// (shim.Request.Shown).
+	Called string `json:"called,omitempty"`
 	// Last is the id of the last event read from the call's stream. With it the
 	// call can be resumed (X8).
 	Last string `json:"last,omitempty"`

@@ -186,7 +186,9 @@ func (h *ServerClient) Resume(ctx context.Context, r shim.Request, cp json.RawMe
 	if r.Job != nil {
 		return h.resumeJob(ctx, r, c, s)
 	}
-	return h.resumeCall(ctx, r, c, s)
+	reply, err := h.resumeCall(ctx, r, c, s)
+	r.Shown = c.Called
+	return reading.ShowName(r, reply), err
 }
 
 // resumeCall is Resume of a call whose answer is awaited.

@@ -22,7 +22,9 @@ func (w *wire) newExchange(to target, r shim.Request, sink shim.Sink) *exchange 
 		id: w.nextID(to), method: r.Method, name: r.Name, params: r.Params,
 		progress: r.Progress || r.Method == mcp.MethodToolsCall, limits: r.Limits,
 	}
-	x.checkpoints = newCheckpointer(sink, w.log, to.beginCheckpoint(x.id))
+	from := to.beginCheckpoint(x.id)
+	from.Called = r.Shown
+	x.checkpoints = newCheckpointer(sink, w.log, from)
 	x.cork.to, x.asking.x, x.res.x = sink, x, x
 	return x
 }

@@ -192,6 +192,26 @@ func TestResumeElsewhere(t *testing.T) {
 	}
 }
 
+// A hidden tool has its own name in the answer at the replica that goes on, which knows the name that was sent alone.
+func TestResumeOfHiddenTool(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
+		s.Tool("t", func(x *fake.Exchange) {
+			x.Resumable(0, 0, func(send func(string)) {
+				_ = work.Pause(context.Background(), 10*time.Second)
+				send(x.Fill(`{"jsonrpc":"2.0","id":{id},"result":{"content":[{"type":"text","text":"Unknown tool: KQ7XNAME"}],"isError":true}}`))
+			})
+		})
+		r := in("a", ``)
+		r.Name, r.Shown = "KQ7XNAME", "admin_reset"
+		cp := detach(t, h, r, &shimtest.Sink{}, 2500*time.Millisecond)
+		r.Shown = ""
+		reply, err := another(t, h).Resume(t.Context(), r, cp, &shimtest.Sink{})
+		if err != nil || !strings.Contains(string(reply.Result), "Unknown tool: admin_reset") {
+			t.Errorf("the client gets %s, %v", reply.Result, err)
+		}
+	})
+}
+
 // A question that was open when its replica was lost is put again, under its key, and the answer goes back under the
 // server's id. A replay of it is no second question. A server may begin a resumed stream with its first event, and have
 // none before the question is answered (Go SDK 1.8.0): the answer is not kept back, and whether the stream is refused
