@@ -385,11 +385,12 @@ func questionsOf(asked []pending) []shim.Question {
 	return qs
 }
 
-// postAnswer posts a response. It is tried again while ctx lasts, each time under life.
+// postAnswer posts a response. It is tried again while ctx lasts, each time under life, for as long as a request waits
+// for a server that cannot be reached: the client has answered, and would have to be asked anew.
 func (w *wire) postAnswer(ctx, life context.Context, to target, body []byte) (err error) {
-	for try := range 3 {
+	for try, begun := 0, time.Now(); try == 0 || time.Since(begun) < w.cfg.StartTimeout; try++ {
 		if try > 0 {
-			if err := work.Pause(ctx, firstRetry<<try); err != nil {
+			if err := work.Pause(ctx, backoffOf(try)); err != nil {
 				return err
 			}
 		}

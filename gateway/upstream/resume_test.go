@@ -383,6 +383,27 @@ func asking(got *json.RawMessage, after func(send func(string))) fake.Behaviour 
 	}
 }
 
+// An answer is posted until the server takes it: a restart behind its proxy, 20 s of 502, costs nobody the answer.
+func TestAnswerThroughAnOutage(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
+		var got json.RawMessage
+		s.Tool("t", asking(&got, func(func(string)) {}))
+		back := time.Now().Add(20 * time.Second)
+		s.OnAnswer(func(x *fake.Exchange) bool {
+			away := time.Now().Before(back)
+			if away {
+				fake.Status(502, "text/plain", "bad gateway")(x)
+			}
+			return !away
+		})
+		reply, err := h.Call(t.Context(), in("a", all), &shimtest.Sink{OnAsk: answering})
+		checkKind(t, reply, err, "", 0)
+		if !strings.Contains(string(got), `"id":"q"`) || s.Runs("k") != 1 {
+			t.Errorf("the server got %s, and ran %d times", got, s.Runs("k"))
+		}
+	})
+}
+
 // A call comes back to the replica that had it with a checkpoint from before the question, since Redis has lost
 // the newer one: the question is heard once more, and not taken for a replay.
 func TestQuestionComesBack(t *testing.T) {
