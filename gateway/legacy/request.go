@@ -135,7 +135,7 @@ func (q *request) answerRequest(r *http.Request) {
 	}
 	defer land() // also after a panic
 	wire.Begun(q.log.client)
-	q.s.noteRights(ctx, q.h.RightsMark(ctx), q.msg.Method == mcp.MethodToolsList)
+	q.noteRights(ctx)
 	result, err := q.serveMethod(ctx)
 	cause := context.Cause(ctx)
 	land() // before the answer: a client may use the id again as soon as it has that
@@ -181,6 +181,22 @@ func (q *request) tellLeft(now string) {
 	d := q.h.Departure(q.describeCaller(), q.called, q.token != nil, time.Since(q.begun), now)
 	d.Era = mcp.Legacy.String()
 	q.h.Telemetry.ClientLeft(q.log.client, d)
+}
+
+// noteRights notes what the caller is shown. The client is told to read its list of tools again, unless it does so with
+// this request, when it is shown other tools than it has read: it has come with another token.
+func (q *request) noteRights(ctx context.Context) {
+	mark, reads := q.h.RightsMark(ctx), q.msg.Method == mcp.MethodToolsList
+	if known := q.s.currentState().Rights; mark == known || known == "" && !reads {
+		return
+	}
+	err := q.s.updateState(ctx, func(st sessionState) (sessionState, error) {
+		st.Rights = mark
+		return st, nil
+	})
+	if err == nil && !reads { // else the next request is another try
+		q.s.postMessage(jsonrpc.AppendNotification(nil, mcp.NotifyToolsListChanged, nil))
+	}
 }
 
 // serveMethod serves a request by its method.

@@ -181,21 +181,6 @@ func (s *session) unsubscribeFrom(ctx context.Context, uri string) error {
 	})
 }
 
-// noteRights notes what the caller of a request is shown. The client is told to read its list of tools again, unless it
-// does so with this request, when a request shows it other tools than it has read: it has come with another token.
-func (s *session) noteRights(ctx context.Context, mark string, reads bool) {
-	if known := s.currentState().Rights; mark == known || known == "" && !reads {
-		return
-	}
-	err := s.updateState(ctx, func(st sessionState) (sessionState, error) {
-		st.Rights = mark
-		return st, nil
-	})
-	if err == nil && !reads { // else the next request is another try
-		s.postMessage(jsonrpc.AppendNotification(nil, mcp.NotifyToolsListChanged, nil))
-	}
-}
-
 // beginRequest registers a request in flight. Its context has the values of ctx, and ends by
 // notifications/cancelled or with the session: a lost connection is no cancellation (X3). Several requests may have
 // one id, since each is answered on its own response: claude.ai gives all of them the id 1 (claude-ai-mcp #539). It
