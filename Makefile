@@ -35,7 +35,7 @@ PROCESSES   := /(upstream/stdio|internal/(agents|chaos|e2e|proc|redistest))$$
 CHECKS      := inherit,-SA1019
 
 .DEFAULT_GOAL := help
-.PHONY: help build check test race lint fuzz demo compare bench attack chaos e2e agents silence outages upgrade simulate recording screenshots conformance windows node schema snapshot docker clean
+.PHONY: help build check test race lint fuzz demo compare bench scale attack chaos e2e agents silence outages upgrade simulate recording screenshots conformance windows node schema snapshot docker clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z][a-z0-9]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,10 @@ compare: node $(NODE_DIR)/large-agents/installed ## Measure taskgate beside what
 	$(GO) -C internal/compare run . install $(if $(PEERS),-peers "$(PEERS)")
 	TASKGATE_NODE_DIR=$(NODE_DIR) $(GO) -C internal/compare run . run -seconds $(SILENCE) $(if $(PEERS),-peers "$(PEERS)") $(ROWS)
 	$(GO) -C internal/compare run . page
+
+scale: ## Measure many clients at several replicas on a Redis Cluster, and calculate 100,000 (SCALE has flags; needs redis-server)
+	$(GO) build -o $(BIN)/ ./cmd/taskgate ./internal/bench
+	@$(BIN)/bench -taskgate $(BIN)/taskgate -only scale $(SCALE)
 
 bench: ## Measure what the gateway costs beside a bare reverse proxy (BENCH has flags; needs redis-server)
 	$(GO) build -o $(BIN)/ ./cmd/taskgate ./internal/bench

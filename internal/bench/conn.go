@@ -9,6 +9,8 @@ import (
 	"net"
 	"strconv"
 	"time"
+
+	"taskgate/internal/mcp"
 )
 
 // dialTimeout and answerTimeout end a benchmark that hangs.
@@ -25,6 +27,7 @@ type httpConn struct {
 	request []byte
 	in      *bufio.Reader
 	body    []byte
+	session string // of the last answer that began one
 }
 
 func dialHTTP(addr string, request []byte) (*httpConn, error) {
@@ -85,6 +88,8 @@ func (c *httpConn) read() error {
 			if length, err = strconv.Atoi(string(value)); err != nil {
 				return err
 			}
+		case mcp.HeaderSession:
+			c.session = string(value)
 		case "Transfer-Encoding":
 			chunked = true
 		}

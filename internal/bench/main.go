@@ -5,7 +5,8 @@
 //
 // It has four parts, which are tables: calls (plain, with an event, large, made a task, and
 // tasks/get), tasks over each store, tasks that are parked at a server, and clients that wait at
-// one gateway for tasks of another. -only names the part or the rows to measure.
+// one gateway for tasks of another. -only names the part or the rows to measure. A fifth part, for "-only scale" alone, is a
+// deployment of several replicas on a Redis Cluster with many clients.
 //
 //	make bench
 //	make bench BENCH='-only large -rounds 15'
@@ -35,6 +36,7 @@ type settings struct {
 	kept     int           // tasks in a folder at a start
 	parked   int           // tasks
 	waiters  int           // clients
+	scale    int           // sessions, streams and tasks, and twice as many
 }
 
 // wants reports whether something is to be measured.
@@ -49,6 +51,7 @@ func main() {
 	flag.IntVar(&s.kept, "kept", 100_000, "how many tasks a start finds in a folder")
 	flag.IntVar(&s.parked, "parked", 10_000, "how many tasks are parked")
 	flag.IntVar(&s.waiters, "waiters", 1_000, "how many clients wait")
+	flag.IntVar(&s.scale, "scale", 5_000, "with -only scale: how many sessions, streams and tasks, and then twice as many")
 	as := flag.String("as", "", "be a part of the benchmark: server, proxy or pooled")
 	listen := flag.String("listen", "", "where that part listens")
 	to := flag.String("to", "", "the address of what is behind the proxy")
@@ -82,7 +85,11 @@ func measureAll(ctx context.Context, s settings) error {
 	for _, line := range machine(ctx) {
 		fmt.Println("-", line)
 	}
-	for _, measure := range []func(context.Context, settings) (string, error){measureCalls, measureStores, measureParked, measureWaiting} {
+	parts := []func(context.Context, settings) (string, error){measureCalls, measureStores, measureParked, measureWaiting}
+	if s.only == "scale" { // it takes long, and has a command of its own
+		parts = []func(context.Context, settings) (string, error){measureScale}
+	}
+	for _, measure := range parts {
 		table, err := measure(ctx, s)
 		if err != nil {
 			return err

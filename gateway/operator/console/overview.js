@@ -49,6 +49,8 @@ const shownAs = (data, statuses) => `${count(endedAs(data, statuses))}${data.end
 
 const freshFor = 10 * 60 * 1000; // a death is alarming for so long
 
+const mostPauses = 3; // that are named one by one
+
 // notices are what an operator should know first.
 function notices(data) {
   const gone = data.replicas.filter(hasDied).map((r) =>
@@ -60,9 +62,12 @@ function notices(data) {
     h("div", { class: "notice bad", "data-key": `away ${u.name}` },
       h("span", null, h("b", null, `Upstream ${u.name} cannot be reached`), " by ", u.replicas.filter((r) => !r.reachable).map((r) => r.replica).join(", "), "."),
       h("a", { class: "end", href: "#/upstreams" }, "Upstreams")));
-  const paused = data.upstreams.flatMap((u) => u.paused ?? []).map((p) =>
+  const pauses = data.upstreams.flatMap((u) => u.paused ?? []);
+  const paused = pauses.length > mostPauses ? [h("div", { class: "notice", "data-key": "paused" },
+    h("span", null, h("b", null, `${plural(pauses.length, "pause")} of tools and upstreams`), ": new calls are refused as busy."),
+    h("a", { class: "end", href: "#/upstreams" }, "Upstreams"))] : pauses.map((p) =>
     h("div", { class: "notice", "data-key": `paused ${p.upstream} ${p.tool ?? ""}` },
-      h("span", null, h("b", null, p.tool ? ["Tool ", foreign(p.tool), ` at ${p.upstream} is paused`] : `Upstream ${p.upstream} is paused`), ` by ${p.operator || "an operator"}, `, ago(p.since), ": new calls are refused as busy."),
+      h("span", null, h("b", null, p.tool ? ["Tool ", foreign(p.tool), ` at ${p.upstream} is paused`] : `Upstream ${p.upstream} is paused`), " by ", foreign(p.operator || "an operator"), ", ", ago(p.since), ": new calls are refused as busy."),
       h("a", { class: "end", href: "#/upstreams" }, "Upstreams")));
   const unknown = endedAs(data, ["unknown"]);
   const list = [gone, away, paused,

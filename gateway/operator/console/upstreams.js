@@ -26,8 +26,8 @@ function card(u, ctx) {
   const row = (name, value) => h("div", null, h("dt", null, name), h("dd", null, value));
   const away = u.removed ? [] : u.replicas.filter((r) => !r.reachable);
   return h("section", { class: "panel card", "aria-label": u.name, "data-key": u.name },
-    h("header", null, h("h2", null, u.name), h("span", { class: "tags" }, u.era && h("span", { class: "tag" }, u.era), u.transport && h("span", { class: "tag" }, u.transport)), h("span", { class: "end" }, state, pauseButton(u, "", ctx))),
-    pausesOf(u, "").map((p) => h("div", { class: "pad" }, h("p", { class: "notice" }, h("b", null, "Paused"), h("span", null, `by ${p.operator || "an operator"}, `, ago(p.since), ": new calls are refused as busy.")))),
+    h("header", null, h("h2", { title: u.name }, u.name), h("span", { class: "tags" }, u.era && h("span", { class: "tag" }, u.era), u.transport && h("span", { class: "tag" }, u.transport)), h("span", { class: "end" }, state, pauseButton(u, "", ctx))),
+    pausesOf(u, "").map((p) => h("div", { class: "pad" }, h("p", { class: "notice" }, h("b", null, "Paused"), h("span", null, "by ", foreign(p.operator || "an operator"), ", ", ago(p.since), ": new calls are refused as busy.")))),
     h("dl", { class: "facts" },
       row("Calls in flight", count(u.calls)), row("Queued", count(u.queued)),
       row("Tasks", u.tasks > 0 ? h("a", { href: listOf({ upstream: u.name, status: open }) }, count(u.tasks)) : "0")),
@@ -86,7 +86,7 @@ function policies(list) {
   return table({
     label: "Policies", rows: list, key: (p) => p.tools, cards: false,
     columns: [
-      { name: "Tools", class: "mono", cell: (p) => (p.tools === "*" ? "all others" : p.tools) },
+      { name: "Tools", class: "mono", cell: (p) => (p.tools === "*" ? "all others" : foreign(p.tools)) },
       { name: "Tasks", class: "", cell: (p) => p.tasks },
       { name: "Grace", class: "number tight", cell: (p) => p.grace ?? "" },
       { name: "Kept", class: "number tight", cell: (p) => p.ttl ?? "" },

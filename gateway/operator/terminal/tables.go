@@ -233,7 +233,7 @@ func writePaused(w io.Writer, paused []operator.Pause) error {
 func writeClients(w io.Writer, all operator.Clients) error {
 	t := newTable(w, "CLIENT", "NAMES", "LAST-MINUTE", "LAST-HOUR", "MOSTLY", "SESSIONS", "STREAMS", "CALLS", "TASKS")
 	for _, c := range all.Clients {
-		t.addRow(shorten(cmp.Or(c.Principal, c.Address)), shorten(strings.Join(c.Names, ", ")), fmt.Sprint(c.LastMinute), fmt.Sprint(c.LastHour), mostly(c),
+		t.addRow(shorten(cmp.Or(c.Principal, c.Address, "without an address")), shorten(strings.Join(c.Names, ", ")), fmt.Sprint(c.LastMinute), fmt.Sprint(c.LastHour), mostly(c),
 			fmt.Sprint(c.Sessions), fmt.Sprint(c.Streams), fmt.Sprint(c.Calls), fmt.Sprint(c.Tasks))
 	}
 	if all.Others > 0 {
