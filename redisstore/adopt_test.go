@@ -214,7 +214,7 @@ func TestAdoptionWithoutAMaster(t *testing.T) {
 		"--appendonly", "yes", "--appendfsync", "always")
 	tags, others := tagsOf(t, masters[1], 0), tagsOf(t, masters[1], 1)
 	o := testOptions()
-	for base := o.Prefix; masters[1].Do("cluster", "keyslot", keys{o.Prefix}.replicas()).(int64) < 16384/3+1; {
+	for base := o.Prefix; masters[1].Do("cluster", "keyslot", keys{prefix: o.Prefix}.replicas()).(int64) < 16384/3+1; {
 		o.Prefix = fmt.Sprint(base, "-", shim.NewID()) // the replicas are not on the master that is lost
 	}
 	o.RetryFor = 50 * time.Millisecond

@@ -79,7 +79,7 @@ func (h *hub) endWatches() {
 	h.stop()
 	for _, t := range h.topics {
 		for _, w := range t.watchers {
-			work.Signal(w.wake)
+			w.signal()
 		}
 	}
 	h.mu.Unlock()

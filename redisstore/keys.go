@@ -15,7 +15,10 @@ import (
 // Everything about one task has the first two hex digits of its id as hash tag. So a task, its pieces, its
 // place in its runner's set and its channels are in one slot of a cluster, where one script may touch them
 // all, and the 256 shards spread over its masters.
-type keys struct{ prefix string }
+type keys struct {
+	prefix  string
+	cluster bool // keys with different hash tags may be on different nodes
+}
 
 // shards are all hash tags.
 var shards = func() (all [256]string) {
@@ -146,9 +149,9 @@ func (k keys) numbers() string { return k.prefix + ":numbers" }
 // told is the channel on which replicas pass on what an upstream has said.
 func (k keys) told(upstream string) string { return k.prefix + ":told:" + upstream }
 
-// ofSession has all keys of a session, in one slot.
+// ofSession has the set of changes, and all keys of a session, in one slot.
 func (k keys) ofSession(id string) []string {
-	return append([]string{k.session(id), k.signals(id)}, k.log(id)...)
+	return append([]string{changesOf(k, id), k.session(id), k.signals(id)}, k.log(id)...)
 }
 
 // log has the Redis Stream with the messages of a session's streams, and the hash with the state of those
@@ -157,6 +160,24 @@ func (k keys) log(id string) []string {
 	return []string{k.in(sessionTag(id), "log", id), k.in(sessionTag(id), "streams", id)}
 }
 func (k keys) logEvents(id string) string { return k.in(sessionTag(id), "lev", id) }
+
+// changesOf is the sorted set of the sessions that have changed lately, by when, and allChanges are all such sets.
+func changesOf(k keys, id string) string {
+	if k.cluster {
+		return k.in(sessionTag(id), "ch", "")
+	}
+	return k.in("sessions", "ch", "")
+}
+
+func allChanges(k keys) (all []string) {
+	if !k.cluster {
+		return []string{changesOf(k, "")}
+	}
+	for _, tag := range shards {
+		all = append(all, k.in(tag, "ch", ""))
+	}
+	return all
+}
 
 // sessions is the sorted set of all client sessions, by their last use, and sessionsOf that of a share, by the
 // digest of its name. They are in one slot, for one script.

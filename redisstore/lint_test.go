@@ -26,7 +26,7 @@ func luaFiles(t *testing.T) map[string]string {
 
 var (
 	redisCall = regexp.MustCompile(`redis\.p?call\(\s*([^,)]+)(?:,\s*([^,)]+))?`)
-	pushCall  = regexp.MustCompile(`[^n] push\(([^,)]+)`)
+	pushCall  = regexp.MustCompile(`[^n] (?:push|changed)\(([^,)]+)`)
 	// forbidden is what differs between Lua in Redis and in miniredis, or must not
 	// be done to what users send.
 	forbidden = regexp.MustCompile(`cjson|cmsgpack|struct\.|bit\.|tostring|math\.random|os\.|loadstring|redis\.log`)
@@ -43,14 +43,14 @@ func TestScriptsTouchOnlyTheirKeys(t *testing.T) {
 			case command == "'TIME'":
 			case command == "'PUBLISH'" && (key == "events" || key == "inbox"): // from ARGV
 			case regexp.MustCompile(`^KEYS\[(\d|i)\]$`).MatchString(key), key == "unpack(KEYS":
-			case name == "common.lua" && command == "'RPUSH'" && key == "key": // see below
+			case name == "common.lua" && key == "key": // see below
 			default:
 				t.Errorf("%s: %s", name, m[0])
 			}
 		}
 		for _, m := range pushCall.FindAllStringSubmatch(text, -1) {
 			if !strings.HasPrefix(m[1], "KEYS[") {
-				t.Errorf("%s: push to %s", name, m[1])
+				t.Errorf("%s: a write to %s", name, m[1])
 			}
 		}
 	}
@@ -104,7 +104,7 @@ func TestSharedNames(t *testing.T) {
 // One task, one slot: keys and channels have the same hash tag, and only one.
 func TestKeys(t *testing.T) {
 	t.Parallel()
-	k := keys{"tg"}
+	k := keys{prefix: "tg"}
 	id := shim.ID("a3000000-0000-4000-8000-000000000000")
 	for got, want := range map[string]string{
 		k.task(id):          "tg:{a3}:t:" + string(id),

@@ -195,7 +195,7 @@ func (c *sessionLogs) changeLog(ctx context.Context, id, stream, what string, va
 		add(a)
 	}
 	err = c.store.doRepeated(ctx, "session log", func(ctx context.Context) error {
-		keys := append(c.store.keys.log(id), c.store.keys.session(id))
+		keys := append(c.store.keys.log(id), c.store.keys.session(id), changesOf(c.store.keys, id))
 		reply, err = sessionLogScript.runOn(ctx, c.store.client, keys, a)
 		return err
 	})
@@ -290,27 +290,24 @@ func (c *sessionLogs) readSince(ctx context.Context, id, stream, after string) (
 }
 
 // Watch calls wake once when watching has begun, and then whenever a stream of a session may have a new
-// message or the session's state may have changed, until ctx ends. wake must neither block nor call back.
-func (c *sessionLogs) Watch(ctx context.Context, id string, wake func()) {
+// message or the session's state may have changed, until stop is called. wake must neither block nor call back.
+//
+// Events of the log wake it, and learnState does for states that are read or written here. Run finds changes whose
+// event was lost, within signalsCheck.
+func (c *sessionLogs) Watch(id string, wake func()) (stop func()) {
 	w := &stateWatch{wake}
 	c.mu.Lock()
 	c.watches[id] = append(c.watches[id], w)
 	c.mu.Unlock()
-	defer func() {
+	unwatch := c.store.hub.callOn(c.store.keys.logEvents(id), wake)
+	return func() {
+		unwatch()
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.watches[id] = slices.DeleteFunc(c.watches[id], func(o *stateWatch) bool { return o == w })
 		if len(c.watches[id]) == 0 {
 			delete(c.watches, id)
 		}
-	}()
-	// Events of the log wake it; learnState wakes it for states that are read or written here. Callers also
-	// look by themselves.
-	for _, err := range c.store.hub.watchChannels(ctx, []string{c.store.keys.logEvents(id)}) {
-		if err != nil {
-			return
-		}
-		wake()
 	}
 }
 

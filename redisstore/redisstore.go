@@ -186,8 +186,8 @@ func newStore(t target, opts Options) *Store {
 	own := opts
 	own.PoolSize = beatConns
 	client := t.newClient(opts)
-	s := &Store{client: client, beats: t.newClient(own), addrs: t.addrs, keys: keys{opts.Prefix}, begins: digits[:], opts: opts, log: opts.Logger, skipped: make(map[shim.ID]struct{})}
-	if _, many := client.(*redis.ClusterClient); many {
+	s := &Store{client: client, beats: t.newClient(own), addrs: t.addrs, keys: keys{prefix: opts.Prefix}, begins: digits[:], opts: opts, log: opts.Logger, skipped: make(map[shim.ID]struct{})}
+	if _, s.keys.cluster = client.(*redis.ClusterClient); s.keys.cluster {
 		s.begins = shards[:]
 	}
 	if opts.recorder != nil {
@@ -235,7 +235,7 @@ func (s *Store) Ping(ctx context.Context) error {
 // shard, and so at each master that has tasks.
 func (s *Store) pingOnce(ctx context.Context) error {
 	tags := shards[:1]
-	if _, many := s.client.(*redis.ClusterClient); many {
+	if s.keys.cluster {
 		tags = shards[:]
 	}
 	_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {

@@ -24,7 +24,7 @@ const foldersShare = 2
 
 // openRecorder loads the data of a folder into a miniredis, and records from then on.
 func openRecorder(redis *miniredis.Miniredis, scripts *interpreter.Interpreter, path string, o Options) (r *recorder, err error) {
-	r = &recorder{redis: redis, server: redis.Server(), scripts: scripts, keys: keys{o.Prefix}, log: o.Logger}
+	r = &recorder{redis: redis, server: redis.Server(), scripts: scripts, keys: keys{prefix: o.Prefix}, log: o.Logger}
 	// Keys expire only once all entries are read, because later entries show what was written to a key.
 	start := time.Unix(0, 0)
 	redis.SetTime(start)

@@ -65,6 +65,7 @@ type knownSession struct {
 	read   time.Time       // when it was last known to be current; zero: look again
 	used   time.Time       // when it was last asked for
 	kept   time.Time       // when Run last looked after it
+	clear  time.Time       // when its log can be cleared of ended streams; zero if it has none
 	open   time.Time       // when the sets last heard that a call or a stream is open
 	awaits bool            // the event of a signal that was read is on its way
 	told   map[string]bool // signals that this replica has handed on, as they are stored
@@ -248,7 +249,7 @@ func (c *Sessions) Put(ctx context.Context, id string, rev int64, state []byte) 
 func (c *Sessions) putState(ctx context.Context, id string, next stored) (int64, error) {
 	begun := c.moment()
 	rev, err := c.store.swapState(ctx, swap{
-		key: c.store.keys.session(id), id: id, stored: next, ttl: c.ttl(), channel: c.store.keys.sessionEvents(),
+		keys: []string{c.store.keys.session(id), changesOf(c.store.keys, id)}, id: id, stored: next, ttl: c.ttl(), channel: c.store.keys.sessionEvents(),
 	})
 	if rev == 0 { // after an error the state may still have been stored
 		c.doubtState(id)
@@ -273,7 +274,8 @@ type stored struct {
 
 // swap is a change of a state that is based on a revision.
 type swap struct {
-	key, id string
+	keys []string // of the state, and of the set of changes if there is a channel
+	id   string
 	stored
 	ttl     time.Duration
 	channel string // of the event of the change; "" for none
@@ -290,7 +292,7 @@ func (s *Store) swapState(ctx context.Context, w swap) (int64, error) {
 	a.addInt(int64(mathrand.IntN(4096)))
 	next := int64(0)
 	err := s.doRepeated(ctx, "swap", func(ctx context.Context) error {
-		v, err := sessionPutScript.runOn(ctx, s.client, []string{w.key}, a)
+		v, err := sessionPutScript.runOn(ctx, s.client, w.keys, a)
 		if err == nil && v[0] == codeOK {
 			next, err = strconv.ParseInt(v[1], 10, 64)
 		}
@@ -387,7 +389,7 @@ func (c *Sessions) Signal(ctx context.Context, id, text, token string) error {
 	a.addInt(signalMax)
 	a.add(c.store.keys.sessionEvents(), token)
 	return c.store.doRepeated(ctx, "session signal", func(ctx context.Context) error {
-		_, err := sessionSignalScript.runOn(ctx, c.store.client, []string{c.store.keys.signals(id)}, a)
+		_, err := sessionSignalScript.runOn(ctx, c.store.client, []string{c.store.keys.signals(id), changesOf(c.store.keys, id)}, a)
 		return err
 	})
 }

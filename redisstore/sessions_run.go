@@ -28,6 +28,7 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 	var loops sync.WaitGroup
 	defer loops.Wait()
 	loops.Go(func() { c.listenForChanges(ctx) })
+	changes := changesSeen{sessions: c}
 	t := time.NewTicker(c.tick)
 	defer t.Stop()
 	for {
@@ -36,6 +37,9 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 		case <-ctx.Done():
 			return nil
 		case <-t.C:
+		}
+		if changes.last.IsZero() || time.Since(changes.last) >= min(signalsCheck-c.tick, c.idle/8) {
+			changes.look(ctx)
 		}
 		used, left, now := c.dueSessions()
 		if len(left) > 0 && c.lookAfter(ctx, left, false) {
@@ -53,8 +57,8 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 
 // listenForChanges reads sessions again that have changed at other replicas.
 func (c *Sessions) listenForChanges(ctx context.Context) {
-	// Events of sessions wake it, and each reconnect. Run finds what is lost: a signal within signalsCheck
-	// (30 s); and a state is believed for sessionFresh (5 s).
+	// Events of sessions wake it, and each reconnect. Run finds what is lost within signalsCheck (30 s); and a state is
+	// believed for sessionFresh (5 s).
 	for e, err := range c.store.hub.watchChannels(ctx, []string{c.store.keys.sessionEvents()}) {
 		if err != nil {
 			return // the store is closed
@@ -68,13 +72,16 @@ func (c *Sessions) listenForChanges(ctx context.Context) {
 			}
 			continue
 		}
-		c.mu.Lock()
-		known := slices.Collect(maps.Keys(c.known))
-		c.mu.Unlock()
-		for _, id := range known {
+		for _, id := range knownIDs(c) {
 			c.lookAgain(ctx, id, false)
 		}
 	}
+}
+
+func knownIDs(c *Sessions) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Keys(c.known))
 }
 
 // lookAgain reads a session that an event was about. For a signal it reads the signals only: clients cause
@@ -96,10 +103,6 @@ func (c *Sessions) lookAgain(ctx context.Context, id string, signal bool) {
 	}
 	c.lookAfter(ctx, []string{id}, false)
 }
-
-// signalsCheck is how often a session in use is looked at while events are missing. A signal is kept for
-// twice as long.
-const signalsCheck = signalTime / 2
 
 // lookAfter checks whether sessions exist, and reads their signals: an event may be lost, and the read after
 // it may fail. It removes the messages of ended streams from their logs. For sessions in use it also renews the expiry,
@@ -137,13 +140,28 @@ func (c *Sessions) lookAfter(ctx context.Context, ids []string, used bool) bool 
 			continue
 		}
 		c.tellSignals(id, signals[i].Val(), time.Since(now.Val()))
-		// The first of its streams that has ended.
-		if ended := ends[i].Val(); len(ended) > 0 && ended[0] != nil && ended[0] != "" {
+		// When the first of its streams ended.
+		first, _ := ends[i].Val()[0].(string)
+		if first != "" {
 			_, err := c.changeLog(ctx, id, "", "clear", nil, "") // if it fails, the next look repeats it
 			done = done && err == nil
 		}
+		c.mu.Lock()
+		if k := c.known[id]; k != nil {
+			k.noteEnds(first, now.Val(), c.afterEnd)
+		}
+		c.mu.Unlock()
 	}
 	return done
+}
+
+// noteEnds notes when the log of the session is to be cleared of streams that have ended. first is when the first of them
+// did, by the clock of the store, in ms; "" if none has. sessionLogs.afterEnd is after.
+func (k *knownSession) noteEnds(first string, now time.Time, after time.Duration) {
+	if k.clear = (time.Time{}); first != "" {
+		ms, _ := strconv.ParseInt(first, 10, 64)
+		k.clear = time.Now().Add(max(time.UnixMilli(ms).Add(after*5/4).Sub(now), after/4)) // as session_log.lua does
+	}
 }
 
 // noteKept notes that sessions were looked after. now is when they were due: a use since then is still to be noted.
@@ -171,7 +189,7 @@ func (c *Sessions) dueSessions() (ids, left []string, now time.Time) {
 		switch {
 		case now.Sub(k.used) > 2*c.ttl()+10*c.tick: // nobody has reported their end
 			delete(c.known, id)
-		case k.awaits, k.used.After(k.kept) && now.Sub(k.kept) >= min(signalsCheck-c.tick, c.idle/8, c.afterEnd/4):
+		case k.awaits, !k.clear.IsZero() && !now.Before(k.clear), k.used.After(k.kept) && now.Sub(k.kept) >= c.idle/8:
 			ids = append(ids, id)
 		case now.Sub(k.used) > unused && k.kept.Sub(k.used) <= unused && len(left) < 100:
 			left = append(left, id)

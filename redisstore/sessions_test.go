@@ -197,7 +197,7 @@ func TestSessionsKeys(t *testing.T) {
 	must(t, err)
 	must(t, s.Signal(ctx, "a", "signal", ""))
 	all := server.Keys("*")
-	if len(all) != 4 {
+	if len(all) != 5 {
 		t.Errorf("keys %v", all)
 	}
 	for _, key := range all {
@@ -206,8 +206,10 @@ func TestSessionsKeys(t *testing.T) {
 		}
 	}
 	must(t, s.Delete(ctx, "a"))
-	if left := server.Keys("*"); len(left) != 0 {
-		t.Errorf("left %v", left)
+	changes := changesOf(s.store.keys, "a")
+	same(t, []string{changes}, server.Keys("*"))
+	if left := s.store.client.PTTL(ctx, changes).Val(); left <= 0 || left > 10*time.Minute {
+		t.Errorf("the set of changes goes in %s", left)
 	}
 }
 
@@ -292,6 +294,9 @@ func TestSessionsLostEvents(t *testing.T) {
 
 		must(t, store.client.RPush(ctx, s.store.keys.signals("a"), "x cancel 1").Err())
 		must(t, store.client.Del(ctx, s.store.keys.session("b")).Err())
+		for _, id := range []string{"a", "b"} {
+			changed(t, store, id)
+		}
 		late := time.After(signalsCheck)
 		for range 2 {
 			select {
@@ -408,7 +413,7 @@ func TestUseDuringALookIsNoted(t *testing.T) {
 		k.used = time.Now()
 		pass(time.Second)
 		c.noteKept(left, now)
-		pass(time.Minute)
+		pass(c.idle / 8)
 		used, left, _ := c.dueSessions()
 		same(t, []string{"s"}, used)
 		same(t, 0, len(left))

@@ -50,7 +50,7 @@ func (u *UpstreamSessions) Swap(ctx context.Context, key string, rev int64, stat
 			return 0, err
 		}
 	}
-	return u.store.swapState(ctx, swap{key: u.key(key), id: key, stored: stored{state: state, rev: rev}, ttl: upstreamTTL})
+	return u.store.swapState(ctx, swap{keys: []string{u.key(key)}, id: key, stored: stored{state: state, rev: rev}, ttl: upstreamTTL})
 }
 
 // Use notes that a client of the upstream uses a session, or uses it no more. It reports whether the client of the session

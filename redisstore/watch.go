@@ -7,15 +7,19 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"taskgate/internal/work"
 	"taskgate/shim"
 )
 
 // watcher is one Watch. It keeps one event of bounded size per task for its caller, so a slow caller takes no
-// more room. All fields but wake belong to hub.mu.
+// more room. All fields but wake and call belong to hub.mu.
 type watcher struct {
 	wake    chan struct{} // there is something to yield
+	call    func()        // is called in place of that, under hub.mu; the events themselves are dropped
 	missing int           // channels that are unsubscribed now
 	sync    bool          // a Synced is due
 	begun   bool          // the first Synced was due
@@ -30,6 +34,9 @@ const mostLinger = 10_000
 
 // noteEvent takes an event: a goodbye, or the new version of a task.
 func (w *watcher) noteEvent(e shim.Event) {
+	if w.call != nil {
+		return
+	}
 	if e.Goodbye {
 		w.goodbye = true
 		return
@@ -58,13 +65,31 @@ func (w *watcher) noteEvent(e shim.Event) {
 func (w *watcher) noteSynced() {
 	w.sync, w.begun, w.goodbye = true, true, false
 	clear(w.pending)
-	work.Signal(w.wake)
+	w.signal()
+}
+
+// signal tells whoever watches that there is something to yield.
+func (w *watcher) signal() {
+	if w.call != nil {
+		w.call()
+	} else {
+		work.Signal(w.wake)
+	}
+}
+
+// callOn calls back when a channel is subscribed, also after each reconnect, and for each of its events, until stop is
+// called; no call is under way from then on. The call must neither block nor use the hub.
+func (h *hub) callOn(channel string, call func()) (stop func()) {
+	w := &watcher{call: call}
+	h.joinTopics(w, channel)
+	return func() { h.leaveTopics(w, []string{channel}) }
 }
 
 // watchChannels yields the events of channels. It runs in its caller's goroutine.
 func (h *hub) watchChannels(ctx context.Context, channels []string) iter.Seq2[shim.Event, error] {
 	return func(yield func(shim.Event, error) bool) {
-		w := h.joinTopics(channels)
+		w := &watcher{wake: make(chan struct{}, 1)}
+		h.joinTopics(w, channels...)
 		defer h.leaveTopics(w, channels)
 		for {
 			events, err := h.takeEvents(w)
@@ -89,8 +114,7 @@ func (h *hub) watchChannels(ctx context.Context, channels []string) iter.Seq2[sh
 }
 
 // joinTopics adds a watcher to its topics.
-func (h *hub) joinTopics(channels []string) *watcher {
-	w := &watcher{wake: make(chan struct{}, 1)}
+func (h *hub) joinTopics(w *watcher, channels ...string) {
 	h.mu.Lock()
 	for _, c := range channels {
 		t := h.topics[c]
@@ -110,7 +134,6 @@ func (h *hub) joinTopics(channels []string) *watcher {
 	h.mu.Unlock()
 	h.started.Do(func() { h.done.Go(h.keepSession) })
 	work.Signal(h.kick)
-	return w
 }
 
 // leaveTopics removes a watcher. The writer then unsubscribes the channels without a watcher.
@@ -215,7 +238,7 @@ func (h *hub) noteMessage(channel, payload string) {
 			continue
 		}
 		w.noteEvent(e)
-		work.Signal(w.wake)
+		w.signal()
 	}
 }
 
@@ -279,4 +302,81 @@ func parseEvent(payload string) shim.Event {
 		e.Token = token
 	}
 	return e
+}
+
+const (
+	// signalsCheck is how often a replica looks which sessions have changed, for events that were lost. A signal is kept
+	// for twice as long.
+	signalsCheck = signalTime / 2
+	// changesKept is for how long the set of changes is sure to have each (common.lua).
+	changesKept = 5 * time.Minute
+)
+
+// changesSeen is how far a replica has read the sets of changes. It belongs to Run.
+type changesSeen struct {
+	sessions *Sessions
+	last     time.Time          // when it read all of them
+	score    map[string]float64 // by set: that of the newest change which was read
+}
+
+// readChanges returns the sessions that have changed since the last time. It takes a fixed number of commands, and is
+// all a replica does for sessions on which nothing happens. lost says that some may be missing.
+func (s *changesSeen) readChanges(ctx context.Context) (ids []string, lost bool, err error) {
+	store, now := s.sessions.store, time.Now()
+	sets := allChanges(store.keys)
+	found := make([]*redis.ZSliceCmd, len(sets))
+	err = store.doRepeated(ctx, "session changes", func(ctx context.Context) error {
+		p := store.client.Pipeline()
+		for i, set := range sets {
+			found[i] = p.ZRangeByScoreWithScores(ctx, set, &redis.ZRangeBy{Min: "(" + strconv.FormatFloat(s.score[set], 'f', 0, 64), Max: "+inf"})
+		}
+		_, err := p.Exec(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	score, trims := map[string]float64{}, store.client.Pipeline()
+	for i, set := range sets {
+		score[set] = s.score[set]
+		for _, z := range found[i].Val() {
+			ids, score[set] = append(ids, z.Member.(string)), z.Score
+		}
+		if score[set] > s.score[set] {
+			old := int64(score[set]) - changesKept.Milliseconds()*1024 // as common.lua counts
+			trims.ZRemRangeByScore(ctx, set, "-inf", strconv.FormatInt(old, 10))
+		}
+	}
+	if trims.Len() > 0 {
+		_, _ = trims.Exec(ctx) // the next change is another try
+	}
+	lost = !s.last.IsZero() && now.Sub(s.last) >= changesKept
+	s.last, s.score = now, score
+	return ids, lost, nil
+}
+
+// look looks after the sessions known here that have changed, and wakes those who watch them.
+func (s *changesSeen) look(ctx context.Context) {
+	c := s.sessions
+	ids, lost, err := s.readChanges(ctx)
+	if err != nil {
+		c.store.log.DebugContext(ctx, "changes of sessions were not looked for", "err", err)
+		return // the next tick tries again
+	}
+	if lost {
+		ids = knownIDs(c)
+	}
+	c.mu.Lock()
+	ids = slices.DeleteFunc(ids, func(id string) bool { return c.known[id] == nil })
+	c.mu.Unlock()
+	for ids := range slices.Chunk(ids, 100) {
+		for _, id := range ids {
+			c.doubtState(id)
+			c.wakeWatchers(id)
+		}
+		if !c.lookAfter(ctx, ids, false) {
+			s.last, s.score = time.Time{}, nil // all that is kept
+			return
+		}
+	}
 }

@@ -115,27 +115,33 @@ func (h Hidden) Reveal(err error) error {
 // outlive the configuration. The zero value is ready.
 type Watchers struct {
 	mu sync.Mutex
-	m  map[chan struct{}]Rights
+	m  map[*watcher]struct{}
 }
 
-// WatchRights returns a signal for each time that a reload shows the caller of a request other tools, until stop is
-// called. The signal is nil for a caller without Rights.
-func WatchRights(ctx context.Context) (news <-chan struct{}, stop func()) {
+// watcher is one client.
+type watcher struct {
+	shows Rights
+	news  func()
+}
+
+// WatchRights calls news each time that a reload shows the caller of a request other tools, until stop is called; never
+// for a caller without Rights. news must return at once.
+func WatchRights(ctx context.Context, news func()) (stop func()) {
 	c, ok := ctx.Value(rightsKey{}).(callerRights)
 	if !ok {
-		return nil, func() {}
+		return func() {}
 	}
-	signal := make(chan struct{}, 1)
+	w := &watcher{c.shows, news}
 	c.from.mu.Lock()
 	defer c.from.mu.Unlock()
 	if c.from.m == nil {
-		c.from.m = make(map[chan struct{}]Rights)
+		c.from.m = make(map[*watcher]struct{})
 	}
-	c.from.m[signal] = c.shows
-	return signal, func() {
+	c.from.m[w] = struct{}{}
+	return func() {
 		c.from.mu.Lock()
 		defer c.from.mu.Unlock()
-		delete(c.from.m, signal)
+		delete(c.from.m, w)
 	}
 }
 
@@ -143,13 +149,9 @@ func WatchRights(ctx context.Context) (news <-chan struct{}, stop func()) {
 func (w *Watchers) TellChanges(before, now *config.Upstream) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for signal, shows := range w.m {
-		if slices.Equal(shows.verdictsOf(before), shows.verdictsOf(now)) {
-			continue
-		}
-		select {
-		case signal <- struct{}{}:
-		default: // it has yet to hear of the last one
+	for one := range w.m {
+		if !slices.Equal(one.shows.verdictsOf(before), one.shows.verdictsOf(now)) {
+			one.news()
 		}
 	}
 }

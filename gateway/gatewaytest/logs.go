@@ -2,7 +2,6 @@ package gatewaytest
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -295,19 +294,14 @@ func testWatch(t *testing.T, open OpenSessions) {
 	a, b := all[0], all[len(all)-1]
 	a.put("s", 0, "")
 	a.open("s", "x")
-	ctx, stop := context.WithCancel(t.Context())
-	woken, done := make(chan string, 64), make(chan struct{})
-	go func() {
-		defer close(done)
-		b.Watch(ctx, "s", func() { woken <- "" })
-	}()
+	woken := make(chan string, 64)
+	stop := b.Watch("s", func() { woken <- "" })
+	defer stop()
 	next(t, woken, "the beginning")
 	a.append("s", "x", "one")
 	for got := ""; got != "open one"; got, _ = b.since("s", "x", 0) {
 		next(t, woken, "a message")
 	}
-	stop()
-	<-done
 }
 
 // testLeave: a stream that its replica gives up can be opened again, with what was posted
@@ -422,12 +416,9 @@ func testWatchState(t *testing.T, open OpenSessions) {
 	b := all[len(all)-1]
 	all[0].put("s", 0, "one")
 	b.get("s")
-	ctx, stop := context.WithCancel(t.Context())
-	woken, done := make(chan string, 64), make(chan struct{})
-	go func() {
-		defer close(done)
-		b.Watch(ctx, "s", func() { woken <- "" })
-	}()
+	woken := make(chan string, 64)
+	stop := b.Watch("s", func() { woken <- "" })
+	defer stop()
 	next(t, woken, "the beginning")
 	for i, r := range all {
 		_, rev := r.get("s")
@@ -439,6 +430,4 @@ func testWatchState(t *testing.T, open OpenSessions) {
 			}
 		}
 	}
-	stop()
-	<-done
 }

@@ -226,8 +226,8 @@ func (h *Handler) ServeGET(w http.ResponseWriter, r *http.Request, p shim.Princi
 // writeGET writes the stream until its client goes, the session ends, another replica takes it, or the gateway
 // closes.
 func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, g *writer, hold *getHold, p shim.Principal) {
-	s, interval := g.s, h.Global.KeepAlive
-	out := eventstream.NewWriter(w, interval)
+	s := g.s
+	out := eventstream.NewWriter(w, h.Global.KeepAlive)
 	defer out.Close()
 	g.out = out
 	s.noteBegun(hold, g)
@@ -239,8 +239,8 @@ func (h *Handler) writeGET(ctx context.Context, w http.ResponseWriter, g *writer
 	g.resumeAt, g.replay = time.Now().Add(h.Global.ResumeAfter), newReplay(h.Endpoint, s, p)
 	t := newTaskNotifier(h.Endpoint, g, p, h.readsTasks(s.currentState()), hold.end)
 	defer t.startFollowing(ctx)()
-	// A connection that broke silently shows at a keep-alive.
-	_ = g.writeUntilEnd(ctx, interval, func(state string, _ []byte) bool {
+	// A connection that broke silently shows at a keep-alive, whose failure ends the request.
+	_ = g.writeUntilEnd(ctx, 0, func(state string, _ []byte) bool {
 		if (g.state == withoutLog || state == "") && g.reopenLog(ctx) { // the store was away, or has lost it
 			return true
 		}

@@ -87,8 +87,9 @@ type Logs interface {
 	State(ctx context.Context, id, stream string) (state string, note []byte, err error)
 
 	// Watch calls wake once when watching has begun, and then for each possible change of the messages or the
-	// state of a stream of the session, until ctx ends. wake must return at once, and must not call back.
-	Watch(ctx context.Context, id string, wake func())
+	// state of a stream of the session, or of its state, until stop is called. While Run runs, it is called within half a
+	// minute even for a change that this replica has failed to hear of. wake must return at once, and must not call back.
+	Watch(id string, wake func()) (stop func())
 }
 
 // HeldLogs is the part of Logs for the replica that keeps a stream.

@@ -123,10 +123,10 @@ func (s *session) noteBegun(hold *getHold, w *writer) {
 
 func (s *session) detachGET(hold *getHold) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.get, s.left = nil, time.Now()
 	close(hold.gone)
-	work.Signal(s.listen.left)
+	s.mu.Unlock()
+	s.listen.reviewSoon()
 }
 
 // isAttached reports whether a GET stream is open here.
@@ -364,8 +364,8 @@ func (s *session) awaitListening(ctx context.Context) {
 				return
 			}
 		}
-		// An event of the log wakes it: the replica with the stream changes its note, at the latest when it
-		// reads the record by itself (keep_alive). After listenReady the caller goes on.
+		// An event of the log wakes it: the replica with the stream changes its note. After listenReady the caller goes
+		// on.
 		select {
 		case <-wake:
 		case <-ctx.Done():

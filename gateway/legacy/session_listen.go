@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"taskgate/gateway/endpoint"
 	"taskgate/gateway/translate"
 	"taskgate/gateway/upstream"
 	"taskgate/gateway/upstream/forward"
@@ -33,8 +32,7 @@ const (
 // session's GET stream. It listens from the first GET stream or subscription until listenLinger after the last
 // GET stream.
 type listener struct {
-	s    *session
-	left chan struct{} // a signal: a GET stream has ended here
+	s *session
 
 	turn work.Turn // of the one start under way
 
@@ -44,13 +42,13 @@ type listener struct {
 	failed  error                   // why agreed is empty; nil once the upstream has agreed
 	stop    context.CancelCauseFunc // ends the current one; nil if there is none
 	ended   chan struct{}           // closed when the latest one has ended
-	unwatch context.CancelFunc      // ends watch, which lasts as long as there is one
+	review  *reviewer               // lasts as long as there is one
 	hearing int                     // the number of the one whose messages count
 	started int
 }
 
 func newListener(s *session) *listener {
-	return &listener{s: s, left: make(chan struct{}, 1), turn: work.NewTurn()}
+	return &listener{s: s, turn: work.NewTurn()}
 }
 
 // currentDigest is the digest of the resources listened for; "" until the upstream is heard.
@@ -80,19 +78,13 @@ func (l *listener) startListening(ctx context.Context, up upstream.Client) (shim
 	defer l.turn.Give()
 	uris := l.s.currentState().Subscriptions
 	l.mu.Lock()
-	if l.s.table.ctx.Err() != nil || l.stop != nil && slices.Equal(l.uris, uris) {
+	if l.s.table.ctx.Err() != nil || l.s.ctx.Err() != nil || l.stop != nil && slices.Equal(l.uris, uris) {
 		defer l.mu.Unlock()
 		return l.agreed, l.failed
 	}
 	old := l.stop
 	if old == nil {
-		watched, unwatch := context.WithCancel(forward.Carry(l.s.ctx, ctx))
-		l.unwatch = unwatch
-		rights, unheard := endpoint.WatchRights(ctx)
-		l.s.table.work.Go(func() { // the table waits for its end, as for that of listenUntilEnd
-			defer unheard()
-			l.watchSession(watched, up, rights)
-		})
+		l.review = newReviewer(ctx, l, up)
 	}
 	run, stop := context.WithCancelCause(upstream.WhileHere(forward.Carry(l.s.ctx, ctx), l.s.isAttached)) // it asks in the name of its client
 	l.started++
@@ -212,56 +204,8 @@ func (l *listener) endListening(cause error) (ended <-chan struct{}) {
 func (l *listener) quitListening(cause error) {
 	if l.stop != nil {
 		l.stop(cause)
-		l.unwatch()
-		l.stop = nil
-	}
-}
-
-// watchSession keeps the listening at the replica with the session's GET stream, and up to date with the
-// session's subscriptions, which any replica may change. It ends with ctx, once another replica holds the GET
-// stream and listens, or when this one has had no GET stream for listenLinger. rights is the signal of a reload that
-// shows the client other tools.
-func (l *listener) watchSession(ctx context.Context, up upstream.Client, rights <-chan struct{}) {
-	wake, stop := l.s.watchLog()
-	defer stop()
-	began, linger := time.Now(), time.NewTimer(listenLinger)
-	defer linger.Stop()
-	noted := "" // the digest in the note of the stream
-	for {
-		// An event of the session's log or record wakes it, and the end of a GET stream here. The GET stream
-		// reads the record each keep_alive; a changed record is such an event.
-		select {
-		case <-wake:
-		case <-l.left:
-		case <-rights:
-			l.s.postMessage(jsonrpc.AppendNotification(nil, mcp.NotifyToolsListChanged, nil))
-			continue
-		case <-linger.C:
-			left := l.endLeft(ctx, began)
-			if left >= listenLinger {
-				l.s.table.reapSession(l.s)
-				return
-			}
-			linger.Reset(listenLinger - left)
-			continue
-		case <-ctx.Done():
-			return
-		}
-		st, err := l.s.loadState(ctx)
-		switch here := l.s.isAttached(); {
-		case err != nil: // the next change is another try
-		case here:
-			_, _ = l.startListening(ctx, up)
-			if d := l.currentDigest(); d != noted {
-				if kept, err := l.s.table.store.Note(ctx, l.s.id, getStream, l.s.holderNote("")); kept && err == nil {
-					noted = d
-				}
-			}
-		case l.s.isHeardElsewhere(ctx, st.Subscriptions) && !l.s.isAttached(): // it may have come here meanwhile
-			<-l.endListening(upstream.ErrMoved)
-			l.s.table.reapSession(l.s) // which ends the posts under way
-			return
-		}
+		l.review.end()
+		l.stop, l.review = nil, nil
 	}
 }
 

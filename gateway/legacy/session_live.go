@@ -45,9 +45,6 @@ type session struct {
 	same  bool                   // requests with different words have had one id
 	get   *getHold               // nil if no GET stream is here
 	left  time.Time              // when the last one ended
-	woken []chan struct{}        // of watchLog
-	// unwatch ends the watch at the store; valid while there are any.
-	unwatch func()
 }
 
 func newSession(t *Table, id string) *session {

@@ -472,9 +472,7 @@ func TestListeningEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table, _ := newTable(wiretest.OpenSessions(t, 10, time.Hour))
 		s := mustCreate(t, table, sessionState{})
-		ctx, unwatch := context.WithCancel(t.Context())
-		s.listen.stop, s.listen.unwatch = func(error) {}, unwatch
-		table.work.Go(func() { s.listen.watchSession(ctx, nil, nil) })
+		s.listen.stop, s.listen.review = func(error) {}, newReviewer(t.Context(), s.listen, nil)
 		s.detachGET(s.attachGET(t.Context(), func() {}, false))
 		next := s.attachGET(t.Context(), func() {}, false)
 		wiretest.Wait(2 * listenLinger)
@@ -554,43 +552,5 @@ func TestStateKeepsToItsQuestions(t *testing.T) {
 	}
 	if less, err := st.withSessionQuestions(nil, st.SessionQuestions[:1]); err != nil || len(less.SessionQuestions) != mostSessionQuestions-1 {
 		t.Errorf("one that is over: %v", err)
-	}
-}
-
-// countingSessions counts the watches at a store.
-type countingSessions struct {
-	Sessions
-	watches, open atomic.Int64
-}
-
-func (c *countingSessions) Watch(ctx context.Context, id string, wake func()) {
-	c.watches.Add(1)
-	c.open.Add(1)
-	defer c.open.Add(-1)
-	c.Sessions.Watch(ctx, id, wake)
-}
-
-// TestWatchersOfASessionShareOneWatch: each is woken when it begins and by each change, and the watch at the store ends
-// with the last of them.
-func TestWatchersOfASessionShareOneWatch(t *testing.T) {
-	store := &countingSessions{Sessions: wiretest.OpenSessions(t, 10, time.Hour)}
-	table, _ := newTable(store)
-	s := mustCreate(t, table, sessionState{Upstream: "up"})
-	defer s.endUse()
-	first, stopFirst := s.watchLog()
-	wiretest.Await(t, first, "the first is woken")
-	second, stopSecond := s.watchLog()
-	wiretest.Await(t, second, "the second is woken")
-	for _, woken := range []<-chan struct{}{first, second} {
-		wiretest.Must(store.Post(t.Context(), s.id, getStream, []byte(`{}`)))(t)
-		wiretest.Await(t, woken, "a change")
-	}
-	stopFirst()
-	if n := store.open.Load(); n != 1 {
-		t.Errorf("%d watches go on", n)
-	}
-	stopSecond()
-	if n, open := store.watches.Load(), store.open.Load(); n != 1 || open != 0 {
-		t.Errorf("%d watches at the store, of which %d go on", n, open)
 	}
 }

@@ -128,13 +128,17 @@ func (w *writer) askOnStream(ctx context.Context, name, void string, message []b
 }
 
 // writeUntilEnd writes until the stream is over, the client goes, or ctx or the session ends. It reads the log
-// after each event and at each check. over gets the state of the stream, and says whether that is the end; it
-// is called while the store is there. For a stream without a log it is called each second.
+// after each event and, unless check is 0, at each check. over gets the state of the stream, and says whether that is
+// the end; it is called while the store is there. For a stream without a log it is called each second.
 func (w *writer) writeUntilEnd(ctx context.Context, check time.Duration, over func(state string, note []byte) bool) error {
 	wake, stop := w.s.watchLog()
 	defer stop()
-	tick := time.NewTicker(check)
-	defer tick.Stop()
+	var tick <-chan time.Time
+	if check > 0 {
+		ticker := time.NewTicker(check)
+		defer ticker.Stop()
+		tick = ticker.C
+	}
 	long := time.NewTimer(time.Until(w.resumeAt))
 	defer long.Stop()
 	for {
@@ -151,11 +155,11 @@ func (w *writer) writeUntilEnd(ctx context.Context, check time.Duration, over fu
 		if w.state == withoutLog {
 			again = time.After(storeAgain)
 		}
-		// An event of the session's log or record wakes it, and a message from another goroutine; it checks by
-		// itself each check.
+		// An event of the session's log or record wakes it, and a message from another goroutine. A change whose
+		// event is lost wakes it within half a minute (Logs.Watch), and with a check it looks by itself.
 		select {
 		case <-wake:
-		case <-tick.C:
+		case <-tick:
 		case <-again:
 		case <-long.C:
 			w.beginLog()
@@ -374,41 +378,10 @@ func (w *writer) eventID(no int64) string {
 }
 
 // watchLog signals wake once, and then at each possible change of the log or the state of the session, until stop is
-// called. All who watch a session here share one watch at the store.
+// called.
 func (s *session) watchLog() (wake <-chan struct{}, stop func()) {
 	woken := make(chan struct{}, 1)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.woken) == 0 {
-		ctx, cancel := context.WithCancel(context.Background())
-		watched := make(chan struct{})
-		s.unwatch = func() {
-			cancel()
-			<-watched
-		}
-		go func() { // ends with the last who watches
-			defer close(watched)
-			s.table.store.Watch(ctx, s.id, func() {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				for _, woken := range s.woken {
-					work.Signal(woken)
-				}
-			})
-		}()
-	}
-	s.woken = append(s.woken, woken)
-	work.Signal(woken)
-	return woken, func() {
-		s.mu.Lock()
-		s.woken = slices.DeleteFunc(slices.Clone(s.woken), func(other chan struct{}) bool { return other == woken })
-		unwatch := func() {}
-		if len(s.woken) == 0 {
-			unwatch = s.unwatch
-		}
-		s.mu.Unlock()
-		unwatch()
-	}
+	return woken, s.table.store.Watch(s.id, func() { work.Signal(woken) })
 }
 
 // resumeCheck is how often a resumed stream checks whether its replica lives.

@@ -252,6 +252,7 @@ func (t *Table) finishSession(ctx context.Context, id string, st sessionState) {
 	_ = t.countState(id, shim.Share{}, 0) // less is never refused
 	if s != nil {
 		s.cancel(shim.ErrCancelled)
+		s.listen.endListening(nil)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()

@@ -94,8 +94,13 @@ func (s *subscription) streamUntilEnd(ctx context.Context) error {
 
 // followRights tells the client each time that a reload shows it other tools.
 func (s *subscription) followRights(ctx context.Context) {
-	news, stop := endpoint.WatchRights(ctx)
-	defer stop()
+	news := make(chan struct{}, 1)
+	defer endpoint.WatchRights(ctx, func() {
+		select {
+		case news <- struct{}{}:
+		default: // it has yet to hear of the last one
+		}
+	})()
 	select { // as for the tasks
 	case <-s.acked:
 	case <-ctx.Done():

@@ -21,7 +21,7 @@ import (
 // before it.
 var layers = map[string][]string{
 	"gateway/legacy": {
-		"replay session session_ask session_get session_listen session_live session_log session_partials session_question session_stream session_table session_tasks",
+		"replay session session_ask session_get session_listen session_live session_log session_partials session_question session_review session_stream session_table session_tasks",
 		"handler ask initialize modes offers relay request resume session_enter state task_result tasks",
 	},
 	"gateway/upstream": {

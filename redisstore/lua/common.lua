@@ -68,6 +68,14 @@ local function note(before, moments, time)
   return before
 end
 
+-- changed notes a change of a client session in the set of changes, for a replica that misses its event. The score is
+-- above all others. The set goes when nothing has changed for ten minutes.
+local function changed(key, session)
+  local newest = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2]
+  redis.call('ZADD', key, int(math.max(now() * per_ms, tonumber(newest or '0') + 1)), session)
+  redis.call('PEXPIRE', key, 600000)
+end
+
 -- push appends all values after the first skip and returns how many it appended.
 local function push(key, values, skip)
   for i = skip + 1, #values do redis.call('RPUSH', key, values[i]) end

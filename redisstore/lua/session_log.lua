@@ -1,6 +1,6 @@
 -- session_log changes the log that a client session has of its streams.
 --
--- KEYS  1 messages, a Redis Stream  2 the states of the session's streams  3 the session
+-- KEYS  1 messages, a Redis Stream  2 the states of the session's streams  3 the session  4 the set of changes
 -- ARGV  1 session  2 stream  3 what: open, note, add, post, ask, end, leave, bury or clear
 --       4 a message, or of a bury the replica that is gone  5 note ('gone' of an end: the client had
 --       gone), or operation id of a message
@@ -190,5 +190,6 @@ else
   add(name)
   redis.call('HSET', KEYS[2], 'q:' .. name, stream .. ' ' .. int(last) .. ' ' .. op)
 end
+changed(KEYS[4], id)
 redis.call('PUBLISH', events, id .. ' ' .. int(last))
 return done(at)

@@ -3,7 +3,7 @@
 -- Redis has gone back in between: it is made of the time and a random number, and is above the last
 -- one.
 --
--- KEYS  1 session
+-- KEYS  1 session  2 the set of changes, if there is a channel
 -- ARGV  1 id  2 revision; 0 makes it  3 state  4 ms to live  5 channel of the event, or ''  6 operation id
 --       7 its owner, when it is made  8 a random number below 4096
 -- reply ok and the new revision; moved
@@ -16,7 +16,10 @@ if was[2] ~= op then
   have = math.max(now() * 4096 + chance, rev + 1)
   redis.call('HSET', KEYS[1], 'rev', int(have), 'state', state, 'op', op)
   if owner ~= '' then redis.call('HSET', KEYS[1], 'owner', owner) end
-  if rev > 0 and events ~= '' then redis.call('PUBLISH', events, id .. ' ' .. int(have)) end
+  if rev > 0 and events ~= '' then
+    changed(KEYS[2], id)
+    redis.call('PUBLISH', events, id .. ' ' .. int(have))
+  end
 end
 redis.call('HSET', KEYS[1], 'format', format)
 redis.call('PEXPIRE', KEYS[1], ttl)

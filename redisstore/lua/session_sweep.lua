@@ -8,16 +8,25 @@
 -- reply ok and the ids found
 local old, n, young = tonumber(next_arg()), next_arg(), tonumber(next_arg())
 local used = list()
-local at = now()
+local at, scores = now(), {}
+-- add notes the scores of one set that have gathered.
+local function add(i)
+  if #scores[i] > 0 then redis.call('ZADD', KEYS[i], 'XX', 'GT', unpack(scores[i])) end
+  scores[i] = {}
+end
+for i = 1, #KEYS do scores[i] = {} end
 for j = 1, #used, 3 do
   local score = int(at + tonumber(used[j + 1]))
-  redis.call('ZADD', KEYS[1], 'XX', 'GT', score, used[j])
-  for word in string.gmatch(used[j + 2], '%d+') do
+  for word in string.gmatch('1 ' .. used[j + 2], '%d+') do
     local i = tonumber(word)
-    redis.call('ZADD', KEYS[i], 'XX', 'GT', score, used[j])
+    scores[i][#scores[i] + 1], scores[i][#scores[i] + 2] = score, used[j]
+    if #scores[i] >= 1000 then add(i) end
   end
 end
-for i = 2, #KEYS do redis.call('PEXPIRE', KEYS[i], int(old)) end
+for i = 1, #KEYS do
+  add(i)
+  if i > 1 then redis.call('PEXPIRE', KEYS[i], int(old)) end
+end
 if tonumber(n) == 0 then return { 'ok' } end
 local found = { 'ok' }
 for _, less in ipairs({ 0, young }) do
