@@ -192,7 +192,7 @@ function pages(data, { params, setParams }) {
     first && h("span", null, `${plural(data.tasks.length, "task")}, made `, time(first.created_at), first !== last && [" to ", time(last.created_at)]),
     h("span", { class: "end" },
       cursor && h("button", { onclick: () => go(before.pop() ?? "") }, before.length > 0 ? "Previous page" : "First page"),
-      h("button", { disabled: !data.next, onclick: () => { before.push(cursor); go(data.next); } }, data.tasks.length ? "Next page" : "Look further")));
+      (data.next || first) && h("button", { disabled: !data.next, onclick: () => { before.push(cursor); go(data.next); } }, data.tasks.length ? "Next page" : "Look further")));
 }
 
 // cancelEach cancels tasks, some at a time.
