@@ -33,6 +33,11 @@ type Repeat struct {
 	// Client names who may pick the call up, and Call what two calls must have in common, both as digests. They are
 	// asked for only while the caller waits. nil for a client that cannot be told from others.
 	Client, Call func() string
+	// AfterSession names who may pick the call up if the session of the client ends while it waits: the same client in
+	// another session of the same owner. nil for nobody.
+	AfterSession func() string
+	// Name is what the client calls itself, for operators; "" if it does not. nil where Client is.
+	Name func() string
 	// GaveUp reports whether a client that left with this cause of its context gave up, instead of cancelling the call.
 	GaveUp func(cause error) bool
 	// Gone is closed when the connection of a client has ended that may still resume its stream. Then the client may also
@@ -46,13 +51,31 @@ type Repeat struct {
 // IsPossible reports whether the client can be told from others.
 func (r Repeat) IsPossible() bool { return r.Client != nil }
 
+// OfEndedSession is the same call as one of an earlier session of the client.
+func (r Repeat) OfEndedSession() Repeat {
+	r.Client, r.AfterSession = r.AfterSession, nil
+	return r
+}
+
+// IsSessionEnd reports whether the context of a call has ended because its session has.
+func IsSessionEnd(cause error) bool {
+	_, said := errors.AsType[*CancelledError](cause)
+	return errors.Is(cause, ErrCancelled) && !said
+}
+
 // MessageKept is the status message of a call that is kept until then, for operators.
 func MessageKept(until time.Time) string {
 	return "given up by its client; kept until " + until.UTC().Format(time.TimeOnly) + " UTC"
 }
 
-// MessagePickedUp is that of a call that a repeat has picked up.
-const MessagePickedUp = "picked up by the same call made again"
+// MessagePickedUp is that of a call that a repeat of this client has picked up.
+func MessagePickedUp(client string) string {
+	const message = "picked up by the same call made again"
+	if client == "" {
+		return message
+	}
+	return message + ", by " + client
+}
 
 // LingerState says who waits for a call that a repeat may pick up.
 type LingerState string

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,4 +93,38 @@ func mustParse(t *testing.T, text string) *Config {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// The warnings say for whom repeat does nothing, and only where that follows from other keys.
+func TestRepeatWarnings(t *testing.T) {
+	const (
+		network = "allowed_hosts: [mcp.example.com]\n"
+		owners  = "auth: {keys: [\"alice:2bd806c97f0e00af1a1fc3328fa763a9269723c8db8fac4f93af71db186d6e90\"]}\n"
+	)
+	for _, tt := range []struct {
+		top, upstream string
+		want          []string // how each warning begins, after the name of the upstream
+	}{
+		{"", "", nil},
+		{network + owners, "", nil},
+		{network, "", []string{": repeat does nothing for clients of 2026-07-28"}},
+		{network, "defaults: {repeat: run}", nil},
+		{"", "forward_headers: [X-Tenant, x-request-id]", []string{": repeat does nothing for clients that send x-request-id"}},
+		{"", "tools: [{match: quick, timeout: 5s}]", nil}, // none of its calls is slow, and nobody asked for more
+		{"", "tools: [{match: quick, timeout: 5s, repeat: join}]", []string{", tools quick: repeat: join does nothing: timeout 5s"}},
+		{"", "without_tasks: handle, without_tasks_after: 10s, defaults: {repeat: join}, tools: [{match: never, tasks: never}]",
+			[]string{": repeat: join does nothing for clients without tasks: without_tasks_after 10s"}},
+	} {
+		c := mustParse(t, tt.top+"upstreams: [{name: a, url: \"http://127.0.0.1:1\", "+tt.upstream+"}]\n")
+		got := c.Warnings()
+		if len(got) != len(tt.want) {
+			t.Errorf("%s%s: %q, want %q", tt.top, tt.upstream, got, tt.want)
+			continue
+		}
+		for i, want := range tt.want {
+			if !strings.HasPrefix(got[i], "upstream a"+want) {
+				t.Errorf("%s%s: %q, want %q", tt.top, tt.upstream, got[i], want)
+			}
+		}
+	}
 }

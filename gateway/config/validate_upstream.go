@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/textproto"
 	"net/url"
 	"path"
 	"reflect"
@@ -263,11 +264,55 @@ func (c *Config) Warnings() (all []string) {
 		if _, has := u.Env["PATH"]; !has && u.Env[nameless] == "" && slices.Contains(needsPath, path.Base(u.Command)) {
 			all = append(all, fmt.Sprintf("upstream %s: %s finds no other program without PATH, and has only what env gives it: env: inherit gives it the environment of the gateway", u.Name, u.Command))
 		}
+		all = append(all, c.repeatWarnings(u)...)
 		short("upstream "+u.Name, u.Defaults)
 		for _, rule := range u.Tools {
 			if rule.TTL != u.Defaults.TTL {
 				short("upstream "+u.Name+", tools "+rule.Match, rule.Tool)
 			}
+		}
+	}
+	return all
+}
+
+// changing are headers that differ from request to request, in canonical form.
+var changing = []string{"X-Request-Id", "X-Correlation-Id", "X-Amzn-Trace-Id", "X-Cloud-Trace-Context", "X-B3-Traceid", "X-B3-Spanid", "B3"}
+
+// How long a call has to run to be kept when its client gives up, and by when clients give up.
+const (
+	leastKept   = 20 * time.Second
+	clientsWait = time.Minute
+)
+
+// repeatWarnings say where repeat cannot work.
+func (c *Config) repeatWarnings(u *Upstream) (all []string) {
+	warn := func(of, format string, args ...any) {
+		all = append(all, "upstream "+u.Name+of+": "+fmt.Sprintf(format, args...))
+	}
+	if !u.anyTool(func(t *Tool) bool { return t.Repeat != RepeatRun }) {
+		return nil
+	}
+	if !c.AuthOf(u).Required() && len(c.Hosts()) > 0 {
+		warn("", "repeat does nothing for clients of 2026-07-28, which have no session: nobody signs in, and by allowed_hosts or public_url clients of other machines come as well, so one cannot be told from another")
+	}
+	for _, name := range u.ForwardHeaders {
+		if slices.Contains(changing, textproto.CanonicalMIMEHeaderKey(name)) {
+			warn("", "repeat does nothing for clients that send %s: forward_headers passes it on, and it differs with each request, so no two calls are the same", name)
+		}
+	}
+	joins := func(of string, t Tool) {
+		switch handled := u.WithoutTasks == WithoutTasksHandle && u.WithoutTasksAfter != Auto && u.WithoutTasksAfter < clientsWait; {
+		case t.Repeat != RepeatJoin:
+		case t.Timeout < leastKept:
+			warn(of, "repeat: join does nothing: timeout %v ends each call before the %v after which it would be kept", t.Timeout, leastKept)
+		case handled && t.Tasks != TasksNever:
+			warn(of, "repeat: join does nothing for clients without tasks: without_tasks_after %v makes a task of each slow call before its client gives up", u.WithoutTasksAfter)
+		}
+	}
+	joins("", u.Defaults)
+	for _, rule := range u.Tools {
+		if rule.Repeat != u.Defaults.Repeat || rule.Timeout != u.Defaults.Timeout || rule.Tasks != u.Defaults.Tasks {
+			joins(", tools "+rule.Match, rule.Tool)
 		}
 	}
 	return all

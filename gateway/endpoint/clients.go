@@ -95,15 +95,20 @@ func (e *Endpoint) HandleAfter(c Client) time.Duration {
 // Departure says how a client has left a call of a tool, for the log. token says that it has sent a progress token, and
 // now what happens to the call.
 func (e *Endpoint) Departure(c Client, tool string, token bool, after time.Duration, now string) wire.Departure {
-	name, _ := jsonrpc.GetString(c.Info, "name")
-	version, _ := jsonrpc.GetString(c.Info, "version")
 	d := wire.Departure{
-		Upstream: e.Name, Tool: tool, Client: strings.TrimSpace(name + " " + version), After: after, Now: now, Help: e.helpFor(c, tool, token),
+		Upstream: e.Name, Tool: tool, Client: nameOf(c.Info), After: after, Now: now, Help: e.helpFor(c, tool, token),
 	}
 	if l := e.limitOf(c); l.client != "" && (l.hard || token) {
 		d.Limit = l.wait
 	}
 	return d
+}
+
+// nameOf is what a client calls itself in its clientInfo, with its version.
+func nameOf(info json.RawMessage) string {
+	name, _ := jsonrpc.GetString(info, "name")
+	version, _ := jsonrpc.GetString(info, "version")
+	return strings.TrimSpace(name + " " + version)
 }
 
 // helpFor says what would have kept a client from giving up a slow call of a tool.

@@ -20,7 +20,7 @@ import (
 type Repeater struct {
 	Owner        string          // the principal
 	Session      string          // of a legacy client; "" for a modern one
-	Info         json.RawMessage // clientInfo of a modern client
+	Info         json.RawMessage // clientInfo
 	Capabilities json.RawMessage // that it declares
 }
 
@@ -45,8 +45,15 @@ func digestOf(texts ...string) string {
 // a client whose connections say nothing.
 func (e *Endpoint) RepeatOf(r Repeater, tool string, arguments func() json.RawMessage, s shim.Session, begun time.Time, silence func() time.Duration) shim.Repeat {
 	joins := e.Config.Tool(tool).Repeat == config.RepeatJoin
+	var afterSession func() string
+	if r.Session != "" && r.Owner != "" {
+		afterSession = func() string {
+			return e.NameRepeater(Repeater{Owner: r.Owner, Info: r.Info, Capabilities: r.Capabilities})
+		}
+	}
 	return shim.Repeat{
-		Client: func() string { return e.NameRepeater(r) },
+		Client: func() string { return e.NameRepeater(r) }, AfterSession: afterSession,
+		Name: func() string { return nameOf(r.Info) },
 		Call: func() string {
 			sum := sealed.Digest(jsonrpc.AppendString(nil, tool), arguments())
 			return digestOf(string(sum[:]), s.Mark)
@@ -56,8 +63,8 @@ func (e *Endpoint) RepeatOf(r Repeater, tool string, arguments func() json.RawMe
 			switch {
 			case explicit:
 				return IsGivingUp(said.Reason) || joins && said.Reason == ""
-			case errors.Is(cause, shim.ErrCancelled): // the session has ended
-				return false
+			case shim.IsSessionEnd(cause):
+				return afterSession != nil
 			}
 			return joins || silence != nil && IsClientWait(time.Since(begun), silence())
 		},

@@ -110,6 +110,27 @@ func TestWhoGivesUp(t *testing.T) {
 	}
 }
 
+// The end of a session is a giving up where its caller has an owner: the same client of that owner finds the call in any
+// other session.
+func TestGivingUpASession(t *testing.T) {
+	t.Parallel()
+	e := &Endpoint{Name: "up", Config: config.NewUpstream("up", "http://up")}
+	of := func(r Repeater) shim.Repeat { return e.RepeatOf(r, "tool", nil, shim.Session{}, time.Now(), nil) }
+	one := of(Repeater{Owner: "alice", Session: "1", Info: json.RawMessage(`{"name":"a"}`)})
+	other := of(Repeater{Owner: "alice", Session: "2", Info: json.RawMessage(`{"name":"a"}`)})
+	if !one.GaveUp(shim.ErrCancelled) || one.Client() == other.Client() || one.AfterSession() != other.OfEndedSession().Client() {
+		t.Error("another session of the client cannot find the call")
+	}
+	for _, r := range []Repeater{{Owner: "bob", Session: "2", Info: json.RawMessage(`{"name":"a"}`)}, {Owner: "alice", Session: "2", Info: json.RawMessage(`{"name":"b"}`)}} {
+		if of(r).AfterSession() == one.AfterSession() {
+			t.Errorf("%+v finds the call", r)
+		}
+	}
+	if nobody := of(Repeater{Session: "1"}); nobody.GaveUp(shim.ErrCancelled) || nobody.OfEndedSession().IsPossible() {
+		t.Error("a client without an owner gives up its session")
+	}
+}
+
 func TestWithPickedUp(t *testing.T) {
 	t.Parallel()
 	reply := shim.Reply{Result: json.RawMessage(`{"content":[],"_meta":{"a":1}}`), Plain: true}

@@ -77,14 +77,14 @@ func (q *request) repeatOf(s shim.Session) shim.Repeat {
 		value, _ := jsonrpc.Get(params, "arguments")
 		return value
 	}
-	r := q.h.RepeatOf(repeaterOf(q.s, q.principal), q.name, arguments, s, q.begun, nil)
+	r := q.h.RepeatOf(repeaterOf(q.s, q.state, q.principal), q.name, arguments, s, q.begun, nil)
 	r.Gone, r.Stream = q.gone, q.log.w.name
 	return r
 }
 
 // repeaterOf names the session and the caller as a client that may pick up its calls.
-func repeaterOf(s *session, p shim.Principal) endpoint.Repeater {
-	return endpoint.Repeater{Owner: p.Owner(), Session: s.id}
+func repeaterOf(s *session, st sessionState, p shim.Principal) endpoint.Repeater {
+	return endpoint.Repeater{Owner: p.Owner(), Session: s.id, Info: st.ClientInfo, Capabilities: st.Capabilities}
 }
 
 func (q *request) describeCaller() endpoint.Client { return clientOf(q.state, q.principal) }

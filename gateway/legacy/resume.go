@@ -39,7 +39,7 @@ func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request, s *session
 	if err == nil && (state == "" || state == "ended" && s.isHeard(ctx, stream, no)) {
 		return true
 	}
-	h.Shim.ResumeStream(ctx, shim.Repeat{Client: func() string { return h.NameRepeater(repeaterOf(s, s.principalOf(p))) }, Stream: stream})
+	h.Shim.ResumeStream(ctx, shim.Repeat{Client: func() string { return h.NameRepeater(repeaterOf(s, s.currentState(), s.principalOf(p))) }, Stream: stream})
 	out := eventstream.NewWriter(w, h.Global.KeepAlive)
 	defer out.Close()
 	if out.Comment("open") != nil {

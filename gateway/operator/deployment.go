@@ -51,6 +51,9 @@ func taskOf(t shim.Task) Task {
 		Principal: cutText(t.Owner), Replica: string(t.Lease.Replica), Hidden: !t.Visible, CreatedAt: t.CreatedAt, BegunAt: t.BegunAt(), UpdatedAt: t.UpdatedAt,
 		ResultSize: t.OutcomeSize,
 	}
+	if kept := t.KeptUntil; !kept.IsZero() {
+		out.KeptUntil = &kept
+	}
 	if t.Status.Final() {
 		expires := t.ExpiresAt()
 		out.ExpiresAt, out.Outcome = &expires, out.Status
@@ -76,6 +79,9 @@ func (d *Deployment) Task(ctx context.Context, id string, content bool) (TaskDet
 	out := TaskDetail{Task: taskOf(t), Events: make([]Event, len(t.Timeline)), TraceID: traceOf(t), ContentShown: content}
 	for i, m := range t.Timeline {
 		out.Events[i] = Event{At: m.At, Kind: string(m.Kind), Detail: m.Detail}
+		if m.Kind == shim.KindPickedUp && t.KeptUntil.IsZero() {
+			out.PickedUp = &PickedUp{At: m.At, Client: m.Detail, Principal: out.Principal}
+		}
 	}
 	out.TraceURL = d.o.TraceAt(out.TraceID)
 	out.RerunOf, out.RerunAs, out.Rerunnable = string(t.RerunOf), string(t.RerunAs), d.o.Tasks.RerunRefusal(t) == ""

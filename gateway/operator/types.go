@@ -31,9 +31,11 @@ type Task struct {
 	Principal string `json:"principal,omitempty"`
 	// Replica runs the task, or was the last one that did.
 	Replica string `json:"replica,omitempty"`
-	// Hidden says that it is a stored call which is no task: its client waits for it.
-	Hidden    bool      `json:"hidden,omitempty"`
-	CreatedAt time.Time `json:"created_at"`
+	// Hidden says that it is a stored call which is no task: its client waits for it, or gave it up.
+	Hidden bool `json:"hidden,omitempty"`
+	// KeptUntil is until when it is kept although its client gave up, if nobody picks it up. It is absent for any other.
+	KeptUntil *time.Time `json:"kept_until,omitempty"`
+	CreatedAt time.Time  `json:"created_at"`
 	// BegunAt is when its call was sent to the server, which may be before it became a task. Durations count from then.
 	BegunAt   time.Time `json:"begun_at"`
 	UpdatedAt time.Time `json:"updated_at"`
@@ -65,6 +67,8 @@ type TaskDetail struct {
 	Task
 	// Events are what happened to it, oldest first.
 	Events []Event `json:"events"`
+	// PickedUp is who waits for it, or has its result, in place of a client that gave up. It is absent for any other.
+	PickedUp *PickedUp `json:"picked_up,omitempty"`
 	// TraceID is that of the task's trace, and TraceURL where that is shown (trace_url).
 	TraceID  string `json:"trace_id,omitempty"`
 	TraceURL string `json:"trace_url,omitempty"`
@@ -87,12 +91,21 @@ type TaskDetail struct {
 	Asked []Asked `json:"asked,omitempty"`
 }
 
+// PickedUp is the client that has picked a task up by making the same call again: one of the same principal.
+type PickedUp struct {
+	At time.Time `json:"at"`
+	// Client is what it calls itself, with its version; absent if it does not.
+	Client    string `json:"client,omitempty"`
+	Principal string `json:"principal,omitempty"`
+}
+
 // Event is one thing that happened to a task.
 type Event struct {
 	At time.Time `json:"at"`
-	// Kind is rerun, made, queued, sent, asked, answered, withdrawn, adopted, resumed, retried, cancelled, left or ended.
+	// Kind is rerun, made, queued, sent, asked, answered, withdrawn, adopted, resumed, retried, cancelled, left, given_up,
+	// picked_up or ended.
 	Kind string `json:"kind"`
-	// Detail says more: the replica, the method of a question, the outcome.
+	// Detail says more: the replica, the method of a question, the client that has picked it up, the outcome.
 	Detail string `json:"detail,omitempty"`
 }
 

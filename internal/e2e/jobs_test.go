@@ -91,6 +91,13 @@ func (w *jobsWorld) end(keys ...string) {
 	}
 }
 
+// cancelled is how often a job was cancelled at the server.
+func (w *jobsWorld) cancelled(key string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ended[key]
+}
+
 // polls is how often a job was asked for.
 func (w *jobsWorld) polls(key string) int {
 	w.mu.Lock()
@@ -158,7 +165,7 @@ func checkJobTools(t *testing.T, w *jobsWorld) {
 	if err := w.b.client(true).Cancel(t.Context(), cancelled.ID); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the end of the job", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.ended["cancelled"] == 1 })
+	until(t, "the end of the job", func() bool { return w.cancelled("cancelled") == 1 })
 	wantStarted(t, w, "quick", "quick-legacy", "task", "demanded", "plain", "legacy", "cancelled")
 }
 

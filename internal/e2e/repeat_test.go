@@ -70,9 +70,9 @@ func TestRepeatOfSDKs(t *testing.T) {
 		}
 		return r
 	}
-	node := func(script, mode string) func(t *testing.T, url string) repeating {
+	node := func(mode string) func(t *testing.T, url string) repeating {
 		return func(t *testing.T, url string) (r repeating) {
-			runNodeInto(t, &r, script, "URL="+url, "MODE="+mode, env(t, "silent", arguments))
+			runNodeInto(t, &r, "repeat.mjs", "URL="+url, "MODE="+mode, env(t, "silent", arguments))
 			return r
 		}
 	}
@@ -93,9 +93,9 @@ func TestRepeatOfSDKs(t *testing.T) {
 		}
 	}
 	for name, client := range map[string]func(t *testing.T, url string) repeating{
-		"TypeScript SDK 1.x":             node("repeat1.mjs", ""),
-		"TypeScript SDK 2.x, 2025-11-25": node("repeat2.mjs", "legacy"),
-		"TypeScript SDK 2.x, 2026-07-28": node("repeat2.mjs", "auto"),
+		"TypeScript SDK 1.x":             node(""),
+		"TypeScript SDK 2.x, 2025-11-25": node("legacy"),
+		"TypeScript SDK 2.x, 2026-07-28": node("auto"),
 		"Go SDK, 2025-11-25":             goSDK("2025-11-25"),
 		"Go SDK, 2026-07-28":             goSDK("2026-07-28"),
 		"mcp-go, 2025-11-25":             mcpGo("2025-11-25"),

@@ -26,6 +26,7 @@ func startCounting(t *testing.T, events mcp.EventStore) *countingServer {
 	s := &countingServer{began: map[string]int{}, cancelled: map[string]int{}, finish: make(chan struct{}, 10)}
 	server := newPeer("counting")
 	addWords(server, "work", s.work)
+	addWords(server, "quick", func(context.Context, *mcp.CallToolRequest) string { return "quick" })
 	s.url = serve(t, streamable(server, &mcp.StreamableHTTPOptions{EventStore: events}))
 	return s
 }

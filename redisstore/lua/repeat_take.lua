@@ -2,7 +2,7 @@
 --
 -- KEYS  1 the calls of the client (repeat_note has their form)
 -- ARGV  1 what the calls have in common  2 op  3 how long after it was left only the next call may take it, in ms
---       4 '1' if a call that is awaited does not count  5 life of the taken call in ms
+--       4 '1' if a call that somebody waits for does not count  5 life of the taken call in ms
 -- reply taken with the id, awaited, none, or none with '0' if the client has no calls
 local call, op, soon, last, life = next_arg(), next_arg(), tonumber(next_arg()), next_arg(), tonumber(next_arg())
 local at = now()
@@ -12,7 +12,7 @@ for i = 1, #all, 2 do
   local state, since, till, mode, by, rest = string.match(all[i + 1], '^(%S+) (%d+) (%d+) (%S+) (%S+) (.*)$')
   local same = string.match(rest, ' (%S*)$') == call
   if same and state == 'taken' and by == op then return { 'taken', all[i] } end
-  if same and state == 'awaited' then awaited = true end
+  if same and (state == 'awaited' or state == 'taken') then awaited = true end
   local may = mode == '1' or mode == '0' and tonumber(since) + soon >= at
   if same and state == 'left' and may and tonumber(till) > at and (not oldest or tonumber(since) < oldest) then
     id, oldest, line = all[i], tonumber(since), mode .. ' ' .. op .. ' ' .. rest

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -37,7 +38,15 @@ func (s repeater) refreshRepeats(ctx context.Context) {
 // (design.md 0.35). done is false for a call that has to be made. Only calls of a client that has such calls look in the
 // store. If the store stays away for them, they fail with ErrUnavailable, as the work may be under way.
 func (s repeater) pickUp(ctx context.Context, srv *node.Served, c shim.Call, p shim.Policy) (a shim.Answered, err error, done bool) {
-	client, call, left, awaited := s.Repeats.Look(c.Repeat)
+	if a, err, done = s.pickUpAs(ctx, c.Repeat, srv, c, p); !done {
+		a, err, done = s.pickUpAs(ctx, c.Repeat.OfEndedSession(), srv, c, p)
+	}
+	return a, err, done
+}
+
+// pickUpAs is pickUp under one name of the client.
+func (s repeater) pickUpAs(ctx context.Context, as shim.Repeat, srv *node.Served, c shim.Call, p shim.Policy) (a shim.Answered, err error, done bool) {
+	client, call, left, awaited := s.Repeats.Look(as)
 	joins := p.Repeat == shim.RepeatAuto || p.Repeat == shim.RepeatJoin
 	if c.Request.Method != shim.CallTool || !left && !(awaited && joins) {
 		return a, nil, false
@@ -115,8 +124,10 @@ var errPickedLost = &shim.UpstreamError{Kind: "lost", Message: "the call that th
 func (s repeater) followLeft(ctx context.Context, w *waiter, e shim.Lingering) (shim.Answered, error) {
 	w.srv.Metrics.Repeated(ctx, semconv.RepeatPickedUp)
 	w.pickup = &pickup{s: s.Shim, e: e, gaveUp: w.call.Repeat.GaveUp}
+	client := w.call.Repeat.Name()
+	s.Observer.LogTask(w.task, slog.LevelInfo, "a call whose client gave up is picked up by the same call made again", "client", client, "event", shim.KindPickedUp.EventName())
 	if !w.task.Status.Final() {
-		w.pickup.show(ctx, time.Time{}, shim.Moment{Kind: shim.KindPickedUp, Detail: string(s.Replica)})
+		w.pickup.show(ctx, time.Time{}, shim.MessagePickedUp(client), shim.Moment{Kind: shim.KindPickedUp, Detail: client})
 	}
 	renewing, stop := context.WithCancel(s.Life.Ctx)
 	defer stop()
@@ -142,11 +153,7 @@ func (s repeater) followLeft(ctx context.Context, w *waiter, e shim.Lingering) (
 }
 
 // show brings what became of the call into its record, for its runner and for operators. It is told once.
-func (p *pickup) show(ctx context.Context, until time.Time, m shim.Moment) {
-	message := shim.MessagePickedUp
-	if !until.IsZero() {
-		message = shim.MessageKept(until)
-	}
+func (p *pickup) show(ctx context.Context, until time.Time, message string, m shim.Moment) {
 	change := shim.Change{Op: p.s.NewOp(), KeptUntil: &until, StatusMessage: &message, Moments: []shim.Moment{m}}
 	_, _ = p.s.ChangeRecord(ctx, p.e.ID, nil, change)
 }
@@ -182,12 +189,14 @@ func (p *pickup) renew(ctx context.Context, gone <-chan struct{}) {
 func (p *pickup) leave() {
 	p.s.Repeats.Hear(shim.LingerNews{Client: p.e.Client, Call: p.e.Call, Left: true}, p.e.Linger)
 	p.note(shim.LingerLeft, p.e.Linger)
-	p.show(p.s.Life.Writes, time.Now().Add(p.e.Linger), shim.Moment{Kind: shim.KindGivenUp})
+	until := time.Now().Add(p.e.Linger)
+	p.show(p.s.Life.Writes, until, shim.MessageKept(until), shim.Moment{Kind: shim.KindGivenUp})
 }
 
-// leaveAgain has the call go on if its client has given up once more, and reports whether it has.
+// leaveAgain has the call go on if its client has given up once more, and reports whether it has. The end of its session
+// ends the call: its entry keeps its name.
 func (p *pickup) leaveAgain(cause error) bool {
-	if p.gaveUp == nil || !p.gaveUp(cause) {
+	if p.gaveUp == nil || shim.IsSessionEnd(cause) || !p.gaveUp(cause) {
 		return false
 	}
 	p.stop()

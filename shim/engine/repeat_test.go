@@ -71,7 +71,7 @@ func sameCall(client, call string) shim.Call {
 	c.Request.Params = json.RawMessage(`{"name":"slow","arguments":{"call":"` + call + `"}}`)
 	c.Principal = shim.Principal{Session: client}
 	c.Repeat = shim.Repeat{
-		Client: func() string { return client }, Call: func() string { return call },
+		Name: func() string { return "app 1" }, Client: func() string { return client }, Call: func() string { return call },
 		GaveUp: func(cause error) bool { return cause == error(errGaveUp) },
 	}
 	return c

@@ -51,7 +51,7 @@ func (c *caller) AwaitReply(ctx context.Context, grace time.Duration) (shim.Answ
 			return shim.Answered{}, fmt.Errorf("%w: %w", shim.ErrKept, context.Cause(ctx))
 		case <-broken:
 			broken = nil
-			r.linger.giveUp(false)
+			r.linger.giveUp(nil)
 			continue
 		case <-c.news:
 			if work.IsClosed(r.done) {

@@ -117,24 +117,27 @@ func (l *lingering) unquiet() error {
 	return nil
 }
 
-// giveUp keeps the call although its client has given up, and reports whether it does. leaves says that the client waits
-// no more; otherwise its connection has broken, and it may come back to the stream of the answer.
-func (l *lingering) giveUp(leaves bool) bool {
-	r := l.run
+// giveUp keeps the call although its client has given up, and reports whether it does. The client waits no more, for this
+// cause; without one, its connection has broken, and it may come back to the stream of the answer.
+func (l *lingering) giveUp(cause error) bool {
+	r, leaves := l.run, cause != nil
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l.entry.Client == "" || r.ended || r.Ctx.Err() != nil || r.record.Visible || r.queuing || r.Caller.waiting == 0 {
 		return false
 	}
-	round := l.round + 1
+	round, old := l.round+1, l.entry
 	from := []shim.LingerState{shim.LingerNone, shim.LingerAwaited}
 	if leaves { // also the stream that it has resumed
 		from = append(from, shim.LingerResumed)
 	}
-	if !r.core.Life.Work.Go(func() { l.keepCall(round, from) }) {
+	if !r.core.Life.Work.Go(func() { l.keepCall(round, from, old) }) {
 		return false
 	}
 	l.left, l.stays, l.round = true, !leaves, round
+	if r.Caller.repeat.AfterSession != nil && shim.IsSessionEnd(cause) {
+		l.entry.Client = r.Caller.repeat.AfterSession()
+	}
 	if leaves {
 		r.Caller.forget()
 		close(l.gone)
@@ -143,8 +146,8 @@ func (l *lingering) giveUp(leaves bool) bool {
 }
 
 // keepCall keeps a call whose client has given up until it has ended, its time is over, or its client gives up in another
-// way. It is noted as left if it is in one of these states.
-func (l *lingering) keepCall(round int, from []shim.LingerState) {
+// way. It is noted as left if it is in one of these states. old is its entry before.
+func (l *lingering) keepCall(round int, from []shim.LingerState, old shim.Lingering) {
 	r := l.run
 	ctx, stop := context.WithTimeout(r.Ctx, r.policy.Linger)
 	defer stop()
@@ -152,6 +155,7 @@ func (l *lingering) keepCall(round int, from []shim.LingerState) {
 	r.mu.Lock()
 	l.entry.ID = t.ID
 	e, stays, ended := l.entry, l.stays, r.ended
+	old.ID = t.ID
 	r.mu.Unlock()
 	switch {
 	case ended:
@@ -175,6 +179,9 @@ func (l *lingering) keepCall(round int, from []shim.LingerState) {
 				Moments: []shim.Moment{{Kind: shim.KindGivenUp}},
 			}
 		})
+	}
+	if old.Client != e.Client { // the session has ended
+		r.core.Repeats.Drop(ctx, old)
 	}
 	l.awaitRepeat(e, round)
 }

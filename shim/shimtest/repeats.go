@@ -81,7 +81,8 @@ func (t *repeatsTest) takenOnce() {
 	t.want(t.take("client", "call", "op1", false), string(first.ID))
 	t.want(t.take("client", "call", "op1", false), string(first.ID)) // its reply was lost
 	t.want(t.take("client", "call", "op2", false), string(second.ID))
-	t.want(t.take("client", "call", "op3", false), "none")
+	t.want(t.take("client", "call", "op3", false), "awaited") // by those who have taken them
+	t.want(t.take("client", "call", "op3", true), "none")
 	t.want(string(t.note(first, shim.LingerLeft, shim.LingerTaken)), "left") // who has picked it up gives up as well
 	t.want(t.take("client", "call", "op4", false), string(first.ID))
 	t.ok(t.one.Drop(t.ctx, first))
@@ -106,7 +107,7 @@ func (t *repeatsTest) goneOn() {
 	t.note(join, shim.LingerLeft, anyState...)
 	t.want(t.take("client", "other", "op", false), "none")
 	t.want(t.take("client", "call", "op2", false), string(join.ID))
-	t.want(t.take("client", "call", "op3", false), "none")
+	t.want(t.take("client", "call", "op3", true), "none")
 	t.note(auto, shim.LingerTaken, anyState...)
 	t.note(auto, shim.LingerLeft, shim.LingerTaken) // it was given up anew
 	t.want(t.take("client", "call", "op4", false), string(auto.ID))

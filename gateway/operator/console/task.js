@@ -46,6 +46,8 @@ const happened = {
   retried: ["Sent again", "working"],
   cancelled: ["Cancelled", "cancelled"],
   left: ["Left by its replica, which stops", ""],
+  given_up: ["Given up by its client, and kept", ""],
+  picked_up: ["Picked up by the same call made again", "working"],
   ended: ["Ended", ""],
 };
 
@@ -81,6 +83,8 @@ function facts(task, ctx) {
   return h("dl", { class: "facts" },
     row("Id", [h("span", { class: "mono" }, task.id), " ", h("button", { class: "plain", onclick: (e) => copy(task.id, e.target) }, "Copy")]),
     row("State", [statusOf(task), task.message && h("div", { class: "muted" }, task.message)]),
+    row("Given up", task.kept_until && [isOpen(task) ? "Its client gave up; kept until " : "Its client gave up; its result is kept until ", time(task.kept_until)]),
+    row("Picked up", task.picked_up && [task.picked_up.client ? [foreign(task.picked_up.client), ", "] : "", time(task.picked_up.at)]),
     row("Runs again", task.rerun_of && taskLink(task.rerun_of)),
     row("Run again as", task.rerun_as && taskLink(task.rerun_as)),
     row("Principal", task.principal ? h("a", { href: listOf({ principal: task.principal, status: open }), title: "What runs for this principal" }, foreign(task.principal)) : who("")),
@@ -93,7 +97,7 @@ function facts(task, ctx) {
     row("Result", task.result_size > 0 && `${count(task.result_size)} bytes`),
     row("Kept until", task.expires_at && time(task.expires_at)),
     row("Trace", task.trace_id && h("span", { class: "mono" }, task.trace_id)),
-    row("Kind", task.hidden && "A stored call that is no task: its client waits for it"));
+    row("Kind", task.hidden && "A stored call that is no task: its client waits for it, or gave it up"));
 }
 
 const taskLink = (id) => h("a", { class: "mono", href: `#/task/${encodeURIComponent(id)}` }, id.slice(0, 8));

@@ -162,7 +162,9 @@ function list(tasks, redraw) {
         cell: (t) => h("input", { type: "checkbox", "aria-label": `Choose ${t.id}`, disabled: !isOpen(t), checked: chosen.has(t.id), onchange: (e) => choose([t.id], e.target.checked) }),
       },
       { name: "Task", class: "tight", cell: (t) => taskLink(t.id) },
-      { name: "Tool", class: "tight beside", cell: (t) => [foreign(t.tool), h("span", { class: "muted" }, ` at ${t.upstream}`), pausedMark(t.upstream, t.tool), t.hidden && [" ", h("span", { class: "tag", title: "A stored call that is no task: its client waits for it" }, "call")]] },
+      { name: "Tool", class: "tight beside", cell: (t) => [foreign(t.tool), h("span", { class: "muted" }, ` at ${t.upstream}`), pausedMark(t.upstream, t.tool), t.hidden && [" ", t.kept_until
+        ? h("span", { class: "tag", title: "Its client gave up; the same call made again picks it up" }, "given up")
+        : h("span", { class: "tag", title: "A stored call that is no task: its client waits for it" }, "call")]] },
       { name: "Principal", class: "tight", label: "For", cell: (t) => who(t.principal) },
       { name: "State", class: "tight", cell: statusOf },
       { name: "Message", class: "grow clip muted", hint: (t) => t.message, cell: (t) => t.message ?? "" },

@@ -119,6 +119,12 @@ func writeTask(w io.Writer, d operator.TaskDetail) error {
 	} else {
 		fact("age", shortAge(d.Task))
 	}
+	if d.KeptUntil != nil {
+		fact("given up", "kept until "+d.KeptUntil.Local().Format(time.RFC3339))
+	}
+	if p := d.PickedUp; p != nil {
+		fact("picked up", strings.TrimSpace(p.At.Local().Format(time.RFC3339)+" "+p.Client))
+	}
 	if d.ExpiresAt != nil {
 		fact("kept until", d.ExpiresAt.Local().Format(time.RFC3339))
 	}
