@@ -17,13 +17,14 @@ type load struct {
 	request []byte
 	want    string
 	process *proc.Process // whose processor time counts; nil for none
+	beside  *proc.Process // one that works for it, whose time counts as well; nil for none
 }
 
 // sample is what one measurement found.
 type sample struct {
 	rate     float64 // requests per second
 	p50, p99 time.Duration
-	cpu      time.Duration // of the process, for each request
+	cpu      time.Duration // of the processes, for each request
 }
 
 // String is the sample as three cells of a table.
@@ -66,13 +67,19 @@ func (l load) measure(conns int, length time.Duration) (sample, error) {
 	return found, err
 }
 
-// cpu is the processor time of the process so far.
-func (l load) cpu() (time.Duration, error) {
-	if l.process == nil {
-		return 0, nil
+// cpu is the processor time of the processes so far.
+func (l load) cpu() (sum time.Duration, err error) {
+	for _, p := range []*proc.Process{l.process, l.beside} {
+		if p == nil {
+			continue
+		}
+		of, err := statOf(p.PID())
+		if err != nil {
+			return 0, err
+		}
+		sum += time.Duration(of.CPUTime() * float64(time.Second))
 	}
-	of, err := statOf(l.process.PID())
-	return time.Duration(of.CPUTime() * float64(time.Second)), err
+	return sum, nil
 }
 
 // dialWorkers opens connections; hangUp closes them.
