@@ -172,3 +172,26 @@ func TestUsage(t *testing.T) {
 		t.Error("there are as many files as that")
 	}
 }
+
+// What is calculated for 100,000 is the difference between N and 2N, so that what a deployment costs without any is left
+// out.
+func TestScaleIsCalculated(t *testing.T) {
+	at := func(n int) scaleLevel {
+		return scaleLevel{
+			n:    n,
+			idle: scaleUse{took: 10 * time.Second, resident: int64(80<<20 + n*10<<10), redis: int64(6<<20 + n<<10), gateCPU: time.Duration(n) * time.Millisecond, commands: int64(500 + 10*n)},
+			add:  scaleUse{gateCPU: 2 * time.Second, masterCPU: time.Second, commands: 17_000},
+		}
+	}
+	got := scaleTables([]scaled{{name: "things", levels: []scaleLevel{at(0), at(1000), at(2000)}, lost: "all went on"}})
+	for _, want := range []string{
+		"| things | 0 | 80 MB | 0.0 % | 6 MB | 0.0 % | 50 | - |\n",
+		"| things | 2000 | 99 MB | 20.0 % | 7 MB | 0.0 % | 2050 | 2000 µs, 1000 µs, 17.0 |\n",
+		"| things | 10.0 kB, 1.00 kB | 977 MB | 1000 % | 98 MB | 0 % | 100000 |\n",
+		"| 2000 things | ", "all went on |\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%s lacks %s", got, want)
+		}
+	}
+}
