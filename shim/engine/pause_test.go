@@ -122,3 +122,22 @@ func TestPauseOutlivesAStart(t *testing.T) {
 		toldPaused(t, c, plain)
 	})
 }
+
+// A pause refuses new work. A repeat that picks up a call which runs already gets its answer, and the next one is refused.
+func TestPauseLetsARepeatPickUp(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		u := takes(100 * time.Second)
+		s := w.gatewayOf("a", serves(u, repeats(shim.RepeatAuto)), func(o *engine.Options) {
+			o.Repeats = redisstore.NewRepeats(w.store.Store.(*redisstore.Store))
+			o.Pauses = w.store.Store.(*redisstore.Store).Overview()
+		})
+		c := sameCall("client", "call")
+		gaveUp(t, s, c)
+		_, err := engine.NewOperator(s, nil).Pause(t.Context(), shim.Pause{Upstream: "up"})
+		must(t, err)
+		wantAnswer(t, s, c, 40*time.Second, time.Minute)
+		wantCalls(t, u, 1)
+		toldPaused(t, s, c)
+		wantCalls(t, u, 1)
+	})
+}
