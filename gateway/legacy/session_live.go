@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"hash/maphash"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -232,6 +233,10 @@ type inFlight struct {
 // replica.
 const maxCallKey = 64
 
+// maxReason bounds the reason of a cancellation that goes to every replica, in bytes: it is longer than those that say
+// that the client gave up.
+const maxReason = 128
+
 // callKey tells the requests of a session apart.
 func callKey(id jsonrpc.ID) string {
 	key := id.Key()
@@ -248,14 +253,14 @@ func (st sessionState) callKeyOf(p shim.Principal, id jsonrpc.ID) string {
 }
 
 // abortRequest cancels a request of a principal in flight, here or on another replica. Any other id is ignored: the answer and
-// the cancellation may have crossed. The reason is told to the server only if the request runs here.
+// the cancellation may have crossed. A long reason is cut on the way to another replica.
 func (s *session) abortRequest(ctx context.Context, p shim.Principal, id jsonrpc.ID, reason string) error {
 	key := s.currentState().callKeyOf(p, id)
 	token := forward.SealToken(ctx, key)
 	if s.abortKey(key, time.Now(), token, reason) {
 		return nil
 	}
-	return s.table.store.Signal(ctx, s.id, cancelSignal+key, token)
+	return s.table.store.Signal(ctx, s.id, cancelSignal+url.QueryEscape(reason[:min(len(reason), maxReason)])+" "+key, token)
 }
 
 // abortKey cancels a request in flight on this replica, and reports whether there is one. A request that came

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -117,7 +118,8 @@ func (t *Table) Run(ctx context.Context) error {
 	}, t.takeSignal)
 }
 
-// cancelSignal begins the signal that cancels a request on any replica. The key of the request follows.
+// cancelSignal begins the signal that cancels a request on any replica. The reason follows, escaped, and the key of the
+// request.
 const cancelSignal = "cancel "
 
 // takeSignal takes a signal that another replica has sent for a session.
@@ -132,8 +134,10 @@ func (t *Table) takeSignal(id, text, token string, at time.Time) {
 	if s == nil {
 		return
 	}
-	if key, ok := strings.CutPrefix(text, cancelSignal); ok {
-		s.abortKey(key, at, token, "")
+	if text, ok := strings.CutPrefix(text, cancelSignal); ok {
+		reason, key, _ := strings.Cut(text, " ")
+		reason, _ = url.QueryUnescape(reason) // a replica has escaped it
+		s.abortKey(key, at, token, reason)
 	}
 	if ask, ok := strings.CutPrefix(text, streamSignal); ok {
 		t.outlive(func() { s.sayHeld(ask) })

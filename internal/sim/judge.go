@@ -77,6 +77,8 @@ type Call struct {
 	ended    string   // the final status that was seen
 	stopped  bool     // a cancellation was acknowledged
 	answered map[string]int
+	again    int  // executions besides the first that somebody has asked for
+	shared   bool // another principal makes the same call
 }
 
 func newJudge() *Judge {
@@ -197,10 +199,25 @@ func (c *Call) Execute(server string, result func(run int) string) (string, int)
 	c.note(server, fmt.Sprintf("executes it, for the %d. time", run))
 	if run > c.most && !c.isDisturbed(Forgets) {
 		c.blame("it was executed %d times, and its owner allows %d", run, c.most)
-	} else if run > 1 && !c.isDisturbed(Any) {
+	} else if run > 1+c.again && !c.isDisturbed(Any) {
 		c.blame("it was executed again though nothing had gone wrong")
 	}
 	return text, run
+}
+
+// AskAgain notes that the call is made once more, as one that the server has to execute: its result will be another one.
+func (c *Call) AskAgain() {
+	c.j.mu.Lock()
+	defer c.j.mu.Unlock()
+	c.again++
+	c.got = nil
+}
+
+// Share notes that another principal is about to make the same call, and hears of it.
+func (c *Call) Share() {
+	c.j.mu.Lock()
+	defer c.j.mu.Unlock()
+	c.shared = true
 }
 
 // Answer notes that the server got an answer to one of its questions.
@@ -348,10 +365,16 @@ func (j *Judge) Overhear(owner string, message []byte) {
 	}
 	j.mu.Unlock()
 	for c := range about {
-		if c != nil && c.owner != owner {
+		if c != nil && c.owner != owner && !c.isShared() {
 			c.Blame("%s heard of it: %.300s", owner, message)
 		}
 	}
+}
+
+func (c *Call) isShared() bool {
+	c.j.mu.Lock()
+	defer c.j.mu.Unlock()
+	return c.shared
 }
 
 // timeline tells a call's history, with that of the deployment meanwhile. j.mu is held.

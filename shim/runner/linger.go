@@ -45,8 +45,9 @@ const (
 // quietKept is how long the record of a call is kept whose client has had the answer.
 const quietKept = time.Second
 
-// awaitedFor is how long a call counts as awaited that has no time limit.
-const awaitedFor = 24 * time.Hour
+// awaitedFor is how long a call counts as awaited without further news. It is noted again in half the time, so that the
+// entry of a call that ended during an outage goes soon.
+const awaitedFor = 5 * time.Minute
 
 // isPossible reports whether a repeat could pick the call up.
 func (l *lingering) isPossible() bool {
@@ -95,10 +96,25 @@ func (l *lingering) announce() {
 		return
 	}
 	e.ID = t.ID
-	_, _ = r.core.Repeats.Note(r.Ctx, e, shim.LingerAwaited, awaitedFor, shim.LingerNone)
+	l.noteAwaited(e)
+}
+
+// noteAwaited notes that the client waits, again and again until it does no more.
+func (l *lingering) noteAwaited(e shim.Lingering) {
+	r := l.run
+	r.mu.Lock()
+	left := l.left
+	r.mu.Unlock()
+	if left {
+		return
+	}
+	_, _ = r.core.Repeats.Note(r.Ctx, e, shim.LingerAwaited, awaitedFor, shim.LingerNone, shim.LingerAwaited)
 	if r.Ctx.Err() != nil { // the end of the call has dropped it before
 		r.core.Repeats.Drop(r.core.Life.Writes, e)
+		return
 	}
+	timer := r.core.Life.Later(awaitedFor/2, func() { r.core.Life.Work.Go(func() { l.noteAwaited(e) }) })
+	context.AfterFunc(r.Ctx, func() { timer.Stop() }) // an ended call is let go of
 }
 
 // unquiet has a quiet record count as a task, since more than a repeat needs it. *shim.BusyError.
