@@ -19,8 +19,7 @@ import (
 const (
 	// scaleMasters and scaleReplicas are the processes of the deployment: those of Redis, and gateways.
 	scaleMasters, scaleReplicas = 3, 2
-	// scaleSettled is how long what was made has something left to do, and scaleIdle how long the use is measured then:
-	// twice as long as a stream takes between two looks at its log.
+	// scaleSettled is how long what was made has something left to do, and scaleIdle how long the use is measured then.
 	scaleSettled, scaleIdle = 20 * time.Second, 30 * time.Second
 	// scaleConns is how many connections a load has at each replica.
 	scaleConns = 8
