@@ -57,7 +57,8 @@ type nullSink struct{ shim.Stream }
 func (nullSink) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) {
 	return nil, shim.ErrNoAsk
 }
-func (nullSink) Withdraw(string) {}
+func (nullSink) RoomToAsk(int) bool { return true }
+func (nullSink) Withdraw(string)    {}
 func (nullSink) Checkpoint(json.RawMessage) (stored func(context.Context) error) {
 	return func(context.Context) error { return nil }
 }

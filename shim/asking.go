@@ -146,6 +146,14 @@ func KeysOf(questions []Question) []string {
 	return keys
 }
 
+// BytesOf is how many bytes the params of questions have.
+func BytesOf(q []Question) (n int) {
+	for i := range q {
+		n += len(q[i].Params)
+	}
+	return n
+}
+
 // MethodsOf lists the methods of questions, each once.
 func MethodsOf(q []Question) string {
 	var methods []string
@@ -200,9 +208,7 @@ func (l QuestionLimits) OrDefault() QuestionLimits {
 // many are open with so many bytes of params; "" if it may. The text is for the server that asks.
 func (l QuestionLimits) Refuse(asked, open int, bytes int64, q ...Question) string {
 	l = l.OrDefault()
-	for i := range q {
-		bytes += int64(len(q[i].Params))
-	}
+	bytes += int64(BytesOf(q))
 	switch {
 	case asked+len(q) > l.Most:
 		return fmt.Sprintf("too many questions: one call may ask %d", l.Most)

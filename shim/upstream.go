@@ -196,6 +196,9 @@ type Answer struct {
 type Sink interface {
 	Progress(Progress)
 	Log(Log)
+	// RoomToAsk makes room for questions with so many bytes of params, in all that the call waits with. It reports whether
+	// there is: else the server is told so, before anything of the question is kept. It does not block.
+	RoomToAsk(bytes int) bool
 	// Ask puts questions to the client and blocks until each is answered, refused,
 	// withdrawn or out of time. ErrNoAsk says that this client cannot be asked.
 	Ask(ctx context.Context, q ...Question) ([]Answer, error)

@@ -62,6 +62,9 @@ func (s *Sink) Cork(yes bool) {
 	}
 }
 
+// RoomToAsk leaves it to Ask.
+func (s *Sink) RoomToAsk(int) bool { return true }
+
 // Ask refuses. The shim asks a client that can be asked, in a call that it makes; questions of a
 // modern server are relayed as results.
 func (s *Sink) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) {

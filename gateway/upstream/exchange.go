@@ -460,6 +460,7 @@ func (discard) Progress(shim.Progress)             {}
 func (discard) Log(shim.Log)                       {}
 func (discard) Withdraw(string)                    {}
 func (discard) takeNotification(shim.Notification) {}
+func (discard) RoomToAsk(int) bool                 { return true }
 func (discard) Ask(context.Context, ...shim.Question) ([]shim.Answer, error) {
 	return nil, shim.ErrNoAsk
 }

@@ -22,12 +22,14 @@ func TestAskedTooMuch(t *testing.T) {
 		params string
 		asked  int
 		says   string
+		room   int // how many questions the sink has room for; 0 for all
 	}{
-		"at once":   {shim.QuestionLimits{Open: 3}, elicit, 3, "too many questions at once: 3 of one call may wait for an answer"},
-		"in all":    {shim.QuestionLimits{Most: 2}, elicit, 2, "too many questions: one call may ask 2"},
-		"bytes":     {shim.QuestionLimits{Bytes: int64(4*len(elicit) + 1)}, elicit, 4, "too large a question"},
-		"too large": {shim.QuestionLimits{Bytes: 10}, elicit, 0, "may have 10 bytes together"},
-		"default":   {shim.QuestionLimits{}, elicit, 10, ""},
+		"at once":   {shim.QuestionLimits{Open: 3}, elicit, 3, "too many questions at once: 3 of one call may wait for an answer", 0},
+		"in all":    {shim.QuestionLimits{Most: 2}, elicit, 2, "too many questions: one call may ask 2", 0},
+		"bytes":     {shim.QuestionLimits{Bytes: int64(4*len(elicit) + 1)}, elicit, 4, "too large a question", 0},
+		"too large": {shim.QuestionLimits{Bytes: 10}, elicit, 0, "may have 10 bytes together", 0},
+		"default":   {shim.QuestionLimits{}, elicit, 10, "", 0},
+		"no room":   {shim.QuestionLimits{}, elicit, 3, "what is kept for this caller, or for all, is at its limit", 3},
 	} {
 		bubbleOf(t, name, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			refused := make(chan string, 20)
@@ -44,6 +46,7 @@ func TestAskedTooMuch(t *testing.T) {
 				x.Event(x.Fill(result))
 			})
 			sink := silent()
+			sink.OnRoomToAsk = func(bytes int) bool { return c.room == 0 || bytes <= c.room*len(c.params) }
 			r := asksIn("a", all)
 			r.Limits = c.limits
 			if reply, err := h.Call(t.Context(), r, sink); err != nil || reply.Error != nil {

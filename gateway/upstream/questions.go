@@ -123,11 +123,9 @@ func (q *questions) addQuestion(m jsonrpc.Message, onGET bool) (refused *jsonrpc
 	// A replica that goes on from a checkpoint after the event misses the question. So the question is in the
 	// checkpoint from now on, before it is asked.
 	q.x.checkpoints.amendCheckpoint(func(c *checkpoint) {
-		if why := c.tooMuch(q.x.limits, m.Params); why != "" {
-			refused = &jsonrpc.Error{Code: mcp.CodeInternal, Message: why}
-			return
+		if refused = q.tooMuch(c, m.Params); refused == nil {
+			c.noteQuestion(m, onGET)
 		}
-		c.noteQuestion(m, onGET)
 	})
 	if refused == nil {
 		q.askSoon()
@@ -146,7 +144,7 @@ func (q *questions) showQuestion(p pending) (shown bool) {
 		return false
 	}
 	q.x.checkpoints.amendCheckpoint(func(c *checkpoint) {
-		if shown = c.tooMuch(q.x.limits, p.Params) == ""; shown {
+		if shown = q.tooMuch(c, p.Params) == nil; shown {
 			c.Asked++
 			c.Pending = append(c.Pending, p)
 		}
@@ -159,11 +157,7 @@ func (q *questions) showQuestion(p pending) (shown bool) {
 
 // refuse says why the call must not ask this as well; nil if it may.
 func (q *questions) refuse(m jsonrpc.Message) (refused *jsonrpc.Error) {
-	q.x.checkpoints.amendCheckpoint(func(c *checkpoint) {
-		if why := c.tooMuch(q.x.limits, m.Params); why != "" {
-			refused = &jsonrpc.Error{Code: mcp.CodeInternal, Message: why}
-		}
-	})
+	q.x.checkpoints.amendCheckpoint(func(c *checkpoint) { refused = q.tooMuch(c, m.Params) })
 	return refused
 }
 
@@ -358,14 +352,19 @@ func (q *questions) restUntilAnswered() (rested bool) {
 	return rested
 }
 
-// tooMuch says why a call must not ask this as well; "" if it may. A question too many is answered with an
-// error at once, and the call goes on.
-func (c *checkpoint) tooMuch(limits shim.QuestionLimits, params []byte) string {
-	var bytes int64
-	for _, p := range c.Pending {
-		bytes += int64(len(p.Params))
+// tooMuch says why a call with this checkpoint must not ask this as well; nil if it may. A question too many is answered
+// with an error at once, before anything of it is kept, and the call goes on.
+func (q *questions) tooMuch(c *checkpoint, params []byte) *jsonrpc.Error {
+	waiting := shim.BytesOf(questionsOf(c.Pending))
+	why := q.x.limits.Refuse(c.Asked, len(c.Pending), int64(waiting), shim.Question{Params: params})
+	switch {
+	case why != "":
+	case !q.x.sink.RoomToAsk(waiting + len(params)):
+		why = "too large a question: what is kept for this caller, or for all, is at its limit"
+	default:
+		return nil
 	}
-	return limits.Refuse(c.Asked, len(c.Pending), bytes, shim.Question{Params: params})
+	return &jsonrpc.Error{Code: mcp.CodeInternal, Message: why}
 }
 
 // noteQuestion notes a request of the server as a question, and gives it its key.

@@ -89,6 +89,10 @@ type sessionQuestion struct {
 // out.
 const maxSessionQuestions = 64
 
+// maxWaiting bounds the session questions of one server that wait until their clients can be asked, in bytes of params.
+// After that they have records, which have bounds of their own.
+const maxWaiting = 16 << 20
+
 // openQuestion returns the entry of a question, which may be new; nil if there are too many.
 func (l *sessionQuestions) openQuestion(k sessionQuestionKey) *sessionQuestion {
 	l.mu.Lock()
@@ -269,17 +273,34 @@ func (s *session) routeQuestion(ctx context.Context, x *exchange, m jsonrpc.Mess
 	if m.Method == mcp.MethodRootsList {
 		s.questions.noteRoots(q.key)
 	}
-	m.Params = bytes.Clone(m.Params)
-	s.pinSession()
-	if !s.t.work.Go(ctx, func(ctx context.Context) {
-		defer s.releaseSession()
-		s.askClient(ctx, x.to, q, m)
-	}) {
+	if refused := askApart(ctx, s, x.to, q, m); refused != "" {
 		s.questions.forgetQuestion(q.key)
-		s.releaseSession()
-		return notPut(m.ID, "the gateway is shutting down")
+		return notPut(m.ID, refused)
 	}
 	return nil
+}
+
+// askApart has askClient run on its own. It returns why it does not.
+func askApart(ctx context.Context, s *session, to target, q *sessionQuestion, m jsonrpc.Message) (refused string) {
+	t, size := s.t, int64(len(m.Params))
+	if t.waiting.Add(size) > maxWaiting {
+		t.waiting.Add(-size)
+		return "too large a question, or too many wait that belong to no call"
+	}
+	m.Params = bytes.Clone(m.Params)
+	s.pinSession()
+	end := func() {
+		s.releaseSession()
+		t.waiting.Add(-size)
+	}
+	if !t.work.Go(ctx, func(ctx context.Context) {
+		defer end()
+		s.askClient(ctx, to, q, m)
+	}) {
+		end()
+		return "the gateway is shutting down"
+	}
+	return ""
 }
 
 // noteAsksRoots notes that the server has asked for roots while no call ran.

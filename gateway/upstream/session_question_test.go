@@ -268,6 +268,20 @@ func TestAskedAloneTooMuch(t *testing.T) {
 	})
 }
 
+// So is the memory of the gateway, where the questions are large.
+func TestAskedAloneTooLarge(t *testing.T) {
+	inReplicas(t, func(t *testing.T, r *replicas) {
+		poses(t, r.clients[0], nil).hold = make(chan struct{})
+		large := `{"message":"` + strings.Repeat("x", maxWaiting/4-100) + `","requestedSchema":{"type":"object","properties":{}}}`
+		for i := range 5 {
+			go r.s.Request(fmt.Sprint(i), "elicitation/create", large)
+			synctest.Wait()
+		}
+		r.got(`"id":4,"error":{"code":-32603,"message":"too large a question`)
+		check(t, r.clients[0].Close(context.Background()))
+	})
+}
+
 // A question that the server withdraws while it is being put to the client is not asked,
 // and has no answer.
 func TestAskedAloneWithdrawnAtOnce(t *testing.T) {

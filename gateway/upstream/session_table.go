@@ -22,6 +22,8 @@ type sessionTable struct {
 	support    getSupport
 	askSession atomic.Pointer[SessionAsker]
 	others     others
+	// waiting is how many bytes of session questions wait until their clients can be asked.
+	waiting atomic.Int64
 
 	mu sync.Mutex
 	m  map[string]map[string]*session // by key, then by capabilities

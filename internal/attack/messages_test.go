@@ -79,10 +79,12 @@ func keepTasks(w *world) sent {
 	return s
 }
 
-// keptBytes is the size of such a result, and pieceBytes that of a piece where one comes in pieces.
+// keptBytes is the size of such a result, pieceBytes that of a piece where one comes in pieces, and askedBytes that of a
+// server's question.
 const (
 	keptBytes  = 4 << 20
 	pieceBytes = 64 << 10
+	askedBytes = 3 << 20
 )
 
 // inSessions is an attack of so many sessions, each of which sends one message.
@@ -112,11 +114,15 @@ var (
 		`,"io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{},"dev.taskgate/partials":{}}}}}}`}
 )
 
-// fill is an attack of such calls. What they have the server say counts as sent.
-func fill(n int, m message) func(w *world) sent {
+// isAsked is a call that becomes a task whose server asks askedBytes.
+var isAsked = message{path: "/slow", body: `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"asks","arguments":{},"_meta":{` + version +
+	`,"io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}}}}`}
+
+// fill is an attack of such calls. What each has the server say, so many bytes, counts as sent.
+func fill(n, says int, m message) func(w *world) sent {
 	return func(w *world) sent {
 		s := calls(n, func() message { return m })(w)
-		s.bytes += s.messages * keptBytes
+		s.bytes += s.messages * says
 		return s
 	}
 }

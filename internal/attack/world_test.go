@@ -1,6 +1,7 @@
 package attack
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -53,6 +54,7 @@ func newWorld(t *testing.T) *world {
 	}
 	good.Tool("large", fake.Text(strings.Repeat("x", keptBytes)))
 	legacy.Tool("tells", tells)
+	legacy.Tool("asks", asks)
 	var mirrored []string
 	for i := range 64 {
 		mirrored = append(mirrored, fmt.Sprintf(`"p%d":{"type":"string","x-mcp-header":"P%d"}`, i, i))
@@ -90,6 +92,13 @@ func tells(x *fake.Exchange) {
 		x.Hang()
 	}
 	x.Event(x.Result(`{"content":[]}`))
+}
+
+// asks is a tool that asks its client askedBytes, and goes on.
+func asks(x *fake.Exchange) {
+	x.Run()
+	x.Ask(`"`+rand.Text()+`"`, "elicitation/create", `{"message":"`+strings.Repeat("x", askedBytes)+`","requestedSchema":{"type":"object","properties":{}}}`)
+	x.Hang()
 }
 
 // post sends a message as somebody, and reads the answer, of so many bytes.

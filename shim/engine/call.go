@@ -93,7 +93,8 @@ func answerOf(ctx context.Context, a shim.Answered, err error) string {
 // question is stored. Of c it takes Upstream, Principal, Origin, Asking, and of the request the method
 // and the session. The question is over when it has been answered or withdrawn, has run out of time, or
 // when ctx ends with cause ErrCancelled. done is called when this replica has finished with it; over is
-// false if another replica may go on. ErrDraining, ErrUnavailable, *BusyError.
+// false if another replica may go on. ErrNoAsk where there is no room for so large a question, ErrDraining, ErrUnavailable,
+// *BusyError.
 func (s *Shim) AskSession(ctx context.Context, c shim.Call, checkpoint json.RawMessage, done func(id shim.ID, over bool)) (shim.ID, error) {
 	if !s.Life.Work.Enter() {
 		return "", shim.ErrDraining
@@ -105,6 +106,10 @@ func (s *Shim) AskSession(ctx context.Context, c shim.Call, checkpoint json.RawM
 	}
 	c.Stay, c.Stream = true, nil
 	r := runner.NewRun(ctx, s.Core, s.runs, srv, c, srv.PolicyFor(c.Request), node.Ticket{})
+	if !r.RoomToAsk(len(checkpoint)) {
+		r.Discard()
+		return "", shim.ErrNoAsk
+	}
 	r.BeginAt(checkpoint)
 	t, err := r.Creation.EnsureRecord(false)
 	if err != nil {

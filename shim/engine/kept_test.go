@@ -217,3 +217,26 @@ func TestKeptBeforeTheStart(t *testing.T) {
 		pass(2 * time.Second)
 	})
 }
+
+// So it is with a question outside of any call: it is refused before it has a record.
+func TestSessionQuestionsAreBounded(t *testing.T) {
+	hours(t, func(t *testing.T, w *world) {
+		s := w.keeping(elicits(0, "a"), policy(shim.Auto), 5*large, 5*large)
+		checkpoint := json.RawMessage(`{"message":"` + strings.Repeat("x", large) + `"}`)
+		ask := func() error {
+			_, err := s.AskSession(t.Context(), sessionQuestion(), checkpoint, func(shim.ID, bool) {})
+			return err
+		}
+		if err := ask(); err != nil {
+			t.Error(err)
+		}
+		if err := ask(); !errors.Is(err, shim.ErrNoAsk) {
+			t.Errorf("a second one beyond the bound: %v", err)
+		}
+		pass(time.Hour)
+		if err := ask(); err != nil {
+			t.Errorf("after the first has run out of time: %v", err)
+		}
+		pass(time.Hour)
+	})
+}

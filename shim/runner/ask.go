@@ -36,7 +36,7 @@ type mailbox struct {
 // The answers are marked as taken before they are returned, so they are delivered at most once, also
 // after an adoption.
 func (b *mailbox) askQuestions(ctx context.Context, q []shim.Question) ([]shim.Answer, error) {
-	if b.run.Call.Asking == shim.AskNever || len(q) == 0 || !b.run.keeping.hasRoomToAsk(q) {
+	if b.run.Call.Asking == shim.AskNever || len(q) == 0 || !b.run.keeping.hasRoomToAsk(shim.BytesOf(q)) {
 		return nil, shim.ErrNoAsk
 	}
 	var settled func(how []string)

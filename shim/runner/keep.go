@@ -17,7 +17,7 @@ type keeping struct {
 	room *node.Room // nil while the call is no task; run.mu guards it
 	// arguments is how many bytes the record has for operators; run.mu guards it.
 	arguments int
-	// questions is how many bytes the large questions of the current Ask have, in all places; run.mu guards it.
+	// questions is how many bytes large questions have at most, in all places; run.mu guards it.
 	questions int
 }
 
@@ -67,12 +67,8 @@ func (k *keeping) hasRoomFor(pieces int64) bool {
 	return k.room.Grow(node.RecordBytes + k.arguments + k.questions + int(pieces))
 }
 
-// hasRoomToAsk makes room for questions until the call ends, and reports whether there is.
-func (k *keeping) hasRoomToAsk(q []shim.Question) bool {
-	n := 0
-	for _, one := range q {
-		n += len(one.Params)
-	}
+// hasRoomToAsk makes room for questions of n bytes until the call ends, and reports whether there is.
+func (k *keeping) hasRoomToAsk(n int) bool {
 	if n <= freeQuestions {
 		return true
 	}
@@ -81,7 +77,7 @@ func (k *keeping) hasRoomToAsk(q []shim.Question) bool {
 	}
 	k.run.mu.Lock()
 	defer k.run.mu.Unlock()
-	k.questions = questionCopies * n
+	k.questions = max(k.questions, questionCopies*n)
 	return k.hasRoomFor(k.run.outbox.total)
 }
 

@@ -76,6 +76,36 @@ func (rec *record) setCheckpoint(cp json.RawMessage) {
 	rec.Checkpoint, rec.lacks.checkpoint = cp, true
 }
 
+// storeCheckpoint writes the newest checkpoint to the record, if there is one.
+func (rec *record) storeCheckpoint(ctx context.Context) error {
+	r := rec.run
+	if err := r.turn.take(ctx); err != nil { // an attempt that is under way may have an older one
+		return err
+	}
+	r.mu.Lock()
+	kept := rec.exists() && !r.linger.quiet
+	r.mu.Unlock()
+	r.turn.give()
+	if !kept {
+		return nil
+	}
+	return work.Apart(func() error {
+		_, err := rec.applyWithPieces(ctx, func() shim.Change {
+			rec.lacks.checkpoint = false
+			if rec.says == sent {
+				return shim.Change{Checkpoint: rec.Checkpoint}
+			}
+			// If the record says that the call was not sent, an adopter sends it. A failover must not bring
+			// that back (design.md 0.20).
+			return shim.Change{Checkpoint: rec.Checkpoint, Call: r.callRecord(true), Durable: rec.says == unsent}
+		}, func() { rec.says = sent })
+		if err == nil {
+			r.Observed.logSent()
+		}
+		return err
+	})
+}
+
 // newestProgress returns the newest progress for a change. It goes with the end of the task as well: progress
 // just before the end, as in "10 of 10", gets no write of its own. run.mu is held.
 func (rec *record) newestProgress() shim.TaskProgress {

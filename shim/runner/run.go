@@ -281,6 +281,9 @@ func (r *Run) RecordID() shim.ID {
 	return r.record.ID
 }
 
+// RoomToAsk makes room for questions of so many bytes, until the call ends, and reports whether there is.
+func (r *Run) RoomToAsk(bytes int) bool { return r.keeping.hasRoomToAsk(bytes) }
+
 // Ask puts questions to the caller and waits for the answers.
 func (r *Run) Ask(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
 	return r.box.askQuestions(ctx, q)
@@ -302,37 +305,7 @@ func (r *Run) Checkpoint(cp json.RawMessage) (stored func(context.Context) error
 	if over != nil {
 		return func(context.Context) error { return over } // handOver writes the newest state
 	}
-	return r.storeCheckpoint
-}
-
-// storeCheckpoint writes the newest checkpoint to the record, if there is one.
-func (r *Run) storeCheckpoint(ctx context.Context) error {
-	if err := r.turn.take(ctx); err != nil { // an attempt that is under way may have an older one
-		return err
-	}
-	r.mu.Lock()
-	kept := r.record.exists() && !r.linger.quiet
-	r.mu.Unlock()
-	r.turn.give()
-	if !kept {
-		return nil
-	}
-	return work.Apart(func() error {
-		rec := &r.record
-		_, err := rec.applyWithPieces(ctx, func() shim.Change {
-			rec.lacks.checkpoint = false
-			if rec.says == sent {
-				return shim.Change{Checkpoint: rec.Checkpoint}
-			}
-			// If the record says that the call was not sent, an adopter sends it. A failover must not bring
-			// that back (design.md 0.20).
-			return shim.Change{Checkpoint: rec.Checkpoint, Call: r.callRecord(true), Durable: rec.says == unsent}
-		}, func() { rec.says = sent })
-		if err == nil {
-			r.Observed.logSent()
-		}
-		return err
-	})
+	return r.record.storeCheckpoint
 }
 
 // Causes that end the context of an upstream call, besides ErrDetached and the caller's own.

@@ -14,6 +14,8 @@ import (
 type Sink struct {
 	// OnAsk answers questions; nil answers shim.ErrNoAsk.
 	OnAsk func(ctx context.Context, q ...shim.Question) ([]shim.Answer, error)
+	// OnRoomToAsk says whether there is room for questions of so many bytes; nil says yes.
+	OnRoomToAsk func(bytes int) bool
 	// OnCheckpoint may refuse a checkpoint.
 	OnCheckpoint func(cp json.RawMessage) error
 	// OnProgress is called for each progress notification.
@@ -47,6 +49,9 @@ func (s *Sink) Log(l shim.Log) {
 	defer s.mu.Unlock()
 	s.logs = append(s.logs, l)
 }
+
+// RoomToAsk implements shim.Sink.
+func (s *Sink) RoomToAsk(bytes int) bool { return s.OnRoomToAsk == nil || s.OnRoomToAsk(bytes) }
 
 // Ask implements shim.Sink. The context of OnAsk ends with the last of the questions that is withdrawn.
 func (s *Sink) Ask(ctx context.Context, q ...shim.Question) ([]shim.Answer, error) {
