@@ -151,7 +151,7 @@ func (u *route) mayCall(r *http.Request, c auth.Caller, msg jsonrpc.Message) *au
 		}
 		return nil
 	}
-	return c.Lacks(u.endpoint.Config.Tool(name).Scopes)
+	return c.Lacks(u.endpoint.Config.RightsOf(name).Scopes)
 }
 
 // hiddenTool is what the audit log says of a call of a hidden tool.

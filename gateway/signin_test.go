@@ -46,7 +46,7 @@ func newSignIn(t *testing.T) *signIn {
 		u := config.NewUpstream(name, "http://up.example/")
 		u.Auth = own
 		if name == "up" {
-			rule := config.Rule{Match: "run*", Tool: u.Defaults}
+			rule := config.Rule{Match: config.ByName("run*"), Tool: u.Defaults}
 			rule.Scopes = toolScopes
 			u.Tools = []config.Rule{rule}
 		}

@@ -136,7 +136,7 @@ func (s *stage) compare(f *txtar.File, got string) {
 // start makes the gateway, once everything is configured. All its upstreams are one server.
 func (s *stage) start() http.Handler {
 	if s.gateway == nil {
-		s.shim.policy = s.config.Upstreams[0].Tool
+		s.shim.policy = func(tool string) config.Tool { return s.config.Upstreams[0].Tool(tool, shim.Hints{}) }
 		clients := map[string]upstream.Client{}
 		for _, u := range s.config.Upstreams {
 			clients[u.Name] = s.up

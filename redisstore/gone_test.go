@@ -168,7 +168,7 @@ func TestLeapOrphansNobody(t *testing.T) {
 				redis, open := newFast(t)
 				server := shim.Server{
 					Upstream: idle{},
-					Policy: func(string) shim.Policy {
+					Policy: func(string, shim.Hints) shim.Policy {
 						return shim.Policy{Tasks: shim.Always, TTL: time.Hour, Timeout: 24 * time.Hour}
 					},
 				}

@@ -28,7 +28,8 @@ type Policy struct {
 	PollInterval time.Duration // asked of clients, 0 = it grows with the age of the task
 	Timeout      time.Duration // the longest a task may run
 	FoldProgress bool          // progress moves the status message
-	Retry        bool          // the owner allows a second run (recover: retry)
+	Retry        bool          // the owner allows a second run (recover: retry, or auto)
+	IfRepeatable bool          // Retry holds while the server says that a second call does no harm (recover: auto)
 	Concurrency  int           // calls of this tool in flight, 0 = unbounded
 	Partials     Partials      // what is shown of a task while it runs
 	EarlyInput   Early         // what happens to a question that comes before there is a task

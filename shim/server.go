@@ -15,8 +15,9 @@ type Server struct {
 	// for the call's run on any replica. BringToken gives that token to the context of the run.
 	SealToken  func(ctx context.Context, call string) string
 	BringToken func(ctx context.Context, call, token string)
-	// Policy is the operator's policy for a tool. It may be asked several times during a call.
-	Policy func(tool string) Policy
+	// Policy is the operator's policy for a tool of which the server says this. It may be asked several times during a
+	// call.
+	Policy func(tool string, says Hints) Policy
 	// Other is the policy of all other requests than tools/call: they never become tasks, but can have
 	// questions.
 	Other Policy

@@ -56,7 +56,9 @@ type Request struct {
 	Name string `json:"name,omitempty"`
 	// Shown is the name by which the client has called the tool, if the server is called by another one (Name): the
 	// reply names this one. "" for the same.
-	Shown   string  `json:"shown,omitempty"`
+	Shown string `json:"shown,omitempty"`
+	// Says is what the server says of the tool, if the policy depends on that (Policy).
+	Says    Hints   `json:"says,omitzero"`
 	Session Session `json:"session"`
 	// Progress and LogLevel select what the caller hears meanwhile: progress notifications, and log
 	// messages from this RFC 5424 level on ("" for none).
@@ -80,9 +82,21 @@ type Request struct {
 	// Job says how the job is followed that the call starts, until its result is the reply; nil for a call whose answer
 	// is the reply. The job's id is in a checkpoint, from which any replica goes on.
 	Job *job.Rules `json:"-"`
+	// IfRepeatable makes the call only if the server says now that a second one does no harm (Hints.Idempotent). Otherwise
+	// ErrNotRepeatable is the outcome.
+	IfRepeatable bool `json:"-"`
 	// Limits bound the server's questions that reach the Sink. The upstream client refuses those that
 	// exceed them (QuestionLimits.Refuse); for rounds, the caller does.
 	Limits QuestionLimits `json:"-"`
+}
+
+// Hints are what a server says of a tool in its annotations. The zero value is that of a tool of which it says nothing:
+// the defaults of MCP, which are the careful ones.
+type Hints struct {
+	ReadOnly   bool `json:"readOnly,omitempty"`   // it changes nothing; then it is additive and idempotent as well
+	Additive   bool `json:"additive,omitempty"`   // it deletes and overwrites nothing
+	Idempotent bool `json:"idempotent,omitempty"` // a second call with the same arguments changes nothing more
+	Closed     bool `json:"closed,omitempty"`     // it deals with nothing outside of the server's own domain
 }
 
 // Round is the content of an InputRequiredResult (protocol.md 2.7).
@@ -285,6 +299,9 @@ type Upstream interface {
 
 // ErrNotResumable is an error of Upstream.Resume.
 var ErrNotResumable = errors.New("the upstream call cannot be resumed")
+
+// ErrNotRepeatable is an error of a call with Request.IfRepeatable, which was not made.
+var ErrNotRepeatable = errors.New("the server does not say that a second call does no harm")
 
 // UpstreamError says why an exchange with an upstream failed. Its Message is free of addresses, headers and bodies
 // of the upstream.

@@ -46,7 +46,7 @@ func TestExposedHeaders(t *testing.T) {
 			r := runServer(t, s.URL, func(c *config.Config) {
 				u := c.Upstreams[0]
 				u.ExposeHeaders = []string{"x-ratelimit-*"}
-				rule := config.Rule{Match: "task", Tool: u.Defaults}
+				rule := config.Rule{Match: config.ByName("task"), Tool: u.Defaults}
 				rule.Tasks = config.TasksAlways
 				u.Tools = []config.Rule{rule}
 				c.AllowedOrigins = []string{"https://page.example"}

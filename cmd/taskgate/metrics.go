@@ -59,8 +59,8 @@ func (t *telemetry) learnTools(c *config.Config) {
 	}
 	for _, u := range c.Upstreams {
 		for _, tool := range u.Tools {
-			if tool.IsName() {
-				t.metrics.Names.Learn(u.Name, "tools/call", tool.Match)
+			if tool.Match.IsName() {
+				t.metrics.Names.Learn(u.Name, "tools/call", tool.Match.Name)
 			}
 		}
 	}

@@ -151,7 +151,7 @@ func (s *signedServer) before(t *testing.T, store string, change ...func(*config
 		for name, mode := range map[string]config.TaskMode{"always": config.TasksAlways, "hold": config.TasksAlways, "ask": config.TasksAlways, "auto": config.TasksAuto, "legacy": config.TasksAuto} {
 			p := u.Defaults
 			p.Tasks = mode
-			u.Tools = append(u.Tools, config.Rule{Match: name, Tool: p})
+			u.Tools = append(u.Tools, config.Rule{Match: config.ByName(name), Tool: p})
 		}
 		for _, one := range change {
 			one(c)

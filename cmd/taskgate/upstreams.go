@@ -216,7 +216,7 @@ func (us upstreams) reported(reach map[string]state) []operator.ReportedUpstream
 func toolPolicies(u *config.Upstream) []operator.Policy {
 	all := make([]operator.Policy, 0, len(u.Tools)+1)
 	for _, r := range u.Tools {
-		all = append(all, policyShown(r.Match, r.Tool))
+		all = append(all, policyShown(r.Match.String(), r.Tool))
 	}
 	return append(all, policyShown("*", u.Defaults))
 }
@@ -233,14 +233,15 @@ func policyShown(tools string, t config.Tool) operator.Policy {
 }
 
 // policies returns the policy of each tool of an upstream; content is admin_content.
-func policies(u *config.Upstream, content config.Switch) func(tool string) shim.Policy {
+func policies(u *config.Upstream, content config.Switch) func(tool string, says shim.Hints) shim.Policy {
 	jobs := make([]*job.Rules, len(u.Tools))
 	for i := range u.Tools {
 		jobs[i] = u.Tools[i].Job.Rules()
 	}
-	return func(tool string) shim.Policy {
-		p := policyOf(u.Tool(tool), content)
-		if i := u.RuleOf(tool); i >= 0 {
+	return func(tool string, says shim.Hints) shim.Policy {
+		p := policyOf(u.Tool(tool, says), content)
+		p.Retry = p.Retry && (!p.IfRepeatable || says.Idempotent)
+		if i := u.RuleOf(tool, says); i >= 0 {
 			p.Job = jobs[i]
 		}
 		return p
@@ -253,7 +254,8 @@ func policyOf(t config.Tool, content config.Switch) shim.Policy {
 		Tasks: shim.Mode(t.Tasks), Grace: t.Grace, TTL: t.TTL,
 		PollInterval: t.PollInterval, Timeout: t.Timeout,
 		FoldProgress: t.Progress != config.ProgressOff,
-		Retry:        t.Recover == config.RecoverRetry,
+		Retry:        t.Recover != config.RecoverFail,
+		IfRepeatable: t.Recover == config.RecoverAuto,
 		Concurrency:  t.Concurrency,
 		EarlyInput:   shim.Early(t.EarlyInput),
 		InputTimeout: t.InputTimeout,

@@ -84,6 +84,8 @@ func (d *decoder) decodeMapping(n *yaml.Node, path string, v reflect.Value, pare
 			list, isWord := ListWords(k.tag)[word]
 			if field := v.FieldByIndex(k.index); k.tag.Get("auto") != "" && word == "auto" {
 				field.SetInt(int64(Auto))
+			} else if alone := k.tag.Get("alone"); alone != "" && resolveAlias(e.value).Kind == yaml.ScalarNode {
+				d.decodeScalar(resolveAlias(e.value), at, field.FieldByName(alone)) // a text in place of keys
 			} else if isWord && word != "" {
 				field.Set(meaningOf(field.Type(), word, list))
 			} else {

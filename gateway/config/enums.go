@@ -33,11 +33,12 @@ type RecoverMode string
 // The values of recover.
 const (
 	RecoverFail  RecoverMode = "fail"  // the task fails
+	RecoverAuto  RecoverMode = "auto"  // the tool runs again if the server says that it may
 	RecoverRetry RecoverMode = "retry" // the tool runs again
 )
 
 // Values lists the modes in the order of the manual.
-func (RecoverMode) Values() []string { return []string{"fail", "retry"} }
+func (RecoverMode) Values() []string { return []string{"fail", "auto", "retry"} }
 
 // RepeatMode says what becomes of a call whose client gives up, and of the same call made again.
 type RepeatMode string

@@ -27,7 +27,7 @@ func (p *problems) checkRule(at string, r *Rule, defaults Tool) {
 	v, same := reflect.ValueOf(r).Elem(), reflect.ValueOf(&Rule{Tool: defaults}).Elem()
 	for _, k := range keysOf(v.Type()) {
 		f := v.FieldByIndex(k.index)
-		if isScalar(f.Type()) && (k.name == "match" || !f.Equal(same.FieldByIndex(k.index))) {
+		if isScalar(f.Type()) && !f.Equal(same.FieldByIndex(k.index)) {
 			p.checkField(joinKey(at, k.name), k, f)
 		}
 	}
@@ -55,6 +55,7 @@ func (p *problems) checkText(at string, k key, f reflect.Value) {
 	switch {
 	case f.Len() == 0 && k.tag.Get("required") != "":
 		p.add(at, "%s is required", k.name)
+	case isEnum && f.Type() == reflect.TypeFor[Truth]() && f.Len() == 0:
 	case isEnum && !slices.Contains(e.Values(), f.String()):
 		p.add(at, "must be one of %s", strings.Join(e.Values(), ", "))
 	case isPattern && !regexp.MustCompile(pattern).MatchString(f.String()):

@@ -13,6 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"taskgate/shim"
 	"taskgate/shim/job"
 )
 
@@ -122,9 +123,9 @@ func (j *Job) Rules() *job.Rules {
 	return jobReader{new(problems), "", j}.makeRules()
 }
 
-// JobOf is the job that a tool starts; nil for none.
-func (u *Upstream) JobOf(name string) *Job {
-	if i := u.RuleOf(name); i >= 0 {
+// JobOf is the job that a tool starts, by its name and what the server says of it; nil for none.
+func (u *Upstream) JobOf(name string, says shim.Hints) *Job {
+	if i := u.RuleOf(name, says); i >= 0 {
 		return u.Tools[i].Job
 	}
 	return nil
@@ -164,6 +165,9 @@ type jobReader struct {
 func checkJobs(p *problems, at string, u *Upstream) {
 	for i := range u.Tools {
 		if j := u.Tools[i].Job; j != nil {
+			if u.Tools[i].Match.UsesHints() {
+				p.addKey(fmt.Sprintf("%s.tools[%d].job", at, i), "not beside a match by annotations: name the tool that starts the job")
+			}
 			r := jobReader{p, fmt.Sprintf("%s.tools[%d].job", at, i), j}
 			p.checkFields(r.at, j)
 			r.makeRules()
@@ -180,7 +184,7 @@ func (r jobReader) checkTools(u *Upstream) {
 		places = []string{"status", "cancel"}
 	}
 	for i, name := range j.Tools() {
-		if name != "" && u.JobOf(name) != nil {
+		if name != "" && u.JobOf(name, shim.Hints{}) != nil {
 			p.add(at+"."+places[i]+".tool", "this tool starts a job itself, by the entry of tools that matches it")
 		}
 	}

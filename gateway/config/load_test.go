@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"taskgate/shim"
 )
 
 // A minimal file is every default and the one upstream.
@@ -61,7 +63,7 @@ upstreams:
 	if diff := cmp.Diff(want, u.Headers); diff != "" {
 		t.Errorf("headers (-want +got):\n%s", diff)
 	}
-	if u.Tool("7th").Tasks != TasksAlways {
+	if u.Tool("7th", shim.Hints{}).Tasks != TasksAlways {
 		t.Errorf("tools: %+v", u.Tools)
 	}
 }
@@ -84,10 +86,10 @@ log:
 baggage:
 allowed_hosts:
 `)
-	if got := c.Upstreams[0].Tool("a").Grace; got != 9*time.Second {
+	if got := c.Upstreams[0].Tool("a", shim.Hints{}).Grace; got != 9*time.Second {
 		t.Errorf("grace of a is %s", got)
 	}
-	if got := c.Upstreams[0].Tool("b").Grace; got != 0 {
+	if got := c.Upstreams[0].Tool("b", shim.Hints{}).Grace; got != 0 {
 		t.Errorf("grace of b is %s", got)
 	}
 	if !reflect.DeepEqual(c.Upstreams[1].Defaults, DefaultTool()) || c.Log != Default().Log {

@@ -2,11 +2,11 @@ package config
 
 import (
 	"maps"
-	"path"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
+
+	"taskgate/shim"
 )
 
 // Upstream is one MCP server behind the gateway. The tag needs names the way to it, url or command, without
@@ -147,8 +147,8 @@ type Upstream struct {
 	// the source of each key that a matching entry leaves out.
 	Defaults Tool `yaml:"defaults"`
 
-	// Tools are policies for tools by name. The first entry that matches a
-	// tool's name decides, and no other entry is looked at.
+	// Tools are policies for tools by name, or by what the server says of them.
+	// The first entry that matches a tool decides, and no other entry is looked at.
 	Tools []Rule `yaml:"tools"`
 
 	// Removed says that the upstream is gone from the file: its tasks can be read until they expire.
@@ -192,7 +192,9 @@ type Tool struct {
 
 	// Recover says what to do when the replica that ran the call is lost and
 	// the call cannot be resumed: fail the task, or retry, which runs the tool
-	// again. Choose retry only for tools that may run twice.
+	// again. Choose retry only for tools that may run twice. auto retries those
+	// that the server marks as read-only or idempotent (readOnlyHint,
+	// idempotentHint), both when the call was made and now.
 	Recover RecoverMode `yaml:"recover"`
 
 	// Rerun lets operators run the call of a failed task again, as a new task of the same
@@ -250,12 +252,11 @@ func (t *Tool) hides() bool {
 	return t.Scopes != "" && t.MissingRights == RightsHide || len(t.Principals) > 0
 }
 
-// Rule gives the tools whose names match a policy of their own.
+// Rule gives the tools that match a policy of their own.
 type Rule struct {
-	// Match is a glob on the tool's name: * stands for any characters, ? for
-	// one, [a-z] for one of a range, [^a-z] for one outside it, and \ takes the
-	// next one literally.
-	Match string `yaml:"match" required:"true"`
+	// Match says which tools the entry is for: a text alone is a glob on the tool's name, and keys
+	// name annotations, too.
+	Match Match `yaml:"match" alone:"Name" required:"true"`
 
 	// Job is for a tool that starts a job and answers with its id at once: the gateway follows the
 	// job by calls of the server's other job tools, and its result becomes that of the call.
@@ -265,9 +266,6 @@ type Rule struct {
 	// upstream's defaults. Rules made by hand start from Upstream.Defaults.
 	Tool `yaml:",inline"`
 }
-
-// IsName reports whether Match is the name of a single tool.
-func (r *Rule) IsName() bool { return !hasMeta(r.Match) }
 
 // NewUpstream returns an upstream with every default, served at /<name>/mcp.
 func NewUpstream(name, url string) *Upstream {
@@ -310,23 +308,40 @@ func DefaultTool() Tool {
 	}
 }
 
-// Tool returns the policy of the tool of that name: the first rule that matches, else the defaults.
-// It allocates nothing for usual names and may be called for every request.
-func (u *Upstream) Tool(name string) Tool {
-	if i := u.RuleOf(name); i >= 0 {
+// Tool returns the policy of a tool, by its name and what the server says of it: the first rule that matches, else the
+// defaults. It says nothing of who may call (RightsOf). It allocates nothing for usual names and may be called for every
+// request.
+func (u *Upstream) Tool(name string, says shim.Hints) Tool {
+	if i := u.RuleOf(name, says); i >= 0 {
 		return u.Tools[i].Tool
 	}
 	return u.Defaults
 }
 
 // RuleOf is the index of the first rule that matches a tool; -1 if none does.
-func (u *Upstream) RuleOf(name string) int {
+func (u *Upstream) RuleOf(name string, says shim.Hints) int {
 	for i := range u.Tools {
-		if globMatches(u.Tools[i].Match, name) {
+		if u.Tools[i].Match.fits(name, says) {
 			return i
 		}
 	}
 	return -1
+}
+
+// RightsOf returns the policy that says who may call the tool of that name: the first rule that matches by the name
+// alone, else the defaults. The server has no say in it.
+func (u *Upstream) RightsOf(name string) Tool {
+	for i := range u.Tools {
+		if m := u.Tools[i].Match; !m.UsesHints() && m.fits(name, shim.Hints{}) {
+			return u.Tools[i].Tool
+		}
+	}
+	return u.Defaults
+}
+
+// UsesHints reports whether the policy of a tool depends on what the server says of it.
+func (u *Upstream) UsesHints() bool {
+	return u.anyTool(func(t *Tool) bool { return t.Recover == RecoverAuto }) || slices.ContainsFunc(u.Tools, func(r Rule) bool { return r.Match.UsesHints() })
 }
 
 // MakesTasks reports whether any tool may be called as a task.
@@ -349,15 +364,6 @@ func (u *Upstream) NamesPrincipals() bool {
 func (u *Upstream) anyTool(is func(*Tool) bool) bool {
 	return is(&u.Defaults) || slices.ContainsFunc(u.Tools, func(r Rule) bool { return is(&r.Tool) })
 }
-
-// globMatches reports whether the glob covers the name. In path.Match a * stops at /; in the name of
-// a tool / is a character like any other, so both sides replace it by one that names do not contain.
-func globMatches(glob, name string) bool {
-	ok, err := path.Match(plainSlash(glob), plainSlash(name))
-	return ok && err == nil
-}
-
-func plainSlash(s string) string { return strings.ReplaceAll(s, "/", "\x00") }
 
 // defaultPath is where an upstream without a path is served.
 func defaultPath(name string) string { return "/" + name + "/mcp" }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"taskgate/shim"
 )
 
 func TestToolFirstMatchWins(t *testing.T) {
@@ -42,7 +44,7 @@ upstreams:
 	} {
 		want := fallback
 		tt.edit(&want)
-		if diff := cmp.Diff(want, u.Tool(tt.tool)); diff != "" {
+		if diff := cmp.Diff(want, u.Tool(tt.tool, shim.Hints{})); diff != "" {
 			t.Errorf("policy of %q (-want +got):\n%s", tt.tool, diff)
 		}
 	}
@@ -52,9 +54,9 @@ upstreams:
 func TestToolDoesNotAllocate(t *testing.T) {
 	u := NewUpstream("a", "http://127.0.0.1:1")
 	for i := range 20 {
-		u.Tools = append(u.Tools, Rule{Match: fmt.Sprintf("tool_%d_*", i), Tool: u.Defaults})
+		u.Tools = append(u.Tools, Rule{Match: ByName(fmt.Sprintf("tool_%d_*", i)), Tool: u.Defaults})
 	}
-	if n := testing.AllocsPerRun(100, func() { u.Tool("deep_research") }); n > 0 {
+	if n := testing.AllocsPerRun(100, func() { u.Tool("deep_research", shim.Hints{}) }); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -126,5 +128,48 @@ func TestRepeatWarnings(t *testing.T) {
 				t.Errorf("%s%s: %q, want %q", tt.top, tt.upstream, got[i], want)
 			}
 		}
+	}
+}
+
+// A match by annotations goes by what the server says of a tool. The rights go by names alone: no word of the server
+// changes who may call.
+func TestMatchByAnnotations(t *testing.T) {
+	c := mustParse(t, `
+auth: {keys: ["alice:0000000000000000000000000000000000000000000000000000000000000001"]}
+upstreams:
+  - name: a
+    url: http://127.0.0.1:1
+    tools:
+      - {match: {name: "get_*", read_only: true}, ttl: 1h}
+      - {match: {idempotent: true, destructive: false}, ttl: 2h}
+      - {match: {open_world: false}, ttl: 3h}
+      - {match: {name: "del_*", destructive: true}, ttl: 4h}
+      - {match: "secret_*", ttl: 5h, principals: [alice]}
+`)
+	u := c.Upstreams[0]
+	for _, tt := range []struct {
+		tool  string
+		says  shim.Hints
+		hours time.Duration
+	}{
+		{"get_a", shim.Hints{ReadOnly: true, Additive: true, Idempotent: true}, 1},
+		{"get_a", shim.Hints{}, 24},
+		{"put_a", shim.Hints{Additive: true, Idempotent: true}, 2},
+		{"put_a", shim.Hints{Idempotent: true}, 24},
+		{"put_a", shim.Hints{Closed: true}, 3},
+		{"del_a", shim.Hints{}, 4},
+		{"del_a", shim.Hints{Additive: true}, 24},
+		{"secret_a", shim.Hints{}, 5},
+		{"secret_a", shim.Hints{Closed: true}, 3},
+	} {
+		if got := u.Tool(tt.tool, tt.says).TTL; got != tt.hours*time.Hour {
+			t.Errorf("the ttl of %s, of which the server says %+v, is %v", tt.tool, tt.says, got)
+		}
+		if restricted := len(u.RightsOf(tt.tool).Principals) > 0; restricted != (tt.tool == "secret_a") {
+			t.Errorf("%s is restricted: %v", tt.tool, restricted)
+		}
+	}
+	if got := u.Tools[0].Match.String(); got != "name: get_*, read_only: true" {
+		t.Errorf("shown as %q", got)
 	}
 }

@@ -13,6 +13,10 @@ func (p *problems) checkRights(at string, u *Upstream, a Auth) {
 	hide, scoped := u.Defaults.MissingRights == RightsHide, u.Defaults.Scopes != ""
 	for i := range u.Tools {
 		rule, at := &u.Tools[i], fmt.Sprintf("%s.tools[%d]", at, i)
+		if rule.Match.UsesHints() {
+			hintedRights(p, at, rule, u.Defaults)
+			continue
+		}
 		if rule.Scopes != u.Defaults.Scopes {
 			p.toolScopes(at+".scopes", rule.Scopes, a)
 		}
@@ -26,6 +30,19 @@ func (p *problems) checkRights(at string, u *Upstream, a Auth) {
 	}
 	if hide && !scoped {
 		p.addKey(at+".defaults.missing_rights", "%s", needsScopes)
+	}
+}
+
+// hintedRights refuses rights in a rule by annotations.
+func hintedRights(p *problems, at string, rule *Rule, defaults Tool) {
+	const chooses = "not beside a match by annotations: the server would choose who may call. Name the tools"
+	switch {
+	case rule.Scopes != defaults.Scopes:
+		p.addKey(at+".scopes", chooses)
+	case !slices.Equal(rule.Principals, defaults.Principals):
+		p.addKey(at+".principals", chooses)
+	case rule.MissingRights != defaults.MissingRights:
+		p.addKey(at+".missing_rights", chooses)
 	}
 }
 

@@ -31,7 +31,7 @@ func TestValidateByHand(t *testing.T) {
 	u.Era = ""
 	u.Headers = map[string]string{"Mcp-Name": "x"}
 	u.Defaults.TTL = -1
-	u.Tools = []Rule{{Match: "a", Tool: Tool{}}}
+	u.Tools = []Rule{{Match: ByName("a"), Tool: Tool{}}}
 
 	all := eachMistake(t, c.Validate())
 	var got []string

@@ -221,30 +221,17 @@ func (p *problems) checkRules(at string, u *Upstream) {
 	for i := range u.Tools {
 		r, at := &u.Tools[i], fmt.Sprintf("%s[%d]", at, i)
 		p.checkRule(at, r, u.Defaults)
-		if _, err := path.Match(r.Match, ""); err != nil {
-			p.add(at+".match", "not a glob: a [ is not closed, a range is empty or \\ ends it")
+		if !checkMatch(p, at+".match", r.Match) {
 			continue
 		}
 		for j, earlier := range u.Tools[:i] {
-			if globCovers(earlier.Match, r.Match) {
+			if earlier.Match != (Match{}) && earlier.Match.covers(r.Match) {
 				p.add(at+".match", "never applies: tools[%d] comes first and matches the same tools", j)
 				break
 			}
 		}
 	}
 }
-
-// globCovers reports whether the earlier glob certainly matches all names that the later one
-// matches. It knows equal globs, plain names, and globs of the form prefix*.
-func globCovers(earlier, later string) bool {
-	if earlier == later || !hasMeta(later) && globMatches(earlier, later) {
-		return true
-	}
-	prefix, star := strings.CutSuffix(earlier, "*")
-	return star && !hasMeta(prefix) && strings.HasPrefix(later, prefix)
-}
-
-func hasMeta(glob string) bool { return strings.ContainsAny(glob, `*?[\`) }
 
 // leastUsefulTTL is the shortest ttl without a warning: agents poll a task each 15 s or less often,
 // and repeat a failed poll for a while.
@@ -268,7 +255,7 @@ func (c *Config) Warnings() (all []string) {
 		short("upstream "+u.Name, u.Defaults)
 		for _, rule := range u.Tools {
 			if rule.TTL != u.Defaults.TTL {
-				short("upstream "+u.Name+", tools "+rule.Match, rule.Tool)
+				short("upstream "+u.Name+", tools "+rule.Match.String(), rule.Tool)
 			}
 		}
 	}
@@ -312,7 +299,7 @@ func (c *Config) repeatWarnings(u *Upstream) (all []string) {
 	joins("", u.Defaults)
 	for _, rule := range u.Tools {
 		if rule.Repeat != u.Defaults.Repeat || rule.Timeout != u.Defaults.Timeout || rule.Tasks != u.Defaults.Tasks {
-			joins(", tools "+rule.Match, rule.Tool)
+			joins(", tools "+rule.Match.String(), rule.Tool)
 		}
 	}
 	return all

@@ -92,11 +92,11 @@ func (e *Endpoint) HandleAfter(c Client) time.Duration {
 	return e.answersWithin(c)
 }
 
-// Departure says how a client has left a call of a tool, for the log. token says that it has sent a progress token, and
+// Departure says how a client has left a call of a tool with this policy, for the log. token says that it has sent a progress token, and
 // now what happens to the call.
-func (e *Endpoint) Departure(c Client, tool string, token bool, after time.Duration, now string) wire.Departure {
+func (e *Endpoint) Departure(c Client, tool string, policy config.Tool, token bool, after time.Duration, now string) wire.Departure {
 	d := wire.Departure{
-		Upstream: e.Name, Tool: tool, Client: nameOf(c.Info), After: after, Now: now, Help: e.helpFor(c, tool, token),
+		Upstream: e.Name, Tool: tool, Client: nameOf(c.Info), After: after, Now: now, Help: e.helpFor(c, policy, token),
 	}
 	if l := e.limitOf(c); l.client != "" && (l.hard || token) {
 		d.Limit = l.wait
@@ -111,9 +111,9 @@ func nameOf(info json.RawMessage) string {
 	return strings.TrimSpace(name + " " + version)
 }
 
-// helpFor says what would have kept a client from giving up a slow call of a tool.
-func (e *Endpoint) helpFor(c Client, tool string, token bool) string {
-	if e.Config.Tool(tool).Tasks == config.TasksNever {
+// helpFor says what would have kept a client from giving up a slow call of a tool with this policy.
+func (e *Endpoint) helpFor(c Client, policy config.Tool, token bool) string {
+	if policy.Tasks == config.TasksNever {
 		return "tasks: auto for this tool"
 	}
 	if c.Tasks {

@@ -12,6 +12,7 @@ import (
 	"taskgate/gateway/config"
 	"taskgate/gateway/sealed"
 	"taskgate/gateway/upstream"
+	"taskgate/gateway/upstream/reading"
 	"taskgate/gateway/wire"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
@@ -100,9 +101,15 @@ func (e *Endpoint) Identity() json.RawMessage { return *e.identity.Load() }
 // tasks are offered, with partial results.
 func (e *Endpoint) Convertible() bool { return e.Before || e.Config.MakesTasks() }
 
-// MayBeTask reports whether a tool may be called as a task (L4).
-func (e *Endpoint) MayBeTask(tool string) bool {
-	return e.Config.Tool(tool).Tasks != config.TasksNever
+// MayBeTask reports whether a tool may be called as a task (L4), by its entry in the list of tools.
+func (e *Endpoint) MayBeTask(tool json.RawMessage) bool {
+	return e.ListedPolicy(tool).Tasks != config.TasksNever
+}
+
+// ListedPolicy is the policy of a tool, by its entry in the list of tools.
+func (e *Endpoint) ListedPolicy(tool json.RawMessage) config.Tool {
+	name, _ := jsonrpc.GetString(tool, "name")
+	return e.Config.Tool(name, reading.HintsOf(tool))
 }
 
 // TasksOf reports whether the server may make tasks of its own of calls, by the extension (T1, T4).

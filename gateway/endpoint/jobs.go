@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"taskgate/gateway/translate"
+	"taskgate/gateway/upstream/reading"
 	"taskgate/internal/jsonrpc"
 )
 
@@ -20,7 +21,7 @@ func (e *Endpoint) showJobs(result json.RawMessage) json.RawMessage {
 		if e.Config.HidesTool(name) {
 			return nil
 		}
-		j := e.Config.JobOf(name)
+		j := e.Config.JobOf(name, reading.HintsOf(tool))
 		if j == nil {
 			return tool
 		}

@@ -40,11 +40,11 @@ func digestOf(texts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// RepeatOf says how a call of a tool is known as the same one as an earlier call of its client, and when the client gives
+// RepeatOf says how a call of a tool with this policy is known as the same one as an earlier call of its client, and when the client gives
 // up. s says which headers of the request go to the server. silence returns how long the client has heard nothing; nil for
 // a client whose connections say nothing.
-func (e *Endpoint) RepeatOf(r Repeater, tool string, arguments func() json.RawMessage, s shim.Session, begun time.Time, silence func() time.Duration) shim.Repeat {
-	joins := e.Config.Tool(tool).Repeat == config.RepeatJoin
+func (e *Endpoint) RepeatOf(r Repeater, tool string, policy config.Tool, arguments func() json.RawMessage, s shim.Session, begun time.Time, silence func() time.Duration) shim.Repeat {
+	joins := policy.Repeat == config.RepeatJoin
 	var afterSession func() string
 	if r.Session != "" && r.Owner != "" {
 		afterSession = func() string {
@@ -70,7 +70,7 @@ func (e *Endpoint) RepeatOf(r Repeater, tool string, arguments func() json.RawMe
 		},
 		ReadOnly: func(ctx context.Context) bool {
 			one, _, err := e.Upstream.Tool(ctx, s, tool)
-			return err != nil || one.ReadOnly // an old answer is worse than new work
+			return err != nil || one.Says.ReadOnly // an old answer is worse than new work
 		},
 	}
 }

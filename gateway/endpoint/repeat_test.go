@@ -42,7 +42,7 @@ func (m madeCall) spell(r *rand.Rand) (e *Endpoint, of shim.Repeat) {
 	e = &Endpoint{Name: text("up", m.upstream), Config: config.NewUpstream("up", "http://up")}
 	who := Repeater{Owner: text("owner", m.owner), Session: text("session", m.session), Info: object(m.info), Capabilities: object(m.capabilities)}
 	arguments := object(m.arguments)
-	return e, e.RepeatOf(who, text("tool", m.tool), func() json.RawMessage { return arguments }, shim.Session{Mark: text("mark", m.headers)}, time.Now(), nil)
+	return e, e.RepeatOf(who, text("tool", m.tool), e.Config.Defaults, func() json.RawMessage { return arguments }, shim.Session{Mark: text("mark", m.headers)}, time.Now(), nil)
 }
 
 // Of 10,000 random pairs, exactly those count as the same call of the same client that differ in nothing but the spelling.
@@ -103,7 +103,7 @@ func TestWhoGivesUp(t *testing.T) {
 		if c.after < 0 {
 			silence = nil
 		}
-		of := e.RepeatOf(Repeater{}, "tool", nil, shim.Session{}, time.Now().Add(-max(0, c.after)), silence)
+		of := e.RepeatOf(Repeater{}, "tool", e.Config.Defaults, nil, shim.Session{}, time.Now().Add(-max(0, c.after)), silence)
 		if of.GaveUp(c.cause) != c.givesUp {
 			t.Errorf("%s, %v after %v: %v", c.mode, c.cause, c.after, !c.givesUp)
 		}
@@ -115,7 +115,9 @@ func TestWhoGivesUp(t *testing.T) {
 func TestGivingUpASession(t *testing.T) {
 	t.Parallel()
 	e := &Endpoint{Name: "up", Config: config.NewUpstream("up", "http://up")}
-	of := func(r Repeater) shim.Repeat { return e.RepeatOf(r, "tool", nil, shim.Session{}, time.Now(), nil) }
+	of := func(r Repeater) shim.Repeat {
+		return e.RepeatOf(r, "tool", e.Config.Defaults, nil, shim.Session{}, time.Now(), nil)
+	}
 	one := of(Repeater{Owner: "alice", Session: "1", Info: json.RawMessage(`{"name":"a"}`)})
 	other := of(Repeater{Owner: "alice", Session: "2", Info: json.RawMessage(`{"name":"a"}`)})
 	if !one.GaveUp(shim.ErrCancelled) || one.Client() == other.Client() || one.AfterSession() != other.OfEndedSession().Client() {

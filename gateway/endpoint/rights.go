@@ -38,7 +38,7 @@ func (e *Endpoint) WithRights(ctx context.Context, r Rights) context.Context {
 // Shows reports whether the caller of a request is shown a tool.
 func (e *Endpoint) Shows(ctx context.Context, tool string) bool {
 	c, ok := ctx.Value(rightsKey{}).(callerRights)
-	return !ok || c.shows(e.Config.Tool(tool))
+	return !ok || c.shows(e.Config.RightsOf(tool))
 }
 
 // RightsMark stands for what the caller of a request is shown: callers with one mark are shown the same tools, as long as
@@ -168,7 +168,9 @@ func (r Rights) verdictsOf(u *config.Upstream) []verdict {
 	otherwise := verdict{shown: r(u.Defaults)}
 	var all []verdict
 	for _, rule := range u.Tools {
-		all = append(all, verdict{rule.Match, r(rule.Tool)})
+		if !rule.Match.UsesHints() {
+			all = append(all, verdict{rule.Match.Name, r(rule.Tool)})
+		}
 	}
 	for len(all) > 0 && all[len(all)-1].shown == otherwise.shown {
 		all = all[:len(all)-1]

@@ -16,7 +16,7 @@ func TestShownTools(t *testing.T) {
 	if got := string(e.ShownTools(nobody, []byte(list))); got != list {
 		t.Errorf("nothing is hidden: %s", got)
 	}
-	rule := config.Rule{Match: "b", Tool: u.Defaults}
+	rule := config.Rule{Match: config.ByName("b"), Tool: u.Defaults}
 	rule.Principals = []string{"alice"}
 	u.Tools = []config.Rule{rule}
 	if got := string(e.ShownTools(nobody, []byte(list))); got != `{"tools":[{"name":"a"}],"cacheScope":"private"}` {

@@ -35,11 +35,11 @@ func (e *Endpoint) hidesTaken(c Client) bool {
 	return e.HandleAfter(c) > 0 || e.Config.WithoutTasks == config.WithoutTasksHandle && e.Convertible()
 }
 
-// HidesOutput reports whether a tool is listed without its output schema. A client that knows the
+// HidesOutput reports whether a tool with this policy is listed without its output schema. A client that knows the
 // schema refuses a result without the structured content that it promises, which the text about a
 // task lacks.
-func (e *Endpoint) HidesOutput(tool string, c Client) bool {
-	return e.HandleAfter(c) > 0 && e.MayBeTask(tool)
+func (e *Endpoint) HidesOutput(policy config.Tool, c Client) bool {
+	return e.HandleAfter(c) > 0 && policy.Tasks != config.TasksNever
 }
 
 // WithTaskResult is a page of the server's tools as a client is shown it. For a client that is told
@@ -60,7 +60,7 @@ func (e *Endpoint) WithTaskResult(ctx context.Context, c Client, params, result 
 		case name == TaskResultTool:
 			e.LogDropped(ctx, name, errTakenName)
 			return nil
-		case e.HidesOutput(name, c):
+		case e.HidesOutput(e.ListedPolicy(tool), c):
 			return jsonrpc.Without(tool, "outputSchema")
 		}
 		return tool

@@ -19,7 +19,7 @@ func TestWithTaskResult(t *testing.T) {
 	page := func(edit func(*config.Upstream), c Client, params, result string) string {
 		u := config.NewUpstream("up", "http://up.example/")
 		u.WithoutTasks = config.WithoutTasksHandle
-		u.Tools = []config.Rule{{Match: "q*", Tool: config.Tool{Tasks: config.TasksNever}}}
+		u.Tools = []config.Rule{{Match: config.ByName("q*"), Tool: config.Tool{Tasks: config.TasksNever}}}
 		if edit != nil {
 			edit(u)
 		}

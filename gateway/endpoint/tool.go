@@ -46,10 +46,20 @@ func (e *Endpoint) CheckTool(ctx context.Context, s shim.Session, server upstrea
 	return err
 }
 
-// TaskFirst reports whether a call of a tool becomes a task before it is sent. takes says that its
+// SaysOf is what the server says of a tool, for its policy: nothing, if no policy depends on it or the tools could not be
+// listed in time.
+func (e *Endpoint) SaysOf(ctx context.Context, s shim.Session, tool string) shim.Hints {
+	if !e.Config.UsesHints() {
+		return shim.Hints{}
+	}
+	listed, _, _ := e.Upstream.Tool(ctx, s, tool)
+	return listed.Says
+}
+
+// TaskFirst reports whether a call of a tool with this policy becomes a task before it is sent. takes says that its
 // client takes an unrequested task.
-func (e *Endpoint) TaskFirst(tool string, takes bool, c Client) bool {
-	switch e.Config.Tool(tool).Tasks {
+func (e *Endpoint) TaskFirst(policy config.Tool, takes bool, c Client) bool {
+	switch policy.Tasks {
 	case config.TasksAlways:
 		return takes
 	case config.TasksRequired:

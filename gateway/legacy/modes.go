@@ -20,6 +20,7 @@ func inMode(serve serve) serve {
 		r := modes.Request{
 			Endpoint: q.h.Endpoint, Method: q.msg.Method, Params: q.msg.Params, Principal: q.principal,
 			Capabilities: q.state.Capabilities, Client: q.log.client, Serve: q.serveAs,
+			Session: q.s.upstreamSession(ctx),
 		}
 		if q.out.Streams() {
 			r.Send = func(result json.RawMessage) error { return q.out.Send(jsonrpc.AppendResult(nil, q.msg.ID, result)) }

@@ -37,6 +37,6 @@ func (h *Handler) ownTasks(st sessionState) json.RawMessage {
 }
 
 // showsPartials reports whether calls of a tool may have partial results as tasks (P9).
-func (h *Handler) showsPartials(tool string) bool {
-	return h.MayBeTask(tool) && h.Config.Tool(tool).Progress != config.ProgressOff
+func (h *Handler) showsPartials(tool json.RawMessage) bool {
+	return h.MayBeTask(tool) && h.ListedPolicy(tool).Progress != config.ProgressOff
 }

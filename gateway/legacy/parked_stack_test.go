@@ -211,8 +211,8 @@ func (p *parking) start(t *testing.T, name, server string, c *config.Config) {
 		s := o.Servers["up"]
 		policy := s.Policy
 		s.Other.Questions = p.limits
-		s.Policy = func(tool string) shim.Policy {
-			of := policy(tool)
+		s.Policy = func(tool string, says shim.Hints) shim.Policy {
+			of := policy(tool, says)
 			of.Questions = p.limits
 			return of
 		}

@@ -244,7 +244,7 @@ func (h *house) serveFront(at, name string, of *config.Config) string {
 		idle:   true,
 		shim: func(o *engine.Options) {
 			o.Store, o.Logger = countedStore{o.Store, h.ops}, h.logger
-			o.Servers["up"] = shim.Server{Upstream: o.Servers["up"].Upstream, SealToken: forward.SealToken, BringToken: forward.BringToken, MaxTasks: 10, MaxTasksPerOwner: 10, Policy: func(tool string) shim.Policy {
+			o.Servers["up"] = shim.Server{Upstream: o.Servers["up"].Upstream, SealToken: forward.SealToken, BringToken: forward.BringToken, MaxTasks: 10, MaxTasksPerOwner: 10, Policy: func(tool string, _ shim.Hints) shim.Policy {
 				p := shim.Policy{Tasks: shim.Never, TTL: time.Hour, PollInterval: time.Second, Timeout: time.Hour}
 				if tool == "wait" || tool == "colour" {
 					p.Tasks = shim.Always

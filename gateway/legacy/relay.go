@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 
+	"taskgate/gateway/config"
 	"taskgate/gateway/endpoint"
 	"taskgate/gateway/translate"
 	"taskgate/gateway/upstream"
@@ -42,7 +43,8 @@ func (q *request) callTool(ctx context.Context) (json.RawMessage, error) {
 		q.h.Telemetry.Unreached(ctx, q.h.Name, q.name, q.begun)
 		return nil, err
 	}
-	first := q.h.TaskFirst(q.name, false, q.describeCaller()) || task && q.h.MayBeTask(q.name)
+	q.says = q.h.SaysOf(ctx, q.s.upstreamSession(ctx), q.name)
+	first := q.h.TaskFirst(q.policy(), false, q.describeCaller()) || task && q.policy().Tasks != config.TasksNever
 	err = q.h.CheckTool(ctx, q.s.upstreamSession(ctx), server, q.name, first, func(upstream.Tool) error { return nil })
 	if err != nil {
 		return nil, q.hidden.Reveal(err)
@@ -77,7 +79,7 @@ func (q *request) repeatOf(s shim.Session) shim.Repeat {
 		value, _ := jsonrpc.Get(params, "arguments")
 		return value
 	}
-	r := q.h.RepeatOf(repeaterOf(q.s, q.state, q.principal), q.name, arguments, s, q.begun, nil)
+	r := q.h.RepeatOf(repeaterOf(q.s, q.state, q.principal), q.name, q.policy(), arguments, s, q.begun, nil)
 	r.Gone, r.Stream = q.gone, q.log.w.name
 	return r
 }
@@ -86,6 +88,9 @@ func (q *request) repeatOf(s shim.Session) shim.Repeat {
 func repeaterOf(s *session, st sessionState, p shim.Principal) endpoint.Repeater {
 	return endpoint.Repeater{Owner: p.Owner(), Session: s.id, Info: st.ClientInfo, Capabilities: st.Capabilities}
 }
+
+// policy is that of the tool that is called.
+func (q *request) policy() config.Tool { return q.h.Config.Tool(q.name, q.says) }
 
 func (q *request) describeCaller() endpoint.Client { return clientOf(q.state, q.principal) }
 
@@ -168,11 +173,11 @@ func (q *request) showReply(ctx context.Context, server upstream.Description, re
 // the object stays as it is: only a strict client refuses it. A tool without a listed schema stays
 // unwrapped.
 func (q *request) showsWrapped(ctx context.Context, name string, result []byte) bool {
-	if _, ok := jsonrpc.Get(result, "structuredContent"); !ok || q.h.HidesOutput(name, q.describeCaller()) {
+	if _, ok := jsonrpc.Get(result, "structuredContent"); !ok {
 		return false
 	}
 	tool, _, err := q.h.Upstream.Tool(ctx, q.s.upstreamSession(ctx), name)
-	if err != nil {
+	if err != nil || q.h.HidesOutput(q.h.Config.Tool(name, tool.Says), q.describeCaller()) {
 		return false
 	}
 	return tool.OutputSchema != nil && translate.NeedsWrap(tool.OutputSchema)
@@ -190,6 +195,7 @@ func (q *request) upstreamRequest(ctx context.Context, era mcp.Era) shim.Request
 		Params:   params,
 		Name:     q.name,
 		Shown:    q.hidden.Tool,
+		Says:     q.says,
 		Session:  q.s.upstreamSession(ctx),
 		Progress: q.token != nil,
 		LogLevel: level,

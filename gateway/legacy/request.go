@@ -31,6 +31,7 @@ type request struct {
 	name      string          // of the tool or prompt, or the resource's URI
 	called    string          // name as the client has spelt it, also where a tool is hidden from it
 	hidden    endpoint.Hidden
+	says      shim.Hints      // what the server says of the tool, for its policy
 	task      json.RawMessage // params.task
 	retry     json.RawMessage // params.requestState
 	token     json.RawMessage // the client's progress token; nil if it wants none
@@ -178,7 +179,7 @@ func (q *request) tellLeft(now string) {
 	if q.msg.Method != mcp.MethodToolsCall || q.h.ReadsTasks(q.msg.Method, q.called, q.describeCaller()) || q.log.told.Swap(true) {
 		return
 	}
-	d := q.h.Departure(q.describeCaller(), q.called, q.token != nil, time.Since(q.begun), now)
+	d := q.h.Departure(q.describeCaller(), q.called, q.policy(), q.token != nil, time.Since(q.begun), now)
 	d.Era = mcp.Legacy.String()
 	q.h.Telemetry.ClientLeft(q.log.client, d)
 }

@@ -105,7 +105,7 @@ func startReplica(t *testing.T, name string, c *config.Config, p parts) *replica
 		Replica: shim.Replica(name), Store: store, Logger: logger, Tracer: traces.Tracer("test"), CheckAnswer: reading.CheckAnswer, Metrics: p.server.Metrics,
 		Servers: map[string]shim.Server{"up": {
 			Upstream: up, Other: policy(c.Upstreams[0].Defaults),
-			Policy: func(tool string) shim.Policy { return policy(c.Upstreams[0].Tool(tool)) },
+			Policy: func(tool string, says shim.Hints) shim.Policy { return policy(c.Upstreams[0].Tool(tool, says)) },
 		}},
 	}
 	if p.shim != nil {
@@ -152,7 +152,7 @@ func startAlone(t *testing.T, server upstream.Config, change func(*config.Config
 	return startReplica(t, "r", newConfig(change), parts{server: server, idle: true, shim: func(o *engine.Options) {
 		never := shim.Policy{Tasks: shim.Never, Timeout: time.Hour}
 		o.Store = noStore{}
-		o.Servers["up"] = shim.Server{Upstream: o.Servers["up"].Upstream, Policy: func(string) shim.Policy { return never }}
+		o.Servers["up"] = shim.Server{Upstream: o.Servers["up"].Upstream, Policy: func(string, shim.Hints) shim.Policy { return never }}
 	}})
 }
 

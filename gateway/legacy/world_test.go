@@ -128,8 +128,8 @@ func (w *world) gateway(name string, script upstreamScript, c *config.Config) *l
 	servers, clients := map[string]shim.Server{}, map[string]upstream.Client{}
 	for _, u := range c.Upstreams {
 		clients[u.Name] = up
-		servers[u.Name] = shim.Server{Upstream: up, Queue: 10, Policy: func(tool string) shim.Policy {
-			p := u.Tool(tool)
+		servers[u.Name] = shim.Server{Upstream: up, Queue: 10, Policy: func(tool string, says shim.Hints) shim.Policy {
+			p := u.Tool(tool, says)
 			return shim.Policy{Tasks: shim.Mode(p.Tasks), Grace: p.Grace, TTL: p.TTL,
 				PollInterval: p.PollInterval, InputTimeout: p.InputTimeout, Timeout: p.Timeout, FoldProgress: p.Progress != config.ProgressOff, Partials: shim.NewPartials(p.Progress == config.ProgressContent)}
 		}}
@@ -402,7 +402,9 @@ func newLegacyServer(t testing.TB, script upstreamScript, change func(*config.Co
 		Replica: "test", Store: noStore{}, StoreWait: c.StoreWait, Logger: slog.New(slog.DiscardHandler),
 		Servers: map[string]shim.Server{"up": {
 			Upstream: up,
-			Policy:   func(string) shim.Policy { return shim.Policy{Tasks: shim.Required, Timeout: 24 * time.Hour} },
+			Policy: func(string, shim.Hints) shim.Policy {
+				return shim.Policy{Tasks: shim.Required, Timeout: 24 * time.Hour}
+			},
 		}},
 	}))(t)
 	return startLegacyServer(t, up, sh, c, options...)

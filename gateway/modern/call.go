@@ -24,6 +24,7 @@ import (
 func (q *request) callTool(ctx context.Context) (jsonrpc.Spliced, error) {
 	q.hidden, q.msg.Params, q.name = q.h.HideTool(ctx, q.msg.Params, q.name)
 	session := q.upstreamSession(ctx)
+	q.says = q.h.SaysOf(ctx, session, q.name)
 	if err := q.checkTool(ctx, session); err != nil {
 		return nil, err
 	}
@@ -75,7 +76,7 @@ func (q *request) repeatOf(s shim.Session) shim.Repeat {
 		return shim.Repeat{}
 	}
 	r := endpoint.Repeater{Owner: q.principal.Owner(), Info: q.clientInfo, Capabilities: q.capabilities}
-	return q.h.RepeatOf(r, q.name, func() json.RawMessage { return q.arguments }, s, q.begun, q.x.Silence)
+	return q.h.RepeatOf(r, q.name, q.policy(), func() json.RawMessage { return q.arguments }, s, q.begun, q.x.Silence)
 }
 
 // forwarding are the headers by which proxies say for whom they ask.
@@ -95,6 +96,9 @@ func (q *request) isAlone() bool {
 	}
 	return !named && !proxied && config.IsLoopback(host)
 }
+
+// policy is that of the tool that is called.
+func (q *request) policy() config.Tool { return q.h.Config.Tool(q.name, q.says) }
 
 // describeCaller returns what decides how a slow call of the client is answered.
 func (q *request) describeCaller() endpoint.Client {
@@ -125,7 +129,7 @@ func (q *request) asksInTask() bool {
 	if q.msg.Method != mcp.MethodToolsCall || !q.isConvertible() {
 		return false
 	}
-	tool := q.h.Config.Tool(q.name)
+	tool := q.policy()
 	if !q.tasks {
 		return q.h.HandleAfter(q.describeCaller()) > 0 && q.h.State != nil && q.server.Era == mcp.Modern && tool.Tasks != config.TasksNever
 	}
@@ -136,7 +140,7 @@ func (q *request) asksInTask() bool {
 // checkTool checks the call against its tool, including the arguments against the headers that
 // mirror them. Only modern upstreams have such tools (H12).
 func (q *request) checkTool(ctx context.Context, session shim.Session) error {
-	first := q.h.TaskFirst(q.name, q.tasks, q.describeCaller())
+	first := q.h.TaskFirst(q.policy(), q.tasks, q.describeCaller())
 	return q.hidden.Reveal(q.h.CheckTool(ctx, session, q.server, q.name, first, func(tool upstream.Tool) error {
 		return checkParamHeaders(q.header, q.arguments, tool.Params)
 	}))

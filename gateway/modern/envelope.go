@@ -33,6 +33,7 @@ type request struct {
 	name         string          // the tool, prompt or URI
 	named        bool            // the body has a name; "" may be one
 	hidden       endpoint.Hidden
+	says         shim.Hints      // what the server says of the tool, for its policy
 	arguments    json.RawMessage // of the tool or prompt; nil for none
 	responses    json.RawMessage // params.inputResponses; nil for none
 	state        json.RawMessage // params.requestState; nil if it is no retry

@@ -109,7 +109,7 @@ func (q *request) serveMethod(w http.ResponseWriter, r *http.Request, m method) 
 			if errors.Is(err, shim.ErrKept) {
 				now = "it goes on for a while, and the same call made again picks it up"
 			}
-			d := q.h.Departure(q.describeCaller(), q.name, q.token != nil, time.Since(q.begun), now)
+			d := q.h.Departure(q.describeCaller(), q.name, q.policy(), q.token != nil, time.Since(q.begun), now)
 			d.Era = mcp.Modern.String()
 			q.h.Telemetry.ClientLeft(ctx, d)
 		}

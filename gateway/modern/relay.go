@@ -121,7 +121,7 @@ func (q *request) upstreamRequest(ctx context.Context, s shim.Session) (shim.Req
 	var params json.RawMessage
 	budget.From(ctx).InTurn(len(q.msg.Params), func() { params = translate.ModernParams(q.msg.Method, q.server.Era, q.msg.Params) })
 	return shim.Request{
-		Method: q.msg.Method, Params: params, Name: q.name, Shown: q.hidden.Tool,
+		Method: q.msg.Method, Params: params, Name: q.name, Shown: q.hidden.Tool, Says: q.says,
 		Session:  s,
 		Progress: q.token != nil,
 		LogLevel: q.logLevel,

@@ -37,6 +37,7 @@ type Request struct {
 	Principal    shim.Principal
 	Capabilities json.RawMessage // of the client
 	Client       context.Context // ends when the client's connection does
+	Session      shim.Session    // in which the server is called
 	// Serve answers a tools/call or a tasks/result in the plain way.
 	Serve func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
 	// Send sends a response ahead of the last one; nil if the client takes one answer only.
@@ -79,7 +80,7 @@ func (r Request) answerCall(ctx context.Context, declared []string) (json.RawMes
 	}
 	common = slices.DeleteFunc(common, func(mode string) bool { return !slices.Contains(declared, mode) })
 	tool, _ := jsonrpc.GetString(r.Params, "name")
-	p := &pieces{r: r, id: shim.ID(id), streams: r.streamsBlocks(tool)}
+	p := &pieces{r: r, id: shim.ID(id), streams: r.streamsBlocks(ctx, tool)}
 	if slices.Contains(common, immediate) {
 		if result, err := p.awaitInGrace(ctx, tool); !errors.Is(err, errLate) {
 			return result, err
@@ -99,7 +100,7 @@ var errLate = errors.New("the task has not ended yet")
 
 // awaitInGrace returns the result of a task that ends in the grace of its tool (A6), or errLate.
 func (p *pieces) awaitInGrace(ctx context.Context, tool string) (json.RawMessage, error) {
-	grace := p.r.Endpoint.Config.Tool(tool).Grace
+	grace := p.r.policyOf(ctx, tool).Grace
 	if grace == config.Auto {
 		grace = shim.LearnedGrace
 	}
@@ -114,8 +115,12 @@ func (p *pieces) awaitInGrace(ctx context.Context, tool string) (json.RawMessage
 
 // streamsBlocks reports whether the partial results of a tool are blocks of its result; otherwise
 // they are hints.
-func (r Request) streamsBlocks(tool string) bool {
-	return r.Endpoint.Config.Tool(tool).Progress == config.ProgressContent
+func (r Request) streamsBlocks(ctx context.Context, tool string) bool {
+	return r.policyOf(ctx, tool).Progress == config.ProgressContent
+}
+
+func (r Request) policyOf(ctx context.Context, tool string) config.Tool {
+	return r.Endpoint.Config.Tool(tool, r.Endpoint.SaysOf(ctx, r.Session, tool))
 }
 
 // streamAnswer answers a call with its task and the blocks that are there, and then sends the others as
@@ -178,7 +183,7 @@ func (r Request) answerResult(ctx context.Context) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &pieces{r: r, id: id, streams: r.streamsBlocks(t.Tool), sent: after}
+	p := &pieces{r: r, id: id, streams: r.streamsBlocks(ctx, t.Tool), sent: after}
 	var result json.RawMessage
 	if !at {
 		if result, err = r.Serve(ctx, r.Method, r.Params); err != nil || !p.streams {

@@ -15,12 +15,12 @@ import (
 type LegacyView struct {
 	Modern  bool // the server speaks the modern era
 	Wrapped bool // the output schema of the called tool was wrapped (see wrapSchema)
-	// Tasks reports the tools that may be called as tasks; nil if the session can make none.
-	Tasks func(tool string) bool
+	// Tasks reports, by their entries in the list, the tools that may be called as tasks; nil if the session can make none.
+	Tasks func(tool json.RawMessage) bool
 	// Requires says that the client knows tools that require a task: it declares tasks itself.
 	Requires bool
 	// Partials reports the tools that have partial results; nil if the client takes none.
-	Partials func(tool string) bool
+	Partials func(tool json.RawMessage) bool
 	// Dropped is told of the tools of a modern server that are left out (see LegacyResult).
 	Dropped func(name string, reason error)
 }
@@ -90,10 +90,9 @@ func legacyTool(tool []byte, v LegacyView) []byte {
 // hears that a tool requires one: some use tasks only where they must. Any other mark that asks for a task is removed, for other tools
 // and in other sessions: its absence means "forbidden" (L4).
 func legacyTaskSupport(tool []byte, v LegacyView) []byte {
-	name, _ := jsonrpc.GetString(tool, "name")
 	support, _ := jsonrpc.GetString(tool, "execution", "taskSupport")
 	switch {
-	case v.Tasks != nil && v.Tasks(name):
+	case v.Tasks != nil && v.Tasks(tool):
 		if support == "optional" || support == "required" && v.Requires {
 			return tool
 		}
@@ -149,8 +148,8 @@ func concat(before string, middle []byte, after string) []byte {
 
 // legacyStreamPartial says of a tool whether it has partial results, to a client that takes them
 // (P9), in place of what its server says of its own tasks, which stay hidden.
-func legacyStreamPartial(tool []byte, shows func(string) bool) []byte {
-	if name, _ := jsonrpc.GetString(tool, "name"); shows != nil && shows(name) {
+func legacyStreamPartial(tool []byte, shows func(json.RawMessage) bool) []byte {
+	if shows != nil && shows(tool) {
 		return jsonrpc.With(tool, json.RawMessage("true"), "execution", "streamPartial")
 	}
 	if _, ok := jsonrpc.Get(tool, "execution", "streamPartial"); ok {

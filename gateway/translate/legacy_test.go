@@ -72,7 +72,10 @@ func TestLegacyStructured(t *testing.T) {
 
 // What tools say of tasks is the gateway's word (L4, L5).
 func TestLegacyTaskSupport(t *testing.T) {
-	some := func(tool string) bool { return tool != "never" }
+	some := func(tool json.RawMessage) bool {
+		name, _ := jsonrpc.GetString(tool, "name")
+		return name != "never"
+	}
 	for _, c := range []struct {
 		in   string
 		view LegacyView

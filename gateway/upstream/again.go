@@ -73,7 +73,8 @@ func (c *call) dropStale(nb *notBegun) {
 
 // Call sends one request and blocks for its reply. It sends the request a second time only after an answer
 // that proves that the server did not begin it. When ctx ends, Call tells the server, unless the cause is
-// shim.ErrDetached, and returns the cause. Other errors are *shim.UpstreamError or *shim.BusyError.
+// shim.ErrDetached, and returns the cause. Other errors are *shim.UpstreamError, *shim.BusyError, or
+// shim.ErrNotRepeatable.
 func (h *ServerClient) Call(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
 	switch {
 	case r.Retry == nil:
@@ -84,6 +85,9 @@ func (h *ServerClient) Call(ctx context.Context, r shim.Request, s shim.Sink) (s
 	}
 	if err := forward.Represented(ctx, r.Session); err != nil {
 		return shim.Reply{}, err
+	}
+	if r.IfRepeatable && !h.mayRepeat(ctx, r.Session, r.Name) {
+		return shim.Reply{}, shim.ErrNotRepeatable
 	}
 	r.Params = reading.WithAnswers(r.Params, r.Retry)
 	if r.Job != nil {

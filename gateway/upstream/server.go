@@ -9,6 +9,7 @@ import (
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
 	"taskgate/internal/mcpheader"
+	"taskgate/shim"
 )
 
 // Description is what a server says of itself.
@@ -68,8 +69,8 @@ type Tool struct {
 	// Invalid says why an HTTP client must drop this tool from a modern server's list (protocol.md
 	// 2.4); nil for a valid tool.
 	Invalid error
-	// ReadOnly is the hint that the tool changes nothing.
-	ReadOnly bool
+	// Says is what the annotations say.
+	Says shim.Hints
 	// taskSupport is that of a server of 2025-11-25 (L4); "" for none.
 	taskSupport string
 	// needsTask says whether the server has refused the tool to a caller that takes no tasks (T5),
@@ -82,8 +83,7 @@ func readTool(raw json.RawMessage) (string, Tool) {
 	schema, _ := jsonrpc.Get(raw, "inputSchema")
 	output, _ := jsonrpc.Get(raw, "outputSchema")
 	support, _ := jsonrpc.GetString(raw, "execution", "taskSupport")
-	reads, _ := jsonrpc.Get(raw, "annotations", "readOnlyHint")
-	t := Tool{taskSupport: support, needsTask: new(atomic.Bool), ReadOnly: string(reads) == "true"}
+	t := Tool{taskSupport: support, needsTask: new(atomic.Bool), Says: reading.HintsOf(raw)}
 	switch typ, _ := jsonrpc.GetString(output, "type"); {
 	case typ == "object":
 		t.OutputSchema = json.RawMessage(`{"type":"object"}`)

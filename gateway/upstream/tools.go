@@ -23,7 +23,10 @@ const (
 
 // listPatience is how long a call waits for a list. After that it goes out as it is, and the next
 // call has the list. A call that a server has refused for want of headers waits for neededPatience.
+//
+// nowAge is the age up to which a list is the present one, so that many calls at once ask for one.
 const (
+	nowAge         = time.Second
 	listPatience   = 250 * time.Millisecond
 	neededPatience = 3 * time.Second
 )
@@ -51,7 +54,7 @@ func (h *ServerClient) findTool(ctx context.Context, s shim.Session, name string
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, errSlowList)
 	defer cancel()
-	read := func(ctx context.Context) (map[string]Tool, time.Duration, error) { return h.listTools(ctx, s) }
+	read := h.listReader(s)
 	list, err := h.memory.lists.Get(ctx, k, remember.Wait, read)
 	if list != nil && time.Since(list.At) >= toolsMinAge {
 		if _, ok := list.Value[name]; !ok { // it may be new
@@ -67,6 +70,23 @@ func (h *ServerClient) findTool(ctx context.Context, s shim.Session, name string
 		return Tool{}, false, publicError(err)
 	}
 	return tool, ok, nil
+}
+
+// listReader reads the list of a session.
+func (h *ServerClient) listReader(s shim.Session) func(context.Context) (map[string]Tool, time.Duration, error) {
+	return func(ctx context.Context) (map[string]Tool, time.Duration, error) { return h.listTools(ctx, s) }
+}
+
+// mayRepeat reports whether the server says now that a second call of a tool does no harm.
+func (h *ServerClient) mayRepeat(ctx context.Context, s shim.Session, name string) bool {
+	ctx, cancel := context.WithTimeoutCause(ctx, neededPatience, errSlowList)
+	defer cancel()
+	k, err := h.listKey(ctx, s)
+	if err != nil {
+		return false
+	}
+	list, err := h.memory.lists.GetNewer(ctx, k, nowAge, 0, h.listReader(s))
+	return err == nil && list.Value[name].Says.Idempotent
 }
 
 // listKey is the key of the list. For a modern server it is the same for clients of both eras.

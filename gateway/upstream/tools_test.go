@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -42,6 +43,48 @@ func TestCallWithoutTheList(t *testing.T) {
 				asked(t, s, mcp.MethodToolsList, 1)
 			}
 		})
+	}
+}
+
+// A call that may only be made if the server marks its tool is made by what the server says now, and not by what it said
+// before. Where it lists nothing, it says nothing.
+func TestIfRepeatable(t *testing.T) {
+	list := func(annotations string) fake.Behaviour {
+		return fake.Result(`{"resultType":"complete","ttlMs":3600000,"tools":[{"name":"t","inputSchema":{"type":"object"},"annotations":` + annotations + `}]}`)
+	}
+	for name, c := range map[string]struct {
+		before, now fake.Behaviour
+		made        bool
+	}{
+		"read-only":  {list(`{}`), list(`{"readOnlyHint":true}`), true},
+		"idempotent": {list(`{}`), list(`{"idempotentHint":true}`), true},
+		"additive":   {list(`{}`), list(`{"destructiveHint":false}`), false},
+		"no longer":  {list(`{"idempotentHint":true}`), list(`{"idempotentHint":false}`), false},
+		"unlisted":   {list(`{"idempotentHint":true}`), fake.RPCError(200, -32603, "no", ""), false},
+	} {
+		for _, mode := range []fake.Mode{fake.Modern, fake.Stateful} {
+			bubbleOf(t, name, mode, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
+				s.Tool("t", fake.Text("ok"))
+				s.On(mcp.MethodToolsList, c.before)
+				r := in("a", ``)
+				mustCall(t, h, r)
+				if _, ok, err := h.Tool(t.Context(), r.Session, "t"); !ok || err != nil {
+					t.Fatal(ok, err)
+				}
+				s.On(mcp.MethodToolsList, c.now)
+				<-time.After(2 * nowAge)
+				r.IfRepeatable = true
+				_, err := h.Call(t.Context(), r, nil)
+				want := 1
+				if c.made {
+					want = 2
+				}
+				if refused := errors.Is(err, shim.ErrNotRepeatable); refused == c.made {
+					t.Errorf("the call ends with %v", err)
+				}
+				asked(t, s, mcp.MethodToolsCall, want)
+			})
+		}
 	}
 }
 

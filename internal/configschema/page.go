@@ -123,6 +123,12 @@ func (o object) namesOfType() string {
 		for _, w := range forms[0].textsOf("enum") {
 			words = append(words, "`"+w+"`")
 		}
+		switch forms[0].valueOf("type") {
+		case "string":
+			words = append(words, "text")
+		case "boolean":
+			words = append(words, "`true`", "`false`")
+		}
 		o = forms[1]
 	}
 	pattern, _ := o.valueOf("pattern").(string)

@@ -111,13 +111,19 @@ func (g *generator) value(f reflect.StructField, v reflect.Value) object {
 	case reflect.Pointer:
 		return append(object{{"type", "object"}}, g.structure(config.NewValue(f.Type.Elem()))...)
 	default:
-		return append(object{{"type", nullable("object")}}, g.structure(v)...)
+		o := append(object{{"type", nullable("object")}}, g.structure(v)...)
+		if f.Tag.Get("alone") != "" {
+			return object{{"anyOf", []object{{{"type", "string"}}, o}}}
+		}
+		return o
 	}
 }
 
 // scalar describes the types that have a form of their own.
 func scalar(f reflect.StructField, v reflect.Value) (object, bool) {
 	switch x := v.Interface().(type) {
+	case config.Truth:
+		return object{{"anyOf", []object{{{"type", "boolean"}}, {{"type", "string"}, {"pattern", variable}}}}}, true
 	case interface{ Values() []string }:
 		return object{{"anyOf", []object{
 			{{"enum", x.Values()}},

@@ -37,7 +37,7 @@ var imports = map[string][]string{
 		"internal/budget", "internal/eventstream", "internal/jsonrpc", "internal/mcp", "internal/metrics", "internal/semconv", "internal/sparing", "internal/work",
 	},
 	"gateway/auth":        {"gateway/config", "gateway/remember", "gateway/sealed", "shim", "internal/mcp", "internal/work"},
-	"gateway/config":      {"shim/job", "internal/storeurl"},
+	"gateway/config":      {"shim", "shim/job", "internal/storeurl"},
 	"gateway/remember":    {"internal/jsonrpc", "internal/work"},
 	"gateway/sealed":      {"internal/jsonrpc"},
 	"gateway/gatewaytest": {"gateway/legacy", "shim"},

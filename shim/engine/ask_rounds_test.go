@@ -251,7 +251,7 @@ func TestOtherMethodsCanBeAsked(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		u := elicits(time.Second, "a")
 		s := w.gatewayFor("r1", shim.Server{
-			Upstream: u, Policy: func(string) shim.Policy { return policy(shim.Required) }, Concurrency: 1,
+			Upstream: u, Policy: func(string, shim.Hints) shim.Policy { return policy(shim.Required) }, Concurrency: 1,
 			Other: shim.Policy{Tasks: shim.Always, InputTimeout: time.Minute},
 		})
 		c := askable(shim.AskPark)

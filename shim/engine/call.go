@@ -53,7 +53,7 @@ func (s *Shim) makeCall(ctx context.Context, c shim.Call) (shim.Answered, error)
 	}
 	var tk node.Ticket // unlimited for other requests than tools/call
 	if c.Request.Method == shim.CallTool {
-		if tk, err = srv.Slots.ReserveSlot(c.Request.Name, p.Concurrency, false); err != nil {
+		if tk, err = srv.Slots.ReserveSlot(c.Request, p.Concurrency, false); err != nil {
 			return shim.Answered{}, err
 		}
 	}

@@ -136,7 +136,7 @@ func (w *faultWorld) replica(name string, u shim.Upstream, p shim.Policy) *repli
 	r.Shim, err = engine.New(engine.Options{
 		Replica: shim.Replica(name), Heartbeat: 5 * time.Second, Settle: settleFor, Logger: quiet,
 		Store:   r.fault,
-		Servers: map[string]shim.Server{"up": {Upstream: u, Policy: func(string) shim.Policy { return p }}},
+		Servers: map[string]shim.Server{"up": {Upstream: u, Policy: func(string, shim.Hints) shim.Policy { return p }}},
 	})
 	if err != nil {
 		w.Fatal(err)

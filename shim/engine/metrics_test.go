@@ -17,7 +17,7 @@ func (w *world) measured(name string, u shim.Upstream, p shim.Policy) (*engine.S
 	w.t.Helper()
 	m, r := metricstest.New(w.t)
 	m.Names.Learn("up", "tools/call", "slow")
-	srv := shim.Server{Upstream: u, Policy: func(string) shim.Policy { return p }, Other: p, Concurrency: 1, Queue: 10, QueueWait: 5 * time.Second}
+	srv := shim.Server{Upstream: u, Policy: func(string, shim.Hints) shim.Policy { return p }, Other: p, Concurrency: 1, Queue: 10, QueueWait: 5 * time.Second}
 	return w.gatewayOf(name, srv, func(o *engine.Options) { o.Metrics = m }), r
 }
 

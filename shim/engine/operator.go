@@ -61,6 +61,8 @@ func (o *Operator) Cancel(ctx context.Context, id shim.ID, by string) (shim.Task
 // RerunRefusal says why a task that was read WithAll cannot be run again; "" if it can.
 func (o *Operator) RerunRefusal(t shim.Task) string {
 	srv, err := o.s.findServer(t.Upstream)
+	var kept runner.KeptRequest
+	_ = json.Unmarshal(t.Arguments, &kept) // nothing, if they were not kept
 	switch {
 	case !t.Status.Final():
 		return "the task has not ended"
@@ -68,7 +70,7 @@ func (o *Operator) RerunRefusal(t shim.Task) string {
 		return "only a tool call that has failed, or whose outcome is unknown, can be run again"
 	case err != nil || srv.Removed:
 		return "its server is no longer offered"
-	case !srv.PolicyFor(shim.Request{Method: t.Method, Name: t.Tool}).Rerun:
+	case !srv.PolicyFor(shim.Request{Method: t.Method, Name: t.Tool, Says: kept.Says}).Rerun:
 		return "the policy of its tool does not allow that (rerun: on)"
 	case t.RerunAs != "":
 		return "it has been run again already, as " + string(t.RerunAs)
@@ -104,7 +106,7 @@ func (o *Operator) Rerun(ctx context.Context, id shim.ID, by string) (old, made 
 		Upstream: old.Upstream, Principal: who, Origin: old.Origin, Handle: true, Demand: true, Stay: true, TTL: old.Retain,
 		RerunOf: old.ID, RerunBy: by,
 		Request: shim.Request{
-			Method: old.Method, Name: old.Tool, Params: kept.Params, Shown: kept.Shown,
+			Method: old.Method, Name: old.Tool, Params: kept.Params, Shown: kept.Shown, Says: kept.Says,
 			Session: shim.Session{Key: who.Subject, Principal: who.Subject, Legacy: kept.Legacy},
 		},
 	})

@@ -55,6 +55,16 @@ func TestTasksOfALostReplica(t *testing.T) {
 	const lost = "the replica that ran this call was lost; the upstream may have finished the work"
 	retry, always := policy(shim.Always), policy(shim.Always)
 	retry.Retry = true
+	ifMarked := retry
+	ifMarked.IfRepeatable = true
+	marked := func(is bool) *scripted {
+		return &scripted{call: func(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
+			if !r.IfRepeatable || !is {
+				return shim.Reply{}, shim.ErrNotRepeatable
+			}
+			return after(ctx, time.Second)
+		}}
+	}
 	resumes := func(ctx context.Context, _ shim.Request, _ json.RawMessage, _ shim.Sink) (shim.Reply, error) {
 		return after(ctx, 5*time.Second)
 	}
@@ -74,6 +84,8 @@ func TestTasksOfALostReplica(t *testing.T) {
 		"perhaps sent":     {neverSent, always, always, takes(time.Second), lost, 0, "lost"},
 		"lost":             {takes(time.Hour), always, always, takes(time.Second), lost, 0, "resumed lost"},
 		"owner's retry":    {takes(time.Hour), retry, retry, takes(time.Second), "", 1, "resumed retried"},
+		"marked":           {takes(time.Hour), ifMarked, always, marked(true), "", 1, "resumed retried"},
+		"no longer marked": {takes(time.Hour), ifMarked, always, marked(false), lost, 1, "resumed retried lost"},
 		"made under fail":  {takes(time.Hour), always, retry, takes(time.Second), lost, 0, "resumed lost"},
 		"made under retry": {takes(time.Hour), retry, always, takes(time.Second), "", 1, "resumed retried"},
 	} {

@@ -23,7 +23,7 @@ func repeats(mode shim.RepeatMode) shim.Policy {
 // repeating starts a replica that knows of calls which may be picked up.
 func (w *world) repeating(name string, u shim.Upstream, p shim.Policy) *engine.Shim {
 	w.t.Helper()
-	return w.repeatingOf(name, shim.Server{Upstream: u, Policy: func(string) shim.Policy { return p }, Queue: 1, QueueWait: 5 * time.Second})
+	return w.repeatingOf(name, shim.Server{Upstream: u, Policy: func(string, shim.Hints) shim.Policy { return p }, Queue: 1, QueueWait: 5 * time.Second})
 }
 
 func (w *world) repeatingOf(name string, srv shim.Server) *engine.Shim {
@@ -307,7 +307,7 @@ func TestRepeatOutlivesItsReplica(t *testing.T) {
 func TestRepeatGivesWay(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		u := takes(time.Hour)
-		s := w.repeatingOf("a", shim.Server{Upstream: u, Policy: func(string) shim.Policy { return repeats(shim.RepeatAuto) }, Concurrency: 2, Queue: 1, QueueWait: 5 * time.Second})
+		s := w.repeatingOf("a", shim.Server{Upstream: u, Policy: func(string, shim.Hints) shim.Policy { return repeats(shim.RepeatAuto) }, Concurrency: 2, Queue: 1, QueueWait: 5 * time.Second})
 		for _, call := range []string{"first", "second"} {
 			go func() { _, _ = patient(s, sameCall("client "+call, call), time.Minute, errGaveUp) }()
 			pass(time.Second)
@@ -362,7 +362,7 @@ func TestRepeatWithoutStore(t *testing.T) {
 func TestRepeatIsBounded(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		u := takes(time.Hour)
-		s := w.repeatingOf("a", shim.Server{Upstream: u, Policy: func(string) shim.Policy { return repeats(shim.RepeatAuto) }, MaxTasksPerOwner: 3, MaxTasks: 100})
+		s := w.repeatingOf("a", shim.Server{Upstream: u, Policy: func(string, shim.Hints) shim.Policy { return repeats(shim.RepeatAuto) }, MaxTasksPerOwner: 3, MaxTasks: 100})
 		ended := 0
 		u.call = sending(func(ctx context.Context, _ shim.Request, _ shim.Sink) (shim.Reply, error) {
 			<-ctx.Done()

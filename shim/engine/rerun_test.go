@@ -104,7 +104,7 @@ func TestRerunIsRefused(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		p := policy(shim.Auto)
 		srv := serves(newFailsFirst(errClosed), p)
-		srv.Policy = func(string) shim.Policy { return p }
+		srv.Policy = func(string, shim.Hints) shim.Policy { return p }
 		s := w.gatewayFor("a", srv)
 		o := engine.NewOperator(s, nil)
 		task := begin(t, s, call())

@@ -36,7 +36,7 @@ func sessionQuestion() shim.Call {
 // poses is a replica on which questions wait for a minute.
 func (w *world) poses(name string, u shim.Upstream) *engine.Shim {
 	return w.gatewayFor(name, shim.Server{
-		Upstream: u, Policy: func(string) shim.Policy { return policy(shim.Auto) }, Other: shim.Policy{InputTimeout: time.Minute},
+		Upstream: u, Policy: func(string, shim.Hints) shim.Policy { return policy(shim.Auto) }, Other: shim.Policy{InputTimeout: time.Minute},
 	})
 }
 
@@ -146,7 +146,7 @@ func TestPoseIsLogged(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		var log strings.Builder
 		s := w.gatewayOf("a", shim.Server{
-			Upstream: elicits(0, "a"), Policy: func(string) shim.Policy { return policy(shim.Auto) }, Other: shim.Policy{InputTimeout: time.Minute},
+			Upstream: elicits(0, "a"), Policy: func(string, shim.Hints) shim.Policy { return policy(shim.Auto) }, Other: shim.Policy{InputTimeout: time.Minute},
 		}, func(o *engine.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 		over := make(chan bool, 1)
 		must(t, errorOf(s.AskSession(t.Context(), sessionQuestion(), json.RawMessage(`{}`), func(_ shim.ID, o bool) { over <- o })))

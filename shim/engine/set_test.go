@@ -146,7 +146,7 @@ func TestSetTellsOutcomes(t *testing.T) {
 func TestSetOfAllKinds(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		s := w.gatewayFor("a", shim.Server{
-			Upstream: says("", words(time.Second, "1", "2")...), Policy: func(string) shim.Policy { return streaming(true) },
+			Upstream: says("", words(time.Second, "1", "2")...), Policy: func(string, shim.Hints) shim.Policy { return streaming(true) },
 		})
 		q := w.poses("b", elicits(0, "q"))
 		question, err := q.AskSession(t.Context(), sessionQuestion(), json.RawMessage(`{}`), func(shim.ID, bool) {})

@@ -10,7 +10,7 @@ import (
 )
 
 func limited(u shim.Upstream, mode shim.Mode, change func(*shim.Server)) shim.Server {
-	srv := shim.Server{Upstream: u, Policy: func(string) shim.Policy { return policy(mode) }, Concurrency: 1, Queue: 1, QueueWait: 5 * time.Second}
+	srv := shim.Server{Upstream: u, Policy: func(string, shim.Hints) shim.Policy { return policy(mode) }, Concurrency: 1, Queue: 1, QueueWait: 5 * time.Second}
 	if change != nil {
 		change(&srv)
 	}
@@ -121,7 +121,7 @@ func TestBlockingCallsWaitForASlot(t *testing.T) {
 }
 
 // oneSlowCall allows one call of the tool "slow" at a time.
-func oneSlowCall(tool string) shim.Policy {
+func oneSlowCall(tool string, _ shim.Hints) shim.Policy {
 	p := policy(shim.Always)
 	if tool == "slow" {
 		p.Concurrency = 1
@@ -184,7 +184,7 @@ func TestAdoptedTasksKeepToTheLimits(t *testing.T) {
 		retry := policy(shim.Always)
 		retry.Retry = true
 		u := takes(10 * time.Second)
-		b := w.gatewayFor("b", shim.Server{Upstream: u, Concurrency: 2, Queue: 1, Policy: func(string) shim.Policy { return retry }})
+		b := w.gatewayFor("b", shim.Server{Upstream: u, Concurrency: 2, Queue: 1, Policy: func(string, shim.Hints) shim.Policy { return retry }})
 		pass(6 * time.Second)
 		tasks := w.diesWith("a", takes(time.Hour), retry, 6)
 		pass(9 * time.Second)

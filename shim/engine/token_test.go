@@ -28,7 +28,7 @@ func (k *tokens) server(u shim.Upstream) shim.Server {
 	p := policy(shim.Auto)
 	p.InputTimeout = time.Minute
 	return shim.Server{
-		Upstream: u, Policy: func(string) shim.Policy { return p },
+		Upstream: u, Policy: func(string, shim.Hints) shim.Policy { return p },
 		SealToken: func(ctx context.Context, call string) string {
 			token, _ := ctx.Value(tokenKey{}).(string)
 			return token + " for " + call

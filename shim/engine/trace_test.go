@@ -42,7 +42,7 @@ func (o *observedWorld) Write(b []byte) (int, error) {
 // observed starts a Shim whose spans and records are kept.
 func (o *observedWorld) observed(name string, u shim.Upstream, p shim.Policy) *engine.Shim {
 	o.t.Helper()
-	srv := shim.Server{Upstream: u, Policy: func(string) shim.Policy { return p }, Queue: 10, QueueWait: 5 * time.Second}
+	srv := shim.Server{Upstream: u, Policy: func(string, shim.Hints) shim.Policy { return p }, Queue: 10, QueueWait: 5 * time.Second}
 	return o.gatewayOf(name, srv, func(opts *engine.Options) {
 		opts.Logger = slog.New(slog.NewJSONHandler(o, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		opts.Tracer = sdktrace.NewTracerProvider(sdktrace.WithSyncer(o.spans)).Tracer("")
@@ -130,7 +130,7 @@ func TestProgressIsToldAtABoundedRate(t *testing.T) {
 // in the trace of the task, too.
 func TestTraceOfACallThatQueues(t *testing.T) {
 	observe(t, func(t *testing.T, o *observedWorld) {
-		srv := shim.Server{Upstream: takes(20 * time.Second), Policy: func(string) shim.Policy { return policy(shim.Auto) }, Concurrency: 1, Queue: 10, QueueWait: time.Minute}
+		srv := shim.Server{Upstream: takes(20 * time.Second), Policy: func(string, shim.Hints) shim.Policy { return policy(shim.Auto) }, Concurrency: 1, Queue: 10, QueueWait: time.Minute}
 		s := o.gatewayOf("a", srv, func(opts *engine.Options) {
 			opts.Tracer = sdktrace.NewTracerProvider(sdktrace.WithSyncer(o.spans)).Tracer("")
 		})

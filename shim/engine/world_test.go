@@ -42,7 +42,7 @@ func newWorld(t *testing.T) *world {
 // gateway starts a Shim named name over the world's store.
 func (w *world) gateway(name string, u shim.Upstream, p shim.Policy) *engine.Shim {
 	w.t.Helper()
-	return w.gatewayFor(name, shim.Server{Upstream: u, Policy: func(string) shim.Policy { return p }, Queue: 10, QueueWait: 5 * time.Second})
+	return w.gatewayFor(name, shim.Server{Upstream: u, Policy: func(string, shim.Hints) shim.Policy { return p }, Queue: 10, QueueWait: 5 * time.Second})
 }
 
 func (w *world) gatewayFor(name string, srv shim.Server) *engine.Shim {
@@ -66,7 +66,7 @@ func (w *world) gatewayOf(name string, srv shim.Server, change func(*engine.Opti
 
 // serves is a server with one policy for all of its tools.
 func serves(u shim.Upstream, p shim.Policy) shim.Server {
-	return shim.Server{Upstream: u, Policy: func(string) shim.Policy { return p }}
+	return shim.Server{Upstream: u, Policy: func(string, shim.Hints) shim.Policy { return p }}
 }
 
 // still is a replica whose loops do not run, and which a test closes itself. Creating a task is what

@@ -48,7 +48,7 @@ func NewServer(name string, s shim.Server, before *Served) *Served {
 func (s *Served) PolicyFor(r shim.Request) shim.Policy {
 	p := s.Other
 	if r.Method == shim.CallTool {
-		p = s.Policy(r.Name)
+		p = s.Policy(r.Name, r.Says)
 	} else {
 		p.Tasks, p.Grace, p.Concurrency = shim.Never, 0, 0
 	}

@@ -26,20 +26,21 @@ type Slots struct {
 type bounded struct {
 	most   int // in flight; 0 = unbounded
 	held   int
-	places int // taken in the queue
-	calls  int // that refer to a tool
+	places int        // taken in the queue
+	calls  int        // that refer to a tool
+	says   shim.Hints // of a tool
 }
 
 // hasFree reports whether another call may be in flight. A nil *bounded is unbounded.
 func (b *bounded) hasFree() bool { return b == nil || b.most <= 0 || b.held < b.most }
 
 // setLimits changes how many calls may be in flight. Those in flight stay, even over the limit.
-func (s *Slots) setLimits(most int, policy func(tool string) shim.Policy) {
+func (s *Slots) setLimits(most int, policy func(tool string, says shim.Hints) shim.Policy) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.server.most = most
 	for tool, b := range s.tools {
-		b.most = policy(tool).Concurrency
+		b.most = policy(tool, b.says).Concurrency
 	}
 	s.serveWaiting()
 }
@@ -88,12 +89,13 @@ type Ticket struct {
 
 // ReserveSlot claims a slot. A full queue is a *BusyError, unless forced: a task that was acknowledged
 // is always admitted.
-func (s *Slots) ReserveSlot(tool string, most int, forced bool) (Ticket, error) {
+func (s *Slots) ReserveSlot(r shim.Request, most int, forced bool) (Ticket, error) {
+	tool := r.Name
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := Ticket{slots: s, name: tool, tool: s.tools[tool]}
 	if t.tool == nil && most > 0 {
-		t.tool = &bounded{most: most}
+		t.tool = &bounded{most: most, says: r.Says}
 	}
 	full, what := t.tool, busyTool
 	if t.tool.hasFree() {

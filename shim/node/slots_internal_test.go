@@ -12,7 +12,7 @@ import (
 func TestNothingIsKeptPerTool(t *testing.T) {
 	s := NewServer("up", shim.Server{Concurrency: 2, Queue: 1}, nil).Slots
 	for i := range 100 {
-		tk, err := s.ReserveSlot(fmt.Sprintf("tool %d", i), 1, false)
+		tk, err := s.ReserveSlot(shim.Request{Name: fmt.Sprintf("tool %d", i)}, 1, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -22,15 +22,15 @@ func TestNothingIsKeptPerTool(t *testing.T) {
 	if len(s.tools) != 0 || s.server.held != 0 || s.server.places != 0 {
 		t.Errorf("%d tools, %d slots and %d places are held", len(s.tools), s.server.held, s.server.places)
 	}
-	held, err := s.ReserveSlot("one", 1, false)
+	held, err := s.ReserveSlot(shim.Request{Name: "one"}, 1, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	queued, err := s.ReserveSlot("one", 1, false)
+	queued, err := s.ReserveSlot(shim.Request{Name: "one"}, 1, false)
 	if err != nil || !queued.IsQueued() {
 		t.Fatalf("%v, queued %v", err, queued.IsQueued())
 	}
-	if _, err := s.ReserveSlot("one", 1, false); err == nil {
+	if _, err := s.ReserveSlot(shim.Request{Name: "one"}, 1, false); err == nil {
 		t.Error("a full queue took one more")
 	}
 	queued.DropSlot()

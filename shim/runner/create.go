@@ -21,6 +21,8 @@ type CallRecord struct {
 	Runs int `json:"runs"`
 	// Retry says that the call may be run again, by the policy under which its task was made.
 	Retry bool `json:"retry,omitempty"`
+	// IfRepeatable says that Retry holds only while the server says that a second call does no harm.
+	IfRepeatable bool `json:"ifRepeatable,omitempty"`
 	// Timeout is that policy's; 0 in a record of an older version, or for none.
 	Timeout time.Duration `json:"timeout,omitempty"`
 	// Firm says that a record that lacks a checkpoint is of an unsent call. It is false if the call
@@ -46,7 +48,7 @@ type CallRecord struct {
 // if its owner allows a second run (design.md 0.13). A call is sent again only with them.
 func (r *Run) callRecord(sent bool) json.RawMessage {
 	rec := CallRecord{
-		Request: r.Call.Request, Runs: r.begun, Retry: r.policy.Retry, Timeout: r.policy.Timeout, Firm: r.record.says == unsent,
+		Request: r.Call.Request, Runs: r.begun, Retry: r.policy.Retry, IfRepeatable: r.policy.IfRepeatable, Timeout: r.policy.Timeout, Firm: r.record.says == unsent,
 		Handle: r.Call.Handle, Partials: r.Call.Partials,
 		Asking: r.Call.Asking, Until: r.box.until, Keys: r.box.made, Round: r.rounds.recordedRound(),
 	}

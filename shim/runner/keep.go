@@ -31,9 +31,10 @@ const (
 // KeptRequest is the content of Task.Arguments: what operators are shown of a call, and need to run it again.
 type KeptRequest struct {
 	Params json.RawMessage `json:"params"`
-	// Shown is that of the Request, and Legacy that of its Session.
-	Shown  string `json:"shown,omitempty"`
-	Legacy bool   `json:"legacy,omitempty"`
+	// Shown and Says are those of the Request, and Legacy that of its Session.
+	Shown  string     `json:"shown,omitempty"`
+	Says   shim.Hints `json:"says,omitzero"`
+	Legacy bool       `json:"legacy,omitempty"`
 }
 
 // encodeArguments returns what is kept of the call for operators, nil for nothing.
@@ -43,7 +44,7 @@ func (k *keeping) encodeArguments() json.RawMessage {
 		return nil
 	}
 	q := r.Call.Request
-	b, _ := json.Marshal(KeptRequest{Params: q.Params, Shown: q.Shown, Legacy: q.Session.Legacy}) // Params are parsed JSON, so this succeeds
+	b, _ := json.Marshal(KeptRequest{Params: q.Params, Shown: q.Shown, Says: q.Says, Legacy: q.Session.Legacy}) // Params are parsed JSON, so this succeeds
 	return b
 }
 

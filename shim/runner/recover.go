@@ -102,7 +102,11 @@ func (r *Run) runAgain() (shim.Reply, error) {
 	if _, err := r.record.applyChange(r.Ctx, func() shim.Change { return shim.Change{Call: r.callRecord(true), Durable: true} }); err != nil {
 		return shim.Reply{}, err
 	}
-	return r.sendAnew(semconv.RecoveryRetried)
+	reply, err := r.sendAnew(semconv.RecoveryRetried)
+	if errors.Is(err, shim.ErrNotRepeatable) {
+		err = errLost
+	}
+	return reply, err
 }
 
 // sendAnew sends an adopted call itself. It waits for its turn like any other, but is always admitted:
@@ -114,7 +118,7 @@ func (r *Run) sendAnew(how string) (shim.Reply, error) {
 	r.Observed.noteUnsent(how)
 	if r.rounds.open == nil { // else it waits for its turn once it has the answers
 		var err error
-		if r.ticket, err = r.Srv.Slots.ReserveSlot(r.Call.Request.Name, r.policy.Concurrency, true); err != nil {
+		if r.ticket, err = r.Srv.Slots.ReserveSlot(r.Call.Request, r.policy.Concurrency, true); err != nil {
 			return shim.Reply{}, err
 		}
 	}
@@ -160,9 +164,9 @@ func AdoptRun(s *node.Core, rs *node.Runs[Run], srv *node.Served, bytes *budget.
 		r.record.says = unsent
 	}
 	if srv.Policy != nil {
-		r.policy = srv.PolicyFor(shim.Request{Method: t.Method, Name: t.Tool})
+		r.policy = srv.PolicyFor(shim.Request{Method: t.Method, Name: t.Tool, Says: rec.Request.Says})
 	}
-	r.policy.Retry, r.policy.Timeout = rec.Retry, cmp.Or(rec.Timeout, r.policy.Timeout)
+	r.policy.Retry, r.policy.IfRepeatable, r.policy.Timeout = rec.Retry, rec.IfRepeatable, cmp.Or(rec.Timeout, r.policy.Timeout)
 	r.assembleParts()
 	if e := rec.Linger; e != nil && !t.Visible {
 		r.linger.entry, r.linger.left = *e, true

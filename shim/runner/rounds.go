@@ -163,6 +163,7 @@ func (r *Run) upstreamRequest(retry *shim.Retry) shim.Request {
 	req.Rounds, req.Limits, req.Retry = r.Call.Asking != shim.AskNever, r.policy.Questions, retry
 	if req.Method == shim.CallTool {
 		req.Within, req.Job = r.policy.Timeout, r.policy.Job
+		req.IfRepeatable = r.policy.IfRepeatable && r.begun > 1
 	}
 	return req
 }
@@ -326,7 +327,7 @@ func (rs *rounds) takePlace() error {
 		return nil
 	}
 	var err error
-	if r.ticket, err = r.Srv.Slots.ReserveSlot(r.Call.Request.Name, r.policy.Concurrency, true); err != nil {
+	if r.ticket, err = r.Srv.Slots.ReserveSlot(r.Call.Request, r.policy.Concurrency, true); err != nil {
 		return err
 	}
 	return r.takeTurn()
@@ -342,7 +343,7 @@ func (s seat) LeavePlace() { s.of.ticket.DropSlot() }
 // nor the record says anything of it.
 func (s seat) TakePlace(ctx context.Context) (err error) {
 	r := s.of
-	if r.ticket, err = r.Srv.Slots.ReserveSlot(r.Call.Request.Name, r.policy.Concurrency, true); err != nil || !r.ticket.IsQueued() {
+	if r.ticket, err = r.Srv.Slots.ReserveSlot(r.Call.Request, r.policy.Concurrency, true); err != nil || !r.ticket.IsQueued() {
 		return err
 	}
 	return r.ticket.AwaitSlot(ctx)
