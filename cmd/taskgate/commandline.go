@@ -47,7 +47,8 @@ Usage:
   taskgate pause [UPSTREAM[/TOOL]...] refuse new calls of a server, or of a tool of it, as
                                       busy; without a name, list what is paused
   taskgate resume UPSTREAM[/TOOL]...  take them again
-  taskgate check FILE...              report every mistake in configuration files
+  taskgate check FILE...              report every mistake in configuration files; with
+                                      --connect also tools that the servers do not have
   taskgate hash-key [--force]         print the hash of the key on standard input;
                                       a weak key is refused unless forced
   taskgate state-key                  print a new key for state_keys

@@ -73,7 +73,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case "connect":
 		return connectClient(args, os.Stdin, stdout, stderr)
 	case "check":
-		return checkFiles(args, stdout, stderr)
+		return checkFiles(ctx, args, stdout, stderr)
 	case "hash-key":
 		return hashKey(args, os.Stdin, stdout, stderr)
 	case "state-key":

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -43,9 +44,10 @@ func checkNamed(c *config.Config) (wrong []string) {
 }
 
 // checkFiles loads each file as serve would and reports all mistakes of all files. It needs the
-// environment of serve, because an unset variable is a mistake.
-func checkFiles(args []string, stdout, stderr io.Writer) int {
+// environment of serve, because an unset variable is a mistake. With --connect it asks the servers, too.
+func checkFiles(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("check", flag.ContinueOnError)
+	connects := flags.Bool("connect", false, "")
 	if code, done := parseFlags(flags, args, stdout, stderr); done {
 		return code
 	}
@@ -60,14 +62,20 @@ func checkFiles(args []string, stdout, stderr io.Writer) int {
 			code = exitFailure
 			continue
 		}
-		if wrong := checkNamed(c); len(wrong) > 0 {
+		wrong, warnings := checkNamed(c), c.Warnings()
+		if *connects && len(wrong) == 0 {
+			var doubtful []string
+			wrong, doubtful = checkListed(ctx, c)
+			warnings = append(warnings, doubtful...)
+		}
+		if len(wrong) > 0 {
 			for _, line := range wrong {
 				fmt.Fprintf(stderr, "%s: %s\n", file, line)
 			}
 			code = exitFailure
 			continue
 		}
-		for _, warning := range c.Warnings() {
+		for _, warning := range warnings {
 			fmt.Fprintf(stderr, "%s: warning: %s\n", file, warning)
 		}
 		found := terminal.Count(len(c.Upstreams), "upstream")

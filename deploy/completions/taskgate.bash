@@ -23,7 +23,7 @@ _taskgate() {
           ((COMP_CWORD > 2)) || words="list show events watch cancel rerun $words"
           ;;
         replicas | upstreams | clients | pause | resume) words="--admin --config --key --json" ;;
-        check) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        check) COMPREPLY=($(compgen -W "--connect" -- "$cur") $(compgen -f -- "$cur")); return ;;
         hash-key) words="--force" ;;
       esac
       ((COMP_CWORD > 1)) || words+=" serve reload stdio connect tasks replicas upstreams clients pause resume check hash-key state-key schema version help"

@@ -4,6 +4,7 @@ set -l stdio '__fish_seen_subcommand_from stdio'
 complete -c taskgate -f
 complete -c taskgate -n __fish_use_subcommand -a 'serve reload stdio connect tasks replicas upstreams clients pause resume check hash-key state-key schema version help'
 complete -c taskgate -n '__fish_seen_subcommand_from check' -F
+complete -c taskgate -n '__fish_seen_subcommand_from check' -l connect -d 'ask the servers for their tools'
 set -l connect '__fish_seen_subcommand_from connect'
 complete -c taskgate -n $connect -a 'claude-code claude-desktop vscode cursor codex gemini qwen opencode'
 complete -c taskgate -n $connect -l url -x -d 'address of the gateway'

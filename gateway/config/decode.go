@@ -260,7 +260,7 @@ func setText(v reflect.Value, text string) (mistake string) {
 		*p = i
 	case enum:
 		if !slices.Contains(p.Values(), text) {
-			return "none of " + strings.Join(p.Values(), ", ") + didYouMean(text, p.Values())
+			return "none of " + strings.Join(p.Values(), ", ") + DidYouMean(text, p.Values())
 		}
 		v.SetString(text)
 	default:

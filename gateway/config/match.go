@@ -72,8 +72,8 @@ func (m Match) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// fits reports whether a tool fits, by its name and what the server says of it.
-func (m Match) fits(name string, says shim.Hints) bool {
+// Fits reports whether a tool fits, by its name and what the server says of it.
+func (m Match) Fits(name string, says shim.Hints) bool {
 	return (m.Name == "" || globMatches(m.Name, name)) &&
 		m.ReadOnly.admits(says.ReadOnly) && m.Destructive.admits(!says.Additive) && m.Idempotent.admits(says.Idempotent) && m.OpenWorld.admits(!says.Closed)
 }

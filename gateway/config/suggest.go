@@ -15,7 +15,7 @@ func unknownKey(name string, t reflect.Type) (message, meant string) {
 		known = append(known, k.name)
 	}
 	if meant = nearestWord(name, known); meant != "" {
-		return message + didYouMean(name, known), meant
+		return message + DidYouMean(name, known), meant
 	}
 	if homes := homesOf(name, "", reflect.TypeFor[Config]()); len(homes) > 0 {
 		return message + " here (it belongs " + strings.Join(homes, " or ") + ")", ""
@@ -51,8 +51,8 @@ func home(path string) string {
 	return "under " + path
 }
 
-// didYouMean returns a hint at the nearest of the known words; "" if none is near.
-func didYouMean(word string, known []string) string {
+// DidYouMean returns a hint at the nearest of the known words; "" if none is near.
+func DidYouMean(word string, known []string) string {
 	if best := nearestWord(word, known); best != "" {
 		return fmt.Sprintf(" (did you mean %q?)", best)
 	}

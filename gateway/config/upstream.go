@@ -321,7 +321,7 @@ func (u *Upstream) Tool(name string, says shim.Hints) Tool {
 // RuleOf is the index of the first rule that matches a tool; -1 if none does.
 func (u *Upstream) RuleOf(name string, says shim.Hints) int {
 	for i := range u.Tools {
-		if u.Tools[i].Match.fits(name, says) {
+		if u.Tools[i].Match.Fits(name, says) {
 			return i
 		}
 	}
@@ -332,7 +332,7 @@ func (u *Upstream) RuleOf(name string, says shim.Hints) int {
 // alone, else the defaults. The server has no say in it.
 func (u *Upstream) RightsOf(name string) Tool {
 	for i := range u.Tools {
-		if m := u.Tools[i].Match; !m.UsesHints() && m.fits(name, shim.Hints{}) {
+		if m := u.Tools[i].Match; !m.UsesHints() && m.Fits(name, shim.Hints{}) {
 			return u.Tools[i].Tool
 		}
 	}

@@ -84,7 +84,7 @@ func (r *Rules) repeated(arguments json.RawMessage) json.RawMessage {
 		if c == nil {
 			continue
 		}
-		for _, path := range c.Arguments.names() {
+		for _, path := range c.Arguments.Repeats() {
 			if value, ok := jsonrpc.Get(arguments, path...); ok {
 				if kept == nil {
 					kept = json.RawMessage(`{}`)

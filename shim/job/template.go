@@ -71,8 +71,8 @@ func (t Template) UsesID() (uses bool) {
 	return uses
 }
 
-// names are the paths of the arguments that the template repeats.
-func (t Template) names() (paths [][]string) {
+// Repeats lists the paths of the arguments of the first call that the template repeats.
+func (t Template) Repeats() (paths [][]string) {
 	t.eachText(t.object, func(text string) {
 		for _, m := range placeholder.FindAllStringSubmatch(text, -1) {
 			if path := strings.Split(m[1], "."); path[0] == nameArguments && len(path) > 1 {
