@@ -75,6 +75,14 @@ func TestExampleLoads(t *testing.T) {
 // Each configuration in examples/ loads as it is, and the page there names it.
 func TestExamplesLoad(t *testing.T) {
 	dir := filepath.Join("..", "..", "examples")
+	for of, top := range map[string]string{dir: "../", filepath.Join(dir, "jobs"): "../../"} {
+		checkExamples(t, of, top)
+	}
+}
+
+// checkExamples checks the configurations in a folder, from which top is the way to the root.
+func checkExamples(t *testing.T, dir, top string) {
+	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 	if err != nil || len(files) == 0 {
 		t.Fatal(files, err)
@@ -83,14 +91,14 @@ func TestExamplesLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := map[string]string{"PATH": "/usr/bin", "HOME": "/root", "REMOTE_TOKEN": "token"}
+	env := map[string]string{"PATH": "/usr/bin", "HOME": "/root", "REMOTE_TOKEN": "token", "FIRECRAWL_API_KEY": "a", "MINIMAX_API_KEY": "b", "REPLICATE_API_TOKEN": "c"}
 	lookup := func(name string) (string, bool) { value, ok := env[name]; return value, ok }
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.HasPrefix(string(text), "# yaml-language-server: $schema=../config.schema.json\n") {
+		if !strings.HasPrefix(string(text), "# yaml-language-server: $schema="+top+"config.schema.json\n") {
 			t.Errorf("%s: the first line does not name the schema", file)
 		}
 		if c, err := config.Parse(file, text, lookup); err != nil || c.Upstreams[0].Path != "/mcp" {

@@ -86,7 +86,7 @@ func (h *ServerClient) Call(ctx context.Context, r shim.Request, s shim.Sink) (s
 	if err := forward.Represented(ctx, r.Session); err != nil {
 		return shim.Reply{}, err
 	}
-	if r.IfRepeatable && !h.mayRepeat(ctx, r.Session, r.Name) {
+	if r.IfRepeatable && !mayRepeat(ctx, h, r.Session, r.Name) {
 		return shim.Reply{}, shim.ErrNotRepeatable
 	}
 	r.Params = reading.WithAnswers(r.Params, r.Retry)

@@ -54,7 +54,7 @@ func (h *ServerClient) findTool(ctx context.Context, s shim.Session, name string
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, errSlowList)
 	defer cancel()
-	read := h.listReader(s)
+	read := listReader(h, s)
 	list, err := h.memory.lists.Get(ctx, k, remember.Wait, read)
 	if list != nil && time.Since(list.At) >= toolsMinAge {
 		if _, ok := list.Value[name]; !ok { // it may be new
@@ -73,19 +73,19 @@ func (h *ServerClient) findTool(ctx context.Context, s shim.Session, name string
 }
 
 // listReader reads the list of a session.
-func (h *ServerClient) listReader(s shim.Session) func(context.Context) (map[string]Tool, time.Duration, error) {
+func listReader(h *ServerClient, s shim.Session) func(context.Context) (map[string]Tool, time.Duration, error) {
 	return func(ctx context.Context) (map[string]Tool, time.Duration, error) { return h.listTools(ctx, s) }
 }
 
 // mayRepeat reports whether the server says now that a second call of a tool does no harm.
-func (h *ServerClient) mayRepeat(ctx context.Context, s shim.Session, name string) bool {
+func mayRepeat(ctx context.Context, h *ServerClient, s shim.Session, name string) bool {
 	ctx, cancel := context.WithTimeoutCause(ctx, neededPatience, errSlowList)
 	defer cancel()
 	k, err := h.listKey(ctx, s)
 	if err != nil {
 		return false
 	}
-	list, err := h.memory.lists.GetNewer(ctx, k, nowAge, 0, h.listReader(s))
+	list, err := h.memory.lists.GetNewer(ctx, k, nowAge, 0, listReader(h, s))
 	return err == nil && list.Value[name].Says.Idempotent
 }
 
@@ -106,7 +106,7 @@ func modernKey(ctx context.Context, s shim.Session) sessionKey {
 // listTools reads the list.
 func (h *ServerClient) listTools(ctx context.Context, s shim.Session) (map[string]Tool, time.Duration, error) {
 	byName := make(map[string]Tool)
-	fresh, err := h.readPages(ctx, s, func(raw json.RawMessage) (isNew bool) {
+	fresh, err := readPages(ctx, h, s, func(raw json.RawMessage) (isNew bool) {
 		name, tool := readTool(raw)
 		before := len(byName)
 		byName[name] = tool
@@ -121,7 +121,7 @@ func (h *ServerClient) listTools(ctx context.Context, s shim.Session) (map[strin
 // ListTools returns the entries of the server's tools list, by name. Errors are *shim.UpstreamError.
 func (h *ServerClient) ListTools(ctx context.Context, s shim.Session) (map[string]json.RawMessage, error) {
 	byName := make(map[string]json.RawMessage)
-	_, err := h.readPages(ctx, s, func(raw json.RawMessage) (isNew bool) {
+	_, err := readPages(ctx, h, s, func(raw json.RawMessage) (isNew bool) {
 		name, _ := jsonrpc.GetString(raw, "name")
 		before := len(byName)
 		byName[name] = raw
@@ -133,7 +133,7 @@ func (h *ServerClient) ListTools(ctx context.Context, s shim.Session) (map[strin
 // readPages reads all pages of the list, in one legacy session: a cursor may belong to it. It calls add for each tool.
 // The list of a server whose cursor has come before, or has led to nothing new twice, is over: such servers do not look
 // at it. fresh is how long the list is believed.
-func (h *ServerClient) readPages(ctx context.Context, s shim.Session, add func(raw json.RawMessage) (isNew bool)) (fresh time.Duration, err error) {
+func readPages(ctx context.Context, h *ServerClient, s shim.Session, add func(raw json.RawMessage) (isNew bool)) (fresh time.Duration, err error) {
 	ctx, cancel := h.wire.slowContext(ctx)
 	defer cancel()
 	var params json.RawMessage
