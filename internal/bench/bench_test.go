@@ -139,8 +139,10 @@ func TestTables(t *testing.T) {
 	stores := storesTable([]*overStore{
 		{kind: inFolder, plain: []sample{{rate: 9}}, made: made(3)}, {kind: inRedis, plain: []sample{{rate: 8}}, made: made(2)},
 	}) + keptTable(kept{tasks: 10, files: 25, start: 5 * time.Millisecond, resident: 7 << 20, redis: 3 << 20})
+	jobs := jobsTable([]following{{era: "modern", jobs: 9, length: 2 * time.Second, used: usage{resident: 5 << 20, cpu: time.Second, commands: 3}, polls: 4}})
 	for want, table := range map[string]string{
 		"| file | 16 | 3 | 0 µs | 0 µs | 0 µs | 1.50 | 9 |":                                 stores,
+		"| modern | 9 | 5 MB | 50.0 % | 2.0 | 1.5 |":                                        jobs,
 		"| 10 | 2 | 5.00 ms | 7 MB | 3 MB |":                                                stores,
 		"| plain | 1 | 100 | 0 µs | 0 µs | 0 µs | 200 | 0 µs | 0 µs | 0 µs | 0.50 | 0.25 |": calls,
 		"| tasks/result, 2025-11-25 | 1 | 3.00 ms | 3.00 ms | 3.00 ms | 1.5 |":              waiting,

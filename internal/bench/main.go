@@ -3,10 +3,11 @@
 // buffers), one or two gateways and a Redis. One client drives all of them, over raw keep-alive connections with one goroutine
 // each.
 //
-// It has four parts, which are tables: calls (plain, with an event, large, made a task, and
-// tasks/get), tasks over each store, tasks that are parked at a server, and clients that wait at
-// one gateway for tasks of another. -only names the part or the rows to measure. A fifth part, for "-only scale" alone, is a
-// deployment of several replicas on a Redis Cluster with many clients.
+// It has five parts, which are tables: calls (plain, with an event, large, made a task, and
+// tasks/get), tasks over each store, tasks that are parked at a server, jobs of a server that the
+// gateway asks for, and clients that wait at one gateway for tasks of another. -only names the part
+// or the rows to measure. A sixth part, for "-only scale" alone, is a deployment of several replicas
+// on a Redis Cluster with many clients.
 //
 //	make bench
 //	make bench BENCH='-only large -rounds 15'
@@ -35,6 +36,8 @@ type settings struct {
 	length   time.Duration // of one measurement
 	kept     int           // tasks in a folder at a start
 	parked   int           // tasks
+	jobs     int           // running jobs
+	every    time.Duration // the pause between two questions about a job
 	waiters  int           // clients
 	scale    int           // sessions, streams and tasks, and twice as many
 }
@@ -50,6 +53,8 @@ func main() {
 	flag.DurationVar(&s.length, "for", 700*time.Millisecond, "how long one measurement takes")
 	flag.IntVar(&s.kept, "kept", 100_000, "how many tasks a start finds in a folder")
 	flag.IntVar(&s.parked, "parked", 10_000, "how many tasks are parked")
+	flag.IntVar(&s.jobs, "jobs", 10_000, "how many jobs run")
+	flag.DurationVar(&s.every, "every", 30*time.Second, "how often the gateway asks for a job")
 	flag.IntVar(&s.waiters, "waiters", 1_000, "how many clients wait")
 	flag.IntVar(&s.scale, "scale", 5_000, "with -only scale: how many sessions, streams and tasks, and then twice as many")
 	as := flag.String("as", "", "be a part of the benchmark: server, proxy or pooled")
@@ -85,7 +90,7 @@ func measureAll(ctx context.Context, s settings) error {
 	for _, line := range machine(ctx) {
 		fmt.Println("-", line)
 	}
-	parts := []func(context.Context, settings) (string, error){measureCalls, measureStores, measureParked, measureWaiting}
+	parts := []func(context.Context, settings) (string, error){measureCalls, measureStores, measureParked, measureJobs, measureWaiting}
 	if s.only == "scale" { // it takes long, and has a command of its own
 		parts = []func(context.Context, settings) (string, error){measureScale}
 	}

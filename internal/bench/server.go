@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"taskgate/internal/mcp"
@@ -23,6 +24,8 @@ const (
 	toolLargeEvent  = "large_event"  // has that by an event stream
 	toolKilobyte    = "kilobyte"     // has one of 1 kB
 	toolHold        = "hold"         // is answered when it is released
+	toolStart       = "start_job"    // answers with the id of a job, which never ends
+	toolStatus      = "job_status"   // says that a job runs
 )
 
 // answerText begins the text of every result of a tool but toolHold's.
@@ -37,9 +40,12 @@ const heldText = "released at "
 const (
 	initializeResult = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"null","version":"1"}}`
 	discoverResult   = `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"ttlMs":60000,"cacheScope":"public","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"null","version":"1"}}}`
-	toolsResult      = `{"resultType":"complete","tools":[{"name":"plain","inputSchema":{"type":"object"}},{"name":"always","inputSchema":{"type":"object"}},{"name":"keep","inputSchema":{"type":"object"}},{"name":"kilobyte","inputSchema":{"type":"object"}},{"name":"hold","inputSchema":{"type":"object"}}],"ttlMs":60000,"cacheScope":"public"}`
+	toolsResult      = `{"resultType":"complete","tools":[{"name":"plain","inputSchema":{"type":"object"}},{"name":"always","inputSchema":{"type":"object"}},{"name":"keep","inputSchema":{"type":"object"}},{"name":"kilobyte","inputSchema":{"type":"object"}},{"name":"hold","inputSchema":{"type":"object"}},{"name":"start_job","inputSchema":{"type":"object"}},{"name":"job_status","inputSchema":{"type":"object"}}],"ttlMs":60000,"cacheScope":"public"}`
 	callResult       = `{"resultType":"complete","content":[{"type":"text","text":"` + answerText + ` that does nothing at all, in about as many words as a short answer has."}]}`
 )
+
+// jobRuns is what the server says of every job.
+const jobRuns = `{"resultType":"complete","content":[{"type":"text","text":"at work"}],"structuredContent":{"state":"running","done":1,"of":3}}`
 
 // largeResult is a text with line ends and quotes, as the content of a file has them.
 var largeResult = func() string {
@@ -54,9 +60,11 @@ var kilobyteResult = `{"resultType":"complete","content":[{"type":"text","text":
 type server struct {
 	mu   sync.Mutex
 	held []chan struct{} // calls that are open, in the order in which they came
+
+	started, polls atomic.Int64 // jobs, and questions about them
 }
 
-// ServeHTTP answers a message. GET tells how many calls are held; with ?every=10ms it first
+// ServeHTTP answers a message. GET tells how many calls are held, or with ?polls how often jobs were asked for; with ?every=10ms it first
 // begins to release the oldest of them after each such time, until the process ends.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
@@ -102,6 +110,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeEvent(w, m.ID, largeResult)
 	case m.Params.Name == toolKilobyte:
 		writeJSON(w, m.ID, kilobyteResult)
+	case m.Params.Name == toolStart:
+		writeJSON(w, m.ID, fmt.Sprintf(`{"resultType":"complete","content":[],"structuredContent":{"id":"job-%d"}}`, s.started.Add(1)))
+	case m.Params.Name == toolStatus:
+		s.polls.Add(1)
+		writeJSON(w, m.ID, jobRuns)
 	case m.Params.Name == toolHold:
 		s.hold(w, r, m.ID)
 	default:
@@ -181,7 +194,11 @@ func (s *server) control(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, _ = w.Write([]byte(strconv.Itoa(len(s.held))))
+	count := len(s.held)
+	if r.Form.Has("polls") {
+		count = int(s.polls.Load())
+	}
+	_, _ = w.Write([]byte(strconv.Itoa(count)))
 }
 
 // release answers the oldest call.

@@ -19,6 +19,7 @@ import (
 // stage is the running parties of a part, each by its address.
 type stage struct {
 	dir             string
+	every           time.Duration // between two questions about a job
 	processes       []*proc.Process
 	redis, server   string
 	proxy, pooled   string // bare proxies: one of them has a pool of buffers
@@ -48,6 +49,9 @@ upstreams:
       - {match: keep, tasks: always, ttl: 1h}
       - {match: kilobyte, tasks: always, ttl: 1h}
       - {match: hold, tasks: always, ttl: 1h}
+      - match: start_job
+        tasks: always
+        job: {id: $.id, status: {tool: job_status, arguments: {id: "{id}"}, value: $.state}, running: [running], done: [done], interval: %s, max_interval: %[5]s}
 `
 
 // newStage starts all parties, with a server of that era.
@@ -58,6 +62,7 @@ func newStage(ctx context.Context, s settings, era string) (*stage, error) {
 	if err != nil {
 		return nil, err
 	}
+	st.every = s.every
 	if err := st.start(ctx, s.taskgate, era); err != nil {
 		st.close()
 		return nil, err
@@ -68,7 +73,7 @@ func newStage(ctx context.Context, s settings, era string) (*stage, error) {
 // emptyStage has addresses for all parties, and no party.
 func emptyStage() (*stage, error) {
 	dir, err := os.MkdirTemp("", "taskgate-bench")
-	st := &stage{dir: dir}
+	st := &stage{dir: dir, every: 30 * time.Second}
 	for _, addr := range []*string{&st.redis, &st.server, &st.proxy, &st.pooled, &st.gateway, &st.second} {
 		if err == nil {
 			*addr, err = proc.FreeAddr()
@@ -121,7 +126,7 @@ func (st *stage) startServers(ctx context.Context) error {
 // startGateway runs a gateway over a store.
 func (st *stage) startGateway(ctx context.Context, taskgate, addr, store, era string) (*proc.Process, error) {
 	file := filepath.Join(st.dir, addr+".yaml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, gatewayConfig, addr, store, st.server, era), 0o600); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, gatewayConfig, addr, store, st.server, era, st.every), 0o600); err != nil {
 		return nil, err
 	}
 	return st.run(ctx, addr, taskgate, "serve", "--config", file)
@@ -153,7 +158,8 @@ func (st *stage) explain(err error) error {
 	return fmt.Errorf("%w\n%s", err, st.gatewayProcess.Output())
 }
 
-// held asks the server how many calls are open. query may have it release them.
+// held asks the server how many calls are open, or with ?polls how often it was asked for a job. query may have it
+// release calls.
 func (st *stage) held(ctx context.Context, query string) (int, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+st.server+"/"+query, nil)
 	if err != nil {
@@ -171,15 +177,20 @@ func (st *stage) held(ctx context.Context, query string) (int, error) {
 
 // waitHeld waits until n calls are open at the server.
 func (st *stage) waitHeld(ctx context.Context, n int) error {
-	ctx, stop := context.WithTimeout(ctx, answerTimeout)
+	return st.waitCount(ctx, "", n, answerTimeout)
+}
+
+// waitCount waits until a count of the server is n.
+func (st *stage) waitCount(ctx context.Context, query string, n int, patience time.Duration) error {
+	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
 	for {
-		have, err := st.held(ctx, "")
+		have, err := st.held(ctx, query)
 		if err != nil || have >= n {
 			return err
 		}
 		if work.Pause(ctx, 20*time.Millisecond) != nil {
-			return fmt.Errorf("%d calls are open, not %d", have, n)
+			return fmt.Errorf("the server has counted %d, not %d", have, n)
 		}
 	}
 }
