@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -231,4 +234,34 @@ func TestJobsOutliveReplicas(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A client without tasks that gives up slow calls is told of the job in words, and reads its result by the gateway's own
+// tool; a client over stdio waits for it. Neither asks the server for the job.
+func TestJobByHandleAndOverStdio(t *testing.T) {
+	t.Parallel()
+	w := newJobsWorld(t, fake.Stateful)
+	yaml := strings.Replace(w.yaml, "    defaults:", "    without_tasks: handle\n    without_tasks_after: 500ms\n    defaults:", 1)
+	handles := startGateway(t, configured(t, yaml)...)
+	s := begin(t, handles)
+	told := texts(t, s.do(handles, mcp.MethodToolsCall, `{"name":"start_export","arguments":{"key":"told"}}`))
+	m := regexp.MustCompile(`arguments ({"taskId":"[0-9a-f-]+","turn":1})`).FindStringSubmatch(told)
+	if m == nil {
+		t.Fatalf("the client is told %q", told)
+	}
+	w.end("told")
+	until(t, "the end of the job", func() bool {
+		return texts(t, s.do(handles, mcp.MethodToolsCall, `{"name":"task_result","arguments":`+m[1]+`}`)) == "export of told"
+	})
+
+	c := startWire(t, exec.Command(filepath.Join(bin, "taskgate"), append([]string{"stdio", "--log-level", "error"}, configured(t, w.yaml)...)...))
+	c.result(mcp.MethodInitialize, `{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"e2e","version":"1"}}`)
+	c.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	id := c.ask(mcp.MethodToolsCall, `{"name":"start_export","arguments":{"key":"stdio"}}`)
+	until(t, "the questions for the job", func() bool { return w.polls("stdio") > 1 })
+	w.end("stdio")
+	if got := texts(t, c.answer(id).Result); got != "export of stdio" {
+		t.Errorf("the result over stdio is %q", got)
+	}
+	wantStarted(t, w, "told", "stdio")
 }
