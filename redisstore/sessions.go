@@ -41,6 +41,7 @@ type Sessions struct {
 	usage    atomic.Value // a float64
 	idle     time.Duration
 	tick     time.Duration
+	looks    looks
 	*sessionLogs
 
 	mu    sync.Mutex
@@ -77,8 +78,8 @@ type knownSession struct {
 func (s *Store) Sessions(h Heart, limit int, idle time.Duration) *Sessions {
 	c := &Sessions{
 		store: s, max: limit, idle: idle,
-		tick:   min(sessionTick, max(idle/8, 50*time.Millisecond)),
-		known:  map[string]*knownSession{},
+		tick:  min(sessionTick, max(idle/8, 50*time.Millisecond)),
+		known: map[string]*knownSession{}, looks: looks{keeps: s.embedded != nil, of: map[string]*leavers{}},
 		busy:   func(string) bool { return false },
 		ended:  func(string, []byte) {},
 		signal: func(string, string, string, time.Time) {},

@@ -436,3 +436,103 @@ func TestSessionUsage(t *testing.T) {
 		same(t, 0.5, s.Usage()) // an address has made room for itself
 	})
 }
+
+// TestLookForRoom: a look at a full share serves many new sessions, and those go that are idle for longest; one that was
+// used since the look stays.
+func TestLookForRoom(t *testing.T) {
+	bubble(t, func(t *testing.T, st *Store) {
+		const most, more = 400, 100
+		s := sessionsOf(st, 2*most, 24*time.Hour).PerOwner(most)
+		name := func(i int) string { return fmt.Sprint("s", i) }
+		enter := func(i int) {
+			_, err := s.Make(t.Context(), name(i), "mallory", "", []byte("x"))
+			must(t, err)
+		}
+		for i := range most {
+			enter(i)
+			pass(time.Second)
+		}
+		looked := map[*leavers]bool{}
+		for i := range more {
+			enter(most + i)
+			looked[s.looks.of[digest("mallory")]] = true
+			if i == 0 { // a request of one that is among the next
+				pass(time.Second)
+				_, _, err := s.Get(t.Context(), name(2))
+				must(t, err)
+			}
+		}
+		if n := len(looked); n > more/(most/50)+2 {
+			t.Errorf("%d looks for %d sessions", n, more)
+		}
+		for i := range most + more {
+			n, err := st.client.Exists(t.Context(), st.keys.session(name(i))).Result()
+			must(t, err)
+			if stays := i == 2 || i > more; stays != (n > 0) {
+				t.Errorf("session %d is there: %t", i, n > 0)
+			}
+		}
+	})
+}
+
+// A new session over a full share, and over an empty one (0).
+func BenchmarkNewSession(b *testing.B) {
+	for kind, open := range map[string]func(b *testing.B) *Store{
+		"embedded": func(b *testing.B) *Store { return openTest(b, "embedded", testOptions()) },
+		"redis":    func(b *testing.B) *Store { return openTest(b, redistest.Start(b).URL(), testOptions()) },
+	} {
+		for _, full := range []int{0, 1000, 10_000, 50_000} {
+			b.Run(fmt.Sprint(kind, "/", full), func(b *testing.B) {
+				most := 2 * full
+				if full == 0 {
+					most = 1e9
+				}
+				s := sessionsOf(open(b), most, time.Hour).PerOwner(most)
+				id := 0
+				enter := func() {
+					id++
+					_, err := s.Make(b.Context(), fmt.Sprint("s", id), "mallory", "", []byte("x"))
+					must(b, err)
+				}
+				for range full {
+					enter()
+				}
+				for b.Loop() {
+					enter()
+				}
+			})
+		}
+	}
+}
+
+// A session without a request besides its handshake goes first once it has been so for a minute. Before that, the one
+// goes that is idle for longest.
+func TestHandshakesGoFirstAfterAMinute(t *testing.T) {
+	for name, c := range map[string]struct {
+		after time.Duration
+		goes  string
+	}{"at once": {20 * time.Second, "used"}, "after a minute": {2 * time.Minute, "greeted"}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, st *Store) {
+				s := sessionsOf(st, 4, 24*time.Hour).PerOwner(2)
+				enter := func(id string) {
+					_, err := s.Make(t.Context(), id, "mallory", "", []byte("x"))
+					must(t, err)
+				}
+				enter("used")
+				s.Use(t.Context(), "used", 0)
+				pass(10 * time.Second)
+				enter("greeted")
+				pass(c.after)
+				enter("new")
+				for _, id := range []string{"used", "greeted", "new"} {
+					n, err := st.client.Exists(t.Context(), st.keys.session(id)).Result()
+					must(t, err)
+					if gone := id == c.goes; gone != (n == 0) {
+						t.Errorf("%s is there: %t", id, n > 0)
+					}
+				}
+			})
+		})
+	}
+}

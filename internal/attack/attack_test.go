@@ -57,7 +57,7 @@ func allKinds() []kind {
 		{"tasks that run, with pieces of 4 MB", fill(150, keptBytes, keepsPieces), 64 << 10},
 		{"tasks whose server asks 3 MB", fill(150, askedBytes, isAsked), 64 << 10},
 		{"2,000 sessions with 58 kB of clientInfo", calls(2000, func() message { return initialize(100, 58<<10) }), 58 << 10},
-		{"2,000 sessions, without a credential", calls(2000, func() message { return stranger(initialize(100, 100)) }), 1 << 10},
+		{"10,000 sessions, without a credential", calls(10_000, func() message { return stranger(initialize(100, 100)) }), 1 << 10},
 		{"2,000 calls with made-up tokens", calls(2000, madeUp), 1 << 10},
 		{"4,000 calls that wait", waiting(4000, func() message { return modern("hang", `"arguments":{}`, "{}") }), 1 << 10},
 		{"4,000 streams that are listened to", waiting(4000, listens), 1 << 10},

@@ -1,5 +1,6 @@
 -- session_sweep notes which client sessions were used, and finds those that may have ended, because
--- their last use that the set knows is long past. The next sweep finds them behind others.
+-- their last use that the set knows is long past. The next sweep finds them behind others. In the sets of shares such
+-- ones are forgotten.
 --
 -- KEYS  1 the sessions  2.. those of each share of one that was used
 -- ARGV  1 ms after which one is looked at  2 how many to find  3 how much less the score is of a session without a
@@ -28,6 +29,10 @@ for i = 1, #KEYS do
   if i > 1 then redis.call('PEXPIRE', KEYS[i], int(old)) end
 end
 if tonumber(n) == 0 then return { 'ok' } end
+for i = 2, #KEYS do
+  redis.call('ZREMRANGEBYSCORE', KEYS[i], '0', '(' .. int(at - old))
+  redis.call('ZREMRANGEBYSCORE', KEYS[i], '-inf', '(' .. int(at - old - young))
+end
 local found = { 'ok' }
 for _, less in ipairs({ 0, young }) do
   local from = less == 0 and '0' or '-inf'

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -90,4 +91,34 @@ func TestAnswersOfTheNewestStateAreHeld(t *testing.T) {
 	if len(e.End.Answer) != 1 || string(e.End.Answer["q1"]) != "2" || o.bytes != 1 {
 		t.Errorf("held are %q, %d bytes", e.End.Answer, o.bytes)
 	}
+}
+
+// While the store is away, endings are held up to a bound, those of all tasks together. Once they have settled there is
+// room again.
+func TestHeldEndingsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size, most = 1000, 10
+		o := &Outcomes{store: silent{}, life: newLife(), held: make(map[shim.ID]Ending), settle: time.Minute, most: size * most}
+		ending := func(id int) Ending {
+			return Ending{Made: shim.Task{ID: shim.ID(fmt.Sprint(id))}, End: shim.Change{To: shim.Completed, Outcome: &shim.Outcome{Result: make([]byte, size)}}}
+		}
+		for i := range 2 * most {
+			if held := o.HoldEnding(ending(i)); held != (i < most) {
+				t.Errorf("ending %d is held: %t", i, held)
+			}
+		}
+		if n := len(o.HeldIDs()); n != most || o.bytes != size*most {
+			t.Errorf("%d endings are held, in %d bytes", n, o.bytes)
+		}
+		<-time.After(3 * time.Minute) // they are tried for as long again
+		synctest.Wait()
+		if !o.HoldEnding(ending(2 * most)) {
+			t.Error("there is no room once they have settled")
+		}
+		o.life.Cancel(shim.ErrDetached)
+		for _, id := range o.HeldIDs() {
+			e, _ := o.FindEnding(id)
+			e.drop.Stop()
+		}
+	})
 }
