@@ -95,6 +95,10 @@ func TestTask(t *testing.T) {
 	p.visit("Store")
 	p.shows("main", "Reachable", "redis", "MiB, without a limit", "Replicas that confirm a write")
 	p.checkAccess(axe, "the store")
+	p.eval(`location.hash = "#/constructor"`) // what every object has is no page
+	p.holds(`document.title.startsWith("Overview")`)
+	p.visit("Tasks")
+	p.shows("main table", "research at reports")
 	p.checkHarmless()
 }
 
