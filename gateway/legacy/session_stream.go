@@ -129,7 +129,8 @@ func (w *writer) askOnStream(ctx context.Context, name, void string, message []b
 
 // writeUntilEnd writes until the stream is over, the client goes, or ctx or the session ends. It reads the log
 // after each event and, unless check is 0, at each check. over gets the state of the stream, and says whether that is
-// the end; it is called while the store is there. For a stream without a log it is called each second.
+// the end; it is called while the store is there. For a stream without a log it is called each second, and a log that
+// was not to be read is read again after a second.
 func (w *writer) writeUntilEnd(ctx context.Context, check time.Duration, over func(state string, note []byte) bool) error {
 	wake, stop := w.s.watchLog()
 	defer stop()
@@ -152,7 +153,7 @@ func (w *writer) writeUntilEnd(ctx context.Context, check time.Duration, over fu
 			return nil
 		}
 		var again <-chan time.Time
-		if w.state == withoutLog {
+		if w.state == withoutLog || err != nil {
 			again = time.After(storeAgain)
 		}
 		// An event of the session's log or record wakes it, and a message from another goroutine. A change whose
