@@ -256,16 +256,19 @@ func (w *writer) sendRest(ctx context.Context, unread, more []logEntry, open boo
 // and are missing from more. It reports whether the client got any.
 func (w *writer) sendMore(ctx context.Context, unread, more []logEntry) (sent bool) {
 	for _, u := range unread {
-		same := func(m logEntry) bool { return m.no == u.no }
+		same := func(m logEntry) bool { return m.no == u.no && m.message != nil }
 		if u.no > w.no && !slices.ContainsFunc(more, same) {
 			more = append(more, u)
 		}
 	}
-	slices.SortStableFunc(more, func(a, b logEntry) int { return cmp.Compare(a.no, b.no) })
+	slices.SortStableFunc(more, func(a, b logEntry) int {
+		return cmp.Or(cmp.Compare(a.no, b.no), cmp.Compare(len(b.message), len(a.message))) // a gap has the number of the last one
+	})
 	merged := make(map[string]bool) // waiting changes of a list are sent once
 	for _, m := range more {
-		// The holder of the stream keeps what it has put into the log, and takeStream knows of earlier losses.
-		w.lost = w.lost || m.message == nil && !w.isHeld()
+		// What the holder of the stream has put into the log since it began is sent by now, and has come as far as a gap in
+		// it. Before that nothing was kept: the gap is one for the client as well.
+		w.lost = w.lost || m.message == nil && (m.no > w.no || !w.isHeld())
 		method, change := listChange(m.message)
 		if change && merged[method] || !w.isDue(ctx, m) {
 			w.no = m.no
