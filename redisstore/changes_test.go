@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,13 +64,13 @@ func TestChangesThatAreKeptNoMore(t *testing.T) {
 		s := sessionsOf(store, 10, time.Hour)
 		seen := changesSeen{sessions: s}
 		makeSession(t, s, "a")
-		woken := 0
-		defer s.Watch("a", func() { woken++ })()
+		var woken atomic.Int64
+		defer s.Watch("a", func() { woken.Add(1) })()
 		pass(time.Second)
 		seen.look(t.Context())
-		same(t, 1, woken)
+		same(t, int64(1), woken.Load())
 		pass(changesKept)
 		seen.look(t.Context())
-		same(t, 2, woken)
+		same(t, int64(2), woken.Load())
 	})
 }

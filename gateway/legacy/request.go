@@ -174,12 +174,12 @@ func (q *request) noteGone() {
 }
 
 // tellLeft has the log say, once, that the client has left a call that still ran, and what happens to that now. It may
-// be called while the request goes on.
+// be called while the request goes on, so it takes the policy by the name alone.
 func (q *request) tellLeft(now string) {
 	if q.msg.Method != mcp.MethodToolsCall || q.h.ReadsTasks(q.msg.Method, q.called, q.describeCaller()) || q.log.told.Swap(true) {
 		return
 	}
-	d := q.h.Departure(q.describeCaller(), q.called, q.policy(), q.token != nil, time.Since(q.begun), now)
+	d := q.h.Departure(q.describeCaller(), q.called, q.h.Config.Tool(q.called, shim.Hints{}), q.token != nil, time.Since(q.begun), now)
 	d.Era = mcp.Legacy.String()
 	q.h.Telemetry.ClientLeft(q.log.client, d)
 }
