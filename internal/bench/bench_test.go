@@ -175,7 +175,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// What is calculated for 100,000 is the difference between N and 2N, so that what a deployment costs without any is left
+// The figures for 100,000 are of the difference between N and 2N, so that what a deployment costs without any is left
 // out.
 func TestScaleIsCalculated(t *testing.T) {
 	at := func(n int) scaleLevel {

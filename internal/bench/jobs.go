@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -25,16 +24,9 @@ func measureJobs(ctx context.Context, s settings) (string, error) {
 	if !s.wants("jobs") {
 		return "", nil
 	}
-	var levels []following
-	for _, era := range []string{"legacy", "modern"} {
-		for _, n := range []int{1, s.jobs} {
-			fmt.Fprintf(os.Stderr, "%d jobs at a %s server\n", n, era)
-			l, err := followAt(ctx, s, era, n)
-			if err != nil {
-				return "", fmt.Errorf("%d jobs at a %s server: %w", n, era, err)
-			}
-			levels = append(levels, l)
-		}
+	levels, err := measureLevels(s.jobs, "jobs", func(era string, n int) (following, error) { return followAt(ctx, s, era, n) })
+	if err != nil {
+		return "", err
 	}
 	return jobsTable(levels), nil
 }

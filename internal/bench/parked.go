@@ -35,18 +35,27 @@ func measureParked(ctx context.Context, s settings) (string, error) {
 	if err := raiseFiles(s.parked); err != nil {
 		return "", err
 	}
-	var levels []level
+	levels, err := measureLevels(s.parked, "parked tasks", func(era string, n int) (level, error) { return parkAt(ctx, s, era, n) })
+	if err != nil {
+		return "", err
+	}
+	return parkedTable(levels), nil
+}
+
+// measureLevels measures with one of something and with n, at a server of each era.
+func measureLevels[T any](n int, what string, measure func(era string, n int) (T, error)) (levels []T, err error) {
 	for _, era := range []string{"legacy", "modern"} {
-		for _, n := range []int{1, s.parked} {
-			fmt.Fprintf(os.Stderr, "%d tasks parked at a %s server\n", n, era)
-			l, err := parkAt(ctx, s, era, n)
+		for _, n := range []int{1, n} {
+			at := fmt.Sprintf("%d %s at a %s server", n, what, era)
+			fmt.Fprintln(os.Stderr, at)
+			l, err := measure(era, n)
 			if err != nil {
-				return "", fmt.Errorf("%d parked at a %s server: %w", n, era, err)
+				return nil, fmt.Errorf("%s: %w", at, err)
 			}
 			levels = append(levels, l)
 		}
 	}
-	return parkedTable(levels), nil
+	return levels, nil
 }
 
 // parkAt measures one level.

@@ -36,16 +36,7 @@ listen: %s
 admin: %s
 admin_auth: {trusted_header: {name: X-Operator, from: [127.0.0.1]}}
 store: %s
-log: {level: error}
-limits: {max_connections: 1000000, max_calls: 1000000, max_streams: 1000000, max_tasks: 1000000, max_sessions: 1000000}
-upstreams:
-  - name: bench
-    path: /mcp
-    url: http://%s/mcp
-    era: %s
-    max_tasks_per_owner: 10000000
-    defaults: {tasks: never}
-    tools:
+limits: {max_connections: 1000000, max_calls: 1000000, max_streams: 1000000, max_tasks: 1000000, max_sessions: 1000000}` + upstreamConfig + `
       - {match: hold, tasks: always, ttl: 1h, recover: retry}
 `
 
@@ -354,40 +345,34 @@ func legacyRequest(addr, session, body string) []byte {
 
 // useSessions has the clients of a lost replica ask for the tools at the others.
 func (d *deployment) useSessions(ctx context.Context, lost *scaleGateway, _ int) (string, error) {
-	n := 0
-	use, err := d.during(func() error {
-		for _, one := range d.sessions {
-			if one[0] != lost.addr {
-				continue
-			}
-			to := d.gateways[n%len(d.gateways)].addr
-			ask := load{addr: to, request: legacyRequest(to, one[1], `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)}
-			if _, err := exchange(ctx, ask, (*httpConn).do); err != nil {
-				return err
-			}
-			n++
-		}
-		return nil
+	return d.moveClients(lost, "list the tools", func(to *scaleGateway, session string) error {
+		ask := load{addr: to.addr, request: legacyRequest(to.addr, session, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)}
+		_, err := exchange(ctx, ask, (*httpConn).do)
+		return err
 	})
-	return fmt.Sprintf("the %d clients of the lost replica list the tools at the others, one after the other: %s", n, use), err
 }
 
 // listenAgain has the clients of a lost replica listen at the others.
 func (d *deployment) listenAgain(_ context.Context, lost *scaleGateway, _ int) (string, error) {
+	return d.moveClients(lost, "listen", d.listen)
+}
+
+// moveClients has the clients of a lost replica do something at the others, one after the other.
+func (d *deployment) moveClients(lost *scaleGateway, what string, do func(to *scaleGateway, session string) error) (string, error) {
 	n := 0
 	use, err := d.during(func() error {
 		for _, one := range d.sessions {
 			if one[0] != lost.addr {
 				continue
 			}
-			if err := d.listen(d.gateways[n%len(d.gateways)], one[1]); err != nil {
+			if err := do(d.gateways[n%len(d.gateways)], one[1]); err != nil {
 				return err
 			}
 			n++
 		}
 		return nil
 	})
-	return fmt.Sprintf("the %d clients of the lost replica listen at the others, one after the other: %s", n, use), err
+	return fmt.Sprintf("the %d clients of the lost replica %s at the others, one after the other: %s", n, what, use), err
 }
 
 // awaitTakeOver waits until the others run the tasks of a lost replica.
@@ -398,7 +383,7 @@ func (d *deployment) awaitTakeOver(ctx context.Context, _ *scaleGateway, n int) 
 		for {
 			left, err := d.orphans(ctx)
 			if err == nil && left == 0 {
-				return d.waitHeldFor(ctx, 3*n)
+				return d.waitCount(ctx, "", 3*n, scalePatience) // those that the lost replica had open count, too
 			}
 			if work.Pause(ctx, 100*time.Millisecond) != nil {
 				return fmt.Errorf("%d tasks are left: %w", left, err)
@@ -406,19 +391,6 @@ func (d *deployment) awaitTakeOver(ctx context.Context, _ *scaleGateway, n int) 
 		}
 	})
 	return fmt.Sprintf("its %d tasks run at the others, and their calls are made again: %s", n, use), err
-}
-
-// waitHeldFor is waitHeld with another patience: calls that a lost replica had open count, too.
-func (d *deployment) waitHeldFor(ctx context.Context, n int) error {
-	for {
-		have, err := d.held(ctx, "")
-		if err != nil || have >= n {
-			return err
-		}
-		if work.Pause(ctx, 100*time.Millisecond) != nil {
-			return fmt.Errorf("%d calls were made, not %d", have, n)
-		}
-	}
 }
 
 // orphans is how many tasks are those of replicas that are gone.

@@ -32,10 +32,8 @@ type stage struct {
 // startTimeout is how long the parties may take to listen.
 const startTimeout = 20 * time.Second
 
-// gatewayConfig is a gateway with one upstream, whose tools differ in their policy alone.
-const gatewayConfig = `
-listen: %s
-store: %s
+// upstreamConfig is the upstream of a gateway, whose tools differ in their policy alone; what is said of these follows.
+const upstreamConfig = `
 log: {level: error}
 upstreams:
   - name: bench
@@ -45,6 +43,12 @@ upstreams:
     max_tasks_per_owner: 10000000
     defaults: {tasks: never}
     tools:
+`
+
+// gatewayConfig is a gateway by itself.
+const gatewayConfig = `
+listen: %s
+store: %s` + upstreamConfig + `
       - {match: always, tasks: always, ttl: 5s}
       - {match: keep, tasks: always, ttl: 1h}
       - {match: kilobyte, tasks: always, ttl: 1h}

@@ -149,7 +149,7 @@ func TestPauseOverReplicas(t *testing.T) {
 	}
 }
 
-// What is paused is paused after a restart on a folder as well.
+// A pause outlives a restart on a folder as well.
 func TestPauseInAFolder(t *testing.T) {
 	t.Parallel()
 	w := &pauseWorld{t: t, store: "file:" + t.TempDir(), server: startServer(t, "slowserver"), audit: filepath.Join(t.TempDir(), "audit")}
