@@ -67,10 +67,10 @@ func TestChangesThatAreKeptNoMore(t *testing.T) {
 		var woken atomic.Int64
 		defer s.Watch("a", func() { woken.Add(1) })()
 		pass(time.Second)
-		seen.look(t.Context())
+		seen.lookForChanges(t.Context())
 		same(t, int64(1), woken.Load())
 		pass(changesKept)
-		seen.look(t.Context())
+		seen.lookForChanges(t.Context())
 		same(t, int64(2), woken.Load())
 	})
 }

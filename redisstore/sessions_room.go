@@ -93,8 +93,8 @@ type looks struct {
 	of    map[string]*leavers
 }
 
-// wanted says of each share, and of all, which sessions the store is to name if it is full.
-func (k *looks) wanted(shares []share) (words []string) {
+// wantedOf says of each share, and of all, which sessions the store is to name if it is full.
+func (k *looks) wantedOf(shares []share) (words []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, name := range append(namesOf(shares), "") {
@@ -114,15 +114,15 @@ func (k *looks) wanted(shares []share) (words []string) {
 	return words
 }
 
-// next takes the best session that could make room in a share; it is empty if the store has to be asked. named are those
+// takeBest takes the best session that could make room in a share; it is empty if the store has to be asked. named are those
 // that the store has named just now. Without any, those of its last look count. none says that there was nobody.
-func (k *looks) next(name string, named []leaver) (best leaver, none bool) {
+func (k *looks) takeBest(name string, named []leaver) (best leaver, none bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.of[name]
 	if l == nil || len(named) > 0 && (len(l.left) == 0 || time.Since(l.at) >= leaversLast) {
 		l = &leavers{at: time.Now(), left: named}
-		k.keep(name, l)
+		k.keepLeavers(name, l)
 	}
 	if len(l.left) == 0 {
 		return leaver{}, l.none
@@ -136,11 +136,11 @@ func (k *looks) next(name string, named []leaver) (best leaver, none bool) {
 func (k *looks) noteNobody(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.keep(name, &leavers{at: time.Now(), none: true})
+	k.keepLeavers(name, &leavers{at: time.Now(), none: true})
 }
 
-// keep keeps the leavers of a share. k.mu is held.
-func (k *looks) keep(name string, l *leavers) {
+// keepLeavers keeps the leavers of a share. k.mu is held.
+func (k *looks) keepLeavers(name string, l *leavers) {
 	if len(k.of) >= maxLeavers {
 		clear(k.of)
 	}
@@ -168,7 +168,7 @@ func (c *Sessions) enterSets(ctx context.Context, id string, shares []share) err
 			c.looks.noteNobody(name)
 			return refuseSession(full, shares)
 		}
-		next, none := c.looks.next(name, readLeavers(reply[2:]))
+		next, none := c.looks.takeBest(name, readLeavers(reply[2:]))
 		switch {
 		case none, next.id != "" && next.id == asked.id:
 			return refuseSession(full, shares)
@@ -208,7 +208,7 @@ func (c *Sessions) tryEnter(ctx context.Context, id string, shares []share, aske
 	for _, s := range shares {
 		a.addInt(int64(s.most))
 	}
-	a.add(c.looks.wanted(shares)...)
+	a.add(c.looks.wantedOf(shares)...)
 	a.add(asked.id, strconv.FormatBool(asked.gone))
 	less := int64(0)
 	if asked.young {

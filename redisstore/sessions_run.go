@@ -39,7 +39,7 @@ func (c *Sessions) Run(ctx context.Context, busy func(id string) bool, ended fun
 		case <-t.C:
 		}
 		if changes.last.IsZero() || time.Since(changes.last) >= min(signalsCheck-c.tick, c.idle/8) {
-			changes.look(ctx)
+			changes.lookForChanges(ctx)
 		}
 		used, left, now := c.dueSessions()
 		if len(left) > 0 && c.lookAfter(ctx, left, false) {
@@ -141,7 +141,10 @@ func (c *Sessions) lookAfter(ctx context.Context, ids []string, used bool) bool 
 		}
 		c.tellSignals(id, signals[i].Val(), time.Since(now.Val()))
 		// When the first of its streams ended.
-		first, _ := ends[i].Val()[0].(string)
+		first := ""
+		if due := ends[i].Val(); len(due) > 0 {
+			first, _ = due[0].(string)
+		}
 		if first != "" {
 			_, err := c.changeLog(ctx, id, "", "clear", nil, "") // if it fails, the next look repeats it
 			done = done && err == nil
@@ -313,4 +316,81 @@ func (c *Sessions) removeExpired(ctx context.Context, id string) (gone bool, err
 		c.onEnded()(id, state)
 	}
 	return gone, err
+}
+
+const (
+	// signalsCheck is how often a replica looks which sessions have changed, for events that were lost. A signal is kept
+	// for twice as long.
+	signalsCheck = signalTime / 2
+	// changesKept is for how long the set of changes is sure to have each (common.lua).
+	changesKept = 5 * time.Minute
+)
+
+// changesSeen is how far a replica has read the sets of changes. It belongs to Run.
+type changesSeen struct {
+	sessions *Sessions
+	last     time.Time          // when it read all of them
+	score    map[string]float64 // by set: that of the newest change which was read
+}
+
+// readChanges returns the sessions that have changed since the last time. It takes a fixed number of commands, and is
+// all a replica does for sessions on which nothing happens. lost says that some may be missing.
+func (s *changesSeen) readChanges(ctx context.Context) (ids []string, lost bool, err error) {
+	store, now := s.sessions.store, time.Now()
+	sets := allChanges(store.keys)
+	found := make([]*redis.ZSliceCmd, len(sets))
+	err = store.doRepeated(ctx, "session changes", func(ctx context.Context) error {
+		p := store.client.Pipeline()
+		for i, set := range sets {
+			found[i] = p.ZRangeByScoreWithScores(ctx, set, &redis.ZRangeBy{Min: "(" + strconv.FormatFloat(s.score[set], 'f', 0, 64), Max: "+inf"})
+		}
+		_, err := p.Exec(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	score, trims := map[string]float64{}, store.client.Pipeline()
+	for i, set := range sets {
+		score[set] = s.score[set]
+		for _, z := range found[i].Val() {
+			ids, score[set] = append(ids, z.Member.(string)), z.Score
+		}
+		if score[set] > s.score[set] {
+			old := int64(score[set]) - changesKept.Milliseconds()*1024 // as common.lua counts
+			trims.ZRemRangeByScore(ctx, set, "-inf", strconv.FormatInt(old, 10))
+		}
+	}
+	if trims.Len() > 0 {
+		_, _ = trims.Exec(ctx) // the next change is another try
+	}
+	lost = !s.last.IsZero() && now.Sub(s.last) >= changesKept
+	s.last, s.score = now, score
+	return ids, lost, nil
+}
+
+// lookForChanges looks after the sessions known here that have changed, and wakes those who watch them.
+func (s *changesSeen) lookForChanges(ctx context.Context) {
+	c := s.sessions
+	ids, lost, err := s.readChanges(ctx)
+	if err != nil {
+		c.store.log.DebugContext(ctx, "changes of sessions were not looked for", "err", err)
+		return // the next tick tries again
+	}
+	if lost {
+		ids = knownIDs(c)
+	}
+	c.mu.Lock()
+	ids = slices.DeleteFunc(ids, func(id string) bool { return c.known[id] == nil })
+	c.mu.Unlock()
+	for ids := range slices.Chunk(ids, 100) {
+		for _, id := range ids {
+			c.doubtState(id)
+			c.wakeWatchers(id)
+		}
+		if !c.lookAfter(ctx, ids, false) {
+			s.last, s.score = time.Time{}, nil // all that is kept
+			return
+		}
+	}
 }

@@ -7,9 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"taskgate/internal/work"
 	"taskgate/shim"
@@ -302,81 +299,4 @@ func parseEvent(payload string) shim.Event {
 		e.Token = token
 	}
 	return e
-}
-
-const (
-	// signalsCheck is how often a replica looks which sessions have changed, for events that were lost. A signal is kept
-	// for twice as long.
-	signalsCheck = signalTime / 2
-	// changesKept is for how long the set of changes is sure to have each (common.lua).
-	changesKept = 5 * time.Minute
-)
-
-// changesSeen is how far a replica has read the sets of changes. It belongs to Run.
-type changesSeen struct {
-	sessions *Sessions
-	last     time.Time          // when it read all of them
-	score    map[string]float64 // by set: that of the newest change which was read
-}
-
-// readChanges returns the sessions that have changed since the last time. It takes a fixed number of commands, and is
-// all a replica does for sessions on which nothing happens. lost says that some may be missing.
-func (s *changesSeen) readChanges(ctx context.Context) (ids []string, lost bool, err error) {
-	store, now := s.sessions.store, time.Now()
-	sets := allChanges(store.keys)
-	found := make([]*redis.ZSliceCmd, len(sets))
-	err = store.doRepeated(ctx, "session changes", func(ctx context.Context) error {
-		p := store.client.Pipeline()
-		for i, set := range sets {
-			found[i] = p.ZRangeByScoreWithScores(ctx, set, &redis.ZRangeBy{Min: "(" + strconv.FormatFloat(s.score[set], 'f', 0, 64), Max: "+inf"})
-		}
-		_, err := p.Exec(ctx)
-		return err
-	})
-	if err != nil {
-		return nil, false, err
-	}
-	score, trims := map[string]float64{}, store.client.Pipeline()
-	for i, set := range sets {
-		score[set] = s.score[set]
-		for _, z := range found[i].Val() {
-			ids, score[set] = append(ids, z.Member.(string)), z.Score
-		}
-		if score[set] > s.score[set] {
-			old := int64(score[set]) - changesKept.Milliseconds()*1024 // as common.lua counts
-			trims.ZRemRangeByScore(ctx, set, "-inf", strconv.FormatInt(old, 10))
-		}
-	}
-	if trims.Len() > 0 {
-		_, _ = trims.Exec(ctx) // the next change is another try
-	}
-	lost = !s.last.IsZero() && now.Sub(s.last) >= changesKept
-	s.last, s.score = now, score
-	return ids, lost, nil
-}
-
-// look looks after the sessions known here that have changed, and wakes those who watch them.
-func (s *changesSeen) look(ctx context.Context) {
-	c := s.sessions
-	ids, lost, err := s.readChanges(ctx)
-	if err != nil {
-		c.store.log.DebugContext(ctx, "changes of sessions were not looked for", "err", err)
-		return // the next tick tries again
-	}
-	if lost {
-		ids = knownIDs(c)
-	}
-	c.mu.Lock()
-	ids = slices.DeleteFunc(ids, func(id string) bool { return c.known[id] == nil })
-	c.mu.Unlock()
-	for ids := range slices.Chunk(ids, 100) {
-		for _, id := range ids {
-			c.doubtState(id)
-			c.wakeWatchers(id)
-		}
-		if !c.lookAfter(ctx, ids, false) {
-			s.last, s.score = time.Time{}, nil // all that is kept
-			return
-		}
-	}
 }

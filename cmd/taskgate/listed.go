@@ -67,7 +67,7 @@ type listed struct {
 	wrong, doubtful []string
 }
 
-func (l *listed) add(at, format string, args ...any) {
+func (l *listed) addWrong(at, format string, args ...any) {
 	l.wrong = append(l.wrong, at+": "+fmt.Sprintf(format, args...))
 }
 
@@ -86,14 +86,14 @@ func (l *listed) checkRule(at string, rule int) {
 	switch {
 	case fits:
 	case r.Match.IsName():
-		l.add(at+".match", "the server has no tool %s%s", r.Match, l.nearest(r.Match.Name))
+		l.addWrong(at+".match", "the server has no tool %s%s", r.Match, l.suggestTool(r.Match.Name))
 	default:
 		l.doubtful = append(l.doubtful, at+".match: no tool of the server matches")
 	}
 }
 
-// nearest is a hint at the tool that is probably meant; "" for none.
-func (l *listed) nearest(name string) string {
+// suggestTool is a hint at the tool that is probably meant; "" for none.
+func (l *listed) suggestTool(name string) string {
 	return config.DidYouMean(name, slices.Sorted(maps.Keys(l.tools)))
 }
 
@@ -114,24 +114,24 @@ func (l *listed) checkJob(at, starts string, j *config.Job) {
 func (l *listed) checkCall(at, starts string, c *job.Call) {
 	tool, ok := l.tools[c.Tool]
 	if !ok {
-		l.add(at+".tool", "the server has no tool %s%s", c.Tool, l.nearest(c.Tool))
+		l.addWrong(at+".tool", "the server has no tool %s%s", c.Tool, l.suggestTool(c.Tool))
 		return
 	}
 	given, takes := c.Arguments.Names(), argumentsOf(tool)
 	for _, name := range takes.required {
 		if !slices.Contains(given, name) {
-			l.add(at+".arguments", "%s needs the argument %s", c.Tool, name)
+			l.addWrong(at+".arguments", "%s needs the argument %s", c.Tool, name)
 		}
 	}
 	for _, name := range given {
-		if !takes.knows(name) {
-			l.add(at+".arguments", "%s has no argument %s%s", c.Tool, name, config.DidYouMean(name, takes.names))
+		if !takes.takesName(name) {
+			l.addWrong(at+".arguments", "%s has no argument %s%s", c.Tool, name, config.DidYouMean(name, takes.names))
 		}
 	}
 	of := argumentsOf(l.tools[starts])
 	for _, path := range c.Arguments.Repeats() {
-		if !of.knows(path[0]) {
-			l.add(at+".arguments", "%s has no argument %s, so {arguments.%s} would be left out", starts, path[0], strings.Join(path, "."))
+		if !of.takesName(path[0]) {
+			l.addWrong(at+".arguments", "%s has no argument %s, so {arguments.%s} would be left out", starts, path[0], strings.Join(path, "."))
 		}
 	}
 }
@@ -160,4 +160,4 @@ func argumentsOf(tool json.RawMessage) (a arguments) {
 	return a
 }
 
-func (a arguments) knows(name string) bool { return a.open || slices.Contains(a.names, name) }
+func (a arguments) takesName(name string) bool { return a.open || slices.Contains(a.names, name) }

@@ -19,8 +19,8 @@ const (
 // Values lists the values in the order of the manual.
 func (Truth) Values() []string { return []string{"true", "false"} }
 
-// admits reports whether a fact is as wanted; anything is where nothing is given.
-func (t Truth) admits(is bool) bool { return t == "" || (t == True) == is }
+// admitsFact reports whether a fact is as wanted; anything is where nothing is given.
+func (t Truth) admitsFact(is bool) bool { return t == "" || (t == True) == is }
 
 // Match says which tools a rule is for: those that fit all that is given. The annotations are what the server says of a
 // tool. Where it says nothing, or its tools could not be listed in time, the defaults of MCP hold, which are the careful
@@ -75,11 +75,11 @@ func (m Match) String() string {
 // Fits reports whether a tool fits, by its name and what the server says of it.
 func (m Match) Fits(name string, says shim.Hints) bool {
 	return (m.Name == "" || globMatches(m.Name, name)) &&
-		m.ReadOnly.admits(says.ReadOnly) && m.Destructive.admits(!says.Additive) && m.Idempotent.admits(says.Idempotent) && m.OpenWorld.admits(!says.Closed)
+		m.ReadOnly.admitsFact(says.ReadOnly) && m.Destructive.admitsFact(!says.Additive) && m.Idempotent.admitsFact(says.Idempotent) && m.OpenWorld.admitsFact(!says.Closed)
 }
 
-// covers reports whether the match certainly fits all tools that a later one fits.
-func (m Match) covers(later Match) bool {
+// coversMatch reports whether the match certainly fits all tools that a later one fits.
+func (m Match) coversMatch(later Match) bool {
 	wider := func(m, later Truth) bool { return m == "" || m == later }
 	return (m.Name == "" || globCovers(m.Name, later.Name)) &&
 		wider(m.ReadOnly, later.ReadOnly) && wider(m.Destructive, later.Destructive) && wider(m.Idempotent, later.Idempotent) && wider(m.OpenWorld, later.OpenWorld)

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"taskgate/shim"
 )
 
 // checkUpstreams checks the list as a whole and each entry.
@@ -225,7 +227,7 @@ func (p *problems) checkRules(at string, u *Upstream) {
 			continue
 		}
 		for j, earlier := range u.Tools[:i] {
-			if earlier.Match != (Match{}) && earlier.Match.covers(r.Match) {
+			if earlier.Match != (Match{}) && earlier.Match.coversMatch(r.Match) {
 				p.add(at+".match", "never applies: tools[%d] comes first and matches the same tools", j)
 				break
 			}
@@ -265,11 +267,8 @@ func (c *Config) Warnings() (all []string) {
 // changing are headers that differ from request to request, in canonical form.
 var changing = []string{"X-Request-Id", "X-Correlation-Id", "X-Amzn-Trace-Id", "X-Cloud-Trace-Context", "X-B3-Traceid", "X-B3-Spanid", "B3"}
 
-// How long a call has to run to be kept when its client gives up, and by when clients give up.
-const (
-	leastKept   = 20 * time.Second
-	clientsWait = time.Minute
-)
+// clientsWait is by when clients give up.
+const clientsWait = time.Minute
 
 // repeatWarnings say where repeat cannot work.
 func (c *Config) repeatWarnings(u *Upstream) (all []string) {
@@ -290,8 +289,8 @@ func (c *Config) repeatWarnings(u *Upstream) (all []string) {
 	joins := func(of string, t Tool) {
 		switch handled := u.WithoutTasks == WithoutTasksHandle && u.WithoutTasksAfter != Auto && u.WithoutTasksAfter < clientsWait; {
 		case t.Repeat != RepeatJoin:
-		case t.Timeout < leastKept:
-			warn(of, "repeat: join does nothing: timeout %v ends each call before the %v after which it would be kept", t.Timeout, leastKept)
+		case t.Timeout < shim.LeastKept:
+			warn(of, "repeat: join does nothing: timeout %v ends each call before the %v after which it would be kept", t.Timeout, shim.LeastKept)
 		case handled && t.Tasks != TasksNever:
 			warn(of, "repeat: join does nothing for clients without tasks: without_tasks_after %v makes a task of each slow call before its client gives up", u.WithoutTasksAfter)
 		}

@@ -92,8 +92,8 @@ func (e *Endpoint) HandleAfter(c Client) time.Duration {
 	return e.answersWithin(c)
 }
 
-// Departure says how a client has left a call of a tool with this policy, for the log. token says that it has sent a progress token, and
-// now what happens to the call.
+// Departure says how a client has left a call of a tool with this policy, for the log. token says that it has sent a
+// progress token, and now what happens to the call.
 func (e *Endpoint) Departure(c Client, tool string, policy config.Tool, token bool, after time.Duration, now string) wire.Departure {
 	d := wire.Departure{
 		Upstream: e.Name, Tool: tool, Client: nameOf(c.Info), After: after, Now: now, Help: e.helpFor(c, policy, token),

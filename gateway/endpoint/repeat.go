@@ -40,9 +40,9 @@ func digestOf(texts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// RepeatOf says how a call of a tool with this policy is known as the same one as an earlier call of its client, and when the client gives
-// up. s says which headers of the request go to the server. silence returns how long the client has heard nothing; nil for
-// a client whose connections say nothing.
+// RepeatOf says how a call of a tool with this policy is known as the same one as an earlier call of its client, and when
+// the client gives up. s says which headers of the request go to the server. silence returns how long the client has heard
+// nothing; nil for a client whose connections say nothing.
 func (e *Endpoint) RepeatOf(r Repeater, tool string, policy config.Tool, arguments func() json.RawMessage, s shim.Session, begun time.Time, silence func() time.Duration) shim.Repeat {
 	joins := policy.Repeat == config.RepeatJoin
 	var afterSession func() string

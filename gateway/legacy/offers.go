@@ -38,5 +38,6 @@ func (h *Handler) ownTasks(st sessionState) json.RawMessage {
 
 // showsPartials reports whether calls of a tool may have partial results as tasks (P9).
 func (h *Handler) showsPartials(tool json.RawMessage) bool {
-	return h.MayBeTask(tool) && h.ListedPolicy(tool).Progress != config.ProgressOff
+	policy := h.ListedPolicy(tool)
+	return policy.Tasks != config.TasksNever && policy.Progress != config.ProgressOff
 }

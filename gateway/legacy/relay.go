@@ -44,7 +44,8 @@ func (q *request) callTool(ctx context.Context) (json.RawMessage, error) {
 		return nil, err
 	}
 	q.says = q.h.SaysOf(ctx, q.s.upstreamSession(ctx), q.name)
-	first := q.h.TaskFirst(q.policy(), false, q.describeCaller()) || task && q.policy().Tasks != config.TasksNever
+	policy := q.policy()
+	first := q.h.TaskFirst(policy, false, q.describeCaller()) || task && policy.Tasks != config.TasksNever
 	err = q.h.CheckTool(ctx, q.s.upstreamSession(ctx), server, q.name, first, func(upstream.Tool) error { return nil })
 	if err != nil {
 		return nil, q.hidden.Reveal(err)

@@ -204,7 +204,7 @@ func (l *listener) endListening(cause error) (ended <-chan struct{}) {
 func (l *listener) quitListening(cause error) {
 	if l.stop != nil {
 		l.stop(cause)
-		l.review.end()
+		l.review.endReview()
 		l.stop, l.review = nil, nil
 	}
 }

@@ -40,10 +40,10 @@ func newReviewer(ctx context.Context, l *listener, up upstream.Client) *reviewer
 	r.ctx, r.cancel = context.WithCancel(forward.Carry(l.s.ctx, ctx))
 	r.linger = time.AfterFunc(listenLinger, func() {
 		if !l.s.isAttached() {
-			r.soon()
+			r.lookSoon()
 		}
 	})
-	r.leave = []func(){l.s.table.store.Watch(l.s.id, r.soon), endpoint.WatchRights(ctx, r.tellRights)}
+	r.leave = []func(){l.s.table.store.Watch(l.s.id, r.lookSoon), endpoint.WatchRights(ctx, r.tellRights)}
 	return r
 }
 
@@ -53,28 +53,28 @@ func (l *listener) reviewSoon() {
 	r := l.review
 	l.mu.Unlock()
 	if r != nil {
-		r.soon()
+		r.lookSoon()
 	}
 }
 
-// soon has it look once more. It neither blocks nor calls back.
-func (r *reviewer) soon() {
+// lookSoon has it look once more. It neither blocks nor calls back.
+func (r *reviewer) lookSoon() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.due = true
-	r.run()
+	r.beginLook()
 }
 
-// tellRights has the client told that it may be shown other tools, as soon does.
+// tellRights has the client told that it may be shown other tools, as lookSoon does.
 func (r *reviewer) tellRights() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.rights = true
-	r.run()
+	r.beginLook()
 }
 
-// run begins the goroutine, which the table waits for. The caller holds r.mu.
-func (r *reviewer) run() {
+// beginLook begins the goroutine, which the table waits for. The caller holds r.mu.
+func (r *reviewer) beginLook() {
 	r.looks = r.looks || !r.over && r.l.s.table.work.Go(func() {
 		for r.lookOnce() {
 			continue
@@ -82,8 +82,8 @@ func (r *reviewer) run() {
 	})
 }
 
-// end has it look no more, once it has looked. The caller holds listener.mu.
-func (r *reviewer) end() {
+// endReview has it look no more, once it has looked. The caller holds listener.mu.
+func (r *reviewer) endReview() {
 	r.mu.Lock()
 	r.over = true
 	r.mu.Unlock()
@@ -104,12 +104,12 @@ func (r *reviewer) lookOnce() bool {
 		r.l.s.postMessage(jsonrpc.AppendNotification(nil, mcp.NotifyToolsListChanged, nil))
 	}
 	if due {
-		r.look()
+		r.lookNow()
 	}
 	return due || rights
 }
 
-func (r *reviewer) look() {
+func (r *reviewer) lookNow() {
 	l, s := r.l, r.l.s
 	left := l.endLeft(r.ctx, r.began)
 	if left >= listenLinger {

@@ -103,72 +103,61 @@ func modernKey(ctx context.Context, s shim.Session) sessionKey {
 	return sessionKey{caps: reading.FingerprintOf(s.Capabilities), mark: s.Mark, token: forward.TokenMark(ctx)}
 }
 
-// listTools reads the list.
+// listTools reads the list, and how long it is believed.
 func (h *ServerClient) listTools(ctx context.Context, s shim.Session) (map[string]Tool, time.Duration, error) {
-	byName := make(map[string]Tool)
-	fresh, err := readPages(ctx, h, s, func(raw json.RawMessage) (isNew bool) {
-		name, tool := readTool(raw)
-		before := len(byName)
-		byName[name] = tool
-		return len(byName) > before
-	})
-	if err != nil {
-		return nil, 0, err
-	}
-	return byName, fresh, nil
+	return readPages(ctx, h, s, readTool)
 }
 
 // ListTools returns the entries of the server's tools list, by name. Errors are *shim.UpstreamError.
 func (h *ServerClient) ListTools(ctx context.Context, s shim.Session) (map[string]json.RawMessage, error) {
-	byName := make(map[string]json.RawMessage)
-	_, err := readPages(ctx, h, s, func(raw json.RawMessage) (isNew bool) {
+	byName, _, err := readPages(ctx, h, s, func(raw json.RawMessage) (string, json.RawMessage) {
 		name, _ := jsonrpc.GetString(raw, "name")
-		before := len(byName)
-		byName[name] = raw
-		return len(byName) > before
+		return name, raw
 	})
 	return byName, publicError(err)
 }
 
-// readPages reads all pages of the list, in one legacy session: a cursor may belong to it. It calls add for each tool.
-// The list of a server whose cursor has come before, or has led to nothing new twice, is over: such servers do not look
-// at it. fresh is how long the list is believed.
-func readPages(ctx context.Context, h *ServerClient, s shim.Session, add func(raw json.RawMessage) (isNew bool)) (fresh time.Duration, err error) {
+// readPages reads all pages of the list, in one legacy session: a cursor may belong to it. read is what is wanted of an
+// entry, with the name of the tool. The list of a server whose cursor has come before, or has led to nothing new twice,
+// is over: such servers do not look at it.
+func readPages[T any](ctx context.Context, h *ServerClient, s shim.Session, read func(entry json.RawMessage) (string, T)) (map[string]T, time.Duration, error) {
 	ctx, cancel := h.wire.slowContext(ctx)
 	defer cancel()
+	byName := make(map[string]T)
 	var params json.RawMessage
-	fresh = remember.Most
-	cursors, idle := make(map[string]bool), 0
+	fresh, cursors, idle := remember.Most, make(map[string]bool), 0
 	for range maxPages {
 		reply, err := h.Call(ctx, shim.Request{Method: mcp.MethodToolsList, Params: params, Session: s}, nil)
 		if err != nil {
-			return 0, err
+			return nil, 0, err
 		}
 		if reply.Error != nil {
-			return 0, protocolError("the server does not list its tools", reply.Error)
+			return nil, 0, protocolError("the server does not list its tools", reply.Error)
 		}
 		fresh = min(fresh, remember.Freshness(reply.Result))
 		list, _ := jsonrpc.Get(reply.Result, "tools")
-		idle++
+		before := len(byName)
 		for raw := range jsonrpc.Elements(list) {
-			if add(raw) {
-				idle = 0
-			}
+			name, entry := read(raw)
+			byName[name] = entry
+		}
+		if idle++; len(byName) > before {
+			idle = 0
 		}
 		cursor, ok := jsonrpc.Get(reply.Result, "nextCursor") // "" is a cursor too (protocol.md 2.9)
 		if !ok || string(cursor) == "null" {
-			return fresh, nil
+			return byName, fresh, nil
 		}
 		if cursors[string(cursor)] || idle > 1 {
 			h.memory.endless.Do(func() {
 				h.wire.log.Warn("the server's list of tools does not end: it is read until nothing new comes", "cursor", clipCursor(cursor))
 			})
-			return fresh, nil
+			return byName, fresh, nil
 		}
 		cursors[string(cursor)] = true
 		params = append(append([]byte(`{"cursor":`), cursor...), '}')
 	}
-	return 0, protocolError("the server's tools list does not end", errors.New("too many pages"))
+	return nil, 0, protocolError("the server's tools list does not end", errors.New("too many pages"))
 }
 
 // clipCursor is the begin of a cursor, for the log.

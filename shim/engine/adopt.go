@@ -61,8 +61,7 @@ func (rv *recovery) listenForChanges(ctx context.Context) {
 }
 
 // adoptAndAudit adopts the tasks of lost replicas, audits this replica's own, and reads again what it knows of the rest.
-// The heartbeat sets
-// its pace but is a separate goroutine, because both may wait for the store for long. If an adoption
+// The heartbeat sets its pace but is a separate goroutine, because both may wait for the store for long. If an adoption
 // has taken several beats, as many parts are audited.
 func (rv *recovery) adoptAndAudit(ctx context.Context) {
 	audited := rv.s.Heart.Ticks.Load()
@@ -74,7 +73,7 @@ func (rv *recovery) adoptAndAudit(ctx context.Context) {
 		case <-rv.wake:
 		case <-rv.s.Heart.Ticked:
 		}
-		rv.s.pauses.refresh(ctx)
+		rv.s.pauses.readPauses(ctx)
 		repeater{rv.s}.refreshRepeats(ctx)
 		rv.adoptTasks(ctx)
 		ticks := rv.s.Heart.Ticks.Load()

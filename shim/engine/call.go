@@ -42,7 +42,7 @@ func (s *Shim) makeCall(ctx context.Context, c shim.Call) (shim.Answered, error)
 	if a, err, done := (repeater{s}).pickUp(ctx, srv, c, p); done {
 		return a, err
 	}
-	if err := s.pauses.refusal(ctx, c.Upstream, c.Request); err != nil { // after what a repeat picks up: that runs already
+	if err := s.pauses.refuseCall(ctx, c.Upstream, c.Request); err != nil { // after what a repeat picks up: that runs already
 		return shim.Answered{}, err
 	}
 	switch {

@@ -60,24 +60,33 @@ func (o *Operator) Cancel(ctx context.Context, id shim.ID, by string) (shim.Task
 
 // RerunRefusal says why a task that was read WithAll cannot be run again; "" if it can.
 func (o *Operator) RerunRefusal(t shim.Task) string {
+	_, refusal := o.readRerun(t)
+	return refusal
+}
+
+// readRerun reads what is kept of the call of a task, to run it again, or says why that cannot be.
+func (o *Operator) readRerun(t shim.Task) (kept runner.KeptRequest, refusal string) {
 	srv, err := o.s.findServer(t.Upstream)
-	var kept runner.KeptRequest
-	_ = json.Unmarshal(t.Arguments, &kept) // nothing, if they were not kept
 	switch {
 	case !t.Status.Final():
-		return "the task has not ended"
+		return kept, "the task has not ended"
 	case t.Status != shim.Failed || t.Method != shim.CallTool:
-		return "only a tool call that has failed, or whose outcome is unknown, can be run again"
+		return kept, "only a tool call that has failed, or whose outcome is unknown, can be run again"
 	case err != nil || srv.Removed:
-		return "its server is no longer offered"
-	case !srv.PolicyFor(shim.Request{Method: t.Method, Name: t.Tool, Says: kept.Says}).Rerun:
-		return "the policy of its tool does not allow that (rerun: on)"
-	case t.RerunAs != "":
-		return "it has been run again already, as " + string(t.RerunAs)
-	case t.Arguments == nil:
-		return "its arguments were not kept"
+		return kept, "its server is no longer offered"
 	}
-	return ""
+	err = json.Unmarshal(t.Arguments, &kept)
+	switch {
+	case !srv.PolicyFor(shim.Request{Method: t.Method, Name: t.Tool, Says: kept.Says}).Rerun:
+		return kept, "the policy of its tool does not allow that (rerun: on)"
+	case t.RerunAs != "":
+		return kept, "it has been run again already, as " + string(t.RerunAs)
+	case t.Arguments == nil:
+		return kept, "its arguments were not kept"
+	case err != nil:
+		return kept, "its arguments cannot be read"
+	}
+	return kept, ""
 }
 
 // Rerun runs the call of a failed task again, as a new task of the same owner. by names the operator, for the timeline.
@@ -87,13 +96,9 @@ func (o *Operator) Rerun(ctx context.Context, id shim.ID, by string) (old, made 
 	if old, err = o.s.ReadRecord(ctx, id, shim.WithAll); err != nil {
 		return old, made, err
 	}
-	var kept runner.KeptRequest
-	reason := o.RerunRefusal(old)
-	if reason == "" && json.Unmarshal(old.Arguments, &kept) != nil {
-		reason = "its arguments cannot be read"
-	}
-	if reason != "" {
-		return old, made, &shim.ChangeError{Reason: reason}
+	kept, refusal := o.readRerun(old)
+	if refusal != "" {
+		return old, made, &shim.ChangeError{Reason: refusal}
 	}
 	hold := o.s.budget.Hold()
 	defer hold.Release()

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync/atomic"
 
+	"taskgate/internal/work"
 	"taskgate/shim"
 	"taskgate/shim/node"
 )
@@ -21,18 +22,18 @@ type pauses struct {
 	begun atomic.Bool   // somebody has begun the first read
 	tried chan struct{} // closed once that is over
 	known atomic.Pointer[map[paused]shim.Pause]
-	turn  chan struct{} // holds one value while somebody reads: a late answer must not replace a newer one
+	turn  work.Turn // had while somebody reads: a late answer must not replace a newer one
 }
 
-// refusal is the *shim.BusyError of a call that an operator has paused; nil for any other. The first call of a replica
+// refuseCall is the *shim.BusyError of a call that an operator has paused; nil for any other. The first call of a replica
 // waits for the first read: what was paused before a restart is paused after it. If that fails, calls go on until a
 // beat has read it, as they do whenever the store is away.
-func (ps *pauses) refusal(ctx context.Context, upstream string, r shim.Request) error {
+func (ps *pauses) refuseCall(ctx context.Context, upstream string, r shim.Request) error {
 	if ps.store == nil || r.Method != shim.CallTool {
 		return nil
 	}
 	if ps.begun.CompareAndSwap(false, true) {
-		ps.refresh(ps.s.Life.Ctx)
+		ps.readPauses(ps.s.Life.Ctx)
 		close(ps.tried)
 	}
 	select {
@@ -55,17 +56,15 @@ func (ps *pauses) refusal(ctx context.Context, upstream string, r shim.Request) 
 	return busy
 }
 
-// refresh reads what is paused, and logs what has changed. While the store is away, what is known stays.
-func (ps *pauses) refresh(ctx context.Context) {
+// readPauses reads what is paused, and logs what has changed. While the store is away, what is known stays.
+func (ps *pauses) readPauses(ctx context.Context) {
 	if ps.store == nil {
 		return
 	}
-	select {
-	case ps.turn <- struct{}{}:
-	case <-ctx.Done():
+	if ps.turn.TakeWithin(ctx) != nil {
 		return
 	}
-	defer func() { <-ps.turn }()
+	defer ps.turn.Give()
 	all, err := node.WithPatience(ctx, ps.s.Core, ps.store.Paused)
 	if err != nil {
 		return
@@ -110,7 +109,7 @@ func (o *Operator) Pause(ctx context.Context, p shim.Pause) (shim.Pause, error) 
 		return p, &shim.ChangeError{Reason: "there is no upstream " + strconv.Quote(p.Upstream)}
 	}
 	p, err := node.WithPatience(ctx, o.s.Core, func(ctx context.Context) (shim.Pause, error) { return o.s.pauses.store.Pause(ctx, p) })
-	o.s.pauses.refresh(ctx) // the others hear of it
+	o.s.pauses.readPauses(ctx) // the others hear of it
 	return p, err
 }
 
@@ -123,7 +122,7 @@ func (o *Operator) Resume(ctx context.Context, p shim.Pause) (shim.Pause, error)
 	for _, one := range all {
 		if one.Upstream == p.Upstream && one.Tool == p.Tool {
 			_, err := node.WithPatience(ctx, o.s.Core, func(ctx context.Context) (struct{}, error) { return struct{}{}, o.s.pauses.store.Resume(ctx, p) })
-			o.s.pauses.refresh(ctx)
+			o.s.pauses.readPauses(ctx)
 			return one, err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"taskgate/internal/budget"
 	"taskgate/internal/metrics"
+	"taskgate/internal/work"
 	"taskgate/shim"
 	"taskgate/shim/node"
 	"taskgate/shim/runner"
@@ -112,7 +113,7 @@ func New(o Options) (*Shim, error) {
 	}
 	s.shown, _ = lru.New[shim.ID, shown](maxShown) // the only error is a size of 0
 	s.recovery = recovery{s: s, wake: make(chan struct{}, 1)}
-	s.pauses.s, s.pauses.store, s.pauses.tried, s.pauses.turn = s, o.Pauses, make(chan struct{}), make(chan struct{}, 1)
+	s.pauses.s, s.pauses.store, s.pauses.tried, s.pauses.turn = s, o.Pauses, make(chan struct{}), work.NewTurn()
 	s.Serve(o.Servers)
 	s.metrics.ReadLoads(s.readLoads)
 	s.metrics.ReadPaused(s.readPaused)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"time"
 
 	"taskgate/internal/work"
@@ -78,7 +77,6 @@ func (c *caller) AwaitReply(ctx context.Context, grace time.Duration) (shim.Answ
 // executeCall waits for a slot, makes the upstream call and, if a task was made of it by then, records
 // how it ended.
 func (r *Run) executeCall() {
-	growStack()
 	reply, err := r.rounds.sendRounds()
 	r.mu.Lock()
 	r.ended = true
@@ -138,13 +136,4 @@ func (c *caller) AwaitPlain(ctx context.Context) (shim.Answered, error) {
 	defer r.Discard()
 	reply, err := r.rounds.sendRounds()
 	return shim.Answered{Reply: reply}, c.errorForCaller(err)
-}
-
-// growStack makes the stack of the goroutine at once as large as a call needs it. Otherwise it doubles several times on
-// the way down to the connection, and each time all frames so far are copied.
-//
-//go:noinline
-func growStack() {
-	var room [12 << 10]byte
-	runtime.KeepAlive(&room)
 }

@@ -143,8 +143,8 @@ func (o *Options) makeQuery() url.Values {
 	return o.Filters
 }
 
-// Run executes the verb tasks, replicas, upstreams, clients, pause or resume with its arguments. A UsageError is a mistake in those;
-// any other error says what failed.
+// Run executes the verb tasks, replicas, upstreams, clients, pause or resume with its arguments. A UsageError is a mistake
+// in those; any other error says what failed.
 func Run(ctx context.Context, g *Gateway, s Streams, o Options, verb string, args []string) error {
 	c := command{Gateway: g, Streams: s, o: o}
 	whole := verb
