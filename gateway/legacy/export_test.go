@@ -19,6 +19,7 @@ const (
 
 var (
 	LastWords         = lastWords(replicaLost)
+	ParseEventID      = parseEventID
 	PartialOf         = partialOf
 	QuestionName      = questionName
 	ReadQuestion      = readQuestion

@@ -238,6 +238,32 @@ func TestLegacyPartialsOlderStore(t *testing.T) {
 	})
 }
 
+// Redis comes back without a message that another replica has put in, and that a client which counts has not had. Its
+// stream ends, and the next one says so, and begins anew.
+func TestLegacyPartialsGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, many, first, r := readPieces(t)
+		second := w.resume(w.b, first)
+		wiretest.Wait(5 * time.Second)
+		_, no, _ := legacy.ParseEventID(second.lastID())
+		w.sessions.missing.Store(no + 1)
+		wiretest.Wait(5 * time.Second)
+		if !second.ended() {
+			t.Error("the stream goes on")
+		}
+		r.take(second.quit())
+		third := w.resume(w.a, second)
+		wiretest.Wait(45 * time.Second)
+		said := third.quit()
+		r = newPartialReader(t)
+		r.take(said)
+		r.wantAll(many, somePieces)
+		if len(said) == 0 || !strings.Contains(string(said[0]), "messages may be missing") {
+			t.Errorf("it says first: %.1s", said)
+		}
+	})
+}
+
 // So does what the server says outside of calls, in order, though the store goes away right after it has forgotten;
 // and so does what comes before a stream has a log, which it could not have at first.
 func TestStandingHearsAll(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -379,7 +380,7 @@ func TestResumeMissing(t *testing.T) {
 			if said := w.c.ask(w.a, mcp.MethodSetLevel, `{"level":"`+level+`"}`).quit(); len(said) != 1 || !strings.Contains(string(said[0]), `"result"`) {
 				t.Fatalf("the level: %s", said)
 			}
-			w.sessions.missing.Store(true)
+			w.sessions.missing.Store(math.MaxInt64)
 			resumed := resume()
 			wiretest.Wait(time.Second)
 			said := bytes.Join(resumed.said(), nil)

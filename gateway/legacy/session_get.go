@@ -236,22 +236,23 @@ func (w *writer) takeStream(ctx context.Context, state string, note []byte) erro
 	if err != nil {
 		return err
 	}
-	read := int64(0)
+	read, unknown := int64(0), false
 	left, _ := strconv.ParseInt(string(note), 10, 64)
 	switch {
 	case resumes, no != atEnd:
 		w.no = min(no, last) // the store may have come back older
 	case state == "left" && left != atEnd:
 		w.no, read = left, left
-	default:
-		w.no, read = last, last
+	default: // how far an earlier stream has come is unknown if it was not left: its replica or its end was lost
+		w.no, read, unknown = last, last, state == "open"
 	}
 	log, _, _, err := w.s.readLog(ctx, getStream, read)
 	if err != nil {
 		return err
 	}
 	w.asked = questionsOf(log)
-	if w.lost = resumes && no > last || isMissing(log, w.no, counts && resumes); w.lost && counts {
+	w.lost = unknown || resumes && no > last || isMissing(log, w.no, counts && resumes)
+	if w.lost && counts {
 		log = slices.DeleteFunc(log, func(m logEntry) bool { return m.no <= w.no })
 		w.resumed = false // it begins anew
 	}

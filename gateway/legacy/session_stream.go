@@ -47,6 +47,9 @@ const (
 // errNoLog ends a stream whose next message needs the log while that is away.
 var errNoLog = errors.New("the log of the stream is not available")
 
+// errBehind ends a stream whose client counts partial results, and may have missed some: it begins anew with the next one.
+var errBehind = errors.New("messages may be missing")
+
 // errTaken says that another replica keeps the stream, or has ended it.
 var errTaken = errors.New("another replica has the stream, or has ended it")
 
@@ -151,6 +154,8 @@ func (w *writer) writeUntilEnd(ctx context.Context, check time.Duration, over fu
 			return w.out.Err()
 		case ctx.Err() != nil, err == nil && over(state, note):
 			return nil
+		case errors.Is(err, errBehind):
+			return err
 		}
 		var again <-chan time.Time
 		if w.state == withoutLog || err != nil {
@@ -239,8 +244,23 @@ func (w *writer) catchUp(ctx context.Context) (state string, note []byte, err er
 		w.sendMore(ctx, unread, nil)
 		return state, note, err
 	}
+	if gap, ok := w.firstGap(more); ok {
+		after := func(m logEntry) bool { return m.no > gap || m.message == nil }
+		w.sendMore(ctx, slices.DeleteFunc(unread, after), slices.DeleteFunc(more, after))
+		return state, note, errBehind
+	}
 	w.sendRest(ctx, unread, more, state == "open")
 	return state, note, nil
+}
+
+// firstGap finds the first gap that has come into the log since the stream of a client that counts began.
+func (w *writer) firstGap(more []logEntry) (no int64, ok bool) {
+	for _, m := range more {
+		if w.count != nil && m.message == nil && m.no >= w.count.last && (!ok || m.no < no) {
+			no, ok = m.no, true
+		}
+	}
+	return no, ok
 }
 
 // sendRest sends all that the log has more than the client. One that has resumed the stream, and gets nothing so, is
@@ -300,7 +320,7 @@ func (w *writer) sayMissing() {
 
 // missingNote says that messages may be missing in a stream.
 var missingNote = jsonrpc.AppendNotification(nil, mcp.NotifyMessage, []byte(`{"level":"warning","logger":"taskgate",`+
-	`"data":"messages may be missing here: the store of the gateway was away, or has come back as it was before them"}`))
+	`"data":"messages may be missing here: a replica of the gateway was lost, or its store was away, or has come back as it was before them"}`))
 
 // isMissing reports whether messages may be missing in a log after a number. For a client that counts, every
 // gap since it began to count matters: how far it has come is unknown then.

@@ -210,6 +210,19 @@ func TestReplicasStandingMissing(t *testing.T) {
 	}
 }
 
+// TestReplicasStandingNotLeft: Redis comes back as it was while a stream was open that its client has closed since. A
+// client that comes without an id hears that messages may be missing: how far the stream came is unknown.
+func TestReplicasStandingNotLeft(t *testing.T) {
+	stack, a, _ := newPair(t, nil, "")
+	stream := openSSE(t, a, http.MethodGet, "", "")
+	stream.event()
+	goBack := stack.snapshot(a.session)
+	stream.close()
+	waitUntil(t, "the stream left", func() bool { return !tableOf(stack.gates[0]).Busy(a.session) })
+	goBack()
+	openSSE(t, a, http.MethodGet, "", "").awaitText("messages may be missing")
+}
+
 // TestReplicasStandingNotRead: a client that does not read its stream any more keeps no other one from opening one,
 // at either replica, long before a write to it fails.
 func TestReplicasStandingNotRead(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -462,7 +461,7 @@ type faultySessions struct {
 	gone     atomic.Bool        // logs can neither be read nor left
 	since    atomic.Bool        // the reply to the next reading of a GET stream is lost
 	unread   atomic.Bool        // the logs of calls are not handed over
-	missing  atomic.Bool        // they know that messages may be missing
+	missing  atomic.Int64       // up to this one messages may be missing; 0 for none
 	unknown  atomic.Bool        // they have come back as they were before the streams of calls
 	shy      atomic.Bool        // no question gets into the log of a GET stream
 	unheard  atomic.Int64       // so many GET streams more are opened without a reply
@@ -550,8 +549,8 @@ func (f *faultySessions) Since(ctx context.Context, id, stream string, after int
 			on(no, message)
 		}
 	})
-	if f.missing.Load() {
-		on(math.MaxInt64, nil)
+	if gap := f.missing.Load(); gap > after {
+		on(gap, nil)
 	}
 	return f.noteLook(stream, state), note, err
 }
