@@ -31,6 +31,7 @@ var kinds = []struct {
 	{"task of the server, of 2025", 1, (*client).runLegacyTask, plan{path: "/mcp", tool: "own", ms: 12000}},
 	{"task of 2025", 3, (*client).runLegacyTask, plan{path: "/mcp", tool: "work", ms: 8000}},
 	{"task of 2025, once", 1, (*client).runLegacyTask, plan{path: "/mcp", tool: "once", ms: 8000}},
+	{"task of 2025 with partial results", 1, (*client).runLegacyTask, plan{path: "/mcp", tool: "stream", ms: 20000, notes: 12, counts: true}},
 	{"given up", 20, (*client).runGivingUp, plan{path: "/mcp", tool: "once", ms: 35000}},
 }
 

@@ -248,7 +248,11 @@ func (c *client) ask(replica, method, params string, patience time.Duration) (an
 
 // runLegacyTask makes a call as a task of 2025-11-25, polls it, and fetches its result.
 func (c *client) runLegacyTask(p plan) {
-	if !c.begin(`{"tasks":{"list":{},"cancel":{}}}`) {
+	capabilities := `{"tasks":{"list":{},"cancel":{}}}`
+	if p.counts {
+		capabilities = `{"tasks":{"list":{},"cancel":{},"streaming":{"partial":{}}}}`
+	}
+	if !c.begin(capabilities) {
 		c.call.End("no session", Any)
 		return
 	}
@@ -269,8 +273,8 @@ func (c *client) runLegacyTask(p plan) {
 	}
 	id := t.Task.TaskID
 	c.call.Acknowledge(c.replica, id)
-	if c.chance(2) {
-		defer c.listen(id)()
+	if p.counts || c.chance(2) {
+		defer c.listen(p, id)()
 	}
 	c.followTask(p, task{
 		id: id,

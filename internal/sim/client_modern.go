@@ -28,6 +28,7 @@ type plan struct {
 	tasks      bool          // it takes tasks
 	slow       bool          // it reads slowly
 	beside     int           // how many more calls the same session makes at once
+	counts     bool          // it takes partial results on the GET stream of its session
 	prompt     bool          // it answers as soon as it is asked, as programs do
 	cancels    bool          // it cancels its task
 	patience   time.Duration // it gives up the call after so long; 0 for never
