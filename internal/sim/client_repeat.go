@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"encoding/json"
 	"math/rand/v2"
 	"net/http"
@@ -40,14 +41,16 @@ func (c *client) runGivingUp(p plan) {
 			c.call.End("failed: "+m.Error.Message, Any)
 			return
 		}
-		c.call.Complete(c.replica, contentOf(m.Result))
+		delivered := contentOf(m.Result)
+		c.call.Complete(c.replica, delivered)
 		if attempt > 0 && !picked && !c.call.disturbed() {
 			c.call.Blame("its client gave up %d times, and did not get the answer of the first call", attempt)
 		}
 		beside.Wait()
 		c.call.AskAgain()
 		if m, picked, err = c.attempt(p, 0); err == nil && m.Error == nil {
-			if picked {
+			// Under a fault the call was perhaps executed more than once, and the client has given up each of them.
+			if again := contentOf(m.Result); picked && (bytes.Equal(again, delivered) || !c.call.disturbed()) {
 				c.call.Blame("its answer was delivered, and the next call got it again: %s", m.Result)
 			}
 			c.call.Complete(c.replica, contentOf(m.Result))
