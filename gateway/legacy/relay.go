@@ -211,7 +211,7 @@ const anyLevel = "any"
 // newSink is where the upstream's messages of this request go. The call goes on if the client
 // refuses them or has gone (X3).
 func (q *request) newSink() *endpoint.Sink {
-	return &endpoint.Sink{Notify: q.out.Notify, Token: q.token, Passes: func(level string) bool {
+	return &endpoint.Sink{Notify: q.out.Notify, Corks: q.out.Cork, Token: q.token, Passes: func(level string) bool {
 		return loudEnough(level, q.s.currentState().LogLevel)
 	}}
 }

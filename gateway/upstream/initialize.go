@@ -188,7 +188,34 @@ func handshakeError(err error) error {
 	return netError(err, true)
 }
 
-// noteLevel remembers the level that the client has set, for the next generation.
+// lowerLevel has a server say what a caller of this level wants to hear: before it is set a level, it may say nothing.
+// Callers that share the session get what the least severe of their levels lets through, and each hears its own part (heardLog).
+func (l *generation) lowerLevel(ctx context.Context, s *session, level string) {
+	wanted := mcp.LogSeverity(level)
+	if wanted < 0 || !l.server.hasCapability("logging") {
+		return
+	}
+	suffices := func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.level != "" && mcp.LogSeverity(s.level) <= wanted
+	}
+	for agreed := true; agreed && !suffices(); {
+		// Whoever finds another level on its way looks again after it.
+		agreed, _ = work.Once(ctx, s.t.work, &s.opening, mcp.MethodSetLevel, func(ctx context.Context) (bool, error) {
+			if suffices() {
+				return true, nil
+			}
+			agreed := s.sendCommand(ctx, l, mcp.MethodSetLevel, "level", level)
+			if agreed {
+				s.noteLevel(ctx, level)
+			}
+			return agreed, nil
+		})
+	}
+}
+
+// noteLevel remembers the level of the session, for the next generation.
 func (s *session) noteLevel(ctx context.Context, level string) {
 	s.mu.Lock()
 	s.level = level

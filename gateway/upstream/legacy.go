@@ -36,6 +36,7 @@ func (c *call) enterSession(ctx context.Context, v *verdict, ses *session) (*exc
 	v.shaken.Store(true)
 	ses.awaitRoots(ctx)
 	ses.get.noteUse(ctx)
+	l.lowerLevel(ctx, ses, c.r.LogLevel)
 	x := ses.newExchange(l.target, c.r, c.sink)
 	x.asks = c.r.Rounds
 	c.noteExchange(x)

@@ -46,7 +46,7 @@ type session struct {
 	cur   *generation   // nil before the handshake
 	timer *time.Timer   // ends an idle session
 	idle  time.Duration // how long it may be idle
-	level string        // the log level that the client has set
+	level string        // the log level that the server was set; "" for none
 	lost  int64         // the latest shared generation that the server has lost
 
 	readyAt atomic.Int64                  // when the server was told that its client is ready, in nanoseconds since 1970

@@ -352,7 +352,7 @@ func TestSlowAnswerIsNoSilence(t *testing.T) {
 }
 
 // A client hears the log messages from its level on. A modern server is told the level with
-// the call; the session with a legacy server keeps the level that it has.
+// the call, and a legacy one before it.
 func TestLogLevel(t *testing.T) {
 	tell := func(x *fake.Exchange) {
 		for _, level := range []string{"debug", "info", "error"} {
@@ -391,14 +391,41 @@ func TestLogLevel(t *testing.T) {
 				for _, l := range logs {
 					heard = append(heard, l.Level)
 				}
-				want := ""
-				if mode == fake.Modern {
-					want = c.asked
-				}
-				if got := strings.Join(heard, " "); asked != want || got != c.heard {
+				if got := strings.Join(heard, " "); asked != c.asked || got != c.heard {
 					t.Errorf("client %q: asked for %q, heard %q", c.client, asked, got)
 				}
 			})
 		}
 	}
+}
+
+// Callers that share a session have the server say what the least severe of their levels lets through. A new session gets
+// that level again, and a server without log messages is asked for none.
+func TestLogLevelOfSharedSession(t *testing.T) {
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
+		s.Tool("t", fake.Text("ok"))
+		for _, level := range []string{"error", "", "debug", "info"} {
+			r := in("a", ``)
+			r.LogLevel = level
+			mustCall(t, h, r)
+		}
+		s.LoseSessions()
+		mustCall(t, h, in("a", ``))
+		var set []string
+		for _, x := range s.Seen("logging/setLevel") {
+			level, _ := jsonrpc.GetString(x.Params, "level")
+			set = append(set, level)
+		}
+		if got := strings.Join(set, " "); got != "error debug debug" {
+			t.Errorf("levels that were set: %s", got)
+		}
+	})
+	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
+		s.Tool("t", fake.Text("ok"))
+		s.Capabilities(`{"tools":{}}`)
+		r := in("a", ``)
+		r.LogLevel = "debug"
+		mustCall(t, h, r)
+		asked(t, s, "logging/setLevel", 0)
+	})
 }

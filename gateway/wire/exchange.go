@@ -142,13 +142,14 @@ func (x *Exchange) Notify(method string, params json.RawMessage) error {
 	return x.sendMessage(jsonrpc.AppendNotification(nil, method, params))
 }
 
-// Cork(true) holds back messages ahead of the answer until Cork(false), or the answer.
+// Cork(true) holds back messages ahead of the answer until Cork(false), or the answer. It holds back none that are kept
+// (Resumable): these wait for the store.
 func (x *Exchange) Cork(yes bool) {
 	x.turn.Take()
 	defer x.turn.Give()
-	x.corked = yes
+	x.corked = yes && x.send == nil
 	if x.stream != nil {
-		x.stream.Cork(yes)
+		x.stream.Cork(x.corked)
 	}
 }
 
@@ -219,7 +220,10 @@ func (x *Exchange) Resumable(send func(out *eventstream.Writer, message []byte) 
 	if x.done {
 		return
 	}
-	x.send = send
+	x.send, x.corked = send, false
+	if x.stream != nil {
+		x.stream.Cork(false)
+	}
 	if first != nil && x.beginStream() == nil {
 		_ = first(x.stream) // its error is in the stream
 	}
@@ -264,8 +268,11 @@ func (x *Exchange) sendLast(message jsonrpc.Spliced, f *Failure) {
 	gone := x.isDisconnected() // read before the client has everything and may leave
 	switch {
 	case x.stream != nil:
-		x.stream.Cork(x.opts.Returns)
+		x.stream.Cork(x.send == nil) // it goes out with the messages that are held back
 		gone = x.sendEvent(message) != nil || gone
+		if !x.opts.Returns {
+			x.stream.Cork(false)
+		}
 	case !x.left:
 		gone = writeJSON(x.w, message, f) != nil || gone
 	}
