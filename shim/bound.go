@@ -45,6 +45,21 @@ func (b *Bound) Enter(s Share) error { return b.EnterMany(s, 1) }
 func (b *Bound) EnterMany(s Share, n int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.enter(s, n)
+}
+
+// EnterFor is Enter for whoever takes the place of another one, which is about to leave. Until then there is one more than
+// the limit.
+func (b *Bound) EnterFor(s, leaving Share) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.count(leaving, -1)
+	defer b.count(leaving, 1)
+	return b.enter(s, 1)
+}
+
+// enter is EnterMany with the lock held.
+func (b *Bound) enter(s Share, n int) error {
 	full := func(of Share, most int) bool { return most > 0 && b.shares[of] > 0 && b.shares[of]+n > most }
 	strangers := b.strangersShare()
 	switch {

@@ -58,7 +58,7 @@ var imports = map[string][]string{
 
 	"shim":                       {"shim/job", "internal/jsonrpc"},
 	"shim/job":                   {"internal/jsonrpc"},
-	"shim/node":                  {"shim", "shim/content", "internal/jsonrpc", "internal/metrics", "internal/patience", "internal/semconv", "internal/work"},
+	"shim/node":                  {"shim", "shim/content", "internal/jsonrpc", "internal/metrics", "internal/patience", "internal/semconv", "internal/sparing", "internal/work"},
 	"shim/runner":                {"shim", "shim/content", "shim/node", "internal/budget", "internal/jsonrpc", "internal/metrics", "internal/semconv", "internal/work"},
 	"shim/engine":                {"shim", "shim/node", "shim/runner", "internal/budget", "internal/metrics", "internal/patience", "internal/semconv", "internal/work"},
 	"shim/content":               {"internal/jsonrpc"},

@@ -4,10 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strconv"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"taskgate/internal/programtest"
 	"taskgate/redisstore"
 	"taskgate/shim"
 	"taskgate/shim/engine"
@@ -358,30 +361,72 @@ func TestRepeatWithoutStore(t *testing.T) {
 	})
 }
 
-// Calls whose clients gave up count towards the tasks of their owner; those beyond are cancelled.
+// A client that gives up on 10,000 calls has as many of them kept as its owner may have tasks; the others are cancelled. Its
+// owner's next task is refused for that. Those of other callers are not: where the kept calls leave no room, they give way.
 func TestRepeatIsBounded(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		u := takes(time.Hour)
-		s := w.repeatingOf("a", shim.Server{Upstream: u, Policy: func(string, shim.Hints) shim.Policy { return repeats(shim.RepeatAuto) }, MaxTasksPerOwner: 3, MaxTasks: 100})
-		ended := 0
+	calls, kept := 10_000, 1000
+	if !programtest.RunsLong() {
+		calls, kept = 1000, 100
+	}
+	hours(t, func(t *testing.T, w *world) {
+		u := &scripted{}
+		var running atomic.Int64
 		u.call = sending(func(ctx context.Context, _ shim.Request, _ shim.Sink) (shim.Reply, error) {
+			running.Add(1)
+			defer running.Add(-1)
 			<-ctx.Done()
-			u.mu.Lock()
-			ended++
-			u.mu.Unlock()
 			return shim.Reply{}, context.Cause(ctx)
 		})
-		for i := range 10 {
-			c := sameCall("client", string(rune('a'+i)))
-			c.Principal = shim.Principal{Subject: "alice"}
-			go func() { _, _ = patient(s, c, time.Minute, errGaveUp) }()
+		s := w.repeatingOf("a", shim.Server{
+			Upstream: u, MaxTasksPerOwner: kept, MaxTasks: 2 * kept,
+			Policy: func(tool string, _ shim.Hints) shim.Policy {
+				if tool == "task" {
+					return policy(shim.Required)
+				}
+				return repeats(shim.RepeatAuto)
+			},
+		})
+		task := func(owner string) error {
+			c := call()
+			c.Request.Name, c.Principal = "task", shim.Principal{Subject: owner}
+			_, err := s.Call(t.Context(), c)
+			synctest.Wait()
+			return err
 		}
-		pass(2 * time.Minute)
-		u.mu.Lock()
-		if ended != 7 {
-			t.Errorf("%d of 10 were cancelled, want 7", ended)
+		wantRunning := func(n int) {
+			t.Helper()
+			if got := running.Load(); got != int64(n) {
+				t.Errorf("%d calls go on, want %d", got, n)
+			}
 		}
-		u.mu.Unlock()
+		giveUpMany := func(owner string, calls int) {
+			for i := range calls {
+				c := sameCall(owner, strconv.Itoa(i))
+				c.Principal = shim.Principal{Subject: owner}
+				go func() { _, _ = patient(s, c, time.Minute, errGaveUp) }()
+			}
+			pass(2 * time.Minute)
+		}
+		giveUpMany("alice", calls)
+		wantRunning(kept)
+		pass(time.Second)
+		all, _, err := w.store.Store.(*redisstore.Store).Overview().Search(t.Context(), shim.Query{Limit: calls})
+		if err != nil || len(all) != kept {
+			t.Errorf("%d records are stored, %v", len(all), err)
+		}
+		busy, ok := errors.AsType[*shim.BusyError](task("alice"))
+		if !ok || busy.Key != "max_tasks_per_owner" {
+			t.Errorf("the owner's next task: %v", busy)
+		}
+		giveUpMany("carol", kept)
+		wantRunning(2 * kept)
+		for range 3 {
+			if err := task("bob"); err != nil {
+				t.Errorf("a task of another caller: %v", err)
+			}
+		}
+		wantRunning(2 * kept) // with the tasks
 		pass(10 * time.Minute)
+		wantRunning(3) // the tasks alone
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"taskgate/internal/sparing"
 	"taskgate/shim"
 )
 
@@ -20,7 +21,9 @@ const mostAwaited = 100_000
 // in the store before they are sent, so that all others cost it nothing.
 type Repeats struct {
 	Store shim.Repeats // nil if calls are never picked up
-	some  atomic.Bool  // there are clients
+	// Refused counts by server and tool which calls could not be kept, for the log: a client may give up thousands.
+	Refused sparing.Repeats[[2]string]
+	some    atomic.Bool // there are clients
 
 	mu      sync.Mutex
 	left    map[string]time.Time            // clients with calls that are left, and until when that is believed

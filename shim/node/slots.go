@@ -85,6 +85,7 @@ type Ticket struct {
 	held  bool          // slots.mu guards it while the call waits
 	turn  chan struct{} // closed with the slot
 	offer chan struct{} // gets a signal when another call needs the slot; nil for a call that keeps it
+	share shim.Share    // of whoever the call is from, once it was offered
 }
 
 // ReserveSlot claims a slot. A full queue is a *BusyError, unless forced: a task that was acknowledged
@@ -121,8 +122,8 @@ func (s *Slots) ReserveSlot(r shim.Request, most int, forced bool) (Ticket, erro
 }
 
 // OfferSlot says whether the call gives up its slot for another call, which sends a signal to yield. The slot of the call
-// that has been offered for longest goes first. A call without a slot offers none.
-func (t *Ticket) OfferSlot(yield chan struct{}, offered bool) {
+// that has been offered for longest goes first. A call without a slot offers none. share is that of its caller.
+func (t *Ticket) OfferSlot(yield chan struct{}, offered bool, share shim.Share) {
 	s := t.slots
 	if s == nil {
 		return
@@ -131,7 +132,7 @@ func (t *Ticket) OfferSlot(yield chan struct{}, offered bool) {
 	defer s.mu.Unlock()
 	switch {
 	case offered && t.held && t.offer == nil:
-		t.offer = yield
+		t.offer, t.share = yield, share
 		s.offered = append(s.offered, t)
 	case !offered:
 		t.withdrawOffer()
@@ -154,8 +155,21 @@ func (t *Ticket) withdrawOffer() {
 // askOffered asks for a slot that is offered of the server, or of a tool, and reports whether there is one. The lock is
 // held.
 func (s *Slots) askOffered(full *bounded) bool {
+	return s.askFirst(func(t *Ticket) bool { return full == &s.server || t.tool == full })
+}
+
+// AskOffered asks the call that has been offered for longest to end, of those whose share serves, and reports whether there
+// is one.
+func (s *Slots) AskOffered(serves func(shim.Share) bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.askFirst(func(t *Ticket) bool { return serves(t.share) })
+}
+
+// askFirst asks the first offered call that serves. The lock is held.
+func (s *Slots) askFirst(serves func(*Ticket) bool) bool {
 	for i, t := range s.offered {
-		if full == &s.server || t.tool == full {
+		if serves(t) {
 			s.offered = slices.Delete(s.offered, i, i+1)
 			work.Signal(t.offer)
 			t.offer = nil

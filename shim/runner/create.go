@@ -268,7 +268,7 @@ func (c *creation) admitTask(t shim.Task) (leave func(), err error) {
 	if quiet {
 		return func() {}, nil
 	}
-	if err := r.Srv.Tasks.Enter(r.Call.Principal.Share()); err != nil {
+	if err := c.enterTasks(); err != nil {
 		return nil, err
 	}
 	leave = func() {
@@ -282,6 +282,19 @@ func (c *creation) admitTask(t shim.Task) (leave func(), err error) {
 		}
 	}
 	return leave, nil
+}
+
+// enterTasks counts the call as a task. *shim.BusyError. Where others' tasks leave no room, a call that is kept for a repeat
+// gives way.
+func (c *creation) enterTasks() error {
+	r := c.run
+	tasks, share := &r.Srv.Tasks, r.Call.Principal.Share()
+	err := tasks.Enter(share)
+	if busy, ok := errors.AsType[*shim.BusyError](err); ok && busy.Key == tasks.Key &&
+		r.Srv.Slots.AskOffered(func(leaving shim.Share) bool { return tasks.EnterFor(share, leaving) == nil }) {
+		return nil
+	}
+	return err
 }
 
 // buryFor is how long burying a record is tried, and how long the store keeps it then: a lost creation

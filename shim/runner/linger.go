@@ -42,7 +42,7 @@ const (
 	messageYielded = "its client gave up, and another call needed its place"
 )
 
-// quietKept is how long the record of a call is kept whose client has had the answer.
+// quietKept is how long a record is kept that was quiet to the end of its call.
 const quietKept = time.Second
 
 // awaitedFor is how long a call counts as awaited without further news. It is noted again in half the time, so that the
@@ -125,7 +125,7 @@ func (l *lingering) unquiet() error {
 	if !l.quiet {
 		return nil
 	}
-	if err := r.Srv.Tasks.Enter(r.Call.Principal.Share()); err != nil {
+	if err := r.Creation.enterTasks(); err != nil {
 		return err
 	}
 	l.quiet = false
@@ -177,9 +177,11 @@ func (l *lingering) keepCall(round int, from []shim.LingerState, old shim.Linger
 	case ended:
 		return
 	case err != nil && !stays:
-		r.core.Log.Warn("a call whose client gave up could not be kept; it is cancelled at the server", "tool", r.Call.Request.Name, "err", err)
+		if of, times := r.core.Repeats.Refused.Note([2]string{r.Srv.Name, r.Call.Request.Name}); times > 0 {
+			r.core.Log.Warn("calls whose clients gave up could not be kept; they are cancelled at the server", "upstream", of[0], "tool", of[1], "times", times, "err", err)
+		}
 		r.Srv.Metrics.Repeated(r.base, semconv.RepeatRefused)
-		r.Cancel(node.ErrTaskCancelled)
+		r.Cancel(shim.ErrCancelled)
 		return
 	case err != nil:
 		return
@@ -219,7 +221,7 @@ func (l *lingering) awaitRepeat(e shim.Lingering, round int) {
 	timer := time.NewTimer(e.Linger)
 	defer timer.Stop()
 	for refused := false; ; { // refused: a repeat has taken the call, and the record has yet to say so
-		r.ticket.OfferSlot(l.yield, !refused && !r.record.copyTask().KeptUntil.IsZero())
+		r.ticket.OfferSlot(l.yield, !refused && !r.record.copyTask().KeptUntil.IsZero(), r.Call.Principal.Share())
 		yields := false
 		// The end of the call wakes it, the need of another call, the record, and the time for which the call is kept.
 		select {
@@ -258,8 +260,9 @@ func (l *lingering) awaitRepeat(e shim.Lingering, round int) {
 }
 
 // endBefore is called before the end of the call is recorded. An end that a repeat must not get is forgotten first. It
-// reports whether the client has had the answer, so that the record needs none.
-func (l *lingering) endBefore() (delivered bool) {
+// reports whether the record was quiet to the end, and nobody will read it: the client has had the answer, or the call is not
+// kept.
+func (l *lingering) endBefore() (unread bool) {
 	r := l.run
 	r.mu.Lock()
 	e, left, quiet := l.entry, l.left, l.quiet
@@ -270,7 +273,7 @@ func (l *lingering) endBefore() (delivered bool) {
 	if !left || r.err != nil || r.reply.InputRequired {
 		r.core.Repeats.Drop(r.core.Life.Writes, e)
 	}
-	return quiet && !left
+	return quiet && (!left || r.err != nil)
 }
 
 // endAfter is called once the end of the call is recorded: the answer is kept for as long as the call was.

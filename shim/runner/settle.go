@@ -23,7 +23,7 @@ func (r *Run) settle() {
 	rec := &r.record
 	defer rec.closeRecord()
 	r.outbox.haltWriting()
-	delivered := r.linger.endBefore()
+	unread := r.linger.endBefore()
 	c, how := r.endChange()
 	defer func() { r.Observed.noteEnd(how, r.err) }()
 	if c.To == "" {
@@ -39,7 +39,7 @@ func (r *Run) settle() {
 		return
 	}
 	c.KeepArguments = r.keeping.outlastsEnd(how)
-	if delivered { // nobody reads it
+	if unread {
 		c.Outcome, c.Retain = nil, quietKept
 	}
 	if !r.keeping.awaitRoom(&c) {
