@@ -100,7 +100,7 @@ e2e: node $(NODE_DIR)/servers/installed ## Run the end-to-end tests with real cl
 	$(GO) test -count=1 -v -timeout 20m ./internal/e2e ./internal/agents
 
 agents: node $(NODE_DIR)/large-agents/installed ## Run coding agents in front of the gateway (fetches 1 GB)
-	$(GO) test -count=1 -v -timeout 15m -parallel 16 -run 'TestAgents|TestTableOfAgents' ./internal/agents -all
+	$(GO) test -count=1 -v -timeout 20m -parallel 16 -run 'TestAgents|TestTableOfAgents' ./internal/agents -all
 
 silence: node $(NODE_DIR)/large-agents/installed ## Run the agents with a tool that is silent for ten minutes
 	$(GO) test -count=1 -v -timeout 20m -parallel 16 -run 'TestAgents' ./internal/agents -all -silent

@@ -2,6 +2,7 @@ package agents
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"syscall"
@@ -20,10 +21,11 @@ type row struct {
 	replicas int                                                     // with Redis; 0 is one gateway with the embedded store
 	store    func(*testing.T) (url string, master *redistest.Server) // alone if nil
 	disturb  func(*testing.T, *world)
-	outcome  func(*world) string // what comes of the call, if the model is not shown that
-	limit    time.Duration       // how long the agent may take; 4 minutes if 0
-	silent   bool                // takes 10 minutes: run by "make silence" alone
-	direct   bool                // the agent calls the server, without a gateway
+	outcome  func(*world, []Result) string // what comes of the call, if the model is not shown that
+	limit    time.Duration                 // how long the agent may take; 4 minutes if 0
+	silent   bool                          // takes 10 minutes: run by "make silence" alone
+	direct   bool                          // the agent calls the server, without a gateway
+	again    bool                          // the model makes the call again after each failure, three times in all
 }
 
 // trial is one call of a tool, and a line of the table.
@@ -95,6 +97,19 @@ var rows = []row{
 	{name: "restarted", config: soon, disturb: restart, trials: []trial{
 		{name: "the only gateway, without Redis, is restarted, `handle`", call: working(30), want: mayBeDone},
 	}},
+	{name: "again, directly", again: true, direct: true, outcome: callsAndTries, limit: 8 * time.Minute, trials: []trial{
+		{name: "silent for 150 s, and called again after a failure, without the gateway", call: working(150), want: firstTry, but: map[string]string{
+			"terminal": threeCalls, "claude": threeCalls, "opencode": threeCalls,
+		}},
+	}},
+	{name: "again", again: true, outcome: callsAndTries, limit: 8 * time.Minute, trials: []trial{
+		{name: "the same, through the gateway", call: working(150), want: firstTry},
+	}},
+	{name: "again, no progress", config: "progress_keep_alive: 0s", again: true, outcome: callsAndTries, limit: 8 * time.Minute, trials: []trial{
+		{name: "the same, `progress_keep_alive: 0s`", call: working(150), want: firstTry, but: map[string]string{
+			"opencode": thirdTry,
+		}},
+	}},
 	{name: "silent 10 min, directly", silent: true, direct: true, limit: 12 * time.Minute, trials: []trial{
 		{name: "silent for 10 min, without the gateway", call: working(silence.Seconds()), want: worked, but: map[string]string{
 			"terminal": "The operation timed out", "claude": "The operation timed out", "codex": "timed out awaiting tools/call after 300s",
@@ -148,7 +163,7 @@ func interrupt(t *testing.T, w *world) {
 // What may come of a call that is interrupted.
 const wasCancelled, goesOn = "the tool is cancelled", "the tool goes on"
 
-func cancelled(w *world) string {
+func cancelled(w *world, _ []Result) string {
 	timer := time.NewTimer(5 * time.Second)
 	defer timer.Stop()
 	select {
@@ -157,6 +172,25 @@ func cancelled(w *world) string {
 	case <-timer.C:
 		return goesOn
 	}
+}
+
+// What may come of a call that the model makes again after each failure: how many calls reach the server, and which of
+// the model's gets the result.
+const (
+	firstTry   = "1 call, result at the 1st try"
+	thirdTry   = "1 call, result at the 3rd try"
+	threeCalls = "3 calls, no result"
+)
+
+func callsAndTries(w *world, results []Result) string {
+	calls := fmt.Sprintf("%d call", len(w.began))
+	if len(w.began) != 1 {
+		calls += "s"
+	}
+	if n := len(results); n > 0 && strings.Contains(results[n-1].Text, worked) {
+		return calls + ", result at the " + []string{"1st", "2nd", "3rd"}[n-1] + " try"
+	}
+	return calls + ", no result"
 }
 
 // cut breaks the connections in the middle of a call.
@@ -217,7 +251,11 @@ func (r row) run(t *testing.T, a agent) {
 	for _, trial := range r.trials {
 		calls = append(calls, trial.call)
 	}
+	if r.again {
+		calls = append(calls, calls[0], calls[0])
+	}
 	w := newWorld(t, r)
+	w.again = r.again
 	begin := time.Now()
 	results := w.run(t, a, calls, r.disturb, cmp.Or(r.limit, 4*time.Minute))
 	t.Logf("%s ended after %s", a.title, time.Since(begin))
@@ -229,7 +267,7 @@ func (r row) run(t *testing.T, a agent) {
 		wanted[c.Tool]++
 	}
 	for tool, n := range wanted {
-		if sent[tool] != n && tool != "try_question" { // which a modern client calls again with the answer
+		if sent[tool] != n && !r.again && tool != "try_question" { // which a modern client calls again with the answer
 			t.Errorf("%s was called %d times, and sent %d times", tool, n, sent[tool])
 		}
 	}
@@ -244,7 +282,7 @@ func (r row) run(t *testing.T, a agent) {
 		shown := nothing
 		switch {
 		case r.outcome != nil:
-			shown = r.outcome(w)
+			shown = r.outcome(w, results)
 		case i < len(results):
 			shown = results[i].Text
 			if results[i].Images > 0 {

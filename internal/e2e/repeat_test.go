@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -10,21 +9,26 @@ import (
 	"testing"
 	"time"
 
-	"taskgate/internal/redistest"
-
-	mcpgo "github.com/mark3labs/mcp-go/mcp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"taskgate/internal/redistest"
 )
 
 // silentServer has a tool that says nothing for a time, and counts its calls and those that were cancelled.
 type silentServer struct {
 	url              string
 	calls, cancelled atomic.Int64
+	ended            chan time.Time // gets when a call was cancelled
 }
 
 func startSilent(t *testing.T, takes time.Duration) *silentServer {
 	t.Helper()
-	s := &silentServer{}
+	return startSilentOf(t, takes, nil)
+}
+
+func startSilentOf(t *testing.T, takes time.Duration, options *mcp.StreamableHTTPOptions) *silentServer {
+	t.Helper()
+	s := &silentServer{ended: make(chan time.Time, 9)}
 	server := mcp.NewServer(&mcp.Implementation{Name: "silent", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "silent", Description: "Takes long."}, func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{ N int }) (*mcp.CallToolResult, any, error) {
 		s.calls.Add(1)
@@ -32,85 +36,17 @@ func startSilent(t *testing.T, takes time.Duration) *silentServer {
 		case <-time.After(takes):
 		case <-ctx.Done():
 			s.cancelled.Add(1)
+			s.ended <- time.Now()
 		}
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "done"}}}, nil, nil
 	})
-	listener := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
+	listener := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, options))
 	t.Cleanup(func() {
 		listener.CloseClientConnections()
 		listener.Close()
 	})
 	s.url = listener.URL
 	return s
-}
-
-// repeating is what a script prints of a program that calls again.
-type repeating struct {
-	Failures []string
-	Result   json.RawMessage
-}
-
-// The clients of the SDKs give up a call after a minute, as they do by default, and their program calls again: the server
-// has one call, and the program the result.
-func TestRepeatOfSDKs(t *testing.T) {
-	t.Parallel()
-	nodeDir(t)
-	const takes, patience = 100 * time.Second, time.Minute
-	arguments := map[string]any{"N": 1}
-	again := func(call func(ctx context.Context) (any, error)) (r repeating) {
-		for range 4 {
-			ctx, stop := context.WithTimeout(t.Context(), patience)
-			result, err := call(ctx)
-			stop()
-			if err == nil {
-				r.Result, _ = json.Marshal(result)
-				return r
-			}
-			r.Failures = append(r.Failures, err.Error())
-		}
-		return r
-	}
-	node := func(mode string) func(t *testing.T, url string) repeating {
-		return func(t *testing.T, url string) (r repeating) {
-			runNodeInto(t, &r, "repeat.mjs", "URL="+url, "MODE="+mode, env(t, "silent", arguments))
-			return r
-		}
-	}
-	goSDK := func(version string) func(t *testing.T, url string) repeating {
-		return func(t *testing.T, url string) repeating {
-			s := connectAs(t, url, version)
-			return again(func(ctx context.Context) (any, error) {
-				return s.CallTool(ctx, &mcp.CallToolParams{Name: "silent", Arguments: arguments})
-			})
-		}
-	}
-	mcpGo := func(version string) func(t *testing.T, url string) repeating {
-		return func(t *testing.T, url string) repeating {
-			c, _ := connectMCPGo(t, roadOfMCPGo(t, url, version), version)
-			call := mcpgo.CallToolRequest{}
-			call.Params.Name, call.Params.Arguments = "silent", arguments
-			return again(func(ctx context.Context) (any, error) { return c.CallTool(ctx, call) })
-		}
-	}
-	for name, client := range map[string]func(t *testing.T, url string) repeating{
-		"TypeScript SDK 1.x":             node(""),
-		"TypeScript SDK 2.x, 2025-11-25": node("legacy"),
-		"TypeScript SDK 2.x, 2026-07-28": node("auto"),
-		"Go SDK, 2025-11-25":             goSDK("2025-11-25"),
-		"Go SDK, 2026-07-28":             goSDK("2026-07-28"),
-		"mcp-go, 2025-11-25":             mcpGo("2025-11-25"),
-		"mcp-go, 2026-07-28":             mcpGo("2026-07-28"),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := startSilent(t, takes)
-			g := startGateway(t, "--upstream", server.url)
-			got := client(t, g.url)
-			if got.Result == nil || len(got.Failures) != 1 || server.calls.Load() != 1 {
-				t.Errorf("%d calls at the server; the program has %s after %q\n%s", server.calls.Load(), got.Result, got.Failures, g.Output())
-			}
-		})
-	}
 }
 
 // A call that its client gave up goes on at the replica that runs it, or at the one that adopts it, and is found at
