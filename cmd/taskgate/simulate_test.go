@@ -82,7 +82,7 @@ func simulate(t *testing.T, seed uint64, calls int) {
 		close(stop)
 		must(t, err)
 	})
-	t.Logf("seed %d: %d calls, %s of virtual time in %s, %d promises broken", seed, calls, got.Took.Round(time.Second), time.Since(begun).Round(time.Millisecond), len(got.Verdicts))
+	t.Logf("seed %d: %d calls and %d jobs (%d handed on), %s of virtual time in %s, %d promises broken", seed, calls, got.Jobs, got.HandedOn, got.Took.Round(time.Second), time.Since(begun).Round(time.Millisecond), len(got.Verdicts))
 	for i, v := range got.Verdicts {
 		if i == 5 {
 			break

@@ -5,13 +5,16 @@ import (
 	"math/rand/v2"
 )
 
-// kinds are the kinds of calls.
-var kinds = []struct {
+// kind is a kind of calls.
+type kind struct {
 	name string
 	most int // executions that the policy of the tool allows
 	make func(c *client, p plan)
 	plan plan
-}{
+}
+
+// kinds are the kinds of calls.
+var kinds = []kind{
 	{"task", 3, (*client).runModern, plan{path: "/mcp", tool: "work", ms: 8000, tasks: true}},
 	{"task once", 1, (*client).runModern, plan{path: "/mcp", tool: "once", ms: 8000, tasks: true}},
 	{"task with messages", 1, (*client).runModern, plan{path: "/mcp", tool: "stream", ms: 8000, notes: 5, tasks: true}},
@@ -35,9 +38,26 @@ var kinds = []struct {
 	{"given up", 20, (*client).runGivingUp, plan{path: "/mcp", tool: "once", ms: 35000}},
 }
 
-// makeCall makes the call with a number, as a client of some kind.
-func (w *World) makeCall(i int, r *rand.Rand) {
-	kind := kinds[r.IntN(len(kinds))]
+// jobKinds are the kinds of calls that start jobs of a server. One of them is made beside each jobEach-th call, as the call
+// with a number from firstJob on.
+var jobKinds = []kind{
+	{"job", 1, (*client).runModern, plan{path: "/mcp", tool: "start_once", ms: 40000, tasks: true}},
+	{"job that may start again", 3, (*client).runModern, plan{path: "/mcp", tool: "start_again", ms: 40000, tasks: true}},
+	{"job of a modern server", 1, (*client).runModern, plan{path: "/modern", tool: "start_once", ms: 40000, tasks: true}},
+	{"job without tasks", 1, (*client).runModern, plan{path: "/modern", tool: "start_once", ms: 10000}},
+	{"job that blocks", 1, (*client).runBlocking, plan{path: "/mcp", tool: "start_once", ms: 12000}},
+	{"job of 2025", 3, (*client).runLegacyTask, plan{path: "/mcp", tool: "start_again", ms: 40000}},
+	{"job of 2025, once", 1, (*client).runLegacyTask, plan{path: "/mcp", tool: "start_once", ms: 40000}},
+}
+
+const (
+	jobEach  = 3
+	firstJob = 90_000
+)
+
+// makeCall makes the call with a number, as a client of one of some kinds.
+func (w *World) makeCall(i int, of []kind, r *rand.Rand) {
+	kind := of[r.IntN(len(of))]
 	owner := []string{"ann", "bob"}[r.IntN(2)]
 	p := kind.plan
 	p.ms = r.IntN(p.ms)

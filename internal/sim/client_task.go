@@ -37,6 +37,7 @@ func (c *client) followTask(p plan, t task) {
 		}
 		t.peek()
 		if p.cancels && !cancelled && time.Since(began) > time.Duration(p.ms)*time.Millisecond/2 {
+			c.call.Stop()
 			if m, err := t.ask("", "tasks/cancel", 0); err == nil && m.Error == nil {
 				c.call.Cancel(c.replica)
 				cancelled = true

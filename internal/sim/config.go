@@ -31,11 +31,29 @@ upstreams:
       - {match: talk, recover: fail}
       - {match: stream, recover: fail}
       - {match: own, recover: fail}
+      - match: start_once
+        recover: fail
+        job: &job
+          id: $.job
+          status: {tool: job_status, arguments: {job: "{id}"}, value: $.state}
+          running: [running]
+          done: [done]
+          cancelled: [stopped]
+          message: $.detail
+          progress: $.percent
+          result: {tool: job_result, arguments: {job: "{id}"}}
+          cancel: {tool: cancel_job, arguments: {job: "{id}"}}
+          interval: 400ms
+          max_interval: 1s
+          hide: on
+      - {match: start_again, job: *job}
   - name: modern
     path: /modern
     url: http://127.0.2.1:81/mcp
     without_tasks: block
     defaults: {grace: 1s, ttl: 5m, recover: fail}
+    tools:
+      - {match: start_once, job: *job}
 `, strings.Repeat("AB", 21)+"A=", hashKey("ann"), hashKey("bob"))
 
 // configWith is the configuration with another grace.

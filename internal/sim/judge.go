@@ -79,6 +79,10 @@ type Call struct {
 	answered map[string]int
 	again    int  // executions besides the first that somebody has asked for
 	shared   bool // another principal makes the same call
+
+	acknowledged bool                  // it is a task
+	stops        time.Time             // when its client was about to cancel it; zero if it was not
+	jobs         map[string]*following // of the server, that were asked for
 }
 
 func newJudge() *Judge {
@@ -89,7 +93,7 @@ func newJudge() *Judge {
 func (j *Judge) Begin(token, kind, owner string, most int) *Call {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	c := &Call{j: j, token: token, kind: kind, owner: owner, most: most, began: time.Now(), answered: map[string]int{}}
+	c := &Call{j: j, token: token, kind: kind, owner: owner, most: most, began: time.Now(), answered: map[string]int{}, jobs: map[string]*following{}}
 	j.calls[token] = c
 	return c
 }
@@ -272,7 +276,7 @@ func (c *Call) Acknowledge(replica, id string) {
 	c.j.mu.Lock()
 	defer c.j.mu.Unlock()
 	c.note(replica, "makes the task "+id)
-	c.j.tasks[id] = c
+	c.j.tasks[id], c.acknowledged = c, true
 }
 
 // See notes the status of the task that a replica shows. A final status stays.
@@ -304,7 +308,8 @@ func isFinal(status string) bool {
 }
 
 // Fail notes that the task of the call has failed, or the call that blocks. It is lost with its replica once it has
-// been run as often as it may be. Where it may be run again, it fails for no other reason but that of its server.
+// been run as often as it may be. Where it may be run again, it fails for no other reason but that of its server. A task
+// whose job was asked for is never lost.
 func (c *Call) Fail(why string) {
 	harms := Any
 	if c.most > 1 {
@@ -317,6 +322,11 @@ func (c *Call) Fail(why string) {
 		}
 		c.j.mu.Unlock()
 	}
+	c.j.mu.Lock()
+	if c.outlives() {
+		harms = Forgets
+	}
+	c.j.mu.Unlock()
 	c.End("failed: "+why, harms)
 }
 

@@ -20,6 +20,7 @@ const legacyHost = "legacy"
 type legacyServer struct {
 	j     *Judge
 	tasks *ownTasks
+	jobs  *jobs
 
 	mu       sync.Mutex
 	sessions map[string]bool
@@ -39,7 +40,7 @@ type answerStream struct {
 }
 
 func newLegacyServer(j *Judge) *legacyServer {
-	return &legacyServer{j: j, tasks: newOwnTasks(j, legacyHost), sessions: map[string]bool{}, streams: map[string]*answerStream{}, asked: map[string]chan string{}}
+	return &legacyServer{j: j, tasks: newOwnTasks(j, legacyHost), jobs: newJobs(j, legacyHost), sessions: map[string]bool{}, streams: map[string]*answerStream{}, asked: map[string]chan string{}}
 }
 
 // workArgs are the arguments of all tools.
@@ -48,6 +49,7 @@ type workArgs struct {
 	MS    int    `json:"ms"`
 	Notes int    `json:"notes"` // messages that it sends while it works
 	Pad   int    `json:"pad"`   // how many bytes each of them has besides
+	Job   string `json:"job"`   // the one that a job tool is asked for
 }
 
 // callMessage is what a server has to know of a message.
@@ -123,11 +125,12 @@ func (s *legacyServer) post(w http.ResponseWriter, r *http.Request, session stri
 		w.Header().Set("Mcp-Session-Id", id)
 		writeJSON(w, m.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"logging":{},"tasks":{"cancel":{},"requests":{"tools":{"call":{}}}}},"serverInfo":{"name":"legacy","version":"1"}}`)
 	case m.Method == "tools/list":
-		writeJSON(w, m.ID, `{"tools":[{"name":"work","inputSchema":{"type":"object"}},{"name":"once","inputSchema":{"type":"object"}},{"name":"talk","inputSchema":{"type":"object"}},{"name":"stream","inputSchema":{"type":"object"}},{"name":"survey","inputSchema":{"type":"object"}},{"name":"own","inputSchema":{"type":"object"},"execution":{"taskSupport":"required"}}]}`)
+		writeJSON(w, m.ID, `{"tools":[{"name":"work","inputSchema":{"type":"object"}},{"name":"once","inputSchema":{"type":"object"}},{"name":"talk","inputSchema":{"type":"object"}},{"name":"stream","inputSchema":{"type":"object"}},{"name":"survey","inputSchema":{"type":"object"}},{"name":"own","inputSchema":{"type":"object"},"execution":{"taskSupport":"required"}},`+jobTools+`]}`)
 	case m.Method == "tools/call" && m.Params.Task != nil:
 		s.tasks.begin(w, m, false)
 	case strings.HasPrefix(m.Method, "tasks/"):
 		s.tasks.serve(w, r, m, false)
+	case s.jobs.serve(w, r, m):
 	case m.Method == "tools/call":
 		s.call(w, r, m)
 	case m.Method == "logging/setLevel", m.Method == "ping":

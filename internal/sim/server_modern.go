@@ -13,10 +13,12 @@ import (
 // modernHost is the name of the host of the modern server.
 const modernHost = "modern"
 
-// modernServer is an MCP server of 2026-07-28. One of its tools asks for a word, and gives it back; the other makes a task.
+// modernServer is an MCP server of 2026-07-28. One of its tools asks for a word, and gives it back;
+// another one makes a task, and others start a job and tell of it.
 type modernServer struct {
 	j     *Judge
 	tasks *ownTasks
+	jobs  *jobs
 }
 
 // ServeHTTP implements http.Handler.
@@ -35,11 +37,12 @@ func (s *modernServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case m.Method == "server/discover":
 		writeJSON(w, m.ID, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"serverInfo":{"name":"modern","version":"1"},"ttlMs":0,"cacheScope":"private"}`)
 	case m.Method == "tools/list":
-		writeJSON(w, m.ID, `{"resultType":"complete","tools":[{"name":"ask","inputSchema":{"type":"object"}},{"name":"own","inputSchema":{"type":"object"}}],"ttlMs":0,"cacheScope":"private"}`)
+		writeJSON(w, m.ID, `{"resultType":"complete","tools":[{"name":"ask","inputSchema":{"type":"object"}},{"name":"own","inputSchema":{"type":"object"}},`+jobTools+`],"ttlMs":0,"cacheScope":"private"}`)
 	case m.Method == "tools/call" && m.Params.Name == "own":
 		s.tasks.begin(w, m, true)
 	case strings.HasPrefix(m.Method, "tasks/"):
 		s.tasks.serve(w, r, m, true)
+	case s.jobs.serve(w, r, m):
 	case m.Method == "tools/call":
 		s.call(w, r, m)
 	default:

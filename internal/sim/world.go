@@ -86,6 +86,8 @@ type replica struct {
 type Report struct {
 	Verdicts []Verdict
 	Ends     string        // how calls ended
+	Jobs     int           // of servers, that replicas asked for
+	HandedOn int           // jobs that more than one replica asked for
 	Took     time.Duration // in virtual time
 }
 
@@ -108,7 +110,10 @@ func Run(o Options, p Program) (Report, error) {
 	w := &World{Judge: newJudge(), opts: o, program: p, net: n, redis: startRedis(n, o.Seed), replicas: map[string]*replica{}}
 	w.legacy = newLegacyServer(w.Judge)
 	w.setConfig(w.configWith("1s"))
-	servers := []*http.Server{{Handler: w.legacy}, {Handler: &modernServer{w.Judge, newOwnTasks(w.Judge, modernHost)}}}
+	servers := []*http.Server{
+		{Handler: w.legacy, ConnContext: knowPeer},
+		{Handler: &modernServer{w.Judge, newOwnTasks(w.Judge, modernHost), newJobs(w.Judge, modernHost)}, ConnContext: knowPeer},
+	}
 	for i, host := range []string{legacyHost, modernHost} {
 		l := n.Listen(host)
 		go func() { _ = servers[i].Serve(l) }() // it ends by Close
@@ -147,7 +152,9 @@ func Run(o Options, p Program) (Report, error) {
 	n.Close()
 	w.redis.Close()
 	<-time.After(time.Minute) // clients of Redis try again for a while
-	return Report{Verdicts: w.Judge.Verdicts(), Ends: w.Judge.Ends(), Took: took}, w.failed
+	report := Report{Verdicts: w.Judge.Verdicts(), Ends: w.Judge.Ends(), Took: took}
+	report.Jobs, report.HandedOn = w.Judge.CountJobs()
+	return report, w.failed
 }
 
 func (w *World) rest() time.Duration {
@@ -260,7 +267,10 @@ func (w *World) makeCalls() {
 		}
 		<-time.After(time.Duration(r.IntN(600)) * time.Millisecond)
 		own := rand.New(rand.NewPCG(w.opts.Seed, uint64(i)+10))
-		clients.Go(func() { w.makeCall(i, own) })
+		clients.Go(func() { w.makeCall(i, kinds, own) })
+		if i%jobEach == 0 {
+			clients.Go(func() { w.makeCall(firstJob+i, jobKinds, rand.New(rand.NewPCG(w.opts.Seed, uint64(firstJob+i)))) })
+		}
 	}
 	clients.Wait()
 }
