@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"taskgate/shim"
+	"taskgate/shim/job"
 )
 
 // needsStore is an upstream that cannot send without something of the store.
@@ -66,11 +68,19 @@ func TestCallWaitsForTheStore(t *testing.T) {
 	})
 }
 
-// Where the record says that the call was not sent, that it is sent must not be lost;
+// Where the record says that the call was not sent, that it is sent must not be lost, nor the id of a server's job;
 // no other checkpoint costs more than it has to.
 func TestSentIsDurable(t *testing.T) {
-	for _, mode := range []shim.Mode{shim.Required, shim.Always} {
-		bubbleOf(t, string(mode), func(t *testing.T, w *world) {
+	for name, c := range map[string]struct {
+		mode shim.Mode
+		job  *job.Rules
+		safe []string
+	}{
+		"required":      {mode: shim.Required, safe: []string{`"sent"`}},
+		"always":        {mode: shim.Always},
+		"always, a job": {mode: shim.Always, job: &job.Rules{}, safe: []string{`"sent"`, `"further"`}},
+	} {
+		bubbleOf(t, name, func(t *testing.T, w *world) {
 			var safe []string // the checkpoints that are to be kept as safe as an end
 			h := &hooked{apply: func(ctx context.Context, c shim.Change, next func(context.Context) (shim.Task, error)) (shim.Task, error) {
 				if c.Durable {
@@ -78,6 +88,8 @@ func TestSentIsDurable(t *testing.T) {
 				}
 				return next(ctx)
 			}}
+			p := policy(c.mode)
+			p.Job = c.job
 			s := w.over("a", h, &scripted{call: func(ctx context.Context, _ shim.Request, s shim.Sink) (shim.Reply, error) {
 				for _, mark := range []string{`"sent"`, `"further"`} {
 					if err := s.Checkpoint(json.RawMessage(mark))(ctx); err != nil {
@@ -85,12 +97,12 @@ func TestSentIsDurable(t *testing.T) {
 					}
 				}
 				return after(ctx, time.Second)
-			}}, policy(mode))
+			}}, p)
 			task := begin(t, s, call())
 			pass(2 * time.Second)
 			wantStatus(t, read(t, s, task.ID), shim.Completed)
-			if insists := mode == shim.Required; insists != (len(safe) == 1 && safe[0] == `"sent"`) || !insists && len(safe) > 0 {
-				t.Errorf("safe: %q", safe)
+			if !slices.Equal(safe, c.safe) {
+				t.Errorf("safe: %q, want %q", safe, c.safe)
 			}
 		})
 	}

@@ -92,12 +92,13 @@ func (rec *record) storeCheckpoint(ctx context.Context) error {
 	return work.Apart(func() error {
 		_, err := rec.applyWithPieces(ctx, func() shim.Change {
 			rec.lacks.checkpoint = false
+			job := r.policy.Job != nil // its id is all that leads to it
 			if rec.says == sent {
-				return shim.Change{Checkpoint: rec.Checkpoint}
+				return shim.Change{Checkpoint: rec.Checkpoint, Durable: job}
 			}
 			// If the record says that the call was not sent, an adopter sends it. A failover must not bring
 			// that back (design.md 0.20).
-			return shim.Change{Checkpoint: rec.Checkpoint, Call: r.callRecord(true), Durable: rec.says == unsent}
+			return shim.Change{Checkpoint: rec.Checkpoint, Call: r.callRecord(true), Durable: job || rec.says == unsent}
 		}, func() { rec.says = sent })
 		if err == nil {
 			r.Observed.logSent()
