@@ -41,6 +41,10 @@ type jobCall struct {
 	mark  job.Mark
 	era   mcp.Era // of the call that has started the job
 
+	asked    *job.Call     // the tool that is asked next: status, or result
+	next     time.Duration // until then
+	interval time.Duration // between two questions
+
 	said     string  // the last status message that was handed on
 	progress float64 // the last progress that was handed on
 	told     bool    // something was handed on
@@ -59,15 +63,22 @@ func (h *ServerClient) newJobCall(r shim.Request, s shim.Sink) *jobCall {
 }
 
 // callForJob is Call for a call that starts a job.
-func (h *ServerClient) callForJob(ctx context.Context, r shim.Request, s shim.Sink) (shim.Reply, error) {
+func (h *ServerClient) callForJob(ctx context.Context, r shim.Request, s shim.Sink) (reply shim.Reply, err error) {
 	j := h.newJobCall(r, s)
 	defer j.leaveSession(ctx, r.Session)
-	c := &call{h: h, r: j.r, sink: j.sink}
-	starting, stop := endLater(ctx, cancelTimeout)
-	reply, err := c.runAttempts(starting)
-	stop()
-	j.era = c.at.era
-	reply, err = j.followAnswer(ctx, c.at, reply, err)
+	var over bool
+	_ = work.Apart(func() error { // for the sake of the stack, as in awaitEnd
+		c := &call{h: h, r: j.r, sink: j.sink}
+		starting, stop := endLater(ctx, cancelTimeout)
+		reply, err = c.runAttempts(starting)
+		stop()
+		j.era = c.at.era
+		reply, over, err = j.takeAnswer(ctx, c.at, reply, err)
+		return nil
+	})
+	if !over {
+		reply, err = j.awaitEnd(ctx, j.rules.Interval)
+	}
 	return reading.ShowName(r, reply), err
 }
 
@@ -79,7 +90,10 @@ func (h *ServerClient) resumeJob(ctx context.Context, r shim.Request, c checkpoi
 	if c.Job == nil {
 		reply, err = h.resumeCall(ctx, j.r, c, j.sink)
 		at := target{era: j.era, version: c.Version, session: c.Session, cookie: c.Cookie, gen: c.Generation}
-		reply, err = j.followAnswer(ctx, at, reply, err)
+		var over bool
+		if reply, over, err = j.takeAnswer(ctx, at, reply, err); !over {
+			reply, err = j.awaitEnd(ctx, j.rules.Interval)
+		}
 		return reading.ShowName(r, reply), err
 	}
 	if j.era == mcp.Legacy && c.Session != "" && h.wire.cfg.Transport == nil && !h.wire.isLocal() {
@@ -126,19 +140,19 @@ func (j *jobCall) leaveSession(ctx context.Context, given shim.Session) {
 	ses.releaseSession()
 }
 
-// followAnswer goes on from the answer to the call. An error is the outcome.
-func (j *jobCall) followAnswer(ctx context.Context, at target, reply shim.Reply, err error) (shim.Reply, error) {
+// takeAnswer keeps the job that the answer to the call names. Without one the call is over.
+func (j *jobCall) takeAnswer(ctx context.Context, at target, reply shim.Reply, err error) (outcome shim.Reply, over bool, failed error) {
 	if err != nil || reply.Error != nil || reply.InputRequired || reply.Round != nil || reply.IsError {
 		if ended := causeOf(ctx); ended != nil && err != nil {
-			return shim.Reply{}, ended
+			return shim.Reply{}, true, ended
 		}
-		return reply, err
+		return reply, true, err
 	}
 	mark, wrong := j.rules.Begin(reply.Result, j.r.Params)
 	if wrong != nil {
 		failed := protocolError(wrong.Error()+"; the work may have been begun", nil)
 		failed.Said = firstText(reply.Result)
-		return shim.Reply{}, failed
+		return shim.Reply{}, true, failed
 	}
 	j.mark = mark
 	c := at.beginCheckpoint("")
@@ -146,7 +160,7 @@ func (j *jobCall) followAnswer(ctx context.Context, at target, reply shim.Reply,
 	if err := j.sink.Checkpoint(c.encodeCheckpoint())(ctx); err != nil {
 		j.h.wire.log.Debug("checkpoint was not taken", "err", err)
 	}
-	return j.awaitEnd(ctx, j.rules.Interval)
+	return shim.Reply{}, false, nil
 }
 
 // firstText is the begin of what a result says.
@@ -169,53 +183,65 @@ func clipWords(text string) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// awaitEnd asks how the job stands until it is over, first after next, and returns its outcome.
-func (j *jobCall) awaitEnd(ctx context.Context, next time.Duration) (shim.Reply, error) {
-	asked, interval := &j.rules.Status, j.rules.Interval
-	for {
+// awaitEnd asks how the job stands until it is over, first after next, and returns its outcome. A goroutine that waits
+// keeps its stack, so the questions are asked apart.
+func (j *jobCall) awaitEnd(ctx context.Context, next time.Duration) (reply shim.Reply, err error) {
+	j.asked, j.interval, j.next = &j.rules.Status, j.rules.Interval, next
+	for over := false; !over; {
 		j.leavePlace()
-		if work.Pause(ctx, next) != nil || j.takePlace(ctx) != nil {
+		if work.Pause(ctx, j.next) != nil || j.takePlace(ctx) != nil {
 			return j.endEarly(ctx)
 		}
-		reply, err := j.callTool(ctx, asked)
-		if ctx.Err() != nil {
-			return j.endEarly(ctx)
-		}
-		if wait, again, failed := j.judgeUnanswered(ctx, reply, err); again || failed != nil {
-			if failed != nil {
-				return shim.Reply{}, failed
-			}
-			next = max(wait, interval)
-			continue
-		}
-		if asked == j.rules.Result {
-			return j.takeOutcome(ctx, reply)
-		}
-		state := j.rules.Read(reply.Result, reply.IsError)
-		j.countPoll(ctx, string(state.Phase))
-		switch state.Phase {
-		case job.Done:
-			j.failures = 0
-			if j.rules.Result != nil {
-				asked, next, interval = j.rules.Result, 0, j.rules.Interval
-				continue
-			}
-			return j.takeOutcome(ctx, reply)
-		case job.Failed:
-			reply.Result, reply.IsError = jsonrpc.With(reply.Result, json.RawMessage("true"), "isError"), true
-			return j.takeOutcome(ctx, reply)
-		case job.Cancelled:
-			return shim.Reply{Error: reading.ErrorOf(taskView{message: state.Message}.cancelledOutcome())}, nil
-		case job.Lost:
-			return shim.Reply{}, j.lost()
-		case job.Unread:
-			next = max(j.noteFailure("its tool answers with an error", 0), interval)
-			continue
-		}
-		j.tellState(state)
-		next = cmp.Or(state.RetryAfter, interval)
-		interval = min(interval+interval/2, max(j.rules.MaxInterval, j.rules.Interval))
+		_ = work.Apart(func() error {
+			reply, over, err = j.askOnce(ctx)
+			return nil
+		})
 	}
+	return reply, err
+}
+
+// askOnce asks how the job stands, or for its result, and returns its outcome if it is over.
+func (j *jobCall) askOnce(ctx context.Context) (outcome shim.Reply, over bool, err error) {
+	reply, err := j.callTool(ctx, j.asked)
+	if ctx.Err() != nil {
+		outcome, err = j.endEarly(ctx)
+		return outcome, true, err
+	}
+	if wait, again, failed := j.judgeUnanswered(ctx, reply, err); again || failed != nil {
+		j.next = max(wait, j.interval)
+		return shim.Reply{}, failed != nil, failed
+	}
+	if j.asked == j.rules.Result {
+		outcome, err = j.takeOutcome(ctx, reply)
+		return outcome, true, err
+	}
+	state := j.rules.Read(reply.Result, reply.IsError)
+	j.countPoll(ctx, string(state.Phase))
+	switch state.Phase {
+	case job.Done:
+		j.failures = 0
+		if j.rules.Result != nil {
+			j.asked, j.next, j.interval = j.rules.Result, 0, j.rules.Interval
+			return shim.Reply{}, false, nil
+		}
+		outcome, err = j.takeOutcome(ctx, reply)
+	case job.Failed:
+		reply.Result, reply.IsError = jsonrpc.With(reply.Result, json.RawMessage("true"), "isError"), true
+		outcome, err = j.takeOutcome(ctx, reply)
+	case job.Cancelled:
+		outcome.Error = reading.ErrorOf(taskView{message: state.Message}.cancelledOutcome())
+	case job.Lost:
+		err = j.lost()
+	case job.Unread:
+		j.next = max(j.noteFailure("its tool answers with an error", 0), j.interval)
+		return shim.Reply{}, false, nil
+	default:
+		j.tellState(state)
+		j.next = cmp.Or(state.RetryAfter, j.interval)
+		j.interval = min(j.interval+j.interval/2, max(j.rules.MaxInterval, j.rules.Interval))
+		return shim.Reply{}, false, nil
+	}
+	return outcome, true, err
 }
 
 // newToolCall prepares a call of a job tool for the job. Such calls cannot ask anything.
@@ -224,19 +250,14 @@ func (j *jobCall) newToolCall(tool *job.Call) *call {
 	return &call{h: j.h, r: r, sink: discard{}}
 }
 
-// callTool asks how the job stands, or for its result. A waiting goroutine keeps its stack, so the call runs apart.
-func (j *jobCall) callTool(ctx context.Context, tool *job.Call) (reply shim.Reply, err error) {
-	_ = work.Apart(func() error {
-		c := j.newToolCall(tool)
-		c.patience = j.h.wire.cfg.StartTimeout
-		if tool == j.rules.Result {
-			c.patience = cmp.Or(j.h.wire.cfg.IdleTimeout, j.r.Within, resultPatience) // it may have to be made
-		}
-		ctx := budget.With(forward.For(ctx, forward.Later), nil) // the bytes of all answers would add up
-		reply, err = c.runAttempts(ctx)
-		return nil
-	})
-	return reply, err
+// callTool asks how the job stands, or for its result.
+func (j *jobCall) callTool(ctx context.Context, tool *job.Call) (shim.Reply, error) {
+	c := j.newToolCall(tool)
+	c.patience = j.h.wire.cfg.StartTimeout
+	if tool == j.rules.Result {
+		c.patience = cmp.Or(j.h.wire.cfg.IdleTimeout, j.r.Within, resultPatience) // it may have to be made
+	}
+	return c.runAttempts(budget.With(forward.For(ctx, forward.Later), nil)) // the bytes of all answers would add up
 }
 
 // resultPatience bounds the silence of a result tool in a call without bounds.

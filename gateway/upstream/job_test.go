@@ -1,10 +1,12 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -211,6 +213,7 @@ func TestJobEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		start  fake.Behaviour
 		status []fake.Behaviour
+		result fake.Behaviour
 		most   int64  // the largest answer
 		want   string // in the error, or in the result that is one
 		cancel bool   // the server is told to cancel
@@ -228,11 +231,16 @@ func TestJobEnds(t *testing.T) {
 		"an id of 1 MB":              {start: structured(`{"id":"` + strings.Repeat("x", 1<<20) + `"}`), want: "more than 4096 bytes"},
 		"an id of another type":      {start: structured(`{"id":{"a":1}}`), want: "neither a text nor a number"},
 		"a status that is too large": {status: []fake.Behaviour{structured(`{"state":"` + strings.Repeat("x", 1<<20) + `"}`)}, most: 1 << 16, want: "larger than 65536 bytes", cancel: true},
+		"a result that is too large": {result: fake.Text(strings.Repeat("x", 1<<20)), most: 1 << 16, want: "larger than 65536 bytes", cancel: true},
+		"a result that is an error":  {result: toolError("the export has expired"), want: "the export has expired"},
 	} {
 		bubbleOf(t, name, fake.Modern, Config{MaxResult: c.most}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 			jobServer(s, append(c.status, structured(`{"state":"done"}`))...)
 			if c.start != nil {
 				s.Tool("start", c.start)
+			}
+			if c.result != nil {
+				s.Tool("result", c.result)
 			}
 			reply, err := h.Call(t.Context(), jobCallOf(t), &shimtest.Sink{})
 			got := string(reply.Result)
@@ -253,10 +261,11 @@ func TestJobEnds(t *testing.T) {
 	}
 }
 
-// A status that nobody has named counts as running, and a job may go backwards; without a result tool the last answer is
-// the result.
+// A status that nobody has named counts as running, with one warning, and a job may go backwards; without a result tool the
+// last answer is the result.
 func TestJobWithStrangeStatuses(t *testing.T) {
-	bubble(t, fake.Stateful, Config{}, func(t *testing.T, s *fake.Server, h *ServerClient) {
+	var log bytes.Buffer
+	bubble(t, fake.Stateful, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(t *testing.T, s *fake.Server, h *ServerClient) {
 		jobServer(s, structured(`{"state":"running"}`), structured(`{"state":"resting"}`), structured(`{"state":7}`), fake.Text("…"), structured(`{"state":"queued","wait":60}`), structured(`{"state":"done","url":"x"}`))
 		begin := time.Now()
 		reply, err := h.Call(t.Context(), jobCallOf(t, func(r *job.Rules) { r.Result = nil }), &shimtest.Sink{})
@@ -267,6 +276,9 @@ func TestJobWithStrangeStatuses(t *testing.T) {
 			t.Errorf("the server was asked before it wanted to be: all took %v", took)
 		}
 	})
+	if n := strings.Count(log.String(), "in no list of its tool's job"); n != 1 {
+		t.Errorf("%d warnings: %s", n, log.String())
+	}
 }
 
 // The end of its caller cancels the job, also where that comes before the id; the timeout says so if the server refuses.
