@@ -11,8 +11,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"taskgate/gateway/config"
+	"taskgate/internal/mcp"
 )
 
 // talker is a server of 2026-07-28 that says progress before it answers: all of it in one write to "together", and to
@@ -72,16 +74,28 @@ func (s *talker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, all+"data: "+result+"\n\n")
 }
 
+// eras have the clients that hear: one of 2026, and one in a session.
+var eras = map[string]func(r *running) (params, headers string){
+	"modern": func(*running) (params, headers string) {
+		return `,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}`,
+			"Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: %s\r\n"
+	},
+	"legacy": func(r *running) (params, headers string) {
+		session, _ := r.beginLegacy("/mcp")
+		return "", mcp.HeaderSession + ": " + session + "\r\nX-Tool: %s\r\n"
+	},
+}
+
 // hear calls a tool that says progress.
-func (r *running) hear(tool string) net.Conn {
+func (r *running) hear(era, tool string) net.Conn {
 	r.t.Helper()
+	meta, headers := eras[era](r)
 	conn, err := net.Dial("tcp", r.s.listener.Addr().String())
 	must(r.t, err)
 	r.t.Cleanup(func() { conn.Close() })
-	body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + tool + `","_meta":{"progressToken":"p",` +
-		`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
+	body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + tool + `","_meta":{"progressToken":"p"` + meta + `}}}`
 	_, err = fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"+
-		"Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: %s\r\nContent-Length: %d\r\n\r\n%s", tool, len(body), body)
+		headers+"Content-Length: %d\r\n\r\n%s", tool, len(body), body)
 	must(r.t, err)
 	return conn
 }
@@ -111,31 +125,42 @@ func chunksOf(t *testing.T, in *bufio.Reader) (chunks []string) {
 
 // TestEventsGoOutTogether: events that come together go on together.
 func TestEventsGoOutTogether(t *testing.T) {
-	r := runServer(t, newTalker(t).URL, func(c *config.Config) { c.Upstreams[0].Defaults.Tasks = config.TasksNever })
-	writes := chunksOf(t, bufio.NewReader(r.hear("together")))
-	if all := strings.Join(writes, ""); strings.Count(all, "notifications/progress") != talked || !strings.Contains(all, `"result"`) {
-		t.Errorf("heard %s", all)
-	}
-	if len(writes) > 3 {
-		t.Errorf("the gateway wrote %d times:\n%q", len(writes), writes)
+	for era := range eras {
+		t.Run(era, func(t *testing.T) {
+			r := runServer(t, newTalker(t).URL, func(c *config.Config) { c.Upstreams[0].Defaults.Tasks = config.TasksNever })
+			writes := chunksOf(t, bufio.NewReader(r.hear(era, "together")))
+			if all := strings.Join(writes, ""); strings.Count(all, "notifications/progress") != talked || !strings.Contains(all, `"result"`) {
+				t.Errorf("heard %s", all)
+			}
+			if len(writes) > 3 {
+				t.Errorf("the gateway wrote %d times:\n%q", len(writes), writes)
+			}
+		})
 	}
 }
 
-// TestEventsAreNotHeldBack: while the server is silent, the client has all that it has said.
+// TestEventsAreNotHeldBack: while the server is silent, the client has all that it has said, also on a stream that it
+// could resume.
 func TestEventsAreNotHeldBack(t *testing.T) {
-	up := newTalker(t)
-	r := runServer(t, up.URL, nil)
-	lines := bufio.NewScanner(r.hear("apart"))
-	events, answered := 0, false
-	for !answered && lines.Scan() {
-		if strings.HasPrefix(lines.Text(), "data: ") {
-			if answered = strings.Contains(lines.Text(), `"result"`); !answered {
-				events++
-				up.has <- struct{}{}
-			}
+	for era := range eras {
+		for _, resumeAfter := range []time.Duration{time.Nanosecond, time.Hour} {
+			t.Run(fmt.Sprint(era, " ", resumeAfter), func(t *testing.T) {
+				up := newTalker(t)
+				r := runServer(t, up.URL, func(c *config.Config) { c.ResumeAfter = resumeAfter })
+				lines := bufio.NewScanner(r.hear(era, "apart"))
+				events, answered := 0, false
+				for !answered && lines.Scan() {
+					if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok && data != "" {
+						if answered = strings.Contains(data, `"result"`); !answered {
+							events++
+							up.has <- struct{}{}
+						}
+					}
+				}
+				if events != talked || !answered {
+					t.Errorf("%d events, answered: %v, %v", events, answered, lines.Err())
+				}
+			})
 		}
-	}
-	if events != talked || !answered {
-		t.Errorf("%d events, answered: %v, %v", events, answered, lines.Err())
 	}
 }

@@ -284,6 +284,10 @@ func (w *writer) sendMore(ctx context.Context, unread, more []logEntry) (sent bo
 	slices.SortStableFunc(more, func(a, b logEntry) int {
 		return cmp.Or(cmp.Compare(a.no, b.no), cmp.Compare(len(b.message), len(a.message))) // a gap has the number of the last one
 	})
+	if w.out != nil && len(more) > 1 && w.replay == nil { // with a replay, the store is asked in between
+		w.out.Cork(true)
+		defer w.out.Cork(false)
+	}
 	merged := make(map[string]bool) // waiting changes of a list are sent once
 	for _, m := range more {
 		// What the holder of the stream has put into the log since it began is sent by now, and has come as far as a gap in
