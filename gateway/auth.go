@@ -59,6 +59,9 @@ func (u *route) authenticate(next authenticated) http.HandlerFunc {
 		}
 		if hold := u.options.Budget.HoldOf(u.budgetOwner(c.Principal)); hold != nil { // for the request and its answer
 			defer hold.Release()
+			if r.ProtoMajor == 1 { // an answer over HTTP/2 may still be read after its Write
+				hold.Lend()
+			}
 			if hold.Take(r.Context(), headerCost(r.Header)) != nil {
 				leaveUnread(w, r)
 				u.tel.Refuse(w, r, wire.Request{}, wire.NoRoom())

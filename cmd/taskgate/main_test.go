@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 
+	"taskgate/internal/pool"
+
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
@@ -27,6 +29,7 @@ func TestMain(m *testing.M) {
 		locked(lock)
 		return
 	}
+	pool.OverwriteReturned()
 	_ = flag.Set("test.parallel", "20") // unless the command line says otherwise: most of them wait
 	testscript.Main(m, map[string]func(){"taskgate": main})
 }

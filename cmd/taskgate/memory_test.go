@@ -327,8 +327,8 @@ func (r *running) fill() {
 	}
 }
 
-// TestLargeResultIsHeldOnce: what a result of 1 MiB costs of memory is its own size, and
-// little besides.
+// TestLargeResultIsHeldOnce: a result of 1 MiB is held once, in a buffer that serves the next one, too. With the race
+// detector a pool forgets a quarter of its buffers.
 func TestLargeResultIsHeldOnce(t *testing.T) {
 	const size, calls = 1 << 20, 20
 	r := runServer(t, newBulky(t, size).URL, bound(config.MiB, 2*config.MiB, 3))
@@ -347,7 +347,7 @@ func TestLargeResultIsHeldOnce(t *testing.T) {
 		call()
 	}
 	runtime.ReadMemStats(&after)
-	if each := (after.TotalAlloc - before.TotalAlloc) / calls; each > size*3/2 {
+	if each := (after.TotalAlloc - before.TotalAlloc) / calls; each > size*3/4 {
 		t.Errorf("%d bytes are allocated for a result of %d", each, size)
 	}
 }

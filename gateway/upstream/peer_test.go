@@ -11,11 +11,13 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
 
+	"taskgate/internal/pool"
 	"taskgate/shim/shimtest"
 	"taskgate/shim/shimtest/sdkpeer"
 )
 
 func TestMain(m *testing.M) {
+	pool.OverwriteReturned()
 	debug.SetGCPercent(400) // most tests are short, and make a client and a server anew
 	goleak.VerifyTestMain(m)
 }

@@ -17,6 +17,13 @@
 // those that are set aside. So an owner who fills that leaves room for the others.
 //
 // [Hold.InTurn] bounds the processor time for long messages.
+//
+// # Buffers
+//
+// A hold that lends has the buffers of large messages go back to their pool when its last user is done ([Hold.Lend],
+// [ReadLent]). Whatever reads such a message belongs to a user of the hold, or copies it. Where a message may be read
+// later, because the store or another caller gets it, the hold stops lending before that ([Hold.Keep]): from then on it
+// leaves its buffers to the collector.
 package budget
 
 import (
@@ -26,6 +33,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"taskgate/internal/pool"
 )
 
 // Free is the size in bytes above which messages are counted: the goroutine that handles a smaller one takes
@@ -100,6 +109,8 @@ type Hold struct {
 	owner  string // "" for none
 	n      int64
 	users  int
+	lends  bool
+	lent   []*pool.Buffer // go back after the last user
 }
 
 // Hold returns an empty hold without an owner.
@@ -133,7 +144,57 @@ func (h *Hold) Release() {
 	defer b.mu.Unlock()
 	if h.users--; h.users == 0 {
 		b.give(h, h.n)
+		for _, one := range h.lent {
+			one.Return()
+		}
+		h.lent = nil
 	}
+}
+
+// Lend has large messages in buffers that are lent until the last user is done.
+func (h *Hold) Lend() {
+	if h != nil {
+		h.budget.mu.Lock()
+		defer h.budget.mu.Unlock()
+		h.lends = true
+	}
+}
+
+// Keep ends that for good: what was read may be read after the last user is done.
+func (h *Hold) Keep() {
+	if h == nil {
+		return
+	}
+	h.budget.mu.Lock()
+	defer h.budget.mu.Unlock()
+	h.lends = false
+	for _, one := range h.lent {
+		one.Abandon()
+	}
+	h.lent = nil
+}
+
+func (h *Hold) isLending() bool {
+	if h == nil {
+		return false
+	}
+	h.budget.mu.Lock()
+	defer h.budget.mu.Unlock()
+	return h.lends
+}
+
+// Own takes over a buffer of ReadLent, which may be nil.
+func (h *Hold) Own(lent *pool.Buffer) {
+	if lent == nil {
+		return
+	}
+	h.budget.mu.Lock()
+	defer h.budget.mu.Unlock()
+	if !h.lends || h.users == 0 {
+		lent.Abandon()
+		return
+	}
+	h.lent = append(h.lent, lent)
 }
 
 // Take adds n bytes to the hold, and waits until there is room for them. The error is ErrFull, or the cause

@@ -12,7 +12,14 @@ import (
 	"testing/iotest"
 	"testing/synctest"
 	"time"
+
+	"taskgate/internal/pool"
 )
+
+func TestMain(m *testing.M) {
+	pool.OverwriteReturned()
+	m.Run()
+}
 
 const wait = time.Minute
 
@@ -306,5 +313,52 @@ func TestReadAllSharesItsBuffers(t *testing.T) {
 	}
 	if each := (after.TotalAlloc - before.TotalAlloc) / texts; each > 3*size { // the text itself is one of them
 		t.Errorf("%d bytes are allocated for a text of %d", each, size)
+	}
+}
+
+// A large text goes back after the last user of a hold that lends, and stays where somebody may read it later.
+func TestLend(t *testing.T) {
+	text := bytes.Repeat([]byte("x"), 100<<10)
+	for _, length := range []int64{int64(len(text)), -1} {
+		for _, c := range []struct {
+			name        string
+			lends       bool
+			keep, again bool // before the text is owned, or after that
+			back        bool
+		}{
+			{name: "lent", lends: true, back: true},
+			{name: "not lent"},
+			{name: "kept before", lends: true, keep: true},
+			{name: "kept", lends: true, again: true},
+		} {
+			b := New(1<<20, 1<<20, wait)
+			h := b.Hold()
+			if c.lends {
+				h.Lend()
+			}
+			got, lent, err := ReadLent(h, bytes.NewReader(text), length, 1<<20, func(n int64) error { return h.Take(t.Context(), n) })
+			if err != nil || !bytes.Equal(got, text) || (lent != nil) != c.lends {
+				t.Fatalf("%s: %d bytes, lent: %t, %v", c.name, len(got), lent != nil, err)
+			}
+			if c.keep {
+				h.Keep()
+			}
+			user := h.Share()
+			h.Own(lent)
+			if c.again {
+				h.Keep()
+			}
+			h.Release()
+			if !bytes.Equal(got, text) {
+				t.Errorf("%s: it is put back before its last user is done", c.name)
+			}
+			user.Release()
+			if back := !bytes.Equal(got, text); back != c.back {
+				t.Errorf("%s: put back: %t", c.name, back)
+			}
+			if out := pool.Lent(); len(out) > 0 {
+				t.Errorf("%s: %v are lent", c.name, out)
+			}
+		}
 	}
 }

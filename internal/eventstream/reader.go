@@ -6,8 +6,9 @@ import (
 	"io"
 	"math"
 	"strconv"
-	"sync"
 	"time"
+
+	"taskgate/internal/pool"
 )
 
 const (
@@ -20,7 +21,7 @@ const (
 )
 
 // spare has the readers of what has arrived. A reader that waits for the next event, or has ended, has none.
-var spare = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, arrivedBuffer) }}
+var spare = pool.New("readers of events", func() *bufio.Reader { return bufio.NewReaderSize(nil, arrivedBuffer) })
 
 // Reader splits a byte stream into events. It is not safe for concurrent use.
 //
@@ -166,7 +167,7 @@ func (r *Reader) readLine() error {
 		if _, err := r.src.Peek(1); err != nil {
 			return err
 		}
-		r.in = spare.Get().(*bufio.Reader)
+		r.in = spare.Get()
 		r.in.Reset(r.src)
 	}
 	for {

@@ -31,8 +31,11 @@ func Build(args ...string) error {
 	return nil
 }
 
+// overwrite has a gateway overwrite the buffers that it puts back.
+const overwrite = "-ldflags=-X=taskgate/internal/pool.mode=overwrite"
+
 // Run runs tests of programs, which are built into a folder for them: builds are the arguments of "go build" for each.
-// What gateways keep is in that folder, too.
+// What gateways keep is in that folder, too. A buffer that a gateway puts back too early is read as no message.
 func Run(m *testing.M, bin *string, builds ...[]string) int {
 	dir, err := os.MkdirTemp("", "taskgate-programs")
 	if err == nil {
@@ -42,7 +45,7 @@ func Run(m *testing.M, bin *string, builds ...[]string) int {
 	}
 	for _, args := range builds {
 		if err == nil {
-			err = Build(append([]string{"-o", dir + string(filepath.Separator)}, args...)...)
+			err = Build(append([]string{overwrite, "-o", dir + string(filepath.Separator)}, args...)...)
 		}
 	}
 	if err != nil {

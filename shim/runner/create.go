@@ -138,6 +138,7 @@ func (c *creation) ensureQuiet() (shim.Task, error) {
 // createRecord makes the record. run.turn is held.
 func (c *creation) createRecord(visible bool) (shim.Task, error) {
 	r := c.run
+	r.hold.Keep() // others may read the answer
 	r.mu.Lock()
 	draft, begin := c.draftTask()
 	if !visible {

@@ -175,6 +175,9 @@ func (rs *rounds) wantsRetry(reply *shim.Reply) bool {
 	switch {
 	case reply.Round == nil:
 		return false
+	}
+	rs.run.hold.Keep() // the questions may be open for longer than the call
+	switch {
 	case !reply.InputRequired:
 		return rs.run.Call.Asking == shim.AskPark
 	case rs.relaysQuestions():

@@ -15,6 +15,7 @@ import (
 	"taskgate/internal/eventstream"
 	"taskgate/internal/jsonrpc"
 	"taskgate/internal/mcp"
+	"taskgate/internal/pool"
 	"taskgate/internal/work"
 	"taskgate/shim"
 )
@@ -25,6 +26,7 @@ type stream struct {
 	body   io.ReadCloser
 	events *eventstream.Reader // nil for a JSON body
 	whole  [][]byte            // the messages of a JSON body that are left
+	lent   *pool.Buffer        // has them; nil if that is not lent, or is the hold's
 	latest transport.Event
 	m      transport.Outgoing // the request, without its Body
 }
@@ -101,10 +103,15 @@ func (t *Transport) newStream(resp *http.Response, m *transport.Outgoing) *strea
 	return s
 }
 
-// readJSON reads a whole JSON body. Its bytes are kept: the answer aliases them.
+// readJSON reads a whole JSON body. Its bytes are kept: the answer aliases them. They are lent only if they are the result of
+// a tool, which nobody but the caller reads: lists are remembered, and notifications go elsewhere.
 func (t *Transport) readJSON(resp *http.Response, m *transport.Outgoing) (transport.Stream, error) {
 	defer resp.Body.Close()
-	body, err := budget.ReadAll(resp.Body, resp.ContentLength, true, t.cfg.MaxResult, m.TakeRoom)
+	lender := m.Hold
+	if m.Method != mcp.MethodToolsCall {
+		lender = nil
+	}
+	body, lent, err := budget.ReadLent(lender, resp.Body, resp.ContentLength, t.cfg.MaxResult, m.TakeRoom)
 	if errors.Is(err, budget.ErrTooLarge) {
 		err = &shim.UpstreamError{Kind: shim.KindTooLarge, Message: fmt.Sprintf("the answer of the server is larger than %d bytes", t.cfg.MaxResult)}
 	}
@@ -112,8 +119,11 @@ func (t *Transport) readJSON(resp *http.Response, m *transport.Outgoing) (transp
 		return nil, err
 	}
 	s := beginStream(resp, m)
-	s.head.Single = true
+	s.head.Single, s.lent = true, lent
 	m.Hold.InTurn(len(body), func() { s.whole = messagesOf(jsonrpc.Readable(body)) })
+	if len(s.whole) > 1 {
+		s.abandonLent()
+	}
 	return s, nil
 }
 
@@ -155,6 +165,10 @@ func (s *stream) Next() *transport.Event {
 	switch {
 	case len(s.whole) > 0:
 		e.Message, e.Err = s.parseMessage(s.whole[0])
+		if len(s.whole) == 1 && e.Err == nil && e.Message.Kind == jsonrpc.Result {
+			s.m.Hold.Own(s.lent)
+			s.lent = nil
+		}
 		s.whole = s.whole[1:]
 		return e
 	case s.events == nil:
@@ -218,8 +232,15 @@ func (s *stream) Close() {
 	}
 }
 
+// abandonLent leaves the body to those who read it.
+func (s *stream) abandonLent() {
+	s.lent.Abandon()
+	s.lent = nil
+}
+
 // Finish drops the response once its end is seen, and waits only for that.
 func (s *stream) Finish() {
+	s.abandonLent()
 	if s.events != nil {
 		s.events.Release()
 	}
