@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os/exec"
 	"strings"
 	"sync"
 	"time"
@@ -81,9 +82,9 @@ func (l *lab) connectAs(ctx context.Context, version string, options *mcp.Client
 	var transport mcp.Transport
 	switch {
 	case l.Way == peers.ForClient && keep:
-		transport = &mcp.LoggingTransport{Transport: &mcp.CommandTransport{Command: l.command(ctx)}, Writer: c.wire}
+		transport = &mcp.LoggingTransport{Transport: child{l.command(ctx)}, Writer: c.wire}
 	case l.Way == peers.ForClient:
-		transport = &mcp.CommandTransport{Command: l.command(ctx)}
+		transport = child{l.command(ctx)}
 	case l.SSE:
 		transport = &mcp.SSEClientTransport{Endpoint: l.url(), HTTPClient: h}
 	default:
@@ -94,6 +95,40 @@ func (l *lab) connectAs(ctx context.Context, version string, options *mcp.Client
 	var err error
 	c.ClientSession, err = sdk.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: version})
 	return c, err
+}
+
+// child is a peer over stdio. The SDK's own transport for one refuses messages of more than 16 MiB.
+type child struct{ *exec.Cmd }
+
+// Connect implements mcp.Transport.
+func (c child) Connect(ctx context.Context) (mcp.Connection, error) {
+	in, err := c.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Start(); err != nil {
+		return nil, err
+	}
+	return (&mcp.IOTransport{Reader: out, Writer: childInput{in, c}, MaxLineLength: maxMessage}).Connect(ctx)
+}
+
+// childInput is the input of a child, which ends with it.
+type childInput struct {
+	io.WriteCloser
+	child
+}
+
+// Close ends the child, which has five seconds for it.
+func (c childInput) Close() error {
+	err := c.WriteCloser.Close()
+	kill := time.AfterFunc(5*time.Second, func() { _ = c.Process.Kill() })
+	defer kill.Stop()
+	_ = c.Wait()
+	return err
 }
 
 // ready waits until the tools of the server are listed through the peer: some connect to it after they have begun to listen.

@@ -23,6 +23,7 @@ type cost struct {
 	OfBare    map[string]float64 // the same as a part of the bare proxy's rate in the same round: the median
 	Spread    map[string]float64 // of OfBare: the largest minus the least
 	CPU       map[string]float64 // µs of processor time of the peer for each call, by kind
+	CPUMost   map[string]float64 // the same of the round in which it was most
 	P50, P99  float64            // ms at 50 calls per second
 	Idle      float64            // MiB
 	Session   float64            // KiB for each session
@@ -42,6 +43,9 @@ var kinds = []struct {
 	{"1 MiB", "try_large", map[string]any{"arguments": map[string]any{"bytes": 1 << 20}}},
 }
 
+// quiet is the load below which the machine does nothing else.
+const quiet = 1.0
+
 // connections is how many calls are under way at a time.
 const connections = 8
 
@@ -57,10 +61,15 @@ type measured struct {
 
 // runCost measures the peers in rounds, one after the other in each, so that whatever else the machine does meets all of them.
 func runCost(ctx context.Context, o *options) error {
-	length := 3 * time.Second
+	length, starts := 3*time.Second, 3
 	if o.quick {
-		o.rounds, length = 1, 200*time.Millisecond
+		o.rounds, length, starts = 1, 200*time.Millisecond, 1
 	}
+	for end := time.Now().Add(3 * time.Minute); !o.quick && ctx.Err() == nil && first(loadNow()) >= quiet && time.Now().Before(end); {
+		pause(ctx, 5*time.Second) // the build of what is measured is part of the load
+	}
+	o.load = loadNow()
+	defer func() { o.load = "" }()
 	var all []*measured
 	for _, p := range o.chosen() {
 		m := newMeasured(p)
@@ -70,7 +79,8 @@ func runCost(ctx context.Context, o *options) error {
 			m.Size = sizeOf(o, p)
 			continue
 		}
-		m.failed = m.alone(ctx, o)
+		m.failed = m.alone(ctx, o, starts)
+		log.Printf("%s has started: %v", p.Name, m.failed)
 	}
 	for round := range o.rounds {
 		for _, k := range kinds {
@@ -93,7 +103,7 @@ func runCost(ctx context.Context, o *options) error {
 func newMeasured(p peers.Peer) *measured {
 	m := &measured{tools: map[string]string{}, rates: map[string][]float64{}}
 	m.lab = &lab{Peer: p}
-	m.cost = cost{Rate: map[string]float64{}, OfBare: map[string]float64{}, Spread: map[string]float64{}, CPU: map[string]float64{}, P50: math.Inf(1), P99: math.Inf(1)}
+	m.cost = cost{Rate: map[string]float64{}, OfBare: map[string]float64{}, Spread: map[string]float64{}, CPU: map[string]float64{}, CPUMost: map[string]float64{}, P50: math.Inf(1), P99: math.Inf(1)}
 	return m
 }
 
@@ -120,7 +130,7 @@ func finishCosts(o *options, all []*measured) error {
 		if math.IsInf(m.P50, 0) {
 			m.P50, m.P99 = 0, 0
 		}
-		errs = append(errs, save(o, "cost", m.Peer, m.cost, m.failed))
+		errs = append(errs, save(o, "cost", m.Peer, m.cost, nil, m.failed))
 		if m.dir != "" {
 			m.stop()
 		}
@@ -129,11 +139,11 @@ func finishCosts(o *options, all []*measured) error {
 	return errors.Join(errs...)
 }
 
-// alone measures what a fresh process needs, three times, and leaves the last one running.
-func (m *measured) alone(ctx context.Context, o *options) (err error) {
+// alone measures what a fresh process needs, so many times, and leaves the last one running.
+func (m *measured) alone(ctx context.Context, o *options, starts int) (err error) {
 	m.Size = sizeOf(o, m.Peer)
 	m.ColdStart, m.Idle, m.Session, m.Waiting = math.Inf(1), math.Inf(1), math.Inf(1), math.Inf(1)
-	for n := range 3 {
+	for n := range starts {
 		if m.lab, err = newLab(o, m.Peer); err != nil {
 			return err
 		}
@@ -142,7 +152,7 @@ func (m *measured) alone(ctx context.Context, o *options) (err error) {
 			m.dir = ""
 			return err
 		}
-		if n < 2 {
+		if n < starts-1 {
 			m.stop()
 		}
 	}
@@ -263,6 +273,7 @@ func (m *measured) round(ctx context.Context, kind, tool string, params map[stri
 		if old, ok := m.CPU[kind]; !ok || cpu < old {
 			m.CPU[kind] = cpu
 		}
+		m.CPUMost[kind] = max(m.CPUMost[kind], cpu)
 	}
 	return nil
 }

@@ -18,24 +18,30 @@ type figure struct {
 
 	unranked bool // the best is not marked
 	spread   func(cost) float64
+	most     func(cost) float64
 }
 
-// figures are the columns that every peer has.
-func figures() []figure {
+// isQuiet reports whether the machine did nothing else when the costs were measured.
+func isQuiet(all []entry[cost]) bool {
+	return !slices.ContainsFunc(all, func(e entry[cost]) bool { return first(e.Load) >= quiet })
+}
+
+// figures are the columns that every peer has. Rates and times say nothing on a machine that is busy.
+func figures(undisturbed bool) []figure {
 	var all []figure
 	for _, k := range kinds {
 		all = append(all, figure{
 			name: "calls/s, " + k.name + ", of the bare proxy", of: func(c cost) float64 { return c.OfBare[k.name] }, form: "%.2f",
-			unranked: true, spread: func(c cost) float64 { return c.Spread[k.name] },
+			unranked: !undisturbed, spread: func(c cost) float64 { return c.Spread[k.name] },
 		})
 	}
 	for _, k := range kinds {
-		all = append(all, figure{name: "µs of CPU per call, " + k.name, of: func(c cost) float64 { return c.CPU[k.name] }, low: true, form: "%.0f"})
+		all = append(all, figure{name: "µs of CPU per call, " + k.name, of: func(c cost) float64 { return c.CPU[k.name] }, low: true, form: "%.0f", most: func(c cost) float64 { return c.CPUMost[k.name] }})
 	}
 	return append(all,
 		figure{name: "calls that failed", of: func(c cost) float64 { return float64(c.Errors) }, low: true, form: "%.0f", unranked: true},
-		figure{name: "p50, ms", of: func(c cost) float64 { return c.P50 }, low: true, form: "%.1f", unranked: true},
-		figure{name: "p99, ms", of: func(c cost) float64 { return c.P99 }, low: true, form: "%.1f", unranked: true},
+		figure{name: "p50, ms", of: func(c cost) float64 { return c.P50 }, low: true, form: "%.1f", unranked: !undisturbed},
+		figure{name: "p99, ms", of: func(c cost) float64 { return c.P99 }, low: true, form: "%.1f", unranked: !undisturbed},
 		figure{name: "idle, MiB", of: func(c cost) float64 { return c.Idle }, low: true, form: "%.0f"},
 		figure{name: "a session, KiB", of: func(c cost) float64 { return c.Session }, low: true, form: "%.0f"},
 		figure{name: "a waiting call, KiB", of: func(c cost) float64 { return c.Waiting }, low: true, form: "%.0f"},
@@ -52,12 +58,18 @@ func (p *page) costs() {
 	}
 	p.line("## Cost\n")
 	p.line("Eight connections, each with a session, call tools of the same server; the peers take turns within each round. A rate is told as a part of the bare proxy's in the")
-	p.line("same round (the median of the rounds, and half of the distance between the least and the most). CPU is that of the peer's processes alone, without the server's, and the least of the rounds; p50 and p99")
-	p.line("are of plain calls at 50 per second, the least of the rounds, and include the server. Memory is the share of each page (PSS) of the peer's processes; cold start is from the start of the process")
-	p.line("to the first list of tools. **The machine was shared and busy** (its load is with [each figure](#when-and-where)): the rates spread as widely as they differ, so nothing")
-	p.line("follows from them or from the times, and none is marked, until `make compare ROWS=cost` has measured them on a quiet machine. CPU per call, memory and size depend less on that: there the best of each")
-	p.line("line among the gateways is **bold**.\n")
-	fs := figures()
+	p.line("same round (the median of the rounds, and half of the distance between the least and the most). CPU is that of the peer's processes alone, without the server's: the least of the rounds, and")
+	p.line("the most; p50 and p99 are of plain calls at 50 per second, the least of the rounds, and include the server. Memory is the share of each page (PSS) of the peer's processes; cold start is from the")
+	p.line("start of the process to the first list of tools.")
+	undisturbed := isQuiet(all)
+	if undisturbed {
+		p.line("The machine did nothing else. The best of each line among the gateways is **bold**.\n")
+	} else {
+		p.line("**The machine was shared and busy** (its load is with [each figure](#when-and-where)): the rates spread as widely as they differ, so nothing")
+		p.line("follows from them or from the times, and none is marked, until `make compare ROWS=cost` has measured them on a quiet machine. CPU per call, memory and size depend less on that: there the best of each")
+		p.line("line among the gateways is **bold**.\n")
+	}
+	fs := figures(undisturbed)
 	best := make([]float64, len(fs))
 	for i, f := range fs {
 		for _, e := range all {
@@ -89,6 +101,9 @@ func (p *page) costs() {
 			if f.spread != nil && v != 0 {
 				text += fmt.Sprintf(" (±%.2f)", f.spread(e.Found)/2)
 			}
+			if f.most != nil && f.most(e.Found) != 0 {
+				text += fmt.Sprintf("–"+f.form, f.most(e.Found))
+			}
 			switch {
 			case v == 0 || math.IsInf(v, 0):
 				text = ""
@@ -99,7 +114,7 @@ func (p *page) costs() {
 		}
 		p.row(cells...)
 	}
-	p.line("\n%s Memory is that of a fresh process with 50 sessions, then with 200 waiting calls, and includes garbage that a collector has not yet taken. supergateway starts a process of the server for each session; that is not counted. Sizes of npm packages are without Node.\n", strings.Join(notes, " "))
+	p.line("\n%s Memory is that of a fresh process with 50 sessions, then with 200 waiting calls, and includes garbage that a collector has not yet taken: with 8,000 sessions taskgate needs about 11 KiB for each ([performance](performance.md)), and the others were not tried with so many. taskgate reads each message that passes, which proxies of bytes do not: hence its CPU for 1 MiB. supergateway starts a process of the server for each session; that is not counted. Sizes of npm packages are without Node.\n", strings.Join(notes, " "))
 }
 
 // protocol writes what the official suite found.
@@ -112,7 +127,7 @@ func (p *page) protocol() {
 	}
 	p.line("Scenarios with a success, and without a failure or a warning, of those that the suite runs; one that only skips is not counted as passed. taskgate has its defaults, not the settings that [compatibility](compatibility.md#the-official-conformance-suite) names for the suite. The server is this repository's (`internal/e2e/conformserver`), and the line \"directly\" is what it")
 	p.line("passes by itself: it has no tasks, for one. Scenarios with time limits can fail on a machine that is busy. The suite calls tools by name, so a peer that puts a prefix before their names, as vMCP does with the settings of its")
-	p.line("example, fails what calls them.\n")
+	p.line("example, fails what calls them. %s\n", agreement(all, func(a, b scenarios) bool { return a == b }))
 	cells := []string{"through"}
 	for _, s := range suites {
 		cells = append(cells, s.name)
@@ -133,8 +148,11 @@ func (p *page) protocol() {
 			continue
 		}
 		cells := []string{e.Peer}
-		for _, s := range e.Found {
+		for i, s := range e.Found {
 			text := fmt.Sprintf("%d of %d", s.Passed, s.All)
+			if e.Again != nil && (*e.Again)[i] != s {
+				text = fmt.Sprintf("%d, then %d of %d", s.Passed, (*e.Again)[i].Passed, s.All)
+			}
 			if s.Passed > ours[s.Suite] && e.Peer != "directly" {
 				text = "**" + text + "**"
 			}
@@ -154,7 +172,8 @@ func (p *page) tasks() {
 	p.line("## Tasks\n")
 	p.line("The server knows nothing of tasks. What a client gets that asks for one in the dialect of 2025-11-25, and one that takes them as the extension of 2026-07-28 has them. taskgate's two replicas")
 	p.line("share a Redis. The peers promise no tasks in front of such a server: a server that has its own is better served by what passes its bytes on. Lists are of 2025-11-25 alone. Partial results are")
-	p.line("[drafts](design/partial-results.md) that no peer names, and were not tried.\n")
+	p.line("[drafts](design/partial-results.md) that no peer names, and were not tried. Of the peers' documents, [vMCP's](https://github.com/stacklok/toolhive/blob/v0.47.0/docs/arch/10-virtual-mcp-architecture.md#L461-L469)")
+	p.line("alone name tasks, as the way to go for questions to clients of 2026. %s\n", agreement(all, samePassage))
 	cells := []string{"through"}
 	for _, f := range all[0].Found {
 		cells = append(cells, strings.TrimSuffix(f.Feature, " (2025 alone)"))
@@ -167,13 +186,16 @@ func (p *page) tasks() {
 			continue
 		}
 		cells := []string{e.Peer}
-		for _, f := range e.Found {
-			old, _, _ := strings.Cut(f.Legacy, ": ")
-			recent, _, _ := strings.Cut(f.Modern, ": ")
+		for i, f := range e.Found {
+			old, recent := verdict(f.Legacy), verdict(f.Modern)
 			if strings.Contains(f.Feature, "2025 alone") {
 				recent = "–"
 			}
-			cells = append(cells, old+" / "+recent)
+			cell := old + " / " + recent
+			if e.Again != nil && !samePassage(f, (*e.Again)[i]) {
+				cell += ", then " + verdict((*e.Again)[i].Legacy) + " / " + verdict((*e.Again)[i].Modern)
+			}
+			cells = append(cells, cell)
 		}
 		p.row(cells...)
 	}

@@ -28,6 +28,7 @@ type options struct {
 	built     bool   // what this repository has is built
 	fault     string // a part of the names of the faults to measure again
 	quick     bool
+	load      string // of the machine, where it is told for the begin of a measurement
 }
 
 // rows are what can be measured, most important first.
@@ -55,7 +56,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&o.results, "results", "results", "where results are")
 	flags.IntVar(&o.together, "together", 3, "how many peers are measured at a time, but for the costs")
 	flags.Float64Var(&o.seconds, "seconds", 90, "how long the tool is silent, in the row silence")
-	flags.IntVar(&o.rounds, "rounds", 5, "how many rounds the costs have")
+	flags.IntVar(&o.rounds, "rounds", 3, "how many rounds the costs have")
 	flags.BoolVar(&o.quick, "quick", false, "few calls that are short: to see that the comparison itself works")
 	flags.BoolVar(&o.built, "built", false, "do not build again what this repository has")
 	flags.StringVar(&o.fault, "fault", "", "a part of the name of the fault that is measured again, in the rows survive and resumable")

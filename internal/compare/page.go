@@ -244,18 +244,65 @@ func (s survival) cell(best int, peer string) (string, mark) {
 func (p *page) passages() {
 	p.line("## What gets through\n")
 	p.line("The server speaks 2025-11-25 with sessions; the client is the Go SDK's with everything that a server may ask of it. 64-bit integers are tried with 9007199254740993, which is the first that no")
-	p.line("floating-point number holds. The machine was busy when the two minutes for 20 MiB ran.\n")
+	p.line("floating-point number holds; whatever is written in JavaScript reads numbers as those. The machine was busy when the two minutes for 20 MiB ran, so that a \"no\" there says little.")
 	all := rowOf[[]passage](p, "through")
+	p.line("%s", agreement(all, samePassage))
+	p.line("A \"no\" leads to where the peer says so itself, or shows it in its source; one without a link was found in none of its documents.\n")
 	p.line("With a client of 2025-11-25:\n")
-	p.passageTable(all, func(f passage) string { return f.Legacy })
-	p.line("With a client that wants 2026-07-28 from that server; the others answer it in an older version, as the server itself does, and the SDK goes on in that:\n")
+	p.passageTable(all, false)
+	p.line("With a client that wants 2026-07-28 from that server; the others answer it in an older version, as the server itself does, and the SDK goes on in that.")
+	p.line("supergateway starts the server over stdio, where the Go SDK's speaks 2026-07-28 as well: its tools cannot ask in that, and so what supergateway makes of a server of 2025 is not to be seen here.\n")
 	p.passageTable(slices.DeleteFunc(slices.Clone(all), func(e entry[[]passage]) bool {
 		return len(e.Found) == 0 || strings.Contains(e.Found[0].Modern, errOtherVersion.Error())
-	}), func(f passage) string { return f.Modern })
+	}), true)
+}
+
+// samePassage reports whether two runs found the same; the words of a failure may differ.
+func samePassage(a, b passage) bool {
+	return verdict(a.Legacy) == verdict(b.Legacy) && verdict(a.Modern) == verdict(b.Modern)
+}
+
+// verdict is what was found, without its reason.
+func verdict(found string) string {
+	word, _, _ := strings.Cut(found, ": ")
+	return word
+}
+
+// agreement tells how far the second runs of a row found the same as the first, and who had none.
+func agreement[T any](all []entry[[]T], same func(a, b T) bool) string {
+	cells, equal := 0, 0
+	var alone []string
+	for _, e := range all {
+		if e.Again == nil || len(*e.Again) != len(e.Found) {
+			if e.Failed == "" {
+				alone = append(alone, e.Peer)
+			}
+			continue
+		}
+		for i, first := range e.Found {
+			if cells++; same(first, (*e.Again)[i]) {
+				equal++
+			}
+		}
+	}
+	if cells == 0 {
+		return "All was tried once."
+	}
+	text := fmt.Sprintf("All was tried twice: %d of %d findings were the same, and a cell with others has both.", equal, cells)
+	if alone != nil {
+		text += " Tried once: " + strings.Join(alone, ", ") + "."
+	}
+	return text
 }
 
 // passageTable has a line for each feature, and a column for each peer.
-func (p *page) passageTable(all []entry[[]passage], of func(passage) string) {
+func (p *page) passageTable(all []entry[[]passage], recent bool) {
+	of := func(f passage) string {
+		if recent {
+			return f.Modern
+		}
+		return f.Legacy
+	}
 	cells := []string{"through"}
 	var ours []passage
 	all = slices.DeleteFunc(slices.Clone(all), func(e entry[[]passage]) bool { return len(e.Found) == 0 })
@@ -273,18 +320,34 @@ func (p *page) passageTable(all []entry[[]passage], of func(passage) string) {
 	for i, f := range all[0].Found {
 		cells := []string{f.Feature}
 		for _, e := range all {
-			verdict, reason, _ := strings.Cut(of(e.Found[i]), ": ")
+			word, reason, _ := strings.Cut(of(e.Found[i]), ": ")
 			if reason != "" && e.Peer != "directly" {
 				reasons = append(reasons, fmt.Sprintf("- %s, %s: %s", e.Peer, f.Feature, strings.ReplaceAll(reason, "|", "/")))
 			}
-			if verdict == "yes" && of(ours[i]) != "yes" && e.Peer != "directly" {
-				verdict = "**yes**"
+			if word == "yes" && of(ours[i]) != "yes" && e.Peer != "directly" {
+				word = "**yes**"
 			}
-			cells = append(cells, verdict)
+			if url := peerNamed(e.Peer).WordsOn(f.Feature, recent); url != "" && word != "yes" {
+				word = fmt.Sprintf("[%s](%s)", word, url)
+			}
+			if e.Again != nil && verdict(of((*e.Again)[i])) != verdict(of(e.Found[i])) {
+				word += ", then " + verdict(of((*e.Again)[i]))
+			}
+			cells = append(cells, word)
 		}
 		p.row(cells...)
 	}
 	p.line("\n<details><summary>What was missing, in the words that the client got</summary>\n\n%s\n\n</details>\n", strings.Join(reasons, "\n"))
+}
+
+// peerNamed is the peer of an entry.
+func peerNamed(name string) peers.Peer {
+	for _, q := range peers.All() {
+		if q.Name == name {
+			return q
+		}
+	}
+	return peers.Peer{}
 }
 
 // note is what was read of something that was not measured.

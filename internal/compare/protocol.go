@@ -34,7 +34,7 @@ var suites = []struct {
 
 // runProtocol runs the official suite directly and through each peer that serves Streamable HTTP in front of a server.
 func runProtocol(ctx context.Context, o *options) error {
-	return each(o, "protocol", 1, func(p peers.Peer) ([]scenarios, error) {
+	return each(o, "protocol", 1, twice, func(p peers.Peer) ([]scenarios, error) {
 		if p.SSE || p.Way == peers.ForClient || p.Way == peers.AroundServer {
 			return nil, errors.New("not run: the suite speaks Streamable HTTP, and its server is reached over it")
 		}

@@ -21,7 +21,7 @@ type conditions struct {
 	Date    time.Time `json:"date"`
 	Machine string    `json:"machine"`
 	Cores   int       `json:"cores"`
-	Load    string    `json:"load"` // /proc/loadavg when the measurement ended
+	Load    string    `json:"load"` // /proc/loadavg when the measurement ended; of the costs, when it began
 	Command string    `json:"command"`
 	Version string    `json:"version"` // of the peer
 	Commit  string    `json:"commit"`  // of this repository
@@ -32,21 +32,22 @@ type conditions struct {
 type entry[T any] struct {
 	Peer string `json:"peer"`
 	conditions
-	Found T `json:"found"`
+	Found T  `json:"found"`
+	Again *T `json:"again,omitempty"` // what a second run found, in the rows that are quick
 }
 
 // saving orders writers of one file.
 var saving sync.Mutex
 
 // save puts what was found of a peer into the row's file, in place of what was there.
-func save[T any](o *options, row string, p peers.Peer, found T, failed error) error {
+func save[T any](o *options, row string, p peers.Peer, found T, again *T, failed error) error {
 	saving.Lock()
 	defer saving.Unlock()
 	all, err := load[T](o, row)
 	if err != nil {
 		return err
 	}
-	e := entry[T]{Peer: p.Name, conditions: o.conditions(row, p), Found: found}
+	e := entry[T]{Peer: p.Name, conditions: o.conditions(row, p), Found: found, Again: again}
 	if failed != nil {
 		e.Failed = oneLine(failed.Error())
 	}
@@ -81,11 +82,18 @@ func (o *options) conditions(row string, p peers.Peer) conditions {
 	if m := regexp.MustCompile(`model name\s*: (.*)`).FindSubmatch(info); m != nil {
 		c.Machine = string(m[1]) + ", " + runtime.GOOS + "/" + runtime.GOARCH
 	}
-	now, _ := os.ReadFile("/proc/loadavg")
-	c.Load = strings.Join(strings.Fields(string(now))[:3], " ")
+	if c.Load = o.load; c.Load == "" {
+		c.Load = loadNow()
+	}
 	commit, _ := exec.Command("git", "-C", o.root, "rev-parse", "--short=8", "HEAD").Output()
 	c.Commit = strings.TrimSpace(string(commit))
 	return c
+}
+
+// loadNow is the load of the machine: the means of 1, 5 and 15 minutes.
+func loadNow() string {
+	now, _ := os.ReadFile("/proc/loadavg")
+	return strings.Join(strings.Fields(string(now))[:3], " ")
 }
 
 // version is the pinned one, or that of the installed Debian package.
@@ -98,8 +106,14 @@ func (o *options) version(p peers.Peer) string {
 	return regexp.MustCompile(`[0-9]+\.[0-9]+\.[0-9]+`).FindString(string(out)) + " (Debian)"
 }
 
+// once and twice say how often a row is measured.
+const (
+	once  = false
+	twice = true
+)
+
 // each measures the chosen peers, so many at a time, and saves what is found. What fails is saved as that, and the others go on.
-func each[T any](o *options, row string, together int, measure func(peers.Peer) (T, error)) error {
+func each[T any](o *options, row string, together int, again bool, measure func(peers.Peer) (T, error)) error {
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
@@ -109,7 +123,13 @@ func each[T any](o *options, row string, together int, measure func(peers.Peer) 
 		all.Go(func() {
 			defer func() { <-places }()
 			found, failed := measure(p)
-			if err := save(o, row, p, found, failed); err != nil {
+			var second *T
+			if again && failed == nil && !o.quick {
+				if found, err := measure(p); err == nil {
+					second = &found
+				}
+			}
+			if err := save(o, row, p, found, second, failed); err != nil {
 				mu.Lock()
 				errs = append(errs, err)
 				mu.Unlock()

@@ -30,7 +30,7 @@ func runSilence(ctx context.Context, o *options) error {
 		return err
 	}
 	row := fmt.Sprintf("silence-%gs", o.seconds)
-	return each(o, row, o.together, func(p peers.Peer) ([]silence, error) {
+	return each(o, row, o.together, once, func(p peers.Peer) ([]silence, error) {
 		if p.SSE {
 			return nil, fmt.Errorf("not run: clients reach it over HTTP+SSE alone, and the agents' entries of this test are for Streamable HTTP or stdio")
 		}

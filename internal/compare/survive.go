@@ -94,7 +94,7 @@ func runResumable(ctx context.Context, o *options) error {
 }
 
 func surviveAll(ctx context.Context, o *options, row string, resumable bool) error {
-	return each(o, row, o.together, func(p peers.Peer) (found []survival, err error) {
+	return each(o, row, o.together, once, func(p peers.Peer) (found []survival, err error) {
 		if resumable && p.Way == peers.AroundServer {
 			return nil, errors.New("not run: its servers are over stdio, where nothing can be resumed")
 		}

@@ -20,7 +20,7 @@ import (
 
 // runTasks asks each peer for what tasks have, in both dialects, in front of a server that knows nothing of them.
 func runTasks(ctx context.Context, o *options) error {
-	return each(o, "tasks", o.together, func(p peers.Peer) ([]passage, error) {
+	return each(o, "tasks", o.together, twice, func(p peers.Peer) ([]passage, error) {
 		if p.Way == peers.ForClient || p.SSE {
 			return nil, errors.New("not run: this row speaks Streamable HTTP itself")
 		}

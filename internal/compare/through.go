@@ -90,7 +90,7 @@ var features = []struct {
 	name string
 	try  func(context.Context, *crossing) (string, error)
 }{
-	{"progress, five messages", tryProgress},
+	{"progress, five messages 0.2 s apart", tryProgress},
 	{"log messages", tryLog},
 	{"elicitation", func(ctx context.Context, c *crossing) (string, error) { return c.answers(ctx, "try_elicit", "blue") }},
 	{"sampling", func(ctx context.Context, c *crossing) (string, error) { return c.answers(ctx, "try_sample", "blue") }},
@@ -109,7 +109,7 @@ var features = []struct {
 
 // runThrough tries all features through all peers.
 func runThrough(ctx context.Context, o *options) error {
-	return each(o, "through", o.together, func(p peers.Peer) ([]passage, error) {
+	return each(o, "through", o.together, twice, func(p peers.Peer) ([]passage, error) {
 		found := make([]passage, len(features))
 		old, err := crossAll(ctx, o, p, legacy)
 		if err != nil {
@@ -178,7 +178,7 @@ func tryProgress(ctx context.Context, c *crossing) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	params := &mcp.CallToolParams{Name: name, Arguments: map[string]any{"id": c.id}}
+	params := &mcp.CallToolParams{Name: name, Arguments: map[string]any{"id": c.id, "seconds": 0.2}}
 	params.SetProgressToken("p-" + c.id)
 	if _, err := c.CallTool(ctx, params); err != nil {
 		return "", err
@@ -285,6 +285,9 @@ func tryChanged(ctx context.Context, c *crossing) (string, error) {
 	}
 	told := c.await(&c.tools, 1) > 0
 	_, listed := c.tool(ctx, "try_added_"+c.id)
+	for end := time.Now().Add(15 * time.Second); listed != nil && told && time.Now().Before(end); pause(ctx, 200*time.Millisecond) {
+		_, listed = c.tool(ctx, "try_added_"+c.id) // some read it after they have told
+	}
 	switch {
 	case told && listed == nil:
 		return "", nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Way says on which side of a peer the client and the server are.
@@ -31,9 +32,29 @@ type Peer struct {
 	Program  string   // where it is installed, under the directory of installed peers, or a name in PATH
 	Settings string   // what is set beside its defaults, and why, for the page
 	Docs     []string // where its own documents say so
+	Words    []Word   // what it says itself of what it does not do
 	SSE      bool     // it serves clients over HTTP+SSE alone
 	Path     string   // of the URL that clients use
 	Start    func(Setup) (Program, error)
+}
+
+// Word is where a peer says of itself, or shows in its source, that it does not do something.
+type Word struct {
+	Features []string // the begin of each feature's name; with ", 2026" at its end for clients of 2026-07-28 alone
+	URL      string
+}
+
+// WordsOn is where the peer speaks of a feature, for a client of 2026-07-28 or an older one; "" if it does not.
+func (p Peer) WordsOn(feature string, modern bool) string {
+	for _, w := range p.Words {
+		for _, f := range w.Features {
+			name, only := strings.CutSuffix(f, ", 2026")
+			if strings.HasPrefix(feature, name) && (modern || !only) {
+				return w.URL
+			}
+		}
+	}
+	return ""
 }
 
 // Setup is what a peer is started with.

@@ -2,6 +2,12 @@ package peers
 
 import "path/filepath"
 
+// What vMCP says of itself.
+const (
+	vmcpPage   = "https://github.com/stacklok/toolhive/blob/v0.47.0/docs/arch/10-virtual-mcp-architecture.md"
+	vmcpRounds = "https://github.com/stacklok/toolhive/blob/v0.47.0/docs/arch/16-vmcp-mrtr.md"
+)
+
 var vmcp = Peer{
 	Name: "ToolHive vMCP", Version: "0.47.0", Way: InFront, Path: "/mcp", Program: "bin/vmcp",
 	Go: "github.com/stacklok/toolhive/cmd/vmcp", Module: "github.com/stacklok/toolhive v0.47.0",
@@ -9,6 +15,13 @@ var vmcp = Peer{
 	Docs: []string{
 		"https://github.com/stacklok/toolhive/blob/v0.47.0/cmd/vmcp/README.md",
 		"https://github.com/stacklok/toolhive/blob/v0.47.0/examples/vmcp-config.yaml",
+	},
+	Words: []Word{
+		{[]string{"roots"}, vmcpRounds + "#L272-L274"},
+		{[]string{"resources/updated"}, vmcpPage + "#subscription-limitation-ack-level"},
+		{[]string{"tools/list_changed, 2026"}, vmcpPage + "#toolsresourcesprompts-list_changed-propagation-5748-5969"},
+		{[]string{"elicitation, 2026", "sampling, 2026"}, vmcpPage + "#limitation-elicitation-and-sampling-are-unavailable-to-modern-clients"},
+		{[]string{"progress, 2026", "log messages, 2026"}, vmcpPage + "#L481-L486"},
 	},
 	Start: func(s Setup) (Program, error) {
 		file, err := s.write("vmcp.yaml", `

@@ -132,7 +132,7 @@ func (t *trials) server() *mcp.Server {
 	t.tool(s, "try_large", "Says so many bytes.", func(_ context.Context, _ *mcp.CallToolRequest, in input) (*mcp.CallToolResult, error) {
 		return said(strings.Repeat("taskgate\"\n", in.Bytes/10)), nil
 	})
-	t.tool(s, "try_progress", "Reports its progress five times.", progress)
+	t.tool(s, "try_progress", "Reports its progress five times, and takes so many seconds for each.", progress)
 	t.tool(s, "try_log", "Writes a line into the log.", func(ctx context.Context, r *mcp.CallToolRequest, _ input) (*mcp.CallToolResult, error) {
 		err := r.Session.Log(ctx, &mcp.LoggingMessageParams{Level: "warning", Data: "a line of the log"})
 		return said(worked), err
@@ -163,13 +163,16 @@ func work(ctx context.Context, _ *mcp.CallToolRequest, in input) (*mcp.CallToolR
 	}
 }
 
-func progress(ctx context.Context, r *mcp.CallToolRequest, _ input) (*mcp.CallToolResult, error) {
+func progress(ctx context.Context, r *mcp.CallToolRequest, in input) (*mcp.CallToolResult, error) {
 	for n := range 5 {
+		if _, err := work(ctx, r, in); err != nil {
+			return nil, err
+		}
 		if token := r.Params.GetProgressToken(); token != nil {
 			if err := r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: float64(n + 1), Total: 5}); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return said(worked), nil
+	return work(ctx, r, in)
 }
