@@ -4,8 +4,12 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"os"
+	"strings"
 	"time"
+	"unsafe"
 
+	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/svc"
 	"golang.org/x/sys/windows/svc/eventlog"
 )
@@ -18,7 +22,7 @@ const stopHint = time.Minute
 // otherwise. The context ends with a stop of the service, and with that of the system. A service has no standard error:
 // what run writes to log, a line at a time, goes to the event log under a name.
 func Run(name string, run func(ctx context.Context, log io.Writer) int) (code int, is bool) {
-	if is, err := svc.IsWindowsService(); err != nil || !is {
+	if !isService() {
 		return 0, false
 	}
 	s := &service{run: run, log: io.Discard}
@@ -26,10 +30,32 @@ func Run(name string, run func(ctx context.Context, log io.Writer) int) (code in
 		defer log.Close()
 		s.log = eventWriter{log}
 	}
-	if err := svc.Run(name, s); err != nil {
+	switch err := svc.Run(name, s); err {
+	case nil:
+	case windows.ERROR_FAILED_SERVICE_CONTROLLER_CONNECT: // the parent only has that name
+		return 0, false
+	default:
 		return 1, true
 	}
 	return s.code, true
+}
+
+// isService reports whether the service manager has started this process: it is the parent then. (svc.IsWindowsService
+// also looks for session 0, which wine has not.)
+func isService() bool {
+	all, err := windows.CreateToolhelp32Snapshot(windows.TH32CS_SNAPPROCESS, 0)
+	if err != nil {
+		return false
+	}
+	defer windows.CloseHandle(all)
+	parent := uint32(os.Getppid())
+	one := windows.ProcessEntry32{Size: uint32(unsafe.Sizeof(windows.ProcessEntry32{}))}
+	for err = windows.Process32First(all, &one); err == nil; err = windows.Process32Next(all, &one) {
+		if one.ProcessID == parent {
+			return strings.EqualFold(windows.UTF16ToString(one.ExeFile[:]), "services.exe")
+		}
+	}
+	return false
 }
 
 // service is what runs as a service.
