@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"taskgate/internal/taskclient"
@@ -86,6 +86,13 @@ func (c *clients) plan(seed uint64, n int) *call {
 // dialectOf is the client that makes a call.
 func (c *clients) dialectOf(p *call) dialect { return c.dialects[p.dialect%len(c.dialects)] }
 
+// isRefused reports whether a request has reached no gateway: nobody listens there. (What Windows says of that is not
+// syscall.ECONNREFUSED.)
+func isRefused(err error) bool {
+	op, is := errors.AsType[*net.OpError](err)
+	return is && op.Op == "dial"
+}
+
 // one is a client with one call.
 func (c *clients) one(ctx context.Context, p *call) {
 	d := c.dialectOf(p)
@@ -96,7 +103,7 @@ func (c *clients) one(ctx context.Context, p *call) {
 	}
 	asking, stop := context.WithTimeout(ctx, limit)
 	result, task, err := d.call(asking, u, u.addr())
-	for errors.Is(err, syscall.ECONNREFUSED) && wait(asking, pollEvery/4) {
+	for isRefused(err) && wait(asking, pollEvery/4) {
 		result, task, err = d.call(asking, u, u.addr())
 	}
 	late := asking.Err() != nil && ctx.Err() == nil

@@ -4,9 +4,9 @@ import (
 	"context"
 	"math/rand/v2"
 	"sync"
-	"syscall"
 	"time"
 
+	"taskgate/internal/proc"
 	"taskgate/internal/redistest"
 )
 
@@ -63,9 +63,9 @@ var faults = []fault{
 	}},
 	{"gateway frozen", 3, true, func(ctx context.Context, w *world, i int, lasts time.Duration) {
 		p := w.fleet.nodes[i].current()
-		_ = p.Signal(syscall.SIGSTOP) // if it has ended, the judge hears of that elsewhere
+		_ = p.Signal(proc.Freeze) // if it has ended, the judge hears of that elsewhere
 		wait(ctx, lasts)
-		_ = p.Signal(syscall.SIGCONT)
+		_ = p.Signal(proc.Thaw)
 	}},
 	{"gateway cut off from redis", 4, true, func(ctx context.Context, w *world, i int, lasts time.Duration) {
 		w.proxies[i].Refuse(true)

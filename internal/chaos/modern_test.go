@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/http"
 	"sync"
-	"syscall"
 	"time"
 
 	"taskgate/internal/mcp"
@@ -165,7 +164,7 @@ func (m *modern) comeBack(ctx context.Context, u *user, params map[string]any, r
 			for _, addr := range addrs {
 				results[i], errs[i] = m.do(ctx, addr, mcp.MethodToolsCall, again, nil)
 				var refused *taskclient.Error
-				if errs[i] == nil || errors.As(errs[i], &refused) || u.call.rounds && !errors.Is(errs[i], syscall.ECONNREFUSED) {
+				if errs[i] == nil || errors.As(errs[i], &refused) || u.call.rounds && !isRefused(errs[i]) {
 					break // what may have been relayed is not sent twice
 				}
 				u.clients.talk.said.add("came back to a gateway that was gone")

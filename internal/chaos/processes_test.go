@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -82,7 +81,9 @@ func overPipes(t *testing.T) markers {
 		kill: func(name string) {
 			var pid int
 			if _, err := fmt.Sscan(name, &pid); err == nil {
-				_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+				if p, err := os.FindProcess(pid); err == nil {
+					_ = p.Kill() // it may have ended
+				}
 			}
 		},
 	}

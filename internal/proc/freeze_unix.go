@@ -1,11 +1,11 @@
 //go:build unix
 
-package redistest
+package proc
 
 import "syscall"
 
 // Signals that stop a process where it is, and let it go on.
 const (
-	freeze = syscall.SIGSTOP
-	thaw   = syscall.SIGCONT
+	Freeze = syscall.SIGSTOP
+	Thaw   = syscall.SIGCONT
 )

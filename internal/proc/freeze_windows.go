@@ -1,9 +1,9 @@
-package redistest
+package proc
 
 import "syscall"
 
-// There is no such signal, and no Redis.
+// There are no such signals: to send one fails.
 const (
-	freeze = syscall.Signal(-1)
-	thaw   = syscall.Signal(-1)
+	Freeze = syscall.Signal(-1)
+	Thaw   = syscall.Signal(-1)
 )

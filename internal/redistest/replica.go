@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"taskgate/internal/proc"
 )
 
 // Replica runs a replica of the server at an address, which may be that of a Proxy
@@ -68,10 +70,10 @@ func (s *Server) waitReply(texts []string, command ...any) {
 
 // Freeze stops the process where it is, as a machine that hangs does: connections
 // stay up and nothing is answered, until Thaw.
-func (s *Server) Freeze() { s.signal(freeze) }
+func (s *Server) Freeze() { s.signal(proc.Freeze) }
 
 // Thaw lets a frozen server go on.
-func (s *Server) Thaw() { s.signal(thaw) }
+func (s *Server) Thaw() { s.signal(proc.Thaw) }
 
 func (s *Server) signal(n syscall.Signal) {
 	s.t.Helper()
