@@ -41,7 +41,7 @@ Usage:
   taskgate tasks watch                show what runs, and draw it anew as it changes
   taskgate tasks cancel ID...         cancel tasks; with --filter all that match
   taskgate tasks rerun ID...          run failed calls again, for tools with rerun: on
-  taskgate replicas                   list the processes of the deployment
+  taskgate replicas                   list the replicas of the deployment
   taskgate upstreams                  list the servers and what runs there
   taskgate clients                    list who sends requests, and who holds what
   taskgate pause [UPSTREAM[/TOOL]...] refuse new calls of a server, or of a tool of it, as
@@ -65,7 +65,7 @@ Options of serve:
   --listen HOST:PORT   address to serve on (127.0.0.1:8080)
   --admin HOST:PORT    address of the console, /metrics, /healthz and /readyz (none)
   --store STORE        file:FOLDER, embedded (in memory), or a redis:// URL (a folder
-                       of its own in the user's state directory)
+                       of its own in the user's state folder)
   --grace DURATION     how long a call may take before it becomes a task (auto)
   --offer ERA          auto, both, legacy or modern: what clients are offered (auto)
   --log-format FORMAT  text or json (text)

@@ -48,7 +48,7 @@ type Config struct {
 	TLS ListenerTLS `yaml:"tls"`
 
 	// Admin is the TCP address, as host:port, on which an operator's tools ask
-	// after this process: GET /healthz (it serves), GET /metrics, and GET /readyz (it should get
+	// after this replica: GET /healthz (it serves), GET /metrics, and GET /readyz (it should get
 	// requests: it is not stopping, and reaches the store and an upstream), and POST /reload. It
 	// takes no key for these, so it belongs on an address that only they reach. The console and the
 	// interface for operators, which show tasks and cancel them, are there as well: with
@@ -68,8 +68,8 @@ type Config struct {
 	TraceURL string `yaml:"trace_url"`
 
 	// Store is where tasks and sessions are kept: file:FOLDER (in a folder that this
-	// process has for itself), file (in such a folder below the user's state
-	// directory), embedded (in memory, lost when the process ends) or the URL of a Redis:
+	// replica has for itself), file (in such a folder below the user's state
+	// folder), embedded (in memory, lost when the replica ends) or the URL of a Redis:
 	// redis://[user:pass@]host:6379/0, redis+cluster://host:6379,host:6379 or
 	// redis+sentinel://host:26379,host:26379/mymaster/0. With rediss in place
 	// of redis the connection uses TLS.
@@ -95,16 +95,16 @@ type Config struct {
 
 	// WaitReplicas is how many Redis replicas must confirm the creation and
 	// the end of a task before either is reported, and that a call is sent before
-	// it is, where it would be sent again if its gateway died. With 0 a failover
+	// it is, where it would be sent again if its replica was lost. With 0 a failover
 	// of Redis may lose the last moments before it. Only a Redis has replicas.
 	WaitReplicas int `yaml:"wait_replicas" min:"0"`
 
-	// DrainDelay is how long a stopping process takes requests as before while
+	// DrainDelay is how long a stopping replica takes requests as before while
 	// /readyz says that it should get none, so that whatever balances between
 	// replicas has noticed before it refuses any. It does not wait without admin.
 	DrainDelay time.Duration `yaml:"drain_delay" min:"0s"`
 
-	// DrainTimeout is how long a stopping process waits for open requests
+	// DrainTimeout is how long a stopping replica waits for open requests
 	// before it closes them. Running tasks are handed to other replicas.
 	DrainTimeout time.Duration `yaml:"drain_timeout" min:"0s"`
 
@@ -151,14 +151,14 @@ type Config struct {
 	MaxBody Size `yaml:"max_body" min:"1KiB" max:"1GiB"`
 
 	// MaxBytesInFlight is how many bytes of requests and of their answers each
-	// process holds in memory at a time. What would be more waits until others are
+	// replica holds in memory at a time. What would be more waits until others are
 	// done. Messages of up to 4 KiB are not counted. It is at least twice
-	// max_body and the largest max_result together. The process takes about three times as much
-	// memory, and what it needs besides. 0 follows the memory limit of the process: an eighth of it,
+	// max_body and the largest max_result together. The replica takes about three times as much
+	// memory, and what it needs besides. 0 follows the memory limit of the replica: an eighth of it,
 	// 256 MiB at most.
 	MaxBytesInFlight Size `yaml:"max_bytes_in_flight" min:"0"`
 
-	// MaxCallsPerOwner is how many requests of one authenticated caller each replica has in flight
+	// MaxCallsPerOwner is how many requests of one owner (a caller that has signed in) each replica has in flight
 	// that wait for a server or for a task, those included whose client has gone. One more is
 	// refused with 429. 0 is any number.
 	MaxCallsPerOwner int `yaml:"max_calls_per_owner" min:"0"`
@@ -175,10 +175,10 @@ type Config struct {
 	ProgressKeepAlive time.Duration `yaml:"progress_keep_alive" min:"0s"`
 
 	// MaxSessionsPerOwner is how many client sessions of the 2025 protocol versions one
-	// authenticated caller may have at a time. A new one beyond it is refused with 429.
+	// owner may have at a time. A new one beyond it is refused with 429.
 	MaxSessionsPerOwner int `yaml:"max_sessions_per_owner" min:"1"`
 
-	// Limits are those that follow the memory limit of the process, for those who need other values.
+	// Limits are those that follow the memory limit of the replica, for those who need other values.
 	Limits Limits `yaml:"limits"`
 
 	// ResumeAfter is how long an answer or a stream in such a session lasts
@@ -225,7 +225,7 @@ const (
 	AuditOTel   = "otel"
 )
 
-// Log says what the process logs to standard error.
+// Log says what a replica logs to standard error.
 type Log struct {
 	// Level is the least severe level that is logged: debug, info, warn or
 	// error.
@@ -239,7 +239,7 @@ type Log struct {
 	Access Switch `yaml:"access"`
 }
 
-// StoreEmbedded is the Store in the memory of the process, and StoreFile the one in a folder of its own.
+// StoreEmbedded is the Store in the memory of the replica, and StoreFile the one in a folder of its own.
 // storeFolder begins the name of a folder.
 const (
 	StoreEmbedded = "embedded"
@@ -247,7 +247,7 @@ const (
 	storeFolder   = StoreFile + ":"
 )
 
-// OwnsStore reports whether this process alone has the store.
+// OwnsStore reports whether this replica alone has the store.
 func (c *Config) OwnsStore() bool {
 	_, named := c.StoreFolder()
 	return named || c.Store == StoreFile || c.Store == StoreEmbedded

@@ -16,7 +16,7 @@ type Limits struct {
 	// MaxStreams is how many streams clients listen to at each replica. A further one is refused with 503.
 	MaxStreams int `yaml:"max_streams" min:"0"`
 
-	// MaxStreamsPerOwner is how many of them one authenticated caller has. A further one is refused with 429.
+	// MaxStreamsPerOwner is how many of them one owner has. A further one is refused with 429.
 	MaxStreamsPerOwner int `yaml:"max_streams_per_owner" min:"0"`
 
 	// MaxSessions is how many client sessions of the 2025 protocol versions there are, at all
@@ -32,7 +32,7 @@ type Limits struct {
 	// insists on a task. A Redis has no such limit by default.
 	MaxKeptBytes Size `yaml:"max_kept_bytes" min:"0"`
 
-	// MaxKeptBytesPerOwner is how many of them are of one authenticated caller.
+	// MaxKeptBytesPerOwner is how many of them are of one owner.
 	MaxKeptBytesPerOwner Size `yaml:"max_kept_bytes_per_owner" min:"0"`
 }
 

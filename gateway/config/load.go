@@ -44,7 +44,7 @@ func load(path string, counts func(*Error) bool) (*Config, error) {
 func everyMistake(*Error) bool { return true }
 
 // Parse is [Load] for data that is already read. Messages use the filename, and relative paths
-// start at its directory; getenv looks variables up like [os.LookupEnv]. An error joins an [*Error]
+// start at its folder; getenv looks variables up like [os.LookupEnv]. An error joins an [*Error]
 // for each mistake.
 func Parse(filename string, data []byte, getenv func(string) (string, bool)) (*Config, error) {
 	return parse(filename, data, getenv, everyMistake)

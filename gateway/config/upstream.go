@@ -48,11 +48,11 @@ type Upstream struct {
 	// Most programs need PATH, and programs such as npx need HOME.
 	Env map[string]string `yaml:"env" needs:"command" words:"inherit="`
 
-	// Cwd is the directory that command runs in; without it, the gateway's own.
+	// Cwd is the folder that command runs in; without it, the gateway's own.
 	Cwd string `yaml:"cwd" needs:"command"`
 
 	// MaxProcesses is how many processes of command there are at a time on each replica,
-	// those that are ending included; an authenticated caller may have half of them. One more
+	// those that are ending included; a principal may have half of them. One more
 	// takes the place of the one that has not been used for longest; if all are in use, the
 	// call is refused.
 	MaxProcesses int `yaml:"max_processes" needs:"command" min:"1"`
@@ -120,7 +120,7 @@ type Upstream struct {
 	// 0 means any number.
 	Concurrency int `yaml:"concurrency" min:"0"`
 
-	// MaxTasksPerOwner is how many tasks of one authenticated caller each replica runs at a
+	// MaxTasksPerOwner is how many tasks of one owner each replica runs at a
 	// time. A call that would be one more goes on blocking, or is refused where the
 	// client or the tool insists on a task.
 	MaxTasksPerOwner int `yaml:"max_tasks_per_owner" min:"1"`

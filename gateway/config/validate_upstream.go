@@ -140,7 +140,7 @@ func (p *problems) checkWay(at string, u *Upstream) {
 }
 
 // checkProgram checks how a process is started. The gateway finds out at run time whether the
-// program and the directory exist.
+// program and the folder exist.
 func (p *problems) checkProgram(at string, u *Upstream) {
 	const nul = "holds a NUL character, which no program can be given"
 	for i, arg := range u.Args {
