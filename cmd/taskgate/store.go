@@ -132,7 +132,7 @@ func stateFolder(name string) (string, error) {
 	}
 	home, err := os.UserHomeDir()
 	if err == nil && !filepath.IsAbs(home) {
-		err = errors.New("the home directory has no absolute path")
+		err = errors.New("the home folder has no absolute path")
 	}
 	return filepath.Join(home, ".local", "state", "taskgate", name), err
 }

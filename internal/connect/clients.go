@@ -156,12 +156,12 @@ func programOf(command []string, kind string) program {
 	return program{Type: kind, Command: command[0], Args: command[1:]}
 }
 
-// here is a file of the project in the current directory.
+// here is a file of the project in the current folder.
 func here(path ...string) func() (string, error) {
 	return func() (string, error) { return filepath.Join(path...), nil }
 }
 
-// atHome is a file below the user's home directory; the first directory of the path is that which a variable of the
+// atHome is a file below the user's home; the first folder of the path is that which a variable of the
 // environment names, if that is set.
 func atHome(variable string, path ...string) func() (string, error) {
 	return func() (string, error) {
@@ -173,7 +173,7 @@ func atHome(variable string, path ...string) func() (string, error) {
 	}
 }
 
-// configured is a file below the user's directory for configurations.
+// configured is a file below the user's folder for configurations.
 func configured(path ...string) func() (string, error) {
 	return func() (string, error) {
 		dir, err := os.UserConfigDir()

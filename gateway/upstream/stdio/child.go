@@ -71,7 +71,7 @@ type child struct {
 func (c *Config) find() (string, error) {
 	if c.Dir != "" {
 		if info, err := os.Stat(c.Dir); err != nil || !info.IsDir() {
-			return "", errors.New("cwd is no directory")
+			return "", errors.New("cwd is no folder")
 		}
 	}
 	name := c.Command

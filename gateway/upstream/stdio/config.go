@@ -16,7 +16,7 @@ type Config struct {
 	Args []string
 	// Env is its whole environment, as NAME=value: nothing is inherited.
 	Env []string
-	// Dir is where it runs; "" is the gateway's own directory.
+	// Dir is where it runs; "" is the gateway's own folder.
 	Dir string
 
 	// OneUser says that all anonymous callers are one user.

@@ -174,7 +174,7 @@ func TestProgramThatIsNotThere(t *testing.T) {
 	}{
 		{Config{Command: "no-such-program"}, "command no-such-program: ", errNotInPath.Error()},
 		{Config{Command: "/no/such/program"}, "command /no/such/program: ", notThere},
-		{Config{Command: os.Args[0], Dir: "/no/such/directory"}, "", "cwd is no directory"},
+		{Config{Command: os.Args[0], Dir: "/no/such/folder"}, "", "cwd is no folder"},
 	} {
 		tr := New(c.config)
 		if err := tr.Reach(t.Context()); err == nil || !strings.HasPrefix(err.Error(), c.reached) || !strings.HasSuffix(err.Error(), c.wrong) {
