@@ -78,7 +78,7 @@ var routes = []route{
 	}, {
 		method: "GET", path: "/questions", says: "the open questions", answer: Questions{}, read: (*Handler).readQuestions,
 	}, {
-		method: "GET", path: "/replicas", says: "the processes of the deployment", answer: Replicas{}, read: (*Handler).readReplicas,
+		method: "GET", path: "/replicas", says: "the replicas of the deployment", answer: Replicas{}, read: (*Handler).readReplicas,
 	}, {
 		method: "GET", path: "/upstreams", says: "the servers, and what runs there now", answer: Upstreams{}, read: (*Handler).readUpstreams,
 	}, {

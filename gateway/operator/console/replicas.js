@@ -1,4 +1,4 @@
-// The processes of the deployment.
+// The replicas of the deployment.
 
 import { h, age, time, count } from "./dom.js";
 import { get } from "./api.js";
