@@ -42,8 +42,19 @@ func startSilentOf(t *testing.T, takes time.Duration, options *mcp.StreamableHTT
 	})
 	listener := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, options))
 	t.Cleanup(func() {
-		listener.CloseClientConnections()
-		listener.Close()
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			listener.Close()
+		}()
+		for { // a client that listens connects anew until then
+			select {
+			case <-closed:
+				return
+			case <-time.After(100 * time.Millisecond):
+				listener.CloseClientConnections()
+			}
+		}
 	})
 	s.url = listener.URL
 	return s
