@@ -53,13 +53,14 @@ func (c *Call) Stop() {
 	c.stops = time.Now()
 }
 
-// EndJob notes that a job has ended at its server.
+// EndJob notes that a job has ended at its server. One that nobody has asked for yet is cancelled where its task was lost with
+// its replica.
 func (c *Call) EndJob(server, id, state string) {
 	c.j.mu.Lock()
 	defer c.j.mu.Unlock()
 	c.note(server, "ends "+id+": "+state)
 	switch {
-	case state == "stopped" && c.acknowledged && c.stops.IsZero() && !c.isDisturbed(Forgets):
+	case state == "stopped" && c.outlives() && c.stops.IsZero() && !c.isDisturbed(Forgets):
 		c.blame("the job %s was cancelled at its server, and its client had not asked for that", id)
 	case state == "done" && c.stopped && time.Since(c.stops) > cancelsWithin && !c.isDisturbed(Any):
 		c.blame("the task was cancelled, and the job %s went on to its end", id)
