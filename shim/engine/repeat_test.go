@@ -365,7 +365,7 @@ func TestRepeatWithoutStore(t *testing.T) {
 // owner's next task is refused for that. Those of other callers are not: where the kept calls leave no room, they give way.
 func TestRepeatIsBounded(t *testing.T) {
 	calls, kept := 10_000, 1000
-	if !programtest.RunsLong() {
+	if !programtest.Whole() {
 		calls, kept = 1000, 100
 	}
 	hours(t, func(t *testing.T, w *world) {
