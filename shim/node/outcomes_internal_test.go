@@ -107,9 +107,11 @@ func TestHeldEndingsAreBounded(t *testing.T) {
 				t.Errorf("ending %d is held: %t", i, held)
 			}
 		}
-		if n := len(o.HeldIDs()); n != most || o.bytes != size*most {
+		o.mu.Lock()
+		if n := len(o.held); n != most || o.bytes != size*most {
 			t.Errorf("%d endings are held, in %d bytes", n, o.bytes)
 		}
+		o.mu.Unlock()
 		<-time.After(3 * time.Minute) // they are tried for as long again
 		synctest.Wait()
 		if !o.HoldEnding(ending(2 * most)) {
