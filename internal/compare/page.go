@@ -244,7 +244,7 @@ func (s survival) cell(best int, peer string) (string, mark) {
 func (p *page) passages() {
 	p.line("## What gets through\n")
 	p.line("The server speaks 2025-11-25 with sessions; the client is the Go SDK's with everything that a server may ask of it. 64-bit integers are tried with 9007199254740993, which is the first that no")
-	p.line("floating-point number holds; whatever is written in JavaScript reads numbers as those. The machine was busy when the two minutes for 20 MiB ran, so that a \"no\" there says little.")
+	p.line("floating-point number holds; whatever is written in JavaScript reads numbers as those. The machine was busy when the two minutes for 20 MiB ran, so that a \"no\" there says little. The peers that were tried once were tried in an earlier run, on a quieter machine, whose messages had no pauses.")
 	all := rowOf[[]passage](p, "through")
 	p.line("%s", agreement(all, samePassage))
 	p.line("A \"no\" leads to where the peer says so itself, or shows it in its source; one without a link was found in none of its documents.\n")
