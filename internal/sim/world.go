@@ -335,11 +335,11 @@ func (w *World) judgeRest(before left) {
 }
 
 // lasting has the kinds of keys that outlive calls, and how many there may be: the sets of tasks are swept in turns, and
-// the numbers of requests go on for ever. untilIdle are the sessions with a server that only a killed replica knew: the
-// others end them when they have been idle for an hour.
+// the numbers of requests go on for ever. untilIdle are the sessions with a server that only a killed replica knew, which
+// the others end when they have been idle for an hour, and the sets of changed sessions, which last as long as a rest.
 var (
 	lasting   = map[string]int{"tg:epoch": 1, "tg:numbers": 1, "tg:*:o": 1 << 10, "tg:*:all:": 16}
-	untilIdle = map[string]bool{"tg:*:u:legacy:N": true, "tg:due:legacy": true}
+	untilIdle = map[string]bool{"tg:*:u:legacy:N": true, "tg:due:legacy": true, "tg:*:ch:": true}
 )
 
 // stacks returns all goroutines.
