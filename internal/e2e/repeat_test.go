@@ -28,12 +28,13 @@ func startSilent(t *testing.T, takes time.Duration) *silentServer {
 
 func startSilentOf(t *testing.T, takes time.Duration, options *mcp.StreamableHTTPOptions) *silentServer {
 	t.Helper()
-	s := &silentServer{ended: make(chan time.Time, 9)}
+	s, over := &silentServer{ended: make(chan time.Time, 9)}, make(chan struct{})
 	server := mcp.NewServer(&mcp.Implementation{Name: "silent", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "silent", Description: "Takes long."}, func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{ N int }) (*mcp.CallToolResult, any, error) {
 		s.calls.Add(1)
 		select {
 		case <-time.After(takes):
+		case <-over: // the server waits for its tools when a session ends
 		case <-ctx.Done():
 			s.cancelled.Add(1)
 			s.ended <- time.Now()
@@ -42,19 +43,9 @@ func startSilentOf(t *testing.T, takes time.Duration, options *mcp.StreamableHTT
 	})
 	listener := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, options))
 	t.Cleanup(func() {
-		closed := make(chan struct{})
-		go func() {
-			defer close(closed)
-			listener.Close()
-		}()
-		for { // a client that listens connects anew until then
-			select {
-			case <-closed:
-				return
-			case <-time.After(100 * time.Millisecond):
-				listener.CloseClientConnections()
-			}
-		}
+		close(over)
+		listener.CloseClientConnections()
+		listener.Close()
 	})
 	s.url = listener.URL
 	return s

@@ -163,7 +163,7 @@ func TestUnfinished(t *testing.T) {
 		t.Errorf("%d bytes are read on the oldest connection", n)
 	}
 	for s.refused.Load() < 21-4 { // until all heads are there, of which four have room: a later one would be older than these
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 	}
 	s.want("GET / HTTP/1.1\r\nHost: x\r\n\r\n", "200 GET 0 0 <nil> trailers 0")
 	s.want(head+"\r\n\r\n", "200 POST 1 0 <nil> trailers 0")
