@@ -100,10 +100,10 @@ e2e: node $(NODE_DIR)/servers/installed ## Run the end-to-end tests with real cl
 	$(GO) test -count=1 -v -timeout 20m ./internal/e2e ./internal/agents
 
 agents: node $(NODE_DIR)/large-agents/installed ## Run coding agents in front of the gateway (fetches 1 GB)
-	$(GO) test -count=1 -v -timeout 20m -parallel 16 -run 'TestAgents|TestTableOfAgents' ./internal/agents -all
+	$(GO) test -count=1 -v -timeout 15m -parallel 16 -run 'TestAgents|TestTableOfAgents' ./internal/agents -all
 
-silence: node $(NODE_DIR)/large-agents/installed ## Run the agents with a tool that is silent for ten minutes
-	$(GO) test -count=1 -v -timeout 20m -parallel 16 -run 'TestAgents' ./internal/agents -all -silent
+silence: node $(NODE_DIR)/large-agents/installed ## Run the agents where they take many minutes: a silent tool, calls made again
+	$(GO) test -count=1 -v -timeout 40m -parallel 16 -run 'TestAgents' ./internal/agents -all -silent
 
 outages: node $(NODE_DIR)/large-agents/installed ## Have TRIES tasks (50) of each client meet each outage (half an hour)
 	$(GO) test -count=1 -v -timeout 60m -parallel 1 -run 'TestOutages' ./internal/agents -all -tries $(TRIES)

@@ -9,8 +9,8 @@ import (
 )
 
 var (
-	all    = flag.Bool("all", false, "run the agents, in all rows but the silent ones")
-	silent = flag.Bool("silent", false, "run the rows in which a tool is silent for 10 minutes, and no others")
+	all    = flag.Bool("all", false, "run the agents, in all rows but those that take many minutes")
+	silent = flag.Bool("silent", false, "run the rows that take many minutes, and no others")
 	tries  = flag.Int("tries", 2, "how many tasks of each client meet each fault")
 	record = flag.String("record", "", "record Claude Code, and draw that into this file")
 	update = flag.Bool("update", false, "write the table of docs/compatibility.md")

@@ -23,7 +23,7 @@ type row struct {
 	disturb  func(*testing.T, *world)
 	outcome  func(*world, []Result) string // what comes of the call, if the model is not shown that
 	limit    time.Duration                 // how long the agent may take; 4 minutes if 0
-	silent   bool                          // takes 10 minutes: run by "make silence" alone
+	silent   bool                          // takes many minutes: run by "make silence" alone
 	direct   bool                          // the agent calls the server, without a gateway
 	again    bool                          // the model makes the call again after each failure, three times in all
 }
@@ -97,15 +97,15 @@ var rows = []row{
 	{name: "restarted", config: soon, disturb: restart, trials: []trial{
 		{name: "the only gateway, without Redis, is restarted, `handle`", call: working(30), want: mayBeDone},
 	}},
-	{name: "again, directly", again: true, direct: true, outcome: callsAndTries, limit: 8 * time.Minute, trials: []trial{
+	{name: "again, directly", silent: true, again: true, direct: true, outcome: callsAndTries, limit: 8 * time.Minute, trials: []trial{
 		{name: "silent for 150 s, and called again after a failure, without the gateway", call: working(150), want: firstTry, but: map[string]string{
 			"terminal": threeCalls, "claude": threeCalls, "opencode": threeCalls,
 		}},
 	}},
-	{name: "again", again: true, outcome: callsAndTries, limit: 8 * time.Minute, trials: []trial{
+	{name: "again", silent: true, again: true, outcome: callsAndTries, limit: 8 * time.Minute, trials: []trial{
 		{name: "the same, through the gateway", call: working(150), want: firstTry},
 	}},
-	{name: "again, no progress", config: "progress_keep_alive: 0s", again: true, outcome: callsAndTries, limit: 8 * time.Minute, trials: []trial{
+	{name: "again, no progress", silent: true, config: "progress_keep_alive: 0s", again: true, outcome: callsAndTries, limit: 8 * time.Minute, trials: []trial{
 		{name: "the same, `progress_keep_alive: 0s`", call: working(150), want: firstTry, but: map[string]string{
 			"opencode": thirdTry,
 		}},
