@@ -225,7 +225,7 @@ func (w *world) alerts() {
 }
 
 // nothing are the panels that have nothing to show in the trial.
-var nothing = []string{"Limits reached", "Unavailable", "Sessions"}
+var nothing = []string{"Limits reached", "Unavailable", "Sessions", "Calls whose clients gave up"}
 
 // showsEverything: each query of Prometheus shows something, and those of the records ask for
 // attributes and events that there are.
